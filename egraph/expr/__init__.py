@@ -1,0 +1,1 @@
+"""The expression language: index polynomials, scopes, scalar functions, evaluation, printing."""

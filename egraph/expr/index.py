@@ -1,0 +1,287 @@
+"""Integer index expressions: polynomials over iterators, symbolic sizes, floor-divisions and remainders.
+
+``2*h + r - 1``, ``i // 4``, ``i % n`` with the laws that hold for all integers built in, so that equal
+polynomials are equal values. Divisions are floor divisions (Python's), divisors positive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias, Union
+
+if TYPE_CHECKING:
+    from egraph.expr.scope import Read
+
+Size: TypeAlias = Union[int, "Index"]
+"""A size or an index: a plain integer where it is known, an expression where it is symbolic."""
+
+
+@dataclass(frozen=True, slots=True)
+class Iterator:
+    """A bound variable with the half-open range [low, high). Identity is the name, unique in a term."""
+
+    name: str
+    low: Size
+    high: Size
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A size or attribute known only as a name (at least ``minimum``): proofs hold for all its values."""
+
+    name: str
+    minimum: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """numerator // divisor"""
+
+    numerator: Index
+    divisor: Index
+
+
+@dataclass(frozen=True, slots=True)
+class Modulo:
+    """numerator % divisor"""
+
+    numerator: Index
+    divisor: Index
+
+
+@dataclass(frozen=True, slots=True)
+class DataIndex:
+    """An index read from a tensor (gather): uninterpreted in proofs."""
+
+    read: Read
+
+
+Atom: TypeAlias = Union[Iterator, Symbol, Floor, Modulo, DataIndex]
+Monomial: TypeAlias = tuple[Atom, ...]
+"""A product of atoms, sorted; the empty product is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """A polynomial: sorted (monomial, coefficient) pairs without zeros."""
+
+    terms: tuple[tuple[Monomial, int], ...]
+
+    def __add__(self, other: object) -> Index:
+        return _sum((self, index(other)))
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Index:
+        return Index(tuple((m, -c) for m, c in self.terms))
+
+    def __sub__(self, other: object) -> Index:
+        return _sum((self, -index(other)))
+
+    def __rsub__(self, other: object) -> Index:
+        return _sum((index(other), -self))
+
+    def __mul__(self, other: object) -> Index:
+        right = index(other)
+        products: dict[Monomial, int] = {}
+        for m, c in self.terms:
+            for n, d in right.terms:
+                key = tuple(sorted(m + n, key=repr))
+                products[key] = products.get(key, 0) + c * d
+        return _make(products)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: object) -> Index:
+        return floor_divide(self, index(other))
+
+    def __rfloordiv__(self, other: object) -> Index:
+        return floor_divide(index(other), self)
+
+    def __mod__(self, other: object) -> Index:
+        return modulo(self, index(other))
+
+    def __rmod__(self, other: object) -> Index:
+        return modulo(index(other), self)
+
+    @property
+    def constant(self) -> int | None:
+        """Return the value when it is a known integer, else None."""
+        if not self.terms:
+            return 0
+        return self.terms[0][1] if len(self.terms) == 1 and self.terms[0][0] == () else None
+
+    def __str__(self) -> str:
+        return format_index(self)
+
+
+def _make(products: Mapping[Monomial, int]) -> Index:
+    return Index(tuple(sorted(((m, c) for m, c in products.items() if c), key=repr)))
+
+
+def _sum(parts: tuple[Index, ...]) -> Index:
+    total: dict[Monomial, int] = {}
+    for part in parts:
+        for m, c in part.terms:
+            total[m] = total.get(m, 0) + c
+    return _make(total)
+
+
+def index(value: object) -> Index:
+    """Return an integer, atom or index as an ``Index``."""
+    match value:
+        case Index():
+            return value
+        case Iterator() | Symbol() | Floor() | Modulo() | DataIndex():
+            return Index((((value,), 1),))
+        case _ if hasattr(value, "__index__"):
+            number = int(value.__index__())
+            return Index((((), number),)) if number else Index(())
+    raise TypeError(f"not an index: {value!r}")
+
+
+def simplify(value: Size) -> Size:
+    """Return a plain integer when the index is one."""
+    if isinstance(value, Index):
+        known = value.constant
+        return value if known is None else known
+    return value
+
+
+def bounds(value: Size) -> tuple[int, int] | None:
+    """Return an interval [low, high] that holds the index, or None when a range is symbolic."""
+    expression = index(value)
+    low = high = 0
+    for monomial, coefficient in expression.terms:
+        a, b = 1, 1
+        for atom in monomial:
+            limits = _atom_bounds(atom)
+            if limits is None:
+                return None
+            corners = [x * y for x in (a, b) for y in limits]
+            a, b = min(corners), max(corners)
+        corners = [coefficient * a, coefficient * b]
+        low, high = low + min(corners), high + max(corners)
+    return low, high
+
+
+def _atom_bounds(atom: Atom) -> tuple[int, int] | None:
+    match atom:
+        case Iterator(_, low, high):
+            first, last = index(low).constant, index(high).constant
+            return None if first is None or last is None else (first, max(first, last - 1))
+        case Floor(numerator, divisor):
+            limits, by = bounds(numerator), divisor.constant
+            return None if limits is None or by is None else (limits[0] // by, limits[1] // by)
+        case Modulo(numerator, divisor):
+            limits, by = bounds(numerator), divisor.constant
+            if by is None:
+                return None
+            if limits is not None and limits[0] // by == limits[1] // by:
+                return limits[0] % by, limits[1] % by
+            return 0, by - 1
+    return None
+
+
+def _split(value: Index, divisor: int) -> tuple[Index, Index]:
+    """Return (quotient part, rest) with value = divisor * quotient part + rest, term by term."""
+    quotient: dict[Monomial, int] = {}
+    rest: dict[Monomial, int] = {}
+    for m, c in value.terms:
+        q, r = divmod(c, divisor) if m == () or c % divisor == 0 else (0, c)
+        quotient[m], rest[m] = q, r
+    return _make(quotient), _make(rest)
+
+
+def floor_divide(value: Index, divisor: Index) -> Index:
+    """value // divisor, simplified where ranges and coefficients allow."""
+    by = divisor.constant
+    if by == 1:
+        return value
+    if by is not None and by > 0:
+        quotient, rest = _split(value, by)
+        limits = bounds(rest)
+        if limits is not None and limits[0] // by == limits[1] // by:
+            return quotient + limits[0] // by
+        if len(rest.terms) == 1 and rest.terms[0][1] == 1 and len(rest.terms[0][0]) == 1:
+            inner = rest.terms[0][0][0]  # (a // b) // c = a // (b c)
+            if isinstance(inner, Floor) and inner.divisor.constant is not None:
+                return quotient + floor_divide(inner.numerator, inner.divisor * by)
+        return quotient + index(Floor(rest, divisor))
+    return index(Floor(value, divisor))
+
+
+def modulo(value: Index, divisor: Index) -> Index:
+    """value % divisor, simplified where ranges and coefficients allow."""
+    by = divisor.constant
+    if by == 1:
+        return Index(())
+    if by is not None and by > 0:
+        _, rest = _split(value, by)
+        limits = bounds(rest)
+        if limits is not None and limits[0] // by == limits[1] // by:
+            return rest - (limits[0] // by) * by
+        return index(Modulo(rest, divisor))
+    return index(Modulo(value, divisor))
+
+
+def substitute(value: Size, replace: Mapping[Iterator | Symbol, Size], read: Callable[[Read], Read] | None = None) -> Index:
+    """Return the index with iterators and symbols replaced; ``read`` maps the reads inside data indices."""
+    total = Index(())
+    for monomial, coefficient in index(value).terms:
+        product = index(coefficient)
+        for atom in monomial:
+            match atom:
+                case Iterator() | Symbol():
+                    part = index(replace.get(atom, index(atom)))
+                case Floor(a, b):
+                    part = floor_divide(substitute(a, replace, read), substitute(b, replace, read))
+                case Modulo(a, b):
+                    part = modulo(substitute(a, replace, read), substitute(b, replace, read))
+                case DataIndex(inner):
+                    part = index(DataIndex(read(inner) if read else inner))
+            product = product * part
+        total = total + product
+    return total
+
+
+def atoms(value: Size) -> set[Atom]:
+    """Return every atom of an index, those inside divisions too."""
+    found: set[Atom] = set()
+    for monomial, _ in index(value).terms:
+        for atom in monomial:
+            found.add(atom)
+            if isinstance(atom, Floor | Modulo):
+                found |= atoms(atom.numerator) | atoms(atom.divisor)
+    return found
+
+
+def format_index(value: Size) -> str:
+    """Return the usual notation, iterators first: ``2*h+r-1``."""
+    text = ""
+    terms = index(value).terms
+    for monomial, coefficient in [t for t in terms if t[0]] + [t for t in terms if not t[0]]:
+        factors = [_format_atom(atom) for atom in monomial]
+        if abs(coefficient) != 1 or not factors:
+            factors.insert(0, str(abs(coefficient)))
+        sign = "-" if coefficient < 0 else ("+" if text else "")
+        text += sign + "*".join(factors)
+    return text or "0"
+
+
+def _format_atom(atom: Atom) -> str:
+    match atom:
+        case Iterator(name, _, _) | Symbol(name, _):
+            return name
+        case Floor(a, b):
+            return f"(({format_index(a)})//{_factor(b)})"
+        case Modulo(a, b):
+            return f"(({format_index(a)})%{_factor(b)})"
+        case DataIndex(read):
+            return str(read)
+
+
+def _factor(value: Index) -> str:
+    text = format_index(value)
+    return text if text.isalnum() else f"({text})"

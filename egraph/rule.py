@@ -1,0 +1,327 @@
+"""The rule language: a rewrite rule is a Python function that states an equation.
+
+    @rule
+    def matmul_associative(a: Tensor, b: Tensor, c: Tensor) -> Equation:
+        '''(A B) C = A (B C)'''
+        return (a @ b) @ c == a @ (b @ c)
+
+    @rule(rounding="reassociates")
+    def scale_into_conv(x: Tensor, w: Weight, s: Weight, a: Attributes) -> Steps:
+        '''conv(x, w) * s = conv(x, w * s),  s one number an output channel'''
+        yield conv(x, w, a) * s
+        require(s.shape == (1, w.shape[0], 1, 1), "s must hold one number an output channel")
+        yield conv(x, w * s.reshape(w.shape[0], 1, 1, 1), a)
+
+A function runs twice. *Unbound*, its variables are names and the left side (the returned equation's, or the first
+``yield``) is read as the pattern. *Bound*, for every match, variables carry types (``x.shape``) and attributes
+values (``a.strides``); then ``require`` may refuse with a reason and the right side is built, typed by the
+operators' own shape rules, as a kernel fragment over placeholders. The bound left side is what tests and proofs
+compare it with.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, overload
+
+from egraph.errors import RuleError, TypeMismatch
+from egraph.ir import Attributes as AttributeTuple
+from egraph.ir import Node, TensorType, placeholder
+from egraph.ir import attributes as make_attributes
+from egraph.ops import apply
+
+Rounding: TypeAlias = Literal["exact", "reassociates", "assumes finite"]
+Verdict: TypeAlias = Literal["proved", "proved for these sizes", "tested only", "refuted", "unknown"]
+Steps: TypeAlias = Generator["Tensor", None, None]
+
+
+@dataclass(frozen=True)
+class Mismatch(Exception):
+    """Why a rule did not apply: ``k must be 1, got 3``."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+def require(condition: bool, reason: str) -> None:
+    """Refuse the match with ``reason`` unless ``condition`` holds."""
+    if not condition:
+        raise Mismatch(reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A pattern variable. ``constant`` variables match only values known at compile time."""
+
+    name: str
+    constant: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """An operator over patterns; ``attributes`` is a fixed tuple or the name of an attributes variable."""
+
+    op: str
+    attributes: AttributeTuple | str
+    operands: tuple[Pattern | Variable, ...]
+
+
+class Attributes:
+    """All attributes of one matched operator: opaque in a pattern, readable by name (``a.strides``) when bound."""
+
+    def __init__(self, name: str, values: AttributeTuple | None) -> None:
+        self.name, self.values = name, values
+
+    def __getattr__(self, key: str) -> Any:
+        if self.values is None:
+            raise RuleError(f"attribute {key!r} of {self.name!r} is used on the left side of a rule; yield the left side first")
+        for name, value in self.values:
+            if name == key:
+                return value
+        raise AttributeError(key)
+
+    def but(self, **changes: Any) -> AttributeTuple:
+        """Return the attributes with some replaced: ``conv(x, w, a.but(group=1))``."""
+        assert self.values is not None
+        return make_attributes(**{**dict(self.values), **changes})
+
+
+class Tensor:
+    """A tensor in a rule: a pattern while unbound, a fragment node with a type while bound."""
+
+    __hash__ = object.__hash__
+
+    def __init__(self, term: Pattern | Variable | Node) -> None:
+        self.term = term
+
+    @property
+    def node(self) -> Node:
+        if not isinstance(self.term, Node):
+            raise RuleError("shapes are used on the left side of a rule; yield the left side first, then look at shapes")
+        return self.term
+
+    @property
+    def type(self) -> TensorType:
+        return self.node.type
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.node.type.sizes
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    def __add__(self, other: Tensor) -> Tensor:
+        return operation("Add", self, other)
+
+    def __sub__(self, other: Tensor) -> Tensor:
+        return operation("Sub", self, other)
+
+    def __mul__(self, other: Tensor) -> Tensor:
+        return operation("Mul", self, other)
+
+    def __truediv__(self, other: Tensor) -> Tensor:
+        return operation("Div", self, other)
+
+    def __neg__(self) -> Tensor:
+        return operation("Neg", self)
+
+    def __matmul__(self, other: Tensor) -> Tensor:
+        return operation("MatMul", self, other)
+
+    def reshape(self, *shape: int) -> Tensor:
+        return operation("Reshape", self, shape=tuple(shape))
+
+    def transpose(self, *perm: int) -> Tensor:
+        return operation("Transpose", self, perm=tuple(perm))
+
+    def __eq__(self, other: object) -> Equation:  # type: ignore[override]  # rules read as equations
+        assert isinstance(other, Tensor)
+        return Equation(self, other)
+
+
+class Weight(Tensor):
+    """A tensor whose value is known at compile time."""
+
+
+@dataclass(frozen=True, eq=False)
+class Equation:
+    """left == right, for all values of the variables."""
+
+    left: Tensor
+    right: Tensor
+
+
+def operation(op: str, *operands: Tensor, by: Attributes | AttributeTuple | None = None, **values: Any) -> Tensor:
+    """Apply the core operator ``op``; attributes come from a variable (``by``) or as keywords, never both."""
+    terms = [operand.term for operand in operands]
+    if all(isinstance(term, Node) for term in terms):
+        given = by.values if isinstance(by, Attributes) else by
+        return Tensor(apply(op, *[t for t in terms if isinstance(t, Node)], attributes=given or make_attributes(**values)))
+    if any(isinstance(term, Node) for term in terms):
+        raise RuleError(f"{op}: left and right side variables are mixed")
+    fixed = by.name if isinstance(by, Attributes) else (by or make_attributes(**values))
+    return Tensor(Pattern(op, fixed, tuple(t for t in terms if not isinstance(t, Node))))
+
+
+@dataclass(frozen=True)
+class Binding:
+    """What a match gives a rule: a type for every tensor variable, a tuple for every attributes variable."""
+
+    types: Mapping[str, TensorType]
+    attributes: Mapping[str, AttributeTuple]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A named equation with its pattern; ``apply`` yields both sides for a binding, or raises Mismatch."""
+
+    name: str
+    text: str
+    pattern: Pattern
+    variables: tuple[Variable, ...]
+    attribute_variables: tuple[str, ...]
+    function: Callable[..., Any]
+    rounding: Rounding = "exact"
+    phase: str = "main"
+    verdict: Verdict = "tested only"
+
+    def apply(self, binding: Binding) -> tuple[Node, Node]:
+        """Return (left, right) as fragments; placeholder i is ``variables[i]``.
+
+        Raises ``Mismatch`` with the reason when the guard refuses or the right side is ill-typed or has another type.
+        """
+        arguments: dict[str, Any] = {
+            v.name: (Weight if v.constant else Tensor)(placeholder(i, binding.types[v.name], constant=v.constant))
+            for i, v in enumerate(self.variables)
+        }
+        arguments |= {name: Attributes(name, binding.attributes[name]) for name in self.attribute_variables}
+        try:
+            left, right = _sides(self.function(**arguments))
+        except TypeMismatch as error:
+            raise Mismatch(f"ill-typed: {error.what}") from error
+        if left.type != right.type:
+            raise Mismatch(f"the sides have different types: {left.type} and {right.type}")
+        return left.node, right.node
+
+
+def _sides(result: object) -> tuple[Tensor, Tensor]:
+    if isinstance(result, Equation):
+        return result.left, result.right
+    if inspect.isgenerator(result):
+        sides = list(result)
+        if len(sides) == 2:
+            return sides[0], sides[1]
+    raise RuleError("a rule must return an Equation, or yield its left and then its right side")
+
+
+def _variables(function: Callable[..., Any]) -> tuple[tuple[Variable, ...], tuple[str, ...]]:
+    tensors: list[Variable] = []
+    bundles: list[str] = []
+    for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
+        if parameter.annotation is Attributes:
+            bundles.append(name)
+        elif parameter.annotation in (Tensor, Weight):
+            tensors.append(Variable(name, parameter.annotation is Weight))
+        else:
+            raise RuleError(f"rule {function.__name__}: parameter {name} needs the annotation Tensor, Weight or Attributes")
+    return tuple(tensors), tuple(bundles)
+
+
+@overload
+def rule(function: Callable[..., Any], /) -> Rule: ...
+@overload
+def rule(*, rounding: Rounding = "exact", phase: str = "main") -> Callable[[Callable[..., Any]], Rule]: ...
+def rule(
+    function: Callable[..., Any] | None = None, /, *, rounding: Rounding = "exact", phase: str = "main"
+) -> Rule | Callable[[Callable[..., Any]], Rule]:
+    """Make a rule of a function; its docstring's first line is the equation shown to people."""
+
+    def build(f: Callable[..., Any]) -> Rule:
+        variables, bundles = _variables(f)
+        unbound: dict[str, Any] = {v.name: (Weight if v.constant else Tensor)(v) for v in variables}
+        unbound |= {name: Attributes(name, None) for name in bundles}
+        result = f(**unbound)
+        left = result.left if isinstance(result, Equation) else next(result)
+        if not isinstance(left.term, Pattern):
+            raise RuleError(f"rule {f.__name__}: the left side must be an operator, not a bare variable")
+        text = (inspect.getdoc(f) or "").strip()
+        if not text:
+            raise RuleError(f"rule {f.__name__}: a docstring that states the equation is required")
+        return Rule(f.__name__, text, left.term, variables, bundles, f, rounding, phase)
+
+    return build if function is None else build(function)
+
+
+@dataclass(frozen=True)
+class MergeRule:
+    """n applications of one operator that share operands, done as one wide application and sliced apart.
+
+    ``member`` is the pattern of one application; ``shared`` names its variables that all members have in common
+    (attributes variables are shared too). ``build(shared, members)`` returns one right side a member.
+    """
+
+    name: str
+    text: str
+    member: Rule
+    shared: tuple[str, ...]
+    function: Callable[..., Sequence[Tensor]]
+    rounding: Rounding = "exact"
+    verdict: Verdict = "tested only"
+
+    def apply(self, bindings: Sequence[Binding]) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
+        """Return all left and all right sides as fragments over common placeholders.
+
+        Placeholders: the shared variables in the order of ``shared``, then each member's own variables, member by member.
+        """
+        own = [v for v in self.member.variables if v.name not in self.shared]
+        by_name = {v.name: v for v in self.member.variables}
+        count = 0
+        common: dict[str, Any] = {}
+        for name in self.shared:
+            if name in by_name:
+                v = by_name[name]
+                common[name] = (Weight if v.constant else Tensor)(placeholder(count, bindings[0].types[name], constant=v.constant))
+                count += 1
+        common |= {name: Attributes(name, bindings[0].attributes[name]) for name in self.member.attribute_variables}
+        members: list[dict[str, Tensor]] = []
+        for binding in bindings:
+            members.append({})
+            for v in own:
+                members[-1][v.name] = (Weight if v.constant else Tensor)(placeholder(count, binding.types[v.name], constant=v.constant))
+                count += 1
+        try:
+            lefts = [_sides_left(self.member.function(**common, **member)) for member in members]
+            rights = list(self.function(**common, **{v.name: [m[v.name] for m in members] for v in own}))
+        except TypeMismatch as error:
+            raise Mismatch(f"ill-typed: {error.what}") from error
+        if [t.type for t in lefts] != [t.type for t in rights]:
+            raise Mismatch("the sides have different types")
+        return tuple(t.node for t in lefts), tuple(t.node for t in rights)
+
+
+def _sides_left(result: object) -> Tensor:
+    return result.left if isinstance(result, Equation) else next(result)  # type: ignore[call-overload, no-any-return]
+
+
+def merge_rule(
+    *, member: Callable[..., Any], shared: tuple[str, ...], rounding: Rounding = "exact"
+) -> Callable[[Callable[..., Sequence[Tensor]]], MergeRule]:
+    """Make a merge rule; the function takes the shared variables and a list for each variable of the members' own."""
+
+    def build(f: Callable[..., Sequence[Tensor]]) -> MergeRule:
+        def left(**arguments: Any) -> Steps:
+            yield member(**arguments)
+
+        left.__doc__, left.__name__ = f.__doc__, f.__name__
+        left.__signature__ = inspect.signature(member, eval_str=True)  # type: ignore[attr-defined]
+        return MergeRule(f.__name__, (inspect.getdoc(f) or "").strip(), rule(left), shared, f, rounding)
+
+    return build
+
+
