@@ -29,17 +29,40 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Step:
-    """One kernel launch. ``spec`` is its recipe by ``kind``:
+    """One kernel launch. ``spec`` is its recipe by ``kind`` (JSON data only).
 
-    onednn: ``primitive`` (convolution, deconvolution, matmul, inner_product, pooling, softmax, layer_normalization,
-        lrn, reduction, resampling, binary, eltwise, reorder), its parameters, ``arguments`` (role -> index into
-        ``inputs``/``outputs``: 'src', 'weights', 'bias', 'dst', ...), ``packed`` (roles whose constant operand the
-        library may re-lay-out once at load) and ``post_ops`` (eltwise, binary with an argument, sum).
-    tvm: ``symbol`` in the artefact's kernel library; arguments are the inputs then the outputs, as DLTensors.
-    onnxruntime: ``model`` (file in the artefact), input and output names in order.
+    onednn: ``primitive`` with its parameters (below), ``arguments`` (role -> position in ``inputs``; ``dst`` is always
+        ``outputs[0]``), ``packed`` (roles whose constant operand the library may re-lay-out once at load) and
+        ``post_ops``, in order: ``{"kind": "eltwise", "algorithm", "alpha", "beta"}``, ``{"kind": "binary",
+        "algorithm", "argument": position in inputs}`` or ``{"kind": "sum", "scale"}`` (dst holds the summand).
+        The buffers of a onednn step are windows in the library's *logical* order of dimensions, whatever their
+        strides (NHWC data is an [N, C, H, W] buffer with the strides of NHWC), so a memory descriptor is a buffer's
+        dtype, shape and strides as they stand. Roles and parameters by primitive:
+
+        convolution, deconvolution: src [N,C,spatial...], weights [O,I,spatial...] or, grouped, [G,O/G,I/G,spatial...]
+            (deconvolution too: O is the number of outputs), bias [O] optional; ``strides``, ``dilations`` (1 is dense,
+            as in ONNX), ``pads_before``, ``pads_after``
+        matmul: src [batch...,M,K], weights [batch...,K,N], bias [1...,1,N] optional
+        pooling: src; ``algorithm`` max, average_include_padding or average_exclude_padding; ``kernel``, ``strides``,
+            ``dilations`` (1 is dense), ``pads_before``, ``pads_after``
+        softmax: src; ``axis``, ``algorithm`` softmax or logsoftmax
+        layer_normalization: src, scale [C], shift [C], over the last dimension; ``epsilon``
+        lrn: src, across the channels (dimension 1); ``size``, ``alpha``, ``beta``, ``k``
+        reduction: src; ``algorithm`` sum, mean, max, min or mul; reduced dimensions have size 1 in dst
+        resampling: src; ``algorithm`` nearest or linear
+        binary: src0, src1; ``algorithm`` (the binary names below)
+        eltwise: src; ``algorithm``, ``alpha``, ``beta``
+        reorder: src; a strided copy
+        Eltwise names: relu (alpha: negative slope), tanh, elu, logistic, exp, log, sqrt, abs, square, clip (alpha: low,
+            beta: high), gelu_erf, gelu_tanh, swish, hardswish (alpha, beta of max(0, min(1, alpha x + beta)) x),
+            hardsigmoid, mish, soft_relu, round, linear, pow. Binary names: add, sub, mul, div, max, min, ge, gt, le, lt,
+            eq, prelu (a post-operation only).
+    tvm: ``symbol`` in the artefact's kernel library; arguments are the inputs then the outputs, as contiguous tensors.
+    onnxruntime: ``model`` (file in the artefact), ``input_names`` and ``output_names`` in the order of inputs and outputs.
+    copy: the one output takes the one input's elements (same shape, any strides, any dtype).
     """
 
-    kind: Literal["onednn", "tvm", "onnxruntime"]
+    kind: Literal["onednn", "tvm", "onnxruntime", "copy"]
     name: str
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
