@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, overload
 
 from egraph.errors import RuleError, TypeMismatch
@@ -47,10 +47,25 @@ class Mismatch(Exception):
         return self.reason
 
 
+@dataclass(frozen=True)
+class WrongNumber(Mismatch):
+    """A constant is not the number that the rule needs; tests read which number it is."""
+
+    variable: str
+    number: float
+
+
 def require(condition: bool, reason: str) -> None:
     """Refuse the match with ``reason`` unless ``condition`` holds."""
     if not condition:
         raise Mismatch(reason)
+
+
+def require_number(weight: Weight, wanted: float) -> None:
+    """Refuse the match unless every element of ``weight`` is ``wanted`` (to the precision of float32)."""
+    if weight.number is None or abs(weight.number - wanted) > 1e-6 * abs(wanted):
+        found = "other values" if weight.number is None else str(weight.number)
+        raise WrongNumber(f"{weight.name} must be {wanted:g} everywhere, got {found}", weight.name, wanted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +161,11 @@ class Tensor:
 
 
 class Weight(Tensor):
-    """A tensor whose value is known at compile time."""
+    """A tensor whose value is known at compile time; ``number`` is the one value of all its elements, if there is one."""
+
+    def __init__(self, term: Pattern | Variable | Node, name: str = "", number: float | None = None) -> None:
+        super().__init__(term)
+        self.name, self.number = name, number
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,10 +190,19 @@ def operation(op: str, *operands: Tensor, by: Attributes | AttributeTuple | None
 
 @dataclass(frozen=True)
 class Binding:
-    """What a match gives a rule: a type for every tensor variable, a tuple for every attributes variable."""
+    """What a match gives a rule: a type for every tensor variable, a tuple for every attributes variable.
+
+    ``numbers``: constant variables all of whose elements are one number, with that number (part of a match's memo key).
+    """
 
     types: Mapping[str, TensorType]
     attributes: Mapping[str, AttributeTuple]
+    numbers: Mapping[str, float] = field(default_factory=dict)
+
+
+def _bound(variable: Variable, index: int, binding: Binding) -> Tensor:
+    node = placeholder(index, binding.types[variable.name], constant=variable.constant)
+    return Weight(node, variable.name, binding.numbers.get(variable.name)) if variable.constant else Tensor(node)
 
 
 @dataclass(frozen=True)
@@ -196,10 +224,7 @@ class Rule:
 
         Raises ``Mismatch`` with the reason when the guard refuses or the right side is ill-typed or has another type.
         """
-        arguments: dict[str, Any] = {
-            v.name: (Weight if v.constant else Tensor)(placeholder(i, binding.types[v.name], constant=v.constant))
-            for i, v in enumerate(self.variables)
-        }
+        arguments: dict[str, Any] = {v.name: _bound(v, i, binding) for i, v in enumerate(self.variables)}
         arguments |= {name: Attributes(name, binding.attributes[name]) for name in self.attribute_variables}
         try:
             left, right = _sides(self.function(**arguments))
@@ -286,14 +311,14 @@ class MergeRule:
         for name in self.shared:
             if name in by_name:
                 v = by_name[name]
-                common[name] = (Weight if v.constant else Tensor)(placeholder(count, bindings[0].types[name], constant=v.constant))
+                common[name] = _bound(v, count, bindings[0])
                 count += 1
         common |= {name: Attributes(name, bindings[0].attributes[name]) for name in self.member.attribute_variables}
         members: list[dict[str, Tensor]] = []
         for binding in bindings:
             members.append({})
             for v in own:
-                members[-1][v.name] = (Weight if v.constant else Tensor)(placeholder(count, binding.types[v.name], constant=v.constant))
+                members[-1][v.name] = _bound(v, count, binding)
                 count += 1
         try:
             lefts = [_sides_left(self.member.function(**common, **member)) for member in members]
