@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias, Union
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from egraph.expr.scope import Read
 
-Size: TypeAlias = Union[int, "Index"]
+Size: TypeAlias = "int | Index"
 """A size or an index: a plain integer where it is known, an expression where it is symbolic."""
 
 
@@ -57,7 +57,7 @@ class DataIndex:
     read: Read
 
 
-Atom: TypeAlias = Union[Iterator, Symbol, Floor, Modulo, DataIndex]
+Atom: TypeAlias = Iterator | Symbol | Floor | Modulo | DataIndex
 Monomial: TypeAlias = tuple[Atom, ...]
 """A product of atoms, sorted; the empty product is one."""
 

@@ -9,9 +9,10 @@ tensor wherever its guards hold: padding is a guard, never an implicit zero.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal, TypeAlias, Union
+from typing import Literal, TypeAlias
 
 from egraph.expr.index import Index, Iterator, Size, format_index, index
 
@@ -78,7 +79,7 @@ class Guarded:
     otherwise: Scalar
 
 
-Scalar: TypeAlias = Union[Number, IndexNumber, Read, Apply, Guarded]
+Scalar: TypeAlias = Number | IndexNumber | Read | Apply | Guarded
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +101,10 @@ def inside(value: object, low: object, high: object) -> tuple[Compare, Compare]:
     return Compare(index(low), "<=", index(value)), Compare(index(value), "<", index(high))
 
 
-def number(value: int | float | Fraction) -> Number:
+def number(value: float | Fraction) -> Number:
     """Return a constant, exact when it is an integer, a fraction or a finite float."""
-    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
-        return Number(value)
+    if not math.isfinite(value):
+        return Number(float(value))
     return Number(Fraction(value))
 
 

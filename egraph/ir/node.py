@@ -23,7 +23,7 @@ TUPLE = TensorType("tuple", None)
 class Node:
     """An operator applied to operands. Build with :func:`make`; compare with ``is`` or ``==`` (the same)."""
 
-    __slots__ = ("op", "inputs", "attributes", "type", "__weakref__", "__dict__")
+    __slots__ = ("__dict__", "__weakref__", "attributes", "inputs", "op", "type")
     op: str
     inputs: tuple[Node, ...]
     attributes: Attributes

@@ -1,0 +1,99 @@
+"""Compose expressions: substitute what computes a tensor for the reads of it (expression fusion)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from egraph.expr.evaluate import EvaluationError
+from egraph.expr.index import Index, Iterator, Size, Symbol, bounds, index, substitute
+from egraph.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Tensor
+
+Producers = Mapping[str, Scope | Tensor]
+
+
+def inline(scope: Scope, producers: Producers) -> Scope:
+    """Return ``scope`` with every read of a named tensor replaced by its producer.
+
+    A producer without a reduction disappears into the body; a reducing one becomes an inner scope that is read;
+    a ``Tensor`` renames.
+    """
+    memo: dict[Scope, Scope] = {}
+    return _inline(scope, producers, memo)
+
+
+def _inline(scope: Scope, producers: Producers, memo: dict[Scope, Scope]) -> Scope:
+    if scope not in memo:
+        body = _scalar(scope.body, {}, producers, memo)
+        memo[scope] = Scope(scope.traversal, scope.summation, scope.reduction, body)
+    return memo[scope]
+
+
+def _scalar(body: Scalar, replace: Mapping[Iterator | Symbol, Size], producers: Producers, memo: dict[Scope, Scope]) -> Scalar:
+    def read(value: Read) -> Read:
+        result = _scalar(value, replace, producers, memo)
+        if isinstance(result, Read):
+            return result
+        raise EvaluationError("an index is read from a computed tensor", fix="instantiate that tensor first")
+
+    match body:
+        case Number():
+            return body
+        case IndexNumber(value):
+            return IndexNumber(substitute(value, replace, read))
+        case Apply(function, arguments):
+            return Apply(function, tuple(_scalar(a, replace, producers, memo) for a in arguments))
+        case Guarded(conditions, then, otherwise):
+            return guarded(
+                tuple(Compare(substitute(c.left, replace, read), c.operator, substitute(c.right, replace, read)) for c in conditions),
+                _scalar(then, replace, producers, memo),
+                _scalar(otherwise, replace, producers, memo),
+            )
+        case Read(source, indices):
+            places = tuple(substitute(place, replace, read) for place in indices)
+            producer = producers.get(source.name, source) if isinstance(source, Tensor) else _inline(source, producers, memo)
+            if isinstance(producer, Tensor):
+                return Read(producer, places)
+            return at(producer, places)
+
+
+def at(producer: Scope, places: tuple[Index, ...]) -> Scalar:
+    """producer[places]: its body there when it does not reduce, else a read of it as an inner scope."""
+    if producer.summation:
+        return Read(producer, places)
+    replace: dict[Iterator | Symbol, Size] = dict(zip(producer.traversal, places, strict=True))
+    return _scalar(producer.body, replace, {}, {})
+
+
+def truth(condition: Compare) -> bool | None:
+    """Return whether the iterators' ranges decide a condition, and how."""
+    limits = bounds(condition.right - condition.left)
+    if limits is None:
+        return None
+    low, high = limits
+    match condition.operator:
+        case "<":
+            return True if low > 0 else (False if high <= 0 else None)
+        case "<=":
+            return True if low >= 0 else (False if high < 0 else None)
+        case "==":
+            return True if low == high == 0 else (False if low > 0 or high < 0 else None)
+        case "!=":
+            return True if low > 0 or high < 0 else (False if low == high == 0 else None)
+
+
+def guarded(conditions: tuple[Compare, ...], then: Scalar, otherwise: Scalar) -> Scalar:
+    """Build a guard without the conditions that ranges decide."""
+    open_conditions: list[Compare] = []
+    for condition in conditions:
+        known = truth(condition)
+        if known is False:
+            return otherwise
+        if known is None and condition not in open_conditions:
+            open_conditions.append(condition)
+    return Guarded(tuple(open_conditions), then, otherwise) if open_conditions else then
+
+
+def identity(tensor: Tensor) -> Scope:
+    """Return the scope that copies a tensor."""
+    traversal = tuple(Iterator(f"i{k}", 0, size) for k, size in enumerate(tensor.shape))
+    return Scope(traversal, (), "sum", Read(tensor, tuple(index(i) for i in traversal)))

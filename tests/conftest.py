@@ -1,0 +1,29 @@
+"""Shared fixtures: golden text files (``--update-golden`` rewrites them)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="rewrite the golden text files from what the code does now")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Return ``check(name, text)``: compare with tests/golden/<name>, or rewrite it under --update-golden."""
+
+    def check(name: str, text: str) -> None:
+        path = GOLDEN / name
+        if request.config.getoption("--update-golden"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        assert path.exists(), f"{path} is missing: run pytest --update-golden"
+        assert path.read_text() == text, f"{name} changed: look at the difference, then run pytest --update-golden"
+
+    return check

@@ -1,0 +1,134 @@
+"""The expression language: index algebra, evaluation in two fields, composition."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from egraph.expr.compose import inline
+from egraph.expr.evaluate import EvaluationError, evaluate
+from egraph.expr.functions import PRIME
+from egraph.expr.index import Index, Iterator, Symbol, bounds, index, substitute
+from egraph.expr.printing import format_scope
+from egraph.expr.scope import ZERO, Apply, Guarded, Number, Read, Scope, Tensor, apply, inside, number
+
+ROW, COLUMN = Iterator("i", 0, 6), Iterator("j", -3, 4)
+
+
+@st.composite
+def index_trees(draw: st.DrawFn, depth: int = 3) -> tuple[Index, object]:
+    """Draw an index expression and the same computation as a Python function of (i, j)."""
+    if depth == 0 or draw(st.booleans()):
+        match draw(st.integers(0, 2)):
+            case 0:
+                value = draw(st.integers(-9, 9))
+                return index(value), lambda i, j, value=value: value
+            case 1:
+                return index(ROW), lambda i, j: i
+            case _:
+                return index(COLUMN), lambda i, j: j
+    left, f = draw(index_trees(depth - 1))
+    right, g = draw(index_trees(depth - 1))
+    divisor = draw(st.integers(1, 7))
+    match draw(st.sampled_from("+-*/%")):
+        case "+":
+            return left + right, lambda i, j: f(i, j) + g(i, j)
+        case "-":
+            return left - right, lambda i, j: f(i, j) - g(i, j)
+        case "*":
+            return left * right, lambda i, j: f(i, j) * g(i, j)
+        case "/":
+            return left // divisor, lambda i, j: f(i, j) // divisor
+        case _:
+            return left % divisor, lambda i, j: f(i, j) % divisor
+
+
+@given(index_trees())
+@settings(max_examples=200, deadline=None)
+def test_simplified_index_equals_plain_arithmetic(tree: tuple[Index, object]) -> None:
+    """Every simplification of an index holds for all values of its iterators, and bounds contain them."""
+    expression, plain = tree
+    limits = bounds(expression)
+    for i in range(6):
+        for j in range(-3, 4):
+            value = substitute(expression, {ROW: i, COLUMN: j}).constant
+            assert value == plain(i, j)  # type: ignore[operator]
+            assert limits is not None and limits[0] <= value <= limits[1]
+
+
+def test_factor_laws() -> None:
+    i, j = Iterator("i", 0, 8), Iterator("j", 0, 4)
+    merged = index(i) * 4 + index(j)
+    assert merged // 4 == index(i) and merged % 4 == index(j)
+    assert (index(Iterator("k", 0, 60)) // 5) // 4 == index(Iterator("k", 0, 60)) // 20
+    n = Symbol("n")
+    assert index(n) * 2 - index(n) == index(n)
+
+
+def convolution(height: int, width: int, channels: int, filters: int, kernel: int, pad: int) -> Scope:
+    f, h, w = Iterator("f", 0, filters), Iterator("h", 0, height), Iterator("w", 0, width)
+    c, r, s = Iterator("c", 0, channels), Iterator("r", 0, kernel), Iterator("s", 0, kernel)
+    y, x = index(h) + r - pad, index(w) + s - pad
+    image = Tensor("0", (channels, height, width))
+    weights = Tensor("1", (filters, channels, kernel, kernel))
+    product = apply("mul", Read(image, (index(c), y, x)), Read(weights, (index(f), index(c), index(r), index(s))))
+    return Scope((f, h, w), (c, r, s), "sum", Guarded(inside(y, 0, height) + inside(x, 0, width), product, ZERO))
+
+
+def test_evaluates_a_padded_convolution_in_both_fields() -> None:
+    scope = convolution(5, 4, 3, 2, 3, 1)
+    random = np.random.default_rng(0)
+    image, weights = random.integers(0, 50, (3, 5, 4)), random.integers(0, 50, (2, 3, 3, 3))
+    padded = np.pad(image, ((0, 0), (1, 1), (1, 1)))
+    expected = sum(
+        np.einsum("chw,fc->fhw", padded[:, r : r + 5, s : s + 4], weights[:, :, r, s]) for r in range(3) for s in range(3)
+    )
+    real = evaluate(scope, {"0": image.astype(float), "1": weights.astype(float)})
+    np.testing.assert_array_equal(real, expected)
+    exact = evaluate(scope, {"0": image.astype(np.int64), "1": weights.astype(np.int64)}, "prime")
+    np.testing.assert_array_equal(exact, np.asarray(expected) % PRIME)
+
+
+def test_a_read_outside_without_a_guard_is_an_error() -> None:
+    i = Iterator("i", 0, 4)
+    with pytest.raises(EvaluationError, match=r"outside 0\.\.2"):
+        evaluate(Scope((i,), (), "sum", Read(Tensor("0", (3,)), (index(i),))), {"0": np.zeros(3)})
+
+
+def test_padding_wins_over_values_that_are_not_finite() -> None:
+    scope = convolution(2, 2, 1, 1, 3, 1)
+    result = evaluate(scope, {"0": np.array([[[np.inf, 1.0], [1.0, 1.0]]]), "1": np.zeros((1, 1, 3, 3)) + 1.0})
+    assert np.isinf(result).all() and not np.isnan(result).any()
+
+
+def test_division_is_exact_in_the_prime_field() -> None:
+    i = Iterator("i", 0, 3)
+    third = Scope((i,), (), "sum", apply("mul", apply("div", Read(Tensor("0", (3,)), (index(i),)), number(3)), number(3)))
+    np.testing.assert_array_equal(evaluate(third, {"0": np.array([1, 2, 5])}, "prime"), [1, 2, 5])
+
+
+def test_inlining_a_producer_keeps_the_value() -> None:
+    """relu(conv(x)) read through a shifted, guarded consumer."""
+    scope = convolution(5, 4, 3, 2, 3, 1)
+    f, h, w = Iterator("f", 0, 2), Iterator("h", 0, 5), Iterator("w", 0, 6)
+    source = Tensor("y", (2, 5, 4))
+    padded = Scope((f, h, w), (), "sum", Guarded(inside(index(w) - 1, 0, 4), Read(source, (index(f), index(h), index(w) - 1)), number(7)))
+    relu = Scope((f, h, w), (), "sum", Apply("max", (Read(Tensor("p", (2, 5, 6)), (index(f), index(h), index(w))), ZERO)))
+    fused = inline(relu, {"p": inline(padded, {"y": scope})})
+    random = np.random.default_rng(1)
+    operands = {"0": random.normal(size=(3, 5, 4)), "1": random.normal(size=(2, 3, 3, 3))}
+    middle = np.pad(evaluate(scope, operands), ((0, 0), (0, 0), (1, 1)), constant_values=7)
+    np.testing.assert_allclose(evaluate(fused, operands), np.maximum(middle, 0), rtol=1e-12)
+
+
+def test_ranges_decide_guards() -> None:
+    i = Iterator("i", 0, 4)
+    always = Scope((i,), (), "sum", Guarded(inside(index(i), 0, 4), Read(Tensor("x", (4,)), (index(i),)), ZERO))
+    assert inline(always, {}).body == Read(Tensor("x", (4,)), (index(i),))
+    assert isinstance(inline(Scope((i,), (), "sum", Guarded(inside(index(i) + 4, 0, 4), Number(1.5), ZERO)), {}).body, Number)
+
+
+def test_printing(golden: object) -> None:
+    golden("convolution.scope", format_scope(convolution(5, 4, 3, 2, 3, 1)) + "\n")  # type: ignore[operator]
