@@ -1,0 +1,164 @@
+"""Strided windows: which chains of views cost nothing because a kernel can read (or write) through strides.
+
+``Transpose(Reshape(x))`` is a window over x's bytes: an offset and one stride an axis. A window that cannot be
+expressed so is a ``str`` that says why.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from egraph.ir import Node
+
+Reason: TypeAlias = str
+VIEWS = ("Reshape", "Transpose", "Slice", "Expand")
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """element[i...] = base[offset + sum(i * stride)], in elements."""
+
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Return whether the elements lie side by side in row-major order (axes of size 1 do not count)."""
+        return 0 in self.shape or all(
+            size == 1 or stride == natural
+            for size, stride, natural in zip(self.shape, self.strides, row_major(self.shape), strict=True)
+        )
+
+    @property
+    def repeats(self) -> bool:
+        """Return whether some element is read more than once through a stride of zero."""
+        return any(size > 1 and stride == 0 for size, stride in zip(self.shape, self.strides, strict=True))
+
+    def transpose(self, permutation: tuple[int, ...]) -> Window:
+        return Window(self.offset, tuple(self.shape[p] for p in permutation), tuple(self.strides[p] for p in permutation))
+
+    def untranspose(self, permutation: tuple[int, ...]) -> Window:
+        """Return the window whose ``transpose(permutation)`` is this one."""
+        return self.transpose(tuple(permutation.index(axis) for axis in range(len(permutation))))
+
+    def slice(self, starts: tuple[int, ...], ends: tuple[int, ...], steps: tuple[int, ...]) -> Window:
+        shape = tuple(len(range(s, e, t)) for s, e, t in zip(starts, ends, steps, strict=True))
+        offset = self.offset + sum(s * stride for s, stride in zip(starts, self.strides, strict=True)) if 0 not in shape else 0
+        return Window(offset, shape, tuple(stride * step for stride, step in zip(self.strides, steps, strict=True)))
+
+    def expand(self, shape: tuple[int, ...]) -> Window:
+        """Broadcast as numpy does: missing leading axes and axes of size 1 repeat with stride 0."""
+        missing = len(shape) - len(self.shape)
+        sizes, strides = (1,) * missing + self.shape, (0,) * missing + self.strides
+        return Window(self.offset, shape, tuple(s if a == b else 0 for a, b, s in zip(sizes, shape, strides, strict=True)))
+
+    def reshape(self, shape: tuple[int, ...]) -> Window | Reason:
+        """Split and merge axes without moving data, or say which merge is impossible."""
+        if self.shape == shape:
+            return self
+        if math.prod(shape) != math.prod(self.shape):
+            return f"cannot reshape {self.shape} to {shape}"
+        if 0 in shape:
+            return Window(self.offset, shape, row_major(shape))
+        old = [(size, stride) for size, stride in zip(self.shape, self.strides, strict=True) if size != 1]
+        strides: list[int] = [0] * len(shape)
+        done = 0
+        i = 0
+        while i < len(old):
+            # Take the fewest old axes and new axes with equal products: only inside such a group are axes merged or split.
+            first, have, need, last = i, old[i][0], 1, done
+            i += 1
+            while need != have:
+                if need < have:
+                    need, last = need * shape[last], last + 1
+                else:
+                    have, i = have * old[i][0], i + 1
+            for (_, outer), (size, inner) in zip(old[first : i - 1], old[first + 1 : i], strict=True):
+                if outer != size * inner:
+                    return f"reshape of {self.shape} to {shape} merges axes that are not adjacent in memory"
+            stride = old[i - 1][1]
+            for axis in reversed(range(done, last)):
+                strides[axis] = stride
+                stride *= shape[axis]
+            done = last
+        return Window(self.offset, shape, _fill_unit_axes(shape, strides))
+
+    def unbroadcast(self) -> Window:
+        """Return the window with repeated axes cut down to size 1, as a library's implicit broadcast wants them."""
+        shape = tuple(1 if stride == 0 else size for size, stride in zip(self.shape, self.strides, strict=True))
+        window = Window(self.offset, shape, self.strides)
+        if shape == self.shape:
+            return window
+        return Window(self.offset, shape, row_major(shape) if window.is_contiguous else _fill_unit_axes(shape, list(self.strides)))
+
+    def over(self, base: Window) -> Window | Reason:
+        """Return this window of a row-major tensor as a window over where that tensor's elements really lie."""
+        if base.is_contiguous:
+            return Window(base.offset + self.offset, self.shape, self.strides)
+        return "the tensor below the window is not contiguous"
+
+
+def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+def contiguous(shape: tuple[int, ...]) -> Window:
+    return Window(0, shape, row_major(shape))
+
+
+def _fill_unit_axes(shape: tuple[int, ...], strides: list[int]) -> tuple[int, ...]:
+    """Give axes of size 1 the stride that row-major order would, since libraries recognise layouts by strides."""
+    filled = list(strides)
+    for axis in reversed(range(len(shape))):
+        if shape[axis] == 1:
+            filled[axis] = max(1, filled[axis + 1] * shape[axis + 1]) if axis + 1 < len(shape) else 1
+    return tuple(filled)
+
+
+def through(node: Node, window: Window) -> Window | Reason:
+    """Return the window of a view node's result, given its operand's."""
+    attributes: dict[str, Any] = dict(node.attributes)
+    match node.op:
+        case "Reshape":
+            return window.reshape(node.type.sizes)
+        case "Transpose":
+            return window.transpose(attributes["perm"])
+        case "Slice":
+            return window.slice(attributes["starts"], attributes["ends"], attributes["steps"])
+        case "Expand":
+            return window.expand(node.type.sizes)
+    return f"{node.op} is not a view"
+
+
+def back(node: Node, window: Window) -> Window | Reason:
+    """Return the window of a view node's operand, given its result's: where to write so that the view reads it right."""
+    match node.op:
+        case "Reshape":
+            return window.reshape(node.inputs[0].type.sizes)
+        case "Transpose":
+            permutation = dict(node.attributes)["perm"]
+            assert isinstance(permutation, tuple)
+            return window.untranspose(permutation)  # type: ignore[arg-type]  # attribute tuples are loosely typed
+    return f"{node.op} cannot be written through"
+
+
+def read(node: Node, base: Callable[[Node], Window]) -> tuple[Node, Window] | Reason:
+    """Follow views down to a placeholder: return it and the window over it, or why the chain is not a window."""
+    chain = []
+    while node.op in VIEWS:
+        chain.append(node)
+        node = node.inputs[0]
+    if node.op != "Placeholder":
+        return f"{node.op} computes: only views of an operand can be read in place"
+    window: Window | Reason = base(node)
+    for view in reversed(chain):
+        assert isinstance(window, Window)
+        window = through(view, window)
+        if isinstance(window, str):
+            return window
+    assert isinstance(window, Window)
+    return node, window
