@@ -44,6 +44,8 @@ class OpSpec:
     dtype: Callable[[Sequence[str]], str] = lambda dtypes: dtypes[0]
     dtypes: frozenset[str] = frozenset({"float32", "float64"})
     """Element types of operand 0 that the core operator accepts; a node of another type is imported opaque."""
+    sample_dtypes: tuple[str, ...] = ()
+    """Element types of a sample's operands where they are not all float32 (a condition, indices)."""
     flops: Callable[[Sequence[tuple[int, ...]], Values], int] | None = None
     commutative: bool = False
     onnx: tuple[str, ...] = ()

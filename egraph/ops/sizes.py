@@ -1,0 +1,152 @@
+"""Size arithmetic of shape rules: over plain integers it decides, over symbolic sizes it proves or refuses.
+
+A symbolic comparison never passes silently: sizes are equal when their polynomials are, and a size broadcasts
+when it is the literal 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NoReturn
+
+from egraph.errors import TypeMismatch
+from egraph.expr.index import Index, Size, _make, index, simplify
+
+Shape = tuple[Size, ...]
+
+
+def refuse(reason: str) -> NoReturn:
+    """Raise ``TypeMismatch`` with the reason; the caller of the shape rule adds where."""
+    raise TypeMismatch(reason)
+
+
+def known(size: Size) -> int | None:
+    """Return a size as a plain integer where it is one, else None."""
+    return size if isinstance(size, int) else size.constant
+
+
+def is_one(size: Size) -> bool:
+    """size == 1, literally"""
+    return known(size) == 1
+
+
+def is_zero(size: Size) -> bool:
+    """size == 0, literally"""
+    return known(size) == 0
+
+
+def equal(left: Size, right: Size) -> bool:
+    """left == right for all values of the symbols, by polynomial identity"""
+    if isinstance(left, int) and isinstance(right, int):
+        return left == right
+    return (index(left) - index(right)).terms == ()
+
+
+def same(left: Size, right: Size, reason: str) -> Size:
+    """Return the common size; refuse with the reason unless left == right."""
+    if not equal(left, right):
+        refuse(f"{reason}: {show(left)} and {show(right)}")
+    return left if isinstance(left, int) else right
+
+
+def at_least(size: Size, minimum: int, reason: str) -> Size:
+    """Return the size; refuse when it is known to be smaller than the minimum."""
+    value = known(size)
+    if value is not None and value < minimum:
+        refuse(f"{reason}, got {value}")
+    return size
+
+
+def product(sizes: Sequence[Size]) -> Size:
+    """sizes[0] * sizes[1] * ..."""
+    total: Size = 1
+    for size in sizes:
+        total = total * size
+    return simplify(total)
+
+
+def divide(total: Size, divisor: Size, reason: str) -> Size:
+    """Return total / divisor; refuse with the reason unless the divisor divides (as polynomials where symbolic)."""
+    if isinstance(total, int) and isinstance(divisor, int):
+        if divisor < 1 or total % divisor:
+            refuse(f"{reason}: {total} by {divisor}")
+        return total // divisor
+    terms = index(divisor).terms
+    if len(terms) == 1:
+        factors, coefficient = terms[0]
+        quotient = {}
+        for monomial, count in index(total).terms:
+            rest = list(monomial)
+            for factor in factors:
+                if factor not in rest:
+                    refuse(f"{reason}: {show(total)} by {show(divisor)}")
+                rest.remove(factor)
+            if count % coefficient:
+                refuse(f"{reason}: {show(total)} by {show(divisor)}")
+            quotient[tuple(rest)] = count // coefficient
+        return simplify(_make(quotient))
+    if equal(total, divisor):
+        return 1
+    refuse(f"{reason}: {show(total)} by {show(divisor)}")
+
+
+def broadcast(shapes: Sequence[Shape]) -> Shape:
+    """Return the numpy broadcast of the shapes: sizes are equal or the literal 1."""
+    rank = max(len(shape) for shape in shapes)
+    result: list[Size] = [1] * rank
+    for shape in shapes:
+        for axis, size in enumerate(shape, rank - len(shape)):
+            if is_one(result[axis]):
+                result[axis] = size
+            elif not is_one(size):
+                result[axis] = same(result[axis], size, f"cannot broadcast {' with '.join(show_shape(s) for s in shapes)}")
+    return tuple(result)
+
+
+def broadcasts_to(shape: Shape, target: Shape, name: str) -> None:
+    """Refuse unless ``shape`` broadcasts to exactly ``target``."""
+    if len(shape) > len(target):
+        refuse(f"{name} {show_shape(shape)} has more axes than {show_shape(target)}")
+    for size, goal in zip(reversed(shape), reversed(target), strict=False):
+        if not is_one(size):
+            same(size, goal, f"{name} {show_shape(shape)} does not broadcast to {show_shape(target)}")
+
+
+def rank_between(shape: Shape, low: int, high: int, name: str) -> None:
+    """Refuse unless low <= rank <= high."""
+    if not low <= len(shape) <= high:
+        refuse(f"{name} must have {low} to {high} axes, got {len(shape)}" if low != high else f"{name} must have {low} axes, got {len(shape)}")
+
+
+def axis_of(axis: int, shape: Shape) -> int:
+    """Return the axis; refuse unless 0 <= axis < rank."""
+    if not 0 <= axis < len(shape):
+        refuse(f"axis must be in 0..{len(shape) - 1} for {show_shape(shape)}, got {axis}")
+    return axis
+
+
+def entries(values: Sequence[Size], count: int, name: str) -> Sequence[Size]:
+    """Return the attribute; refuse unless it has ``count`` entries."""
+    if len(values) != count:
+        refuse(f"{name} must have {count} entries, got {len(values)}")
+    return values
+
+
+def one_of(value: str, choices: Sequence[str], name: str) -> str:
+    """Return the attribute; refuse unless it is one of the choices."""
+    if value not in choices:
+        refuse(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+    return value
+
+
+def show(size: Size) -> str:
+    return str(simplify(size))
+
+
+def show_shape(shape: Sequence[Size]) -> str:
+    """Return ``[2,3,n]``."""
+    return f"[{','.join(show(size) for size in shape)}]"
+
+
+def as_index(values: Sequence[Size]) -> tuple[Index, ...]:
+    return tuple(index(value) for value in values)
