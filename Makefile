@@ -1,0 +1,44 @@
+# `make help` lists what there is.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test lint fuzz bench conformance clean
+
+help: ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed: make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	touch $(STAMP)
+
+venv: $(STAMP) ## create .venv with everything installed
+
+demo: venv ## optimise a real, trained model and print what came out
+	@$(BIN)/python -m bench.demo
+
+test: venv ## lint, types, tests
+	$(MAKE) --no-print-directory lint
+	$(BIN)/python -m pytest
+
+lint: venv ## ruff and mypy --strict
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+fuzz: venv ## random graphs and random rule instances for ten minutes
+	$(BIN)/python -m pytest -m slow tests/test_fuzz.py --timeout 1200
+
+conformance: venv ## every node test of the ONNX backend suite through Session
+	$(BIN)/python -m bench.conformance
+
+bench: venv ## time every model against onnxruntime, OpenVINO and others; writes bench/results/
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check '.[bench]'
+	$(BIN)/python -m bench.run
+
+clean: ## remove what was built here
+	rm -rf $(VENV) build *.egg-info demo
