@@ -1,0 +1,152 @@
+"""What a kernel costs: its measured median where the profile database has one, an estimate otherwise.
+
+Estimates only rank what is not measured yet; extraction is repeated until everything it chose has been measured
+(or time is up), so a wrong estimate costs a measurement and not a wrong choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from egraph.ir import Candidate, Graph, Kernel, Node, Program, format_fragment, make, rewrite, walk
+from egraph.ir.types import TensorType, attributes
+from egraph.roofline import DeviceSpeed, Work, work
+from runtime.feeds import random_array
+from runtime.profile import Database, Record
+
+FREE = ("view", "constant")
+"""Implementations that launch nothing."""
+HOPELESS_RATIO = 3.0
+"""A candidate whose estimate is this many times a measured rival's time is not measured."""
+FAILED_COST_US = 1e9
+
+KernelKey = tuple[str, str]
+"""Fragment text and implementation: what a measurement is filed under."""
+
+
+def key_of(candidate: Candidate) -> KernelKey:
+    return format_fragment(candidate.fragment), candidate.implementation
+
+
+@dataclass
+class CostModel:
+    """Prices candidates for one device. Texts and work of fragments are remembered: pricing is repeated often."""
+
+    database: Database
+    device: str
+    speed: DeviceSpeed
+
+    def __post_init__(self) -> None:
+        self._keys: dict[tuple[Node, str], KernelKey] = {}
+        self._work: dict[Node, Work] = {}
+        self._records: dict[KernelKey, Record | None] = {}
+
+    def key(self, candidate: Candidate) -> KernelKey:
+        part = (candidate.fragment, candidate.implementation)
+        if part not in self._keys:
+            self._keys[part] = key_of(candidate)
+        return self._keys[part]
+
+    def record(self, candidate: Candidate) -> Record | None:
+        key = self.key(candidate)
+        if self._records.get(key) is None:
+            self._records[key] = self.database.get(self.device, *key)
+        return self._records[key]
+
+    def is_measured(self, candidate: Candidate) -> bool:
+        return candidate.implementation in FREE or self.record(candidate) is not None
+
+    def cost_us(self, candidate: Candidate) -> float:
+        """Return the measured median, a prohibitive cost for what failed or hung, else the estimate."""
+        if candidate.implementation in FREE:
+            return 0.0
+        record = self.record(candidate)
+        if record is None:
+            return self.estimate_us(candidate)
+        return record.median_us if record.median_us is not None else FAILED_COST_US
+
+    def estimate_us(self, candidate: Candidate) -> float:
+        if candidate.fragment not in self._work:
+            self._work[candidate.fragment] = work(candidate.fragment)
+        return self.speed.estimate_us(self._work[candidate.fragment])
+
+    def price(self, candidates: Mapping[int, tuple[Candidate, ...]]) -> dict[int, tuple[Candidate, ...]]:
+        """Return the candidates with their costs."""
+        return {c: tuple(replace(one, cost_us=self.cost_us(one)) for one in options) for c, options in candidates.items()}
+
+
+def jobs(model: CostModel, candidates: Mapping[int, tuple[Candidate, ...]]) -> list[Candidate]:
+    """List the distinct library candidates to measure, the most promising first.
+
+    Promising: a small estimate beside the best known cost of the same class, and much time at stake. Candidates that
+    are hopeless beside a measured rival are left out; everything else is measured only when extraction chooses it.
+    """
+    wanted: dict[KernelKey, tuple[float, Candidate]] = {}
+    for options in candidates.values():
+        measured = [model.cost_us(one) for one in options if one.implementation not in FREE and model.is_measured(one)]
+        best = min(measured, default=float("inf"))
+        for one in options:
+            if model.is_measured(one) or not is_library(one):
+                continue
+            estimate = model.estimate_us(one)
+            if estimate <= HOPELESS_RATIO * best:
+                key = model.key(one)
+                wanted[key] = min(wanted.get(key, (float("inf"), one)), (-estimate, one), key=lambda pair: pair[0])
+    return [one for _, (_, one) in sorted(wanted.items(), key=lambda item: (item[1][0], item[0]))]
+
+
+def is_library(candidate: Candidate) -> bool:
+    """Return whether a vendor library runs it: those are measured, generated kernels are estimated first."""
+    return candidate.implementation.startswith("onednn")
+
+
+def unmeasured(model: CostModel, chosen: Iterable[Candidate]) -> list[Candidate]:
+    """List the distinct chosen candidates that have no measurement yet, the most expensive estimates first."""
+    found = {model.key(one): one for one in chosen if not model.is_measured(one)}
+    return [one for _, one in sorted(found.items(), key=lambda item: (-model.estimate_us(item[1]), item[0]))]
+
+
+def index_bounds(roots: Iterable[Node]) -> dict[Node, int]:
+    """Return, for integer values that end up as gather indices, how many are valid: 0 up to that bound.
+
+    Followed from each Gather down through whatever moves or casts the indices.
+    """
+    bounds: dict[Node, int] = {}
+    for node in walk(roots):
+        if node.op != "Gather" or not node.inputs[0].type.is_static:
+            continue
+        axis = node.attribute("axis")
+        assert isinstance(axis, int)
+        size = node.inputs[0].type.sizes[axis]
+        for below in walk((node.inputs[1],)):
+            bounds[below] = min(bounds.get(below, size), size)
+    return bounds
+
+
+def kernel_program(fragment: Node, implementation: str, *, seed: int) -> Program:
+    """Return a program of this one kernel, with random weights, to be measured."""
+    bounds = index_bounds((fragment,))
+    generator = np.random.default_rng(seed)
+    tensors: dict[str, np.ndarray] = {}
+    leaves: dict[Node, Node] = {}
+    found: dict[int, Node] = {}
+    for node in walk((fragment,)):
+        if node.op == "Placeholder" and isinstance(index := node.attribute("index"), int):
+            found[index] = node
+    placeholders = [found[index] for index in sorted(found)]
+    for index, leaf in sorted(found.items()):
+        if leaf.attribute("constant"):
+            values = random_array(leaf.type.dtype, leaf.type.sizes, generator, bound=bounds.get(leaf, 2))
+            digest = f"random{index}"
+            tensors[digest] = np.ascontiguousarray(values)
+            leaves[leaf] = make("Constant", (), attributes(digest=digest), leaf.type)
+        else:
+            leaves[leaf] = make("Input", (), attributes(name=f"x{index}"), TensorType(leaf.type.dtype, leaf.type.shape))
+    root = rewrite((fragment,), lambda old, operands: leaves.get(old) or make(old.op, operands, old.attributes, old.type))[fragment]
+    operands = tuple(leaves[leaf] for leaf in placeholders)
+    inputs = tuple(node for node in operands if node.op == "Input")
+    graph = Graph("kernel", inputs, (("y", root),), tensors)
+    return Program(graph, (Kernel(fragment, operands, root, implementation),), 0.0)

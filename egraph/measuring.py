@@ -1,0 +1,114 @@
+"""Measure single kernels: compile each alone, time it in the worker, file the result in the profile database."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from egraph.cost import CostModel, index_bounds, kernel_program
+from egraph.errors import EinsatError
+from egraph.ir import Candidate, Node, Program, TensorType, placeholder
+from egraph.ops import apply
+from egraph.roofline import DeviceSpeed, Work, work
+from runtime.feeds import FeedSpec
+from runtime.measure import Effort, Load, Timing, Worker, measure
+from runtime.profile import Database, Record
+
+CompileProgram = Callable[[Program, Path], object]
+SHOWN_CHARACTERS = 500
+
+
+@dataclass
+class Measurer:
+    """Measures kernels one at a time; ``time_left`` is asked before each."""
+
+    database: Database
+    device: str
+    threads: int
+    compile_program: CompileProgram
+    worker: Worker
+    seed: int = 0
+    effort: Effort = field(default_factory=Effort)
+    measured: int = 0
+
+    def measure(self, fragment: Node, implementation: str, text: str) -> Record:
+        """Measure one kernel and file the result; a kernel that cannot be compiled is filed as failed."""
+        with tempfile.TemporaryDirectory(prefix="einsat-kernel-") as folder:
+            timing = self._timing(fragment, implementation, Path(folder))
+        record = Record(self.device, text, implementation, timing.status, timing.samples_us, timing.message)
+        self.database.put(record)
+        self.measured += 1
+        return record
+
+    def measure_all(self, model: CostModel, candidates: Iterable[Candidate], time_left: Callable[[], float]) -> int:
+        """Measure in order until time is up; return how many were measured."""
+        before = self.measured
+        for candidate in candidates:
+            if time_left() <= 0:
+                break
+            if not model.is_measured(candidate):
+                self.measure(candidate.fragment, candidate.implementation, model.key(candidate)[0])
+        return self.measured - before
+
+    def _timing(self, fragment: Node, implementation: str, folder: Path) -> Timing:
+        try:
+            program = kernel_program(fragment, implementation, seed=self.seed)
+            self.compile_program(program, folder)
+        except EinsatError as error:
+            return Timing("failed", message=str(error)[:SHOWN_CHARACTERS])
+        bounds = index_bounds(program.graph.roots)
+        return measure(self.worker, Load("kernel", str(folder), feed_specs(program, bounds), self.threads, self.seed), self.effort)
+
+
+def feed_specs(program: Program, bounds: dict[Node, int]) -> tuple[FeedSpec, ...]:
+    return tuple(
+        FeedSpec(str(node.attribute("name")), node.type.dtype, node.type.sizes, bounds.get(node, 2)) for node in program.graph.inputs
+    )
+
+
+def _calibration() -> dict[str, tuple[Node, str]]:
+    def tensor(index: int, *shape: int) -> Node:
+        return placeholder(index, TensorType("float32", shape))
+
+    def add(*shape: int) -> Node:
+        return apply("Add", tensor(0, *shape), tensor(1, *shape))
+
+    weight = placeholder(1, TensorType("float32", (512, 512)), constant=True)
+    return {
+        "launch": (add(16), "tvm"),
+        "cache": (add(64, 1024), "tvm"),
+        "memory": (add(4096, 1024), "tvm"),
+        "contraction": (apply("MatMul", tensor(0, 512, 512), weight), "onednn.matmul"),
+        "other": (apply("Exp", tensor(0, 64, 1024)), "tvm"),
+    }
+
+
+def calibrate(database: Database, device: str, measure_one: Callable[[Node, str, str], Record] | None) -> DeviceSpeed:
+    """Return the device's speed from a few standard kernels, measured once and kept in the database like any other."""
+    from egraph.ir import format_fragment
+
+    default = DeviceSpeed()
+    times_us: dict[str, float] = {}
+    amounts: dict[str, Work] = {}
+    for name, (fragment, implementation) in _calibration().items():
+        text = format_fragment(fragment)
+        record = database.get(device, text, implementation)
+        if record is None and measure_one is not None:
+            record = measure_one(fragment, implementation, text)
+        if record is None or record.median_us is None:
+            return default
+        times_us[name], amounts[name] = record.median_us, work(fragment)
+    launch_us = times_us["launch"]
+
+    def rate(name: str, amount: float) -> float:
+        return amount / max(times_us[name] - launch_us, 0.05 * times_us[name]) / 1e3
+
+    return DeviceSpeed(
+        launch_us=launch_us,
+        cache_gigabytes_s=rate("cache", amounts["cache"].size_bytes),
+        memory_gigabytes_s=rate("memory", amounts["memory"].size_bytes),
+        contraction_gigaflops_s=rate("contraction", amounts["contraction"].flops),
+        other_gigaflops_s=rate("other", amounts["other"].flops),
+    )

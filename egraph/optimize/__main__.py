@@ -1,0 +1,45 @@
+"""The command: turn what happens into an exit code and one clear message."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from types import FrameType
+
+from egraph.errors import CheckFailed, EinsatError
+from egraph.optimize.arguments import parse, to_options
+
+
+def _terminated(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def main() -> int:
+    """Run the command line; return its exit code."""
+    arguments = parse(None)
+    signal.signal(signal.SIGTERM, _terminated)
+    try:
+        if arguments.list_rules:
+            from egraph.optimize.choice import list_rules
+
+            print(list_rules(tuple(arguments.rules)))
+            return 0
+        options = to_options(arguments)
+        from egraph.optimize.command import run
+
+        return run(options)
+    except CheckFailed as error:
+        print(f"check failed: {error}\nnothing was written", file=sys.stderr)
+        return 3
+    except EinsatError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted: nothing was written; the profile database keeps what was measured", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,143 @@
+"""Read the command line into ``Options``; light, so that ``--help`` answers at once."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from egraph.errors import ModelError
+from egraph.optimize.options import Options, Tolerance
+
+EXAMPLES = """examples:
+  python -m egraph.optimize model.onnx                          write model.opt.onnx and model.einsat/ beside the model
+  python -m egraph.optimize model.onnx --shape x:1,3,224,224    fix the sizes of a dynamic input
+  python -m egraph.optimize model.onnx --budget 5m --threads 4  search longer, for four threads
+  python -m egraph.optimize model.onnx --rules mine.py --json   add your own rules; print one JSON object
+  python -m egraph.optimize --list-rules                        show every rule with its equation and verdict
+
+exit codes: 0 done (faster, or nothing faster was found and the input was kept), 2 usage or bad input,
+3 the check failed (nothing is written), 130 interrupted (nothing is written; measurements are kept)
+"""
+
+
+def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
+    """Parse ``x:1,3,224,224`` or ``x:1x3x224x224``; the name may itself hold colons, ``x:`` alone is a scalar."""
+    name, separator, sizes = text.rpartition(":")
+    parts = [part for part in re.split(r"[,x]", sizes) if part] if sizes else []
+    if not separator or not name or not re.fullmatch(r"(\d+([,x]\d+)*)?", sizes):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME:SIZES, for example x:1,3,224,224 or x:1x3x224x224")
+    return name, tuple(int(part) for part in parts)
+
+
+def parse_seconds(text: str) -> float:
+    """Parse ``60``, ``60s``, ``5m`` or ``1h``."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|h|)", text.strip())
+    seconds = float(found[1]) * {"s": 1, "": 1, "m": 60, "h": 3600}[found[2]] if found else 0.0
+    if seconds <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time, for example 60s or 5m")
+    return seconds
+
+
+def parse_tolerance(text: str) -> Tolerance:
+    """Parse ``relative`` or ``relative,absolute``."""
+    try:
+        values = [float(part) for part in text.split(",")]
+    except ValueError:
+        values = []
+    if not 1 <= len(values) <= 2 or not all(math.isfinite(value) and value >= 0 for value in values):
+        raise argparse.ArgumentTypeError(f"{text!r} is not RELATIVE or RELATIVE,ABSOLUTE, for example 1e-4,1e-6")
+    return Tolerance(*values)
+
+
+def _at_least(least: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
+        return int(text)
+
+    return parse
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m egraph.optimize",
+        description="Read an ONNX model and write an equal one that runs faster on this machine.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("model", type=Path, nargs="?", help="the ONNX model to optimise")
+    add = parser.add_argument_group("what to do").add_argument
+    add("-o", "--output", type=Path, metavar="OUT", help="a folder, or the new model's name ending in .onnx (default: beside the model)")
+    add("--device", default="cpu", choices=["cpu"], help="what to optimise for (default: cpu)")
+    add("--threads", type=_at_least(1), metavar="N", help="threads that the program will use (default: all usable cores)")
+    add("--shape", type=parse_shape, action="append", default=[], metavar="NAME:SIZES", help="fix an input's sizes; repeatable")
+    add("--budget", type=parse_seconds, default=60.0, metavar="TIME", help="time for search and measuring (default: 60s)")
+    add("--max-nodes", type=_at_least(1), default=50_000, metavar="N", help="e-nodes at most (default: 50000)")
+    add("--finalists", type=_at_least(1), default=4, metavar="K", help="programs timed end to end (default: 4)")
+    add("--seed", type=_at_least(0), default=0, metavar="N", help="seed of every random choice (default: 0)")
+    add = parser.add_argument_group("rules").add_argument
+    add("--rules", type=Path, action="append", default=[], metavar="FILE", help="a Python file with RULES = (...); repeatable")
+    add("--skip-rule", action="append", default=[], metavar="NAME", help="do without a rule; repeatable")
+    add("--list-rules", action="store_true", help="print every rule and exit")
+    add("--unsafe-rules", action="store_true", help="also load rules that are neither proved nor tested")
+    add(
+        "--allow",
+        choices=["exact", "reassociate", "finite"],
+        default="finite",
+        help="what rules may change: 'exact' nothing, 'reassociate' rounding, 'finite' also what happens to infinities and NaN (default)",
+    )
+    add = parser.add_argument_group("checking and measuring").add_argument
+    add("--tolerance", type=parse_tolerance, default=Tolerance(), metavar="REL[,ABS]", help="accepted error (default: 1e-4,1e-6)")
+    add("--check", type=_at_least(1), default=3, metavar="N", help="random inputs to compare on (default: 3)")
+    add("--database", type=Path, metavar="PATH", help="the profile database (default: in the user's data directory)")
+    add("--frozen", action="store_true", help="measure nothing: use the profile database as it is")
+    add = parser.add_argument_group("output").add_argument
+    add("--report", type=Path, metavar="OUT.html", help="also write the report here (it is always in the artefact)")
+    add("--json", action="store_true", help="print one JSON object on standard output")
+    add("-v", "--verbose", action="count", default=0, help="say more")
+    add("-q", "--quiet", action="store_true", help="say nothing while working")
+    return parser
+
+
+def usable_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+
+
+def to_options(arguments: argparse.Namespace) -> Options:
+    """Return the options; raises ModelError on what argparse cannot see."""
+    if arguments.model is None:
+        raise ModelError("no model was given", fix="python -m egraph.optimize model.onnx (or --list-rules, --help)")
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, sizes in arguments.shape:
+        if shapes.setdefault(name, sizes) != sizes:
+            raise ModelError(f"--shape gives input {name!r} twice, as {shapes[name]} and as {sizes}", fix="give each input once")
+    return Options(
+        model=arguments.model,
+        output=arguments.output,
+        device=arguments.device,
+        threads=arguments.threads or usable_cores(),
+        shapes=shapes,
+        budget_seconds=arguments.budget,
+        max_nodes=arguments.max_nodes,
+        finalists=arguments.finalists,
+        rule_files=tuple(arguments.rules),
+        skip_rules=tuple(arguments.skip_rule),
+        unsafe_rules=arguments.unsafe_rules,
+        allow=arguments.allow,
+        tolerance=arguments.tolerance,
+        checks=arguments.check,
+        database=arguments.database,
+        frozen=arguments.frozen,
+        seed=arguments.seed,
+        report=arguments.report,
+        json=arguments.json,
+        verbosity=-1 if arguments.quiet else arguments.verbose,
+    )
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    return build_parser().parse_args(argv)

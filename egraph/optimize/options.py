@@ -1,0 +1,54 @@
+"""Everything the user can choose, as one frozen value that is stored in the artefact."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+Allow: TypeAlias = Literal["exact", "reassociate", "finite"]
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """The largest accepted error of an output: ``absolute + relative * (the output's largest magnitude)``."""
+
+    relative: float = 1e-4
+    absolute: float = 1e-6
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to optimise one model. The defaults are the command line's."""
+
+    model: Path
+    output: Path | None = None
+    device: str = "cpu"
+    threads: int = 1
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    budget_seconds: float = 60.0
+    max_nodes: int = 50_000
+    finalists: int = 4
+    rule_files: tuple[Path, ...] = ()
+    skip_rules: tuple[str, ...] = ()
+    unsafe_rules: bool = False
+    allow: Allow = "finite"
+    tolerance: Tolerance = Tolerance()
+    checks: int = 3
+    database: Path | None = None
+    frozen: bool = False
+    seed: int = 0
+    report: Path | None = None
+    json: bool = False
+    verbosity: int = 0
+
+    def stored(self) -> dict[str, Any]:
+        """Return what decides the result, as JSON data (not where files lie, nor how much is printed)."""
+        return {
+            "device": self.device, "threads": self.threads, "shapes": {k: list(v) for k, v in sorted(self.shapes.items())},
+            "budget_seconds": self.budget_seconds, "max_nodes": self.max_nodes, "finalists": self.finalists,
+            "rule_files": [path.name for path in self.rule_files], "skip_rules": sorted(self.skip_rules),
+            "unsafe_rules": self.unsafe_rules, "allow": self.allow, "checks": self.checks, "seed": self.seed,
+            "tolerance": {"relative": self.tolerance.relative, "absolute": self.tolerance.absolute},
+        }  # fmt: skip

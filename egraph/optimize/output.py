@@ -1,0 +1,114 @@
+"""Write results beside their final place and rename: what stands there is always whole, old or new."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from egraph.errors import ModelError
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Where the result goes: the standard ONNX file and the artefact folder, side by side."""
+
+    model: Path
+    artefact: Path
+
+
+def destination(model: Path, output: Path | None) -> Destination:
+    """Return where to write: beside the model, into a folder, or under a given name ending in .onnx."""
+    if output is not None and output.suffix == ".onnx" and not output.is_dir():
+        place = Destination(output, output.with_suffix(".einsat"))
+    else:
+        folder = output if output is not None else model.parent
+        place = Destination(folder / f"{model.stem}.opt.onnx", folder / f"{model.stem}.einsat")
+    if place.model.exists() and model.exists() and place.model.samefile(model):
+        raise ModelError(f"the output would replace the input {model}", fix="give -o another name")
+    return place
+
+
+@contextmanager
+def staging(place: Destination) -> Iterator[Path]:
+    """Yield a temporary folder on the output's own disk; it is gone afterwards, whatever happened."""
+    parent = place.model.parent
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=f".{place.model.stem}.", suffix=".partial", dir=parent))
+    except OSError as error:
+        raise write_error(error, parent) from error
+    try:
+        yield folder
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+            raise write_error(error, parent) from error
+        raise
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def write_error(error: OSError, folder: Path) -> ModelError:
+    """Return the message for a folder that cannot be written."""
+    match error.errno:
+        case errno.ENOSPC | errno.EDQUOT:
+            what, fix = f"no space is left in {folder}", "free some space, or write elsewhere with -o FOLDER"
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            what, fix = f"the output folder {folder} cannot be written", "write elsewhere with -o FOLDER"
+        case _:
+            what, fix = f"the output folder {folder} cannot be used: {error.strerror or error}", "write elsewhere with -o FOLDER"
+    return ModelError(what, where=str(folder), fix=fix)
+
+
+def publish(folder: Path, place: Destination) -> tuple[Path, ...]:
+    """Move everything staged in ``folder`` to its final place, each file or folder by one rename.
+
+    Standard files first, the artefact last: it names the hash of the model file that belongs to it.
+    """
+    written: list[Path] = []
+    staged = sorted(folder.iterdir(), key=lambda path: (path.name == place.artefact.name, path.name))
+    for source in staged:
+        target = place.model.parent / source.name
+        for path in [source] if source.is_file() else sorted(source.rglob("*")):
+            _flush(path)
+        if target.is_dir() and not target.is_symlink():
+            old = folder / f"{source.name}.old"
+            target.rename(old)
+            try:
+                source.rename(target)
+            except BaseException:
+                old.rename(target)
+                raise
+        else:
+            os.replace(source, target)
+        written.append(target)
+    return tuple(written)
+
+
+def write_beside(path: Path, text: str) -> None:
+    """Write a text file whole or not at all."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    except OSError as error:
+        raise write_error(error, path.parent) from error
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(name, path)
+    except OSError as error:
+        raise write_error(error, path.parent) from error
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+def _flush(path: Path) -> None:
+    """Make sure that the bytes are on the disk before the name is."""
+    if path.is_file():
+        with path.open("rb") as file:
+            os.fsync(file.fileno())

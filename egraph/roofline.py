@@ -1,0 +1,67 @@
+"""How much a kernel does: arithmetic and bytes, counted from its fragment; and how fast a device does that."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from egraph.ir import Node, TensorType, walk
+from egraph.ops import OPS
+
+
+@dataclass(frozen=True)
+class Work:
+    """Multiplications and additions, and bytes that must move (each operand and the result once)."""
+
+    flops: float
+    size_bytes: int
+    contracts: bool = False
+    """Whether there is a contraction inside: those run near the peak, everything else does not."""
+
+    @property
+    def intensity(self) -> float:
+        """Return flops a byte."""
+        return self.flops / self.size_bytes if self.size_bytes else 0.0
+
+
+def size_bytes(type: TensorType) -> int:
+    """Return a tensor's size, 0 where it is unknown."""
+    return type.size_bytes if type.is_static and type.dtype not in ("tuple", "string") else 0
+
+
+def node_flops(node: Node) -> float:
+    """Return the arithmetic of one operator: by its specification, else one operation an element of the result."""
+    spec = OPS.get(node.op)
+    if spec is None or not node.type.is_static or not all(operand.type.is_static for operand in node.inputs):
+        return 0.0
+    if spec.flops is not None:
+        return float(spec.flops([operand.type.sizes for operand in node.inputs], dict(node.attributes)))
+    if spec.category in ("view", "movement"):
+        return 0.0
+    largest = max([operand.type.elements for operand in node.inputs], default=0)
+    return float(max(node.type.elements, largest))
+
+
+def work(fragment: Node) -> Work:
+    """Count a kernel's arithmetic and its traffic."""
+    nodes = list(walk((fragment,)))
+    contracts = any(node.op in OPS and OPS[node.op].category == "contraction" for node in nodes)
+    moved = size_bytes(fragment.type) + sum(size_bytes(node.type) for node in nodes if node.op == "Placeholder")
+    return Work(math.fsum(node_flops(node) for node in nodes), moved, contracts)
+
+
+@dataclass(frozen=True)
+class DeviceSpeed:
+    """What the device reaches: measured once by four small kernels (see ``cost.calibrate``), else careful guesses."""
+
+    launch_us: float = 0.5
+    cache_gigabytes_s: float = 40.0
+    memory_gigabytes_s: float = 10.0
+    contraction_gigaflops_s: float = 50.0
+    other_gigaflops_s: float = 4.0
+
+    def estimate_us(self, amount: Work) -> float:
+        """Return launch + the slower of moving the bytes and doing the arithmetic."""
+        bandwidth = self.cache_gigabytes_s if amount.size_bytes <= 1 << 20 else self.memory_gigabytes_s
+        peak = self.contraction_gigaflops_s if amount.contracts else self.other_gigaflops_s
+        return self.launch_us + max(amount.size_bytes / (bandwidth * 1e3), amount.flops / (peak * 1e3))

@@ -1,0 +1,51 @@
+"""Random values for model inputs and kernel operands: signed, never constant, integers within what the model accepts."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+DEFAULT_BOUND = 2
+"""Integers are drawn below this unless a larger bound is known: 0 and 1 are valid as indices, masks and flags."""
+
+
+@dataclass(frozen=True)
+class FeedSpec:
+    """What to draw for one input. Integers are drawn from 0 to ``bound - 1``."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    bound: int = DEFAULT_BOUND
+
+
+def random_array(dtype: str, shape: tuple[int, ...], generator: np.random.Generator, *, bound: int = DEFAULT_BOUND) -> np.ndarray:
+    """Draw normal floats, integers below ``bound``, fair booleans, or one-letter strings."""
+    if dtype == "string":
+        return generator.choice(np.array(["a", "b", "c"], dtype=object), size=shape)
+    if dtype == "bool":
+        return generator.integers(0, 2, size=shape).astype(np.bool_)
+    if dtype.startswith(("int", "uint")):
+        return generator.integers(0, max(bound, 1), size=shape).astype(dtype)
+    if dtype.startswith("complex"):
+        return (generator.standard_normal(shape) + 1j * generator.standard_normal(shape)).astype(dtype)
+    if dtype in ("float32", "float64"):
+        return generator.standard_normal(size=shape, dtype=dtype)  # type: ignore[call-overload, no-any-return]  # numpy types the two names only
+    if dtype == "float16":
+        return generator.standard_normal(size=shape, dtype="float32").astype(np.float16)
+    import ml_dtypes  # bfloat16 and the 8-bit floats only
+
+    return generator.standard_normal(size=shape, dtype="float32").astype(getattr(ml_dtypes, dtype))
+
+
+def random_feeds(specs: Iterable[FeedSpec], seed: int) -> dict[str, np.ndarray]:
+    """Draw every input from its own stream, so that one input's values do not depend on the others."""
+    return {
+        spec.name: np.asarray(
+            random_array(spec.dtype, spec.shape, np.random.default_rng([seed, zlib.crc32(spec.name.encode())]), bound=spec.bound)
+        )
+        for spec in specs
+    }

@@ -1,0 +1,173 @@
+"""Time plans and models in a separate process that may crash or hang without taking the caller along.
+
+    with Worker() as worker:
+        timing = measure(worker, Load("kernel", folder, feeds, threads=2))
+        timing.status, timing.samples_us          # 'ok' | 'failed' | 'hung'
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, TypeAlias
+
+from runtime.feeds import FeedSpec
+
+Engine: TypeAlias = Literal["onnxruntime", "einsat", "kernel"]
+START_SECONDS = 60.0
+MESSAGE_CHARACTERS = 500
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What a measurement gave: samples when 'ok', otherwise a message that says what happened."""
+
+    status: Literal["ok", "failed", "hung"]
+    samples_us: tuple[float, ...] = ()
+    message: str = ""
+
+    @property
+    def median_us(self) -> float:
+        return statistics.median(self.samples_us) if self.samples_us else float("inf")
+
+
+@dataclass(frozen=True)
+class Load:
+    """What to run: a model file for onnxruntime or an artefact folder, with random inputs drawn from ``feeds``."""
+
+    engine: Engine
+    path: str
+    feeds: tuple[FeedSpec, ...]
+    threads: int
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long to repeat: until the quartiles are within ``spread`` of the median, at most ``seconds``."""
+
+    seconds: float = 0.03
+    least: int = 5
+    most: int = 2000
+    spread: float = 0.03
+
+
+class Worker:
+    """A measuring process, started when first needed and again after it was lost."""
+
+    def __init__(self, *, time_out_seconds: float = 20.0, environment: Mapping[str, str] | None = None) -> None:
+        self.time_out_seconds = time_out_seconds
+        self._environment = dict(environment or {})
+        self._process: subprocess.Popen[bytes] | None = None
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.close()
+
+    def load(self, load: Load) -> Timing:
+        """Load something and run it twice; the returned timing has no samples, only a status."""
+        feeds = [(spec.name, spec.dtype, spec.shape, spec.bound) for spec in load.feeds]
+        values = {"engine": load.engine, "path": load.path, "threads": load.threads, "feeds": feeds, "seed": load.seed}
+        seconds = self.time_out_seconds + (START_SECONDS if self._process is None else 0.0)
+        return self._ask({"command": "load", **values}, seconds, load.threads)
+
+    def time(self, effort: Effort) -> Timing:
+        """Time what was loaded."""
+        values = {"seconds": effort.seconds, "least": effort.least, "most": effort.most, "spread": effort.spread}
+        return self._ask({"command": "time", **values}, self.time_out_seconds + effort.seconds, 0)
+
+    def close(self) -> None:
+        """End the process, whatever it is doing."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        try:
+            process.kill()
+        finally:
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()
+
+    def _start(self, threads: int) -> subprocess.Popen[bytes]:
+        environment = {**os.environ, "OMP_NUM_THREADS": str(threads), **self._environment}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "runtime.worker"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, bufsize=0,
+            env=environment, cwd=_import_root(), start_new_session=True,
+        )  # fmt: skip
+        return self._process
+
+    def _ask(self, request: Mapping[str, Any], seconds: float, threads: int) -> Timing:
+        process = self._process or self._start(threads)
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            process.stdin.write(json.dumps(request).encode() + b"\n")
+            line = _read_line(process, seconds)
+        except BrokenPipeError:
+            line = b""
+        except TimeoutError:
+            self.close()
+            return Timing("hung", message=f"no answer to {request['command']!r} within {seconds:.0f} s: process killed")
+        except BaseException:  # Ctrl-C: an answer that arrives later must not be read as the next one's
+            self.close()
+            raise
+        if not line.endswith(b"\n"):
+            return self._lost(process)
+        answer = json.loads(line)
+        if "error" in answer:
+            return Timing("failed", message=str(answer["error"])[:MESSAGE_CHARACTERS])
+        return Timing("ok", tuple(answer.get("samples_us", ())))
+
+    def _lost(self, process: subprocess.Popen[bytes]) -> Timing:
+        code = process.wait()
+        self.close()
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        self._errors.seek(0)
+        told = self._errors.read().decode(errors="replace").strip()[-MESSAGE_CHARACTERS:]
+        self._errors.seek(0)
+        self._errors.truncate()
+        return Timing("failed", message=f"the measuring process ended with {how}" + (f": {told}" if told else ""))
+
+
+def measure(worker: Worker, load: Load, effort: Effort = Effort()) -> Timing:
+    """Load and time once; whatever happens is in the returned timing."""
+    loaded = worker.load(load)
+    return worker.time(effort) if loaded.status == "ok" else loaded
+
+
+def _import_root() -> str:
+    """Return the folder that holds the ``runtime`` package: the new process must find the same one."""
+    return str(Path(__file__).resolve().parent.parent)
+
+
+def _read_line(process: subprocess.Popen[bytes], seconds: float) -> bytes:
+    """Read one line; raises TimeoutError when it does not come in time, returns a shorter text at the end of output."""
+    assert process.stdout is not None
+    deadline = time.monotonic() + seconds
+    received = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while not received.endswith(b"\n"):
+            remaining = deadline - time.monotonic()
+            if remaining <= 0 or not selector.select(remaining):
+                raise TimeoutError
+            chunk = os.read(process.stdout.fileno(), 1 << 16)
+            if not chunk:
+                break
+            received += chunk
+    return received

@@ -1,0 +1,57 @@
+"""Measure the kernels of a job archive: made where the device is not, measured where it is.
+
+An archive is a zip with one artefact folder a kernel and ``jobs.jsonl``, a line each:
+``{"folder": "0", "fragment": "...", "implementation": "...", "feeds": [["x0", "float32", [1, 8], 2]]}``.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from runtime.feeds import FeedSpec
+from runtime.measure import Load, Worker, measure
+from runtime.profile.database import Database, Record
+from runtime.profile.device import device_key, usable_cores
+
+MANIFEST = "jobs.jsonl"
+
+
+def write_archive(archive: Path, jobs: Iterable[tuple[Path, str, str, tuple[FeedSpec, ...]]]) -> int:
+    """Pack (folder, fragment, implementation, feeds) of compiled kernels; return how many."""
+    lines: list[str] = []
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as zipped:
+        for number, (folder, fragment, implementation, feeds) in enumerate(jobs):
+            for path in sorted(folder.rglob("*")):
+                if path.is_file():
+                    zipped.write(path, f"{number}/{path.relative_to(folder)}")
+            specs = [(spec.name, spec.dtype, spec.shape, spec.bound) for spec in feeds]
+            lines.append(json.dumps({"folder": str(number), "fragment": fragment, "implementation": implementation, "feeds": specs}))
+        zipped.writestr(MANIFEST, "\n".join(lines))
+    return len(lines)
+
+
+def measure_archive(archive: Path, database: Database, *, threads: int = 0) -> list[Record]:
+    """Time every kernel of an archive that the database does not know yet; return their records."""
+    threads = threads or usable_cores()
+    device = device_key(threads)
+    records: list[Record] = []
+    with tempfile.TemporaryDirectory(prefix="einsat-jobs-") as place, Worker() as worker:
+        try:
+            with zipfile.ZipFile(archive) as zipped:
+                zipped.extractall(place)
+            jobs = [json.loads(line) for line in (Path(place) / MANIFEST).read_text().splitlines()]
+        except (zipfile.BadZipFile, FileNotFoundError, json.JSONDecodeError) as error:
+            raise ValueError(f"{archive} is not a job archive ({error})") from error
+        for job in jobs:
+            known = database.get(device, job["fragment"], job["implementation"])
+            if known is None:
+                feeds = tuple(FeedSpec(name, dtype, tuple(shape), bound) for name, dtype, shape, bound in job["feeds"])
+                timing = measure(worker, Load("kernel", str(Path(place) / job["folder"]), feeds, threads))
+                known = Record(device, job["fragment"], job["implementation"], timing.status, timing.samples_us, timing.message)
+                database.put(known)
+            records.append(known)
+    return records

@@ -1,0 +1,131 @@
+"""The process that runs what is being timed: it may crash or hang, and only it dies.
+
+Started by :class:`runtime.measure.Worker`. One JSON object a line on standard input, one answer a line on standard
+output; whatever libraries print goes to standard error.
+
+    {"command": "load", "engine": "einsat", "path": ..., "threads": 2, "feeds": [...], "seed": 0}
+    {"command": "time", "seconds": 0.05, "least": 5, "most": 1000, "spread": 0.03}   -> {"samples_us": [...]}
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from runtime.feeds import FeedSpec, random_feeds
+
+RunMany: TypeAlias = Callable[[int], list[int]]
+"""Run n times and return each run's nanoseconds."""
+
+PARENT_DEATH_SIGNAL = 1  # prctl(PR_SET_PDEATHSIG)
+WARM_UP_RUNS = 2
+
+
+def die_with_parent() -> None:
+    """Ask the system to end this process when the one that started it dies (Linux; elsewhere end of input does)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
+
+
+def timed(call: Callable[[], object]) -> RunMany:
+    """Time a Python call by the monotonic clock."""
+
+    def run_many(count: int) -> list[int]:
+        times_ns: list[int] = []
+        for _ in range(count):
+            start = time.perf_counter_ns()
+            call()
+            times_ns.append(time.perf_counter_ns() - start)
+        return times_ns
+
+    return run_many
+
+
+def load_onnxruntime(path: str, threads: int, specs: list[FeedSpec], seed: int) -> RunMany:
+    """Open a model in onnxruntime with all its optimisations on."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    feeds = random_feeds(specs, seed)
+    return timed(lambda: session.run(None, feeds))
+
+
+def load_einsat(path: str, threads: int, specs: list[FeedSpec], seed: int) -> RunMany:
+    """Open an artefact as a user does."""
+    from runtime import Session
+
+    session = Session(path, threads=threads)
+    feeds = random_feeds(specs, seed)
+    return timed(lambda: session.run(None, feeds))
+
+
+def load_kernel(path: str, threads: int, specs: list[FeedSpec], seed: int) -> RunMany:
+    """Open an artefact and time inside the native dispatcher, without the cost of passing arguments."""
+    from runtime import Session
+
+    session = Session(path, threads=threads)
+    session.run(None, random_feeds(specs, seed))
+    return session.run_native
+
+
+ENGINES = {"onnxruntime": load_onnxruntime, "einsat": load_einsat, "kernel": load_kernel}
+
+
+def sample(run_many: RunMany, *, seconds: float, least: int, most: int, spread: float) -> list[float]:
+    """Run until the quartiles lie within ``spread`` of the median, or time is up; return microseconds a run."""
+    samples_us: list[float] = []
+    deadline = time.perf_counter() + seconds
+    while len(samples_us) < most:
+        batch = max(1, min(len(samples_us), most - len(samples_us)))
+        samples_us += [nanoseconds / 1e3 for nanoseconds in run_many(batch)]
+        if len(samples_us) < least:
+            continue
+        if time.perf_counter() >= deadline:
+            break
+        if len(samples_us) >= 4 * least:
+            first, middle, third = statistics.quantiles(samples_us, n=4)
+            if third - first <= spread * middle:
+                break
+    return samples_us
+
+
+def main() -> None:
+    """Answer requests until the input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what it means
+    die_with_parent()
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    run_many: RunMany | None = None
+    for line in sys.stdin:
+        request: dict[str, Any] = json.loads(line)
+        answer: dict[str, Any] = {}
+        try:
+            match request.pop("command"):
+                case "load":
+                    run_many = None
+                    specs = [FeedSpec(name, dtype, tuple(shape), bound) for name, dtype, shape, bound in request["feeds"]]
+                    run_many = ENGINES[request["engine"]](request["path"], request["threads"], specs, request["seed"])
+                    run_many(WARM_UP_RUNS)
+                case "time":
+                    if run_many is None:
+                        raise RuntimeError("nothing is loaded")
+                    answer["samples_us"] = sample(run_many, **request)
+        except Exception as error:  # whatever a kernel raises is this measurement's result, not this process's end
+            answer["error"] = f"{type(error).__name__}: {error}"
+        print(json.dumps(answer), file=answers)
+
+
+if __name__ == "__main__":
+    main()
