@@ -10,8 +10,11 @@ from egraph.errors import TypeMismatch
 from egraph.expr.index import simplify
 from egraph.ir import Attributes, AttributeValue, Node, TensorType, make
 from egraph.ops.attributes import check_attributes
+from egraph.ops.contraction import CONTRACTION
 from egraph.ops.elementwise import ELEMENTWISE
 from egraph.ops.movement import MOVEMENT
+from egraph.ops.normalization import NORMALIZATION
+from egraph.ops.reduction import REDUCTION
 from egraph.ops.spec import OpSpec
 
 __all__ = ["OPS", "OpSpec", "apply", "infer"]
@@ -22,6 +25,9 @@ OPS: Mapping[str, OpSpec] = MappingProxyType(
         for spec in (
             *ELEMENTWISE,
             *MOVEMENT,
+            *CONTRACTION,
+            *REDUCTION,
+            *NORMALIZATION,
         )
     }
 )
