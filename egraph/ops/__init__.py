@@ -15,6 +15,7 @@ from egraph.ops.elementwise import ELEMENTWISE
 from egraph.ops.movement import MOVEMENT
 from egraph.ops.normalization import NORMALIZATION
 from egraph.ops.reduction import REDUCTION
+from egraph.ops.resize import RESIZE
 from egraph.ops.spec import OpSpec
 
 __all__ = ["OPS", "OpSpec", "apply", "infer"]
@@ -28,6 +29,7 @@ OPS: Mapping[str, OpSpec] = MappingProxyType(
             *CONTRACTION,
             *REDUCTION,
             *NORMALIZATION,
+            *RESIZE,
         )
     }
 )
