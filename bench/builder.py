@@ -44,27 +44,63 @@ class Builder:
         self.nodes.append(helper.make_node(op, list(inputs), [out], name=f"{op}_{self.count}", domain=domain, **attributes))
         return out
 
-    def conv(self, x: str, inputs: int, outputs: int, kernel: int | tuple[int, int], *, stride: int = 1, pad: int | tuple[int, int] | None = None,
-             dilation: int = 1, group: int = 1, bias: bool = True) -> str:
+    def conv(
+        self,
+        x: str,
+        inputs: int,
+        outputs: int,
+        kernel: int | tuple[int, int],
+        *,
+        stride: int = 1,
+        pad: int | tuple[int, int] | None = None,
+        dilation: int = 1,
+        group: int = 1,
+        bias: bool = True,
+    ) -> str:
         height, width = (kernel, kernel) if isinstance(kernel, int) else kernel
         vertical, horizontal = (height // 2, width // 2) if pad is None else ((pad, pad) if isinstance(pad, int) else pad)
         operands = [x, self.weight(outputs, inputs // group, height, width)]
         if bias:
             operands.append(self.weight(outputs, scale=0.1))
-        return self.node("Conv", *operands, kernel_shape=[height, width], strides=[stride, stride], dilations=[dilation, dilation],
-                         pads=[vertical, horizontal, vertical, horizontal], group=group)
+        return self.node(
+            "Conv",
+            *operands,
+            kernel_shape=[height, width],
+            strides=[stride, stride],
+            dilations=[dilation, dilation],
+            pads=[vertical, horizontal, vertical, horizontal],
+            group=group,
+        )
 
-    def deconv(self, x: str, inputs: int, outputs: int, kernel: int, *, stride: int, pad: int, output_padding: int = 0, bias: bool = True) -> str:
-        operands = [x, self.weight(inputs, outputs, kernel, kernel, scale=float(np.sqrt(2.0 * stride * stride / (inputs * kernel * kernel))))]
+    def deconv(
+        self, x: str, inputs: int, outputs: int, kernel: int, *, stride: int, pad: int, output_padding: int = 0, bias: bool = True
+    ) -> str:
+        operands = [
+            x,
+            self.weight(inputs, outputs, kernel, kernel, scale=float(np.sqrt(2.0 * stride * stride / (inputs * kernel * kernel)))),
+        ]
         if bias:
             operands.append(self.weight(outputs, scale=0.1))
-        return self.node("ConvTranspose", *operands, kernel_shape=[kernel, kernel], strides=[stride, stride], pads=[pad] * 4,
-                         output_padding=[output_padding, output_padding])
+        return self.node(
+            "ConvTranspose",
+            *operands,
+            kernel_shape=[kernel, kernel],
+            strides=[stride, stride],
+            pads=[pad] * 4,
+            output_padding=[output_padding, output_padding],
+        )
 
     def batch_norm(self, x: str, channels: int) -> str:
         positive = self.random.uniform(0.5, 1.5, (2, channels)).astype(np.float32)
-        return self.node("BatchNormalization", x, self.constant(positive[0]), self.weight(channels, scale=0.1), self.weight(channels, scale=0.1),
-                         self.constant(positive[1]), epsilon=1e-5)
+        return self.node(
+            "BatchNormalization",
+            x,
+            self.constant(positive[0]),
+            self.weight(channels, scale=0.1),
+            self.weight(channels, scale=0.1),
+            self.constant(positive[1]),
+            epsilon=1e-5,
+        )
 
     def linear(self, x: str, inputs: int, outputs: int, *, bias: bool = True) -> str:
         y = self.node("MatMul", x, self.weight(inputs, outputs))
@@ -78,7 +114,9 @@ class Builder:
 
     def model(self, *outputs: str) -> onnx.ModelProto:
         """Return the checked model with the outputs' types inferred."""
-        graph = helper.make_graph(self.nodes, self.name, self.inputs, [helper.make_empty_tensor_value_info(o) for o in outputs], self.weights)
+        graph = helper.make_graph(
+            self.nodes, self.name, self.inputs, [helper.make_empty_tensor_value_info(o) for o in outputs], self.weights
+        )
         made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=10)
         inferred = onnx.shape_inference.infer_shapes(made, strict_mode=True)
         onnx.checker.check_model(inferred)

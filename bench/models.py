@@ -1,7 +1,7 @@
 """The benchmark's models: built here with random weights (shapes from the papers), or brought by pip.
 
-    python -m bench.models            lists them
-    python -m bench.models resnet18 out.onnx
+python -m bench.models            lists them
+python -m bench.models resnet18 out.onnx
 """
 
 from __future__ import annotations
@@ -187,7 +187,9 @@ def gcn_block(batch: int) -> onnx.ModelProto:
     return b.model(b.node("Add", y, z))
 
 
-def longformer_block(batch: int, sequence: int = 2048, width: int = 512, heads: int = 8, window: int = 128, dilation: int = 4) -> onnx.ModelProto:
+def longformer_block(
+    batch: int, sequence: int = 2048, width: int = 512, heads: int = 8, window: int = 128, dilation: int = 4
+) -> onnx.ModelProto:
     """Banded self-attention in standard operators: the keys of each query are gathered by constant indices.
 
     The paper's sequence of 10000 and window of 1000 need 640 MB for the scores alone; this block is its shape at

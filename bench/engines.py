@@ -1,0 +1,123 @@
+"""The engines that a model is timed in, each behind one function: (model file, feeds, threads) -> run().
+
+    python -m bench.engines ENGINE MODEL FEEDS.npz THREADS
+
+serves one engine in a process of its own: reads a number of runs a line, answers with their nanoseconds as JSON.
+Separate processes, because thread pools that spin in one process would slow each other down.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+Run = Callable[[], object]
+Feeds = Mapping[str, np.ndarray]
+
+
+def onnxruntime_engine(model: Path, feeds: Feeds, threads: int) -> Run:
+    """onnxruntime with all graph optimisations (its default)."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+    return lambda: session.run(None, feeds)
+
+
+def openvino_engine(model: Path, feeds: Feeds, threads: int) -> Run:
+    """OpenVINO, latency hint, float32."""
+    import openvino
+
+    core = openvino.Core()
+    network = core.read_model(str(model))
+    network.reshape({port.any_name: list(feeds[port.any_name].shape) for port in network.inputs})
+    settings = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
+    request = core.compile_model(network, "CPU", settings).create_infer_request()
+    return lambda: request.infer(feeds)
+
+
+def torch_compile_engine(model: Path, feeds: Feeds, threads: int) -> Run:
+    """torch.compile (inductor, max-autotune off) over the graph's nodes as torch functions."""
+    import onnx
+    import torch
+
+    from bench.torch_model import TorchModel
+
+    torch.set_num_threads(threads)
+    loaded = onnx.load(str(model))
+    module = torch.compile(TorchModel(loaded).eval())
+    operands = [torch.from_numpy(np.array(feeds[i.name])) for i in loaded.graph.input]
+
+    def run() -> object:
+        with torch.inference_mode():
+            return module(*operands)
+
+    return run
+
+
+def tvm_engine(model: Path, feeds: Feeds, threads: int) -> Run:
+    """TVM's relax pipeline without tuning, LLVM for this processor."""
+    import os
+
+    os.environ["TVM_NUM_THREADS"] = str(threads)
+    import onnx
+    import tvm
+    from tvm import relax
+    from tvm.relax.frontend.onnx import from_onnx
+
+    loaded = onnx.load(str(model))
+    module = from_onnx(loaded, shape_dict={name: list(value.shape) for name, value in feeds.items()})
+    module = relax.transform.DecomposeOpsForInference()(module)
+    target = tvm.target.Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu(), "num-cores": threads})
+    with target:
+        module = relax.get_pipeline("zero")(module)
+    machine = relax.VirtualMachine(tvm.compile(module, target=target), tvm.cpu())
+    operands = [tvm.runtime.tensor(np.array(feeds[i.name])) for i in loaded.graph.input]
+    return lambda: machine["main"](*operands)
+
+
+def einsat_engine(model: Path, feeds: Feeds, threads: int) -> Run:
+    """Our runtime on an artefact folder."""
+    from runtime.session import Session
+
+    session = Session(model, threads=threads)
+    return lambda: session.run(None, feeds)
+
+
+ENGINES: Mapping[str, Callable[[Path, Feeds, int], Run]] = {
+    "einsat": einsat_engine,
+    "onnxruntime": onnxruntime_engine,
+    "openvino": openvino_engine,
+    "torch_compile": torch_compile_engine,
+    "tvm": tvm_engine,
+}
+
+
+def serve(engine: str, model: Path, feeds_file: Path, threads: int) -> None:
+    """Prepare the engine, say so, then time as many runs as each line asks for."""
+    answer = sys.stdout
+    sys.stdout = sys.stderr  # what an engine prints is not an answer
+    with np.load(feeds_file) as loaded:
+        feeds = {name: loaded[name] for name in loaded.files}
+    run = ENGINES[engine](model, feeds, threads)
+    for _ in range(3):
+        run()
+    print("ready", file=answer, flush=True)
+    for line in sys.stdin:
+        times: list[int] = []
+        for _ in range(int(line)):
+            start = time.perf_counter_ns()
+            run()
+            times.append(time.perf_counter_ns() - start)
+        print(json.dumps(times), file=answer, flush=True)
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]))
