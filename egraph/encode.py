@@ -1,0 +1,55 @@
+"""Number attributes, and write patterns as egglog queries.
+
+``(a @ b) @ c`` becomes the facts ``(= n1 (Op_MatMul_2 7 a b)) (= root (Op_MatMul_2 7 n1 c))`` where 7 is the number
+of MatMul's (empty) attributes. An attributes variable is a column variable; a Weight adds ``(IsConstant w)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from egraph.engine import Query
+from egraph.ir import Attributes, Node, TensorType
+from egraph.ops import OPS
+from egraph.rule import Pattern, Rule, Variable
+
+
+class Labels:
+    """Numbers for attribute tuples; those of leaves and opaque nodes include the type, which nothing else determines."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[str, TensorType | None], int] = {}
+        self._attributes: list[Attributes] = []
+
+    def number(self, attributes: Attributes, type: TensorType | None = None) -> int:
+        """Return the number of ``attributes``; text is compared, because 1, 1.0 and True are different attributes."""
+        key = (repr(attributes), type)
+        if key not in self._numbers:
+            self._numbers[key] = len(self._attributes)
+            self._attributes.append(attributes)
+        return self._numbers[key]
+
+    def of_node(self, node: Node) -> int:
+        return self.number(node.attributes, None if node.op in OPS else node.type)
+
+    def attributes(self, number: int) -> Attributes:
+        return self._attributes[number]
+
+
+def compile_pattern(rule: Rule, labels: Labels, constructor: Callable[[str, int], str]) -> Query:
+    """Return the query of a rule's left side; a match reports the root class, the variables' classes and the labels."""
+    facts: list[str] = []
+
+    def term(pattern: Pattern | Variable) -> str:
+        if isinstance(pattern, Variable):
+            return f"v_{pattern.name}"
+        operands = [term(operand) for operand in pattern.operands]
+        label = f"l_{pattern.attributes}" if isinstance(pattern.attributes, str) else str(labels.number(pattern.attributes))
+        name = f"n{len(facts)}"
+        facts.append(f"(= {name} ({' '.join((constructor(pattern.op, len(operands)), label, *operands))}))")
+        return name
+
+    root = term(rule.pattern)
+    facts += [f"(IsConstant v_{variable.name})" for variable in rule.variables if variable.constant]
+    classes = (root, *(f"v_{variable.name}" for variable in rule.variables))
+    return Query(tuple(facts), classes, tuple(f"l_{name}" for name in rule.attribute_variables))
