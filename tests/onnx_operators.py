@@ -65,8 +65,8 @@ def model(op: str, types: Sequence[TensorType], attributes: Mapping[str, Any], r
     feeds = names + [f"c{i}" if constant is not None else "" for i, constant in enumerate(constants)]
     output = "y"
     nodes = []
-    if attributes.get("layout") == "NHWC":
-        rank = types[0].rank
+    rank = types[0].rank
+    if attributes.get("layout") == "NHWC" or (op == "LRN" and attributes["axis"] == rank - 1):
         nodes.append(helper.make_node("Transpose", [feeds[0]], ["t"], perm=[0, rank - 1, *range(1, rank - 1)]))
         nodes.append(helper.make_node("Transpose", ["z"], ["y"], perm=[0, *range(2, rank), 1]))
         feeds[0], output = "t", "z"

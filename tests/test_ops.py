@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
@@ -17,7 +18,7 @@ from egraph.ops import OPS, OpSpec, apply, infer
 from egraph.ops.reference import evaluate
 from tests.onnx_operators import model, run
 
-SAMPLES = 24
+SAMPLES = int(os.environ.get("EINSAT_OPERATOR_SAMPLES", "24"))
 POSITIVE = {"Log", "Sqrt", "Pow"}
 
 
@@ -33,7 +34,7 @@ def draw(generator: np.random.Generator, op: str, types: Sequence[TensorType], v
         else:
             array = generator.normal(size=type_.sizes) * 2
             array = np.where(generator.random(type_.sizes) < 0.5, np.round(2 * array) / 2, array)
-            operands.append((np.abs(array) + 0.25 if op in POSITIVE and position == 0 else array).astype(np.float32))
+            operands.append(np.asarray(np.abs(array) + 0.25 if op in POSITIVE and position == 0 else array, np.float32))
     return operands
 
 

@@ -163,9 +163,9 @@ def _lrn_meaning(operands: Sequence[Tensor], a: Values) -> Scope:
 
 
 def _lrn_sample(random: Random) -> Sample:
-    shape = draw_shape(random, 3, 4)
+    shape = draw_shape(random, 4, 4)
     values = {"size": random.choice((1, 3, 5)), "alpha": draw_float(random, 0.25, 2), "beta": draw_float(random, 0.25, 1)}
-    return (shape,), {**values, "bias": draw_float(random, 1, 2), "axis": 1}
+    return (shape,), {**values, "bias": draw_float(random, 1, 2), "axis": random.choice((1, 3))}
 
 
 REDUCTION: tuple[OpSpec, ...] = (
