@@ -38,7 +38,7 @@ def evaluate(scope: Scope, operands: Mapping[str, Array], field: Field = "float6
 @dataclass
 class _Evaluator:
     operands: Mapping[str, Array]
-    field: Field
+    arithmetic: Field
     symbols: Mapping[Symbol, int]
     inner: dict[Scope, Array] = field(default_factory=dict)
 
@@ -58,7 +58,7 @@ class _Evaluator:
         shape = tuple(len(r) for r in ranges[:outer])
         if math.prod(shape) == 0:
             return np.zeros(shape, self.dtype)
-        if self.field == "float64" and scope.summation and scope.reduction == "sum":
+        if self.arithmetic == "float64" and scope.summation and scope.reduction == "sum":
             return self._contract(scope, iterators, ranges)
         inner = math.prod(len(r) for r in ranges[outer:])
         if outer and len(ranges[0]) > 1 and math.prod(shape) * max(inner, 1) > CHUNK_ELEMENTS:
@@ -69,7 +69,7 @@ class _Evaluator:
 
     @property
     def dtype(self) -> type[np.generic]:
-        return np.float64 if self.field == "float64" else np.int64
+        return np.float64 if self.arithmetic == "float64" else np.int64
 
     def _axes(self, iterators: Sequence[Iterator], ranges: Sequence[range]) -> dict[Iterator, Array]:
         rank = len(iterators)
@@ -85,9 +85,9 @@ class _Evaluator:
         if not scope.summation:
             return np.ascontiguousarray(full, dtype=self.dtype).reshape([len(r) for r in ranges[:outer]])
         axes = tuple(range(outer, len(ranges)))
-        if self.field == "prime" and scope.reduction == "sum":
+        if self.arithmetic == "prime" and scope.reduction == "sum":
             return np.asarray(np.sum(full, axis=axes, dtype=np.int64) % PRIME)
-        if self.field == "prime" and scope.reduction == "prod":
+        if self.arithmetic == "prime" and scope.reduction == "prod":
             flat = full.reshape([*full.shape[:outer], -1])
             total = np.ones(flat.shape[:-1], np.int64)
             for k in range(flat.shape[-1]):
@@ -112,7 +112,7 @@ class _Evaluator:
         kept_out = [a for a in range(outer) if a in covered]
         total = np.einsum(*arguments, kept_out, optimize="greedy") * repeat  # type: ignore[call-overload]
         total = np.asarray(total).reshape([extents[a] if a in covered else 1 for a in range(outer)])
-        return np.ascontiguousarray(np.broadcast_to(total, extents[:outer]))
+        return np.ascontiguousarray(np.broadcast_to(total, extents[:outer])).reshape(extents[:outer])  # rank 0 stays rank 0
 
     def _factors(self, body: Scalar, env: Mapping[Iterator, Array], mask: Array | None, out: list[Array]) -> None:
         match body:
@@ -180,7 +180,7 @@ class _Evaluator:
                 return self.number(value)
             case IndexNumber(value):
                 result = self.index(value, env)
-                return result.astype(np.float64) if self.field == "float64" else result % PRIME
+                return result.astype(np.float64) if self.arithmetic == "float64" else result % PRIME
             case Read():
                 return self.read(body, env, mask)
             case Apply(name, arguments):
@@ -192,7 +192,7 @@ class _Evaluator:
                 return np.where(holds, yes, no)
 
     def number(self, value: Fraction | float) -> Array:
-        if self.field == "float64":
+        if self.arithmetic == "float64":
             return np.asarray(float(value), np.float64)
         if isinstance(value, float):
             return surrogate(repr(value))
@@ -201,12 +201,12 @@ class _Evaluator:
 
     def call(self, name: str, arguments: Sequence[Scalar], env: Mapping[Iterator, Array], mask: Array | None) -> Array:
         function = FUNCTIONS[name]
-        if self.field == "prime" and name == "pow" and isinstance(arguments[1], Number):
+        if self.arithmetic == "prime" and name == "pow" and isinstance(arguments[1], Number):
             exponent = arguments[1].value
             if isinstance(exponent, Fraction) and exponent.denominator == 1 and exponent >= 0:
                 return prime_power(self.scalar(arguments[0], env, mask), int(exponent))
         values = [self.scalar(argument, env, mask) for argument in arguments]
-        if self.field == "float64":
+        if self.arithmetic == "float64":
             with np.errstate(all="ignore"):
                 return np.asarray(function.real(*values))
         return np.asarray(function.prime(*values) if function.prime else surrogate(name, *values))
