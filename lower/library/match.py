@@ -1,0 +1,127 @@
+"""Match a whole fragment: anchor, prologue views, epilogue, destination."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from egraph.ir import Node, walk
+from lower.library.call import Anchor, Argument, Base, LibraryCall, PostOperation
+from lower.library.contractions import convolution, convolution_as_matmul, matmul, transposed_convolution
+from lower.library.epilogue import Spine, spine
+from lower.library.reductions import global_pooling, layer_normalization, local_response, pooling, reduction, resampling, softmax
+from lower.views import Reason, Window, contiguous
+
+Resolver = Callable[[Node, Base], "tuple[Anchor, ...] | Reason"]
+
+IMPLEMENTATIONS: tuple[tuple[str, tuple[str, ...], Resolver], ...] = (
+    ("onednn.convolution", ("Conv",), convolution),
+    ("onednn.matmul", ("Conv",), convolution_as_matmul),
+    ("onednn.matmul", ("MatMul",), matmul),
+    ("onednn.deconvolution", ("ConvTranspose",), transposed_convolution),
+    ("onednn.pooling", ("MaxPool", "AveragePool"), pooling),
+    ("onednn.pooling", ("ReduceMean", "ReduceMax"), global_pooling),
+    ("onednn.reduction", ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin"), reduction),
+    ("onednn.softmax", ("Softmax", "LogSoftmax"), softmax),
+    ("onednn.layer_normalization", ("LayerNormalization",), layer_normalization),
+    ("onednn.lrn", ("LRN",), local_response),
+    ("onednn.resampling", ("Resize",), resampling),
+)
+"""Every way to run an operator by the library: (name, operators, resolver)."""
+
+ANCHORS = frozenset(op for _, ops, _ in IMPLEMENTATIONS for op in ops)
+MOST_POST_OPERATIONS = 6
+
+
+def implementations(op: str) -> tuple[str, ...]:
+    """Return the names of the library implementations of an operator."""
+    return tuple(name for name, ops, _ in IMPLEMENTATIONS if op in ops)
+
+
+def match(
+    fragment: Node, implementation: str, *, bases: Mapping[int, Window] | None = None, destination: Window | None = None
+) -> LibraryCall | Reason:
+    """Return the library call that computes ``fragment``, or why there is none.
+
+    ``bases[i]`` is where placeholder i lies and ``destination`` where the result goes (row-major by default).
+    """
+    reason = _unsuitable(fragment)
+    if reason:
+        return reason
+
+    def base(leaf: Node) -> Window:
+        number = leaf.attribute("index")
+        assert isinstance(number, int)
+        return (bases or {}).get(number) or contiguous(leaf.type.sizes)
+
+    resolvers = {op: resolver for name, ops, resolver in IMPLEMENTATIONS if name == implementation for op in ops}
+    found = spine(fragment, frozenset(resolvers), destination or contiguous(fragment.type.sizes), base)
+    if isinstance(found, str):
+        return found
+    anchors = resolvers[found.anchor.op](found.anchor, base)
+    if isinstance(anchors, str):
+        return anchors
+    reason = "no arrangement fits"
+    for anchor in anchors:
+        call = _complete(anchor, found)
+        if not isinstance(call, str):
+            return call
+        reason = call
+    return reason
+
+
+def _unsuitable(fragment: Node) -> Reason | None:
+    for node in walk((fragment,)):
+        if node.type.dtype != "float32":
+            return f"the library is used for float32 only, not {node.type.dtype}"
+        if not node.type.is_static or 0 in node.type.sizes:
+            return f"{node.type} is empty or has unknown sizes"
+    return None
+
+
+def _complete(anchor: Anchor, found: Spine) -> LibraryCall | Reason:
+    destination = anchor.arrange(found.destination)
+    if isinstance(destination, str):
+        return destination
+    if len(found.post_operations) > MOST_POST_OPERATIONS:
+        return f"{len(found.post_operations)} post-operations are more than {MOST_POST_OPERATIONS}"
+    arguments, post_operations = list(anchor.arguments), []
+    for position, operation in enumerate(found.post_operations):
+        if operation.kind not in anchor.fuses:
+            return f"{anchor.primitive} takes no {operation.kind} post-operation"
+        if operation.window is None:
+            post_operations.append({k: v for k, v in _plain(operation).items() if k in ("kind", "algorithm", "alpha", "beta")})
+            continue
+        window = anchor.arrange(operation.window)
+        if isinstance(window, str):
+            return window
+        window = window.unbroadcast()
+        assert operation.operand is not None
+        if position == 0 and operation.algorithm == "add" and _is_bias(window, destination, anchor):
+            arguments.append(Argument("bias", operation.operand, _bias_window(window, anchor)))
+            continue
+        post_operations.append({"kind": "binary", "algorithm": operation.algorithm, "argument": len(arguments)})
+        arguments.append(Argument("", operation.operand, window))
+    return LibraryCall(anchor.primitive, anchor.parameters, tuple(arguments), destination, tuple(post_operations))
+
+
+def _plain(operation: PostOperation) -> dict[str, Any]:
+    bare = replace(operation, window=None)
+    return {"kind": bare.kind, "algorithm": bare.algorithm, "alpha": bare.alpha, "beta": bare.beta}
+
+
+def _is_bias(window: Window, destination: Window, anchor: Anchor) -> bool:
+    axis = anchor.bias_axis
+    if axis is None:
+        return False
+    axis %= len(window.shape)
+    expected = tuple(size if i == axis else 1 for i, size in enumerate(destination.shape))
+    return window.shape == expected and (window.strides[axis] == 1 or window.shape[axis] == 1)
+
+
+def _bias_window(window: Window, anchor: Anchor) -> Window:
+    if anchor.primitive == "matmul":
+        return Window(window.offset, window.shape, contiguous(window.shape).strides)
+    size = window.shape[anchor.bias_axis or 0]
+    return Window(window.offset, (size,), (1,))

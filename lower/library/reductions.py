@@ -1,0 +1,159 @@
+"""How the library computes pooling, reductions, normalisations and resizing."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from egraph.ir import Node
+from lower.library.call import Anchor, Argument, Base
+from lower.library.contractions import channels_first, operand, split_pads
+from lower.views import Reason, Window
+
+FUSES = frozenset({"eltwise", "binary"})
+ALGORITHMS = {"ReduceSum": "sum", "ReduceMean": "mean", "ReduceMax": "max", "ReduceMin": "min"}
+
+
+def pooling(node: Node, base: Base) -> tuple[Anchor, ...] | Reason:
+    """The maximum or mean of every window."""
+    a: dict[str, Any] = dict(node.attributes)
+    source = operand(node.inputs[0], "src", base)
+    if isinstance(source, str):
+        return source
+    before, after = split_pads(a["pads"])
+    if any(pad >= size for pad, size in zip((*before, *after), a["kernel_shape"] * 2, strict=True)):
+        return "the padding is at least as large as the window"
+    algorithm = "max"
+    if node.op == "AveragePool":
+        algorithm = "average_include_padding" if a["count_include_pad"] else "average_exclude_padding"
+        if any(d != 1 for d in a["dilations"]) and not a["count_include_pad"] and any(a["pads"]):
+            return "a dilated mean that leaves out the padding"
+    parameters = {
+        "algorithm": algorithm, "kernel": list(a["kernel_shape"]), "strides": list(a["strides"]), "dilations": list(a["dilations"]),
+        "pads_before": list(before), "pads_after": list(after),
+    }  # fmt: skip
+    arrange = channels_first(a["layout"], node.type.rank)
+    return (Anchor("pooling", parameters, (_plain(source[0], arrange(source[0].window)),), arrange, None, FUSES),)
+
+
+def global_pooling(node: Node, base: Base) -> tuple[Anchor, ...] | Reason:
+    """A reduction over all spatial axes, as one window."""
+    axes: tuple[int, ...] = dict(node.attributes)["axes"]  # type: ignore[assignment]
+    source = operand(node.inputs[0], "src", base)
+    if isinstance(source, str):
+        return source
+    rank = node.type.rank
+    if not 3 <= rank <= 5:
+        return "pooling needs one to three spatial axes"
+    if axes == tuple(range(2, rank)):
+        arrange = channels_first("NCHW", rank)
+    elif axes == tuple(range(1, rank - 1)):
+        arrange = channels_first("NHWC", rank)
+    else:
+        return f"the axes {axes} are not all spatial axes"
+    kernel = [node.inputs[0].type.sizes[axis] for axis in axes]
+    parameters = {
+        "algorithm": "max" if node.op == "ReduceMax" else "average_include_padding", "kernel": kernel, "strides": [1] * len(kernel),
+        "dilations": [1] * len(kernel), "pads_before": [0] * len(kernel), "pads_after": [0] * len(kernel),
+    }  # fmt: skip
+    return (Anchor("pooling", parameters, (_plain(source[0], arrange(source[0].window)),), arrange, None, FUSES),)
+
+
+def reduction(node: Node, base: Base) -> tuple[Anchor, ...] | Reason:
+    """Axes reduced to size 1."""
+    source = operand(node.inputs[0], "src", base)
+    if isinstance(source, str):
+        return source
+    if source[0].window.shape == node.type.sizes:
+        return "nothing is reduced"
+    return (Anchor("reduction", {"algorithm": ALGORITHMS[node.op]}, (_plain(source[0], source[0].window),), lambda w: w, None, FUSES),)
+
+
+def softmax(node: Node, base: Base) -> tuple[Anchor, ...] | Reason:
+    """exp(x) / sum exp(x) along one axis."""
+    source = operand(node.inputs[0], "src", base)
+    if isinstance(source, str):
+        return source
+    axis = dict(node.attributes)["axis"]
+    parameters = {"axis": axis, "algorithm": "softmax" if node.op == "Softmax" else "logsoftmax"}
+    return (Anchor("softmax", parameters, (_plain(source[0], source[0].window),), lambda w: w),)
+
+
+def layer_normalization(node: Node, base: Base) -> tuple[Anchor, ...] | Reason:
+    """(x - mean) / sqrt(variance + epsilon) * scale + bias over the trailing axes."""
+    a: dict[str, Any] = dict(node.attributes)
+    arguments = [operand(n, role, base) for n, role in zip(node.inputs, ("src", "scale", "shift"), strict=True)]
+    for argument in arguments:
+        if isinstance(argument, str):
+            return argument
+    axis = a["axis"] % node.type.rank
+    channels = math.prod(node.type.sizes[axis:])
+    rows = math.prod(node.type.sizes[:axis])
+
+    def arrange(window: Window) -> Window | Reason:
+        return window.reshape((rows, channels))
+
+    windows: list[Argument] = []
+    for argument in arguments:
+        assert not isinstance(argument, str)
+        own = argument[0]
+        if own.role != "src" and math.prod(own.window.shape) != channels:
+            return f"the {own.role} must hold one number an element of the normalised axes"
+        window = arrange(own.window) if own.role == "src" else own.window.reshape((channels,))
+        if isinstance(window, str):
+            return window
+        if own.role != "src" and not window.is_contiguous:
+            return f"the {own.role} is not contiguous"
+        windows.append(_plain(own, window))
+    return (Anchor("layer_normalization", {"epsilon": float(a["epsilon"])}, tuple(windows), arrange),)
+
+
+def local_response(node: Node, base: Base) -> tuple[Anchor, ...] | Reason:
+    """x / (k + alpha/size * sum of squares of neighbouring channels) ^ beta"""
+    a: dict[str, Any] = dict(node.attributes)
+    source = operand(node.inputs[0], "src", base)
+    if isinstance(source, str):
+        return source
+    rank, axis = node.type.rank, a["axis"]
+    if not 3 <= rank <= 5 or axis not in (1, rank - 1):
+        return "the channels are neither the second nor the last axis of image data"
+    if a["size"] % 2 == 0:
+        return "the library's window is symmetric, so its size must be odd"
+    arrange = channels_first("NCHW" if axis == 1 else "NHWC", rank)
+    parameters = {"size": a["size"], "alpha": float(a["alpha"]), "beta": float(a["beta"]), "k": float(a["bias"])}
+    return (Anchor("lrn", parameters, (_plain(source[0], arrange(source[0].window)),), arrange),)
+
+
+def resampling(node: Node, base: Base) -> tuple[Anchor, ...] | Reason:
+    """Nearest neighbours by whole factors, or linear interpolation with centres at halves."""
+    a: dict[str, Any] = dict(node.attributes)
+    source = operand(node.inputs[0], "src", base)
+    if isinstance(source, str):
+        return source
+    before, after = node.inputs[0].type.sizes, node.type.sizes
+    rank = len(after)
+    if not 3 <= rank <= 5:
+        return "resampling needs one to three spatial axes"
+    if before[:2] == after[:2]:
+        layout = "NCHW"
+    elif (before[0], before[-1]) == (after[0], after[-1]):
+        layout = "NHWC"
+    else:
+        return "the batch or the channels are resized"
+    if any(abs(scale * b - r) > 1e-6 * r for scale, b, r in zip(a["scales"], before, after, strict=True)):
+        return "the scales are not the ratios of the sizes"
+    if a["mode"] == "nearest":
+        whole = all(r % b == 0 for b, r in zip(before, after, strict=True))
+        modes = {("asymmetric", "floor"), ("half_pixel", "round_prefer_floor"), ("half_pixel", "round_prefer_ceil")}
+        if not whole or (a["coordinate_mode"], a["nearest_mode"]) not in modes:
+            return "nearest neighbours by a fraction, or rounded in another way than the library does"
+    elif a["mode"] != "linear" or a["coordinate_mode"] != "half_pixel":
+        return f"the library does not interpolate {a['mode']} with {a['coordinate_mode']}"
+    arrange = channels_first(layout, rank)
+    return (Anchor("resampling", {"algorithm": a["mode"]}, (_plain(source[0], arrange(source[0].window)),), arrange, None, FUSES),)
+
+
+def _plain(argument: Argument, window: Window) -> Argument:
+    return Argument(argument.role, argument.operand, window)
+
+
