@@ -1,0 +1,74 @@
+"""The files of an artefact: find the folder, read the plan, open weights and libraries where they are present."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from runtime.errors import ArtefactError
+from runtime.plan import Plan
+from runtime.weights import Weights
+
+PLAN, WEIGHTS, KERNELS, DISPATCHER, MANIFEST = "plan.json", "weights.safetensors", "kernels.so", "dispatch.so", "manifest.json"
+SUFFIX, MODEL_SUFFIX = ".einsat", ".opt.onnx"
+
+
+@dataclass(frozen=True)
+class Artefact:
+    """An opened artefact folder."""
+
+    folder: Path
+    plan: Plan
+    weights: Mapping[str, np.ndarray]
+    kernels: Path | None
+    dispatcher: Path | None
+
+    @staticmethod
+    def open(path: Path) -> Artefact:
+        """Open ``model.einsat/`` or the ``model.opt.onnx`` beside it."""
+        folder = find_folder(path)
+        try:
+            plan = Plan.from_json((folder / PLAN).read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            raise ArtefactError(f"there is no {PLAN}", where=str(folder), fix="give the folder model.einsat that the optimiser wrote") from error
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ArtefactError(f"{PLAN} cannot be used: {error}", where=str(folder), fix="optimise the model again") from error
+        weights: Mapping[str, np.ndarray] = Weights(folder / WEIGHTS) if (folder / WEIGHTS).exists() else {}
+        return Artefact(folder, plan, weights, _existing(folder / KERNELS), _existing(folder / DISPATCHER))
+
+    def model(self, name: str) -> str:
+        """Return the path of an onnxruntime step's model; a name that leaves the folder is refused."""
+        path = (self.folder / name).resolve()
+        if not path.is_relative_to(self.folder.resolve()) or not path.is_file():
+            raise ArtefactError(f"there is no model {name!r}", where=str(self.folder), fix="optimise the model again")
+        return str(path)
+
+    def manifest(self) -> Mapping[str, object]:
+        """Return the manifest, empty when there is none."""
+        path = self.folder / MANIFEST
+        found: Mapping[str, object] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        return found
+
+
+def find_folder(path: Path) -> Path:
+    """Return the artefact folder that ``path`` is or lies beside."""
+    if path.is_dir():
+        return path
+    if not path.exists():
+        raise ArtefactError("there is no such file or folder", where=str(path))
+    stem = path.name.removesuffix(MODEL_SUFFIX) if path.name.endswith(MODEL_SUFFIX) else path.stem
+    folder = path.with_name(stem + SUFFIX)
+    if not folder.is_dir():
+        raise ArtefactError(
+            f"{path.name} has no artefact folder {folder.name} beside it", where=str(path),
+            fix="keep both together, or run the ONNX file with onnxruntime",
+        )  # fmt: skip
+    return folder
+
+
+def _existing(path: Path) -> Path | None:
+    return path if path.exists() else None

@@ -1,0 +1,267 @@
+"""A plan made ready to run: arena, packed constants, native table, onnxruntime steps. Arguments are trusted here.
+
+    executable = Executable(plan, weights, threads=2)
+    executable.run({"x": x})["y"]
+    executable.run_native(100)      # nanoseconds of each of 100 runs on the last inputs
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from runtime import dispatcher, onednn_library, openmp
+from runtime.dtypes import numpy_dtype
+from runtime.errors import ArtefactError, ExecutionError
+from runtime.onednn_library import Handles
+from runtime.opaque import OpaqueStep, Value
+from runtime.plan import Buffer, Plan, Port, Step
+from runtime.steps import Builder
+from runtime.storage import Storage, is_contiguous
+
+
+class Executable:
+    """A runnable plan. ``models`` gives an onnxruntime step's model (a path or its bytes) by its name in the plan."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        weights: Mapping[str, np.ndarray],
+        *,
+        threads: int | None = None,
+        kernels: Path | None = None,
+        models: Callable[[str], str | bytes] | None = None,
+        dispatcher_path: Path | None = None,
+    ) -> None:
+        self.plan = plan
+        self.threads = threads or openmp_default()
+        self.storage = Storage(plan, weights)
+        self._lock = threading.Lock()
+        self._last: dict[str, Value] = {}
+        self._alone = len(plan.steps) == 1 and plan.steps[0].kind == "onnxruntime"
+        self._python_steps = {i: step for i, step in enumerate(plan.steps) if self._is_python(step)}
+        self._opaque = {i: self._load_opaque(step, models) for i, step in self._python_steps.items() if step.kind == "onnxruntime"}
+        self.implementations: dict[int, str] = {}
+        self._table: dispatcher.Table | None = None
+        if len(self._python_steps) < len(plan.steps):
+            self._build(kernels, dispatcher_path)
+        self._segments = _segments(len(plan.steps), frozenset(self._python_steps))
+
+    def _is_python(self, step: Step) -> bool:
+        return step.kind == "onnxruntime" or (
+            step.kind == "copy" and any(self.plan.buffers[i].area == "host" for i in (*step.inputs, *step.outputs))
+        )
+
+    def _load_opaque(self, step: Step, models: Callable[[str], str | bytes] | None) -> OpaqueStep:
+        if models is None:
+            raise ArtefactError(f"the plan needs the model {step.spec['model']!r}", where=step.name, fix="pass models=")
+        dtypes = [self.plan.buffers[i].dtype for i in step.inputs]
+        return OpaqueStep(step, models(step.spec["model"]), dtypes, threads=self.threads, alone=self._alone)
+
+    def _build(self, kernels: Path | None, dispatcher_path: Path | None) -> None:
+        native = dispatcher.load(dispatcher_path)
+        library = onednn_library.load()
+        handles = Handles(library)
+        self._finalizer = weakref.finalize(self, handles.close)
+        stream = handles.create("stream", "stream_create", library.engine, 1)
+        self._table = dispatcher.Table(
+            native, execute=library.address("primitive_execute"), set_handle=library.address("memory_set_data_handle"),
+            stream=stream, threads=self.threads,
+        )  # fmt: skip
+        loaded: list[dispatcher.KernelLibrary] = []
+
+        def kernel(symbol: str) -> int:
+            if kernels is None:
+                raise ArtefactError(f"the plan needs the kernel {symbol!r} and no kernel library was given", fix="pass kernels=")
+            if not loaded:
+                loaded.append(dispatcher.KernelLibrary(kernels, native))
+            return loaded[0].function(symbol)
+
+        builder = Builder(self.plan, self.storage, self._table, handles, stream, kernel)
+        before = openmp.get_threads()
+        openmp.set_threads(self.threads)
+        try:
+            for index, step in enumerate(self.plan.steps):
+                builder.add(index, step)
+        finally:
+            openmp.set_threads(before)
+        builder.finish()
+        self._builder, self.implementations = builder, builder.implementations
+
+    def close(self) -> None:
+        """Free the native objects; the executable cannot run afterwards."""
+        with self._lock:
+            self._opaque.clear()
+            self._segments = []
+            if self._table is not None:
+                self._table = None
+                self._finalizer()
+
+    def run(self, feeds: Mapping[str, Value], run_options: Any = None) -> dict[str, Value]:
+        """Run on arrays that have the right types and shapes and are contiguous; return all outputs by name."""
+        with self._lock:
+            if self._alone:
+                return self._run_alone(feeds, run_options)
+            self._last = dict(feeds)
+            outputs = self._new_outputs()
+            values = self._bind(feeds, outputs)
+            self._run_segments(values, run_options)
+            return self._results(values)
+
+    def run_native(self, count: int) -> list[int]:
+        """Run ``count`` times on the last inputs (random ones before any run); return nanoseconds a run."""
+        with self._lock:
+            values = self._prepare_timing()
+            if self._table is not None and not self._python_steps:
+                return self._table.time(count)
+            return [self._timed(lambda: self._run_segments(values, None)) for _ in range(count)]
+
+    def profile(self, count: int = 10) -> list[tuple[str, float]]:
+        """Return (step name, median microseconds) in running order, over ``count`` runs on the last inputs."""
+        with self._lock:
+            values = self._prepare_timing()
+            if self._table is not None and not self._python_steps:
+                rows = self._table.profile(count)
+            else:
+                rows = [self._profile_in_python(values) for _ in range(count)]
+            medians = np.median(np.array(rows, dtype=np.float64).reshape(count, len(self.plan.steps)), axis=0) / 1e3
+            return [(step.name, float(median)) for step, median in zip(self.plan.steps, medians, strict=True)]
+
+    def _profile_in_python(self, values: dict[int, Value]) -> list[int]:
+        return [
+            self._timed(lambda i=i: self._run_segments(values, None, [(i, i + 1, i in self._python_steps)]))  # type: ignore[misc]
+            for i in range(len(self.plan.steps))
+        ]
+
+    @staticmethod
+    def _timed(call: Callable[[], None]) -> int:
+        start = time.perf_counter_ns()
+        call()
+        return time.perf_counter_ns() - start
+
+    def _prepare_timing(self) -> dict[int, Value]:
+        if not self._last:
+            self._last = random_inputs(self.plan)
+        self._timing_outputs = self._new_outputs()
+        return self._bind(self._last, self._timing_outputs)
+
+    def _new_outputs(self) -> dict[str, np.ndarray]:
+        return {
+            key: np.empty(self.storage.sizes_bytes[number], np.uint8)
+            for (area, key), number in self.storage.numbers.items() if area == "output"
+        }  # fmt: skip
+
+    def _bind(self, feeds: Mapping[str, Value], outputs: Mapping[str, np.ndarray]) -> dict[int, Value]:
+        """Point the table at the inputs and outputs; return the host values."""
+        areas = [feeds[key] if area == "input" else outputs[key] for area, key in self.storage.numbers]
+        addresses = self.storage.bind(areas)
+        if self._table is not None:
+            self._table.bind(addresses)
+        host = (port for port in self.plan.inputs if self.plan.buffers[port.buffer].area == "host")
+        return {port.buffer: feeds[port.name] for port in host}
+
+    def _run_segments(self, values: dict[int, Value], run_options: Any, segments: list[tuple[int, int, bool]] | None = None) -> None:
+        for first, last, is_python in self._segments if segments is None else segments:
+            if is_python:
+                self._run_python(first, values, run_options)
+            elif self._table is not None:
+                self._table.run(first, last)
+
+    def _run_python(self, index: int, values: dict[int, Value], run_options: Any) -> None:
+        step = self.plan.steps[index]
+        inputs = [self._read(i, values) for i in step.inputs]
+        if step.kind == "copy":
+            self._write(step.outputs[0], inputs[0], values, step)
+            return
+        opaque = self._opaque[index]
+        results = opaque.run(None, dict(zip(opaque.input_names, inputs, strict=True)), run_options)
+        for output, result in zip(step.outputs, results, strict=True):
+            self._write(output, result, values, step)
+
+    def _read(self, index: int, values: Mapping[int, Value]) -> Value:
+        buffer = self.plan.buffers[index]
+        return values[index] if buffer.area == "host" else self.storage.view(buffer)
+
+    def _write(self, index: int, value: Value, values: dict[int, Value], step: Step) -> None:
+        buffer = self.plan.buffers[index]
+        if buffer.area == "host":
+            values[index] = value
+            return
+        if value.shape != buffer.shape or value.dtype != numpy_dtype(buffer.dtype):
+            raise ExecutionError(
+                f"a step returned {value.dtype}{list(value.shape)} where the plan has {buffer.dtype}{list(buffer.shape)}",
+                where=step.name, fix="optimise the model again with --shape for its dynamic inputs",
+            )  # fmt: skip
+        np.copyto(self.storage.view(buffer), value)
+
+    def _run_alone(self, feeds: Mapping[str, Value], run_options: Any) -> dict[str, Value]:
+        """Hand a whole model to onnxruntime."""
+        self._last = dict(feeds)
+        step, opaque = self.plan.steps[0], self._opaque[0]
+        names = {port.buffer: port.name for port in self.plan.inputs}
+        given = {name: feeds[names[index]] for name, index in zip(opaque.input_names, step.inputs, strict=True)}
+        results = dict(zip(step.outputs, opaque.run(None, given, run_options), strict=True))
+        inputs = {port.buffer: feeds[port.name] for port in self.plan.inputs}
+        return {port.name: results[port.buffer] if port.buffer in results else _copied(inputs[port.buffer]) for port in self.plan.outputs}
+
+    def _results(self, values: Mapping[int, Value]) -> dict[str, Value]:
+        """Return the outputs; none shares memory with the arena, a weight, an input or another output."""
+        used: set[str] = set()
+        results = {}
+        for port in self.plan.outputs:
+            buffer = self.plan.buffers[port.buffer]
+            if buffer.area == "host":
+                is_input = any(port.buffer == other.buffer for other in self.plan.inputs)
+                results[port.name] = _copied(values[port.buffer]) if is_input else values[port.buffer]
+            elif buffer.area == "output" and buffer.key not in used and _is_whole(buffer):
+                used.add(buffer.key)
+                bytes_ = self.storage.bound[self.storage.numbers["output", buffer.key]]
+                size = int(np.prod(buffer.shape, dtype=np.int64)) * numpy_dtype(buffer.dtype).itemsize
+                results[port.name] = bytes_[:size].view(numpy_dtype(buffer.dtype)).reshape(buffer.shape)
+            else:
+                results[port.name] = np.array(self.storage.view(buffer), order="C")
+        return results
+
+
+def _is_whole(buffer: Buffer) -> bool:
+    return buffer.offset == 0 and is_contiguous(buffer)
+
+
+def _copied(value: Value) -> Value:
+    return value.copy() if isinstance(value, np.ndarray) else value
+
+
+def _segments(count: int, python_steps: frozenset[int]) -> list[tuple[int, int, bool]]:
+    """Return (first, last, is_python): each python step alone, the native steps between them together."""
+    segments: list[tuple[int, int, bool]] = []
+    for index in range(count):
+        if index in python_steps:
+            segments.append((index, index + 1, True))
+        elif segments and not segments[-1][2]:
+            segments[-1] = (segments[-1][0], index + 1, False)
+        else:
+            segments.append((index, index + 1, False))
+    return segments
+
+
+def openmp_default() -> int:
+    """Return the number of threads to use when none is given: OMP_NUM_THREADS, else every core that is available."""
+    text = os.environ.get("OMP_NUM_THREADS", "")
+    return int(text) if text.isdigit() and int(text) > 0 else openmp.available_cores()
+
+
+def random_inputs(plan: Plan, seed: int = 0) -> dict[str, np.ndarray]:
+    """Draw inputs for timing; a size that is only known when running becomes 1."""
+    from runtime.feeds import FeedSpec, random_feeds
+
+    def sizes(port: Port) -> tuple[int, ...]:
+        return tuple(size if isinstance(size, int) else 1 for size in port.shape or ())
+
+    return random_feeds([FeedSpec(port.name, port.dtype, sizes(port)) for port in plan.inputs], seed)

@@ -1,0 +1,1 @@
+"""The native dispatcher: one C file, its build, and nothing else."""

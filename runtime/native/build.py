@@ -1,0 +1,61 @@
+"""Compile the dispatcher once, into the user's cache folder, with the C compiler that pip brings."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from runtime.errors import LibraryMissing
+
+SOURCE = Path(__file__).with_name("dispatch.c")
+FLAGS = ("-std=gnu11", "-O3", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-sanitize=undefined")
+OLDEST_GLIBC = "2.17"
+"""Artefacts travel to other machines, so nothing newer than this is linked against."""
+
+
+def compiler() -> list[str]:
+    """Return the C compiler's command: pip's zig, else the system's."""
+    if importlib.util.find_spec("ziglang") is not None:
+        return [sys.executable, "-m", "ziglang", "cc", "-target", f"{platform.machine()}-linux-gnu.{OLDEST_GLIBC}"]
+    for name in ("cc", "gcc", "clang"):
+        if found := shutil.which(name):
+            return [found]
+    raise LibraryMissing("no C compiler to build the dispatcher with", fix="pip install ziglang, or use an artefact that carries dispatch.so")
+
+
+def cache_folder() -> Path:
+    """Return the folder for compiled files; ``EINSAT_CACHE`` names another."""
+    if override := os.environ.get("EINSAT_CACHE"):
+        return Path(override)
+    import platformdirs  # not needed where the artefact carries its dispatcher
+
+    return Path(platformdirs.user_cache_dir("einsat"))
+
+
+def build(source: Path = SOURCE, extra_flags: tuple[str, ...] = ()) -> Path:
+    """Return the shared library compiled from ``source``, compiling it unless the cache has it."""
+    text = source.read_bytes()
+    key = hashlib.sha256(b"\0".join([text, *(flag.encode() for flag in FLAGS + extra_flags), platform.machine().encode()])).hexdigest()[:16]
+    library = cache_folder() / f"{source.stem}-{key}.so"
+    if library.exists():
+        return library
+    library.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+        beside = Path(folder) / library.name
+        command = [*compiler(), *FLAGS, *extra_flags, "-o", str(beside), str(source)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise LibraryMissing(
+                f"compiling {source.name} failed with exit code {done.returncode}:\n{done.stderr.strip()}",
+                where=" ".join(command),
+                fix="set EINSAT_CACHE to a writable folder with free space, or report the message above",
+            )
+        os.replace(beside, library)
+    return library

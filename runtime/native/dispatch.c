@@ -1,0 +1,226 @@
+/* Run a table of kernels with one call from Python, and give generated kernels the vendor library's thread pool.
+ *
+ * Links against nothing but the C library: the vendor library's and OpenMP's functions are passed in as pointers.
+ * The structures mirror those in runtime/dispatcher.py. */
+#include <stdint.h>
+#include <string.h>
+#include <time.h>
+
+#define EXPORT __attribute__((visibility("default")))
+#define MAX_RANK 12
+
+enum { STEP_LIBRARY = 0, STEP_KERNEL = 1, STEP_COPY = 2, STEP_NOTHING = 3 };
+enum { PATCH_POINTER = 0, PATCH_MEMORY = 1 };
+
+typedef struct {
+    int32_t kind;
+    int32_t count;
+    void *function; /* library: the primitive; kernel: its C function */
+    void *arguments;
+} Step;
+
+typedef struct {
+    int32_t type_index;
+    uint32_t zero;
+    void *pointer;
+} Value;
+
+typedef int (*Execute)(const void *primitive, void *stream, int count, const void *arguments);
+typedef int (*SetHandle)(void *memory, void *pointer);
+typedef int (*Kernel)(void *self, const Value *arguments, int32_t count, Value *result);
+
+/* A strided copy; sizes in elements, strides in bytes. */
+typedef struct {
+    int32_t rank;
+    int32_t element_bytes;
+    int64_t shape[MAX_RANK];
+    int64_t source_strides[MAX_RANK];
+    int64_t target_strides[MAX_RANK];
+    char *source;
+    char *target;
+} Copy;
+
+/* Where the address of a model input or output has to be written before a run. */
+typedef struct {
+    int32_t kind;
+    int32_t area;
+    int64_t offset;
+    void *target;
+} Patch;
+
+typedef struct {
+    Execute execute;
+    SetHandle set_handle;
+    void *stream;
+    Step *steps;
+    Patch *patches;
+    int32_t step_count;
+    int32_t patch_count;
+    int32_t threads;
+    int32_t failed_step;
+} Program;
+
+/* ------------------------------------------------------------------ threads */
+
+typedef int (*ParallelBody)(int task, const void *environment, void *data);
+
+typedef struct {
+    void *sync_handle;
+    int32_t num_task;
+} Environment;
+
+typedef struct {
+    ParallelBody body;
+    void *data;
+    Environment environment;
+    int32_t status;
+} Launch;
+
+static struct {
+    void (*parallel)(void (*)(void *), void *, unsigned, unsigned);
+    void (*barrier)(void);
+    int (*thread)(void);
+    int (*team)(void);
+    int (*most)(void);
+    int (*inside)(void);
+    void (*set_most)(int);
+} openmp;
+
+EXPORT void einsat_openmp(void **functions) { memcpy(&openmp, functions, sizeof openmp); }
+
+static void launch_member(void *argument) {
+    Launch *launch = argument;
+    int team = openmp.team();
+    for (int task = openmp.thread(); task < launch->environment.num_task; task += team) {
+        int status = launch->body(task, &launch->environment, launch->data);
+        if (status) __atomic_store_n(&launch->status, status, __ATOMIC_RELAXED);
+    }
+}
+
+EXPORT int einsat_parallel_launch(ParallelBody body, void *data, int tasks) {
+    int most = openmp.inside() ? 1 : openmp.most();
+    Launch launch = {body, data, {0, tasks > 0 ? tasks : most}, 0};
+    if (most == 1 || launch.environment.num_task == 1) {
+        for (int task = 0; task < launch.environment.num_task; task++) {
+            int status = body(task, &launch.environment, data);
+            if (status) return status;
+        }
+        return 0;
+    }
+    openmp.parallel(launch_member, &launch, (unsigned)(most < launch.environment.num_task ? most : launch.environment.num_task), 0);
+    return launch.status;
+}
+
+EXPORT int einsat_parallel_barrier(int task, const Environment *environment) {
+    (void)task;
+    if (environment->num_task > 1) openmp.barrier();
+    return 0;
+}
+
+/* ------------------------------------------------------------------ steps */
+
+static void copy_axis(const Copy *copy, int axis, const char *source, char *target) {
+    int64_t count = copy->shape[axis], from = copy->source_strides[axis], to = copy->target_strides[axis];
+    if (axis < copy->rank - 1) {
+        for (int64_t i = 0; i < count; i++) copy_axis(copy, axis + 1, source + i * from, target + i * to);
+        return;
+    }
+    int width = copy->element_bytes;
+    if (from == width && to == width) {
+        memcpy(target, source, (size_t)(count * width));
+        return;
+    }
+#define COPY_LOOP(type) \
+    for (int64_t i = 0; i < count; i++) *(type *)(target + i * to) = *(const type *)(source + i * from)
+    switch (width) {
+        case 1: COPY_LOOP(uint8_t); break;
+        case 2: COPY_LOOP(uint16_t); break;
+        case 4: COPY_LOOP(uint32_t); break;
+        case 8: COPY_LOOP(uint64_t); break;
+        default:
+            for (int64_t i = 0; i < count; i++) memcpy(target + i * to, source + i * from, (size_t)width);
+    }
+}
+
+static inline int run_step(const Program *program, const Step *step) {
+    switch (step->kind) {
+        case STEP_LIBRARY: return program->execute(step->function, program->stream, step->count, step->arguments);
+        case STEP_KERNEL: {
+            Value result = {0, 0, 0};
+            return ((Kernel)step->function)(0, step->arguments, step->count, &result);
+        }
+        case STEP_COPY: {
+            const Copy *copy = step->arguments;
+            copy_axis(copy, 0, copy->source, copy->target);
+            return 0;
+        }
+        default: return 0;
+    }
+}
+
+static int run_steps(Program *program, int first, int last) {
+    for (int i = first; i < last; i++) {
+        int status = run_step(program, program->steps + i);
+        if (status) {
+            program->failed_step = i;
+            return status;
+        }
+    }
+    return 0;
+}
+
+static int64_t now_ns(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+}
+
+/* The number of threads belongs to the calling thread's OpenMP state, which others in this process may rely on. */
+static int enter(const Program *program) {
+    int before = openmp.most();
+    if (before != program->threads) openmp.set_most(program->threads);
+    return before;
+}
+
+static int leave(const Program *program, int before, int status) {
+    if (before != program->threads) openmp.set_most(before);
+    return status;
+}
+
+EXPORT void einsat_bind(Program *program, char **areas) {
+    for (int i = 0; i < program->patch_count; i++) {
+        const Patch *patch = program->patches + i;
+        char *pointer = areas[patch->area] + patch->offset;
+        if (patch->kind == PATCH_MEMORY)
+            program->set_handle(patch->target, pointer);
+        else
+            *(void **)patch->target = pointer;
+    }
+}
+
+EXPORT int einsat_run(Program *program, int first, int last) {
+    int before = enter(program);
+    return leave(program, before, run_steps(program, first, last));
+}
+
+EXPORT int einsat_time(Program *program, int64_t count, int64_t *times_ns) {
+    int before = enter(program), status = 0;
+    for (int64_t i = 0; i < count && !status; i++) {
+        int64_t start = now_ns();
+        status = run_steps(program, 0, program->step_count);
+        times_ns[i] = now_ns() - start;
+    }
+    return leave(program, before, status);
+}
+
+/* One time a step and run: times_ns[run * step_count + step]. */
+EXPORT int einsat_profile(Program *program, int64_t count, int64_t *times_ns) {
+    int before = enter(program), status = 0;
+    for (int64_t i = 0; i < count && !status; i++)
+        for (int step = 0; step < program->step_count && !status; step++) {
+            int64_t start = now_ns();
+            status = run_steps(program, step, step + 1);
+            *times_ns++ = now_ns() - start;
+        }
+    return leave(program, before, status);
+}

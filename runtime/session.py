@@ -1,0 +1,171 @@
+"""Run an optimised model as ``onnxruntime.InferenceSession`` would.
+
+    session = Session("model.einsat", threads=2)         # or "model.opt.onnx", whose folder lies beside it
+    outputs = session.run(None, {"x": x})
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from runtime.artefact import Artefact
+from runtime.dtypes import ELEMENT_TYPES, numpy_dtype, ort_type
+from runtime.errors import ExecutionError, InvalidArgument
+from runtime.executable import Executable
+from runtime.opaque import Value
+from runtime.plan import Plan, Port
+
+
+@dataclass(frozen=True)
+class NodeArg:
+    """An input or output as onnxruntime describes it."""
+
+    name: str
+    type: str
+    shape: list[int | str | None]
+
+
+class Session:
+    """An optimised model. Safe to call from several threads; runs of one session follow each other."""
+
+    def __init__(self, path: str | Path, *, threads: int | None = None) -> None:
+        if threads is not None and threads < 1:
+            raise InvalidArgument(f"threads must be at least 1, got {threads}")
+        self.artefact = Artefact.open(Path(path))
+        self.plan: Plan = self.artefact.plan
+        self._executable: Executable | None = Executable(
+            self.plan, self.artefact.weights, threads=threads, kernels=self.artefact.kernels,
+            models=self.artefact.model, dispatcher_path=self.artefact.dispatcher,
+        )  # fmt: skip
+        self._output_names = [port.name for port in self.plan.outputs]
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def executable(self) -> Executable:
+        if self._executable is None:
+            raise ExecutionError("the session is closed", where=str(self.artefact.folder))
+        return self._executable
+
+    def close(self) -> None:
+        """Free arena, kernels and packed weights."""
+        if self._executable is not None:
+            self._executable.close()
+            self._executable = None
+
+    def get_inputs(self) -> list[NodeArg]:
+        return [_node_arg(port) for port in self.plan.inputs]
+
+    def get_outputs(self) -> list[NodeArg]:
+        return [_node_arg(port) for port in self.plan.outputs]
+
+    def get_providers(self) -> list[str]:
+        return ["EinsatExecutionProvider"]
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: Any = None,
+        *,
+        out: Mapping[str, np.ndarray] | None = None,
+    ) -> list[Value]:
+        """Run the model. Feeds may be arrays or anything with ``__dlpack__``.
+
+        Outputs are new arrays; with ``out`` the named ones are copied into the arrays given and returned as these.
+        """
+        executable = self.executable
+        for name in output_names or ():
+            if name not in self._output_names:
+                raise InvalidArgument(f"INVALID_ARGUMENT : Invalid output name:{name}; the outputs are {self._output_names}")
+        results = executable.run(self._checked(input_feed), run_options)
+        for name, target in (out or {}).items():
+            if name not in results:
+                raise InvalidArgument(f"INVALID_ARGUMENT : Invalid output name:{name}; the outputs are {self._output_names}")
+            result = results[name]
+            if target.shape != result.shape or target.dtype != result.dtype:
+                raise InvalidArgument(
+                    f"INVALID_ARGUMENT : output {name} is {result.dtype}{list(result.shape)}, the array given {target.dtype}{list(target.shape)}"
+                )
+            np.copyto(target, result)
+            results[name] = target
+        return [results[name] for name in (output_names or self._output_names)]
+
+    def run_native(self, count: int) -> list[int]:
+        """Run ``count`` times on the last feeds inside the native dispatcher; return nanoseconds a run."""
+        return self.executable.run_native(count)
+
+    def profile(self, count: int = 10) -> list[tuple[str, float]]:
+        """Return (step name, median microseconds) in running order, on the last feeds."""
+        return self.executable.profile(count)
+
+    def _checked(self, feed: Mapping[str, Any]) -> dict[str, Value]:
+        missing = [port.name for port in self.plan.inputs if port.name not in feed]
+        if missing:
+            raise InvalidArgument(f"Required inputs ({missing}) are missing from input feed ({list(feed)}).")
+        if len(feed) > len(self.plan.inputs):
+            known = {port.name for port in self.plan.inputs}
+            unknown = next(name for name in feed if name not in known)
+            raise InvalidArgument(f"INVALID_ARGUMENT : Invalid input name: {unknown}; the inputs are {sorted(known)}")
+        return {port.name: checked_input(port, feed[port.name]) for port in self.plan.inputs}
+
+
+def checked_input(port: Port, value: Any) -> Value:
+    """Return a feed as a contiguous array of the port's type and shape; raise InvalidArgument as onnxruntime does."""
+    if port.dtype not in ELEMENT_TYPES:
+        return value
+    array = _to_array(value)
+    expected = numpy_dtype(port.dtype)
+    if array.dtype != expected:
+        if port.dtype == "string" and array.dtype.kind in "US":
+            array = array.astype(np.object_)
+        else:
+            actual = ort_type(array.dtype.name) if array.dtype.name in ELEMENT_TYPES else str(array.dtype)
+            raise InvalidArgument(
+                f"INVALID_ARGUMENT : Unexpected input data type for {port.name}. Actual: ({actual}) , expected: ({ort_type(port.dtype)})"
+            )
+    if port.shape is not None:
+        if len(array.shape) != len(port.shape):
+            raise InvalidArgument(
+                f"INVALID_ARGUMENT : Invalid rank for input: {port.name} Got: {array.ndim} Expected: {len(port.shape)}, "
+                f"shape {list(array.shape)} instead of {list(port.shape)}"
+            )
+        if array.shape != port.shape:
+            _check_sizes(port, array)
+    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+
+
+def _check_sizes(port: Port, array: np.ndarray) -> None:
+    wrong = [
+        (axis, got, size)
+        for axis, (got, size) in enumerate(zip(array.shape, port.shape or (), strict=True))
+        if isinstance(size, int) and got != size
+    ]
+    if wrong:
+        lines = "".join(f"\n index: {axis} Got: {got} Expected: {size}" for axis, got, size in wrong)
+        raise InvalidArgument(
+            f"INVALID_ARGUMENT : Got invalid dimensions for input: {port.name} for the following indices{lines}",
+            fix=f"feed that shape, or optimise the model with --shape {port.name}:{','.join(map(str, array.shape))}",
+        )
+
+
+def _to_array(value: Any) -> np.ndarray:
+    if isinstance(value, np.ndarray):
+        return value
+    if hasattr(value, "__dlpack__"):
+        return np.from_dlpack(value)
+    return np.asarray(value)
+
+
+def _node_arg(port: Port) -> NodeArg:
+    return NodeArg(port.name, ort_type(port.dtype), list(port.shape) if port.shape is not None else [])
