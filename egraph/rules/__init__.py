@@ -6,10 +6,11 @@ import difflib
 
 from egraph.errors import RuleError
 from egraph.rule import MergeRule, Rule
-from egraph.rules import elementwise
+from egraph.rules import activations, conv, elementwise, layout, matmul, merges, movement, normalization, pooling, transposes
 
 RULES: tuple[Rule | MergeRule, ...] = (
-    *elementwise.RULES,
+    *elementwise.RULES, *activations.RULES, *matmul.RULES, *conv.RULES, *pooling.RULES, *normalization.RULES,
+    *transposes.RULES, *movement.RULES, *layout.RULES, *merges.RULES,
 )
 """Every rule that ships; names are unique (a test checks)."""
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from egraph.rule import Attributes, Rounding, Rule, Tensor, Weight, rule
+from egraph.rule import Rounding, Rule, Tensor, Weight, rule
 
 UNARY = (
     "Abs", "Erf", "Exp", "HardSwish", "Log", "Mish", "Neg", "Reciprocal", "Relu", "Sigmoid", "Softplus", "Softsign", "Sqrt", "Tanh",
@@ -34,36 +34,32 @@ def named(function: Callable[..., Any], name: str, equation: str, *, rounding: R
     return rule(rounding=rounding)(function)
 
 
-def of_arity(function: Callable[..., Any], count: int, equation: str, *, weights: bool = False, rounding: Rounding = "exact") -> Rule:
-    """Make a rule of a function of lists: each parameter annotated as a list becomes ``count`` variables ``x1, x2, ...``."""
+def of_arity(function: Callable[..., Any], count: int | Mapping[str, int], equation: str, *, rounding: Rounding = "exact") -> Rule:
+    """Make a rule of a function of lists: each list parameter becomes ``count`` variables ``x1, x2, ...``.
+
+    With one count for all lists it ends the rule's name."""
+    counts = dict.fromkeys(inspect.signature(function).parameters, count) if isinstance(count, int) else count
     bundles = inspect.signature(function, eval_str=True).parameters
     parameters: list[inspect.Parameter] = []
     for name, parameter in bundles.items():
         if parameter.annotation in (list[Tensor], list[Weight]):
             kind = Weight if parameter.annotation == list[Weight] else Tensor
-            parameters += [parameter.replace(name=f"{name}{i + 1}", annotation=kind) for i in range(count)]
+            parameters += [parameter.replace(name=f"{name}{i + 1}", annotation=kind) for i in range(counts[name])]
         else:
             parameters.append(parameter)
 
     def spread(**given: Any) -> Any:
         return function(**{
-            name: [given[f"{name}{i + 1}"] for i in range(count)] if f"{name}1" in given and name not in given else given[name]
-            for name in bundles
+            name: given[name] if name in given else [given[f"{name}{i + 1}"] for i in range(counts[name])] for name in bundles
         })
 
     spread.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     spread.__doc__ = function.__doc__
-    return named(spread, f"{function.__name__}_{count}", equation, rounding=rounding)
-
-
-def numbered(name: str, count: int) -> str:
-    """Return ``x1, x2, x3``."""
-    return ", ".join(f"{name}{i + 1}" for i in range(count))
+    name = f"{function.__name__}_{count}" if isinstance(count, int) else function.__name__
+    return named(spread, name, equation, rounding=rounding)
 
 
 def inverse(perm: Sequence[int]) -> tuple[int, ...]:
     """Return the permutation that undoes ``perm``."""
     return tuple(perm.index(axis) for axis in range(len(perm)))
 
-
-__all__ = ["BINARY", "UNARY", "UNARY_WITH_ATTRIBUTES", "Attributes", "inverse", "named", "numbered", "of_arity", "snake"]
