@@ -70,6 +70,8 @@ def _shape(shapes: Sequence[Shape], a: Values) -> Shape:
         one_of(a["nearest_mode"], NEAREST_MODES, "nearest_mode")
     for axis in _resized_axes(shapes[0], a):
         at_least(sizes[axis], 1, f"size of axis {axis} must be at least 1")
+        if equal(sizes[axis], shapes[0][axis]):
+            refuse(f"axis {axis} keeps its size but has the scale {a['scales'][axis]}; implementations differ in whether they copy it")
         scale = exact_scale(a["scales"][axis], shapes[0][axis], sizes[axis])
         if a["mode"] == "nearest":
             _rounds_exactly(a, scale, shapes[0][axis], sizes[axis])
@@ -96,32 +98,37 @@ def _nearest(mode: str, a: Size, b: Size, q: Size, x: Any) -> Any:
 
 
 def _rounds_exactly(a: Values, scale: Fraction, size: Size, result: Size) -> None:
-    """Refuse where float32 arithmetic, which defines the standard's implementations, picks another neighbour."""
+    """Refuse where the rounding of float32 coordinates, which implementations use, may pick another neighbour."""
     length, count = known(size), known(result)
     if length is None or count is None:
         return
+    mode = a["coordinate_mode"]
     x = np.arange(count, dtype=np.float32)
-    one, half, factor = np.float32(1), np.float32(0.5), np.float32(float(scale))
-    match a["coordinate_mode"]:
+    half, factor = np.float32(0.5), np.float32(float(scale))
+    match mode:
         case "asymmetric":
             place = x / factor
         case "align_corners":
             place = x * np.float32(length - 1) / np.float32(max(count - 1, 1))
         case "pytorch_half_pixel" if count == 1:
             place = x
-        case "half_pixel" | "pytorch_half_pixel":
-            place = (x + half) / factor - half
+        case "half_pixel_symmetric":
+            offset = np.float32(length) / np.float32(2) * (np.float32(1) - np.float32(count) / (factor * np.float32(length)))
+            place = offset + ((x + half) / factor - half)
         case _:
-            offset = np.float32(length) / np.float32(2) * (one - np.float32(count) / (factor * np.float32(length)))
-            place = offset + (x + half) / factor - half
-    rounded = {
-        "floor": np.floor(place), "ceil": np.ceil(place), "round_prefer_ceil": np.floor(place + half),
-        "round_prefer_floor": np.ceil(place - half),
-    }[a["nearest_mode"]]  # fmt: skip
-    exact = np.array([_nearest(a["nearest_mode"], *coordinate(a["coordinate_mode"], scale, size, result), k) for k in range(count)])
-    wrong = np.flatnonzero(np.clip(rounded, 0, length - 1) != np.clip(exact, 0, length - 1))
-    if wrong.size:
-        refuse(f"float32 rounding of the scale {float(scale)} decides which neighbour position {wrong[0]} reads")
+            place = (x + half) / factor - half
+    # A centre computed from the scale is exact only where the scale is; elsewhere both neighbours must agree.
+    doubt = np.float32(2**-20 * (length + 1)) if mode == "half_pixel_symmetric" and Fraction(float(factor)) * length != count else np.float32(0)
+    step, shift, divisor = coordinate(mode, scale, size, result)
+    exact = np.array([_nearest(a["nearest_mode"], step, shift, divisor, k) for k in range(count)])
+    for moved in (place - doubt, place + doubt):
+        rounded = {
+            "floor": np.floor(moved), "ceil": np.ceil(moved), "round_prefer_ceil": np.floor(moved + half),
+            "round_prefer_floor": np.ceil(moved - half),
+        }[a["nearest_mode"]]  # fmt: skip
+        wrong = np.flatnonzero(np.clip(rounded, 0, length - 1) != np.clip(exact, 0, length - 1))
+        if wrong.size:
+            refuse(f"float32 rounding of the scale {float(scale)} decides which neighbour position {wrong[0]} reads")
 
 
 def _meaning(operands: Sequence[Tensor], a: Values) -> Scope:
