@@ -1,0 +1,1 @@
+"""ONNX operators as compositions of the core set, and what stays opaque."""

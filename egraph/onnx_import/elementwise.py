@@ -1,0 +1,119 @@
+"""Elementwise ONNX operators."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from egraph.ir import Node
+from egraph.onnx_import.state import Call, NotCore
+from egraph.onnx_types import dtype_name
+
+Handler = Callable[[Call], Node | list[Node | None]]
+
+PLAIN = (
+    "Sub", "Div", "Pow", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal", "And", "Or", "Not", "Where", "Relu", "Sigmoid", "Tanh",
+    "Exp", "Log", "Sqrt", "Neg", "Abs", "Erf", "Reciprocal", "Sign", "Floor", "Ceil", "Round", "Sin", "Cos", "Softplus", "Softsign",
+    "HardSwish", "Mish", "Add", "Mul",
+)  # fmt: skip
+"""Operators whose operands are the core operator's and that have no attributes (since opset 7)."""
+
+DEFAULTS: Mapping[str, Mapping[str, float]] = {
+    "LeakyRelu": {"alpha": 0.01},
+    "Elu": {"alpha": 1.0},
+    "Celu": {"alpha": 1.0},
+    "Selu": {"alpha": 1.67326319217681884765625, "gamma": 1.05070102214813232421875},
+    "HardSigmoid": {"alpha": 0.2, "beta": 0.5},
+    "ThresholdedRelu": {"alpha": 1.0},
+}
+
+
+def _plain(call: Call) -> Node:
+    return call.apply(call.node.op_type, *(call[k] for k in range(len(call.operands))))
+
+
+def _with_floats(call: Call) -> Node:
+    defaults = DEFAULTS[call.node.op_type]
+    values = {name: float(np.float32(call.attribute(name, default))) for name, default in defaults.items()}
+    return call.apply(call.node.op_type, call[0], **values)
+
+
+def _variadic(op: str) -> Handler:
+    def handler(call: Call) -> Node:
+        return call.chain(op, [call[k] for k in range(len(call.operands))])
+
+    return handler
+
+
+def _mean(call: Call) -> Node:
+    total = call.chain("Add", [call[k] for k in range(len(call.operands))])
+    return total if len(call.operands) == 1 else call.apply("Div", total, call.like(len(call.operands)))
+
+
+def _clip(call: Call) -> Node:
+    """min(max(x, low), high), as an operator where both bounds are known"""
+    if call.opset < 11:
+        bounds = call.attribute("min", -math.inf), call.attribute("max", math.inf)
+        return call.apply("Clip", call[0], min=float(bounds[0]), max=float(bounds[1]))
+    low, high = call.data(1), call.data(2)
+    if (call.has(1) and low is None) or (call.has(2) and high is None):
+        result = call.apply("Max", call[0], call[1]) if call.has(1) else call[0]
+        return call.apply("Min", result, call[2]) if call.has(2) else result
+    lower = -math.inf if low is None else float(low.reshape(()))
+    upper = math.inf if high is None else float(high.reshape(()))
+    return call.apply("Clip", call[0], min=lower, max=upper)
+
+
+def _gelu(call: Call) -> Node:
+    return call.apply("Gelu", call[0], approximate=str(call.attribute("approximate", "none")))
+
+
+def _swish(call: Call) -> Node:
+    """x sigmoid(alpha x)"""
+    alpha = float(call.attribute("alpha", 1.0))
+    inner = call[0] if alpha == 1.0 else call.apply("Mul", call[0], call.like(alpha))
+    return call.apply("Mul", call[0], call.apply("Sigmoid", inner))
+
+
+def _dropout(call: Call) -> list[Node | None]:
+    if call.opset < 7 or (call.has(2) and (call.data(2) is None or bool(call.known(2)))):
+        raise NotCore("dropout in training mode")
+    if call.uses_more_than_first():
+        raise NotCore("the mask is used")
+    return [call[0]] + [None] * (len(call.node.output) - 1)
+
+
+def _identity(call: Call) -> Node:
+    return call[0]
+
+
+def _cast(call: Call) -> Node:
+    if dtype_name(int(call.attribute("to", 0))) != call[0].type.dtype:
+        raise NotCore("the element type changes")
+    return call[0]
+
+
+def _cast_like(call: Call) -> Node:
+    if call[1].type.dtype != call[0].type.dtype:
+        raise NotCore("the element type changes")
+    return call[0]
+
+
+HANDLERS: Mapping[str, Handler] = {
+    **{name: _plain for name in PLAIN},
+    **{name: _with_floats for name in DEFAULTS},
+    "PRelu": _plain,
+    "Sum": _variadic("Add"),
+    "Max": _variadic("Max"),
+    "Min": _variadic("Min"),
+    "Mean": _mean,
+    "Clip": _clip,
+    "Gelu": _gelu,
+    "Swish": _swish,
+    "Dropout": _dropout,
+    "Identity": _identity,
+    "Cast": _cast,
+    "CastLike": _cast_like,
+}
