@@ -1,0 +1,145 @@
+"""Draw random bindings for a rule: types and attributes for which its left side is well-typed.
+
+The pattern is filled from its most demanding operator outwards: that one is drawn whole, operators below it are proposed
+for a wanted result, operators above it for a known operand. The operators' own shape rules decide; retries do the rest.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from egraph.errors import TypeMismatch
+from egraph.ir import Attributes, TensorType, attributes
+from egraph.ops import OPS, infer
+from egraph.rule import Binding, Pattern, Rule, Variable
+from verify.proposals import propose
+from verify.shapes import Shape, narrower, size
+
+ELEMENTS = 3000
+"""Largest operand or result that is drawn: counterexamples should be small, and tests fast."""
+_DEMANDING = {"Conv": 4, "ConvTranspose": 4, "MaxPool": 4, "AveragePool": 4, "InstanceNormalization": 3, "MatMul": 2, "LayerNormalization": 2,
+              "Softmax": 2, "LogSoftmax": 2, "Concat": 1, "Slice": 1, "Pad": 1, "Transpose": 1, "Reshape": 1}
+
+
+class Refused(Exception):
+    """A draw that did not work out; the text says why."""
+
+
+class Draw:
+    """A binding in the making."""
+
+    def __init__(self, random: Random, shapes: dict[str, Shape] | None = None, bundles: dict[str, Attributes] | None = None) -> None:
+        self.random, self.shapes, self.bundles = random, dict(shapes or {}), dict(bundles or {})
+
+    def fill(self, term: Pattern | Variable, result: Shape | None, tries: int = 8) -> Shape:
+        """Bind what is below ``term`` so that it has the shape ``result`` (any, when None), and return its shape."""
+        if isinstance(term, Variable):
+            return self._bind(term, result)
+        reason = ""
+        for _ in range(tries):
+            before = dict(self.shapes), dict(self.bundles)
+            try:
+                return self._apply(term, result)
+            except (Refused, TypeMismatch) as refusal:
+                reason = f"{term.op}: {refusal}" if isinstance(refusal, Refused) else refusal.what
+                self.shapes, self.bundles = before
+        raise Refused(reason)
+
+    def _bind(self, variable: Variable, result: Shape | None) -> Shape:
+        bound = self.shapes.get(variable.name)
+        shape = bound or result or tuple(size(self.random) for _ in range(self.random.randint(1, 4)))
+        if bound is not None and result is not None and bound != result:
+            raise Refused("a variable that occurs twice would need two shapes")
+        self.shapes[variable.name] = bound if bound is not None else result if result is not None else shape
+        return self.shapes[variable.name]
+
+    def _known(self, term: Pattern | Variable) -> Shape | None:
+        """Return the shape of a term all of whose variables are bound."""
+        if isinstance(term, Variable):
+            return self.shapes.get(term.name)
+        below = [self._known(operand) for operand in term.operands]
+        bundle = self.bundles.get(term.attributes) if isinstance(term.attributes, str) else term.attributes
+        if bundle is None or any(shape is None for shape in below):
+            return None
+        return infer(term.op, tuple(TensorType("float32", s) for s in below if s is not None), bundle).sizes
+
+    def _apply(self, term: Pattern, result: Shape | None) -> Shape:
+        known = [self._known(operand) for operand in term.operands]
+        if result is None and all(shape is None for shape in known):
+            lead = max(term.operands, key=_demand)
+            if _demand(lead) > _DEMANDING.get(term.op, 0):
+                known[term.operands.index(lead)] = self.fill(lead, None)
+                known = [shape or self._known(operand) for shape, operand in zip(known, term.operands, strict=True)]
+        shapes, bundle = self._proposal(term, result, known)
+        if isinstance(term.attributes, str):
+            self.bundles[term.attributes] = bundle
+        if max(_elements(shape) for shape in shapes) > ELEMENTS:
+            raise Refused("too many elements")
+        actual = infer(term.op, tuple(TensorType("float32", shape) for shape in shapes), bundle).sizes
+        if result is not None and actual != result:
+            raise Refused(f"a proposal for {result} has the shape {actual}")
+        if _elements(actual) > ELEMENTS:
+            raise Refused("too many elements")
+        for operand, shape in zip(term.operands, shapes, strict=True):
+            self.fill(operand, shape)
+        return actual
+
+    def _proposal(self, term: Pattern, result: Shape | None, known: list[Shape | None]) -> tuple[list[Shape], Attributes]:
+        bundle = self.bundles.get(term.attributes) if isinstance(term.attributes, str) else term.attributes
+        fixed = None if bundle is None else dict(bundle)
+        if result is None and all(shape is None for shape in known):
+            shapes, values = self._whole(term, fixed)
+        else:
+            proposal = propose(term.op, result, known, fixed, self.random)
+            if proposal is None:
+                raise Refused("no operands fit the wanted result or the known operands")
+            shapes, values = proposal
+        for shape, there in zip(shapes, known, strict=True):
+            if there is not None and shape != there:
+                raise Refused("a proposal differs from a known operand")
+        if min((length for shape in shapes for length in shape), default=1) < 1:
+            raise Refused("a proposal has an empty operand")
+        names = OPS[term.op].attributes
+        return shapes, bundle if bundle is not None else attributes(**{name: values[name] for name in names})
+
+    def _whole(self, term: Pattern, fixed: dict[str, Any] | None) -> tuple[list[Shape], dict[str, Any]]:
+        drawn, values = OPS[term.op].sample(self.random)
+        shapes = [tuple(int(length) for length in shape) for shape in drawn]
+        count = len(term.operands)
+        if len(shapes) != count or self.random.random() < 0.5:
+            start: list[Shape | None] = [shapes[0]] + [None] * (count - 1)
+            proposal = propose(term.op, None, start, fixed, self.random)
+            if proposal is not None:
+                return proposal
+        if len(shapes) != count:
+            raise Refused("the operator's own draw has another number of operands")
+        return shapes, dict(values) if fixed is None else fixed
+
+
+def _elements(shape: Shape) -> int:
+    total = 1
+    for length in shape:
+        total *= length
+    return total
+
+
+def _demand(term: Pattern | Variable) -> int:
+    if isinstance(term, Variable):
+        return -1
+    return max([_DEMANDING.get(term.op, 0), *(_demand(operand) for operand in term.operands)])
+
+
+NUMBERS = (2.0, 3.0, 0.5, 0.25, -1.5, 1.0, 6.0)
+
+
+def draw_binding(rule: Rule, random: Random, shared: Binding | None = None) -> Binding:
+    """Return a binding for which the left side is well-typed, or raise ``Refused``; ``shared`` fixes variables beforehand."""
+    draw = Draw(random, {n: t.sizes for n, t in shared.types.items()} if shared else None, dict(shared.attributes) if shared else None)
+    draw.fill(rule.pattern, None)
+    for variable in rule.variables:
+        if variable.name not in draw.shapes:
+            draw.shapes[variable.name] = narrower(random, (2, 3))
+    types = {v.name: TensorType("float32", draw.shapes[v.name]) for v in rule.variables}
+    numbers = {v.name: random.choice(NUMBERS) for v in rule.variables if v.constant and random.random() < 0.4}
+    return Binding(types, draw.bundles, numbers)
