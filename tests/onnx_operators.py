@@ -54,7 +54,7 @@ _PARTS: Mapping[str, Callable[[Mapping[str, Any], Sequence[TensorType]], Parts]]
     "Resize": _resize,
     "LRN": lambda a, _: ([], {key: value for key, value in a.items() if key != "axis"}),
     **{f"Reduce{kind}": lambda a, _: ([_int64(a["axes"])], {"keepdims": 1}) for kind in ("Sum", "Max", "Min", "Mean", "Prod")},
-    **{name: _without_layout for name in ("Conv", "ConvTranspose", "MaxPool", "AveragePool")},
+    **dict.fromkeys(("Conv", "ConvTranspose", "MaxPool", "AveragePool"), _without_layout),
 }
 
 

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 from onnxruntime.capi import onnxruntime_pybind11_state as states
 
-from egraph.errors import TypeMismatch
 from egraph.expr.scope import Tensor
-from egraph.ir import TensorType, attributes, placeholder
-from egraph.ops import OPS, OpSpec, apply, infer
+from egraph.ir import TensorType, placeholder
+from egraph.ops import OPS, OpSpec, apply
 from egraph.ops.reference import evaluate
 from tests.onnx_operators import model, run
 

@@ -11,10 +11,14 @@ from egraph.expr.index import simplify
 from egraph.ir import Attributes, AttributeValue, Node, TensorType, make
 from egraph.ops.attributes import check_attributes
 from egraph.ops.contraction import CONTRACTION
+from egraph.ops.convolution import CONVOLUTION
 from egraph.ops.elementwise import ELEMENTWISE
 from egraph.ops.movement import MOVEMENT
 from egraph.ops.normalization import NORMALIZATION
+from egraph.ops.padding import PADDING
+from egraph.ops.pooling import POOLING
 from egraph.ops.reduction import REDUCTION
+from egraph.ops.reshape import RESHAPE
 from egraph.ops.resize import RESIZE
 from egraph.ops.spec import OpSpec
 
@@ -23,14 +27,11 @@ __all__ = ["OPS", "OpSpec", "apply", "infer"]
 OPS: Mapping[str, OpSpec] = MappingProxyType(
     {
         spec.name: spec
-        for spec in (
-            *ELEMENTWISE,
-            *MOVEMENT,
-            *CONTRACTION,
-            *REDUCTION,
-            *NORMALIZATION,
-            *RESIZE,
+        for family in (
+            *(ELEMENTWISE, RESHAPE, MOVEMENT, PADDING, RESIZE),
+            *(CONTRACTION, CONVOLUTION, REDUCTION, POOLING, NORMALIZATION),
         )
+        for spec in family
     }
 )
 """Every core operator by name."""
@@ -70,7 +71,8 @@ def _infer(op: str, types: tuple[TensorType, ...], attributes: Attributes, _text
     check_attributes(spec.attributes, values)
     for position, type_ in enumerate(types):
         if not type_.is_static:
-            raise TypeMismatch(f"operand {position} has unknown sizes ({type_})", fix="give the model's input sizes: --shape name:1,3,224,224")
+            fix = "give the model's input sizes: --shape name:1,3,224,224"
+            raise TypeMismatch(f"operand {position} has unknown sizes ({type_})", fix=fix)
         if 0 in type_.sizes:
             raise TypeMismatch(f"operand {position} is empty ({type_})")
     if types[0].dtype not in spec.dtypes:

@@ -16,12 +16,12 @@ _INTEGERS = (
 )  # fmt: skip
 _FLOATS = ("scales",)
 
-KINDS: Mapping[str, tuple[type, type | None, str]] = {
-    **{name: (int, None, "an int") for name in _INTEGER},
-    **{name: (float, None, "a float") for name in _FLOAT},
-    **{name: (str, None, "a str") for name in _TEXT},
-    **{name: (tuple, int, "a tuple of ints") for name in _INTEGERS},
-    **{name: (tuple, float, "a tuple of floats") for name in _FLOATS},
+KINDS: Mapping[str, tuple[type[Any], type[Any] | None, str]] = {
+    **dict.fromkeys(_INTEGER, (int, None, "an int")),
+    **dict.fromkeys(_FLOAT, (float, None, "a float")),
+    **dict.fromkeys(_TEXT, (str, None, "a str")),
+    **dict.fromkeys(_INTEGERS, (tuple, int, "a tuple of ints")),
+    **dict.fromkeys(_FLOATS, (tuple, float, "a tuple of floats")),
 }
 
 

@@ -34,10 +34,10 @@ def exact_scale(scale: float, size: Size, result: Size) -> Fraction:
     whole, target = known(size), known(result)
     candidates = [] if whole is None or target is None else [Fraction(target, whole)]
     candidates.append(Fraction(scale).limit_denominator(LARGEST_DENOMINATOR))
-    for candidate in candidates:
-        if candidate > 0 and np.float32(candidate.numerator) / np.float32(candidate.denominator) == np.float32(scale):
-            return candidate
-    refuse(f"scale {scale!r} is not a fraction with a denominator up to {LARGEST_DENOMINATOR}")
+    fitting = [c for c in candidates if c > 0 and np.float32(c.numerator) / np.float32(c.denominator) == np.float32(scale)]
+    if not fitting:
+        refuse(f"scale {scale!r} is not a fraction with a denominator up to {LARGEST_DENOMINATOR}")
+    return fitting[0]
 
 
 def coordinate(mode: str, scale: Fraction, size: Size, result: Size) -> tuple[Size, Size, Size]:
@@ -118,7 +118,8 @@ def _rounds_exactly(a: Values, scale: Fraction, size: Size, result: Size) -> Non
         case _:
             place = (x + half) / factor - half
     # A centre computed from the scale is exact only where the scale is; elsewhere both neighbours must agree.
-    doubt = np.float32(2**-20 * (length + 1)) if mode == "half_pixel_symmetric" and Fraction(float(factor)) * length != count else np.float32(0)
+    inexact = mode == "half_pixel_symmetric" and Fraction(float(factor)) * length != count
+    doubt = np.float32(2**-20 * (length + 1) if inexact else 0)
     step, shift, divisor = coordinate(mode, scale, size, result)
     exact = np.array([_nearest(a["nearest_mode"], step, shift, divisor, k) for k in range(count)])
     for moved in (place - doubt, place + doubt):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
+from typing import Any
 
 SIZES = (1, 2, 3, 4, 5, 7)
-Sample = tuple[tuple[tuple[int, ...], ...], dict[str, object]]
+Sample = tuple[tuple[tuple[int, ...], ...], dict[str, Any]]
 
 
 def draw_shape(random: Random, low: int = 1, high: int = 4) -> tuple[int, ...]:

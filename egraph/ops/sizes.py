@@ -25,6 +25,17 @@ def known(size: Size) -> int | None:
     return size if isinstance(size, int) else size.constant
 
 
+def plain(sizes: Sequence[Size]) -> tuple[int, ...]:
+    """Return sizes as plain integers; refuse symbolic ones."""
+    result = []
+    for size in sizes:
+        value = known(size)
+        if value is None:
+            refuse(f"the size {show(size)} must be known here")
+        result.append(value)
+    return tuple(result)
+
+
 def is_one(size: Size) -> bool:
     """size == 1, literally"""
     return known(size) == 1
@@ -115,7 +126,7 @@ def broadcasts_to(shape: Shape, target: Shape, name: str) -> None:
 def rank_between(shape: Shape, low: int, high: int, name: str) -> None:
     """Refuse unless low <= rank <= high."""
     if not low <= len(shape) <= high:
-        refuse(f"{name} must have {low} to {high} axes, got {len(shape)}" if low != high else f"{name} must have {low} axes, got {len(shape)}")
+        refuse(f"{name} must have {low if low == high else f'{low} to {high}'} axes, got {len(shape)}")
 
 
 def axis_of(axis: int, shape: Shape) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 from egraph.expr.index import Index, Size, index, simplify
 from egraph.expr.scope import Compare
-from egraph.ops.sizes import at_least, entries, is_zero, known, one_of, rank_between
+from egraph.ops.sizes import at_least, entries, is_zero, known, one_of, rank_between, refuse
 from egraph.ops.spec import Shape, Values
 
 LAYOUTS = ("NCHW", "NHWC")
@@ -95,26 +95,32 @@ def window_of(sizes: Sequence[Size], a: Values) -> Window:
 
 
 def every_window_reads(window: Window, space: Sequence[Size]) -> None:
-    """Refuse a pool with a window that lies in the padding alone: its maximum or mean does not exist."""
+    """Refuse a pool with a window that lies in the padding alone: its maximum or mean does not exist.
+
+    Also refuse padding that reaches the window's size, which no ONNX runtime accepts.
+    """
+    for axis, taps in enumerate(window.sizes):
+        for pad in (window.before[axis], window.after[axis]):
+            at_least(taps - 1 - pad, 0, f"pads of spatial axis {axis} must be smaller than the window: size - 1 - pad must be at least 0")
     for axis, (size, outputs) in enumerate(zip(space, window.output_sizes(space), strict=True)):
         count, stride, step, low = (known(v[axis]) for v in (window.sizes, window.strides, window.dilations, window.before))
         length, total = known(size), known(outputs)
         if count is None or stride is None or step is None or low is None or length is None or total is None:
             continue
-        for output in range(total):
+        for output in range(total) if step > 1 else ():
             start = output * stride - low
             if not any(0 <= start + tap * step < length for tap in range(count)):
-                at_least(-1, 0, f"window {output} of spatial axis {axis} lies in the padding alone: taps inside must be at least 1")
+                refuse(f"window {output} of spatial axis {axis} lies in the padding alone")
 
 
-def draw_window(random: Random, space: Sequence[int], *, largest: int = 3) -> dict[str, tuple[int, ...]]:
-    """Return sizes, strides, pads (asymmetric) and dilations of a window that fits the sizes, by name."""
+def draw_window(random: Random, space: Sequence[int], *, largest: int = 3, pooled: bool = False) -> dict[str, tuple[int, ...]]:
+    """Return sizes, strides, pads (asymmetric; smaller than a pool's window) and dilations that fit the data, by name."""
     sizes, strides, dilations, before, after = [], [], [], [], []
     for size in space:
         count, dilation = random.randint(1, largest), random.choice((1, 1, 2, 3))
         extent = dilation * (count - 1) + 1
-        low, high = (random.choice((0, random.randint(0, extent - 1))) for _ in range(2))
-        if size + low + high < extent:
+        low, high = (random.choice((0, random.randint(0, (count if pooled else extent) - 1))) for _ in range(2))
+        if size + low + high < extent and not pooled:
             low, high = extent - 1, 0
         sizes.append(count)
         strides.append(random.randint(1, 3))
