@@ -1,0 +1,117 @@
+"""Tiles for generated kernels: elementwise and movement trees, reductions with what stands before and after them.
+
+Below each e-node the operands are inlined in a few ways: not at all; all the way down; all the way down, but reading
+across transposes rather than repeating them; down to values that others need as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+
+from egraph.ir import ENode, Node
+from egraph.ops import OPS
+from lower.candidates.tile import Tile, Tiling
+
+INLINED = ("elementwise", "view", "movement")
+REDUCED = ("reduction", "normalization")
+LARGEST = 24
+"""Operators in one tile, at most."""
+
+
+@dataclass(frozen=True)
+class Style:
+    """How far operands are inlined, and which e-node of an operand's class is preferred."""
+
+    name: str
+    across_transposes: bool = False
+    stop_at_shared: bool = False
+    reductions: bool = False
+
+
+STYLES = (
+    Style("all"),
+    Style("across transposes", across_transposes=True),
+    Style("down to shared", stop_at_shared=True),
+    Style("with reductions", reductions=True),
+)
+
+
+def eoperator_tiles(tiling: Tiling, supports: Callable[[Node], str | None]) -> Iterator[tuple[int, Tile]]:
+    """Yield the tiles that the generator supports, the smallest of each e-node first."""
+    verdicts: dict[Node, bool] = {}
+
+    def is_supported(fragment: Node) -> bool:
+        canonical, _ = tiling.canonical(fragment)
+        if canonical not in verdicts:
+            verdicts[canonical] = supports(canonical) is None
+        return verdicts[canonical]
+
+    for number, nodes in tiling.frozen.classes.items():
+        if number in tiling.leaves:
+            continue
+        for node in nodes:
+            spec = OPS.get(node.op)
+            if spec is None or spec.category not in INLINED + REDUCED:
+                continue
+            seen: set[Node] = set()
+            for tile in _variants(tiling, number, node):
+                if tile.fragment not in seen and is_supported(tile.fragment):
+                    seen.add(tile.fragment)
+                    yield number, tile
+
+
+def _variants(tiling: Tiling, number: int, node: ENode) -> Iterator[Tile]:
+    yield Tile(tiling.over_leaves(number, node), (node,), "tvm")
+    for style in STYLES:
+        growth = _Growth(tiling, style, path=[number])
+        operands = [growth.operand(child) for child in node.children]
+        yield Tile(tiling.build(number, node, operands), (node, *dict.fromkeys(growth.covered)), "tvm")
+
+
+@dataclass
+class _Growth:
+    """One inlining from a root; every class is inlined by one e-node or stays an operand, in the whole tile."""
+
+    tiling: Tiling
+    style: Style
+    path: list[int]
+    covered: list[ENode] = field(default_factory=list)
+    done: dict[int, Node] = field(default_factory=dict)
+
+    def operand(self, number: int) -> Node:
+        if number not in self.done:
+            self.done[number] = self._inline(number)
+        return self.done[number]
+
+    def _inline(self, number: int) -> Node:
+        leaf = self.tiling.leaf(number)
+        if number in self.tiling.leaves or number in self.path or len(self.covered) >= LARGEST:
+            return leaf
+        if self.style.stop_at_shared and self.tiling.is_shared(number):
+            return leaf
+        node = self._choose(number)
+        if node is None:
+            return leaf
+        self.covered.append(node)
+        self.path.append(number)
+        operands = [self.operand(child) for child in node.children]
+        self.path.pop()
+        return self.tiling.build(number, node, operands)
+
+    def _choose(self, number: int) -> ENode | None:
+        """Prefer what reads the fewest bytes; between equals, go across or around transposes as the style says."""
+        options = [node for node in self.tiling.frozen.classes[number] if self._may_inline(node)]
+        return min(options, key=partial(self._rank), default=None)
+
+    def _may_inline(self, node: ENode) -> bool:
+        spec = OPS.get(node.op)
+        if spec is None or any(child in self.path for child in node.children):
+            return False
+        return spec.category in INLINED or (self.style.reductions and spec.category in REDUCED)
+
+    def _rank(self, node: ENode) -> tuple[int, bool, int]:
+        types = self.tiling.frozen.types
+        size = sum(types[child].size_bytes for child in dict.fromkeys(node.children) if types[child].is_static)
+        return size, (node.op == "Transpose") != self.style.across_transposes, len(node.children)

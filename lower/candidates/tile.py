@@ -1,0 +1,82 @@
+"""Tiles: fragments over the classes of one e-graph, before their placeholders are renumbered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from egraph.ir import ENode, FrozenEGraph, Node, make, placeholder, rewrite, walk
+
+LEAVES = ("Input", "Constant")
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A fragment whose ``Placeholder(index)`` stands for class ``index``; ``covered`` e-nodes, root first."""
+
+    fragment: Node
+    covered: tuple[ENode, ...]
+    implementation: str
+
+
+def leaf_classes(frozen: FrozenEGraph) -> frozenset[int]:
+    """Return the classes that are there before anything runs: inputs and values known at compile time."""
+    inputs = {number for number, nodes in frozen.classes.items() if any(node.op in LEAVES for node in nodes)}
+    return frozen.constants | inputs
+
+
+class Tiling:
+    """A frozen e-graph with what all families of tiles ask of it."""
+
+    def __init__(self, frozen: FrozenEGraph) -> None:
+        self.frozen = frozen
+        self.leaves = leaf_classes(frozen)
+        self._leaf: dict[int, Node] = {}
+        self.consumers: dict[int, set[int]] = {number: set() for number in frozen.classes}
+        for number, nodes in frozen.classes.items():
+            for node in nodes:
+                for child in node.children:
+                    self.consumers[child].add(number)
+
+    def leaf(self, number: int) -> Node:
+        """Return the placeholder that stands for a class."""
+        if number not in self._leaf:
+            self._leaf[number] = placeholder(number, self.frozen.types[number], constant=number in self.frozen.constants)
+        return self._leaf[number]
+
+    def build(self, number: int, node: ENode, operands: Sequence[Node]) -> Node:
+        """Return an e-node of a class applied to fragments."""
+        return make(node.op, operands, node.attributes, self.frozen.types[number])
+
+    def over_leaves(self, number: int, node: ENode) -> Node:
+        return self.build(number, node, [self.leaf(child) for child in node.children])
+
+    def is_shared(self, number: int) -> bool:
+        """Return whether several other values are computed from a class."""
+        return len(self.consumers[number]) > 1 or number in self.frozen.roots
+
+    @staticmethod
+    def canonical(fragment: Node) -> tuple[Node, tuple[int, ...]]:
+        """Return the fragment with placeholders numbered by first use, and the classes that they stand for."""
+        return _canonical(fragment)
+
+
+@lru_cache(maxsize=1 << 15)
+def _canonical(fragment: Node) -> tuple[Node, tuple[int, ...]]:
+    classes: list[int] = []
+
+    def change(old: Node, operands: tuple[Node, ...]) -> Node:
+        if old.op != "Placeholder":
+            return make(old.op, operands, old.attributes, old.type)
+        number = old.attribute("index")
+        assert isinstance(number, int)
+        classes.append(number)
+        return placeholder(len(classes) - 1, old.type, constant=bool(old.attribute("constant")))
+
+    return rewrite((fragment,), change)[fragment], tuple(classes)
+
+
+def size_of(fragment: Node) -> int:
+    """Return the number of operators in a fragment."""
+    return sum(1 for node in walk((fragment,)) if node.op != "Placeholder")
