@@ -55,6 +55,15 @@ class WrongNumber(Mismatch):
     number: float
 
 
+@dataclass(frozen=True)
+class WrongAttribute(Mismatch):
+    """An attribute has not the one value that the rule needs; tests read which value it is."""
+
+    variable: str
+    attribute: str
+    value: float
+
+
 def require(condition: bool, reason: str) -> None:
     """Refuse the match with ``reason`` unless ``condition`` holds."""
     if not condition:
@@ -66,6 +75,13 @@ def require_number(weight: Weight, wanted: float) -> None:
     if weight.number is None or abs(weight.number - wanted) > 1e-6 * abs(wanted):
         found = "other values" if weight.number is None else str(weight.number)
         raise WrongNumber(f"{weight.name} must be {wanted:g} everywhere, got {found}", weight.name, wanted)
+
+
+def require_attribute(bundle: Attributes, attribute: str, wanted: float) -> None:
+    """Refuse the match unless an attribute is ``wanted`` (to the precision of float32)."""
+    value = getattr(bundle, attribute)
+    if not abs(value - wanted) <= 1e-6 * abs(wanted):
+        raise WrongAttribute(f"{attribute} must be {wanted:g}, got {value:g}", bundle.name, attribute, wanted)
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,12 +85,13 @@ def _concat(result: Shape | None, known: Known, fixed: Values | None, random: Ra
     base = result if result is not None else next((s for s in known if s is not None), None)
     if not base:
         return None
-    axis = int(fixed["axis"]) if fixed else random.choice((random.randrange(len(base)), min(1, len(base) - 1), len(base) - 1))
+    likely = min(1, len(base) - 1)  # the channels, mostly
+    axis = int(fixed["axis"]) if fixed else random.choice((random.randrange(len(base)), likely, likely, len(base) - 1))
     if axis >= len(base) or any(s is not None and len(s) != len(base) for s in known):
         return None
     missing = sum(s is None for s in known)
     if result is None:
-        each = [base[axis] if random.random() < 0.4 else size(random) for _ in range(missing)]
+        each = [base[axis]] * missing if random.random() < 0.5 else [size(random) for _ in range(missing)]
     else:
         rest = result[axis] - sum(s[axis] for s in known if s is not None)
         if rest < missing:
@@ -219,6 +220,8 @@ def _reduction(op: str) -> Callable[[Shape | None, Known, Values | None, Random]
         if fixed is not None:
             axes = tuple(fixed["axes"])
         elif operand is not None and result is not None:
+            if len(operand) != len(result):
+                return None
             axes = tuple(i for i in range(rank) if result[i] == 1 and (operand[i] != 1 or random.random() < 0.5))
         else:
             allowed = [i for i in range(rank) if operand is not None or base[i] == 1]

@@ -32,7 +32,7 @@ class Draw:
     def __init__(self, random: Random, shapes: dict[str, Shape] | None = None, bundles: dict[str, Attributes] | None = None) -> None:
         self.random, self.shapes, self.bundles = random, dict(shapes or {}), dict(bundles or {})
 
-    def fill(self, term: Pattern | Variable, result: Shape | None, tries: int = 8) -> Shape:
+    def fill(self, term: Pattern | Variable, result: Shape | None, tries: int = 3) -> Shape:
         """Bind what is below ``term`` so that it has the shape ``result`` (any, when None), and return its shape."""
         if isinstance(term, Variable):
             return self._bind(term, result)
@@ -81,9 +81,23 @@ class Draw:
             raise Refused(f"a proposal for {result} has the shape {actual}")
         if _elements(actual) > ELEMENTS:
             raise Refused("too many elements")
+        twins = self.random.random() < 0.5
         for operand, shape in zip(term.operands, shapes, strict=True):
+            if twins and shape == shapes[0]:
+                self._mirror(term.operands[0], operand)
             self.fill(operand, shape)
         return actual
+
+    def _mirror(self, one: Pattern | Variable, other: Pattern | Variable) -> None:
+        """Bind the free variables of a term like those of another of the same form: many guards ask for equal shapes."""
+        match one, other:
+            case Variable(), Variable() if one.name in self.shapes:
+                self.shapes.setdefault(other.name, self.shapes[one.name])
+            case Pattern(), Pattern() if one.op == other.op and len(one.operands) == len(other.operands):
+                if isinstance(one.attributes, str) and isinstance(other.attributes, str) and one.attributes in self.bundles:
+                    self.bundles.setdefault(other.attributes, self.bundles[one.attributes])
+                for left, right in zip(one.operands, other.operands, strict=True):
+                    self._mirror(left, right)
 
     def _proposal(self, term: Pattern, result: Shape | None, known: list[Shape | None]) -> tuple[list[Shape], Attributes]:
         bundle = self.bundles.get(term.attributes) if isinstance(term.attributes, str) else term.attributes
@@ -136,10 +150,10 @@ NUMBERS = (2.0, 3.0, 0.5, 0.25, -1.5, 1.0, 6.0)
 def draw_binding(rule: Rule, random: Random, shared: Binding | None = None) -> Binding:
     """Return a binding for which the left side is well-typed, or raise ``Refused``; ``shared`` fixes variables beforehand."""
     draw = Draw(random, {n: t.sizes for n, t in shared.types.items()} if shared else None, dict(shared.attributes) if shared else None)
-    draw.fill(rule.pattern, None)
+    draw.fill(rule.pattern, None, tries=1)
     for variable in rule.variables:
         if variable.name not in draw.shapes:
             draw.shapes[variable.name] = narrower(random, (2, 3))
     types = {v.name: TensorType("float32", draw.shapes[v.name]) for v in rule.variables}
-    numbers = {v.name: random.choice(NUMBERS) for v in rule.variables if v.constant and random.random() < 0.4}
+    numbers = {v.name: random.choice(NUMBERS) for v in rule.variables if v.constant and random.random() < 0.6}
     return Binding(types, draw.bundles, numbers)

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 import numpy as np
 
 from egraph.errors import EinsatError
-from egraph.ir import Node, format_fragment, walk
+from egraph.ir import Node, attributes, format_fragment, walk
 from egraph.ops.reference import evaluate
-from egraph.rule import Binding, MergeRule, Mismatch, Rule, Variable, WrongNumber
+from egraph.rule import Binding, MergeRule, Mismatch, Rule, Variable, WrongAttribute, WrongNumber
 from verify.random_binding import Refused, draw_binding
 
 RATIONAL = frozenset({
@@ -88,14 +88,17 @@ test_rule.__test__ = False  # type: ignore[attr-defined]  # not a test of its ow
 def _case(rule: Rule | MergeRule, random: Random) -> _Case:
     if isinstance(rule, Rule):
         binding = draw_binding(rule, random)
-        for _ in range(len(rule.variables) + 1):
+        for _ in range(len(rule.variables) + 5):
             try:
                 left, right = rule.apply(binding)
                 break
             except WrongNumber as wrong:
-                binding = Binding(binding.types, binding.attributes, {**binding.numbers, wrong.variable: wrong.number})
+                binding = replace(binding, numbers={**binding.numbers, wrong.variable: wrong.number})
+            except WrongAttribute as wrong:
+                bundle = attributes(**{**dict(binding.attributes[wrong.variable]), wrong.attribute: wrong.value})
+                binding = replace(binding, attributes={**binding.attributes, wrong.variable: bundle})
         else:
-            raise Refused("the rule asks one constant for two numbers")
+            raise Refused("the rule asks for two values of one constant or attribute")
         return _Case((left,), (right,), _numbers(rule.variables, binding, 0))
     bindings = [draw_binding(rule.member, random)]
     for _ in range(random.randint(1, 3)):

@@ -20,11 +20,11 @@ def narrower(random: Random, full: Shape) -> Shape:
     if not full:
         return ()
     kind = random.random()
-    if kind < 0.35:
-        axis = random.randrange(len(full)) if random.random() < 0.6 else random.choice((0, len(full) - 1, min(1, len(full) - 1)))
+    if kind < 0.45:
+        axis = random.choice((random.randrange(len(full)), min(1, len(full) - 1), len(full) - 1))
         shape = tuple(s if i == axis else 1 for i, s in enumerate(full))
         return shape[random.randint(0, axis) :] if random.random() < 0.4 else shape
-    if kind < 0.55:
+    if kind < 0.6:
         return (1,) * random.choice((0, 1, len(full)))
     if kind < 0.8:
         return full

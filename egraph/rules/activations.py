@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from egraph.rule import Attributes, Equation, Rule, Steps, Tensor, Weight, require, require_number, rule
+from egraph.rule import Attributes, Equation, Rule, Steps, Tensor, Weight, require, require_attribute, require_number, rule
 from egraph.rule_operators import (
     absolute, clip, erf, exp, gelu, hard_sigmoid, hard_swish, leaky_relu, log, maximum, mish, power, prelu, reciprocal, relu, sigmoid,
     softplus, softsign, tanh,
@@ -51,14 +51,16 @@ def hard_sigmoid_from_line(x: Tensor, m: Weight, b: Weight) -> Steps:
 
 
 def _unit_clip(a: Attributes) -> float:
-    require(a.min == 0 and 0 < a.max < math.inf, "the clip must be from 0 to a positive number")
+    require_attribute(a, "min", 0.0)
+    require(0 < a.max < math.inf, "the upper limit must be a positive number")
     return float(a.max)
 
 
 def _hard_swish(order: int) -> Rule:
     def law(x: Tensor, a: Attributes) -> Steps:
         yield _product(x, hard_sigmoid(x, a), order)
-        require(abs(a.alpha - 1 / 6) < 1e-6 and abs(a.beta - 0.5) < 1e-6, "hard swish has the slope 1/6 and the offset 1/2")
+        require_attribute(a, "alpha", 1 / 6)
+        require_attribute(a, "beta", 0.5)
         yield hard_swish(x)
 
     return named(law, _name("hard_swish_from_hard_sigmoid", order), "x * hard_sigmoid(x, 1/6, 1/2) = hard_swish(x)", rounding="reassociates")

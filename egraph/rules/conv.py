@@ -52,7 +52,9 @@ def input_scale_into_conv(x: Tensor, s: Weight, w: Weight, a: Attributes) -> Ste
     """conv(x * s, w) = conv(x, w * s),  s one number an input channel
 
     Padding adds zeros, which a scale leaves alone."""
-    yield conv(x * s, w, a)
+    scaled = x * s
+    yield conv(scaled, w, a)
+    require(scaled.shape == x.shape, "the scale must not widen x")
     axis = channel_axis(a, x.rank)
     scale = per_channel(s, axis, x.rank, x.shape[axis])
     yield conv(x, by_group(w, scale, a.group, output=False), a)
@@ -61,7 +63,9 @@ def input_scale_into_conv(x: Tensor, s: Weight, w: Weight, a: Attributes) -> Ste
 @rule(rounding="reassociates")
 def input_scale_into_conv_transpose(x: Tensor, s: Weight, w: Weight, a: Attributes) -> Steps:
     """conv_transpose(x * s, w) = conv_transpose(x, w * s),  s one number an input channel"""
-    yield conv_transpose(x * s, w, a)
+    scaled = x * s
+    yield conv_transpose(scaled, w, a)
+    require(scaled.shape == x.shape, "the scale must not widen x")
     axis = channel_axis(a, x.rank)
     yield conv_transpose(x, w * along(per_channel(s, axis, x.rank, x.shape[axis]), 0, w.rank), a)
 
@@ -71,7 +75,9 @@ def input_bias_through_conv(x: Tensor, b: Weight, w: Weight, a: Attributes) -> S
     """conv(x + b, w) = conv(x, w) + sum(w * b),  b one number an input channel, no padding
 
     Padding zeros are inserted after the bias, so at the border they lack it."""
-    yield conv(x + b, w, a)
+    biased = x + b
+    yield conv(biased, w, a)
+    require(biased.shape == x.shape, "the bias must not widen x")
     require(not any(a.pads), "the convolution must not pad")
     axis = channel_axis(a, x.rank)
     bias = per_channel(b, axis, x.rank, x.shape[axis])

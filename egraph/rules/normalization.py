@@ -131,11 +131,11 @@ def softmax_of_shifted(x: Tensor, a: Attributes, b: Attributes) -> Steps:
 
 @rule(rounding="reassociates")
 def softmax_of_biased(x: Tensor, b: Weight, a: Attributes) -> Steps:
-    """softmax(x + b) = softmax(x),  b constant along the axis"""
+    """softmax(x + b) = softmax(x),  b one number"""
     shifted = x + b
     yield softmax(shifted, a)
-    require(shifted.shape == x.shape and padded_shape(b.shape, x.rank)[a.axis] == 1, "the bias must not vary along the axis")
-    require(b.number is not None and math.isfinite(b.number), "an infinite bias is a mask")
+    require(shifted.shape == x.shape, "the bias must not widen x")
+    require(b.number is not None and math.isfinite(b.number), "the bias must be one known finite number: an infinite one is a mask")
     yield softmax(x, a)
 
 

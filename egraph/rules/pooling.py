@@ -82,15 +82,11 @@ def pad_into_max_pool(x: Tensor, p: Attributes, a: Attributes) -> Steps:
 def pad_of_relu_into_max_pool(x: Tensor, p: Attributes, a: Attributes) -> Steps:
     """max_pool(pad(relu(x))) = max_pool(relu(x)) with more padding,  zeros below every element
 
-    Every window holds an element of x, since padding is smaller than the kernel."""
+    A window that lies in the padding alone would not be well-typed on the right."""
     yield max_pool(pad(relu(x), p), a)
-    spatial = spatial_axes(a, x.rank)
-    extra = _spatial_zeros(p, spatial, x.rank)
+    extra = _spatial_zeros(p, spatial_axes(a, x.rank), x.rank)
     require(p.value <= 0, "the padding must never win over zero")
     pads = tuple(old + new for old, new in zip(a.pads, extra, strict=True))
-    n = len(spatial)
-    require(all(max(pads[i], pads[n + i]) < a.kernel_shape[i] for i in range(n)), "padding must be smaller than the kernel")
-    require(all(d == 1 for d in a.dilations), "dilated windows can miss x")
     yield max_pool(relu(x), a.but(pads=pads))
 
 
@@ -159,7 +155,9 @@ def average_pool_before_pointwise_conv(x: Tensor, w: Weight, c: Attributes, a: A
 @rule(rounding="reassociates")
 def average_pool_before_bias(x: Tensor, b: Weight, a: Attributes) -> Steps:
     """average_pool(x + b) = average_pool(x) + b,  b one number a channel, padding not counted"""
-    yield average_pool(x + b, a)
+    whole = x + b
+    yield average_pool(whole, a)
+    require(whole.shape == x.shape, "the bias must not widen x")
     require(not any(a.pads) or not a.count_include_pad, "counted padding lacks the bias")
     axis = channel_axis(a, x.rank)
     per_channel(b, axis, x.rank, x.shape[axis])
@@ -169,7 +167,9 @@ def average_pool_before_bias(x: Tensor, b: Weight, a: Attributes) -> Steps:
 @rule(rounding="reassociates")
 def average_pool_before_scale(x: Tensor, s: Weight, a: Attributes) -> Steps:
     """average_pool(x * s) = average_pool(x) * s,  s one number a channel"""
-    yield average_pool(x * s, a)
+    whole = x * s
+    yield average_pool(whole, a)
+    require(whole.shape == x.shape, "the scale must not widen x")
     axis = channel_axis(a, x.rank)
     per_channel(s, axis, x.rank, x.shape[axis])
     yield average_pool(x, a) * s
