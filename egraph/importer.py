@@ -9,17 +9,17 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from egraph.errors import ModelError, TypeMismatch
+from egraph.errors import TypeMismatch
 from egraph.ir import Graph, Node, OnnxContext, attributes, make, walk
 from egraph.onnx_import import contraction, elementwise, movement, normalization, reduction, resize
 from egraph.onnx_import.folding import fold, fold_shape
 from egraph.onnx_import.infer import infer
 from egraph.onnx_import.model_file import read_model, to_array
 from egraph.onnx_import.opaque import opaque
-from egraph.onnx_import.opset import prepared
+from egraph.onnx_import.opset import OLDEST, prepared
 from egraph.onnx_import.order import captured_names, label, ordered
-from egraph.onnx_import.state import Call, Importing, NotCore, usable
 from egraph.onnx_import.sizes import input_types, shape_hints
+from egraph.onnx_import.state import Call, Importing, NotCore, usable
 from egraph.onnx_types import array_type, from_proto
 
 HANDLERS: Mapping[str, elementwise.Handler] = {
@@ -50,7 +50,7 @@ def load(
     model, notes = prepared(model)
     graph = model.graph
     opsets = {entry.domain: entry.version for entry in model.opset_import}
-    opsets[""] = opsets.pop("ai.onnx", opsets.get("", 0))
+    opsets[""] = opsets.pop("ai.onnx", opsets.get("", OLDEST))
     declared = {v.name: from_proto(v.type, v.name) for v in graph.value_info}
     state = Importing(opsets, tuple(model.functions), model.ir_version, folder, fold_limit_bytes, declared)
     for text in notes:
@@ -73,10 +73,20 @@ def load(
             context=OnnxContext(
                 tuple(sorted(opsets.items())), tuple(f.SerializeToString(deterministic=True) for f in model.functions), model.ir_version
             ),
+            names=_names(state, alive),
         ),
         tuple(state.notes),
         shape_hints(inputs),
     )
+
+
+def _names(state: Importing, alive: set[Node]) -> dict[Node, str]:
+    """Return the first tensor name of every value that is still used."""
+    names: dict[Node, str] = {}
+    for name, node in state.values.items():
+        if node in alive and node.op != "Input":
+            names.setdefault(node, name)
+    return names
 
 
 def _constant(digest: str, data: np.ndarray) -> Node:

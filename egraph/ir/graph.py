@@ -30,6 +30,8 @@ class Graph:
     tensors: Mapping[str, np.ndarray]
     origins: Mapping[Node, tuple[str, ...]] = field(default_factory=dict)
     context: OnnxContext = OnnxContext()
+    names: Mapping[Node, str] = field(default_factory=dict)
+    """Tensor names in the source model, for the values that had one."""
 
     @property
     def roots(self) -> tuple[Node, ...]:

@@ -102,8 +102,8 @@ def _cast_like(call: Call) -> Node:
 
 
 HANDLERS: Mapping[str, Handler] = {
-    **{name: _plain for name in PLAIN},
-    **{name: _with_floats for name in DEFAULTS},
+    **dict.fromkeys(PLAIN, _plain),
+    **dict.fromkeys(DEFAULTS, _with_floats),
     "PRelu": _plain,
     "Sum": _variadic("Add"),
     "Max": _variadic("Max"),

@@ -1,0 +1,1 @@
+"""Core operators, kernels and opaque nodes as ONNX nodes."""
