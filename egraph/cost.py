@@ -8,13 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
-import numpy as np
-
-from egraph.ir import Candidate, Graph, Kernel, Node, Program, format_fragment, make, rewrite, walk
-from egraph.ir.types import TensorType, attributes
-from egraph.roofline import DeviceSpeed, Work, work
-from runtime.feeds import random_array
+from egraph.cost_roofline import DeviceSpeed, Work, work
+from egraph.ir import Candidate, Node, format_fragment, walk
 from runtime.profile import Database, Record
 
 FREE = ("view", "constant")
@@ -23,7 +20,7 @@ HOPELESS_RATIO = 3.0
 """A candidate whose estimate is this many times a measured rival's time is not measured."""
 FAILED_COST_US = 1e9
 
-KernelKey = tuple[str, str]
+KernelKey: TypeAlias = tuple[str, str]
 """Fragment text and implementation: what a measurement is filed under."""
 
 
@@ -124,29 +121,3 @@ def index_bounds(roots: Iterable[Node]) -> dict[Node, int]:
         for below in walk((node.inputs[1],)):
             bounds[below] = min(bounds.get(below, size), size)
     return bounds
-
-
-def kernel_program(fragment: Node, implementation: str, *, seed: int) -> Program:
-    """Return a program of this one kernel, with random weights, to be measured."""
-    bounds = index_bounds((fragment,))
-    generator = np.random.default_rng(seed)
-    tensors: dict[str, np.ndarray] = {}
-    leaves: dict[Node, Node] = {}
-    found: dict[int, Node] = {}
-    for node in walk((fragment,)):
-        if node.op == "Placeholder" and isinstance(index := node.attribute("index"), int):
-            found[index] = node
-    placeholders = [found[index] for index in sorted(found)]
-    for index, leaf in sorted(found.items()):
-        if leaf.attribute("constant"):
-            values = random_array(leaf.type.dtype, leaf.type.sizes, generator, bound=bounds.get(leaf, 2))
-            digest = f"random{index}"
-            tensors[digest] = np.ascontiguousarray(values)
-            leaves[leaf] = make("Constant", (), attributes(digest=digest), leaf.type)
-        else:
-            leaves[leaf] = make("Input", (), attributes(name=f"x{index}"), TensorType(leaf.type.dtype, leaf.type.shape))
-    root = rewrite((fragment,), lambda old, operands: leaves.get(old) or make(old.op, operands, old.attributes, old.type))[fragment]
-    operands = tuple(leaves[leaf] for leaf in placeholders)
-    inputs = tuple(node for node in operands if node.op == "Input")
-    graph = Graph("kernel", inputs, (("y", root),), tensors)
-    return Program(graph, (Kernel(fragment, operands, root, implementation),), 0.0)

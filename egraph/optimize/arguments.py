@@ -9,8 +9,9 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from egraph.check_tolerance import Tolerance
 from egraph.errors import ModelError
-from egraph.optimize.options import Options, Tolerance
+from egraph.optimize.options import Options
 
 EXAMPLES = """examples:
   python -m egraph.optimize model.onnx                          write model.opt.onnx and model.einsat/ beside the model

@@ -7,15 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from egraph.check_tolerance import Tolerance
+
 Allow: TypeAlias = Literal["exact", "reassociate", "finite"]
-
-
-@dataclass(frozen=True)
-class Tolerance:
-    """The largest accepted error of an output: ``absolute + relative * (the output's largest magnitude)``."""
-
-    relative: float = 1e-4
-    absolute: float = 1e-6
 
 
 @dataclass(frozen=True)
@@ -34,7 +28,7 @@ class Options:
     skip_rules: tuple[str, ...] = ()
     unsafe_rules: bool = False
     allow: Allow = "finite"
-    tolerance: Tolerance = Tolerance()
+    tolerance: Tolerance = field(default_factory=Tolerance)
     checks: int = 3
     database: Path | None = None
     frozen: bool = False

@@ -7,12 +7,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from egraph.cost import CostModel, index_bounds, kernel_program
+import numpy as np
+
+from egraph.cost import CostModel, index_bounds
+from egraph.cost_roofline import DeviceSpeed, Work, work
 from egraph.errors import EinsatError
-from egraph.ir import Candidate, Node, Program, TensorType, placeholder
+from egraph.ir import Candidate, Graph, Kernel, Node, Program, TensorType, format_fragment, make, placeholder, rewrite, walk
+from egraph.ir.types import attributes
 from egraph.ops import apply
-from egraph.roofline import DeviceSpeed, Work, work
-from runtime.feeds import FeedSpec
+from runtime.feeds import FeedSpec, random_array
 from runtime.measure import Effort, Load, Timing, Worker, measure
 from runtime.profile import Database, Record
 
@@ -42,15 +45,16 @@ class Measurer:
         self.measured += 1
         return record
 
-    def measure_all(self, model: CostModel, candidates: Iterable[Candidate], time_left: Callable[[], float]) -> int:
-        """Measure in order until time is up; return how many were measured."""
-        before = self.measured
+    def measure_all(
+        self, model: CostModel, candidates: Iterable[Candidate], time_left: Callable[[], float], tell: Callable[[str], None]
+    ) -> None:
+        """Measure in order until time is up."""
         for candidate in candidates:
             if time_left() <= 0:
                 break
             if not model.is_measured(candidate):
                 self.measure(candidate.fragment, candidate.implementation, model.key(candidate)[0])
-        return self.measured - before
+                tell(f"{self.measured} kernels measured")
 
     def _timing(self, fragment: Node, implementation: str, folder: Path) -> Timing:
         try:
@@ -60,6 +64,32 @@ class Measurer:
             return Timing("failed", message=str(error)[:SHOWN_CHARACTERS])
         bounds = index_bounds(program.graph.roots)
         return measure(self.worker, Load("kernel", str(folder), feed_specs(program, bounds), self.threads, self.seed), self.effort)
+
+
+def kernel_program(fragment: Node, implementation: str, *, seed: int) -> Program:
+    """Return a program of this one kernel, with random weights, to be measured."""
+    bounds = index_bounds((fragment,))
+    generator = np.random.default_rng(seed)
+    tensors: dict[str, np.ndarray] = {}
+    leaves: dict[Node, Node] = {}
+    found: dict[int, Node] = {}
+    for node in walk((fragment,)):
+        if node.op == "Placeholder" and isinstance(index := node.attribute("index"), int):
+            found[index] = node
+    placeholders = [found[index] for index in sorted(found)]
+    for index, leaf in sorted(found.items()):
+        if leaf.attribute("constant"):
+            values = random_array(leaf.type.dtype, leaf.type.sizes, generator, bound=bounds.get(leaf, 2))
+            digest = f"random{index}"
+            tensors[digest] = np.ascontiguousarray(values)
+            leaves[leaf] = make("Constant", (), attributes(digest=digest), leaf.type)
+        else:
+            leaves[leaf] = make("Input", (), attributes(name=f"x{index}"), TensorType(leaf.type.dtype, leaf.type.shape))
+    root = rewrite((fragment,), lambda old, operands: leaves.get(old) or make(old.op, operands, old.attributes, old.type))[fragment]
+    operands = tuple(leaves[leaf] for leaf in placeholders)
+    inputs = tuple(node for node in operands if node.op == "Input")
+    graph = Graph("kernel", inputs, (("y", root),), tensors)
+    return Program(graph, (Kernel(fragment, operands, root, implementation),), 0.0)
 
 
 def feed_specs(program: Program, bounds: dict[Node, int]) -> tuple[FeedSpec, ...]:
@@ -87,8 +117,6 @@ def _calibration() -> dict[str, tuple[Node, str]]:
 
 def calibrate(database: Database, device: str, measure_one: Callable[[Node, str, str], Record] | None) -> DeviceSpeed:
     """Return the device's speed from a few standard kernels, measured once and kept in the database like any other."""
-    from egraph.ir import format_fragment
-
     default = DeviceSpeed()
     times_us: dict[str, float] = {}
     amounts: dict[str, Work] = {}

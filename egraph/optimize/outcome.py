@@ -1,0 +1,156 @@
+"""What a run found out: the data behind the results table, ``--json``, the manifest, the report and ``inspect``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class RuleUse:
+    """A rule that the shipped program owes kernels to. ``uses``: how many of its kernels name it."""
+
+    name: str
+    verdict: str
+    uses: int
+    equation: str = ""
+    rounding: str = "exact"
+
+
+@dataclass(frozen=True)
+class KernelRow:
+    """One kernel of a program: what it computes, from where, and how fast."""
+
+    name: str
+    implementation: str
+    fragment: str
+    shape: str
+    time_us: float
+    is_measured: bool
+    flops: float
+    size_bytes: int
+    roofline_share: float
+    rules: tuple[str, ...]
+    source_nodes: tuple[str, ...]
+    operands: tuple[int, ...]
+    """Kernels whose results it reads, by position."""
+
+    @property
+    def gigaflops_s(self) -> float:
+        return self.flops / self.time_us / 1e3 if self.time_us > 0 else 0.0
+
+    @property
+    def gigabytes_s(self) -> float:
+        return self.size_bytes / self.time_us / 1e3 if self.time_us > 0 else 0.0
+
+    @property
+    def intensity(self) -> float:
+        return self.flops / self.size_bytes if self.size_bytes else 0.0
+
+
+@dataclass(frozen=True)
+class Finalist:
+    """A program that was timed: what the cost model predicted and what it took."""
+
+    name: str
+    digest: str
+    kernels: int
+    predicted_us: float
+    measured_us: float | None
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class Growth:
+    """The e-graph after one iteration."""
+
+    e_nodes: int
+    e_classes: int
+    matches: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Everything about one finished run."""
+
+    model: str
+    device: str
+    threads: int
+    status: Literal["faster", "unchanged"]
+    latency_us: Mapping[str, float]
+    max_rel_err: float
+    worst_output: str
+    rules: tuple[RuleUse, ...]
+    growth: tuple[Growth, ...]
+    rule_statistics: tuple[Mapping[str, Any], ...]
+    stop_reason: str
+    search_seconds: float
+    extract_method: str
+    extract_optimal: bool
+    extract_seconds: float
+    kernels: tuple[KernelRow, ...]
+    before: tuple[KernelRow, ...]
+    finalists: tuple[Finalist, ...]
+    shipped: str
+    memory: Mapping[str, int]
+    environment: Mapping[str, str]
+    options: Mapping[str, Any]
+    notes: tuple[str, ...] = ()
+    seconds_total: float = 0.0
+    files: tuple[str, ...] = ()
+    kernel_counts: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def speedup(self) -> dict[str, float]:
+        optimized = self.latency_us["optimized"]
+        return {f"over_{name}": round(self.latency_us[name] / optimized, 4) for name in ("onnxruntime", "unoptimized")}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that ``--json`` prints."""
+        last = self.growth[-1] if self.growth else Growth(0, 0, 0, 0.0)
+        return {
+            "model": self.model,
+            "device": self.device,
+            "threads": self.threads,
+            "status": self.status,
+            "latency_us": {name: round(self.latency_us[name], 2) for name in ("onnxruntime", "unoptimized", "optimized")},
+            "speedup": self.speedup,
+            "max_rel_err": self.max_rel_err,
+            "rules": [{"name": rule.name, "verdict": rule.verdict, "uses": rule.uses} for rule in self.rules],
+            "search": {
+                "iterations": len(self.growth),
+                "e_nodes": last.e_nodes,
+                "e_classes": last.e_classes,
+                "stop_reason": self.stop_reason,
+                "seconds": round(self.search_seconds, 3),
+            },
+            "extract": {"method": self.extract_method, "optimal": self.extract_optimal, "seconds": round(self.extract_seconds, 3)},
+            "kernels": {name: self.kernel_counts.get(name, 0) for name in ("library", "eoperator", "opaque")},
+            "seconds_total": round(self.seconds_total, 3),
+            "files": list(self.files),
+        }
+
+    def to_manifest(self) -> dict[str, Any]:
+        """Return everything that does not depend on when or where the run happened, for the artefact."""
+        data = asdict(self)
+        for name in ("seconds_total", "files", "search_seconds", "extract_seconds"):
+            del data[name]
+        for growth in data["growth"]:
+            del growth["seconds"]
+        return data
+
+    @staticmethod
+    def from_manifest(data: Mapping[str, Any]) -> Outcome:
+        """Read a manifest back; durations that it leaves out are zero."""
+        raw = dict(data)
+        raw["rules"] = tuple(RuleUse(**rule) for rule in raw["rules"])
+        raw["growth"] = tuple(Growth(seconds=0.0, **growth) for growth in raw["growth"])
+        raw["finalists"] = tuple(Finalist(**finalist) for finalist in raw["finalists"])
+        for name in ("kernels", "before"):
+            raw[name] = tuple(
+                KernelRow(**{**row, **{k: tuple(row[k]) for k in ("rules", "source_nodes", "operands")}}) for row in raw[name]
+            )
+        raw["rule_statistics"], raw["notes"] = tuple(raw["rule_statistics"]), tuple(raw["notes"])
+        return Outcome(search_seconds=0.0, extract_seconds=0.0, **raw)

@@ -1,0 +1,142 @@
+"""From a graph to its few best programs: saturate, price, extract, measure what was chosen, extract again."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from egraph.cost import FREE, CostModel, jobs, unmeasured
+from egraph.errors import ExtractError
+from egraph.extract import extract, to_program
+from egraph.ir import Candidate, FrozenEGraph, Graph, Program, Selection, format_fragment
+from egraph.optimize.measuring import Measurer
+from egraph.optimize.progress import Progress
+from egraph.rule import MergeRule, Rule
+from egraph.saturate import Iteration, Limits, Saturation, saturate
+from lower.candidates import candidates as lay_candidates
+
+ROUNDS = 12
+"""Extractions at most: each one measures what the last one chose."""
+SATURATE_SHARE, MEASURE_SHARE, EXTRACT_SHARE = 0.25, 0.7, 0.1
+"""Parts of the budget: saturation may take a quarter; measuring ends when 0.7 of the budget is spent."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """What the search found: programs with different kernels, the best predicted first."""
+
+    saturation: Saturation
+    programs: tuple[Program, ...]
+    method: str
+    optimal: bool
+    extract_seconds: float
+    kernels_measured: int
+    kernels_unmeasured: int
+
+
+def program_digest(program: Program) -> str:
+    """Return a hash of what a program computes and of how its kernels do that."""
+    parts = [f"{name}={node.digest}" for name, node in program.graph.outputs]
+    for kernel in program.kernels:
+        operands = ",".join(node.digest for node in kernel.inputs)
+        parts.append(f"{kernel.implementation}|{format_fragment(kernel.fragment)}|{operands}|{kernel.output.digest}")
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+
+
+def plain_program(graph: Graph, model: CostModel, *, seed: int) -> Program:
+    """Return the input program as it stands: no rules, one kernel a node (the smallest that exists)."""
+    frozen = saturate(graph, (), Limits()).frozen
+    laid = lay_candidates(frozen, "cpu")
+    smallest = {c: _smallest(options) for c, options in laid.items()}
+    best = extract(frozen, model.price(smallest), 1, 5.0, seed)
+    if not best:
+        raise ExtractError("the input program has no lowering")
+    return to_program(frozen, best[0], graph)
+
+
+def _smallest(options: Sequence[Candidate]) -> tuple[Candidate, ...]:
+    least = min((len(one.covered) for one in options), default=0)
+    return tuple(one for one in options if len(one.covered) == least)
+
+
+def search(
+    graph: Graph,
+    rules: Sequence[Rule | MergeRule],
+    model: CostModel,
+    measurer: Measurer | None,
+    progress: Progress,
+    *,
+    finalists: int,
+    max_nodes: int,
+    seed: int,
+) -> Search:
+    """Return the ``finalists`` best programs; without a measurer, by what the database already knows."""
+    progress.stage("saturate")
+    limits = Limits(seconds=SATURATE_SHARE * progress.budget_seconds, e_nodes=max_nodes)
+    iterations: list[Iteration] = []
+
+    def show(iteration: Iteration) -> None:
+        iterations.append(iteration)
+        progress.update(f"iteration {len(iterations)}, {iteration.e_nodes} e-nodes, {iteration.e_classes} e-classes")
+
+    saturation = saturate(graph, rules, limits, show)
+    progress.update(f"{len(iterations)} iterations, {iterations[-1].e_nodes if iterations else 0} e-nodes, stopped: {saturation.stop_reason}")
+    laid = lay_candidates(saturation.frozen, "cpu")
+
+    def time_left() -> float:
+        return progress.left_seconds - (1.0 - MEASURE_SHARE) * progress.budget_seconds
+
+    chooser = Chooser(saturation.frozen, laid, model, progress, EXTRACT_SHARE * progress.budget_seconds, seed)
+    if measurer is not None:
+        progress.stage("measure")
+        chooser.refine(measurer, time_left, count=1)
+        measurer.measure_all(model, jobs(model, laid), lambda: time_left() / 2, progress.update)
+        chooser.refine(measurer, time_left, count=finalists)
+    progress.stage("extract")
+    selections = chooser.choose(finalists)
+    progress.update(f"best cost {selections[0].cost_us:.0f} us ({selections[0].method}), {len(selections)} programs")
+    programs: dict[str, Program] = {}
+    for selection in selections:
+        program = to_program(saturation.frozen, selection, graph)
+        programs.setdefault(program_digest(program), program)
+    open_ones = {model.key(one) for selection in selections for one in unmeasured(model, selection.chosen.values())}
+    return Search(
+        saturation,
+        tuple(programs.values()),
+        selections[0].method,
+        selections[0].optimal,
+        chooser.seconds,
+        0 if measurer is None else measurer.measured,
+        len(open_ones),
+    )
+
+
+@dataclass
+class Chooser:
+    """Extracts with the costs that are known by then."""
+
+    frozen: FrozenEGraph
+    candidates: Mapping[int, tuple[Candidate, ...]]
+    model: CostModel
+    progress: Progress
+    extract_seconds: float
+    seed: int
+    seconds: float = 0.0
+
+    def choose(self, count: int) -> tuple[Selection, ...]:
+        selections = extract(self.frozen, self.model.price(self.candidates), count, self.extract_seconds, self.seed)
+        if not selections:
+            raise ExtractError("no program can be extracted", fix="this is a defect: every operator should have a kernel")
+        self.seconds += sum(selection.seconds for selection in selections)
+        return selections
+
+    def refine(self, measurer: Measurer, time_left: Callable[[], float], *, count: int) -> None:
+        """Measure what extraction chooses until it chooses only what is measured, or time is up."""
+        for _ in range(ROUNDS):
+            selections = self.choose(count)
+            wanted = unmeasured(self.model, (one for s in selections for one in s.chosen.values() if one.implementation not in FREE))
+            self.progress.update(f"best cost {selections[0].cost_us:.0f} us, {len(wanted)} of its kernels to measure, {measurer.measured} measured")
+            if not wanted or time_left() <= 0:
+                return
+            measurer.measure_all(self.model, wanted, time_left, self.progress.update)
