@@ -6,6 +6,7 @@ remainder are index expressions, so interpolation weights are exact. Input posit
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from fractions import Fraction
 from random import Random
@@ -14,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from egraph.errors import TypeMismatch
-from egraph.expr.index import Index, Size, index
+from egraph.expr.index import Index, Iterator, Size, index
 from egraph.expr.scope import ONE, ZERO, IndexNumber, Scalar, Scope, Tensor, inside, number
 from egraph.expr.scope import apply as call
 from egraph.ops.dtypes import same_dtype
 from egraph.ops.sampling import Sample
-from egraph.ops.scopes import add, clamped_read, guarded, multiply, pointwise, read
+from egraph.ops.scopes import add, always, clamped_read, guarded, multiply, pointwise, read
 from egraph.ops.sizes import at_least, entries, equal, is_one, known, one_of, refuse
 from egraph.ops.spec import OpSpec, Shape, Values
 
@@ -83,18 +84,25 @@ def _resized_axes(shape: Shape, a: Values) -> list[int]:
     return [axis for axis, size in enumerate(shape) if not (equal(size, a["sizes"][axis]) and a["scales"][axis] == 1.0)]
 
 
-def _nearest(mode: str, a: Size, b: Size, q: Size, x: Any) -> Any:
-    """Round (a x + b) / q to an integer."""
-    value = a * x + b
+def _nearest(mode: str, step: Size, shift: Size, divisor: Size, x: Any) -> Any:
+    """Round (step x + shift) / divisor to an integer."""
     match mode:
         case "floor":
-            return value // q
+            return _floor_ratio(step, shift, divisor, x)
         case "ceil":
-            return -((-value) // q)
+            return _floor_ratio(step, shift + divisor - 1, divisor, x)
         case "round_prefer_ceil":
-            return (2 * value + q) // (2 * q)
+            return _floor_ratio(2 * step, 2 * shift + divisor, 2 * divisor, x)
         case _:  # round_prefer_floor
-            return -((q - 2 * value) // (2 * q))
+            return _floor_ratio(2 * step, 2 * shift + divisor - 1, 2 * divisor, x)
+
+
+def _floor_ratio(step: Size, shift: Size, divisor: Size, x: Any) -> Any:
+    """(step x + shift) // divisor, in lowest terms so that ``(4 x + 1) // 8`` reads ``x // 2``"""
+    common = math.gcd(known(step) or 1, known(divisor) or 1) if known(step) != 0 else 1
+    if isinstance(step, int) and isinstance(divisor, int) and common > 1:
+        return (step // common * x + shift // common) // (divisor // common)
+    return (step * x + shift) // divisor
 
 
 def _rounds_exactly(a: Values, scale: Fraction, size: Size, result: Size) -> None:
@@ -140,10 +148,25 @@ def _meaning(operands: Sequence[Tensor], a: Values) -> Scope:
         for axis in axes
     }
     source: Tensor | Scope = data
+    if a["mode"] == "nearest":
+        clamped = [axis for axis in axes if not _stays_inside(a, places[axis], data.shape[axis], shape[axis])]
+        for axis in clamped:
+            source = _interpolate(source, axis, shape[axis], places[axis], a, f"r{axis}_")
+        exact = [axis for axis in axes if axis not in clamped]
+
+        def body(indices: tuple[Index, ...]) -> Scalar:
+            return read(source, [_nearest(a["nearest_mode"], *places[k], i) if k in exact else i for k, i in enumerate(indices)])
+
+        return pointwise("i", shape, body) if exact or not isinstance(source, Scope) else source
     for order, axis in enumerate(axes):
-        prefix = "i" if order == len(axes) - 1 else f"r{axis}_"
-        source = _interpolate(source, axis, shape[axis], places[axis], a, prefix)
+        source = _interpolate(source, axis, shape[axis], places[axis], a, "i" if order == len(axes) - 1 else f"r{axis}_")
     return source if isinstance(source, Scope) else pointwise("i", shape, lambda i: read(data, i))
+
+
+def _stays_inside(a: Values, place: tuple[Size, Size, Size], size: Size, result: Size) -> bool:
+    """Return whether every position reads inside the tensor without a clamp, by its range."""
+    position = index(_nearest(a["nearest_mode"], *place, index(Iterator("i", 0, result))))
+    return all(always(condition) for condition in inside(position, 0, size))
 
 
 def _interpolate(source: Tensor | Scope, axis: int, result: Size, place: tuple[Size, Size, Size], a: Values, prefix: str) -> Scope:
