@@ -13,6 +13,7 @@ from functools import partial
 from egraph.ir import ENode, Node
 from egraph.ops import OPS
 from lower.candidates.tile import Tile, Tiling
+from lower.candidates.view_tiles import is_view
 
 INLINED = ("elementwise", "view", "movement")
 REDUCED = ("reduction", "normalization")
@@ -53,8 +54,8 @@ def eoperator_tiles(tiling: Tiling, supports: Callable[[Node], str | None]) -> I
             continue
         for node in nodes:
             spec = OPS.get(node.op)
-            if spec is None or spec.category not in INLINED + REDUCED:
-                continue
+            if spec is None or spec.category not in INLINED + REDUCED or is_view(tiling, number, node):
+                continue  # a view is free, and so is a view of the kernel that computes its operand
             seen: set[Node] = set()
             for tile in _variants(tiling, number, node):
                 if tile.fragment not in seen and is_supported(tile.fragment):

@@ -132,8 +132,8 @@ def _extended(tiling: Tiling, number: int, node: ENode, frontier: dict[int, list
         for side in (0, 1):
             other = node.children[1 - side]
             for tile in frontier.get(node.children[side], ()):
-                operands = [tile.fragment, tiling.leaf(other)]
-                yield Tile(tiling.build(number, node, operands if side == 0 else operands[::-1]), (node, *tile.covered), tile.implementation)
+                operands = [tile.fragment, tiling.leaf(other)] if side == 0 else [tiling.leaf(other), tile.fragment]
+                yield Tile(tiling.build(number, node, operands), (node, *tile.covered), tile.implementation)
                 for gate in tiling.frozen.classes[other] if node.op == "Mul" else ():
                     if gate.op in GATES and gate.children == (node.children[side],):
                         gated = tiling.build(other, gate, [tile.fragment])

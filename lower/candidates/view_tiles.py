@@ -13,11 +13,12 @@ def view_tiles(tiling: Tiling) -> Iterator[tuple[int, Tile]]:
     """Yield e-nodes whose result lies contiguously inside their operand: reshapes, slices of the outer axis."""
     for number, nodes in tiling.frozen.classes.items():
         for node in nodes:
-            if node.op == "OpaqueOutput" or _is_view(tiling, number, node):
+            if node.op == "OpaqueOutput" or is_view(tiling, number, node):
                 yield number, Tile(tiling.over_leaves(number, node), (node,), "view")
 
 
-def _is_view(tiling: Tiling, number: int, node: ENode) -> bool:
+def is_view(tiling: Tiling, number: int, node: ENode) -> bool:
+    """Return whether an e-node's result lies contiguously inside its operand."""
     types = tiling.frozen.types
     if node.op not in VIEWS or not types[number].is_static or not types[node.children[0]].is_static:
         return False

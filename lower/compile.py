@@ -1,0 +1,125 @@
+"""Compile a program into an artefact folder: plan, weights, generated kernels, onnxruntime models, manifest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from egraph.errors import LowerError
+from egraph.ir import Graph, Node, Program
+from lower.drafts import Order, order
+from lower.placement import Placement, is_sized, place_all
+from lower.steps import ExportGraph, StepWriter
+from lower.weights import write_weights
+from runtime.plan import Buffer, Plan, Port, Step
+
+PLAN, WEIGHTS, KERNELS, DISPATCHER, MANIFEST = "plan.json", "weights.safetensors", "kernels.so", "dispatch.so", "manifest.json"
+
+
+@dataclass(frozen=True)
+class CompileOptions:
+    """How to compile. ``export_graph`` writes a graph as an ONNX model, for what onnxruntime runs; ``dispatcher`` is a
+    built dispatcher library to put into the artefact."""
+
+    threads: int = 1
+    export_graph: ExportGraph | None = None
+    dispatcher: Path | None = None
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+
+def compile_program(program: Program, folder: Path, options: CompileOptions | None = None) -> Plan:
+    """Write the artefact of ``program`` into ``folder`` (made if needed) and return its plan."""
+    options = options or CompileOptions()
+    plan, writer = plan_program(program, options)
+    folder.mkdir(parents=True, exist_ok=True)
+    used = dict.fromkeys(buffer.key for buffer in plan.buffers if buffer.area == "weight")
+    tensors = {key: program.graph.tensors[key] for key in used}
+    if tensors:
+        write_weights(folder / WEIGHTS, tensors)
+    if writer.requests:
+        _compile_kernels(list(writer.requests.values()), folder / KERNELS, options.threads)
+    for name, model in writer.models.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(model)
+    if options.dispatcher is not None:
+        shutil.copyfile(options.dispatcher, folder / DISPATCHER)
+    (folder / PLAN).write_text(plan.to_json(), encoding="utf-8")
+    _write_manifest(folder, options, [*writer.models])
+    return plan
+
+
+def plan_program(program: Program, options: CompileOptions) -> tuple[Plan, StepWriter]:
+    """Return the plan and what has to be written beside it; compiles nothing."""
+    from lower.eoperator import may_overwrite
+
+    sequence = order(program)
+    placement = place_all(program, sequence, may_overwrite)
+    writer = StepWriter(program, placement, options.export_graph)
+    inputs = tuple(
+        Port(str(node.attribute("name")), node.type.dtype, node.type.shape, writer.buffer(node)) for node in program.graph.inputs
+    )
+    for number, draft in enumerate(sequence.drafts):
+        if number not in placement.dropped:
+            writer.add(draft)
+    outputs = tuple(_output(writer, sequence, placement, name, node) for name, node in program.graph.outputs)
+    notes = {"kernels": _kernel_counts(writer.steps), **options.notes}
+    return Plan(writer.all_buffers(), tuple(writer.steps), inputs, outputs, placement.arena_bytes, notes=notes), writer
+
+
+def _output(writer: StepWriter, sequence: Order, placement: Placement, name: str, node: Node) -> Port:
+    made = {output for draft in sequence.drafts for output in draft.outputs}
+    if node not in placement.places and is_sized(node) and node.op == "Constant":
+        placement.add_weight(node)
+    if node not in placement.places and node not in made and node.op != "Input":
+        raise LowerError(f"no kernel computes the output {name!r}", where=str(node))
+    return Port(name, node.type.dtype, node.type.shape, writer.buffer(node))
+
+
+def _kernel_counts(steps: Sequence[Step]) -> dict[str, int]:
+    kinds = [step.kind for step in steps]
+    names = {"library": "onednn", "eoperator": "tvm", "opaque": "onnxruntime", "copy": "copy"}
+    return {shown: kinds.count(kind) for shown, kind in names.items()}
+
+
+def _compile_kernels(requests: Sequence[Any], path: Path, threads: int) -> None:
+    from lower.eoperator import compile_library
+
+    compile_library(requests, path, threads=threads)
+
+
+def _write_manifest(folder: Path, options: CompileOptions, models: Sequence[str]) -> None:
+    files = {}
+    for name in (PLAN, WEIGHTS, KERNELS, *models):
+        path = folder / name
+        if path.exists():
+            with path.open("rb") as file:
+                files[name] = hashlib.file_digest(file, "sha256").hexdigest()
+    shown = {key: value for key, value in asdict(options).items() if key in ("threads", "notes")}
+    content = {"format": 1, "numpy": np.__version__, "options": shown, "files": files}
+    (folder / MANIFEST).write_text(json.dumps(content, sort_keys=True, indent=1) + "\n", encoding="utf-8")
+
+
+def compile_model(graph: Graph, model: bytes, folder: Path) -> Plan:
+    """Write an artefact that hands a whole ONNX model, with the graph's inputs and outputs, to onnxruntime in one step."""
+    host = [Buffer(node.type.dtype, (), (), "host", f"input{i}") for i, node in enumerate(graph.inputs)]
+    host += [Buffer(node.type.dtype, (), (), "host", f"output{i}") for i, (_, node) in enumerate(graph.outputs)]
+    count = len(graph.inputs)
+    inputs = tuple(Port(str(n.attribute("name")), n.type.dtype, n.type.shape, i) for i, n in enumerate(graph.inputs))
+    outputs = tuple(Port(name, n.type.dtype, n.type.shape, count + i) for i, (name, n) in enumerate(graph.outputs))
+    spec = {"model": "opaque/0.onnx", "input_names": [p.name for p in inputs], "output_names": [p.name for p in outputs]}
+    step = Step("onnxruntime", graph.name, tuple(range(count)), tuple(range(count, len(host))), spec)
+    plan = Plan(tuple(host), (step,), inputs, outputs, 0, notes={"kernels": _kernel_counts([step])})
+    (folder / "opaque").mkdir(parents=True, exist_ok=True)
+    (folder / "opaque/0.onnx").write_bytes(model)
+    (folder / PLAN).write_text(plan.to_json(), encoding="utf-8")
+    _write_manifest(folder, CompileOptions(), ["opaque/0.onnx"])
+    return plan
+
+

@@ -1,0 +1,58 @@
+"""Share one arena between values that are not alive at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+ALIGNMENT_BYTES = 64
+
+
+@dataclass(frozen=True)
+class Lifetime:
+    """A value of ``size_bytes`` that is written at step ``first`` and last touched at step ``last`` (both included)."""
+
+    number: int
+    size_bytes: int
+    first: int
+    last: int
+
+    def overlaps(self, other: Lifetime) -> bool:
+        return self.first <= other.last and other.first <= self.last
+
+
+@dataclass(frozen=True)
+class ArenaPlan:
+    """Byte offsets by value, and the arena's size."""
+
+    offsets: Mapping[int, int]
+    size_bytes: int
+
+
+def plan_arena(lifetimes: Sequence[Lifetime]) -> ArenaPlan:
+    """Place every value, the largest first, in the smallest gap that fits between those alive with it."""
+    offsets: dict[int, int] = {}
+    placed: list[tuple[Lifetime, int, int]] = []
+    end = 0
+    for value in sorted(lifetimes, key=lambda v: (-v.size_bytes, v.first, v.number)):
+        size = _aligned(value.size_bytes)
+        busy = sorted((start, stop) for other, start, stop in placed if other.overlaps(value))
+        offset = _best_gap(busy, size)
+        offsets[value.number] = offset
+        placed.append((value, offset, offset + size))
+        end = max(end, offset + size)
+    return ArenaPlan(offsets, end)
+
+
+def _best_gap(busy: Sequence[tuple[int, int]], size: int) -> int:
+    best: tuple[int, int] | None = None
+    cursor = 0
+    for start, stop in busy:
+        if start - cursor >= size and (best is None or start - cursor < best[0]):
+            best = (start - cursor, cursor)
+        cursor = max(cursor, stop)
+    return cursor if best is None else best[1]
+
+
+def _aligned(size_bytes: int) -> int:
+    return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES

@@ -1,0 +1,239 @@
+"""Decide where every value lies: in the arena, in a model output, inside a concatenation, or over its dying operand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from egraph.errors import LowerError
+from egraph.ir import Kernel, Node, Program, numpy_dtype
+from lower.drafts import Draft, Order
+from lower.memory import Lifetime, plan_arena
+from lower.views import Window, contiguous, read
+from lower.weights import NAMES
+from runtime.plan import Area, Buffer
+
+FOREVER = 1 << 60
+@dataclass
+class Allocation:
+    """A stretch of memory; ``first`` and ``last`` are the steps between which it is needed."""
+
+    area: Area
+    key: str
+    dtype: str
+    size_bytes: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Place:
+    """A window into an allocation (by number), in elements."""
+
+    allocation: int
+    window: Window
+
+
+@dataclass(frozen=True)
+class Concatenation:
+    """A concatenation without work: every operand is written where it will stand."""
+
+    output: Node
+    offset: int
+
+
+@dataclass
+class Placement:
+    """Places by value; values without a fixed size have none. ``dropped``: drafts that need no step."""
+
+    places: dict[Node, Place] = field(default_factory=dict)
+    allocations: list[Allocation] = field(default_factory=list)
+    dropped: set[int] = field(default_factory=set)
+    offsets: Mapping[int, int] = field(default_factory=dict)
+    arena_bytes: int = 0
+
+    def add(self, node: Node, area: Area, key: str, first: int, last: int) -> Place:
+        """Give a value an allocation of its own."""
+        self.allocations.append(Allocation(area, key, node.type.dtype, node.type.size_bytes, first, last))
+        self.places[node] = Place(len(self.allocations) - 1, contiguous(node.type.sizes))
+        return self.places[node]
+
+    def add_weight(self, node: Node) -> None:
+        """Place a constant."""
+        self.add(node, "weight", str(node.attribute("digest")), -1, FOREVER)
+
+    def buffer(self, place: Place) -> Buffer:
+        """Return a window of a value as the plan's buffer."""
+        owner = self.allocations[place.allocation]
+        start = self.offsets.get(place.allocation, 0) // numpy_dtype(owner.dtype).itemsize
+        window = place.window
+        return Buffer(owner.dtype, window.shape, window.strides, owner.area, owner.key, start + window.offset)
+
+
+def is_sized(node: Node) -> bool:
+    """Return whether a value has a size in bytes that is known ahead of time."""
+    return node.type.is_static and node.type.dtype in NAMES
+
+
+def place_all(program: Program, order: Order, may_overwrite: Callable[[Node], frozenset[int]]) -> Placement:
+    """Place inputs, constants and every result; views alias what they view."""
+    return _Placer(program, order, may_overwrite).run()
+
+
+class _Placer:
+    def __init__(self, program: Program, order: Order, may_overwrite: Callable[[Node], frozenset[int]]) -> None:
+        self.program, self.order, self.may_overwrite = program, order, may_overwrite
+        self.result = Placement()
+        self.root = _roots(order)
+        self.slots = self._concatenations()
+        self.last_use = self._last_uses()
+        self.outputs = self._direct_outputs()
+
+    def run(self) -> Placement:
+        for node in self.program.graph.inputs:
+            if is_sized(node):
+                self.result.add(node, "input", str(node.attribute("name")), -1, FOREVER)
+        for step, kernels in enumerate(self.order.views):
+            for kernel in kernels:
+                self._view(kernel)
+            if step < len(self.order.drafts) and step not in self.result.dropped:
+                self._draft(step, self.order.drafts[step])
+        lifetimes = [
+            Lifetime(number, a.size_bytes, a.first, a.last) for number, a in enumerate(self.result.allocations) if a.area == "arena"
+        ]
+        arena = plan_arena(lifetimes)
+        self.result.offsets, self.result.arena_bytes = arena.offsets, arena.size_bytes
+        return self.result
+
+    def _concatenations(self) -> dict[Node, Concatenation]:
+        """Find concatenations along the outermost axis whose operands are all made by steps of their own."""
+        made = {node: step for step, draft in enumerate(self.order.drafts) for node in draft.outputs}
+        taken: dict[Node, Concatenation] = {}
+        for step, draft in enumerate(self.order.drafts):
+            kernel = draft.kernels[0]
+            fragment = kernel.fragment
+            if len(draft.kernels) != 1 or fragment.op != "Concat" or any(n.op != "Placeholder" for n in fragment.inputs):
+                continue
+            axis = fragment.attribute("axis")
+            assert isinstance(axis, int)
+            operands = [kernel.inputs[int(str(n.attribute("index")))] for n in fragment.inputs]
+            roots = [self.root.get(node, node) for node in operands]
+            free = all(r in made and r not in taken and r.type.elements == n.type.elements for r, n in zip(roots, operands, strict=True))
+            is_outer = all(size == 1 for size in fragment.type.sizes[:axis])
+            if not free or not is_outer or len(set(roots)) != len(roots) or not all(map(is_sized, (*roots, kernel.output))):
+                continue
+            offset = 0
+            for root in roots:
+                taken[root] = Concatenation(kernel.output, offset)
+                offset += root.type.elements
+            self.result.dropped.add(step)
+        return taken
+
+    def _base(self, node: Node) -> Node:
+        """Return the value whose allocation holds a value."""
+        node = self.root.get(node, node)
+        while node in self.slots:
+            node = self.slots[node].output
+        return node
+
+    def _last_uses(self) -> dict[Node, int]:
+        last: dict[Node, int] = {}
+        for step, draft in enumerate(self.order.drafts):
+            if step in self.result.dropped:
+                continue
+            for node in (*draft.inputs, *draft.outputs):
+                base = self._base(node)
+                last[base] = max(last.get(base, -1), step)
+        for node in self.program.graph.roots:
+            last[self._base(node)] = FOREVER
+        return last
+
+    def _direct_outputs(self) -> dict[Node, str]:
+        """Return the model outputs that are an allocation of their own: those are written in place."""
+        made = {self._base(node) for draft in self.order.drafts for node in draft.outputs}
+        direct: dict[Node, str] = {}
+        for name, node in self.program.graph.outputs:
+            base = self._base(node)
+            if base in made and base not in direct and is_sized(node) and node.type.elements == base.type.elements:
+                direct[base] = name
+        return direct
+
+    def _constant(self, node: Node) -> None:
+        if node.op == "Constant" and node not in self.result.places and is_sized(node):
+            self.result.add_weight(node)
+
+    def _view(self, kernel: Kernel) -> None:
+        node = kernel.inputs[0]
+        self._constant(node)
+        if node not in self.result.places:
+            raise LowerError(f"a view of {node} before it is computed", where=str(kernel.output))
+        place = self.result.places[node]
+        found = read(kernel.fragment, lambda _: place.window)
+        if isinstance(found, str):
+            raise LowerError(f"not a view: {found}", where=str(kernel.output))
+        self.result.places[kernel.output] = Place(place.allocation, found[1])
+
+    def _draft(self, step: int, draft: Draft) -> None:
+        for node in draft.inputs:
+            self._constant(node)
+            if node not in self.result.places and is_sized(node):
+                raise LowerError(f"{node} is used before it is computed", where=str(draft.kernels[0].output))
+        for node in draft.outputs:
+            if is_sized(node) and node not in self.result.places:
+                self._result(step, draft, node)
+
+    def _result(self, step: int, draft: Draft, node: Node) -> None:
+        base = self._base(node)
+        last = self.last_use.get(base, step)
+        if node in self.slots:
+            if base not in self.result.places:
+                self._new(base, step, last)
+            self.result.places[node] = self._slot(node)
+        elif node in self.outputs or not self._reuse(step, draft, node, last):
+            self._new(node, step, last)
+
+    def _new(self, node: Node, step: int, last: int) -> None:
+        name = self.outputs.get(node)
+        self.result.add(node, "arena" if name is None else "output", name or "", step, last)
+
+    def _slot(self, node: Node) -> Place:
+        if node not in self.slots:
+            return self.result.places[node]
+        slot = self.slots[node]
+        outer = self.result.places.get(slot.output) or self._slot(slot.output)
+        self.result.places.setdefault(slot.output, outer)
+        own = contiguous(node.type.sizes)
+        return Place(outer.allocation, Window(outer.window.offset + slot.offset, own.shape, own.strides))
+
+    def _reuse(self, step: int, draft: Draft, node: Node, last: int) -> bool:
+        """Write over an operand that nobody reads afterwards, where the kernel allows it."""
+        kernel = draft.kernels[0]
+        if kernel.implementation != "tvm":
+            return False
+        for index in sorted(self.may_overwrite(kernel.fragment)):
+            operand = kernel.inputs[index]
+            place = self.result.places[operand]
+            owner = self.result.allocations[place.allocation]
+            whole = place.window.is_contiguous and owner.size_bytes == node.type.size_bytes and owner.dtype == node.type.dtype
+            once = kernel.inputs.count(operand) == 1 and self._reads(kernel, place.allocation) == 1
+            if owner.area == "arena" and owner.last == step and whole and once:
+                owner.last = last
+                own = contiguous(node.type.sizes)
+                self.result.places[node] = Place(place.allocation, Window(place.window.offset, own.shape, own.strides))
+                return True
+        return False
+
+    def _reads(self, kernel: Kernel, allocation: int) -> int:
+        return sum(1 for n in kernel.inputs if n in self.result.places and self.result.places[n].allocation == allocation)
+
+
+def _roots(order: Order) -> dict[Node, Node]:
+    """Return for every view the value whose elements it shows."""
+    root: dict[Node, Node] = {}
+    for kernels in order.views:
+        for kernel in kernels:
+            node = kernel.inputs[0]
+            root[kernel.output] = root.get(node, node)
+    return root
+
+

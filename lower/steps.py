@@ -1,0 +1,163 @@
+"""Turn drafts with placed values into plan steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from egraph.errors import LowerError
+from egraph.ir import Graph, Kernel, Node, Program, make, rewrite, walk
+from egraph.ir.types import attributes
+from lower.drafts import Draft
+from lower.eoperator import KernelRequest
+from lower.library import LibraryCall, match
+from lower.placement import Place, Placement
+from lower.views import Window, read
+from runtime.plan import Buffer, Step
+
+ExportGraph = Callable[[Graph], bytes]
+OPAQUE_FOLDER = "opaque"
+
+
+@dataclass
+class StepWriter:
+    """Collects buffers, steps, kernel requests and onnxruntime models."""
+
+    program: Program
+    placement: Placement
+    export_graph: ExportGraph | None
+    buffers: dict[Buffer, int] = field(default_factory=dict)
+    hosts: dict[Node, int] = field(default_factory=dict)
+    requests: dict[str, KernelRequest] = field(default_factory=dict)
+    models: dict[str, bytes] = field(default_factory=dict)
+    host_buffers: list[tuple[int, Buffer]] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+
+    def buffer(self, node: Node) -> int:
+        """Return the number of a value's buffer."""
+        place = self.placement.places.get(node)
+        if place is not None:
+            return self._number(self.placement.buffer(place))
+        if node not in self.hosts:
+            # Host buffers are distinct even where they look the same: each is a Python object of its own.
+            self.hosts[node] = len(self.buffers) + len(self.host_buffers)
+            self.host_buffers.append((self.hosts[node], Buffer(node.type.dtype, (), (), "host", f"host{len(self.hosts) - 1}")))
+        return self.hosts[node]
+
+    def _number(self, buffer: Buffer) -> int:
+        return self.buffers.setdefault(buffer, len(self.buffers) + len(self.host_buffers))
+
+    def window(self, owner: Node, window: Window) -> int:
+        """Return the number of a window over a value's allocation."""
+        place = self.placement.places[owner]
+        return self._number(self.placement.buffer(Place(place.allocation, window)))
+
+    def all_buffers(self) -> tuple[Buffer, ...]:
+        numbered = [(number, buffer) for buffer, number in self.buffers.items()] + self.host_buffers
+        return tuple(buffer for _, buffer in sorted(numbered, key=lambda pair: pair[0]))
+
+    def add(self, draft: Draft) -> None:
+        """Append a draft's step."""
+        kernel = draft.kernels[0]
+        if draft.is_opaque:
+            self._opaque(draft)
+        elif kernel.implementation == "tvm":
+            self._generated(kernel)
+        elif kernel.implementation.startswith("onednn."):
+            self._library(kernel)
+        else:
+            raise LowerError(f"unknown implementation {kernel.implementation!r}", where=str(kernel.output))
+
+    def _append(self, step: Step, kernels: list[Kernel]) -> None:
+        origins = self.program.graph.origins
+        sources = dict.fromkeys(name for kernel in kernels for node in _computed(kernel) for name in origins.get(node, ()))
+        rules = dict.fromkeys(name for kernel in kernels for name in kernel.rules if name)
+        predicted_us = sum(kernel.cost_us for kernel in kernels)
+        self.steps.append(replace(step, source_nodes=tuple(sources), rules=tuple(rules), predicted_us=predicted_us))
+
+    def _library(self, kernel: Kernel) -> None:
+        places = self.placement.places
+        bases = {i: places[node].window for i, node in enumerate(kernel.inputs)}
+        call = match(kernel.fragment, kernel.implementation, bases=bases, destination=places[kernel.output].window)
+        if not isinstance(call, LibraryCall):
+            raise LowerError(f"{kernel.implementation} cannot compute this kernel: {call}", where=str(kernel.output))
+        inputs = tuple(self.window(kernel.inputs[argument.operand], argument.window) for argument in call.arguments)
+        output = self.window(kernel.output, call.destination)
+        self._append(Step("onednn", _name(kernel), inputs, (output,), call.spec()), [kernel])
+
+    def _generated(self, kernel: Kernel) -> None:
+        if self._copied(kernel):
+            return
+        strides = tuple(None if w.is_contiguous else w.strides for w in (self.placement.places[n].window for n in kernel.inputs))
+        target = self.placement.places[kernel.output].window
+        request = KernelRequest(
+            kernel.fragment, None if target.is_contiguous else target.strides, strides if any(strides) else None
+        )
+        self.requests.setdefault(request.symbol, request)
+        inputs = tuple(self.buffer(node) for node in kernel.inputs)
+        self._append(Step("tvm", _name(kernel), inputs, (self.buffer(kernel.output),), {"symbol": request.symbol}), [kernel])
+
+    def _copied(self, kernel: Kernel) -> bool:
+        """Copy where the fragment is a view whose elements already lie in the right order."""
+        places = self.placement.places
+        found = read(kernel.fragment, lambda leaf: places[kernel.inputs[int(str(leaf.attribute("index")))]].window)
+        if isinstance(found, str) or not found[1].is_contiguous or not places[kernel.output].window.is_contiguous:
+            return False
+        leaf, window = found
+        owner = kernel.inputs[int(str(leaf.attribute("index")))]
+        step = Step("copy", _name(kernel), (self.window(owner, window),), (self.buffer(kernel.output),), {})
+        self._append(step, [kernel])
+        return True
+
+    def _opaque(self, draft: Draft) -> None:
+        if self.export_graph is None:
+            raise LowerError("a kernel needs onnxruntime, and no exporter was given to write its model", where=_name(draft.kernels[0]))
+        inputs = [make("Input", (), attributes(name=f"einsat.in.{i}"), node.type) for i, node in enumerate(draft.inputs)]
+        values: dict[Node, Node] = dict(zip(draft.inputs, inputs, strict=True))
+        constants = [node for kernel in draft.kernels for node in kernel.inputs if node.op == "Constant"]
+        values.update((node, node) for node in constants)
+        for kernel in draft.kernels:
+            values[kernel.output] = bind(kernel.fragment, [values[node] for node in kernel.inputs])
+        outputs = tuple((f"einsat.out.{i}", values[node]) for i, node in enumerate(draft.outputs))
+        name = f"{OPAQUE_FOLDER}/{len(self.models)}.onnx"
+        source = self.program.graph
+        digests = dict.fromkeys(str(node.attribute("digest")) for node in constants)
+        tensors = {digest: source.tensors[digest] for digest in digests}
+        graph = Graph(f"opaque{len(self.models)}", tuple(inputs), outputs, tensors, context=source.context)
+        self.models[name] = self.export_graph(graph)
+        spec = {"model": name, "input_names": [f"einsat.in.{i}" for i in range(len(inputs))], "output_names": [n for n, _ in outputs]}
+        step = Step(
+            "onnxruntime", _name(draft.kernels[0]), tuple(map(self.buffer, draft.inputs)), tuple(map(self.buffer, draft.outputs)), spec
+        )
+        self._append(step, draft.kernels)
+
+
+def bind(fragment: Node, operands: list[Node]) -> Node:
+    """Return the fragment with its placeholders replaced."""
+
+    def change(old: Node, inputs: tuple[Node, ...]) -> Node:
+        if old.op == "Placeholder":
+            return operands[int(str(old.attribute("index")))]
+        return make(old.op, inputs, old.attributes, old.type)
+
+    return rewrite((fragment,), change)[fragment]
+
+
+def _computed(kernel: Kernel) -> list[Node]:
+    """Return the program's nodes inside a kernel, from its result down to its operands."""
+    found, stack, stop = [], [kernel.output], set(kernel.inputs)
+    seen = set(stop)
+    while stack:
+        node = stack.pop()
+        if node not in seen:
+            seen.add(node)
+            found.append(node)
+            stack.extend(reversed(node.inputs))
+    return found
+
+
+def _name(kernel: Kernel) -> str:
+    """Return a short readable name: the operators from the operands to the result."""
+    shown = list(dict.fromkeys(node.op for node in walk((kernel.fragment,)) if node.op != "Placeholder"))
+    return "+".join(shown[:6]) + ("+..." if len(shown) > 6 else "")
+
