@@ -59,7 +59,10 @@ def _upsample(call: Call) -> Node:
     if len(scales) != len(shape) or (call.node.op_type == "Resize" and min(scales) < 1 and mode != "nearest"):
         raise NotCore("scales do not fit")
     sizes = [math.floor(np.float32(n) * np.float32(s)) for n, s in zip(shape, scales, strict=True)]
-    return _resized(call, scales, sizes, "linear" if mode in ("linear", "bilinear") else mode, "asymmetric", "floor")
+    if mode == "nearest" and min(scales) < 1 < max(scales):
+        raise NotCore("version 10 rounds up where it shrinks and down where it grows")
+    nearest = "ceil" if min(scales) < 1 else "floor"
+    return _resized(call, scales, sizes, "linear" if mode in ("linear", "bilinear") else mode, "asymmetric", nearest)
 
 
 HANDLERS: Mapping[str, Handler] = {"Resize": _resize, "Upsample": _upsample}
