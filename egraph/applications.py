@@ -12,7 +12,7 @@ from egraph.encode import compile_pattern
 from egraph.engine import Engine
 from egraph.errors import RuleError
 from egraph.ir import Node, TensorType, walk
-from egraph.rule import Binding, MergeRule, Mismatch, Rule
+from egraph.rule import Binding, MergeRule, Mismatch, Pattern, Rule, Variable
 
 Match: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
 """Classes (the root's, then one a variable) and labels (one an attributes variable)."""
@@ -56,6 +56,7 @@ class Application(ABC):
     def __init__(self, rule: Rule | MergeRule, classes: EClasses, engine: Engine, source: Mapping[Node, int], limit: int) -> None:
         self.rule, self.classes, self.limit = rule, classes, limit
         self.pattern = rule if isinstance(rule, Rule) else rule.member
+        self.operators = operator_count(self.pattern.pattern)
         self.phase = self.pattern.phase
         self.waiting: list[Match] = []
         self.matches = self.unions = self.made = 0
@@ -155,6 +156,11 @@ class Application(ABC):
         return RuleStatistics(self.rule.name, self.matches, self.unions, self.made, refusals)
 
 
+def operator_count(pattern: Pattern | Variable) -> int:
+    """Return how many operators a pattern has."""
+    return 0 if isinstance(pattern, Variable) else 1 + sum(map(operator_count, pattern.operands))
+
+
 class Rewriting(Application):
     """A rule of one equation: every match on its own."""
 
@@ -166,10 +172,11 @@ class Rewriting(Application):
                 self.waiting = batch[position:] + self.waiting
                 break
             root, *slots = match[0]
-            if self.classes.find(root) in self.classes.constants:
-                continue  # computed once, at compile time: no form of it is cheaper than another
-            used += 1
+            constant = self.classes.find(root) in self.classes.constants
             template = self.template((match,), len(slots))
+            if constant and (isinstance(template, Mismatch) or len(template.steps) >= self.operators):
+                continue  # computed once, at compile time: only fewer operators are better
+            used += 1
             if isinstance(template, Mismatch):
                 self.refuse(template, (match,))
             else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from egraph.constant_values import ConstantValue, value_of_term
 from egraph.encode import Labels
 from egraph.errors import EinsatError
 from egraph.ir import TensorType
@@ -48,7 +49,10 @@ class EClasses:
         self.new_constants: list[int] = []
         self._parent: list[int] = []
         self.version = 0
+        self.values: dict[int, ConstantValue] = {}
+        """Small constants whose elements are known."""
         self._uniform: dict[tuple[TensorType, str], int] = {}
+        self._by_value: dict[tuple[TensorType, str], int] = {}
         self._stale = False
 
     def find(self, handle: int) -> int:
@@ -86,6 +90,8 @@ class EClasses:
             if key[2]:
                 types, numbers = [self.types[operand] for operand in key[2]], [self.numbers.get(operand) for operand in key[2]]
                 self.set_number(into, number_of_term(op, self.labels.attributes(label), types, numbers))
+                values = [self.values.get(operand) for operand in key[2]]
+                self.set_value(into, value_of_term(op, self.labels.attributes(label), types, values))
         return self.find(into)
 
     def set_number(self, handle: int, number: float | None) -> None:
@@ -96,6 +102,16 @@ class EClasses:
         self.numbers[handle] = number
         twin = self._uniform.setdefault((self.types[handle], repr(number)), handle)
         self.union(twin, handle, FOLDING)
+
+    def set_value(self, handle: int, value: ConstantValue | None) -> None:
+        """Note a small constant's elements; classes of one type and equal elements are one class."""
+        handle = self.find(handle)
+        if value is None or handle in self.values:
+            return
+        self.values[handle] = value
+        twin = self._by_value.setdefault((self.types[handle], value.digest), handle)
+        if self.values[self.find(twin)].agrees(value):
+            self.union(twin, handle, FOLDING)
 
     def union(self, left: int, right: int, rule: str) -> bool:
         """Join two classes, and tell egglog; False when they were one already."""
@@ -118,6 +134,7 @@ class EClasses:
         if right in self.constants:
             self._set_constant(left)
         self.set_number(left, self.numbers.get(right))
+        self.set_value(left, self.values.get(right))
         return True
 
     def _set_constant(self, handle: int) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from egraph.applications import Application, Rewriting, RuleStatistics
+from egraph.constant_values import value_of_array
 from egraph.eclasses import EClasses
 from egraph.encode import Labels
 from egraph.engine import Engine
@@ -106,7 +107,9 @@ def _insert_graph(classes: EClasses, graph: Graph) -> dict[Node, int]:
         label = classes.labels.of_node(node)
         handles[node] = classes.add(node.op, label, [handles[operand] for operand in node.inputs], node.type, "")
         if node.op == "Constant":
-            classes.set_number(handles[node], number_of_array(graph.tensors[str(node.attribute("digest"))]))
+            array = graph.tensors[str(node.attribute("digest"))]
+            classes.set_number(handles[node], number_of_array(array))
+            classes.set_value(handles[node], value_of_array(array))
     return handles
 
 
