@@ -17,7 +17,7 @@ from egraph.onnx_import.infer import infer
 from egraph.onnx_import.model_file import read_model, to_array
 from egraph.onnx_import.opaque import opaque
 from egraph.onnx_import.opset import OLDEST, prepared
-from egraph.onnx_import.order import captured_names, label, ordered
+from egraph.onnx_import.order import captured_names, label, ordered, used_names
 from egraph.onnx_import.sizes import input_types, shape_hints
 from egraph.onnx_import.state import Call, Importing, NotCore, usable
 from egraph.onnx_types import array_type, from_proto
@@ -51,13 +51,12 @@ def load(
     graph = model.graph
     opsets = {entry.domain: entry.version for entry in model.opset_import}
     opsets[""] = opsets.pop("ai.onnx", opsets.get("", OLDEST))
-    declared = {v.name: from_proto(v.type, v.name) for v in graph.value_info}
+    declared = {v.name: from_proto(v.type, v.name) for v in (*graph.value_info, *graph.output)}
     state = Importing(opsets, tuple(model.functions), model.ir_version, folder, fold_limit_bytes, declared)
     for text in notes:
         state.note(text)
     nodes = ordered(graph)
-    used = {name for _, node in nodes for name in (*node.input, *captured_names(node))} | {value.name for value in graph.output}
-    state.used = frozenset(used)
+    state.used = used_names(graph)
     inputs = _bind_inputs(state, model, shapes or {})
     for position, node in nodes:
         _import_node(state, node, label(node, position))
@@ -101,7 +100,8 @@ def _bind_inputs(state: Importing, model: onnx.ModelProto, shapes: Mapping[str, 
     given = set(state.lazy) | {t.values.name for t in graph.sparse_initializer}
     both = [value.name for value in graph.input if value.name in given]
     if both and model.ir_version >= 4:
-        state.note(f"{len(both)} initialisers are also listed as inputs; they are constants here: {', '.join(both[:5])}{' ...' * (len(both) > 5)}")
+        some = ", ".join(both[:5]) + " ..." * (len(both) > 5)
+        state.note(f"{len(both)} initialisers are also listed as inputs; they are constants here: {some}")
     for sparse in graph.sparse_initializer:
         state.values[sparse.values.name] = state.constant(_dense(sparse, state.folder))
     types = input_types([value for value in graph.input if value.name not in given], shapes)
@@ -137,11 +137,31 @@ def _import_node(state: Importing, node: onnx.NodeProto, name: str) -> None:
             state.values[result_name] = result
 
 
+def _chosen_branch(call: Call) -> list[Node | None] | None:
+    """Return the results of an If whose condition is known, importing the branch in its place."""
+    condition = call.data(0) if call.node.op_type == "If" and call.node.domain == "" else None
+    branch: onnx.GraphProto | None = None
+    if condition is not None and condition.size == 1:
+        branch = call.attribute("then_branch" if bool(condition.reshape(())) else "else_branch")
+    if branch is None or branch.sparse_initializer:
+        return None
+    state = call.state
+    state.used |= used_names(branch)
+    for tensor in branch.initializer:
+        state.values[tensor.name] = state.constant(to_array(tensor, state.folder))
+    for position, node in enumerate(branch.node):
+        _import_node(state, node, f"{call.label}/{label(node, position)}")
+    return [_value(state, value.name) for value in branch.output]
+
+
 def _results(call: Call) -> list[Node | None]:
     """Return the node's results by the first way that works: folded, composed of core operators, opaque."""
     constant = fold_shape(call)
     if constant is not None:
         return constant
+    branch = _chosen_branch(call)
+    if branch is not None:
+        return branch
     core = call.node.domain in ("", "ai.onnx") and call.node.op_type in HANDLERS and any(v is not None for v in call.operands)
     core = core and all(v is None or usable(v.type) for v in call.operands[:1])
     folded, types = fold(call, core=core)

@@ -97,8 +97,7 @@ def tensor_digest(array: np.ndarray) -> str:
     if array.dtype == np.object_:
         state.update(repr([v if isinstance(v, bytes) else str(v).encode() for v in array.ravel().tolist()]).encode())
     elif array.size:
-        flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        state.update(memoryview(flat))
+        state.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return state.hexdigest()[:32]
 
 

@@ -10,7 +10,7 @@ import onnx
 from onnx import helper
 
 from egraph.errors import LowerError
-from egraph.ir import Graph, Kernel, Node, format_fragment, walk
+from egraph.ir import Graph, Kernel, Node, format_fragment, make, walk
 from egraph.onnx_export.emitter import Emitter, Names
 from egraph.onnx_export.forms import emit
 from egraph.onnx_export.opset import target_opset
@@ -107,7 +107,8 @@ class Builder:
     def _compute(self, node: Node, operands: Sequence[str]) -> str:
         match node.op:
             case "Input" | "Placeholder":
-                raise LowerError(f"{node.op} {node.attributes} is not an input of the graph", where=self.graph.name, fix="report this model")
+                what = f"{node.op} {node.attributes} is not an input of the graph"
+                raise LowerError(what, where=self.graph.name, fix="report this model")
             case "Constant":
                 array = self.graph.tensors[str(node.attribute("digest"))]
                 name = self.wanted.get(node) or self.emitter.names.fresh("weight")
@@ -200,8 +201,6 @@ class Builder:
 
 def instantiate(fragment: Node, inputs: Sequence[Node]) -> list[Node]:
     """Return the fragment's nodes with real operands, in order; for looking up where they come from."""
-    from egraph.ir import make
-
     real: dict[Node, Node] = {}
     for node in walk((fragment,)):
         if node.op == "Placeholder":

@@ -19,9 +19,10 @@ from egraph.onnx_export.windows import FORMS as WINDOW_FORMS
 Form = Callable[[Emitter, Node, Sequence[str], str], None]
 
 PLAIN = (
-    "Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "PRelu", "Where", "Less", "Greater", "Equal", "And", "Or", "Not", "Relu", "Sigmoid",
-    "Tanh", "Exp", "Log", "Sqrt", "Neg", "Abs", "Erf", "Reciprocal", "Sign", "Floor", "Ceil", "Round", "Sin", "Cos", "Softplus", "Softsign",
-    "LeakyRelu", "Elu", "Celu", "Selu", "HardSigmoid", "ThresholdedRelu", "Transpose", "Concat", "Gather", "MatMul", "InstanceNormalization",
+    "Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "PRelu", "Where", "Less", "Greater", "Equal", "And", "Or", "Not", "Relu",
+    "Sigmoid", "Tanh", "Exp", "Log", "Sqrt", "Neg", "Abs", "Erf", "Reciprocal", "Sign", "Floor", "Ceil", "Round", "Sin", "Cos", "Softplus",
+    "Softsign", "LeakyRelu", "Elu", "Celu", "Selu", "HardSigmoid", "ThresholdedRelu", "Transpose", "Concat", "Gather", "MatMul",
+    "InstanceNormalization",
 )  # fmt: skip
 """Operators whose operands and attributes are ONNX's own, in every opset that has them."""
 
@@ -83,7 +84,7 @@ def _gelu(e: Emitter, node: Node, operands: Sequence[str], output: str) -> None:
 
 def _clip(e: Emitter, node: Node, operands: Sequence[str], output: str) -> None:
     low, high = (node.attribute(name) for name in ("min", "max"))
-    bounds = {name: value for name, value in (("min", low), ("max", high)) if isinstance(value, float) and math.isfinite(value)}
+    bounds: dict[str, Any] = {name: value for name, value in (("min", low), ("max", high)) if isinstance(value, float) and math.isfinite(value)}
     if e.opset >= 11:
         names = [e.constant(bounds[name], node.type.dtype) if name in bounds else "" for name in ("min", "max")]
         e.add("Clip", [*operands, *names], output=output)

@@ -100,8 +100,8 @@ def _refuse_dilations(e: Emitter, node: Node, a: dict[str, Any]) -> None:
 
 
 def _lrn(e: Emitter, node: Node, operands: Sequence[str], output: str) -> None:
-    a = dict(node.attributes)
-    axis, rank = int(str(a.pop("axis"))), node.type.rank
+    a: dict[str, Any] = dict(node.attributes)
+    axis, rank = int(a.pop("axis")), node.type.rank
     if axis == 1:
         e.add("LRN", operands, output=output, **a)
         return

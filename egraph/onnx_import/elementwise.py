@@ -14,8 +14,8 @@ from egraph.onnx_types import dtype_name
 Handler = Callable[[Call], Node | list[Node | None]]
 
 PLAIN = (
-    "Sub", "Div", "Pow", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal", "And", "Or", "Not", "Where", "Relu", "Sigmoid", "Tanh",
-    "Exp", "Log", "Sqrt", "Neg", "Abs", "Erf", "Reciprocal", "Sign", "Floor", "Ceil", "Round", "Sin", "Cos", "Softplus", "Softsign",
+    "Sub", "Div", "Pow", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal", "And", "Or", "Not", "Where", "Relu", "Sigmoid",
+    "Tanh", "Exp", "Log", "Sqrt", "Neg", "Abs", "Erf", "Reciprocal", "Sign", "Floor", "Ceil", "Round", "Sin", "Cos", "Softplus", "Softsign",
     "HardSwish", "Mish", "Add", "Mul",
 )  # fmt: skip
 """Operators whose operands are the core operator's and that have no attributes (since opset 7)."""

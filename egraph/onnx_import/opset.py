@@ -6,7 +6,8 @@ import onnx
 
 from egraph.errors import ModelError
 
-OLDEST = 9
+OLDEST = 7
+"""The oldest opset that is read as it is: broadcasting is numpy's from here on."""
 
 
 def prepared(model: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str, ...]]:
@@ -26,7 +27,7 @@ def prepared(model: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str, ...]]:
         except Exception as error:  # the converter raises what its C++ raises
             raise ModelError(
                 f"opset {version} is older than {OLDEST} and cannot be converted: {' '.join(str(error).split())[:200]}",
-                where="the model's opset_import", fix=f"export the model again with opset {OLDEST} or newer",
+                where="the model's opset_import", fix="export the model again with opset 9 or newer",
             ) from error
         notes.append(f"converted from opset {version} to {OLDEST}")
     if model.functions:

@@ -38,6 +38,11 @@ def _free_names(graph: onnx.GraphProto) -> set[str]:
     return {name for name in used - defined if name}
 
 
+def used_names(graph: onnx.GraphProto) -> frozenset[str]:
+    """Return every tensor name that a node of the graph or one of its outputs reads."""
+    return frozenset({name for node in graph.node for name in (*node.input, *captured_names(node))} | {v.name for v in graph.output})
+
+
 def ordered(graph: onnx.GraphProto) -> list[tuple[int, onnx.NodeProto]]:
     """Return (position in the file, node) with operands before users.
 
@@ -61,7 +66,8 @@ def ordered(graph: onnx.GraphProto) -> list[tuple[int, onnx.NodeProto]]:
         needs.append({producer[name] for name in names})
     for value in graph.output:
         if value.name not in producer and value.name not in given:
-            raise ModelError(f"the graph output {value.name!r} is not computed by any node", where="graph outputs", fix="export the model again")
+            raise ModelError(f"the graph output {value.name!r} is not computed by any node", where="graph outputs",
+                             fix="export the model again")
     return [(position, graph.node[position]) for position in _topological(graph, needs)]
 
 

@@ -35,7 +35,8 @@ def _bind(name: str, type: TensorType, sizes: tuple[int, ...], bound: dict[str, 
         return
     flag = f"--shape {name}:{','.join(map(str, type.shape))}"
     if len(sizes) != len(type.shape):
-        raise ModelError(f"the input {name!r} has {len(type.shape)} axes, not {len(sizes)}", where=where, fix=f"give {flag} with numbers for names")
+        raise ModelError(f"the input {name!r} has {len(type.shape)} axes, not {len(sizes)}", where=where,
+                         fix=f"give {flag} with numbers for names")
     for axis, (fixed, size) in enumerate(zip(type.shape, sizes, strict=True)):
         if isinstance(fixed, int):
             if fixed != size:
@@ -60,5 +61,5 @@ def shape_hints(inputs: Sequence[Node]) -> tuple[str, ...]:
     for node in inputs:
         if is_tensor(node.type) and not node.type.is_static:
             sizes = "..." if node.type.shape is None else ",".join(map(str, node.type.shape))
-            flags.append(f"--shape {node.attribute('name')}:{sizes}")
+            flags.append(f"--shape {node.attribute('name')!s}:{sizes}")
     return (" ".join(flags),) if flags else ()

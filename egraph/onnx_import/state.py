@@ -127,7 +127,7 @@ class Call:
 
     def apply(self, op: str, *operands: Node, **values: AttributeValue) -> Node:
         """Apply a core operator and record where it comes from."""
-        return self.state.came_from(ops.apply(op, *operands, **values), self.label)
+        return self.state.came_from(ops.apply(op, *operands, attributes=attributes(**values)), self.label)
 
     def chain(self, op: str, operands: Sequence[Node]) -> Node:
         """Fold a binary operator over operands from the left."""
