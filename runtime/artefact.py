@@ -34,7 +34,8 @@ class Artefact:
         try:
             plan = Plan.from_json((folder / PLAN).read_text(encoding="utf-8"))
         except FileNotFoundError as error:
-            raise ArtefactError(f"there is no {PLAN}", where=str(folder), fix="give the folder model.einsat that the optimiser wrote") from error
+            fix = "give the folder model.einsat that the optimiser wrote"
+            raise ArtefactError(f"there is no {PLAN}", where=str(folder), fix=fix) from error
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ArtefactError(f"{PLAN} cannot be used: {error}", where=str(folder), fix="optimise the model again") from error
         weights: Mapping[str, np.ndarray] = Weights(folder / WEIGHTS) if (folder / WEIGHTS).exists() else {}

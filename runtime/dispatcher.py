@@ -86,7 +86,8 @@ class Dispatcher:
         try:
             self.library = ctypes.CDLL(str(path))
         except OSError as error:
-            raise ArtefactError(f"the dispatcher cannot be loaded: {error}", where=str(path), fix="delete this file; it is built again") from error
+            fix = "delete this file; it is built again"
+            raise ArtefactError(f"the dispatcher cannot be loaded: {error}", where=str(path), fix=fix) from error
         pointer, int32, times = ctypes.c_void_p, ctypes.c_int32, ctypes.POINTER(ctypes.c_int64)
         for name, types in {
             "einsat_openmp": [pointer],

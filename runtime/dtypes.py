@@ -47,7 +47,7 @@ ELEMENT_TYPES = {
         ElementType("float8_e5m2fnuz", "float8e5m2fnuz", 20, _UINT, 1),
     )
 }
-NUMPY_NATIVE = frozenset(np.sctypeDict) & frozenset(ELEMENT_TYPES)
+NUMPY_NATIVE = frozenset(name for name in ELEMENT_TYPES if name != "string" and not name.startswith(("bfloat", "float8")))
 
 
 def element_type(name: str) -> ElementType:
@@ -67,7 +67,8 @@ def numpy_dtype(name: str) -> np.dtype:
         import ml_dtypes  # only programs with these types need it
     except ImportError:
         return np.dtype(f"uint{8 * element_type(name).size_bytes}")
-    return np.dtype(getattr(ml_dtypes, name))
+    found: np.dtype = np.dtype(getattr(ml_dtypes, name))
+    return found
 
 
 def ort_type(name: str) -> str:

@@ -51,7 +51,7 @@ def _merge_rows(
     target = output.shape[-3:-1]
     result = {}
     for position, window in operands.items():
-        if position == weights or position == bias:
+        if position in (weights, bias):
             if window.shape[-3] != 1 or (position == bias and window.shape[-2] != 1):
                 return None
             merged: Window | None = _without(window, len(window.shape) - 3)

@@ -30,17 +30,18 @@ DATA_TYPES = {"float16": 1, "bfloat16": 2, "float32": 3, "int32": 4, "int8": 5, 
 CONVOLUTION_ALGORITHMS = {"direct": 0x1, "winograd": 0x2, "auto": 0x3}
 DECONVOLUTION_ALGORITHMS = {"direct": 0xA, "winograd": 0xB}
 ELTWISE_ALGORITHMS = {
-    name: 0x20 + number
-    for number, name in enumerate(
-        "relu tanh elu square abs sqrt linear soft_relu hardsigmoid logistic exp gelu_tanh swish log clip clip_v2 pow gelu_erf round "
-        "mish hardswish".split()
-    )
-}
+    "relu": 0x20, "tanh": 0x21, "elu": 0x22, "square": 0x23, "abs": 0x24, "sqrt": 0x25, "linear": 0x26, "soft_relu": 0x27,
+    "hardsigmoid": 0x28, "logistic": 0x29, "exp": 0x2A, "gelu_tanh": 0x2B, "swish": 0x2C, "log": 0x2D, "clip": 0x2E, "clip_v2": 0x2F,
+    "pow": 0x30, "gelu_erf": 0x31, "round": 0x32, "mish": 0x33, "hardswish": 0x34,
+}  # fmt: skip
 POOLING_ALGORITHMS = {"max": 0x1FF, "average_include_padding": 0x2FF, "average_exclude_padding": 0x3FF}
 LRN_ACROSS_CHANNELS = 0xAFF
-BINARY_ALGORITHMS = {name: 0x1FFF0 + number for number, name in enumerate("add mul max min div sub ge gt le lt eq ne".split())}
+BINARY_ALGORITHMS = {
+    "add": 0x1FFF0, "mul": 0x1FFF1, "max": 0x1FFF2, "min": 0x1FFF3, "div": 0x1FFF4, "sub": 0x1FFF5, "ge": 0x1FFF6, "gt": 0x1FFF7,
+    "le": 0x1FFF8, "lt": 0x1FFF9, "eq": 0x1FFFA, "ne": 0x1FFFB,
+}  # fmt: skip
 RESAMPLING_ALGORITHMS = {"nearest": 0x2FFF0, "linear": 0x2FFF1}
-REDUCTION_ALGORITHMS = {name: 0x2FFF2 + number for number, name in enumerate("max min sum mul mean".split())}
+REDUCTION_ALGORITHMS = {"max": 0x2FFF2, "min": 0x2FFF3, "sum": 0x2FFF4, "mul": 0x2FFF5, "mean": 0x2FFF6}
 SOFTMAX_ALGORITHMS = {"softmax": 0x30000, "logsoftmax": 0x30001}
 
 ARGUMENTS = {

@@ -23,7 +23,8 @@ class OpaqueStep:
         try:
             import onnxruntime
         except ImportError as error:
-            raise LibraryMissing("this program has steps that onnxruntime runs, and it is not installed", fix="pip install onnxruntime") from error
+            what = "this program has steps that onnxruntime runs, and it is not installed"
+            raise LibraryMissing(what, fix="pip install onnxruntime") from error
         self.step = step
         self.input_names: list[str] = list(step.spec["input_names"])
         self.output_names: list[str] = list(step.spec["output_names"])

@@ -95,7 +95,8 @@ class Session:
             result = results[name]
             if target.shape != result.shape or target.dtype != result.dtype:
                 raise InvalidArgument(
-                    f"INVALID_ARGUMENT : output {name} is {result.dtype}{list(result.shape)}, the array given {target.dtype}{list(target.shape)}"
+                    f"INVALID_ARGUMENT : output {name} is {result.dtype}{list(result.shape)}, "
+                    f"the array given is {target.dtype}{list(target.shape)}"
                 )
             np.copyto(target, result)
             results[name] = target

@@ -114,7 +114,9 @@ class Builder:
         reorder = temporary.create("primitive", "primitive_create", description)
         source = temporary.create("memory", "memory_create", argument.plain, engine, self.storage.locate(buffer)[1])
         target = temporary.create("memory", "memory_create", argument.descriptor, engine, pointer(array))
-        arguments = (ExecutionArgument * 2)((names.ARGUMENTS["src"], source), (names.ARGUMENTS["dst"], target))
+        arguments = (ExecutionArgument * 2)(
+            ExecutionArgument(names.ARGUMENTS["src"], source), ExecutionArgument(names.ARGUMENTS["dst"], target)
+        )
         library.call("primitive_execute", reorder, self.stream, 2, arguments)
         temporary.close()
         self.packed.append((buffer, argument.descriptor, array))
@@ -157,7 +159,8 @@ class Builder:
         axes = _merged_axes(source, target)
         record = native.CopyRecord(rank=len(axes), element_bytes=size_bytes)
         for axis, (size, from_stride, to_stride) in enumerate(axes):
-            record.shape[axis], record.source_strides[axis], record.target_strides[axis] = size, from_stride * size_bytes, to_stride * size_bytes
+            record.shape[axis] = size
+            record.source_strides[axis], record.target_strides[axis] = from_stride * size_bytes, to_stride * size_bytes
         self.table.add(native.COPY, 0, record)
         address = ctypes.addressof(record)
         self._point(source, address + native.CopyRecord.source.offset)

@@ -9,6 +9,7 @@ import json
 import mmap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -42,8 +43,9 @@ class Weights(Mapping[str, np.ndarray]):
         except (ValueError, KeyError, TypeError) as error:
             raise ArtefactError(f"the weights are damaged: {error}", where=str(path), fix="optimise the model again") from error
 
-    def _array(self, name: str, entry: Mapping[str, object], start: int) -> np.ndarray:
-        dtype, shape, (first, last) = numpy_dtype(DTYPES[str(entry["dtype"])]), list(entry["shape"]), entry["data_offsets"]  # type: ignore[call-overload,misc]
+    def _array(self, name: str, entry: Mapping[str, Any], start: int) -> np.ndarray:
+        dtype, shape = numpy_dtype(DTYPES[entry["dtype"]]), list(entry["shape"])
+        first, last = entry["data_offsets"]
         count = int(np.prod(shape, dtype=np.int64))
         if last - first != count * dtype.itemsize or start + last > len(self._data):
             raise ValueError(f"tensor {name!r} does not fit its data")

@@ -27,7 +27,8 @@ def compiler() -> list[str]:
     for name in ("cc", "gcc", "clang"):
         if found := shutil.which(name):
             return [found]
-    raise LibraryMissing("no C compiler to build the dispatcher with", fix="pip install ziglang, or use an artefact that carries dispatch.so")
+    fix = "pip install ziglang, or use an artefact that carries dispatch.so"
+    raise LibraryMissing("no C compiler to build the dispatcher with", fix=fix)
 
 
 def cache_folder() -> Path:
