@@ -1,0 +1,88 @@
+"""Extract the k best distinct programs; the additive cost mis-ranks, so the k are timed end to end afterwards."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from egraph.extract.greedy import greedy
+from egraph.extract.problem import Choice, Chosen, Problem, build_problem, distinct, order, restrict, total
+from egraph.extract.solver import solve
+from egraph.ir import Candidate, FrozenEGraph, Selection
+
+WORTH_TIMING = 1.6
+"""Variants that cost more than this many times the best are not worth timing."""
+MEANINGFUL = 0.02
+"""A cut must change a kernel that takes at least this part of the program's time."""
+
+
+def extract(
+    frozen: FrozenEGraph, candidates: Mapping[int, Sequence[Candidate]], k: int = 1, seconds: float = 10.0, seed: int = 0
+) -> tuple[Selection, ...]:
+    """Return up to ``k`` distinct selections, the cheapest first.
+
+    After the best program come the best without each rule that it uses and without each implementation, the best
+    that differs in a costly kernel, and the greedy one: programs that differ where the cost model may be wrong.
+    """
+    problem = build_problem(frozen, candidates)
+    found: list[tuple[Chosen, str, bool, float]] = []
+
+    def attempt(name: str, part: Problem, budget: float, different: Sequence[Mapping[int, Choice]] = ()) -> None:
+        started = time.monotonic()
+        first = greedy(part)
+        solution = solve(part, first, budget, seed, different)
+        if solution is not None and (different or total(solution.chosen) <= total(first)):
+            found.append((solution.chosen, name, solution.optimal, time.monotonic() - started))
+        elif not different:
+            found.append((first, f"greedy{name.removeprefix('cp-sat')}", False, time.monotonic() - started))
+
+    started = time.monotonic()
+    attempt("cp-sat", problem, seconds * 0.6)
+    best = found[0][0]
+    first = greedy(problem)
+    if k > 1:
+        for name, part, different in list(_variants(problem, best))[: 2 * k]:
+            if time.monotonic() - started > seconds and len(found) > 1:
+                break
+            attempt(name, part, seconds * 0.4 / (2 * k), different)
+        found.append((first, "greedy", False, 0.0))
+    return _ranked(problem, found, k)
+
+
+def _ranked(problem: Problem, found: Sequence[tuple[Chosen, str, bool, float]], k: int) -> tuple[Selection, ...]:
+    limit = WORTH_TIMING * total(found[0][0])
+    unique = {id(chosen) for chosen in distinct(chosen for chosen, *_ in found)}
+    ranked = sorted((entry for entry in found if id(entry[0]) in unique and total(entry[0]) <= limit), key=lambda entry: total(entry[0]))
+    return tuple(
+        Selection({n: choice.candidate for n, choice in chosen.items()}, total(chosen), optimal, method, seconds)
+        for chosen, method, optimal, seconds in ranked[:k]
+        if order(problem, chosen) is not None
+    )
+
+
+def _variants(problem: Problem, best: Chosen) -> Iterator[tuple[str, Problem, tuple[Mapping[int, Choice], ...]]]:
+    """Yield restricted problems, those first that take away what the best program spends most on."""
+    bound = MEANINGFUL * total(best)
+    costly = {n: choice for n, choice in best.items() if choice.cost >= bound} or dict(best)
+    yield "cp-sat with another costly kernel", problem, (costly,)
+    for kind, names_of in (("rule", _rules), ("implementation", _implementations)):
+        share: dict[str, float] = {}
+        for choice in best.values():
+            for name in names_of(choice):
+                share[name] = share.get(name, 0.0) + choice.cost
+        for name in sorted(share, key=lambda name: (-share[name], name)):
+            part = restrict(problem, _without(name, names_of))
+            if part is not None:
+                yield f"cp-sat without {kind} {name}", part, ()
+
+
+def _rules(choice: Choice) -> frozenset[str]:
+    return frozenset(node.rule for node in choice.candidate.covered if node.rule)
+
+
+def _implementations(choice: Choice) -> frozenset[str]:
+    return frozenset({choice.candidate.implementation} - {""})
+
+
+def _without(name: str, names_of: Callable[[Choice], frozenset[str]]) -> Callable[[Choice], bool]:
+    return lambda choice: name not in names_of(choice)

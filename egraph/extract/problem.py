@@ -1,0 +1,139 @@
+"""The extraction problem: which candidates are worth looking at, and what a choice of them costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from egraph.errors import ExtractError
+from egraph.ir import LEAVES, Candidate, FrozenEGraph
+
+SPARE = 1.5
+"""A candidate with the operands of a cheaper one stays while it costs at most this much more: estimates can be wrong."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A candidate with the classes that it needs computed first; constants and inputs need nothing."""
+
+    candidate: Candidate
+    needs: tuple[int, ...]
+
+    @property
+    def cost(self) -> float:
+        return self.candidate.cost_us
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The choices of every class that a program may need."""
+
+    roots: tuple[int, ...]
+    choices: Mapping[int, tuple[Choice, ...]]
+
+
+Chosen = dict[int, Choice]
+"""One choice for each needed class, operands before users."""
+
+
+def free_classes(frozen: FrozenEGraph) -> frozenset[int]:
+    """Return the classes that cost nothing at run time: inputs, and values known at compile time."""
+    leaves = {number for number, nodes in frozen.classes.items() if any(node.op in LEAVES for node in nodes)}
+    return frozen.constants | leaves
+
+
+def build_problem(frozen: FrozenEGraph, candidates: Mapping[int, Sequence[Candidate]]) -> Problem:
+    """Return the reachable, computable choices without those that another beats with the same or fewer operands."""
+    free = free_classes(frozen)
+    roots = tuple(dict.fromkeys(root for root in frozen.roots if root not in free))
+    offered: dict[int, tuple[Choice, ...]] = {}
+    for number in sorted(candidates):
+        if number not in free:
+            raw = [Choice(c, tuple(dict.fromkeys(o for o in c.operands if o not in free))) for c in candidates[number]]
+            offered[number] = tuple(choice for choice in raw if number not in choice.needs and math.isfinite(choice.cost))
+    computable = _computable(offered)
+    for root in roots:
+        if root not in computable:
+            ops = sorted({node.op for node in frozen.classes[root]})
+            raise ExtractError(f"no kernel computes output class {root} ({', '.join(ops)}, {frozen.types[root]})")
+    kept = {c: _undominated([x for x in choices if computable.issuperset(x.needs)]) for c, choices in offered.items() if c in computable}
+    reached = list(roots)
+    seen = set(roots)
+    for number in reached:
+        for need in (n for choice in kept[number] for n in choice.needs):
+            if need not in seen:
+                seen.add(need)
+                reached.append(need)
+    return Problem(roots, {number: kept[number] for number in reached})
+
+
+def restrict(problem: Problem, allowed: Callable[[Choice], bool]) -> Problem | None:
+    """Return the problem with only the choices that are ``allowed``, None when the roots need others."""
+    choices = {number: tuple(choice for choice in offered if allowed(choice)) for number, offered in problem.choices.items()}
+    computable = _computable(choices)
+    if not computable.issuperset(problem.roots):
+        return None
+    return Problem(
+        problem.roots,
+        {n: tuple(x for x in offered if computable.issuperset(x.needs)) for n, offered in choices.items() if n in computable},
+    )
+
+
+def _computable(choices: Mapping[int, Sequence[Choice]]) -> set[int]:
+    users: dict[int, list[int]] = {}
+    for number, offered in choices.items():
+        for need in {need: None for choice in offered for need in choice.needs}:
+            users.setdefault(need, []).append(number)
+    done: set[int] = set()
+    queue = list(choices)
+    while queue:
+        number = queue.pop()
+        if number not in done and any(done.issuperset(choice.needs) for choice in choices[number]):
+            done.add(number)
+            queue += users.get(number, [])
+    return done
+
+
+def _undominated(choices: Sequence[Choice]) -> tuple[Choice, ...]:
+    kept: list[Choice] = []
+    for choice in sorted(choices, key=lambda x: x.cost):  # stable: equal costs keep their order
+        if not any(set(k.needs) <= set(choice.needs) and (k.needs != choice.needs or choice.cost > SPARE * k.cost) for k in kept):
+            kept.append(choice)
+    return tuple(kept)
+
+
+def order(problem: Problem, chosen: Mapping[int, Choice]) -> Chosen | None:
+    """Return what the roots need of a choice, operands first; None where it is cyclic or incomplete."""
+    result: Chosen = {}
+    active: set[int] = set()
+    stack: list[tuple[int, bool]] = [(root, False) for root in reversed(problem.roots)]
+    while stack:
+        number, ready = stack.pop()
+        if ready:
+            active.discard(number)
+            result[number] = chosen[number]
+        elif number not in result:
+            if number in active or number not in chosen:
+                return None
+            active.add(number)
+            stack.append((number, True))
+            stack += [(need, False) for need in reversed(chosen[number].needs) if need not in result]
+    return result
+
+
+def total(chosen: Mapping[int, Choice]) -> float:
+    """Return the cost of a choice, every class once."""
+    return math.fsum(choice.cost for choice in chosen.values())
+
+
+def distinct(selections: Iterable[Chosen]) -> list[Chosen]:
+    """Return the selections without repetitions."""
+    seen: set[frozenset[tuple[int, int]]] = set()
+    result = []
+    for chosen in selections:
+        key = frozenset((number, id(choice)) for number, choice in chosen.items())
+        if key not in seen:
+            seen.add(key)
+            result.append(chosen)
+    return result

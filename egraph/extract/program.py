@@ -1,0 +1,115 @@
+"""Write a selection as a program: kernels in running order over the rebuilt graph."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+
+from egraph.errors import ExtractError
+from egraph.extract.schedule import schedule
+from egraph.ir import LEAVES, Candidate, ENode, FrozenEGraph, Graph, Kernel, Node, Program, Selection, make, rewrite, walk
+
+MOST_ORIGINS = 8
+"""Source nodes that a node made by a rule inherits from its users, at most."""
+
+
+def to_program(frozen: FrozenEGraph, selection: Selection, graph: Graph) -> Program:
+    """Return the program of a selection; nodes keep the names of the source nodes whose classes they compute."""
+    chosen = selection.chosen
+    running = [number for number in schedule(frozen, chosen) if number in chosen]
+    wanted = running_operands(frozen, chosen)
+    values = _constant_values(frozen, wanted)
+    values |= {number: _leaf(frozen, number) for number in wanted if number not in values and number not in chosen}
+    origins: dict[Node, dict[str, None]] = {}
+    kernels: list[Kernel] = []
+    for number in running:
+        candidate = chosen[number]
+        inputs = tuple(values[operand] for operand in candidate.operands)
+        built = rewrite((candidate.fragment,), lambda old, new, inputs=inputs: _instantiate(old, new, inputs))  # type: ignore[misc]
+        values[number] = built[candidate.fragment]
+        for inner, at in _classes_inside(frozen, number, candidate):
+            _note(origins, built[inner], _names(frozen, graph, at))
+        rules = tuple(sorted({node.rule for node in candidate.covered if node.rule}))
+        kernels.append(Kernel(candidate.fragment, inputs, values[number], candidate.implementation, rules, candidate.cost_us))
+    for number, node in values.items():
+        _note(origins, node, _names(frozen, graph, number))
+    outputs = tuple((name, values[root]) for (name, _), root in zip(graph.outputs, frozen.roots, strict=True))
+    _inherit(origins, outputs)
+    rebuilt = dataclasses.replace(graph, outputs=outputs, origins={node: tuple(names) for node, names in origins.items() if names})
+    return Program(rebuilt, tuple(kernels), selection.cost_us)
+
+
+def running_operands(frozen: FrozenEGraph, chosen: Mapping[int, Candidate]) -> tuple[int, ...]:
+    """Return every class that a kernel reads or a root is, in order of first use."""
+    return tuple(dict.fromkeys([operand for candidate in chosen.values() for operand in candidate.operands] + list(frozen.roots)))
+
+
+def _instantiate(old: Node, new: tuple[Node, ...], inputs: tuple[Node, ...]) -> Node:
+    return inputs[int(str(old.attribute("index")))] if old.op == "Placeholder" else make(old.op, new, old.attributes, old.type)
+
+
+def _leaf(frozen: FrozenEGraph, number: int) -> Node:
+    for node in frozen.classes[number]:
+        if node.op in LEAVES:
+            return make(node.op, (), node.attributes, frozen.types[number])
+    raise ExtractError(f"class {number} ({frozen.types[number]}) is needed but was not selected")
+
+
+def _constant_values(frozen: FrozenEGraph, wanted: Iterable[int]) -> dict[int, Node]:
+    """Return a term for each wanted constant class: the smallest, so that it is never cyclic."""
+    sizes: dict[int, int] = {}
+    best: dict[int, ENode] = {}
+    grown = True
+    while grown:
+        grown = False
+        for number in sorted(frozen.constants):
+            for node in frozen.classes[number]:
+                if all(child in sizes for child in node.children):
+                    size = 1 + sum(sizes[child] for child in node.children)
+                    if size < sizes.get(number, size + 1):
+                        sizes[number], best[number], grown = size, node, True
+    values: dict[int, Node] = {}
+    stack = [number for number in wanted if number in frozen.constants]
+    while stack:
+        number = stack[-1]
+        missing = [child for child in best[number].children if child not in values]
+        if missing:
+            stack += missing
+            continue
+        stack.pop()
+        node = best[number]
+        values[number] = make(node.op, (values[child] for child in node.children), node.attributes, frozen.types[number])
+    return values
+
+
+def _classes_inside(frozen: FrozenEGraph, number: int, candidate: Candidate) -> list[tuple[Node, int]]:
+    """Return the classes that the nodes inside a fragment compute, as far as its e-nodes show them."""
+    covered = set(candidate.covered)
+    found = [(candidate.fragment, number)]
+    for node, at in found:
+        twins = [e for e in frozen.classes[at] if e in covered and e.op == node.op and e.attributes == node.attributes]
+        if twins and len(twins[0].children) == len(node.inputs):
+            found += [pair for pair in zip(node.inputs, twins[0].children, strict=True) if pair[0].op not in LEAVES and pair not in found]
+    return found
+
+
+def _names(frozen: FrozenEGraph, graph: Graph, number: int) -> tuple[str, ...]:
+    source = frozen.source.get(number)
+    return graph.origins.get(source, ()) if source is not None else ()
+
+
+def _note(origins: dict[Node, dict[str, None]], node: Node, names: Iterable[str]) -> None:
+    origins.setdefault(node, {}).update(dict.fromkeys(names))
+
+
+def _inherit(origins: dict[Node, dict[str, None]], outputs: Iterable[tuple[str, Node]]) -> None:
+    """Name nodes that rules made after the source nodes that need them."""
+    for node in reversed(list(walk(node for _, node in outputs))):
+        for operand in node.inputs:
+            if operand.op not in LEAVES and len(origins.setdefault(operand, {})) < MOST_ORIGINS:
+                inherited = [] if _has_own(origins, operand) else list(origins.get(node, {}))
+                _note(origins, operand, inherited[: MOST_ORIGINS - len(origins[operand])])
+
+
+def _has_own(origins: Mapping[Node, Mapping[str, None]], node: Node) -> bool:
+    return bool(origins.get(node))

@@ -1,0 +1,78 @@
+"""The exact program: an integer program over choices, solved by CP-SAT within a deterministic budget."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import networkx
+from ortools.sat.python import cp_model
+
+from egraph.extract.problem import Choice, Chosen, Problem, order
+
+JITTER = 1e-3
+"""Relative noise on costs: ties make the solver's answer a matter of luck."""
+RESOLUTION = 1e7
+"""Units of the objective in the cost of the hint: integers with seven digits."""
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The best choice found, and whether nothing better exists."""
+
+    chosen: Chosen
+    optimal: bool
+
+
+def solve(problem: Problem, hint: Chosen, seconds: float, seed: int, different: Sequence[Mapping[int, Choice]] = ()) -> Solution | None:
+    """Return the cheapest choice that leaves out at least one of the choices of each program in ``different``."""
+    model = cp_model.CpModel()
+    generator = random.Random(seed)
+    scale = RESOLUTION / max(1e-9, sum(choice.cost for choice in hint.values()))
+    needed = {number: model.new_bool_var(f"c{number}") for number in problem.choices}
+    picks: dict[int, list[tuple[Choice, cp_model.IntVar]]] = {}
+    component = _components(problem)
+    sizes: dict[int, int] = {}
+    for number in component.values():
+        sizes[number] = sizes.get(number, 0) + 1
+    level = {n: model.new_int_var(0, sizes[component[n]] - 1, f"l{n}") for n in problem.choices if sizes[component[n]] > 1}
+    objective: list[cp_model.LinearExprT] = []
+    for number, offered in problem.choices.items():
+        picks[number] = [(choice, model.new_bool_var(f"x{number}_{i}")) for i, choice in enumerate(offered)]
+        model.add(sum(variable for _, variable in picks[number]) == needed[number])
+        for choice, variable in picks[number]:
+            for need in choice.needs:
+                model.add_implication(variable, needed[need])
+                if component[need] == component[number]:
+                    model.add(level[number] >= level[need] + 1).only_enforce_if(variable)
+            weight = round(choice.cost * scale * (1 + JITTER * generator.random()))
+            objective.append(max(weight, 1) * variable)  # at least 1: nothing is computed that is not needed
+            model.add_hint(variable, number in hint and hint[number] is choice)
+        model.add_hint(needed[number], number in hint)
+    for root in problem.roots:
+        model.add(needed[root] == 1)
+    for program in different:
+        same = [v for number, choice in program.items() for x, v in picks.get(number, []) if x is choice]
+        model.add_bool_or([variable.negated() for variable in same])
+    model.minimize(sum(objective))
+    solver = cp_model.CpSolver()
+    solver.parameters.random_seed = seed
+    solver.parameters.num_workers = 2
+    solver.parameters.interleave_search = True  # the same answer each time, whatever the machine's load
+    solver.parameters.max_deterministic_time = seconds
+    solver.parameters.max_time_in_seconds = 10 * seconds  # a safety net only
+    status = solver.solve(model)
+    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return None
+    picked = {n: choice for n, offered in picks.items() for choice, variable in offered if solver.boolean_value(variable)}
+    chosen = order(problem, picked)
+    return None if chosen is None else Solution(chosen, status == cp_model.OPTIMAL)
+
+
+def _components(problem: Problem) -> dict[int, int]:
+    """Number the strongly connected components: cycles can only close inside one."""
+    graph = networkx.DiGraph()
+    graph.add_nodes_from(problem.choices)
+    graph.add_edges_from((number, need) for number, offered in problem.choices.items() for choice in offered for need in choice.needs)
+    return {number: i for i, part in enumerate(networkx.strongly_connected_components(graph)) for number in part}
