@@ -83,7 +83,7 @@ def _output(writer: StepWriter, sequence: Order, placement: Placement, name: str
 
 
 def _kernel_counts(steps: Sequence[Step]) -> dict[str, int]:
-    kinds = [step.kind for step in steps]
+    kinds: list[str] = [step.kind for step in steps]
     names = {"library": "onednn", "eoperator": "tvm", "opaque": "onnxruntime", "copy": "copy"}
     return {shown: kinds.count(kind) for shown, kind in names.items()}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 from egraph.ir import Node
@@ -37,6 +38,14 @@ class Window:
     def repeats(self) -> bool:
         """Return whether some element is read more than once through a stride of zero."""
         return any(size > 1 and stride == 0 for size, stride in zip(self.shape, self.strides, strict=True))
+
+    @property
+    def is_nested(self) -> bool:
+        """Return whether every axis steps over the whole extent of the finer ones, as libraries ask of strides."""
+        axes = sorted((stride, size) for size, stride in zip(self.shape, self.strides, strict=True) if size > 1)
+        return all(fine > 0 for fine, _ in axes) and all(
+            coarse >= fine * size for (fine, size), (coarse, _) in pairwise(axes)
+        )
 
     def transpose(self, permutation: tuple[int, ...]) -> Window:
         return Window(self.offset, tuple(self.shape[p] for p in permutation), tuple(self.strides[p] for p in permutation))

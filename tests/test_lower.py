@@ -72,12 +72,13 @@ def freeze(graph: Graph) -> tuple[FrozenEGraph, dict[int, Node]]:
 
 
 def choose(graph: Graph, prefer: str) -> Program:
-    """Cover the graph top-down with the candidate that holds the most operators, of the preferred implementation first."""
+    """Cover the graph top-down, views first, then the preferred implementation's largest candidate, then the smallest."""
     frozen, nodes = freeze(graph)
     laid = candidates(frozen, "cpu")
 
     def rank(one: Candidate) -> tuple[bool, bool, int]:
-        return one.implementation != "view", not one.implementation.startswith(prefer), -len(one.covered)
+        preferred = one.implementation.startswith(prefer)
+        return one.implementation != "view", not preferred, -len(one.covered) if preferred else len(one.covered)
 
     kernels: dict[int, Kernel] = {}
 

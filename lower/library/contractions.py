@@ -37,6 +37,11 @@ def split_pads(pads: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]
     return tuple(pads[:half]), tuple(pads[half:])
 
 
+def dilations(steps: tuple[int, ...], taps: tuple[int, ...]) -> list[int]:
+    """Return the steps between taps, 1 where there is only one tap and the library asks nevertheless."""
+    return [step if count > 1 else 1 for step, count in zip(steps, taps, strict=True)]
+
+
 def _with_window(argument: Argument, window: Window) -> Argument:
     return Argument(argument.role, argument.operand, window, argument.packed)
 
@@ -56,7 +61,8 @@ def convolution(node: Node, base: Base) -> tuple[Anchor, ...] | Reason:
             return grouped
         kernel = grouped
     before, after = split_pads(a["pads"])
-    parameters = {"strides": list(a["strides"]), "dilations": list(a["dilations"]), "pads_before": list(before), "pads_after": list(after)}
+    steps = dilations(a["dilations"], node.inputs[1].type.sizes[2:])
+    parameters = {"strides": list(a["strides"]), "dilations": steps, "pads_before": list(before), "pads_after": list(after)}
     arguments = (_with_window(source[0], arrange(source[0].window)), _with_window(weights[0], kernel))
     unpacked = Argument("src", arguments[0].operand, arguments[0].window)
     return (Anchor("convolution", parameters, (unpacked, arguments[1]), arrange, 1, FUSES),)
@@ -84,7 +90,8 @@ def transposed_convolution(node: Node, base: Base) -> tuple[Anchor, ...] | Reaso
     trimmed = [pad - extra for pad, extra in zip(after, a["output_padding"], strict=True)]
     if min(trimmed) < 0:
         return f"output_padding {a['output_padding']} is larger than the end padding {after}"
-    parameters = {"strides": list(a["strides"]), "dilations": list(a["dilations"]), "pads_before": list(before), "pads_after": trimmed}
+    steps = dilations(a["dilations"], node.inputs[1].type.sizes[2:])
+    parameters = {"strides": list(a["strides"]), "dilations": steps, "pads_before": list(before), "pads_after": trimmed}
     arguments = (
         Argument("src", source[0].operand, arrange(source[0].window)),
         Argument("weights", weights[0].operand, kernel, packed=weights[0].packed),

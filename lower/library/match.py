@@ -97,12 +97,16 @@ def _complete(anchor: Anchor, found: Spine) -> LibraryCall | Reason:
         if isinstance(window, str):
             return window
         window = window.unbroadcast()
+        if operation.kind == "prelu" and sum(size > 1 for size in window.shape) > 1:
+            return "the slopes of a PRelu post-operation vary along more than one axis"
         assert operation.operand is not None
         if position == 0 and operation.algorithm == "add" and _is_bias(window, destination, anchor):
             arguments.append(Argument("bias", operation.operand, _bias_window(window, anchor)))
             continue
         post_operations.append({"kind": "binary", "algorithm": operation.algorithm, "argument": len(arguments)})
         arguments.append(Argument("", operation.operand, window))
+    if not all(window.is_nested for window in (destination, *(argument.window for argument in arguments))):
+        return "the strides of a window overlap, which the library's descriptors do not allow"
     return LibraryCall(anchor.primitive, anchor.parameters, tuple(arguments), destination, tuple(post_operations))
 
 

@@ -7,10 +7,11 @@ from typing import Any
 
 from egraph.ir import Node
 from lower.library.call import Anchor, Argument, Base
-from lower.library.contractions import channels_first, operand, split_pads
+from lower.library.contractions import channels_first, dilations, operand, split_pads
 from lower.views import Reason, Window
 
-FUSES = frozenset({"eltwise", "binary"})
+FUSES = frozenset({"eltwise"})
+"""Not binary: pooling of channels-first data reads the second operand from the wrong place (oneDNN 3.2)."""
 ALGORITHMS = {"ReduceSum": "sum", "ReduceMean": "mean", "ReduceMax": "max", "ReduceMin": "min"}
 
 
@@ -29,8 +30,8 @@ def pooling(node: Node, base: Base) -> tuple[Anchor, ...] | Reason:
         if any(d != 1 for d in a["dilations"]) and not a["count_include_pad"] and any(a["pads"]):
             return "a dilated mean that leaves out the padding"
     parameters = {
-        "algorithm": algorithm, "kernel": list(a["kernel_shape"]), "strides": list(a["strides"]), "dilations": list(a["dilations"]),
-        "pads_before": list(before), "pads_after": list(after),
+        "algorithm": algorithm, "kernel": list(a["kernel_shape"]), "strides": list(a["strides"]),
+        "dilations": dilations(a["dilations"], a["kernel_shape"]), "pads_before": list(before), "pads_after": list(after),
     }  # fmt: skip
     arrange = channels_first(a["layout"], node.type.rank)
     return (Anchor("pooling", parameters, (_plain(source[0], arrange(source[0].window)),), arrange, None, FUSES),)
@@ -121,7 +122,13 @@ def local_response(node: Node, base: Base) -> tuple[Anchor, ...] | Reason:
         return "the library's window is symmetric, so its size must be odd"
     arrange = channels_first("NCHW" if axis == 1 else "NHWC", rank)
     parameters = {"size": a["size"], "alpha": float(a["alpha"]), "beta": float(a["beta"]), "k": float(a["bias"])}
-    return (Anchor("lrn", parameters, (_plain(source[0], arrange(source[0].window)),), arrange),)
+    window = arrange(source[0].window)
+
+    def in_the_same_layout(result: Window) -> Window | Reason:
+        arranged = arrange(result)
+        return arranged if arranged.strides == window.strides else "the library keeps the layout of the data"
+
+    return (Anchor("lrn", parameters, (_plain(source[0], window),), in_the_same_layout),)
 
 
 def resampling(node: Node, base: Base) -> tuple[Anchor, ...] | Reason:
