@@ -255,7 +255,7 @@ def _sides(result: object) -> tuple[Tensor, Tensor]:
     if isinstance(result, Equation):
         return result.left, result.right
     if inspect.isgenerator(result):
-        sides = list(result)
+        sides: list[Tensor] = list(result)
         if len(sides) == 2:
             return sides[0], sides[1]
     raise RuleError("a rule must return an Equation, or yield its left and then its right side")
@@ -347,7 +347,7 @@ class MergeRule:
 
 
 def _sides_left(result: object) -> Tensor:
-    return result.left if isinstance(result, Equation) else next(result)  # type: ignore[call-overload, no-any-return]
+    return result.left if isinstance(result, Equation) else next(result)  # type: ignore[call-overload]
 
 
 def merge_rule(

@@ -226,7 +226,7 @@ def _reduction(op: str) -> Callable[[Shape | None, Known, Values | None, Random]
         else:
             allowed = [i for i in range(rank) if operand is not None or base[i] == 1]
             spatial = tuple(range(2, rank))
-            if random.random() < 0.35 and spatial and all(i in allowed for i in spatial):
+            if random.random() < 0.55 and spatial and all(i in allowed for i in spatial):
                 axes = spatial
             else:
                 axes = tuple(sorted(random.sample(allowed, random.choice((1, 1, len(allowed)))))) if allowed else ()

@@ -18,8 +18,12 @@ from verify.shapes import Shape, narrower, size
 
 ELEMENTS = 3000
 """Largest operand or result that is drawn: counterexamples should be small, and tests fast."""
-_DEMANDING = {"Conv": 4, "ConvTranspose": 4, "MaxPool": 4, "AveragePool": 4, "InstanceNormalization": 3, "MatMul": 2, "LayerNormalization": 2,
-              "Softmax": 2, "LogSoftmax": 2, "Concat": 1, "Slice": 1, "Pad": 1, "Transpose": 1, "Reshape": 1}
+_DEMANDING = {
+    **dict.fromkeys(("Conv", "ConvTranspose", "MaxPool", "AveragePool"), 4), "InstanceNormalization": 3,
+    **dict.fromkeys(("MatMul", "LayerNormalization", "Softmax", "LogSoftmax"), 2),
+    **dict.fromkeys(("Concat", "Slice", "Pad", "Transpose", "Reshape", "ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin"), 1),
+}
+"""How much an operator asks of its operands: the most demanding one of a pattern is drawn first."""
 
 
 class Refused(Exception):

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from egraph.errors import RuleError
 from egraph.rule import MergeRule, Rule
 from egraph.rules import activations, conv, elementwise, layout, matmul, merges, movement, normalization, pooling, transposes
 
-RULES: tuple[Rule | MergeRule, ...] = (
-    *elementwise.RULES, *activations.RULES, *matmul.RULES, *conv.RULES, *pooling.RULES, *normalization.RULES,
-    *transposes.RULES, *movement.RULES, *layout.RULES, *merges.RULES,
-)
-"""Every rule that ships; names are unique (a test checks)."""
+FAMILIES: Mapping[str, tuple[Rule | MergeRule, ...]] = MappingProxyType({
+    "elementwise": elementwise.RULES,
+    "activations": activations.RULES,
+    "matmul": matmul.RULES,
+    "conv": conv.RULES,
+    "pooling": pooling.RULES,
+    "normalization": normalization.RULES,
+    "transposes": transposes.RULES,
+    "movement": movement.RULES,
+    "layout": layout.RULES,
+    "merges": merges.RULES,
+})
+"""The rules of each family module."""
+
+RULES: tuple[Rule | MergeRule, ...] = tuple(each for family in FAMILIES.values() for each in family)
+"""Every rule that ships; names are unique."""
 
 
 def rule_named(name: str) -> Rule | MergeRule:
@@ -20,6 +33,6 @@ def rule_named(name: str) -> Rule | MergeRule:
     for candidate in RULES:
         if candidate.name == name:
             return candidate
-    close = difflib.get_close_matches(name, [r.name for r in RULES], n=3)
+    close = difflib.get_close_matches(name, [each.name for each in RULES], n=3)
     fix = f"did you mean {' or '.join(close)}?" if close else "`--list-rules` prints all names"
     raise RuleError(f"there is no rule named {name!r}", where="the rule names given", fix=fix)

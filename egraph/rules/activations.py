@@ -6,8 +6,25 @@ import math
 
 from egraph.rule import Attributes, Equation, Rule, Steps, Tensor, Weight, require, require_attribute, require_number, rule
 from egraph.rule_operators import (
-    absolute, clip, erf, exp, gelu, hard_sigmoid, hard_swish, leaky_relu, log, maximum, mish, power, prelu, reciprocal, relu, sigmoid,
-    softplus, softsign, tanh,
+    absolute,
+    clip,
+    erf,
+    exp,
+    gelu,
+    hard_sigmoid,
+    hard_swish,
+    leaky_relu,
+    log,
+    maximum,
+    mish,
+    power,
+    prelu,
+    reciprocal,
+    relu,
+    sigmoid,
+    softplus,
+    softsign,
+    tanh,
 )
 from egraph.rules.family import named
 
@@ -63,7 +80,8 @@ def _hard_swish(order: int) -> Rule:
         require_attribute(a, "beta", 0.5)
         yield hard_swish(x)
 
-    return named(law, _name("hard_swish_from_hard_sigmoid", order), "x * hard_sigmoid(x, 1/6, 1/2) = hard_swish(x)", rounding="reassociates")
+    equation = "x * hard_sigmoid(x, 1/6, 1/2) = hard_swish(x)"
+    return named(law, _name("hard_swish_from_hard_sigmoid", order), equation, rounding="reassociates")
 
 
 def _hard_swish_divided(order: int) -> Rule:

@@ -315,7 +315,7 @@ RULES: tuple[Rule, ...] = (
     scale_into_conv, scale_into_conv_transpose, input_scale_into_conv, input_scale_into_conv_transpose, input_bias_through_conv,
     pointwise_conv_then_conv, conv_then_pointwise_conv, add_convs_of_one_input, add_convs_of_one_weight, add_convs, conv_of_concat,
     *(of_arity(concat_of_convs_of_one_input, n, f"concat(conv(x, w_i)) = conv(x, concat(w_i)),  i to {n}") for n in (2, 3, 4)),
-    *(of_arity(concat_of_convs_of_one_weight, n, f"concat(conv(x_i, w)) = conv(concat(x_i), w),  along the batch, i to {n}") for n in (2, 3)),
+    *(of_arity(concat_of_convs_of_one_weight, n, f"concat(conv(x_i, w)) = conv(concat(x_i), w),  batch, i to {n}") for n in (2, 3)),
     *(of_arity(concat_of_convs, n, f"concat(conv(x_i, w_i)) = conv(concat(x_i), concat(w_i), {n} g groups)") for n in (2, 3, 4)),
     channels_of_conv, pad_into_conv, strided_pointwise_conv, pointwise_conv_is_matmul, pointwise_conv_channels_last_is_matmul,
     conv_of_whole_input_is_matmul, depthwise_pointwise_conv_is_scale, conv_transpose_is_conv, halve_groups,

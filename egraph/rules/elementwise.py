@@ -67,7 +67,7 @@ def divide_by_constant(x: Tensor, c: Weight) -> Equation:
     return x / c == x * reciprocal(c)
 
 
-@rule
+@rule(rounding="reassociates")
 def multiply_by_reciprocal(x: Tensor, y: Tensor) -> Equation:
     """x * (1 / y) = x / y"""
     return x * reciprocal(y) == x / y
@@ -108,7 +108,8 @@ def add_negated(x: Tensor, y: Tensor) -> Equation:
 @rule
 def negate_twice(x: Tensor) -> Equation:
     """-(-x) = x"""
-    return -(-x) == x
+    negated = -x
+    return -negated == x
 
 
 @rule
@@ -188,7 +189,7 @@ def prelu_of_one_slope(x: Tensor, c: Weight) -> Steps:
     yield leaky_relu(x, alpha=c.number or 0.0)
 
 
-@rule
+@rule(rounding="reassociates")
 def square(x: Tensor, two: Weight) -> Steps:
     """x ** 2 = x * x"""
     yield power(x, two)
@@ -204,7 +205,7 @@ def cube(x: Tensor, three: Weight) -> Steps:
     yield (x * x) * x
 
 
-@rule
+@rule(rounding="reassociates")
 def power_of_one_half(x: Tensor, half: Weight) -> Steps:
     """x ** 0.5 = sqrt(x)"""
     yield power(x, half)

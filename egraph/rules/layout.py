@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from egraph.rule import Attributes, Rule, Steps, Tensor, Weight, require
+from egraph.rule import Attributes, Rule, Steps, Tensor, Weight, operation, require
 from egraph.rule_operators import transpose
-from egraph.rule import operation
 from egraph.rules.family import named, snake
 
 # One direction is enough: every operator gets its channels-last twin, and transposes move and cancel by the movement rules.

@@ -84,7 +84,7 @@ def _reshape_through_binary(op: str) -> tuple[Rule, ...]:
 
 
 def _is_whole(a: Attributes, shape: tuple[int, ...]) -> bool:
-    return all(start == 0 and (step == 1 and end == size or size == 1)
+    return all(start == 0 and ((step == 1 and end == size) or size == 1)
                for start, end, step, size in zip(a.starts, a.ends, a.steps, shape, strict=True))
 
 
@@ -223,7 +223,8 @@ def pad_twice(x: Tensor, p: Attributes, q: Attributes) -> Steps:
     """pad(pad(x, p), q) = pad(x, p + q),  with one value"""
     yield pad(pad(x, p), q)
     require(p.mode == q.mode == "constant" and p.value == q.value, "both must pad with the same constant")
-    yield pad(x, p.but(before=tuple(map(sum, zip(p.before, q.before, strict=True))), after=tuple(map(sum, zip(p.after, q.after, strict=True)))))
+    before, after = (tuple(a + b for a, b in zip(one, two, strict=True)) for one, two in ((p.before, q.before), (p.after, q.after)))
+    yield pad(x, p.but(before=before, after=after))
 
 
 @rule
@@ -302,7 +303,8 @@ RULES: tuple[Rule, ...] = (
     *(_flatten_concat(position, outer, inner) for outer in (2, 3) for inner in (2, 3) for position in range(outer)),
     concat_of_one, pad_nothing, pad_twice, slice_of_pad, expand_nothing, expand_twice,
     *(_expand_out_of_unary(op) for op in UNARY),
-    *(_reduce_twice(op, "exact") for op in ("ReduceMax", "ReduceMin")), *(_reduce_twice(op, "reassociates") for op in ("ReduceSum", "ReduceMean")),
+    *(_reduce_twice(op, "exact") for op in ("ReduceMax", "ReduceMin")),
+    *(_reduce_twice(op, "reassociates") for op in ("ReduceSum", "ReduceMean")),
     *(_reduce_one(op) for op in ("ReduceMax", "ReduceMin", "ReduceSum", "ReduceMean")),
     *(_reduce_scaled(op) for op in ("ReduceSum", "ReduceMean")),
 )

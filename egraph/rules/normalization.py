@@ -6,7 +6,18 @@ import math
 
 from egraph.rule import Attributes, Equation, Rule, Steps, Tensor, Weight, require, require_number, rule
 from egraph.rule_operators import (
-    exp, instance_normalization, layer_normalization, log, log_softmax, power, reciprocal, reduce_max, reduce_mean, reduce_sum, softmax, sqrt,
+    exp,
+    instance_normalization,
+    layer_normalization,
+    log,
+    log_softmax,
+    power,
+    reciprocal,
+    reduce_max,
+    reduce_mean,
+    reduce_sum,
+    softmax,
+    sqrt,
 )
 from egraph.rules.axes import padded_shape
 
@@ -68,8 +79,8 @@ def instance_normalization_from_square(x: Tensor, epsilon: Weight, s: Weight, b:
     yield _deviation(x, a) / sqrt(_variance(x, a, None) + epsilon) * s + b
     require(epsilon.number is not None and epsilon.number > 0, "epsilon must be one known positive number")
     require(x.rank >= 3 and a.axes == tuple(range(2, x.rank)), "all spatial axes must be normalised")
-    for c in (s, b):
-        require(c.rank <= x.rank and padded_shape(c.shape, x.rank) == (1, x.shape[1], *(1,) * (x.rank - 2)), "one number a channel is needed")
+    one_a_channel = (1, x.shape[1], *(1,) * (x.rank - 2))
+    require(all(c.rank <= x.rank and padded_shape(c.shape, x.rank) == one_a_channel for c in (s, b)), "one number a channel is needed")
     channels = x.shape[1]
     yield instance_normalization(x, s.reshape(channels), b.reshape(channels), epsilon=epsilon.number)
 

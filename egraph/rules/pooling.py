@@ -69,9 +69,11 @@ def pad_into_average_pool(x: Tensor, p: Attributes, a: Attributes) -> Steps:
     yield average_pool(x, a.but(pads=tuple(old + new for old, new in zip(a.pads, extra, strict=True)), count_include_pad=1))
 
 
-@rule
+@rule(rounding="assumes finite")
 def pad_into_max_pool(x: Tensor, p: Attributes, a: Attributes) -> Steps:
-    """max_pool(pad(x)) = max_pool(x) with more padding,  padded with the lowest number"""
+    """max_pool(pad(x)) = max_pool(x) with more padding,  padded with the lowest number
+
+    Infinite elements would lose against the lowest finite number."""
     yield max_pool(pad(x, p), a)
     extra = _spatial_zeros(p, spatial_axes(a, x.rank), x.rank)
     require(p.value <= -3.4e38, "the padding must never win")

@@ -5,7 +5,6 @@ Elementwise operators let them through both ways, so that a transpose meets its 
 
 from __future__ import annotations
 
-
 from egraph.rule import Attributes, Equation, Rule, Steps, Tensor, Weight, operation, require, rule
 from egraph.rule_operators import binary, concat, expand, layer_normalization, pad, reshape, slice_, transpose, unary
 from egraph.rules.axes import blocks, with_rank

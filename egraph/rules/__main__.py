@@ -1,0 +1,37 @@
+"""Print the table of rules: ``python -m egraph.rules > docs/rules.md``."""
+
+from __future__ import annotations
+
+import sys
+
+from egraph.rule import MergeRule, Rule
+from egraph.rules import FAMILIES
+
+HEAD = """# Rules
+
+Every rule of the e-graph, by family. Made by `python -m egraph.rules > docs/rules.md`; a test holds it up to date.
+
+*Rounding*: `exact` rules give the same bits on any data; `reassociates` rules are equal over the reals and may round differently;
+`assumes finite` rules may differ where a number overflows, is infinite or no number.
+*Verdict*: `tested only` rules passed an exact random test (F_p where they are rational, float64 always) on random shapes.
+"""
+
+
+def table(rules: tuple[Rule | MergeRule, ...]) -> str:
+    """Return a Markdown table of rules."""
+    lines = ["| name | equation | rounding | verdict |", "|---|---|---|---|"]
+    for each in rules:
+        equation = each.text.splitlines()[0].replace("|", "\\|")
+        lines.append(f"| `{each.name}` | {equation} | {each.rounding} | {each.verdict} |")
+    return "\n".join(lines)
+
+
+def document() -> str:
+    """Return docs/rules.md."""
+    count = sum(len(rules) for rules in FAMILIES.values())
+    sections = [f"## {family} ({len(rules)})\n\n{table(rules)}\n" for family, rules in FAMILIES.items()]
+    return "\n".join([HEAD, f"{count} rules.\n", *sections])
+
+
+if __name__ == "__main__":
+    sys.stdout.write(document())
