@@ -53,8 +53,9 @@ class CostModel:
             self._records[key] = self.database.get(self.device, *key)
         return self._records[key]
 
-    def is_measured(self, candidate: Candidate) -> bool:
-        return candidate.implementation in FREE or self.record(candidate) is not None
+    def is_settled(self, candidate: Candidate) -> bool:
+        """Return whether measuring would tell nothing new: it is measured, free, or cannot be run alone."""
+        return candidate.implementation in FREE or not is_measurable(candidate.fragment) or self.record(candidate) is not None
 
     def cost_us(self, candidate: Candidate) -> float:
         """Return the measured median, a prohibitive cost for what failed or hung, else the estimate."""
@@ -83,10 +84,10 @@ def jobs(model: CostModel, candidates: Mapping[int, tuple[Candidate, ...]]) -> l
     """
     wanted: dict[KernelKey, tuple[float, Candidate]] = {}
     for options in candidates.values():
-        measured = [model.cost_us(one) for one in options if one.implementation not in FREE and model.is_measured(one)]
+        measured = [model.cost_us(one) for one in options if model.record(one) is not None]
         best = min(measured, default=float("inf"))
         for one in options:
-            if model.is_measured(one) or not is_library(one):
+            if model.is_settled(one) or not is_library(one):
                 continue
             estimate = model.estimate_us(one)
             if estimate <= HOPELESS_RATIO * best:
@@ -100,9 +101,14 @@ def is_library(candidate: Candidate) -> bool:
     return candidate.implementation.startswith("onednn")
 
 
+def is_measurable(fragment: Node) -> bool:
+    """Return whether a kernel can be run alone: opaque nodes and unknown sizes cost the same in every program."""
+    return fragment.op != "Opaque" and all(node.type.is_static for node in walk((fragment,)))
+
+
 def unmeasured(model: CostModel, chosen: Iterable[Candidate]) -> list[Candidate]:
     """List the distinct chosen candidates that have no measurement yet, the most expensive estimates first."""
-    found = {model.key(one): one for one in chosen if not model.is_measured(one)}
+    found = {model.key(one): one for one in chosen if not model.is_settled(one)}
     return [one for _, one in sorted(found.items(), key=lambda item: (-model.estimate_us(item[1]), item[0]))]
 
 

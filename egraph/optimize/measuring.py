@@ -52,7 +52,7 @@ class Measurer:
         for candidate in candidates:
             if time_left() <= 0:
                 break
-            if not model.is_measured(candidate):
+            if not model.is_settled(candidate):
                 self.measure(candidate.fragment, candidate.implementation, model.key(candidate)[0])
                 tell(f"{self.measured} kernels measured")
 

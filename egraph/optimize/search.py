@@ -81,7 +81,8 @@ def search(
         progress.update(f"iteration {len(iterations)}, {iteration.e_nodes} e-nodes, {iteration.e_classes} e-classes")
 
     saturation = saturate(graph, rules, limits, show)
-    progress.update(f"{len(iterations)} iterations, {iterations[-1].e_nodes if iterations else 0} e-nodes, stopped: {saturation.stop_reason}")
+    e_nodes = iterations[-1].e_nodes if iterations else 0
+    progress.update(f"{len(iterations)} iterations, {e_nodes} e-nodes, stopped: {saturation.stop_reason}")
     laid = lay_candidates(saturation.frozen, "cpu")
 
     def time_left() -> float:
@@ -136,7 +137,8 @@ class Chooser:
         for _ in range(ROUNDS):
             selections = self.choose(count)
             wanted = unmeasured(self.model, (one for s in selections for one in s.chosen.values() if one.implementation not in FREE))
-            self.progress.update(f"best cost {selections[0].cost_us:.0f} us, {len(wanted)} of its kernels to measure, {measurer.measured} measured")
+            best_us = selections[0].cost_us
+            self.progress.update(f"best cost {best_us:.0f} us, {len(wanted)} of its kernels to measure, {measurer.measured} measured")
             if not wanted or time_left() <= 0:
                 return
             measurer.measure_all(self.model, wanted, time_left, self.progress.update)

@@ -1,0 +1,58 @@
+"""Run one optimisation from the command line: progress on standard error, the result on standard output."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from egraph.optimize.options import Options
+from egraph.optimize.outcome import Outcome
+from egraph.optimize.pipeline import optimize
+from egraph.optimize.progress import Progress
+
+
+def run(options: Options) -> int:
+    """Optimise and print; return the exit code."""
+    progress = Progress(options.verbosity, options.budget_seconds)
+    try:
+        outcome = optimize(options, progress)
+    finally:
+        progress.close()
+    if options.json:
+        print(json.dumps(outcome.to_json()))
+    else:
+        print_table(outcome)
+    return 0
+
+
+def print_table(outcome: Outcome) -> None:
+    """Print latencies, operators before and after, and the rules used."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 120, highlight=False)
+    latency = Table(title=f"{outcome.model} on {outcome.threads} threads", title_justify="left")
+    latency.add_column("program")
+    latency.add_column("latency", justify="right")
+    latency.add_column("against it", justify="right")
+    optimized = outcome.latency_us["optimized"]
+    for name, told in (("onnxruntime", "onnxruntime, all optimisations"), ("unoptimized", "one kernel a node"), ("optimized", "optimised")):
+        time_us = outcome.latency_us[name]
+        latency.add_row(told, f"{time_us / 1e3:.3f} ms", f"{time_us / optimized:.2f}x")
+    console.print(latency)
+    before, after = len(outcome.before), len(outcome.kernels)
+    if outcome.status == "unchanged":
+        console.print("Nothing measured faster than onnxruntime on the original model: the artefact runs the model unchanged.")
+    else:
+        counts = ", ".join(f"{count} {kind}" for kind, count in outcome.kernel_counts.items() if count)
+        console.print(f"kernels: {before} before, {after} after ({counts}); largest relative error {outcome.max_rel_err:.2g}")
+    if outcome.rules:
+        rules = Table(title="rules used", title_justify="left")
+        for column in ("rule", "kernels", "verdict", "equation"):
+            rules.add_column(column, overflow="fold")
+        for rule in outcome.rules:
+            rules.add_row(rule.name, str(rule.uses), rule.verdict, rule.equation)
+        console.print(rules)
+    for file in outcome.files:
+        console.print(f"wrote {file}", soft_wrap=True)
+    console.print(f"{outcome.seconds_total:.1f} s in all")

@@ -1,0 +1,50 @@
+"""The model as it was given: its identity, its files, and the artefact that runs it unchanged."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from pathlib import Path
+
+import onnx
+
+from egraph.errors import ModelError
+
+
+def digest(model: Path) -> str:
+    """Return a hash of the model file, and of the sizes of what it keeps outside."""
+    with model.open("rb") as file:
+        content = hashlib.file_digest(file, "sha256")
+    for name in external_files(model):
+        content.update(f"{name}:{(model.parent / name).stat().st_size}".encode())
+    return content.hexdigest()[:32]
+
+
+def external_files(model: Path) -> tuple[str, ...]:
+    """Return the names, relative to the model, of the files that hold its large tensors."""
+    proto = onnx.load_model(str(model), load_external_data=False)
+    tensors = [tensor for graph in _graphs(proto.graph) for tensor in _tensors(graph)]
+    places = {entry.value for tensor in tensors for entry in tensor.external_data if entry.key == "location"}
+    for name in places:
+        if not (model.parent / name).resolve().is_relative_to(model.parent.resolve()):
+            raise ModelError(f"the model keeps data outside its folder: {name}", where=str(model), fix="save the data beside the model")
+    return tuple(sorted(places))
+
+
+def _graphs(graph: onnx.GraphProto) -> list[onnx.GraphProto]:
+    inner = [a for node in graph.node for a in node.attribute]
+    return [graph, *(g for a in inner for sub in ([a.g] if a.HasField("g") else list(a.graphs)) for g in _graphs(sub))]
+
+
+def _tensors(graph: onnx.GraphProto) -> list[onnx.TensorProto]:
+    inner = [a for node in graph.node for a in node.attribute]
+    return [*graph.initializer, *(a.t for a in inner if a.HasField("t")), *(t for a in inner for t in a.tensors)]
+
+
+def copy_model(model: Path, target: Path) -> None:
+    """Copy a model, with its outside data beside the copy under the same names."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(model, target)
+    for name in external_files(model):
+        (target.parent / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(model.parent / name, target.parent / name)

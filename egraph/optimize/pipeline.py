@@ -1,0 +1,255 @@
+"""The main job, stage by stage: read, search, time the finalists, check what was saved, publish."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from egraph import __version__, exporter, importer
+from egraph.check import CheckResult, check, find_feeds, open_onnxruntime
+from egraph.cost import CostModel
+from egraph.errors import EinsatError, ModelError
+from egraph.finalists import Contender, Race, race
+from egraph.ir import Graph, Program
+from egraph.optimize import original
+from egraph.optimize.artefact import finish_artefact
+from egraph.optimize.choice import choose_rules
+from egraph.optimize.kernel_rows import kernel_rows
+from egraph.optimize.measuring import Measurer, calibrate
+from egraph.optimize.options import Options
+from egraph.optimize.outcome import Finalist, Growth, Outcome, RuleUse
+from egraph.optimize.output import destination, publish, staging, write_beside
+from egraph.optimize.progress import Progress
+from egraph.optimize.search import Search, plain_program, program_digest, search
+from egraph.rule import MergeRule, Rule
+from lower.compile import CompileOptions, compile_model, compile_program
+from runtime import Session
+from runtime.artefact import Artefact
+from runtime.feeds import FeedSpec
+from runtime.measure import Worker
+from runtime.profile import Database, device_key
+from runtime.profile.device import library_version
+
+ORIGINAL, PLAIN = "onnxruntime", "unoptimized"
+RACE_SHARE = 0.25
+"""Part of the budget for timing whole programs (at least until every contender has run a few times)."""
+LIBRARIES = ("egglog", "onnx", "onnxruntime", "onednn-cpu-gomp", "apache-tvm", "ortools", "numpy")
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A program in a folder, ready to be timed."""
+
+    contender: Contender
+    program: Program
+    folder: Path
+
+
+def optimize(options: Options, progress: Progress) -> Outcome:
+    """Optimise a model and write the results; raises EinsatError, and then nothing is written."""
+    rules = choose_rules(options.rule_files, options.skip_rules, allow=options.allow, unsafe=options.unsafe_rules)
+    place = destination(options.model, options.output)
+    progress.stage("read the model")
+    imported = importer.load(options.model, shapes=options.shapes)
+    for text in (*imported.notes, *imported.hints):
+        progress.note(text)
+    reference = open_onnxruntime(options.model, options.threads)
+    feeds = find_feeds(reference, imported.graph, options.seed)
+    database = Database.open(options.database, read_only=options.frozen, warn=lambda text: progress.note(f"warning: {text}"))
+    try:
+        with staging(place) as stage, Worker() as worker:
+            work = stage / "work"
+            work.mkdir()
+            results = stage / "results"
+            results.mkdir()
+            run = Run(options, progress, imported.graph, feeds, database, worker, work)
+            outcome = run.outcome(rules, results, place.model.name, place.artefact.name, reference, imported.notes + imported.hints)
+            progress.stage("write")
+            for path in results.glob("*.partial"):
+                shutil.rmtree(path)
+            files = [str(path) for path in publish(results, place)]
+            if options.report is not None:
+                write_beside(options.report, (place.artefact / "report.html").read_text(encoding="utf-8"))
+                files.append(str(options.report))
+            return replace(outcome, files=tuple(files), seconds_total=progress.spent_seconds)
+    finally:
+        database.close()
+
+
+@dataclass
+class Run:
+    """One run's surroundings, shared by its stages."""
+
+    options: Options
+    progress: Progress
+    graph: Graph
+    feeds: tuple[FeedSpec, ...]
+    database: Database
+    worker: Worker
+    work: Path
+
+    def compile(self, program: Program, folder: Path) -> object:
+        def export_graph(graph: Graph) -> bytes:
+            model: bytes = exporter.export(graph).SerializeToString(deterministic=True)
+            return model
+
+        return compile_program(program, folder, CompileOptions(threads=self.options.threads, export_graph=export_graph))
+
+    def outcome(
+        self,
+        rules: Sequence[Rule | MergeRule],
+        results: Path,
+        model_name: str,
+        artefact_name: str,
+        reference: Any,
+        notes: tuple[str, ...],
+    ) -> Outcome:
+        options, progress = self.options, self.progress
+        device = device_key(options.threads)
+        measurer = Measurer(self.database, device, options.threads, self.compile, self.worker, options.seed)
+        progress.stage("calibrate")
+        model = CostModel(self.database, device, calibrate(self.database, device, None if options.frozen else measurer.measure))
+        plain = plain_program(self.graph, model, seed=options.seed)
+        found = search(
+            self.graph, rules, model, None if options.frozen else measurer, progress,
+            finalists=options.finalists, max_nodes=options.max_nodes, seed=options.seed,
+        )  # fmt: skip
+        self.worker.close()
+        progress.stage("time the finalists")
+        compiled, failed = self._compile_all(plain, found.programs)
+        first = Contender(ORIGINAL, original.digest(options.model), "onnxruntime", str(options.model))
+        raced = race(
+            [first, *(c.contender for c in compiled)], self.feeds, threads=options.threads, seed=options.seed, database=self.database, device=device,
+            frozen=options.frozen, seconds=max(2.0, min(RACE_SHARE * options.budget_seconds, progress.left_seconds)),
+        )  # fmt: skip
+        best = self._fastest(compiled, raced)
+        artefact = results / artefact_name
+        model_file = results / model_name
+        if best is None:
+            original.copy_model(options.model, model_file)
+            compile_model(self.graph, options.model.read_bytes(), artefact)
+            for name in original.external_files(options.model):
+                (artefact / "opaque" / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(options.model.parent / name, artefact / "opaque" / name)
+        else:
+            shutil.copytree(best.folder, artefact)
+            exporter.save(best.program, model_file, rules={k.output: k.rules for k in best.program.kernels if k.rules})
+        progress.stage("check the saved files")
+        checked = self._check(model_file, artefact, reference)
+        progress.update(f"largest relative error {checked.max_rel_err:.2g} on {checked.inputs} random inputs")
+        arena_bytes = Artefact.open(artefact).plan.arena_bytes
+        outcome = self._describe(found, model, plain, compiled, failed, raced, best, checked, rules, notes, arena_bytes)
+        finish_artefact(artefact, outcome, best.program if best else None)
+        return outcome
+
+    def _compile_all(self, plain: Program, programs: Sequence[Program]) -> tuple[list[Compiled], list[Finalist]]:
+        compiled: list[Compiled] = []
+        failed: list[Finalist] = []
+        for name, program in [(PLAIN, plain), *((f"program {i}", p) for i, p in enumerate(programs, start=1))]:
+            folder = self.work / name.replace(" ", "-")
+            digest = program_digest(program)
+            try:
+                self.compile(program, folder)
+            except EinsatError as error:
+                if name == PLAIN:
+                    raise
+                failed.append(Finalist(name, digest, len(program.kernels), program.cost_us, None, str(error)))
+                continue
+            compiled.append(Compiled(Contender(name, digest, "einsat", str(folder)), program, folder))
+        return compiled, failed
+
+    @staticmethod
+    def _fastest(compiled: Sequence[Compiled], raced: Race) -> Compiled | None:
+        """Return the fastest program, None when onnxruntime on the original model is."""
+        if raced.timings[ORIGINAL].status != "ok":
+            raise ModelError(f"onnxruntime cannot time the original model: {raced.timings[ORIGINAL].message}")
+        fastest = min(compiled, key=lambda c: raced.median_us(c.contender.name), default=None)
+        if fastest is None or raced.median_us(fastest.contender.name) >= raced.median_us(ORIGINAL):
+            return None
+        return fastest
+
+    def _check(self, model_file: Path, artefact: Path, reference: Any) -> CheckResult:
+        saved = open_onnxruntime(model_file, self.options.threads)
+        with Session(artefact, threads=self.options.threads) as session:
+            return check(
+                lambda feeds: reference.run(None, feeds),
+                {model_file.name: lambda feeds: saved.run(None, feeds), artefact.name: lambda feeds: session.run(None, feeds)},
+                [name for name, _ in self.graph.outputs],
+                self.feeds,
+                tolerance=self.options.tolerance, count=self.options.checks, seed=self.options.seed,
+            )  # fmt: skip
+
+    def _describe(
+        self,
+        found: Search,
+        model: CostModel,
+        plain: Program,
+        compiled: Sequence[Compiled],
+        failed: Sequence[Finalist],
+        raced: Race,
+        best: Compiled | None,
+        checked: CheckResult,
+        rules: Sequence[Rule | MergeRule],
+        notes: tuple[str, ...],
+        arena_bytes: int,
+    ) -> Outcome:
+        rows = kernel_rows(best.program, model) if best else ()
+        uses = {rule.name: sum(rule.name in row.rules for row in rows) for rule in rules}
+        finalists = [
+            Finalist(c.contender.name, c.contender.digest, len(c.program.kernels), c.program.cost_us, _time(raced, c), _message(raced, c))
+            for c in compiled
+        ]
+        latency_us = {ORIGINAL: raced.median_us(ORIGINAL), PLAIN: raced.median_us(PLAIN)}
+        latency_us["optimized"] = raced.median_us(best.contender.name) if best else latency_us[ORIGINAL]
+        counts = {"library": 0, "eoperator": 0, "opaque": 0 if best else 1}
+        for row in rows:
+            counts["opaque" if row.implementation == "opaque" else "eoperator" if row.implementation == "tvm" else "library"] += 1
+        weights = best.program.graph.tensors if best else self.graph.tensors
+        return Outcome(
+            model=self.options.model.name,
+            device=device_key(self.options.threads),
+            threads=self.options.threads,
+            status="faster" if best else "unchanged",
+            latency_us=latency_us,
+            max_rel_err=checked.max_rel_err,
+            worst_output=checked.worst_output,
+            rules=tuple(
+                RuleUse(rule.name, rule.verdict, uses[rule.name], rule.text.splitlines()[0], rule.rounding)
+                for rule in sorted(rules, key=lambda rule: (-uses[rule.name], rule.name))
+                if uses[rule.name]
+            ),
+            growth=tuple(Growth(i.e_nodes, i.e_classes, i.matches, i.seconds) for i in found.saturation.iterations),
+            rule_statistics=tuple(
+                {"rule": s.rule, "matches": s.matches, "unions": s.unions, "e_nodes": s.e_nodes}
+                for s in found.saturation.statistics
+                if s.matches
+            ),
+            stop_reason=found.saturation.stop_reason,
+            search_seconds=found.saturation.seconds,
+            extract_method=found.method,
+            extract_optimal=found.optimal,
+            extract_seconds=found.extract_seconds,
+            kernels=rows,
+            before=kernel_rows(plain, model),
+            finalists=(*finalists, *failed),
+            shipped=best.contender.name if best else ORIGINAL,
+            memory={"arena_bytes": arena_bytes, "weights_bytes": sum(array.nbytes for array in weights.values())},
+            environment={"einsat": __version__, "python": platform.python_version(), **{name: library_version(name) for name in LIBRARIES}},
+            options=self.options.stored(),
+            notes=notes,
+            kernel_counts=counts,
+        )
+
+
+def _time(raced: Race, compiled: Compiled) -> float | None:
+    samples = raced.timings[compiled.contender.name].samples_us
+    return statistics.median(samples) if samples else None
+
+
+def _message(raced: Race, compiled: Compiled) -> str:
+    return raced.timings[compiled.contender.name].message
