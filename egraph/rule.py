@@ -24,7 +24,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias, overload
+from typing import Any, Literal, TypeAlias, cast, overload
 
 from egraph.errors import RuleError, TypeMismatch
 from egraph.ir import Attributes as AttributeTuple
@@ -255,7 +255,7 @@ def _sides(result: object) -> tuple[Tensor, Tensor]:
     if isinstance(result, Equation):
         return result.left, result.right
     if inspect.isgenerator(result):
-        sides: list[Tensor] = list(result)
+        sides = list(cast(Steps, result))
         if len(sides) == 2:
             return sides[0], sides[1]
     raise RuleError("a rule must return an Equation, or yield its left and then its right side")
