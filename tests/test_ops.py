@@ -19,6 +19,7 @@ from egraph.expr.scope import Tensor
 from egraph.ir import TensorType, attributes, placeholder
 from egraph.ops import OPS, OpSpec, apply, infer
 from egraph.ops.reference import evaluate
+from egraph.ops.resize import COORDINATE_MODES, NEAREST_MODES
 from tests.onnx_operators import model, run
 
 SAMPLES = int(os.environ.get("EINSAT_OPERATOR_SAMPLES", "24"))
@@ -137,6 +138,7 @@ REFUSALS: tuple[tuple[str, str, tuple[TensorType, ...], dict[str, Any]], ...] = 
     ("attribute axis must be an int, got True", "Softmax", (IMAGE,), {"axis": True}),
     ("attribute alpha must be a float, got 1", "Elu", (IMAGE,), {"alpha": 1}),
     ("attribute perm must be a tuple of ints", "Transpose", (IMAGE,), {"perm": (0, 1, 2, 3.0)}),
+    ("attribute alpha must be finite, got nan", "Elu", (IMAGE,), {"alpha": float("nan")}),
     ("axis must be in 0..3", "Softmax", (IMAGE,), {"axis": 4}),
     (r"cannot broadcast \[2,3\] with \[2\]: 3 and 2", "Add", (_operand(2, 3), _operand(2)), {}),
     ("one element type, got float32, float64", "Add", (_operand(2), _operand(2, dtype="float64")), {}),
@@ -167,6 +169,7 @@ REFUSALS: tuple[tuple[str, str, tuple[TensorType, ...], dict[str, Any]], ...] = 
     ("sorted and distinct", "ReduceSum", (IMAGE,), {"axes": (2, 1)}),
     ("must be one of 'half_pixel'", "Resize", (_operand(2, 3),), {**RESIZE, "coordinate_mode": "tf_crop_and_resize"}),
     ("not a fraction", "Resize", (_operand(2, 3),), {**RESIZE, "scales": (1.0, 2.0001)}),
+    ("scale 3.5 does not take size 3 to 6", "Resize", (_operand(2, 3),), {**RESIZE, "scales": (1.0, 3.5)}),
     ("keeps its size but has the scale", "Resize", (_operand(2, 6),), {**RESIZE, "scales": (1.0, 1.1)}),
     ("float32 rounding of the scale", "Resize", (_operand(1, 50),),
      {**RESIZE, "sizes": (1, 60), "scales": (1.0, float(np.float32(1.2)))}),
@@ -179,6 +182,31 @@ def test_bad_operands_are_refused_with_the_reason(reason: str, op: str, types: t
         infer(op, types, attributes(**values))
     assert caught.value.what.startswith(f"{op}: ")
     assert all(str(type_) in caught.value.where for type_ in types)
+
+
+@pytest.mark.parametrize("coordinate_mode", COORDINATE_MODES)
+@pytest.mark.parametrize("nearest_mode", NEAREST_MODES)
+def test_nearest_resize_reads_the_neighbour_that_onnxruntime_reads(coordinate_mode: str, nearest_mode: str) -> None:
+    """Sizes whose scales are no float32 values: the exact index agrees with float32 arithmetic, or is refused."""
+    random, compared = Random(5), 0
+    for _ in range(30):
+        length, count = random.randint(2, 60), random.randint(1, 120)
+        scale = float(np.float32(count) / np.float32(length))
+        if length == count:
+            continue
+        values = {**RESIZE, "sizes": (1, 1, 1, count), "scales": (1.0, 1.0, 1.0, scale)}
+        values |= {"coordinate_mode": coordinate_mode, "nearest_mode": nearest_mode}
+        x = placeholder(0, _operand(1, 1, 1, length))
+        try:
+            node = apply("Resize", x, **values)
+        except TypeMismatch as error:
+            assert "float32 rounding" in error.what
+            continue
+        compared += 1
+        positions = np.arange(length, dtype=np.float32).reshape(1, 1, 1, length)
+        theirs = run(model("Resize", [x.type], values, node.type), [positions])
+        np.testing.assert_array_equal(evaluate([node], {x: positions})[0], theirs, err_msg=f"{length} to {count}")
+    assert compared >= 10
 
 
 def test_attributes_come_whole_or_as_keywords() -> None:

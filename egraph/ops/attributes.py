@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ from egraph.ops.sizes import refuse
 
 _INTEGER = ("axis", "count_include_pad", "exclude_outside", "group", "size")
 _FLOAT = ("alpha", "beta", "bias", "cubic_coeff_a", "epsilon", "gamma", "max", "min", "value")
+_BOUNDS = ("max", "min", "value")  # these may be infinite
 _TEXT = ("approximate", "coordinate_mode", "layout", "mode", "nearest_mode")
 _INTEGERS = (
     "after", "axes", "before", "dilations", "ends", "kernel_shape", "output_padding", "pads", "perm", "shape", "sizes", "starts",
@@ -37,3 +39,6 @@ def check_attributes(expected: tuple[str, ...], given: Mapping[str, Any]) -> Non
         outer, inner, text = KINDS[name]
         if type(value) is not outer or (inner is not None and any(type(entry) is not inner for entry in value)):
             refuse(f"attribute {name} must be {text}, got {value!r}")
+        for entry in value if outer is tuple else (value,):
+            if isinstance(entry, float) and not (math.isfinite(entry) or (name in _BOUNDS and not math.isnan(entry))):
+                refuse(f"attribute {name} must be finite, got {entry}")

@@ -21,7 +21,7 @@ from egraph.expr.scope import apply as call
 from egraph.ops.dtypes import same_dtype
 from egraph.ops.sampling import Sample
 from egraph.ops.scopes import add, always, clamped_read, guarded, multiply, pointwise, read
-from egraph.ops.sizes import at_least, entries, equal, is_one, known, one_of, refuse
+from egraph.ops.sizes import at_least, entries, equal, is_one, known, one_of, refuse, show
 from egraph.ops.spec import OpSpec, Shape, Values
 
 MODES = ("nearest", "linear", "cubic")
@@ -33,6 +33,8 @@ LARGEST_DENOMINATOR = 4096
 def exact_scale(scale: float, size: Size, result: Size) -> Fraction:
     """Return the rational that a float32 scale stands for; refuse when it is not a simple one."""
     whole, target = known(size), known(result)
+    if not 2**-20 < scale < 2**20 or (whole is not None and target is not None and abs(whole * scale - target) > 1):
+        refuse(f"scale {scale!r} does not take size {show(size)} to {show(result)}")
     candidates = [] if whole is None or target is None else [Fraction(target, whole)]
     candidates.append(Fraction(scale).limit_denominator(LARGEST_DENOMINATOR))
     fitting = [c for c in candidates if c > 0 and np.float32(c.numerator) / np.float32(c.denominator) == np.float32(scale)]

@@ -1,7 +1,7 @@
 """Size arithmetic of shape rules: over plain integers it decides, over symbolic sizes it proves or refuses.
 
-A symbolic comparison never passes silently: sizes are equal when their polynomials are, and a size broadcasts
-when it is the literal 1.
+Symbolic sizes are equal when their polynomials are, and a size broadcasts when it is the literal 1. An inequality
+(``at_least``) decides over known sizes only; over symbolic ones it is left to who proves that reads stay inside.
 """
 
 from __future__ import annotations
