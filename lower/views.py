@@ -104,11 +104,14 @@ class Window:
             return window
         return Window(self.offset, shape, row_major(shape) if window.is_contiguous else _fill_unit_axes(shape, list(self.strides)))
 
-    def over(self, base: Window) -> Window | Reason:
-        """Return this window of a row-major tensor as a window over where that tensor's elements really lie."""
-        if base.is_contiguous:
-            return Window(base.offset + self.offset, self.shape, self.strides)
-        return "the tensor below the window is not contiguous"
+    def as_matrix(self) -> Window:
+        """Return the window with axes of size 1 stepping over all later ones, as leading dimensions must."""
+        strides = list(self.strides)
+        for axis, size in enumerate(self.shape):
+            if size == 1:
+                later = zip(self.shape[axis + 1 :], self.strides[axis + 1 :], strict=True)
+                strides[axis] = max([strides[axis], *(n * stride for n, stride in later)])
+        return Window(self.offset, self.shape, tuple(strides))
 
 
 def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:

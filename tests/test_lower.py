@@ -65,10 +65,9 @@ def freeze(graph: Graph) -> tuple[FrozenEGraph, dict[int, Node]]:
         if node.op == "Constant" or (node.inputs and all(number[i] in constants for i in node.inputs)):
             constants.add(number[node])
     classes = {number[n]: (ENode(n.op, n.attributes, tuple(number[i] for i in n.inputs)),) for n in nodes}
-    frozen = FrozenEGraph(
-        classes, {number[n]: n.type for n in nodes}, tuple(number[r] for r in graph.roots), frozenset(constants), {i: n for n, i in number.items()}
-    )
-    return frozen, {i: n for n, i in number.items()}
+    named = {i: n for n, i in number.items()}
+    types = {i: n.type for i, n in named.items()}
+    return FrozenEGraph(classes, types, tuple(number[r] for r in graph.roots), frozenset(constants), named), named
 
 
 def choose(graph: Graph, prefer: str) -> Program:
@@ -165,8 +164,9 @@ def pools() -> Graph:
     b = apply("AveragePool", x, count_include_pad=1, **values)
     c = apply("LRN", apply("MaxPool", x, **values), size=3, alpha=0.1, beta=0.75, bias=1.0, axis=1)
     transposed = apply(
-        "ConvTranspose", c, m.weight(4, 3, 4, 4), strides=(2, 2), pads=(1, 1, 1, 1), dilations=(1, 1), group=1, output_padding=(0, 0), layout="NCHW"
-    )
+        "ConvTranspose", c, m.weight(4, 3, 4, 4),
+        strides=(2, 2), pads=(1, 1, 1, 1), dilations=(1, 1), group=1, output_padding=(0, 0), layout="NCHW",
+    )  # fmt: skip
     return m.graph(apply("Add", a, b), apply("LeakyRelu", apply("Add", transposed, m.weight(1, 3, 1, 1)), alpha=0.1))
 
 
@@ -178,3 +178,199 @@ GRAPHS = {f.__name__: f for f in (residual, channels_last, attention, concatenat
 def test_compiled_programs_agree_with_the_reference(name: str, prefer: str, tmp_path: Path) -> None:
     graph = GRAPHS[name]()
     check(graph, choose(graph, prefer), tmp_path / "artefact")
+
+
+def operation(draw: st.DrawFn, array: np.ndarray, node: Node) -> tuple[np.ndarray | None, Node]:
+    """Draw a view; the array is None where numpy itself would have to copy."""
+    match draw(st.sampled_from(["Transpose", "Reshape", "Slice"])):
+        case "Transpose":
+            perm = tuple(draw(st.permutations(range(array.ndim))))
+            return array.transpose(perm), apply("Transpose", node, perm=perm)
+        case "Reshape":
+            sizes, rest = [], array.size
+            while rest > 1:
+                sizes.append(draw(st.sampled_from([d for d in range(1, rest + 1) if rest % d == 0])))
+                rest //= sizes[-1]
+            shape = tuple(sizes) or (1,)
+            view: np.ndarray | None = array.view()
+            try:
+                view.shape = shape  # type: ignore[union-attr]
+            except AttributeError:
+                view = None
+            return view, apply("Reshape", node, shape=shape)
+        case _:
+            starts = tuple(draw(st.integers(0, n - 1)) for n in array.shape)
+            steps = tuple(draw(st.integers(1, 2)) for _ in array.shape)
+            ends = array.shape
+            view = array[tuple(slice(a, b, c) for a, b, c in zip(starts, ends, steps, strict=True))]
+            return view, apply("Slice", node, starts=starts, ends=ends, steps=steps)
+
+
+@pytest.mark.filterwarnings("ignore:Setting the shape:DeprecationWarning")
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_a_chain_of_views_is_read_as_the_window_that_numpy_reads(data: st.DataObject) -> None:
+    """Windows equal numpy's views wherever numpy needs no copy, and are refused wherever it does."""
+    shape = data.draw(st.sampled_from([(2, 3, 4, 5), (1, 12, 5), (6, 1, 4), (24,)]))
+    base = np.arange(np.prod(shape)).reshape(shape)
+    array, node = base, placeholder(0, float32(*shape))
+    for _ in range(data.draw(st.integers(1, 4))):
+        view, node = operation(data.draw, array, node)
+        if view is None:
+            reason = read(node, lambda leaf: contiguous(leaf.type.sizes))
+            assert isinstance(reason, str) and "not adjacent" in reason
+            return
+        array = view
+    found = read(node, lambda leaf: contiguous(leaf.type.sizes))
+    assert not isinstance(found, str)
+    window = found[1]
+    got = as_strided(base.reshape(-1)[window.offset :], window.shape, tuple(8 * stride for stride in window.strides))
+    assert np.array_equal(got, array)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 300), st.integers(0, 8), st.integers(0, 8)), max_size=14))
+def test_values_alive_together_never_share_memory(drawn: list[tuple[int, int, int]]) -> None:
+    lifetimes = [Lifetime(i, size, min(a, b), max(a, b)) for i, (size, a, b) in enumerate(drawn)]
+    plan = plan_arena(lifetimes)
+    for value in lifetimes:
+        assert plan.offsets[value.number] % 64 == 0 and plan.offsets[value.number] + value.size_bytes <= plan.size_bytes
+    for one, other in itertools.combinations(lifetimes, 2):
+        if one.overlaps(other) and one.size_bytes and other.size_bytes:
+            a, b = plan.offsets[one.number], plan.offsets[other.number]
+            assert a + one.size_bytes <= b or b + other.size_bytes <= a
+
+
+def test_the_arena_is_shared_between_steps_that_follow_each_other() -> None:
+    plan = plan_arena([Lifetime(i, 1024, i, i + 1) for i in range(10)])
+    assert plan.size_bytes == 2048
+
+
+def image(*shape: int, layout: str) -> Node:
+    batch, channels, *space = shape
+    return placeholder(0, float32(*((batch, channels, *space) if layout == "NCHW" else (batch, *space, channels))))
+
+
+def plain_conv(x: Node, w: Node, layout: str) -> Node:
+    return apply("Conv", x, w, strides=(1, 1), pads=(1, 1, 1, 1), dilations=(1, 1), group=1, layout=layout)
+
+
+def test_layouts_and_epilogues_become_strides_and_post_operations() -> None:
+    x, w, bias, other = (
+        image(2, 4, 5, 7, layout="NHWC"), placeholder(1, float32(6, 4, 3, 3), constant=True),
+        placeholder(2, float32(1, 1, 1, 6), constant=True), placeholder(3, float32(2, 5, 7, 6)),
+    )  # fmt: skip
+    fragment = apply("Transpose", apply("Relu", apply("Add", apply("Add", plain_conv(x, w, "NHWC"), bias), other)), perm=(0, 3, 1, 2))
+    call = match(fragment, "onednn.convolution")
+    assert isinstance(call, LibraryCall)
+    assert [a.role for a in call.arguments] == ["src", "weights", "bias", ""]
+    assert call.arguments[0].window == Window(0, (2, 4, 5, 7), (140, 1, 28, 4))
+    assert call.destination == contiguous((2, 6, 5, 7))  # written channels first: the transpose is gone
+    assert call.arguments[3].window.strides == (210, 1, 42, 6)
+    assert [p.get("algorithm") for p in call.post_operations] == ["add", "relu"]
+    assert call.arguments[1].packed and not call.arguments[0].packed
+
+
+@pytest.mark.parametrize(
+    ("build", "reason"),
+    [
+        (lambda c: apply("Floor", c), "not an epilogue"),
+        (lambda c: apply("Add", c, placeholder(2, float32(3, 2, 6, 5, 7))), "broadcasts"),
+        (lambda c: apply("Div", placeholder(2, float32(1)), c), "divided by"),
+        (lambda c: apply("Add", c, apply("Relu", c)), "both operands"),
+        (lambda c: apply("Clip", c, min=-1.0, max=float("inf")), "finite bounds"),
+    ],
+)
+def test_what_the_library_cannot_fuse_is_refused_with_the_reason(build: object, reason: str) -> None:
+    conv = plain_conv(image(2, 4, 5, 7, layout="NCHW"), placeholder(1, float32(6, 4, 3, 3), constant=True), "NCHW")
+    refused = match(build(conv), "onednn.convolution")  # type: ignore[operator]
+    assert isinstance(refused, str) and reason in refused
+
+
+def test_attention_is_laid_without_copies() -> None:
+    graph = attention()
+    frozen, nodes = freeze(graph)
+    laid = candidates(frozen, "cpu")
+    scores = next(i for i, n in nodes.items() if n.op == "MatMul" and n.type.sizes == (2, 4, 6, 6))
+    folded = [one for one in laid[scores] if all(nodes[i].op == "Reshape" for i in one.operands)]
+    assert [one.implementation for one in folded] == ["onednn.matmul"]
+    merged = next(i for i, n in nodes.items() if n.op == "Transpose" and n.inputs[0].op == "MatMul")
+    assert any(one.implementation == "onednn.matmul" and one.covered[0].op == "Transpose" for one in laid[merged])
+
+
+def test_every_value_has_a_candidate_and_constants_have_none() -> None:
+    for build in GRAPHS.values():
+        frozen, nodes = freeze(build())
+        laid = candidates(frozen, "cpu", supports=lambda fragment: "nothing is generated here")
+        for number, node in nodes.items():
+            assert bool(laid.get(number)) == (number not in frozen.constants and node.op != "Input"), node
+            for one in laid.get(number, ()):
+                indices = sorted({int(str(n.attribute("index"))) for n in walk((one.fragment,)) if n.op == "Placeholder"})
+                assert indices == list(range(len(one.operands)))
+                assert bind(one.fragment, [nodes[i] for i in one.operands]) is node
+
+
+def test_the_number_of_candidates_grows_linearly() -> None:
+    def chain(length: int) -> int:
+        m = Model()
+        x = m.input(1, 4, 6, 6)
+        for _ in range(length):
+            x = apply("Relu", apply("Add", m.conv(x, 4, 3), x))
+        return sum(map(len, candidates(freeze(m.graph(x))[0], "cpu").values()))
+
+    short, middle, long = chain(4), chain(8), chain(16)
+    assert long - middle <= 2.2 * (middle - short)
+
+
+def test_concatenated_values_are_written_in_place(tmp_path: Path) -> None:
+    graph = concatenation()
+    plan, _ = plan_program(choose(graph, "onednn"), CompileOptions())
+    assert [s.kind for s in plan.steps] == ["onednn"] * 4  # three convolutions and a pool; neither concatenation
+    concatenated = [b for b in plan.buffers if b.area == "arena" and b.shape == (1, 16, 6, 6)]
+    assert len(concatenated) == 1
+    first, second = (plan.buffers[plan.steps[i].outputs[0]] for i in (0, 1))
+    assert {first.offset, second.offset} <= {concatenated[0].offset, concatenated[0].offset + 4 * 36, concatenated[0].offset + 12 * 36}
+
+
+def overlapping(plan: Plan) -> list[tuple[int, int]]:
+    """Return pairs (step, input) where a step writes on arena memory that a later step still reads from an earlier one."""
+
+    def span(b: Buffer) -> tuple[int, int]:
+        item = np.dtype(b.dtype).itemsize
+        return b.offset * item, (b.offset + 1 + sum((n - 1) * s for n, s in zip(b.shape, b.strides, strict=True))) * item
+
+    found = []
+    for reader, step in enumerate(plan.steps):
+        for number in step.inputs:
+            wanted = plan.buffers[number]
+            if wanted.area != "arena":
+                continue
+            low, high = span(wanted)
+            writers = [
+                i for i in range(reader) for o in plan.steps[i].outputs
+                if plan.buffers[o].area == "arena" and span(plan.buffers[o])[0] < high and low < span(plan.buffers[o])[1]
+            ]  # fmt: skip
+            last = plan.steps[writers[-1]]
+            inside = [low <= span(plan.buffers[o])[0] and span(plan.buffers[o])[1] <= high for o in last.outputs]
+            covers = [span(plan.buffers[o])[0] <= low and high <= span(plan.buffers[o])[1] for o in last.outputs]
+            if not any(inside) and not any(covers):
+                found.append((reader, number))
+    return found
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("prefer", ["onednn", "tvm"])
+def test_no_step_reads_what_another_has_overwritten(name: str, prefer: str) -> None:
+    plan, _ = plan_program(choose(GRAPHS[name](), prefer), CompileOptions())
+    assert overlapping(plan) == []
+    assert Plan.from_json(plan.to_json()).to_json() == plan.to_json()
+
+
+def test_equal_programs_give_equal_bytes(tmp_path: Path) -> None:
+    graph = concatenation()
+    for name in ("one", "two"):
+        compile_program(choose(graph, "onednn"), tmp_path / name)
+    files = sorted(p.name for p in (tmp_path / "one").iterdir())
+    assert files == ["manifest.json", "plan.json", "weights.safetensors"]
+    for file in files:
+        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()

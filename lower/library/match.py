@@ -105,6 +105,9 @@ def _complete(anchor: Anchor, found: Spine) -> LibraryCall | Reason:
             continue
         post_operations.append({"kind": "binary", "algorithm": operation.algorithm, "argument": len(arguments)})
         arguments.append(Argument("", operation.operand, window))
+    if anchor.primitive == "matmul":
+        arguments = [replace(argument, window=argument.window.as_matrix()) for argument in arguments]
+        destination = destination.as_matrix()
     if not all(window.is_nested for window in (destination, *(argument.window for argument in arguments))):
         return "the strides of a window overlap, which the library's descriptors do not allow"
     return LibraryCall(anchor.primitive, anchor.parameters, tuple(arguments), destination, tuple(post_operations))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from egraph.ir import Node
@@ -77,7 +78,8 @@ def softmax(node: Node, base: Base) -> tuple[Anchor, ...] | Reason:
         return source
     axis = dict(node.attributes)["axis"]
     parameters = {"axis": axis, "algorithm": "softmax" if node.op == "Softmax" else "logsoftmax"}
-    return (Anchor("softmax", parameters, (_plain(source[0], source[0].window),), lambda w: w),)
+    window = source[0].window
+    return (Anchor("softmax", parameters, (_plain(source[0], window),), _in_the_layout_of(window, lambda w: w)),)
 
 
 def layer_normalization(node: Node, base: Base) -> tuple[Anchor, ...] | Reason:
@@ -106,7 +108,7 @@ def layer_normalization(node: Node, base: Base) -> tuple[Anchor, ...] | Reason:
         if own.role != "src" and not window.is_contiguous:
             return f"the {own.role} is not contiguous"
         windows.append(_plain(own, window))
-    return (Anchor("layer_normalization", {"epsilon": float(a["epsilon"])}, tuple(windows), arrange),)
+    return (Anchor("layer_normalization", {"epsilon": float(a["epsilon"])}, tuple(windows), _in_the_layout_of(windows[0].window, arrange)),)
 
 
 def local_response(node: Node, base: Base) -> tuple[Anchor, ...] | Reason:
@@ -123,12 +125,19 @@ def local_response(node: Node, base: Base) -> tuple[Anchor, ...] | Reason:
     arrange = channels_first("NCHW" if axis == 1 else "NHWC", rank)
     parameters = {"size": a["size"], "alpha": float(a["alpha"]), "beta": float(a["beta"]), "k": float(a["bias"])}
     window = arrange(source[0].window)
+    return (Anchor("lrn", parameters, (_plain(source[0], window),), _in_the_layout_of(window, arrange)),)
 
-    def in_the_same_layout(result: Window) -> Window | Reason:
+
+def _in_the_layout_of(source: Window, arrange: Callable[[Window], Window | Reason]) -> Callable[[Window], Window | Reason]:
+    """Arrange, and refuse a result that lies in memory in another order than the source."""
+
+    def same(result: Window) -> Window | Reason:
         arranged = arrange(result)
-        return arranged if arranged.strides == window.strides else "the library keeps the layout of the data"
+        if isinstance(arranged, str) or arranged.strides == source.strides:
+            return arranged
+        return "the primitive keeps the layout of the data"
 
-    return (Anchor("lrn", parameters, (_plain(source[0], window),), in_the_same_layout),)
+    return same
 
 
 def resampling(node: Node, base: Base) -> tuple[Anchor, ...] | Reason:
