@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from egraph.cost_roofline import DeviceSpeed, Work, work
+from egraph.cost_roofline import DeviceSpeed, Work
+from egraph.cost_roofline import work as count_work
 from egraph.ir import Candidate, Node, format_fragment, walk
 from runtime.profile import Database, Record
 
@@ -67,13 +68,34 @@ class CostModel:
         return record.median_us if record.median_us is not None else FAILED_COST_US
 
     def estimate_us(self, candidate: Candidate) -> float:
-        if candidate.fragment not in self._work:
-            self._work[candidate.fragment] = work(candidate.fragment)
-        return self.speed.estimate_us(self._work[candidate.fragment])
+        return self.speed.estimate_us(self.work(candidate.fragment))
+
+    def work(self, fragment: Node) -> Work:
+        if fragment not in self._work:
+            self._work[fragment] = count_work(fragment)
+        return self._work[fragment]
 
     def price(self, candidates: Mapping[int, tuple[Candidate, ...]]) -> dict[int, tuple[Candidate, ...]]:
         """Return the candidates with their costs."""
         return {c: tuple(replace(one, cost_us=self.cost_us(one)) for one in options) for c, options in candidates.items()}
+
+
+def without_twins(model: CostModel, candidates: Mapping[int, tuple[Candidate, ...]]) -> dict[int, tuple[Candidate, ...]]:
+    """Keep, of candidates that read the same operands by the same implementation, the one that does least.
+
+    They differ in the way their fragment is written (transposes that cancel, a layout attribute), not in what runs.
+    """
+
+    def effort(one: Candidate) -> tuple[float, int, KernelKey]:
+        return model.work(one.fragment).flops, len(one.covered), model.key(one)
+
+    kept: dict[int, tuple[Candidate, ...]] = {}
+    for number, options in candidates.items():
+        groups: dict[tuple[tuple[int, ...], str], list[Candidate]] = {}
+        for one in options:
+            groups.setdefault((tuple(sorted(one.operands)), one.implementation), []).append(one)
+        kept[number] = tuple(min(group, key=effort) for group in groups.values())
+    return kept
 
 
 def jobs(model: CostModel, candidates: Mapping[int, tuple[Candidate, ...]]) -> list[Candidate]:

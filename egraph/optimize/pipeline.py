@@ -124,8 +124,9 @@ class Run:
         compiled, failed = self._compile_all(plain, found.programs)
         first = Contender(ORIGINAL, original.digest(options.model), "onnxruntime", str(options.model))
         raced = race(
-            [first, *(c.contender for c in compiled)], self.feeds, threads=options.threads, seed=options.seed, database=self.database, device=device,
-            frozen=options.frozen, seconds=max(2.0, min(RACE_SHARE * options.budget_seconds, progress.left_seconds)),
+            [first, *(c.contender for c in compiled)], self.feeds, threads=options.threads, seed=options.seed,
+            database=self.database, device=device, frozen=options.frozen,
+            seconds=max(2.0, min(RACE_SHARE * options.budget_seconds, progress.left_seconds)),
         )  # fmt: skip
         best = self._fastest(compiled, raced)
         artefact = results / artefact_name

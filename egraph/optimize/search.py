@@ -6,10 +6,11 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from egraph.cost import FREE, CostModel, jobs, unmeasured
+from egraph.cost import FREE, CostModel, jobs, unmeasured, without_twins
 from egraph.errors import ExtractError
 from egraph.extract import extract, to_program
 from egraph.ir import Candidate, FrozenEGraph, Graph, Program, Selection, format_fragment
+from egraph.optimize.folding import Folder
 from egraph.optimize.measuring import Measurer
 from egraph.optimize.progress import Progress
 from egraph.rule import MergeRule, Rule
@@ -52,7 +53,7 @@ def plain_program(graph: Graph, model: CostModel, *, seed: int) -> Program:
     best = extract(frozen, model.price(smallest), 1, 5.0, seed)
     if not best:
         raise ExtractError("the input program has no lowering")
-    return to_program(frozen, best[0], graph)
+    return Folder(graph).fold(to_program(frozen, best[0], graph))
 
 
 def _smallest(options: Sequence[Candidate]) -> tuple[Candidate, ...]:
@@ -83,7 +84,7 @@ def search(
     saturation = saturate(graph, rules, limits, show)
     e_nodes = iterations[-1].e_nodes if iterations else 0
     progress.update(f"{len(iterations)} iterations, {e_nodes} e-nodes, stopped: {saturation.stop_reason}")
-    laid = lay_candidates(saturation.frozen, "cpu")
+    laid = without_twins(model, lay_candidates(saturation.frozen, "cpu"))
 
     def time_left() -> float:
         return progress.left_seconds - (1.0 - MEASURE_SHARE) * progress.budget_seconds
@@ -98,8 +99,9 @@ def search(
     selections = chooser.choose(finalists)
     progress.update(f"best cost {selections[0].cost_us:.0f} us ({selections[0].method}), {len(selections)} programs")
     programs: dict[str, Program] = {}
+    folder = Folder(graph)
     for selection in selections:
-        program = to_program(saturation.frozen, selection, graph)
+        program = folder.fold(to_program(saturation.frozen, selection, graph))
         programs.setdefault(program_digest(program), program)
     open_ones = {model.key(one) for selection in selections for one in unmeasured(model, selection.chosen.values())}
     return Search(
