@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from runtime import openmp
 from runtime.errors import ArtefactError
 from runtime.plan import Plan
 from runtime.weights import Weights
@@ -38,6 +39,7 @@ class Artefact:
             raise ArtefactError(f"there is no {PLAN}", where=str(folder), fix=fix) from error
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ArtefactError(f"{PLAN} cannot be used: {error}", where=str(folder), fix="optimise the model again") from error
+        openmp.look_in(folder)
         weights: Mapping[str, np.ndarray] = Weights(folder / WEIGHTS) if (folder / WEIGHTS).exists() else {}
         return Artefact(folder, plan, weights, _existing(folder / KERNELS), _existing(folder / DISPATCHER))
 

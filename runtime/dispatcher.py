@@ -144,6 +144,7 @@ class Table:
     def __init__(self, dispatcher: Dispatcher, *, execute: int, set_handle: int, stream: int, threads: int) -> None:
         self._library = dispatcher.library
         self._keep: list[Any] = []
+        self._names: list[str] = []
         self._steps: list[StepRecord] = []
         self._patches: list[PatchRecord] = []
         self.record = ProgramRecord(execute=execute, set_handle=set_handle, stream=stream, threads=threads)
@@ -153,7 +154,8 @@ class Table:
         self._keep.append(value)
         return ctypes.addressof(value)
 
-    def add(self, kind: int, function: int = 0, arguments: Any = None) -> None:
+    def add(self, name: str, kind: int, function: int = 0, arguments: Any = None) -> None:
+        self._names.append(name)
         address = self.keep(arguments) if arguments is not None else 0
         count = len(arguments) if isinstance(arguments, ctypes.Array) else 0
         self._steps.append(StepRecord(kind, count, function, address))
@@ -191,4 +193,5 @@ class Table:
 
     def _check(self, status: int) -> None:
         if status:
-            raise KernelError(f"step {self.record.failed_step} failed with status {status}")
+            failed = self.record.failed_step
+            raise KernelError(f"a kernel failed with status {status}", where=f"step {failed} {self._names[failed]}")

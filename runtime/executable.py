@@ -1,8 +1,8 @@
 """A plan made ready to run: arena, packed constants, native table, onnxruntime steps. Arguments are trusted here.
 
-    executable = Executable(plan, weights, threads=2)
-    executable.run({"x": x})["y"]
-    executable.run_native(100)      # nanoseconds of each of 100 runs on the last inputs
+executable = Executable(plan, weights, threads=2)
+executable.run({"x": x})["y"]
+executable.run_native(100)      # nanoseconds of each of 100 runs on the last inputs
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ class Executable:
         self.threads = threads or openmp_default()
         self.storage = Storage(plan, weights)
         self._lock = threading.Lock()
+        self._closed = False
         self._last: dict[str, Value] = {}
         self._alone = len(plan.steps) == 1 and plan.steps[0].kind == "onnxruntime"
         self._python_steps = {i: step for i, step in enumerate(plan.steps) if self._is_python(step)}
@@ -53,6 +54,9 @@ class Executable:
         if len(self._python_steps) < len(plan.steps):
             self._build(kernels, dispatcher_path)
         self._segments = _segments(len(plan.steps), frozenset(self._python_steps))
+        self._output_bytes = [self.storage.sizes_bytes[n] for (area, _), n in self.storage.numbers.items() if area == "output"]
+        self._output_recipes = _output_recipes(plan, self.storage)
+        self._host_inputs = [(p.buffer, p.name) for p in plan.inputs if plan.buffers[p.buffer].area == "host"]
 
     def _is_python(self, step: Step) -> bool:
         return step.kind == "onnxruntime" or (
@@ -98,8 +102,8 @@ class Executable:
     def close(self) -> None:
         """Free the native objects; the executable cannot run afterwards."""
         with self._lock:
+            self._closed = True
             self._opaque.clear()
-            self._segments = []
             if self._table is not None:
                 self._table = None
                 self._finalizer()
@@ -107,6 +111,7 @@ class Executable:
     def run(self, feeds: Mapping[str, Value], run_options: Any = None) -> dict[str, Value]:
         """Run on arrays that have the right types and shapes and are contiguous; return all outputs by name."""
         with self._lock:
+            self._check_open()
             if self._alone:
                 return self._run_alone(feeds, run_options)
             self._last = dict(feeds)
@@ -121,6 +126,8 @@ class Executable:
             values = self._prepare_timing()
             if self._table is not None and not self._python_steps:
                 return self._table.time(count)
+            if self._alone:
+                return [self._timed(lambda: self._run_alone(self._last, None)) for _ in range(count)]
             return [self._timed(lambda: self._run_segments(values, None)) for _ in range(count)]
 
     def profile(self, count: int = 10) -> list[tuple[str, float]]:
@@ -141,31 +148,33 @@ class Executable:
         ]
 
     @staticmethod
-    def _timed(call: Callable[[], None]) -> int:
+    def _timed(call: Callable[[], object]) -> int:
         start = time.perf_counter_ns()
         call()
         return time.perf_counter_ns() - start
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ExecutionError("the executable is closed")
+
     def _prepare_timing(self) -> dict[int, Value]:
+        self._check_open()
         if not self._last:
             self._last = random_inputs(self.plan)
         self._timing_outputs = self._new_outputs()
         return self._bind(self._last, self._timing_outputs)
 
-    def _new_outputs(self) -> dict[str, np.ndarray]:
-        return {
-            key: np.empty(self.storage.sizes_bytes[number], np.uint8)
-            for (area, key), number in self.storage.numbers.items() if area == "output"
-        }  # fmt: skip
+    def _new_outputs(self) -> list[np.ndarray]:
+        return [np.empty(size_bytes, np.uint8) for size_bytes in self._output_bytes]
 
-    def _bind(self, feeds: Mapping[str, Value], outputs: Mapping[str, np.ndarray]) -> dict[int, Value]:
+    def _bind(self, feeds: Mapping[str, Value], outputs: Sequence[np.ndarray]) -> dict[int, Value]:
         """Point the table at the inputs and outputs; return the host values."""
-        areas = [feeds[key] if area == "input" else outputs[key] for area, key in self.storage.numbers]
+        fresh = iter(outputs)
+        areas = [feeds[key] if area == "input" else next(fresh) for area, key in self.storage.numbers]
         addresses = self.storage.bind(areas)
         if self._table is not None:
             self._table.bind(addresses)
-        host = (port for port in self.plan.inputs if self.plan.buffers[port.buffer].area == "host")
-        return {port.buffer: feeds[port.name] for port in host}
+        return {buffer: feeds[name] for buffer, name in self._host_inputs}
 
     def _run_segments(self, values: dict[int, Value], run_options: Any, segments: list[tuple[int, int, bool]] | None = None) -> None:
         for first, last, is_python in self._segments if segments is None else segments:
@@ -213,21 +222,42 @@ class Executable:
 
     def _results(self, values: Mapping[int, Value]) -> dict[str, Value]:
         """Return the outputs; none shares memory with the arena, a weight, an input or another output."""
-        used: set[str] = set()
         results = {}
-        for port in self.plan.outputs:
-            buffer = self.plan.buffers[port.buffer]
-            if buffer.area == "host":
-                is_input = any(port.buffer == other.buffer for other in self.plan.inputs)
-                results[port.name] = _copied(values[port.buffer]) if is_input else values[port.buffer]
-            elif buffer.area == "output" and buffer.key not in used and _is_whole(buffer):
-                used.add(buffer.key)
-                bytes_ = self.storage.bound[self.storage.numbers["output", buffer.key]]
-                size = int(np.prod(buffer.shape, dtype=np.int64)) * numpy_dtype(buffer.dtype).itemsize
-                results[port.name] = bytes_[:size].view(numpy_dtype(buffer.dtype)).reshape(buffer.shape)
+        for name, index, number, shape, dtype in self._output_recipes:
+            if number >= 0:
+                results[name] = np.ndarray(shape, dtype, self.storage.bound[number])
             else:
-                results[port.name] = np.array(self.storage.view(buffer), order="C")
+                results[name] = self._copy_out(index) if number == COPIED else _host_output(values[index], number)
         return results
+
+    def _copy_out(self, index: int) -> np.ndarray:
+        return np.array(self.storage.view(self.plan.buffers[index]), order="C")
+
+
+COPIED, HOST, HOST_COPIED = -1, -2, -3
+"""How an output is made that is not an area of its own."""
+
+
+def _host_output(value: Value, how: int) -> Value:
+    return _copied(value) if how == HOST_COPIED else value
+
+
+def _output_recipes(plan: Plan, storage: Storage) -> list[tuple[str, int, int, tuple[int, ...], Any]]:
+    """Return (name, buffer, area that becomes the output or how else it is made, shape, dtype) for each output."""
+    used: set[str] = set()
+    taken = {port.buffer for port in plan.inputs}
+    recipes = []
+    for port in plan.outputs:
+        buffer = plan.buffers[port.buffer]
+        number = HOST_COPIED if port.buffer in taken else HOST
+        taken.add(port.buffer)
+        if buffer.area == "output" and buffer.key not in used and _is_whole(buffer):
+            used.add(buffer.key)
+            number = storage.numbers["output", buffer.key]
+        elif buffer.area != "host":
+            number = COPIED
+        recipes.append((port.name, port.buffer, number, buffer.shape, None if number <= HOST else numpy_dtype(buffer.dtype)))
+    return recipes
 
 
 def _is_whole(buffer: Buffer) -> bool:

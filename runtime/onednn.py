@@ -1,8 +1,8 @@
 """Turn a plan's ``onednn`` step into a primitive: descriptors from the windows, post-operations, packed constants.
 
-    handles = Handles(onednn_library.load())
-    primitive = create(handles, step.spec, inputs=[Window(...), ...], output=Window(...))
-    primitive.arguments       # which memory each argument is; the caller binds addresses
+handles = Handles(onednn_library.load())
+primitive = create(handles, step.spec, inputs=[Window(...), ...], output=Window(...))
+primitive.arguments       # which memory each argument is; the caller binds addresses
 """
 
 from __future__ import annotations

@@ -41,9 +41,7 @@ def _without(window: Window, axis: int) -> Window:
     return window.with_axes(window.shape[:axis] + window.shape[axis + 1 :], window.strides[:axis] + window.strides[axis + 1 :])
 
 
-def _merge_rows(
-    output: Window, operands: dict[int, Window], positions: Mapping[str, int]
-) -> tuple[Window, dict[int, Window]] | None:
+def _merge_rows(output: Window, operands: dict[int, Window], positions: Mapping[str, int]) -> tuple[Window, dict[int, Window]] | None:
     """Merge the last batch dimension into the rows; None when some operand does not allow it."""
     src, weights, bias = positions["src"], positions["weights"], positions.get("bias")
     if operands[weights].shape[-3] != 1:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from runtime import onednn_names as names
+from runtime import openmp
 from runtime.errors import KernelError, LibraryMissing
 
 Handle: TypeAlias = int
@@ -174,9 +175,7 @@ def describe(handles: Handles, window: Window, *, any_format: bool = False) -> H
         raise KernelError(f"oneDNN takes at most {names.MOST_DIMENSIONS} dimensions, not {len(shape)}")
     data_type = names.DATA_TYPES[window.dtype]
     if any_format:
-        return handles.create(
-            "memory_desc", "memory_desc_create_with_tag", len(shape), dimensions(shape), data_type, names.FORMAT_TAG_ANY
-        )
+        return handles.create("memory_desc", "memory_desc_create_with_tag", len(shape), dimensions(shape), data_type, names.FORMAT_TAG_ANY)
     return handles.create("memory_desc", "memory_desc_create_with_strides", len(shape), dimensions(shape), data_type, dimensions(strides))
 
 
@@ -195,6 +194,7 @@ def candidates() -> list[str]:
 @functools.cache
 def load() -> Library:
     """Load oneDNN once a process."""
+    openmp.functions()  # before oneDNN, which would look for libgomp itself
     problems = []
     for path in candidates():
         try:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+from pathlib import Path
 
 from runtime.errors import LibraryMissing
+from runtime.native.build import build_openmp
 
 NAME = "libgomp.so.1"
 FUNCTIONS = (
@@ -21,13 +23,34 @@ FUNCTIONS = (
 """In the order of ``openmp`` in dispatch.c."""
 
 
+STAND_IN = "openmp.so"
+_folders: list[Path] = []
+
+
+def look_in(folder: Path) -> None:
+    """Remember a folder that may hold a stand-in for libgomp, for machines that have none."""
+    _folders.append(folder)
+
+
+def _load() -> ctypes.CDLL:
+    """Load libgomp, or the stand-in: it bears the same name, so that oneDNN, loaded next, finds it."""
+    if "EINSAT_OPENMP" not in os.environ:
+        try:
+            return ctypes.CDLL(NAME)
+        except OSError:
+            pass
+    found = next((folder / STAND_IN for folder in _folders if (folder / STAND_IN).exists()), None)
+    path = os.environ.get("EINSAT_OPENMP") or found or build_openmp()
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise LibraryMissing(f"{path} cannot be loaded: {error}", fix="install the system package libgomp1 (Debian) or libgomp") from error
+
+
 @functools.cache
 def functions() -> tuple[int, ...]:
-    """Return the addresses of ``FUNCTIONS``."""
-    try:
-        library = ctypes.CDLL(NAME)
-    except OSError as error:
-        raise LibraryMissing(f"{NAME} cannot be loaded: {error}", fix="install the system package libgomp1 (Debian) or libgomp") from error
+    """Return the addresses of ``FUNCTIONS``; called before oneDNN is loaded."""
+    library = _load()
     return tuple(ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in FUNCTIONS)
 
 

@@ -125,7 +125,8 @@ def show(result: Mapping[str, Any]) -> str:
         numbers = "  ".join(f"{key} {facts[key]:.6g}" for key in ("min", "max", "mean") if key in facts)
         lines.append(f"{name}: {facts.get('dtype', facts.get('type'))}{facts.get('shape', '')}  {numbers}".rstrip())
     latency = result["latency_us"]
-    lines.append(f"latency: median {latency['median']:.1f} us, p90 {latency['p90']:.1f} us ({result['runs']} runs, {result['threads']} threads)")
+    runs = f"{result['runs']} runs, {result['threads']} threads"
+    lines.append(f"latency: median {latency['median']:.1f} us, p90 {latency['p90']:.1f} us ({runs})")
     kernels = result.get("kernels", [])
     total = sum(kernel["us"] for kernel in kernels) or 1.0
     for kernel in kernels:

@@ -1,7 +1,7 @@
 """Run an optimised model as ``onnxruntime.InferenceSession`` would.
 
-    session = Session("model.einsat", threads=2)         # or "model.opt.onnx", whose folder lies beside it
-    outputs = session.run(None, {"x": x})
+session = Session("model.einsat", threads=2)         # or "model.opt.onnx", whose folder lies beside it
+outputs = session.run(None, {"x": x})
 """
 
 from __future__ import annotations

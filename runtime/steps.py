@@ -45,7 +45,7 @@ class Builder:
             case "copy":
                 self._add_copy(step)
             case "onnxruntime":
-                self.table.add(native.NOTHING)
+                self.table.add(step.name, native.NOTHING)
 
     def finish(self) -> None:
         """Allocate the one scratchpad that all primitives share, and freeze the table."""
@@ -64,9 +64,7 @@ class Builder:
         inputs, output = [self._buffer(i) for i in step.inputs], self._buffer(step.outputs[0])
         windows = [onednn_library.Window(b.dtype, b.shape, b.strides) for b in inputs]
         try:
-            primitive = onednn.create(
-                self.handles, step.spec, windows, onednn_library.Window(output.dtype, output.shape, output.strides)
-            )
+            primitive = onednn.create(self.handles, step.spec, windows, onednn_library.Window(output.dtype, output.shape, output.strides))
         except KernelError as error:
             raise KernelError(error.what, where=f"step {index} {step.name}: {error.where}", fix=error.fix) from error
         self.implementations[index] = primitive.implementation
@@ -84,7 +82,7 @@ class Builder:
                 case position:
                     slot.memory = self._buffer_memory(argument.descriptor, inputs[position])
         self._scratchpad_bytes = max(self._scratchpad_bytes, primitive.scratchpad_bytes)
-        self.table.add(native.LIBRARY, primitive.handle, arguments)
+        self.table.add(step.name, native.LIBRARY, primitive.handle, arguments)
 
     def _memory(self, descriptor: Handle, address: int) -> Handle:
         return self.handles.create("memory", "memory_create", descriptor, self.handles.library.engine, address or None)
@@ -127,7 +125,7 @@ class Builder:
         values = (native.ValueRecord * len(buffers))()
         for value, buffer in zip(values, buffers, strict=True):
             value.type_index, value.pointer = native.DLTENSOR_POINTER, self._tensor(buffer)
-        self.table.add(native.KERNEL, self.kernels(step.spec["symbol"]), values)
+        self.table.add(step.name, native.KERNEL, self.kernels(step.spec["symbol"]), values)
 
     def _tensor(self, buffer: Buffer) -> int:
         element, rank = element_type(buffer.dtype), len(buffer.shape)
@@ -151,7 +149,7 @@ class Builder:
     def _add_copy(self, step: Step) -> None:
         source, target = self._buffer(step.inputs[0]), self._buffer(step.outputs[0])
         if "host" in (source.area, target.area):
-            self.table.add(native.NOTHING)
+            self.table.add(step.name, native.NOTHING)
             return
         if source.shape != target.shape or source.dtype != target.dtype:
             raise ArtefactError("a copy's buffers differ in shape or element type", where=f"step {step.name}")
@@ -161,7 +159,7 @@ class Builder:
         for axis, (size, from_stride, to_stride) in enumerate(axes):
             record.shape[axis] = size
             record.source_strides[axis], record.target_strides[axis] = from_stride * size_bytes, to_stride * size_bytes
-        self.table.add(native.COPY, 0, record)
+        self.table.add(step.name, native.COPY, 0, record)
         address = ctypes.addressof(record)
         self._point(source, address + native.CopyRecord.source.offset)
         self._point(target, address + native.CopyRecord.target.offset)

@@ -20,7 +20,9 @@ def row_major(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
-def buffer(shape: Sequence[int], area: Any, key: str = "", *, strides: Sequence[int] | None = None, dtype: str = "float32", offset: int = 0) -> Buffer:
+def buffer(
+    shape: Sequence[int], area: Any, key: str = "", *, strides: Sequence[int] | None = None, dtype: str = "float32", offset: int = 0
+) -> Buffer:
     return Buffer(dtype, tuple(shape), tuple(strides) if strides is not None else row_major(shape), area, key, offset)
 
 
@@ -71,7 +73,11 @@ def save(folder: Path, made: Plan, weights: Mapping[str, np.ndarray], models: Ma
     (folder / "plan.json").write_text(made.to_json())
     header, data = {}, b""
     for name, array in weights.items():
-        header[name] = {"dtype": SAFETENSORS[array.dtype.name], "shape": list(array.shape), "data_offsets": [len(data), len(data) + array.nbytes]}
+        header[name] = {
+            "dtype": SAFETENSORS[array.dtype.name],
+            "shape": list(array.shape),
+            "data_offsets": [len(data), len(data) + array.nbytes],
+        }
         data += array.tobytes()
     text = json.dumps(header).encode()
     (folder / "weights.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + data)

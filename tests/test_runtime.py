@@ -54,7 +54,9 @@ def draw(*shape: int) -> np.ndarray:
 def matmul_relu(rows: int = 4) -> tuple[Plan, dict[str, np.ndarray]]:
     """y = relu(x w), with x w in the arena."""
     buffers = [buffer((rows, 6), "input", "x"), buffer((6, 5), "weight", "w"), buffer((rows, 5), "arena"), buffer((rows, 5), "output", "y")]
-    multiply = Step("onednn", "multiply", (0, 1), (2,), {"primitive": "matmul", "arguments": {"src": 0, "weights": 1}, "packed": ["weights"]})
+    multiply = Step(
+        "onednn", "multiply", (0, 1), (2,), {"primitive": "matmul", "arguments": {"src": 0, "weights": 1}, "packed": ["weights"]}
+    )
     steps = [multiply, Step("onednn", "activate", (2,), (3,), RELU)]
     made = plan(buffers, steps, [Port("x", "float32", (rows, 6), 0)], [Port("y", "float32", (rows, 5), 3)])
     return made, {"w": draw(6, 5)}
@@ -67,7 +69,9 @@ def model(nodes: list[onnx.NodeProto], inputs: list[onnx.ValueInfoProto], output
 
 
 def opaque(name: str, inputs: tuple[int, ...], outputs: tuple[int, ...], input_names: list[str], output_names: list[str]) -> Step:
-    return Step("onnxruntime", name, inputs, outputs, {"model": f"opaque/{name}.onnx", "input_names": input_names, "output_names": output_names})
+    return Step(
+        "onnxruntime", name, inputs, outputs, {"model": f"opaque/{name}.onnx", "input_names": input_names, "output_names": output_names}
+    )
 
 
 @pytest.fixture
@@ -144,7 +148,7 @@ def test_wrong_feeds_are_refused_in_onnxruntimes_words(session: Session) -> None
         session.run(None, {"x": x.astype(np.float64)})
     with pytest.raises(InvalidArgument, match="Invalid rank for input: x Got: 1 Expected: 2"):
         session.run(None, {"x": x[0]})
-    with pytest.raises(InvalidArgument, match="index: 0 Got: 5 Expected: 4(.|\n)*--shape x:5,6"):
+    with pytest.raises(InvalidArgument, match=r"index: 0 Got: 5 Expected: 4(.|\n)*--shape x:5,6"):
         session.run(None, {"x": draw(5, 6)})
     with pytest.raises(InvalidArgument, match="threads must be at least 1"):
         Session(session.artefact.folder, threads=0)
@@ -155,6 +159,13 @@ def test_a_closed_session_says_so(session: Session) -> None:
         pass
     with pytest.raises(ExecutionError, match="closed"):
         session.run(None, {"x": draw(4, 6)})
+    made, weights = matmul_relu()
+    executable = Executable(made, weights, threads=1)
+    executable.close()
+    executable.close()
+    for call in (lambda: executable.run({"x": draw(4, 6)}), lambda: executable.run_native(1)):
+        with pytest.raises(ExecutionError, match="closed"):
+            call()
 
 
 def test_many_threads_may_share_a_session(session: Session) -> None:
@@ -210,7 +221,7 @@ def test_dispatch_costs_single_microseconds() -> None:
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = tmp_path_factory.mktemp("kernels") / "kernels.c"
     source.write_text(KERNELS)
-    return native_build.build(source)
+    return native_build.build(source, extra_flags=("-Wl,-z,lazy",))
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -231,7 +242,7 @@ def test_kernel_failures_name_the_step(kernels: Path) -> None:
     buffers = [buffer((8,), "input", "x"), buffer((8,), "output", "y")]
     ports = [Port("x", "float32", (8,), 0)], [Port("y", "float32", (8,), 1)]
     bad = plan(buffers, [Step("tvm", "bad", (0,), (1,), {"symbol": "fail"})], *ports)
-    with pytest.raises(KernelError, match="status -3(.|\n)*step 0 bad"):
+    with pytest.raises(KernelError, match=r"status -3(.|\n)*step 0 bad"):
         Executable(bad, {}, kernels=kernels, threads=1).run({"x": draw(8)})
     with pytest.raises(ArtefactError, match="no kernel 'absent'"):
         Executable(plan(buffers, [Step("tvm", "b", (0,), (1,), {"symbol": "absent"})], *ports), {}, kernels=kernels)
@@ -245,7 +256,13 @@ def test_copy_any_strides_any_type(dtype: str) -> None:
     source = Buffer(dtype, (5, 3, 4), (1, 20, 5), "input", "x")
     reverse = Buffer(dtype, (5, 3, 4), (-12, 4, 1), "output", "y", 48)
     port = Buffer(dtype, (5, 3, 4), (12, 4, 1), "output", "y")
-    made = Plan((source, reverse, port), (Step("copy", "c", (0,), (1,), {}),), (Port("x", dtype, (3, 4, 5), 0),), (Port("y", dtype, (5, 3, 4), 2),), 0)
+    made = Plan(
+        (source, reverse, port),
+        (Step("copy", "c", (0,), (1,), {}),),
+        (Port("x", dtype, (3, 4, 5), 0),),
+        (Port("y", dtype, (5, 3, 4), 2),),
+        0,
+    )
     got = Executable(made, {}).run({"x": x})["y"]
     np.testing.assert_array_equal(got, np.transpose(x, (2, 0, 1))[::-1])
 
@@ -269,7 +286,11 @@ def test_opaque_step_between_native_ones(tmp_path: Path) -> None:
     nodes = [helper.make_node("Constant", [], ["axis"], value_int=0), helper.make_node("CumSum", ["a", "axis"], ["b"])]
     tensor = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [7]) for n in "ab"]
     buffers = [buffer((7,), "input", "x"), buffer((7,), "arena"), buffer((7,), "arena", offset=7), buffer((7,), "output", "y")]
-    steps = [Step("onednn", "first", (0,), (1,), RELU), opaque("cumsum", (1,), (2,), ["a"], ["b"]), Step("onednn", "last", (2,), (3,), RELU)]
+    steps = [
+        Step("onednn", "first", (0,), (1,), RELU),
+        opaque("cumsum", (1,), (2,), ["a"], ["b"]),
+        Step("onednn", "last", (2,), (3,), RELU),
+    ]
     made = plan(buffers, steps, [Port("x", "float32", (7,), 0)], [Port("y", "float32", (7,), 3)])
     folder = save(tmp_path / "m.einsat", made, {}, {"opaque/cumsum.onnx": model(nodes, tensor[:1], tensor[1:])})
     session, x = Session(folder, threads=1), draw(7)
@@ -281,10 +302,16 @@ def test_opaque_step_between_native_ones(tmp_path: Path) -> None:
 def test_a_whole_model_of_strings_and_dynamic_shapes(tmp_path: Path) -> None:
     """An unchanged model is one opaque step; sizes and strings pass through."""
     nodes = [helper.make_node("Identity", ["s"], ["t"]), helper.make_node("NonZero", ["x"], ["y"])]
-    inputs = [helper.make_tensor_value_info("s", TensorProto.STRING, ["n"]), helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3])]
+    inputs = [
+        helper.make_tensor_value_info("s", TensorProto.STRING, ["n"]),
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3]),
+    ]
     outputs = [helper.make_tensor_value_info("t", TensorProto.STRING, ["n"]), helper.make_tensor_value_info("y", TensorProto.INT64, None)]
     host = [Buffer(d, (), (), "host", k) for d, k in (("string", "s"), ("float32", "x"), ("string", "t"), ("int64", "y"))]
-    ports = [Port("s", "string", ("n",), 0), Port("x", "float32", ("n", 3), 1)], [Port("t", "string", ("n",), 2), Port("y", "int64", None, 3)]
+    ports = (
+        [Port("s", "string", ("n",), 0), Port("x", "float32", ("n", 3), 1)],
+        [Port("t", "string", ("n",), 2), Port("y", "int64", None, 3)],
+    )
     made = Plan(tuple(host), (opaque("all", (0, 1), (2, 3), ["s", "x"], ["t", "y"]),), *map(tuple, ports), arena_bytes=0)
     session = Session(save(tmp_path / "m.einsat", made, {}, {"opaque/all.onnx": model(nodes, inputs, outputs)}), threads=1)
     for n in (2, 5):
@@ -348,7 +375,7 @@ def test_damaged_artefacts_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ArtefactError, match="no such file"):
         Session(tmp_path / "absent.einsat")
     (tmp_path / "lone.opt.onnx").write_bytes(b"")
-    with pytest.raises(ArtefactError, match="has no artefact folder lone.einsat"):
+    with pytest.raises(ArtefactError, match=r"has no artefact folder lone\.einsat"):
         Session(tmp_path / "lone.opt.onnx")
     folder = save(tmp_path / "m.einsat", made, weights)
     whole = (folder / "weights.safetensors").read_bytes()
@@ -423,6 +450,39 @@ print(float(Session({str(folder)!r}, threads=1).run(None, {{"x": x}})[0].sum()))
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) == pytest.approx(float(4 * np.maximum(weights["w"].sum(0), 0).sum()), rel=1e-5)
     assert not (tmp_path / "empty").exists()
+
+
+STAND_IN = """
+import os, sys, threading
+import numpy as np
+from runtime.executable import Executable
+from tests.test_runtime import matmul_relu
+made, weights = matmul_relu(rows=2000)
+x = np.random.default_rng(0).standard_normal((2000, 6), dtype=np.float32)
+wanted = np.maximum(x @ weights["w"], 0)
+def work():
+    executable = Executable(made, weights, threads=3)
+    for _ in range(50):
+        np.testing.assert_allclose(executable.run({"x": x})["y"], wanted, rtol=1e-4, atol=1e-5)
+    done.append(1)
+done = []
+workers = [threading.Thread(target=work) for _ in range(3)]
+[w.start() for w in workers]; [w.join() for w in workers]
+child = os.fork()
+if child == 0:
+    work()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0 and len(done) == 3
+maps = open("/proc/self/maps").read()
+assert "libgomp" not in maps and "openmp-" in maps, maps
+"""
+
+
+def test_a_machine_without_libgomp_uses_the_stand_in() -> None:
+    """The vendor library runs on our pool: several sessions on several threads, and in a forked child."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "EINSAT_OPENMP": str(native_build.build_openmp())}
+    done = subprocess.run([sys.executable, "-c", STAND_IN], capture_output=True, text=True, env=environment, timeout=120)
+    assert done.returncode == 0, done.stderr
 
 
 def test_compile_errors_are_shown_and_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,11 +7,11 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import helper
-from tests.plans import buffer, one_step, plan, run, transposed
 
 from runtime.errors import KernelError
 from runtime.executable import Executable
 from runtime.plan import Port, Step
+from tests.plans import buffer, one_step, plan, run, transposed
 
 RANDOM = np.random.default_rng(7)
 
@@ -87,7 +87,9 @@ def test_deconvolution(group: int) -> None:
 
 
 @pytest.mark.parametrize("packed", [True, False])
-@pytest.mark.parametrize(("left", "right"), [((5, 7), (7, 3)), ((1, 6, 7), (1, 7, 8)), ((2, 3, 4, 5), (1, 1, 5, 6)), ((2, 3, 4, 5), (2, 3, 5, 6))])
+@pytest.mark.parametrize(
+    ("left", "right"), [((5, 7), (7, 3)), ((1, 6, 7), (1, 7, 8)), ((2, 3, 4, 5), (1, 1, 5, 6)), ((2, 3, 4, 5), (2, 3, 5, 6))]
+)
 def test_matmul(left: tuple[int, ...], right: tuple[int, ...], packed: bool) -> None:
     """Batches that are one, shared or repeated; bias and a residual as post-operations."""
     x, w, bias = draw(*left), draw(*right), draw(*(1,) * (len(left) - 1), right[-1])
@@ -118,7 +120,11 @@ def test_matmul_of_a_transposed_operand_and_a_broadcast_row() -> None:
     x, w, row = draw(5, 4), draw(6, 5), draw(1, 6)
     shape, strides = transposed(w.shape, (1, 0))
     x_shape, x_strides = transposed(x.shape, (1, 0))
-    spec = {"primitive": "matmul", "arguments": {"src": 0, "weights": 1}, "post_ops": [{"kind": "binary", "algorithm": "sub", "argument": 2}]}
+    spec = {
+        "primitive": "matmul",
+        "arguments": {"src": 0, "weights": 1},
+        "post_ops": [{"kind": "binary", "algorithm": "sub", "argument": 2}],
+    }
     operands = [(x, buffer(x_shape, "input", strides=x_strides)), (w, buffer(shape, "input", strides=strides)), row]
     close(run(spec, operands, buffer((4, 6), "output", "y")), x.T @ w.T - row)
 
@@ -208,7 +214,9 @@ def test_lrn_of_even_size_is_refused() -> None:
         run(spec, [draw(1, 9, 4, 5)], buffer((1, 9, 4, 5), "output", "y"))
 
 
-@pytest.mark.parametrize(("algorithm", "function"), [("sum", np.sum), ("mean", np.mean), ("max", np.max), ("min", np.min), ("mul", np.prod)])
+@pytest.mark.parametrize(
+    ("algorithm", "function"), [("sum", np.sum), ("mean", np.mean), ("max", np.max), ("min", np.min), ("mul", np.prod)]
+)
 def test_reduction(algorithm: str, function: object) -> None:
     x = draw(3, 4, 5)
     spec = {"primitive": "reduction", "arguments": {"src": 0}, "algorithm": algorithm}
@@ -317,7 +325,9 @@ def test_refusals_show_the_recipe() -> None:
     with pytest.raises(KernelError, match="unknown algorithm 'sine'"):
         run({"primitive": "eltwise", "arguments": {"src": 0}, "algorithm": "sine"}, [draw(3)], buffer((3,), "output", "y"))
     with pytest.raises(KernelError, match="lacks 'strides'"):
-        run({"primitive": "convolution", "arguments": {"src": 0, "weights": 1}}, [draw(1, 2, 3), draw(2, 2, 1)], buffer((1, 2, 3), "output"))
+        run(
+            {"primitive": "convolution", "arguments": {"src": 0, "weights": 1}}, [draw(1, 2, 3), draw(2, 2, 1)], buffer((1, 2, 3), "output")
+        )
 
 
 def test_equal_constants_are_packed_once() -> None:

@@ -15,6 +15,11 @@ from pathlib import Path
 from runtime.errors import LibraryMissing
 
 SOURCE = Path(__file__).with_name("dispatch.c")
+OPENMP_SOURCE = Path(__file__).with_name("openmp.c")
+OPENMP_VERSIONS = (
+    "OMP_1.0 { global: omp_*; local: *; }; GOMP_1.0 { global: GOMP_[!p]*; GOMP_parallel_*; }; GOMP_4.0 { global: GOMP_parallel; };"
+)
+"""The symbol versions under which programs look for these functions."""
 FLAGS = ("-std=gnu11", "-O3", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-sanitize=undefined")
 OLDEST_GLIBC = "2.17"
 """Artefacts travel to other machines, so nothing newer than this is linked against."""
@@ -40,10 +45,22 @@ def cache_folder() -> Path:
     return Path(platformdirs.user_cache_dir("einsat"))
 
 
-def build(source: Path = SOURCE, extra_flags: tuple[str, ...] = ()) -> Path:
+def build_openmp() -> Path:
+    """Return the stand-in for libgomp, under its name and symbol versions, for machines that have none."""
+    return build(OPENMP_SOURCE, ("-lpthread", "-Wl,-soname,libgomp.so.1"), version_script=OPENMP_VERSIONS)
+
+
+def copy_into(folder: Path) -> None:
+    """Give an artefact the libraries that a machine without a compiler needs."""
+    shutil.copyfile(build(), folder / "dispatch.so")
+    shutil.copyfile(build_openmp(), folder / "openmp.so")
+
+
+def build(source: Path = SOURCE, extra_flags: tuple[str, ...] = (), *, version_script: str = "") -> Path:
     """Return the shared library compiled from ``source``, compiling it unless the cache has it."""
     text = source.read_bytes()
-    key = hashlib.sha256(b"\0".join([text, *(flag.encode() for flag in FLAGS + extra_flags), platform.machine().encode()])).hexdigest()[:16]
+    parts = [text, *(flag.encode() for flag in FLAGS + extra_flags), version_script.encode(), platform.machine().encode()]
+    key = hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
     library = cache_folder() / f"{source.stem}-{key}.so"
     if library.exists():
         return library
@@ -51,6 +68,10 @@ def build(source: Path = SOURCE, extra_flags: tuple[str, ...] = ()) -> Path:
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
         beside = Path(folder) / library.name
         command = [*compiler(), *FLAGS, *extra_flags, "-o", str(beside), str(source)]
+        if version_script:
+            versions = Path(folder) / "versions.map"
+            versions.write_text(version_script)
+            command.append(f"-Wl,--version-script={versions}")
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode != 0:
             raise LibraryMissing(
