@@ -1,7 +1,7 @@
 """Generate machine code for eOperators: fused elementwise, movement and reduction fragments, from their meaning.
 
 ``supports(fragment)`` says whether a fragment can be generated (None) or why not. ``compile_library(requests, path)``
-compiles many fragments into one shared library and returns each request's symbol. TVM is imported only when
+compiles many fragments into one shared library and returns a ``Library``: a mapping from request (or fragment) to symbol. TVM is imported only when
 something is not in the cache, and only in a child process.
 
 The library's contract with whoever loads it (nothing of TVM is needed at run time)
@@ -31,6 +31,6 @@ Kernels never launch inside a launch. ``compile_library(threads=1)`` makes libra
 Libraries need nothing but ``memcpy``/``memset`` of the C library (resolved in the process).
 """
 
-from lower.eoperator.library import KernelRequest, compile_library, may_overwrite, supports
+from lower.eoperator.library import KernelRequest, Library, compile_library, may_overwrite, supports
 
-__all__ = ["KernelRequest", "compile_library", "may_overwrite", "supports"]
+__all__ = ["KernelRequest", "Library", "compile_library", "may_overwrite", "supports"]

@@ -1,0 +1,201 @@
+"""Compile requests into one shared library, through a cache of object files that grows only."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import pickle
+import platform
+import select
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+import platformdirs
+
+from egraph.errors import LowerError
+from egraph.ir import Node, format_fragment
+from lower.eoperator.compiler import flatten
+from lower.eoperator.request import KernelRequest, may_overwrite, supports
+
+SECONDS_PER_KERNEL = 60.0
+_SOURCES = ("lower/eoperator", "egraph/expr", "egraph/ops", "egraph/ir")
+
+
+@dataclass(frozen=True)
+class Library(Mapping["Node | KernelRequest", str]):
+    """Symbols by request (or fragment); asking for one that failed raises its ``LowerError``."""
+
+    path: Path
+    symbols: Mapping[Node | KernelRequest, str]
+    failures: Mapping[Node | KernelRequest, LowerError] = field(default_factory=dict)
+    compiled: int = 0
+    seconds: float = 0.0
+
+    def __getitem__(self, key: Node | KernelRequest) -> str:
+        if key in self.failures:
+            raise self.failures[key]
+        return self.symbols[key]
+
+    def __iter__(self) -> Iterator[Node | KernelRequest]:
+        return iter(self.symbols)
+
+    def __len__(self) -> int:
+        return len(self.symbols)
+
+
+def cache_folder() -> Path:
+    """Return where object files are kept."""
+    return Path(platformdirs.user_cache_dir("einsat")) / "kernels"
+
+
+@lru_cache(maxsize=1)
+def _processor() -> str:
+    """Return what decides the machine code of this host: architecture, model and features."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = [platform.processor()]
+    told = [line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))][:2]
+    return "|".join([platform.machine(), *told])
+
+
+@lru_cache(maxsize=1)
+def _version() -> str:
+    """Return a hash of everything that code generation depends on: this package, the meanings, the compiler."""
+    root = Path(__file__).resolve().parents[2]
+    digest = hashlib.sha256(_processor().encode())
+    digest.update(importlib.metadata.version("apache-tvm").encode())
+    for folder in _SOURCES:
+        for source in sorted((root / folder).glob("*.py")):
+            digest.update(source.name.encode() + source.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _request(item: Node | KernelRequest) -> KernelRequest:
+    return item if isinstance(item, KernelRequest) else KernelRequest(item)
+
+
+def compile_library(
+    requests: Sequence[Node | KernelRequest], path: Path, *, threads: int, cache: Path | None = None, seconds_per_kernel: float = SECONDS_PER_KERNEL
+) -> Library:
+    """Compile fragments into the shared library ``path``; what cannot be compiled is in ``failures``.
+
+    ``threads`` > 1 makes large kernels parallel. Nothing is compiled that was compiled before for this processor.
+    """
+    started = time.perf_counter()
+    folder = (cache or cache_folder()) / _version()
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted: dict[KernelRequest, Path] = {}
+    failures: dict[KernelRequest, LowerError] = {}
+    for item in requests:
+        request = _request(item)
+        reason = supports(request.fragment)
+        if reason is not None:
+            failures[request] = LowerError(f"no kernel can be generated: {reason}", where=format_fragment(request.fragment))
+        else:
+            wanted[request] = folder / f"{request.symbol}.{'parallel' if threads > 1 else 'serial'}{threads if threads > 1 else ''}.o"
+    missing = [request for request, file in wanted.items() if not file.exists()]
+    failures |= _compile(missing, wanted, threads, seconds_per_kernel)
+    ready = {request: file for request, file in wanted.items() if request not in failures}
+    if ready:
+        _link(sorted(set(ready.values())), path)
+    return Library(
+        path,
+        {item: _request(item).symbol for item in requests if _request(item) in ready},
+        {item: failures[_request(item)] for item in requests if _request(item) in failures},
+        len([r for r in missing if r not in failures]),
+        time.perf_counter() - started,
+    )
+
+
+def _compile(missing: list[KernelRequest], wanted: Mapping[KernelRequest, Path], threads: int, limit: float) -> dict[KernelRequest, LowerError]:
+    """Run the compiling process over the batch, again without the culprit when it dies or hangs."""
+    failures: dict[KernelRequest, LowerError] = {}
+    while missing:
+        done, problem = _batch(missing, wanted, threads, limit, failures)
+        if problem and done < len(missing):
+            culprit = missing[done]
+            failures[culprit] = LowerError(problem, where=format_fragment(culprit.fragment))
+            done += 1
+        missing = missing[done:]
+    return failures
+
+
+def _batch(
+    batch: list[KernelRequest], wanted: Mapping[KernelRequest, Path], threads: int, limit: float, failures: dict[KernelRequest, LowerError]
+) -> tuple[int, str]:
+    """Compile a batch in one process; return how many were answered, and what ended it early."""
+    jobs = [(flatten(r.fragment), r.output_strides, r.input_strides, str(wanted[r])) for r in batch]
+    root = str(Path(__file__).resolve().parents[2])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])]), "PYTHONHASHSEED": "0"}
+    with tempfile.TemporaryFile() as messages:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "lower.eoperator.compiler"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=messages, env=environment
+        )
+        assert process.stdin is not None and process.stdout is not None
+        answered = 0
+        try:
+            process.stdin.write(pickle.dumps((jobs, threads)))
+            process.stdin.close()
+            while answered < len(batch):
+                patience = limit + (30.0 if answered == 0 else 0.0)
+                if not select.select([process.stdout], [], [], patience)[0]:
+                    return answered, f"the compiler did not finish within {patience:.0f} s"
+                line = process.stdout.readline()
+                if not line:
+                    messages.seek(0)
+                    said = messages.read()[-400:].decode(errors="replace").strip().splitlines()
+                    return answered, f"the compiler died (exit code {process.wait()}): {said[-1] if said else 'no message'}"
+                answer = json.loads(line)
+                if answer["error"]:
+                    request = batch[answer["position"]]
+                    failures[request] = LowerError(answer["error"], where=format_fragment(request.fragment))
+                answered += 1
+        except BrokenPipeError:
+            return answered, "the compiler died before it read its work"
+        finally:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+        return answered, ""
+
+
+def _linker() -> list[str]:
+    """Return the command of an ELF linker: the one that the ziglang package brings, or the system's."""
+    found = importlib.util.find_spec("ziglang")
+    for folder in (found.submodule_search_locations if found else None) or []:
+        program = Path(folder) / "zig"
+        if program.exists():
+            return [str(program), "ld.lld"]
+    return ["ld"]
+
+
+def _link(objects: Sequence[Path], path: Path) -> None:
+    """Link object files into a shared library, written beside and renamed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+    with tempfile.NamedTemporaryFile("w", suffix=".rsp", delete=False) as response:
+        response.write("\n".join(f'"{file}"' for file in objects))
+    command = [*_linker(), "-shared", "-s", "--build-id=none", "-z", "noexecstack", "-o", str(partial), f"@{response.name}"]
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        raise LowerError(f"the linker cannot run: {problem}", where=" ".join(command), fix="pip install ziglang") from problem
+    finally:
+        os.unlink(response.name)
+    if result.returncode:
+        partial.unlink(missing_ok=True)
+        raise LowerError(f"linking kernels failed: {result.stderr.strip()[-400:]}", where=str(path), fix="pip install --force-reinstall ziglang")
+    os.replace(partial, path)
+
+
+__all__ = ["KernelRequest", "Library", "cache_folder", "compile_library", "may_overwrite", "supports"]

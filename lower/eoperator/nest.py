@@ -1,0 +1,332 @@
+"""Choose loops for a kernel: order, vectors, tiles and threads, from the strides its terms read with.
+
+Elementwise and movement: contiguous axes are merged, loops split where guards change, the innermost axis runs in
+vectors, a transpose in square tiles held in registers. Reductions: values that whole rows share are computed once a
+row; the reduced axis, or the innermost output axis where the reduction keeps it, runs in vectors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tvm import tirx
+from tvm.tirx import ForKind
+
+from egraph.expr.index import Index, Iterator, Size, Symbol, index
+from lower.eoperator.emit import LANES, UNROLL, Emitter, Place, Point, vectorizes
+from lower.eoperator.functions import Expr, cast, lanes, widen
+from lower.eoperator.terms import Term, Terms, coefficient, extent, indices_of, iterators_of, subterms
+from lower.eoperator.transforms import breakpoints, digits, merge, shifted, simplify_reductions
+from lower.eoperator.transpose import transposed_reads, transpose_tile
+
+SERIAL_NS = 20_000.0
+"""Work below this many nanoseconds is not worth waking other threads for."""
+_COST_NS = {"exp": 0.35, "log": 0.5, "pow": 1.0, "tanh": 0.4, "erf": 0.4, "sin": 0.5, "cos": 0.5, "div": 0.15, "sqrt": 0.2, "reciprocal": 0.15}
+MAXIMUM_PARTS = 8
+
+
+class Planner:
+    """Writes one kernel's loops into an emitter."""
+
+    def __init__(self, table: Terms, emitter: Emitter, output: Any, output_type: str, threads: int) -> None:
+        self.table, self.emitter, self.output, self.output_type, self.threads = table, emitter, output, output_type, threads
+
+    def kernel(self, iterators: Sequence[Iterator], root: Term, offset: Index) -> None:
+        """Write the loops that store ``root`` at ``offset`` for all values of the iterators."""
+        iterators, root, offset = self._digits(tuple(iterators), root, offset)
+        root = simplify_reductions(self.table, root)
+        if any(term.kind == "reduce" for term in subterms((root,))):
+            self._reductions(iterators, root, offset)
+        else:
+            self._movement(iterators, root, offset, parallel=True)
+
+    def _digits(self, iterators: tuple[Iterator, ...], root: Term, offset: Index) -> tuple[tuple[Iterator, ...], Term, Index]:
+        position = 0
+        while position < len(iterators):
+            parts = digits(self.table, iterators[position], indices_of((root,)))
+            if parts:
+                root, offset = self._replace(root, offset, {iterators[position]: parts[1]})
+                iterators = (*iterators[:position], *parts[0], *iterators[position + 1 :])
+            else:
+                position += 1
+        return iterators, root, offset
+
+    def _replace(self, root: Term, offset: Index, replace: dict[Iterator | Symbol, Size]) -> tuple[Term, Index]:
+        return self.table.substitute(root, replace), self.table.index(offset, replace)
+
+    def _merge(self, iterators: tuple[Iterator, ...], root: Term, offset: Index) -> tuple[tuple[Iterator, ...], Term, Index]:
+        merged, replace = merge(self.table, iterators, [offset, *indices_of((root,))])
+        return (merged, *self._replace(root, offset, replace)) if replace else (iterators, root, offset)
+
+    def _work_ns(self, iterators: Sequence[Iterator], root: Term) -> float:
+        """Estimate the time of a nest on one thread."""
+        return math.prod(extent(i) for i in iterators) * _cost_ns(root)
+
+    # Elementwise and movement
+
+    def _movement(self, iterators: tuple[Iterator, ...], root: Term, offset: Index, *, parallel: bool) -> None:
+        iterators, root, offset = self._merge(iterators, root, offset)
+        parallel = parallel and self.threads > 1 and self._work_ns(iterators, root) > SERIAL_NS
+        if not iterators:
+            self._store(root, offset, ({},))
+            return
+        decided = [breakpoints(i, root, frozenset(iterators)) for i in iterators]
+        if all(len(points) == 2 for points in decided):
+            self._pure(iterators, root, offset, parallel=parallel)
+            return
+        points = decided[0]
+        if len(points) > 2 and len(points) - 1 <= MAXIMUM_PARTS:
+            for low, high in zip(points, points[1:], strict=False):
+                part, meaning = shifted(self.table, iterators[0], low, high)
+                inner = (part, *iterators[1:]) if high - low > 1 else iterators[1:]
+                self._movement(inner, *self._replace(root, offset, {iterators[0]: meaning}), parallel=parallel)
+            return
+        first, rest = iterators[0], iterators[1:]
+        wide = parallel and extent(first) >= self.threads
+
+        def body(variable: Expr) -> None:
+            self.emitter.bind_iterator(first, variable)
+            self._movement(rest, root, offset, parallel=parallel and not wide)
+
+        if rest:
+            self.emitter.loop(0, extent(first), body, kind=ForKind.PARALLEL if wide else ForKind.SERIAL)
+        else:
+            self._pure(iterators, root, offset, parallel=parallel)
+
+    def _pure(self, iterators: tuple[Iterator, ...], root: Term, offset: Index, *, parallel: bool) -> None:
+        """Write a nest whose guards do not vary: tiles for transposes, else vectors along the last axis."""
+        vector = iterators[-1] if self._vector(iterators[-1], root, offset) else None
+        across, reads = transposed_reads(iterators, root) if coefficient(offset, iterators[-1]) == 1 else (None, [])
+        if across is not None and not _guarded_by(root, {across, iterators[-1]}):
+            outer = tuple(i for i in iterators[:-1] if i is not across)
+            self._tiles(outer, across, iterators[-1], root, offset, reads, parallel=parallel)
+            return
+
+        def inner(base_parallel: bool) -> None:
+            if vector is None:
+                self._scalars(iterators[-1], root, offset)
+            else:
+                self.blocked(vector, lambda points: self._store(root, offset, points), parallel=base_parallel)
+
+        self._outer(iterators[:-1], inner, parallel=parallel)
+
+    def _vector(self, last: Iterator, root: Term, offset: Index) -> bool:
+        if coefficient(offset, last) != 1 or extent(last) < 4:
+            return False
+        return last not in root.free or vectorizes(root, last)
+
+    def _scalars(self, iterator: Iterator, root: Term, offset: Index) -> None:
+        def body(variable: Expr) -> None:
+            self.emitter.bind_iterator(iterator, variable)
+            self._store(root, offset, ({},))
+
+        self.emitter.loop(0, extent(iterator), body)
+
+    def _outer(self, iterators: Sequence[Iterator], inner: Callable[[bool], None], *, parallel: bool) -> None:
+        """Write loops over the outer iterators; in parallel, as many are fused as give every thread its share."""
+        if not parallel:
+            self._loops(iterators, lambda: inner(False))
+            return
+        fused, count = 0, 1
+        while fused < len(iterators) and count < 4 * self.threads:
+            count *= extent(iterators[fused])
+            fused += 1
+        if count < 2 * self.threads and count % self.threads:
+            self._loops(iterators, lambda: inner(True))
+            return
+        chosen, rest = iterators[:fused], iterators[fused:]
+
+        def body(variable: Expr) -> None:
+            remaining = variable
+            for position, iterator in reversed(list(enumerate(chosen))):
+                if position == 0:
+                    self.emitter.bind_iterator(iterator, remaining)
+                else:
+                    size = self.emitter.integer(extent(iterator))
+                    self.emitter.bind_iterator(iterator, self.emitter.bind(tirx.truncmod(remaining, size)))
+                    remaining = self.emitter.bind(tirx.truncdiv(remaining, size))
+            self._loops(rest, lambda: inner(False))
+
+        self.emitter.loop(0, count, body, kind=ForKind.PARALLEL)
+
+    def _loops(self, iterators: Sequence[Iterator], inner: Callable[[], None]) -> None:
+        if not iterators:
+            inner()
+            return
+
+        def body(variable: Expr) -> None:
+            self.emitter.bind_iterator(iterators[0], variable)
+            self._loops(iterators[1:], inner)
+
+        self.emitter.loop(0, extent(iterators[0]), body)
+
+    def blocked(self, vector: Iterator, body: Callable[[tuple[Point, ...]], None], *, parallel: bool = False, unroll: int = UNROLL) -> None:
+        """Run ``body`` at points that cover the iterator: groups of vectors, vectors, and ever smaller ones for the rest."""
+        size, start = extent(vector), 0
+        for step, count in ((LANES * unroll, unroll), (LANES, 1), (8, 1), (4, 1), (1, 1)):
+            blocks = (size - start) // step
+            if blocks and not (count == unroll > 1 and blocks < 2 and size < LANES * unroll):
+                self._steps(vector, start, step, blocks, count, body, parallel=parallel and blocks >= 2 * self.threads)
+                start += blocks * step
+
+    def _steps(
+        self, vector: Iterator, start: int, step: int, blocks: int, count: int, body: Callable[[tuple[Point, ...]], None], *, parallel: bool
+    ) -> None:
+        emitter, width = self.emitter, step // count
+
+        def one(base: Expr) -> None:
+            points = tuple({vector: Place(base + emitter.integer(start + u * width) if start + u else base, width)} for u in range(count))
+            with emitter.at_points(points):
+                body(points)
+
+        if blocks == 1:
+            with emitter.scope():
+                one(emitter.integer(0))
+        else:
+            emitter.loop(0, blocks, lambda k: one(k * emitter.integer(step)), kind=ForKind.PARALLEL if parallel else ForKind.SERIAL)
+
+    def _store(self, root: Term, offset: Index, points: tuple[Point, ...]) -> None:
+        for point in points:
+            self._store_one(root, offset, point)
+
+    def _store_one(self, root: Term, offset: Index, point: Point) -> None:
+        emitter = self.emitter
+        value = emitter.value(root, point)
+        vector = next((i for i, place in point.items() if place.count > 1), None)
+        if vector is None:
+            where = emitter.index(offset, point)
+        else:
+            place = point[vector]
+            step = coefficient(offset, vector)
+            assert step is not None
+            where = tirx.Ramp(emitter.index(offset, {**point, vector: Place(place.base)}), emitter.integer(step), place.count)
+            value = widen(value, place.count)
+        emitter.append(tirx.BufferStore(self.output, self._stored(value), [where]))
+
+    def _stored(self, value: Expr) -> Expr:
+        return cast(value, self.output_type)
+
+    # Transposes
+
+    def _tiles(
+        self, outer: tuple[Iterator, ...], across: Iterator, along: Iterator, root: Term, offset: Index, reads: list[Term], *, parallel: bool
+    ) -> None:
+        """Write square tiles: read along one axis, transposed in registers, written along the other."""
+        emitter = self.emitter
+
+        def tile(rows: int, columns: int, row: Expr, column: Expr) -> None:
+            points = tuple(
+                {across: Place(row + emitter.integer(j) if j else row), along: Place(column, columns)} for j in range(rows)
+            )
+            with emitter.at_points(points):
+                for read in reads:
+                    transpose_tile(emitter, read, across, along, points)
+                self._store(root, offset, points)
+
+        def strips(rows: int, row: Expr) -> None:
+            start, size = 0, extent(along)
+            for step in [s for s in (LANES, 8, 4, 1) if s <= max(rows, 1)]:
+                blocks = (size - start) // step
+                if blocks:
+                    first = start
+                    emitter.loop(0, blocks, lambda k, step=step, first=first: tile(rows, step, row, k * emitter.integer(step) + emitter.integer(first)))
+                    start += blocks * step
+
+        def inner(inner_parallel: bool) -> None:
+            start, size = 0, extent(across)
+            for step in (LANES, 8, 4, 1):
+                blocks = (size - start) // step
+                if blocks:
+                    first = start
+                    kind = ForKind.PARALLEL if inner_parallel and blocks >= self.threads else ForKind.SERIAL
+                    emitter.loop(
+                        0, blocks, lambda k, step=step, first=first: strips(step, k * emitter.integer(step) + emitter.integer(first)), kind=kind
+                    )
+                    start += blocks * step
+
+        self._outer(outer, inner, parallel=parallel)
+
+    # Reductions
+
+    def _reductions(self, iterators: tuple[Iterator, ...], root: Term, offset: Index) -> None:
+        """Split at guards first, so that the bulk runs without them; then write each part."""
+        parts = [(iterators, root, offset)]
+        for position in range(len(iterators)):
+            iterator = iterators[position]
+            found = []
+            for its, term, where in parts:
+                if iterator not in its:
+                    found.append((its, term, where))
+                    continue
+                points = breakpoints(iterator, term, frozenset(iterators))
+                if len(points) == 2 or len(points) - 1 > MAXIMUM_PARTS:
+                    found.append((its, term, where))
+                    continue
+                for low, high in zip(points, points[1:], strict=False):
+                    part, meaning = shifted(self.table, iterator, low, high)
+                    kept = tuple(part if i is iterator else i for i in its) if high - low > 1 else tuple(i for i in its if i is not iterator)
+                    found.append((kept, *self._replace(term, where, {iterator: meaning})))
+            parts = found
+        for its, term, where in parts:
+            its, term, where = self._merge(its, simplify_reductions(self.table, term), where)
+            with self.emitter.scope():
+                if any(t.kind == "reduce" for t in subterms((term,))):
+                    self._reduction(its, term, where)
+                else:
+                    self._movement(its, term, where, parallel=True)
+
+    def _reduction(self, iterators: tuple[Iterator, ...], root: Term, offset: Index) -> None:
+        reduces = [term for term in subterms((root,)) if term.kind == "reduce"]
+        rows = frozenset().union(*(term.free for term in reduces)) & frozenset(iterators)
+        parallel = self.threads > 1 and self._work_ns(iterators, root) > SERIAL_NS
+        vector = iterators[-1] if iterators and coefficient(offset, iterators[-1]) == 1 and extent(iterators[-1]) >= 4 else None
+        if vector is not None and not all(vectorizes(body, vector) for body in [root, *reduces] if vector in body.free):
+            vector = None
+        inner = tuple(i for i in iterators if i not in rows and i is not vector)
+        outer = tuple(i for i in iterators if i in rows and i is not vector)
+        emitter = self.emitter
+
+        def values(points: tuple[Point, ...]) -> None:
+            for term in reduces:
+                if not any(i in term.free for i in inner):
+                    for point in points:
+                        emitter.value(term, point)
+
+        def body(inner_parallel: bool) -> None:
+            if vector is None:
+                values(({},))
+                self._loops(inner, lambda: self._store(root, offset, ({},)))
+            elif vector in rows:
+
+                def lane(points: tuple[Point, ...]) -> None:
+                    values(points)
+                    self._loops(inner, lambda: self._store(root, offset, points))
+
+                self.blocked(vector, lane, parallel=inner_parallel)
+            else:
+                values(({},))
+                self._loops(inner, lambda: self.blocked(vector, lambda points: self._store(root, offset, points)))
+
+        self._outer(outer, body, parallel=parallel)
+
+
+def _guarded_by(root: Term, iterators: set[Iterator]) -> bool:
+    return any(t.kind == "guard" and any(iterators_of(c.left - c.right) & iterators for c in t.data) for t in subterms((root,)))
+
+
+def _cost_ns(root: Term) -> float:
+    """Estimate the time of one element with vector code, in nanoseconds."""
+    total = 0.1
+    for term in subterms((root,)):
+        if term.kind == "apply":
+            total += _COST_NS.get(term.data, 0.03)
+        elif term.kind == "read":
+            total += 0.1
+        elif term.kind == "reduce":
+            total += math.prod(extent(i) for i in term.data[1]) * 0.08
+    return total
+
+
+__all__ = ["Planner", "index", "lanes"]

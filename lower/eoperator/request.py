@@ -1,0 +1,179 @@
+"""What is asked of the code generator, and whether it can be done: no compiler is imported here."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from egraph.errors import EinsatError
+from egraph.expr.index import Index, Iterator, index
+from egraph.expr.scope import Scope
+from egraph.ir import Node, walk
+from egraph.ops import OPS
+from egraph.ops.reference import fragment_expression
+from lower.eoperator.terms import Term, Terms, subterms
+
+MAXIMUM_TERMS = 1500
+_COMPARISONS = frozenset({"less", "less_equal", "greater", "greater_equal", "equal"})
+_LOGICAL = frozenset({"and_", "or_", "not_"})
+_WITHOUT_ARITHMETIC = frozenset({"float16", "bfloat16"})
+
+
+@dataclass(frozen=True)
+class KernelRequest:
+    """A fragment to compile, with strides (in elements) of its operands and result where they are not dense row-major."""
+
+    fragment: Node
+    output_strides: tuple[int, ...] | None = None
+    input_strides: tuple[tuple[int, ...] | None, ...] | None = None
+    """One entry a placeholder, by index."""
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(f"{self.fragment.digest}|{self.output_strides}|{self.input_strides}".encode()).hexdigest()[:16]
+
+    @property
+    def symbol(self) -> str:
+        """Return a readable name that is unique to the content."""
+        names = [re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", n.op).lower() for n in walk((self.fragment,)) if n.op != "Placeholder"]
+        return "_".join([*dict.fromkeys(names)][:5] or ["copy"]) + "_" + self.digest
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A request as a term: ``root`` stored at ``offset`` for all values of ``iterators``."""
+
+    table: Terms
+    dtypes: dict[str, str]
+    sizes: dict[str, int]
+    iterators: tuple[Iterator, ...]
+    root: Term
+    offset: Index
+    output_dtype: str
+    output_size: int
+
+
+def dense(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return row-major strides."""
+    strides: list[int] = []
+    step = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= size
+    return tuple(reversed(strides))
+
+
+def _span(shape: Sequence[int], strides: Sequence[int]) -> int:
+    return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+
+
+def placeholders(fragment: Node) -> list[Node]:
+    """Return a fragment's placeholders by index."""
+    found = sorted((n for n in walk((fragment,)) if n.op == "Placeholder"), key=lambda n: int(str(n.attribute("index"))))
+    return found
+
+
+def kernel_of(request: KernelRequest) -> Kernel:
+    """Return a request as a term over flat memory."""
+    leaves = placeholders(request.fragment)
+    names = [str(leaf.attribute("index")) for leaf in leaves]
+    given = request.input_strides or ()
+    strides, dtypes, sizes = {}, {}, {}
+    for name, leaf in zip(names, leaves, strict=True):
+        own = given[int(name)] if int(name) < len(given) else None
+        strides[name] = own or dense(leaf.type.sizes)
+        dtypes[name], sizes[name] = leaf.type.dtype, _span(leaf.type.sizes, strides[name])
+    table = Terms(strides, dtypes)
+    scope: Scope = fragment_expression(request.fragment)
+    shape = request.fragment.type.sizes
+    output_strides = request.output_strides or dense(shape)
+    iterators, places, offset = [], [], index(0)
+    for size, stride in zip(shape, output_strides, strict=True):
+        if size == 1:
+            places.append(index(0))
+            continue
+        iterators.append(table.fresh("i", size))
+        places.append(index(iterators[-1]))
+        offset = offset + index(iterators[-1]) * stride
+    root = table.instantiate(scope, tuple(places))
+    return Kernel(table, dtypes, sizes, tuple(iterators), root, offset, request.fragment.type.dtype, _span(shape, output_strides))
+
+
+def _type(term: Term, dtypes: dict[str, str], types: dict[Term, str]) -> str:
+    """Return a term's element type ('' for a number); raises EinsatError when its arithmetic is not generated."""
+    own = [types[child] for child in term.children]
+    match term.kind:
+        case "number":
+            return ""
+        case "index":
+            return "float32"
+        case "read":
+            return dtypes[term.data[0]]
+        case "guard":
+            kinds = set(own) - {""}
+            if kinds & _WITHOUT_ARITHMETIC and any(c.kind == "number" and c.data != 0 for c in term.children):
+                raise EinsatError(f"a constant of type {next(iter(kinds))} is not generated")
+            if len(kinds) > 1:
+                raise EinsatError(f"a choice between types {sorted(kinds)} is not generated")
+            return next(iter(kinds), "")
+        case "reduce":
+            if own[0] not in ("float32", ""):
+                raise EinsatError(f"a reduction of {own[0]} is not generated")
+            return "float32"
+    if term.data in _LOGICAL:
+        return "bool"
+    values = own[1:] if term.data == "where" else own
+    kinds = set(values) - {""}
+    if term.data == "where" and len(kinds) <= 1 and not kinds & _WITHOUT_ARITHMETIC:
+        return next(iter(kinds), "float32")
+    if not kinds <= {"float32", "bool"}:
+        raise EinsatError(f"{term.data} of {', '.join(sorted(kinds))} is not generated: only float32 arithmetic is")
+    return "bool" if term.data in _COMPARISONS else "float32"
+
+
+@lru_cache(maxsize=1 << 14)
+def supports(fragment: Node) -> str | None:
+    """Return None when a kernel can be generated for a fragment, else the reason why not."""
+    for node in walk((fragment,)):
+        if node.op != "Placeholder" and node.op not in OPS:
+            return f"{node.op} has no meaning to generate code from"
+        if not node.type.is_static:
+            return f"{node.op} has unknown sizes ({node.type})"
+    try:
+        kernel = kernel_of(KernelRequest(fragment))
+        terms = subterms((kernel.root,))
+        if len(terms) > MAXIMUM_TERMS:
+            return f"{len(terms)} scalar operations an element are more than {MAXIMUM_TERMS}"
+        types: dict[Term, str] = {}
+        for term in terms:
+            types[term] = _type(term, kernel.dtypes, types)
+    except EinsatError as error:
+        return error.what
+    if (types[kernel.root] or "float32") != fragment.type.dtype:
+        return f"a result of type {fragment.type.dtype} from {types[kernel.root] or 'constants'} is not generated"
+    if max([kernel.output_size, *kernel.sizes.values()]) >= 2**31:
+        return "a tensor has more than 2**31 elements"
+    return None
+
+
+@lru_cache(maxsize=1 << 14)
+def may_overwrite(fragment: Node) -> frozenset[int]:
+    """Return the placeholders whose memory (of the same dense layout) the output may share exactly."""
+    if supports(fragment) is not None:
+        return frozenset()
+    kernel = kernel_of(KernelRequest(fragment))
+    terms = subterms((kernel.root,))
+    if any(term.kind == "reduce" for term in terms):
+        return frozenset()
+    result = []
+    for leaf in placeholders(fragment):
+        name = str(leaf.attribute("index"))
+        offsets = [term.data[1] for term in terms if term.kind == "read" and term.data[0] == name]
+        gathers = any("DataIndex" in repr(term.data) for term in terms if term.kind in ("read", "index"))
+        same = leaf.type.dtype == fragment.type.dtype and leaf.type.elements == fragment.type.elements
+        if same and not gathers and offsets and all(offset == kernel.offset for offset in offsets):
+            result.append(int(name))
+    return frozenset(result)

@@ -1,0 +1,260 @@
+"""Turn a fragment's meaning into terms over flat memory: the form that loops are chosen for.
+
+A term is a scalar at one output element: reads become flat offsets (so that a reshape disappears), inner scopes
+become ``reduce`` terms over fresh iterators, and a guard that the iterators' ranges decide is gone. Terms are
+hash-consed in their ``Terms`` table: equal terms are one object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from typing import Any, Literal, TypeAlias
+
+from egraph.expr.compose import truth
+from egraph.expr.index import DataIndex, Floor, Index, Iterator, Modulo, Size, Symbol, floor_divide, index, substitute
+from egraph.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Tensor
+
+Kind: TypeAlias = Literal["number", "index", "read", "apply", "guard", "reduce"]
+Replacement: TypeAlias = Mapping[Iterator | Symbol, Size]
+
+
+class Term:
+    """A scalar. ``data`` by kind: number value; Index; (tensor name, offset); function; conditions; (reduction, iterators)."""
+
+    __slots__ = ("kind", "data", "children", "free")
+    kind: Kind
+    data: Any
+    children: tuple[Term, ...]
+    free: frozenset[Iterator]
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} {self.data}>"
+
+
+def iterators_of(value: Size) -> frozenset[Iterator]:
+    """Return every iterator an index depends on, those inside divisions and data indices too."""
+    found: set[Iterator] = set()
+    for monomial, _ in index(value).terms:
+        for atom in monomial:
+            match atom:
+                case Iterator():
+                    found.add(atom)
+                case Floor(a, b) | Modulo(a, b):
+                    found |= iterators_of(a) | iterators_of(b)
+                case DataIndex(read):
+                    found.update(*(iterators_of(place) for place in read.indices))
+    return frozenset(found)
+
+
+def coefficient(value: Index, iterator: Iterator) -> int | None:
+    """Return c where value = c * iterator + (terms without it), or None when the iterator occurs otherwise."""
+    factor = 0
+    for monomial, c in value.terms:
+        if monomial == (iterator,):
+            factor = c
+        elif any(iterator in iterators_of(index(atom)) for atom in monomial):
+            return None
+    return factor
+
+
+def recombine(value: Index) -> Index:
+    """c*K*(x//K) + c*(x%K) = c*x: what a reshape leaves of a row-major offset."""
+    changed = True
+    while changed:
+        changed = False
+        coefficients = dict(value.terms)
+        for monomial, c in value.terms:
+            if len(monomial) != 1 or not isinstance(monomial[0], Modulo):
+                continue
+            rest = monomial[0]
+            by = rest.divisor.constant
+            quotient = floor_divide(rest.numerator, rest.divisor)
+            if by is None or len(quotient.terms) != 1 or quotient.terms[0][1] != 1:
+                continue
+            partner = quotient.terms[0][0]
+            if coefficients.get(partner) == c * by:
+                value = value - index(rest) * c - quotient * (c * by) + rest.numerator * c
+                changed = True
+                break
+    return value
+
+
+def extent(iterator: Iterator) -> int:
+    low, high = index(iterator.low).constant, index(iterator.high).constant
+    assert low is not None and high is not None, "sizes are static"
+    return high - low
+
+
+def low_of(iterator: Iterator) -> int:
+    low = index(iterator.low).constant
+    assert low is not None
+    return low
+
+
+class Terms:
+    """A table of hash-consed terms over flat tensors with the given strides (by tensor name)."""
+
+    def __init__(self, strides: Mapping[str, Sequence[int]], dtypes: Mapping[str, str]) -> None:
+        self.strides, self.dtypes = strides, dtypes
+        self._interned: dict[Any, Term] = {}
+        self._scopes: dict[tuple[Scope, tuple[Index, ...]], Term] = {}
+        self._fresh = 0
+
+    def fresh(self, prefix: str, extent: int) -> Iterator:
+        self._fresh += 1
+        return Iterator(f"{prefix}{self._fresh}", 0, extent)
+
+    def _make(self, kind: Kind, data: Any, children: tuple[Term, ...], free: frozenset[Iterator]) -> Term:
+        key = (kind, data, type(data), tuple(id(c) for c in children))
+        term = self._interned.get(key)
+        if term is None:
+            term = Term()
+            term.kind, term.data, term.children, term.free = kind, data, children, free
+            self._interned[key] = term
+        return term
+
+    def number(self, value: Fraction | float) -> Term:
+        return self._make("number", value, (), frozenset())
+
+    def index_number(self, value: Index) -> Term:
+        known = value.constant
+        return self.number(Fraction(known)) if known is not None else self._make("index", value, (), iterators_of(value))
+
+    def read(self, name: str, offset: Index) -> Term:
+        return self._make("read", (name, offset), (), iterators_of(offset))
+
+    def apply(self, function: str, children: Iterable[Term]) -> Term:
+        arguments = tuple(children)
+        return self._make("apply", function, arguments, frozenset().union(*(a.free for a in arguments)))
+
+    def guard(self, conditions: Iterable[Compare], then: Term, otherwise: Term) -> Term:
+        """Build a guard without the conditions that the iterators' ranges decide."""
+        undecided: list[Compare] = []
+        for condition in conditions:
+            known = truth(condition)
+            if known is False:
+                return otherwise
+            if known is None and condition not in undecided:
+                undecided.append(condition)
+        if not undecided or then is otherwise:
+            return then
+        free = then.free.union(otherwise.free, *(iterators_of(c.left - c.right) for c in undecided))
+        return self._make("guard", tuple(undecided), (then, otherwise), free)
+
+    def reduce(self, reduction: str, iterators: tuple[Iterator, ...], body: Term) -> Term:
+        """Build a reduction; iterators of extent one are substituted away."""
+        single: dict[Iterator | Symbol, Size] = {i: low_of(i) for i in iterators if extent(i) == 1}
+        if single:
+            body = self.substitute(body, single)
+            iterators = tuple(i for i in iterators if i not in single)
+        if not iterators:
+            return body
+        return self._make("reduce", (reduction, iterators), (body,), body.free - frozenset(iterators))
+
+    def offset(self, read: Read, replace: Replacement) -> tuple[str, Index]:
+        """Return (tensor, flat offset) of a read of a named tensor."""
+        assert isinstance(read.source, Tensor)
+        total = index(0)
+        for place, stride in zip(read.indices, self.strides[read.source.name], strict=True):
+            total = total + substitute(place, replace, lambda r: self._data(r, replace)) * stride
+        return read.source.name, recombine(total)
+
+    def _data(self, read: Read, replace: Replacement) -> Read:
+        if read.source in [Tensor("flat " + name, (), self.dtypes[name]) for name in self.strides]:
+            return Read(read.source, tuple(substitute(p, replace, lambda r: self._data(r, replace)) for p in read.indices))
+        name, offset = self.offset(read, replace)
+        return Read(Tensor("flat " + name, (), self.dtypes[name]), (offset,))
+
+    def instantiate(self, scope: Scope, places: tuple[Index, ...]) -> Term:
+        """Return scope[places] as a term."""
+        key = (scope, places)
+        if key not in self._scopes:
+            replace: dict[Iterator | Symbol, Size] = dict(zip(scope.traversal, places, strict=True))
+            own = []
+            for iterator in scope.summation:
+                low = index(iterator.low).constant or 0
+                own.append(self.fresh("k", extent(iterator)))
+                replace[iterator] = index(own[-1]) + low
+            body = self._scalar(scope.body, replace)
+            self._scopes[key] = self.reduce(scope.reduction, tuple(own), body) if own else body
+        return self._scopes[key]
+
+    def _scalar(self, body: Scalar, replace: Replacement) -> Term:
+        def data(read: Read) -> Read:
+            return self._data(read, replace)
+
+        match body:
+            case Number(value):
+                return self.number(value)
+            case IndexNumber(value):
+                return self.index_number(substitute(value, replace, data))
+            case Apply(function, arguments):
+                return self.apply(function, (self._scalar(a, replace) for a in arguments))
+            case Guarded(conditions, then, otherwise):
+                changed = [Compare(substitute(c.left, replace, data), c.operator, substitute(c.right, replace, data)) for c in conditions]
+                return self.guard(changed, self._scalar(then, replace), self._scalar(otherwise, replace))
+            case Read(Tensor(), _):
+                return self.read(*self.offset(body, replace))
+            case Read(source, places):
+                assert isinstance(source, Scope)
+                return self.instantiate(source, tuple(substitute(p, replace, data) for p in places))
+
+    def substitute(self, term: Term, replace: Replacement) -> Term:
+        """Return a term with iterators replaced, offsets recombined and guards decided anew."""
+        return self._substitute(term, replace, frozenset(i for i in replace if isinstance(i, Iterator)), {})
+
+    def index(self, value: Index, replace: Replacement) -> Index:
+        return recombine(substitute(value, replace, lambda r: self._data(r, replace)))
+
+    def _substitute(self, term: Term, replace: Replacement, changed: frozenset[Iterator], memo: dict[Term, Term]) -> Term:
+        if not term.free & changed:
+            return term
+        if term in memo:
+            return memo[term]
+        children = tuple(self._substitute(child, replace, changed, memo) for child in term.children)
+        match term.kind:
+            case "index":
+                result = self.index_number(self.index(term.data, replace))
+            case "read":
+                result = self.read(term.data[0], self.index(term.data[1], replace))
+            case "apply":
+                result = self.apply(term.data, children)
+            case "guard":
+                conditions = [Compare(self.index(c.left, replace), c.operator, self.index(c.right, replace)) for c in term.data]
+                result = self.guard(conditions, *children)
+            case "reduce":
+                result = self.reduce(*term.data, children[0])
+            case "number":
+                result = term
+        memo[term] = result
+        return result
+
+
+def subterms(roots: Iterable[Term]) -> list[Term]:
+    """Return every term below ``roots`` once, operands first."""
+    order: dict[Term, None] = {}
+
+    def visit(term: Term) -> None:
+        if term not in order:
+            for child in term.children:
+                visit(child)
+            order[term] = None
+
+    for root in roots:
+        visit(root)
+    return list(order)
+
+
+def indices_of(roots: Iterable[Term]) -> list[Index]:
+    """Return every index below ``roots``: offsets, index numbers, and both sides of conditions."""
+    found: list[Index] = []
+    for term in subterms(roots):
+        match term.kind:
+            case "read":
+                found.append(term.data[1])
+            case "index":
+                found.append(term.data)
+            case "guard":
+                found += [c.left - c.right for c in term.data]
+    return found

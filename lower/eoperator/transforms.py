@@ -1,0 +1,193 @@
+"""Reshape the iteration space of terms: split digits, narrow and split at guards, merge contiguous axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+
+from egraph.expr.index import Floor, Index, Iterator, Modulo, Size, Symbol, bounds, index
+from egraph.expr.scope import Compare
+from lower.eoperator.terms import Replacement, Term, Terms, coefficient, extent, indices_of, low_of, subterms
+
+IDENTITY = {"sum": Fraction(0), "prod": Fraction(1), "max": -math.inf, "min": math.inf}
+
+
+def rebuild(table: Terms, root: Term, change: object) -> Term:
+    """Rebuild bottom-up with ``change(reduction, iterators, body) -> Term`` at every reduction."""
+    memo: dict[Term, Term] = {}
+    for term in subterms((root,)):
+        children = tuple(memo[child] for child in term.children)
+        match term.kind:
+            case "apply":
+                memo[term] = table.apply(term.data, children)
+            case "guard":
+                memo[term] = table.guard(term.data, *children)
+            case "reduce":
+                memo[term] = change(*term.data, children[0])  # type: ignore[operator]
+            case _:
+                memo[term] = term
+    return memo[root]
+
+
+def shifted(table: Terms, iterator: Iterator, low: int, high: int) -> tuple[Iterator, Index]:
+    """Return a fresh iterator from 0 for [low, high) of ``iterator``, and what it stands for."""
+    part = table.fresh(iterator.name.rstrip("0123456789"), high - low)
+    return part, index(part) + low if high - low > 1 else index(low)
+
+
+def _divisors(iterator: Iterator, indices: Iterable[Index]) -> set[int]:
+    """Return the divisors of iterator // d and iterator % d among the indices."""
+    found: set[int] = set()
+
+    def visit(value: Index) -> None:
+        for monomial, _ in value.terms:
+            for atom in monomial:
+                if isinstance(atom, Floor | Modulo):
+                    by = atom.divisor.constant
+                    if atom.numerator == index(iterator) and by is not None:
+                        found.add(by)
+                    visit(atom.numerator)
+
+    for value in indices:
+        visit(value)
+    return found
+
+
+def digits(table: Terms, iterator: Iterator, indices: Iterable[Index]) -> tuple[tuple[Iterator, ...], Index] | None:
+    """Split i into i1*d + i0 where i // d or i % d occurs and d divides its extent."""
+    size = extent(iterator)
+    for by in sorted(_divisors(iterator, indices)):
+        if 1 < by < size and size % by == 0:
+            outer, inner = table.fresh(iterator.name + "o", size // by), table.fresh(iterator.name + "i", by)
+            return (outer, inner), index(outer) * by + inner
+    return None
+
+
+def merge(table: Terms, iterators: Sequence[Iterator], indices: Sequence[Index]) -> tuple[tuple[Iterator, ...], dict[Iterator | Symbol, Size]]:
+    """Return fewer iterators where neighbours always occur as a*extent(b) + b, with the replacement."""
+    kept = list(iterators)
+    replace: dict[Iterator | Symbol, Size] = {}
+    position = 0
+    while position + 1 < len(kept):
+        a, b = kept[position], kept[position + 1]
+        if all(_contiguous(value, a, b) for value in indices):
+            joined = table.fresh(a.name.rstrip("0123456789"), extent(a) * extent(b))
+            step = {a: index(joined) // extent(b), b: index(joined) % extent(b)}
+            replace = {key: table.index(index(value), step) for key, value in replace.items()} | dict(step)
+            indices = [table.index(value, step) for value in indices]
+            kept[position : position + 2] = [joined]
+            position = max(0, position - 1)
+        else:
+            position += 1
+    return tuple(kept), replace
+
+
+def _contiguous(value: Index, a: Iterator, b: Iterator) -> bool:
+    outer, inner = coefficient(value, a), coefficient(value, b)
+    return outer is not None and inner is not None and outer == inner * extent(b)
+
+
+def _allowed(condition: Compare, iterator: Iterator) -> tuple[int, int, bool] | None:
+    """Return (low, high, exact): the condition holds for all values of the others where low <= iterator < high.
+
+    ``exact`` when it fails everywhere else. None when the iterator occurs non-linearly, or the comparison is not an order.
+    """
+    difference = condition.right - condition.left
+    c = coefficient(difference, iterator)
+    limits = bounds(difference - index(iterator) * (c or 0))
+    if not c or limits is None or condition.operator not in ("<", "<="):
+        return None
+    rest = limits[0] - (1 if condition.operator == "<" else 0)  # c * i + rest >= 0
+    low, high = low_of(iterator), low_of(iterator) + extent(iterator)
+    if c > 0:
+        low = max(low, -(rest // c))
+    else:
+        high = min(high, rest // -c + 1)
+    return low, max(low, high), limits[0] == limits[1]
+
+
+def breakpoints(iterator: Iterator, root: Term, outer: frozenset[Iterator]) -> list[int]:
+    """Return where to split an iterator so that guards are decided in the parts, ends included.
+
+    Guards over other iterators of ``outer`` too are left alone; over summation iterators the part is found where they always hold.
+    """
+    low, high = low_of(iterator), low_of(iterator) + extent(iterator)
+    points = {low, high}
+    for term in subterms((root,)):
+        if term.kind != "guard":
+            continue
+        for condition in term.data:
+            difference = condition.right - condition.left
+            if condition.operator in ("==", "!="):
+                c = coefficient(difference, iterator)
+                limits = bounds(difference - index(iterator) * (c or 0))
+                if c and limits and limits[0] == limits[1] and limits[0] % c == 0:
+                    at = -limits[0] // c
+                    points |= {p for p in (at, at + 1) if low < p < high}
+                continue
+            allowed = _allowed(condition, iterator)
+            if allowed is not None and (allowed[2] or not _others(difference, iterator) & outer):
+                points |= {p for p in allowed[:2] if low < p < high}
+    return sorted(points)
+
+
+def _others(value: Index, iterator: Iterator) -> frozenset[Iterator]:
+    from lower.eoperator.terms import iterators_of
+
+    return iterators_of(value) - {iterator}
+
+
+def simplify_reductions(table: Terms, root: Term) -> Term:
+    """Narrow reductions to where their guards hold, merge their contiguous iterators, fold what does not vary."""
+
+    def change(reduction: str, iterators: tuple[Iterator, ...], body: Term) -> Term:
+        iterators, body = _narrow(table, reduction, iterators, body)
+        split = True
+        while split:
+            split = False
+            for position, iterator in enumerate(iterators):
+                parts = digits(table, iterator, indices_of((body,)))
+                if parts:
+                    body = table.substitute(body, {iterator: parts[1]})
+                    iterators = (*iterators[:position], *parts[0], *iterators[position + 1 :])
+                    split = True
+                    break
+        free = [i for i in iterators if i in body.free]
+        repeated = math.prod(extent(i) for i in iterators if i not in body.free)
+        merged, replace = merge(table, free, indices_of((body,)))
+        result = table.reduce(reduction, merged, table.substitute(body, replace) if replace else body)
+        if repeated == 0:
+            return table.number(IDENTITY[reduction])
+        if repeated == 1 or reduction in ("max", "min"):
+            return result
+        return table.apply("mul" if reduction == "sum" else "pow", (result, table.number(Fraction(repeated))))
+
+    return rebuild(table, root, change)
+
+
+def _narrow(table: Terms, reduction: str, iterators: tuple[Iterator, ...], body: Term) -> tuple[tuple[Iterator, ...], Term]:
+    """Restrict iterators by guards that depend on one of them alone and contribute nothing where they fail."""
+    if body.kind != "guard" or body.children[1] is not table.number(IDENTITY[reduction]):
+        return iterators, body
+    replace: dict[Iterator | Symbol, Size] = {}
+    kept: list[Iterator] = []
+    for iterator in iterators:
+        low, high = low_of(iterator), low_of(iterator) + extent(iterator)
+        for condition in body.data:
+            allowed = _allowed(condition, iterator)
+            if allowed is not None and allowed[2]:
+                low, high = max(low, allowed[0]), min(high, allowed[1])
+        if (low, high) == (low_of(iterator), low_of(iterator) + extent(iterator)):
+            kept.append(iterator)
+        elif low >= high:
+            return (), table.number(IDENTITY[reduction])
+        else:
+            part, meaning = shifted(table, iterator, low, high)
+            replace[iterator] = meaning
+            kept += [part] if high - low > 1 else []
+    return tuple(kept), table.substitute(body, replace) if replace else body
+
+
+def replace_all(table: Terms, roots: Sequence[Term], offset: Index, replace: Replacement) -> tuple[list[Term], Index]:
+    return [table.substitute(root, replace) for root in roots], table.index(offset, replace)
