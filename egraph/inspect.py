@@ -61,11 +61,11 @@ def why(outcome: Outcome, node: str) -> dict[str, Any]:
         names = sorted({name for row in outcome.kernels or outcome.before for name in row.source_nodes})
         raise ModelError(f"no kernel comes from {node!r}", fix=f"give a kernel's number or one of: {', '.join(names[:20])}")
     known = {rule.name: rule for rule in outcome.rules}
-    names = {name for row in rows for name in row.source_nodes}
+    sources = {name for row in rows for name in row.source_nodes}
     return {
         "kernels": [asdict(row) for row in rows],
         "rules": [asdict(known[name]) for name in dict.fromkeys(rule for row in rows for rule in row.rules) if name in known],
-        "before": [asdict(row) for row in outcome.before if names & set(row.source_nodes)],
+        "before": [asdict(row) for row in outcome.before if sources & set(row.source_nodes)],
     }
 
 

@@ -53,7 +53,8 @@ def explain(rule: Rule | MergeRule, node: Node, graph: Graph) -> Explanation:
     if best.problem:
         return Explanation(rule.name, False, shown, best.operators, total, best.problem)
     if isinstance(rule, MergeRule):
-        return Explanation(rule.name, False, shown, total, total, _merge_reason(rule, node, best, graph, known))
+        applies, reason = _merge_reason(rule, node, best, graph, known)
+        return Explanation(rule.name, applies, shown, total, total, reason)
     reasons = []
     for attempt in (a for a in attempts if not a.problem):
         try:
@@ -76,7 +77,7 @@ def _binding(rule: Rule, attempt: Attempt, graph: Graph) -> Binding:
     return Binding({name: node.type for name, node in attempt.nodes.items()}, attempt.attributes, numbers)
 
 
-def _merge_reason(rule: MergeRule, node: Node, own: Attempt, graph: Graph, known: frozenset[Node]) -> str:
+def _merge_reason(rule: MergeRule, node: Node, own: Attempt, graph: Graph, known: frozenset[Node]) -> tuple[bool, str]:
     """Look for partners that share what the rule wants shared."""
     partners: list[Binding] = []
     for other in walk(graph.roots):
@@ -89,12 +90,12 @@ def _merge_reason(rule: MergeRule, node: Node, own: Attempt, graph: Graph, known
                 partners.append(_binding(rule.member, attempt, graph))
                 break
     if len(partners) < 2:
-        return f"no other {node.op} shares {' and '.join(rule.shared)} with it"
+        return False, f"no other {node.op} shares {' and '.join(rule.shared)} with it"
     try:
         rule.apply(partners)
     except Mismatch as mismatch:
-        return f"the guard refuses: {mismatch}"
-    return f"it matches together with {len(partners) - 1} others; depth limits and cost decide whether it is used"
+        return False, f"the guard refuses: {mismatch}"
+    return True, f"the pattern matches together with {len(partners) - 1} others that share {' and '.join(rule.shared)}"
 
 
 def _count(pattern: Pattern | Variable) -> int:
@@ -122,7 +123,7 @@ def _match(pattern: Pattern | Variable, node: Node, so_far: Attempt, known: froz
         wrong = [(name, want, have_all.get(name)) for name, want in pattern.attributes if have_all.get(name) != want]
         if wrong:
             name, want, have = wrong[0]
-            yield Attempt(so_far.operators, f"{where} ({node.op}) must have {name}={want}, it has {have}")
+            yield Attempt(so_far.operators, f"{where} ({node.op}) must have {name}={want}, it has {have!r}")
             return
     if len(pattern.operands) != len(node.inputs):
         yield Attempt(so_far.operators, f"{where} ({node.op}) must have {len(pattern.operands)} operands, it has {len(node.inputs)}")

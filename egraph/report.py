@@ -25,7 +25,7 @@ def render(outcome: Outcome) -> str:
     template = environment.from_string(resources.files("egraph").joinpath("report.html.j2").read_text(encoding="utf-8"))
     slowest_us = max(outcome.latency_us.values())
     kernels = outcome.kernels or outcome.before
-    return template.render(
+    page: str = template.render(
         o=outcome,
         bars=[(NAMES[name], us, 100 * us / slowest_us, name) for name, us in ((n, outcome.latency_us[n]) for n in NAMES)],
         kernels=kernels,
@@ -35,6 +35,7 @@ def render(outcome: Outcome) -> str:
         growth=growth_chart(outcome.growth),
         tried=[s for s in outcome.rule_statistics if s["rule"] not in {rule.name for rule in outcome.rules}],
     )
+    return page
 
 
 def growth_chart(growth: Sequence[Growth]) -> str:

@@ -16,15 +16,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, TypeAlias
+from typing import IO, Any, Literal, TypeAlias
 
 from runtime.feeds import FeedSpec
 
 Engine: TypeAlias = Literal["onnxruntime", "einsat", "kernel"]
+WORKER_COMMAND = (sys.executable, "-m", "runtime.worker")
 START_SECONDS = 60.0
 MESSAGE_CHARACTERS = 500
 
@@ -66,11 +67,14 @@ class Effort:
 class Worker:
     """A measuring process, started when first needed and again after it was lost."""
 
-    def __init__(self, *, time_out_seconds: float = 20.0, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, *, time_out_seconds: float = 20.0, command: Sequence[str] = WORKER_COMMAND, environment: Mapping[str, str] | None = None
+    ) -> None:
         self.time_out_seconds = time_out_seconds
+        self._command = tuple(command)
         self._environment = dict(environment or {})
         self._process: subprocess.Popen[bytes] | None = None
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
+        self._errors: IO[bytes] | None = None
 
     def __enter__(self) -> Worker:
         return self
@@ -93,6 +97,9 @@ class Worker:
     def close(self) -> None:
         """End the process, whatever it is doing."""
         process, self._process = self._process, None
+        errors, self._errors = self._errors, None
+        if errors is not None:
+            errors.close()
         if process is None:
             return
         try:
@@ -105,8 +112,9 @@ class Worker:
 
     def _start(self, threads: int) -> subprocess.Popen[bytes]:
         environment = {**os.environ, "OMP_NUM_THREADS": str(threads), **self._environment}
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "runtime.worker"],
+            self._command,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, bufsize=0,
             env=environment, cwd=_import_root(), start_new_session=True,
         )  # fmt: skip
@@ -135,12 +143,12 @@ class Worker:
 
     def _lost(self, process: subprocess.Popen[bytes]) -> Timing:
         code = process.wait()
+        told = ""
+        if self._errors is not None:
+            self._errors.seek(0)
+            told = self._errors.read().decode(errors="replace").strip()[-MESSAGE_CHARACTERS:]
         self.close()
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        self._errors.seek(0)
-        told = self._errors.read().decode(errors="replace").strip()[-MESSAGE_CHARACTERS:]
-        self._errors.seek(0)
-        self._errors.truncate()
         return Timing("failed", message=f"the measuring process ended with {how}" + (f": {told}" if told else ""))
 
 
