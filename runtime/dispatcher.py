@@ -12,6 +12,8 @@ from runtime import openmp
 from runtime.errors import ArtefactError, KernelError
 from runtime.native.build import build
 
+INTERFACE = 1
+"""What dispatch.c's ``einsat_interface`` must return."""
 MOST_DIMENSIONS = 12
 LIBRARY, KERNEL, COPY, NOTHING = 0, 1, 2, 3
 PATCH_POINTER, PATCH_MEMORY = 0, 1
@@ -88,6 +90,10 @@ class Dispatcher:
         except OSError as error:
             fix = "delete this file; it is built again"
             raise ArtefactError(f"the dispatcher cannot be loaded: {error}", where=str(path), fix=fix) from error
+        interface = self.library.einsat_interface() if hasattr(self.library, "einsat_interface") else 0
+        if interface != INTERFACE:
+            fix = "optimise the model again, or delete this file: it is built anew where a compiler is installed"
+            raise ArtefactError(f"the dispatcher has interface {interface}, this runtime needs {INTERFACE}", where=str(path), fix=fix)
         pointer, int32, times = ctypes.c_void_p, ctypes.c_int32, ctypes.POINTER(ctypes.c_int64)
         for name, types in {
             "einsat_openmp": [pointer],

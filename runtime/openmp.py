@@ -24,6 +24,8 @@ FUNCTIONS = (
 
 
 STAND_IN = "openmp.so"
+SPINS = 10000
+"""Times a waiting thread looks before it sleeps: about a millisecond."""
 _folders: list[Path] = []
 
 
@@ -34,17 +36,32 @@ def look_in(folder: Path) -> None:
 
 def _load() -> ctypes.CDLL:
     """Load libgomp, or the stand-in: it bears the same name, so that oneDNN, loaded next, finds it."""
-    if "EINSAT_OPENMP" not in os.environ:
+    chosen = os.environ.get("EINSAT_OPENMP", "")
+    if not chosen:
         try:
-            return ctypes.CDLL(NAME)
+            return _load_patient_libgomp()
         except OSError:
             pass
     found = next((folder / STAND_IN for folder in _folders if (folder / STAND_IN).exists()), None)
-    path = os.environ.get("EINSAT_OPENMP") or found or build_openmp()
+    path = chosen if chosen not in ("", "own") else found or build_openmp()
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:
         raise LibraryMissing(f"{path} cannot be loaded: {error}", fix="install the system package libgomp1 (Debian) or libgomp") from error
+
+
+def _load_patient_libgomp() -> ctypes.CDLL:
+    """Load libgomp; it reads how long to spin from the environment, once, and its default is 15 ms.
+
+    A thread that spins so long on a busy machine keeps the core from the very thread it waits for.
+    """
+    if "GOMP_SPINCOUNT" in os.environ or "OMP_WAIT_POLICY" in os.environ:
+        return ctypes.CDLL(NAME)
+    os.environ["GOMP_SPINCOUNT"] = str(SPINS)
+    try:
+        return ctypes.CDLL(NAME)
+    finally:
+        del os.environ["GOMP_SPINCOUNT"]
 
 
 @functools.cache

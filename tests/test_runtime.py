@@ -386,6 +386,13 @@ def test_damaged_artefacts_are_refused(tmp_path: Path) -> None:
     (folder / "weights.safetensors").unlink()
     with pytest.raises(ArtefactError, match="the weight 'w' is missing"):
         Session(folder)
+    save(tmp_path / "n.einsat", made, weights)
+    (tmp_path / "n.einsat" / "dispatch.so").write_bytes(b"no library")
+    with pytest.raises(ArtefactError, match="dispatcher cannot be loaded"):
+        Session(tmp_path / "n.einsat")
+    (tmp_path / "n.einsat" / "dispatch.so").write_bytes(native_build.build_openmp().read_bytes())
+    with pytest.raises(ArtefactError, match="interface 0"):
+        Session(tmp_path / "n.einsat")
     (folder / "plan.json").write_text(made.to_json().replace('"version":1', '"version":9'))
     with pytest.raises(ArtefactError, match="version 9"):
         Session(folder)

@@ -275,7 +275,8 @@ def test_eltwise(algorithm: str, op: str, alpha: float, beta: float, attributes:
 @pytest.mark.parametrize(
     ("algorithm", "alpha", "beta", "function"),
     [
-        ("clip", -0.5, 0.7, lambda x: np.clip(x, -0.5, 0.7)), ("square", 0, 0, np.square), ("swish", 1.0, 0, lambda x: x / (1 + np.exp(-x))),
+        ("clip", -0.5, 0.7, lambda x: np.clip(x, -0.5, 0.7)), ("square", 0, 0, np.square),
+        ("swish", 1.0, 0, lambda x: x / (1 + np.exp(-x))),
         ("pow", 2.0, 3.0, lambda x: 2 * x**3), ("linear", 2.0, 3.0, lambda x: 2 * x + 3),
     ],
 )  # fmt: skip

@@ -60,6 +60,9 @@ typedef struct {
     int32_t failed_step;
 } Program;
 
+/* Raised whenever a structure above or a function below changes. */
+EXPORT int einsat_interface(void) { return 1; }
+
 /* ------------------------------------------------------------------ threads */
 
 typedef int (*ParallelBody)(int task, const void *environment, void *data);
