@@ -1,0 +1,103 @@
+"""Optimise by estimates alone: nothing is measured, nothing is timed. For many small models and for tests.
+
+    for program in estimated_programs(graph): ...
+    session = open_session(model, threads=1)      # the whole way: import, saturate, extract, compile, load
+
+Where the pipeline looks for the fastest program, this looks for a good one within milliseconds. ``price`` replaces the
+cost model; tests give random prices, so that every kernel and every rewritten form is chosen sooner or later.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import TypeAlias
+
+import onnx
+
+from egraph import exporter, importer
+from egraph.cost import CostModel, without_twins
+from egraph.cost_roofline import DeviceSpeed
+from egraph.extract import extract, to_program
+from egraph.ir import Candidate, FrozenEGraph, Graph, Program, walk
+from egraph.optimize.folding import Folder
+from egraph.rule import MergeRule, Pattern, Rule
+from egraph.saturate import Limits, saturate
+from lower.candidates import candidates
+from lower.compile import CompileOptions, compile_program
+from runtime import Session
+from runtime.profile import Database
+
+Price: TypeAlias = Callable[[Mapping[int, tuple[Candidate, ...]]], Mapping[int, tuple[Candidate, ...]]]
+"""Gives candidates their costs."""
+
+SMALL = Limits(seconds=5.0, e_nodes=2_000, iterations=8)
+EXTRACT_SECONDS = 1.0
+
+
+def grown(graph: Graph, rules: Sequence[Rule | MergeRule], limits: Limits = SMALL) -> FrozenEGraph:
+    """Return the saturated e-graph; rules whose operators cannot occur are never compiled, which is most of the time."""
+    present = {node.op for node in walk(graph.roots)}
+    while True:
+        active = [rule for rule in rules if _operators(rule) <= present]
+        frozen = saturate(graph, active, limits).frozen
+        made = {node.op for nodes in frozen.classes.values() for node in nodes} - present
+        if not any(_operators(rule) <= present | made for rule in rules if rule not in active):
+            return frozen
+        present |= made
+
+
+@lru_cache(maxsize=1024)
+def _operators(rule: Rule | MergeRule) -> frozenset[str]:
+    """Return the operators of a rule's left side."""
+
+    def inside(pattern: Pattern) -> frozenset[str]:
+        return frozenset({pattern.op}).union(*(inside(operand) for operand in pattern.operands if isinstance(operand, Pattern)))
+
+    return inside((rule if isinstance(rule, Rule) else rule.member).pattern)
+
+
+def estimate(laid: Mapping[int, tuple[Candidate, ...]]) -> Mapping[int, tuple[Candidate, ...]]:
+    """Price candidates by what they move and compute."""
+    model = CostModel(Database.in_memory(), "estimated", DeviceSpeed())
+    return model.price(without_twins(model, laid))
+
+
+def estimated_programs(
+    graph: Graph, rules: Sequence[Rule | MergeRule] | None = None, *, limits: Limits = SMALL, price: Price = estimate, count: int = 1, seed: int = 0
+) -> tuple[Program, ...]:
+    """Return up to ``count`` programs, the cheapest first; all shipped rules unless ``rules`` are given."""
+    frozen = grown(graph, shipped_rules() if rules is None else rules, limits)
+    folder = Folder(graph)
+    selections = extract(frozen, price(candidates(frozen)), count, EXTRACT_SECONDS, seed)
+    return tuple(folder.fold(to_program(frozen, selection, graph)) for selection in selections)
+
+
+def shipped_rules() -> tuple[Rule | MergeRule, ...]:
+    from egraph.rules import RULES  # 0.1 s: not needed by who brings rules of their own
+
+    return RULES
+
+
+def compile_options(threads: int) -> CompileOptions:
+    """Return options that let a program keep opaque nodes."""
+
+    def export_graph(graph: Graph) -> bytes:
+        model: bytes = exporter.export(graph).SerializeToString(deterministic=True)
+        return model
+
+    return CompileOptions(threads=threads, export_graph=export_graph)
+
+
+def open_program(program: Program, *, threads: int = 1) -> Session:
+    """Compile a program and load it; its files are gone when this returns, the session keeps what it needs."""
+    with tempfile.TemporaryDirectory(prefix="einsat-") as folder:
+        compile_program(program, Path(folder), compile_options(threads))
+        return Session(folder, threads=threads)
+
+
+def open_session(model: str | Path | onnx.ModelProto, *, threads: int = 1) -> Session:
+    """Return a session on the optimised model."""
+    return open_program(estimated_programs(importer.load(model).graph)[0], threads=threads)
