@@ -1,0 +1,312 @@
+"""Run the ONNX backend test-suite through onnxruntime alone and through Einsat: what onnxruntime passes, Einsat must pass.
+
+    python -m bench.conformance [--filter REGEX] [--jobs N]
+
+Node tests, and the small models that the onnx package holds (simple, converted from PyTorch). Outputs are compared with
+the suite's own, by the suite's own comparison. Writes bench/results/conformance.json and conformance.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import platform
+import re
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import date
+from importlib.metadata import version
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+from onnx.backend.test.runner import Runner
+
+RESULTS = Path(__file__).parent / "results"
+KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
+PACKAGES = ("onnx", "onnxruntime", "numpy", "egglog", "apache-tvm", "onednn-cpu-gomp")
+WARMED_TOGETHER = 150
+"""Cases whose kernels are compiled by one compiler process: starting it takes longer than a kernel."""
+SECONDS_PER_CASE = 120.0
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a case: empty reasons are passes."""
+
+    name: str
+    onnxruntime: str
+    einsat: str
+    seconds: float
+
+
+def collect(pattern: str = "") -> list[Any]:
+    """Return the suite's cases whose name matches, in the suite's order."""
+    from onnx.backend.test.loader import load_model_tests
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the suite divides by zero on purpose
+        cases = [case for kind in KINDS for case in load_model_tests(kind=kind)]
+    return [case for case in cases if re.search(pattern, case.name)]
+
+
+def model_of(case: Any) -> onnx.ModelProto:
+    return case.model if case.model is not None else onnx.load(str(Path(case.model_dir) / "model.onnx"))
+
+
+def data_of(case: Any, model: onnx.ModelProto) -> list[tuple[list[Any], list[Any]]]:
+    """Return (inputs, expected outputs) of every data set."""
+    if case.data_sets is not None:
+        return [([_value(v) for v in inputs], [_value(v) for v in outputs]) for inputs, outputs in case.data_sets]
+    given = {tensor.name for tensor in model.graph.initializer}
+    inputs = [value for value in model.graph.input if value.name not in given]
+    folders = sorted(Path(case.model_dir).glob("test_data_set_*"))
+    return [(_read(folder, "input", inputs), _read(folder, "output", model.graph.output)) for folder in folders]
+
+
+def _read(folder: Path, kind: str, values: Sequence[onnx.ValueInfoProto]) -> list[Any]:
+    found: list[Any] = []
+    for index, path in enumerate(sorted(folder.glob(f"{kind}_*.pb"), key=lambda p: int(p.stem.split("_")[1]))):
+        found.append(_parse(path.read_bytes(), values[index].type))
+    return found
+
+
+def _parse(content: bytes, type: onnx.TypeProto) -> Any:
+    match type.WhichOneof("value"):
+        case "sequence_type":
+            return numpy_helper.to_list(onnx.SequenceProto.FromString(content))
+        case "optional_type":
+            return numpy_helper.to_optional(onnx.OptionalProto.FromString(content))
+        case _:
+            return numpy_helper.to_array(onnx.TensorProto.FromString(content))
+
+
+def _value(item: Any) -> Any:
+    return numpy_helper.to_array(item) if isinstance(item, onnx.TensorProto) else item
+
+
+def run_onnxruntime(model: onnx.ModelProto) -> Callable[[list[Any]], Sequence[Any]]:
+    """Return onnxruntime on the model as it is; element types that numpy lacks go in and out as their bits."""
+    from runtime.opaque import OpaqueStep
+    from runtime.plan import Step
+
+    given = {tensor.name for tensor in model.graph.initializer}
+    names = [value.name for value in model.graph.input if value.name not in given]
+    spec = {"model": "", "input_names": names, "output_names": [value.name for value in model.graph.output]}
+    from egraph.onnx_types import from_proto
+
+    dtypes = [from_proto(value.type).dtype for value in model.graph.input if value.name not in given]
+    step = OpaqueStep(Step("onnxruntime", "model", (), (), spec), model.SerializeToString(), dtypes, threads=1, alone=True)
+    return lambda inputs: step.run(None, dict(zip(names, inputs, strict=False)))
+
+
+def run_einsat(model: onnx.ModelProto) -> Callable[[list[Any]], Sequence[Any]]:
+    """Return Einsat on the model."""
+    from egraph.backend import prepare
+
+    prepared = prepare(model)
+    return lambda inputs: tuple(prepared.run(inputs))
+
+
+def failure(case: Any, prepare: Callable[[onnx.ModelProto], Callable[[list[Any]], Sequence[Any]]]) -> str:
+    """Run a case; return why it does not pass, empty where it does."""
+    try:
+        model = model_of(case)
+        run = prepare(model)
+        for inputs, expected in data_of(case, model):
+            got = [_list_of(value) for value in run(inputs)]
+            Runner.assert_similar_outputs([_list_of(v) for v in expected], got, case.rtol, case.atol)
+    except Exception as error:  # whatever is raised, the case does not pass, and the report says why
+        text = " ".join(str(error).split())
+        return f"{type(error).__name__}: {text[:300]}"
+    return ""
+
+
+def _list_of(value: Any) -> Any:
+    """Return sequences as lists and everything else as arrays, so that both sides compare alike."""
+    if isinstance(value, list | tuple):
+        return [_list_of(item) for item in value]
+    return np.asarray(value)
+
+
+def warm(cases: Iterable[Any]) -> None:
+    """Compile the kernels of many cases together; those that fail will say so when they run."""
+    from egraph import importer
+    from egraph.optimize.estimated import compile_options, estimated_programs
+    from lower.compile import plan_program
+    from lower.eoperator import compile_library
+
+    requests: dict[str, Any] = {}
+    for case in cases:
+        try:
+            program = estimated_programs(importer.load(model_of(case)).graph)[0]
+            requests |= plan_program(program, compile_options(1))[1].requests
+        except Exception:  # noqa: S112 - it fails again, with its reason told, when the case runs
+            continue
+    if requests:
+        with tempfile.TemporaryDirectory() as folder:
+            compile_library(list(requests.values()), Path(folder) / "kernels.so", threads=1)
+
+
+def examine(case: Any) -> Verdict:
+    """Run a case both ways."""
+    peer = failure(case, run_onnxruntime)
+    start = time.perf_counter()
+    own = failure(case, run_einsat)
+    return Verdict(case.name, peer, own, time.perf_counter() - start)
+
+
+def _work(connection: Connection, cases: Sequence[Any]) -> None:
+    """Answer indices with verdicts until None comes; a list of indices asks to compile their kernels."""
+    warnings.simplefilter("ignore")
+    while (asked := connection.recv()) is not None:
+        if isinstance(asked, list):
+            warm(cases[index] for index in asked)
+            connection.send(None)
+        else:
+            connection.send(examine(cases[asked]))
+
+
+class _Worker:
+    """A child process with its share of the cases; one that dies or hangs fails its current case only."""
+
+    def __init__(self, cases: Sequence[Any], share: list[int]) -> None:
+        self.cases, self.todo = cases, [share[i : i + WARMED_TOGETHER] for i in range(0, len(share), WARMED_TOGETHER)]
+        self.batch: list[int] = []
+        self.current: int | None = None
+        self._start()
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("fork")
+        self.connection, theirs = context.Pipe()
+        self.process = context.Process(target=_work, args=(theirs, self.cases), daemon=True)
+        self.process.start()
+        theirs.close()
+        self.asked = time.monotonic()
+
+    def ask(self) -> bool:
+        """Send the next piece of work; return whether there is one."""
+        self.asked = time.monotonic()
+        if self.batch:
+            self.current = self.batch.pop(0)
+            self.connection.send(self.current)
+            return True
+        self.current = None
+        if self.todo:
+            self.batch = self.todo.pop(0)
+            self.connection.send(self.batch)
+            return True
+        self.connection.send(None)
+        return False
+
+    def lost(self, why: str) -> Verdict | None:
+        """Start anew after a crash or a hang; return the verdict on the case that caused it."""
+        self.process.kill()
+        self.process.join()
+        self._start()
+        return None if self.current is None else Verdict(self.cases[self.current].name, "", why, time.monotonic() - self.asked)
+
+    @property
+    def patience(self) -> float:
+        return (SECONDS_PER_CASE if self.current is not None else 20 * SECONDS_PER_CASE) - (time.monotonic() - self.asked)
+
+
+def run_all(cases: Sequence[Any], jobs: int, tell: Callable[[int], None]) -> list[Verdict]:
+    """Run every case both ways, in child processes."""
+    workers = [_Worker(cases, list(range(n, len(cases), jobs))) for n in range(jobs)]
+    active = {worker.connection: worker for worker in workers if worker.ask()}
+    verdicts: dict[str, Verdict] = {}
+    while active:
+        ready = wait(list(active), timeout=max(0.0, min(worker.patience for worker in active.values())))
+        for connection in ready or [c for c, worker in active.items() if worker.patience <= 0]:
+            worker = active.pop(connection)  # type: ignore[index]
+            try:
+                verdict = worker.connection.recv() if ready else worker.lost("it did not finish in time")
+            except (EOFError, ConnectionResetError):
+                verdict = worker.lost("the process died")
+            if verdict is not None:
+                verdicts[verdict.name] = verdict
+                tell(len(verdicts))
+            if worker.ask():
+                active[worker.connection] = worker
+    return [verdicts[case.name] for case in cases if case.name in verdicts]
+
+
+def summary(verdicts: Sequence[Verdict], command: str) -> dict[str, Any]:
+    """Return counts, what onnxruntime passes and Einsat does not, and what was used."""
+    behind = [v for v in verdicts if v.einsat and not v.onnxruntime]
+    return {
+        "command": command,
+        "date": date.today().isoformat(),
+        "python": platform.python_version(),
+        "versions": {name: version(name) for name in PACKAGES},
+        "cases": len(verdicts),
+        "onnxruntime_passes": sum(not v.onnxruntime for v in verdicts),
+        "einsat_passes": sum(not v.einsat for v in verdicts),
+        "both_pass": sum(not v.einsat and not v.onnxruntime for v in verdicts),
+        "only_onnxruntime_passes": {v.name: v.einsat for v in behind},
+        "only_einsat_passes": {v.name: v.onnxruntime for v in verdicts if v.onnxruntime and not v.einsat},
+        "neither_passes": {v.name: v.onnxruntime for v in verdicts if v.onnxruntime and v.einsat},
+        "median_seconds": float(np.median([v.seconds for v in verdicts])) if verdicts else 0.0,
+        "verdicts": [asdict(v) for v in verdicts],
+    }
+
+
+def as_markdown(found: dict[str, Any]) -> str:
+    """Return the summary as a page."""
+    used = ", ".join(f"{name} {number}" for name, number in found["versions"].items())
+    lines = [
+        "# Conformance: the ONNX backend test-suite",
+        "",
+        f"`{found['command']}`, {found['date']}, Python {found['python']}, {used}.",
+        "",
+        "| cases | onnxruntime passes | Einsat passes | both | only onnxruntime | only Einsat |",
+        "|---|---|---|---|---|---|",
+        f"| {found['cases']} | {found['onnxruntime_passes']} | {found['einsat_passes']} | {found['both_pass']} "
+        f"| {len(found['only_onnxruntime_passes'])} | {len(found['only_einsat_passes'])} |",
+        "",
+        f"Median time to import, optimise, compile, load and run a case: {1000 * found['median_seconds']:.0f} ms.",
+    ]
+    for title, key in (
+        ("Only onnxruntime passes", "only_onnxruntime_passes"),
+        ("Only Einsat passes (why onnxruntime does not)", "only_einsat_passes"),
+        ("Neither passes (what onnxruntime says)", "neither_passes"),
+    ):
+        lines += ["", f"## {title}", "", *(f"- `{name}`: {reason}" for name, reason in found[key].items())] if found[key] else []
+    return "\n".join(lines) + "\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.conformance", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--filter", default="", metavar="REGEX", help="only the cases whose name matches (nothing is written then)")
+    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="processes (default 2)")
+    options = parser.parse_args(arguments)
+    cases = collect(options.filter)
+
+    def tell(done: int) -> None:
+        if done % 100 == 0:
+            print(f"{done} of {len(cases)}", file=sys.stderr, flush=True)
+
+    verdicts = run_all(cases, max(1, min(options.jobs, len(cases))), tell) if cases else []
+    found = summary(verdicts, "python -m bench.conformance" + (f" --filter '{options.filter}'" if options.filter else ""))
+    for key in ("cases", "onnxruntime_passes", "einsat_passes", "both_pass"):
+        print(f"{key.replace('_', ' ')}: {found[key]}")
+    for name, reason in found["only_onnxruntime_passes"].items():
+        print(f"only onnxruntime: {name}: {reason}")
+    if not options.filter:
+        RESULTS.mkdir(exist_ok=True)
+        (RESULTS / "conformance.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        (RESULTS / "conformance.md").write_text(as_markdown(found), encoding="utf-8")
+    return 1 if found["only_onnxruntime_passes"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
