@@ -1,0 +1,251 @@
+"""Generated kernels against the float64 reference: every operator, chains, awkward sizes, strides, threads, caching."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+
+import lower.eoperator.library as library_module
+from egraph.errors import LowerError
+from egraph.ir import Node, TensorType, make, placeholder
+from egraph.ops import OPS, apply
+from egraph.ops.reference import evaluate
+from lower.eoperator import KernelRequest, Library, compile_library, may_overwrite, supports
+from lower.eoperator.compiler import flatten, restore
+from lower.eoperator.request import placeholders
+
+GUARD = 64
+"""Elements around each output that must stay untouched."""
+
+
+class Argument(ctypes.Structure):
+    _fields_ = (("type_index", ctypes.c_int32), ("zero", ctypes.c_uint32), ("pointer", ctypes.c_void_p))
+
+
+class Environment(ctypes.Structure):
+    _fields_ = (("sync_handle", ctypes.c_void_p), ("num_task", ctypes.c_int32))
+
+
+Body = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.POINTER(Environment), ctypes.c_void_p)
+Launch = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
+
+
+class Loaded:
+    """A library loaded as its contract says, with a launcher that runs its tasks one after another."""
+
+    def __init__(self, path: Path, tasks: int = 2) -> None:
+        self.code = ctypes.CDLL(str(path))
+        self.launches = 0
+
+        def launch(body: int, data: int, _: int) -> int:
+            self.launches += 1
+            environment = Environment(None, tasks)
+            return max(Body(body)(k, ctypes.byref(environment), data) for k in reversed(range(tasks)))
+
+        self.keep = Launch(launch)
+        try:
+            ctypes.c_void_p.in_dll(self.code, "__TVMBackendParallelLaunch").value = ctypes.cast(self.keep, ctypes.c_void_p).value
+        except ValueError:
+            pass
+
+    def run(self, symbol: str, arrays: Sequence[np.ndarray]) -> None:
+        pointers = [ctypes.c_void_p(array.ctypes.data) for array in arrays]
+        arguments = (Argument * len(arrays))(*[Argument(7, 0, ctypes.addressof(p)) for p in pointers])
+        function = self.code["__tvm_ffi_" + symbol]
+        function.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p)
+        assert function(None, ctypes.addressof(arguments), len(arrays), None) == 0
+
+
+def tensor(index: int, *shape: int, dtype: str = "float32") -> Node:
+    return placeholder(index, TensorType(dtype, shape))
+
+
+def feeds(fragment: Node, seed: int = 0) -> list[np.ndarray]:
+    random = np.random.default_rng(seed)
+    result = []
+    for leaf in placeholders(fragment):
+        positive = fragment.op in ("Sqrt", "Log", "Pow")
+        values = random.standard_normal(leaf.type.sizes)
+        if leaf.type.dtype == "bool" or "int" in leaf.type.dtype:
+            result.append(np.asarray(random.integers(0, 2, leaf.type.sizes)).astype(leaf.type.dtype))
+        else:
+            result.append(np.asarray(np.abs(values) + 0.1 if positive else values).astype(leaf.type.dtype))
+    return result
+
+
+def check(loaded: Loaded, symbol: str, fragment: Node, tolerance: float = 2e-5) -> None:
+    inputs = feeds(fragment)
+    count = fragment.type.elements
+    memory = np.full(count + 2 * GUARD, 7, fragment.type.dtype)
+    output = memory[GUARD : GUARD + count].reshape(fragment.type.sizes)
+    loaded.run(symbol, [*inputs, output])
+    expected = np.asarray(evaluate((fragment,), dict(zip(placeholders(fragment), inputs, strict=True)))[0])
+    assert (memory[:GUARD] == np.asarray(7, memory.dtype)).all() and (memory[GUARD + count :] == np.asarray(7, memory.dtype)).all()
+    scale = np.abs(expected[np.isfinite(expected)]).max(initial=0.0)
+    np.testing.assert_allclose(output.astype(np.float64), expected, rtol=tolerance, atol=tolerance * 0.1 * scale + 1e-30, err_msg=str(fragment))
+
+
+def samples(names: Sequence[str], count: int) -> list[Node]:
+    random = Random(7)
+    found: dict[Node, None] = {}
+    for name in names:
+        spec = OPS[name]
+        for _ in range(count):
+            shapes, attributes = spec.sample(random)
+            dtypes = spec.sample_dtypes or ("float32",) * len(shapes)
+            found[apply(name, *[tensor(i, *s, dtype=d) for i, (s, d) in enumerate(zip(shapes, dtypes, strict=True))], **attributes)] = None
+    return list(found)
+
+
+def chains() -> list[Node]:
+    """Fragments of several operators, at sizes with tails, ones and primes."""
+    x, wide = tensor(0, 2, 19, 7, 37), tensor(0, 3, 64, 17, 16)
+    bias = tensor(1, 1, 19, 1, 1)
+    shift = dict(before=(0, 0, 1, 2), after=(0, 0, 0, 3), mode="constant", value=0.5)
+    softmax = apply("Softmax", tensor(0, 5, 67), axis=1)
+    norm = apply("LayerNormalization", tensor(0, 3, 131), tensor(1, 131), tensor(2, 131), axis=1, epsilon=1e-5)
+    last = apply("Concat", tensor(0, 4, 5), tensor(1, 4, 3), axis=1)
+    return [
+        apply("Relu", apply("Add", x, bias)),
+        apply("Transpose", apply("Mul", apply("Sigmoid", x), x), perm=(0, 2, 3, 1)),
+        apply("Transpose", apply("Add", wide, tensor(1, 64, 1, 1)), perm=(0, 2, 3, 1)),
+        apply("Add", apply("Transpose", tensor(0, 33, 21), perm=(1, 0)), tensor(1, 21, 33)),
+        apply("Reshape", apply("Transpose", apply("Reshape", tensor(0, 1, 12, 4, 6), shape=(1, 3, 2, 2, 4, 6)), perm=(0, 1, 4, 2, 5, 3)), shape=(1, 3, 8, 12)),
+        apply("Relu", apply("Pad", x, **shift)),
+        apply("Pad", apply("Exp", x), **shift),
+        apply("Mul", apply("Concat", x, apply("Neg", x), axis=1), tensor(1, 1, 38, 1, 1)),
+        apply("Concat", softmax, apply("Slice", tensor(1, 5, 99), starts=(0, 98), ends=(5, -1), steps=(1, -3)), axis=1),
+        apply("Tanh", norm),
+        apply("Gelu", apply("Add", norm, tensor(3, 3, 131)), approximate="none"),
+        apply("Softmax", apply("Add", tensor(0, 2, 3, 5, 8), tensor(1, 2, 1, 1, 8)), axis=3),
+        apply("Softmax", tensor(0, 2, 33, 5, 9), axis=1),
+        apply("ReduceMean", apply("Relu", tensor(0, 2, 5, 7, 67)), axes=(1, 2)),
+        apply("ReduceMax", apply("Transpose", tensor(0, 6, 70), perm=(1, 0)), axes=(0,)),
+        apply("Softmax", apply("Reshape", last, shape=(2, 16)), axis=1),
+        apply("Gather", apply("Relu", tensor(0, 9, 20)), tensor(1, 3, 2, dtype="int64"), axis=0),
+        apply("Where", apply("Less", tensor(0, 5, 33), tensor(1, 33)), tensor(2, 5, 33), apply("Neg", tensor(0, 5, 33))),
+        apply("Cos", apply("Sin", apply("Mul", tensor(0, 50), tensor(1, 1)))),
+        apply("MatMul", tensor(0, 3, 5, 33), tensor(1, 33, 18)),
+    ]
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("kernels")
+
+
+def test_every_operator_and_chains_agree_with_the_reference(cache: Path, tmp_path: Path) -> None:
+    fragments = [f for f in [*samples(list(OPS), 1), *chains()] if supports(f) is None]
+    assert {f.op for f in fragments} == set(OPS)
+    library = compile_library(fragments, tmp_path / "kernels.so", threads=1, cache=cache)
+    assert not library.failures
+    loaded = Loaded(library.path)
+    for fragment in fragments:
+        check(loaded, library[fragment], fragment)
+
+
+def test_large_kernels_run_in_parallel_for_any_number_of_tasks(cache: Path, tmp_path: Path) -> None:
+    fragments = [
+        apply("Exp", tensor(0, 300_007)),
+        apply("Transpose", apply("Relu", tensor(0, 2, 67, 40, 41)), perm=(0, 2, 3, 1)),
+        apply("Softmax", tensor(0, 301, 701), axis=1),
+    ]
+    library = compile_library(fragments, tmp_path / "kernels.so", threads=2, cache=cache)
+    for tasks in (1, 2, 3):
+        loaded = Loaded(library.path, tasks)
+        for fragment in fragments:
+            check(loaded, library[fragment], fragment)
+        assert loaded.launches >= len(fragments)
+
+
+def test_strides_write_into_a_part_of_a_larger_tensor(cache: Path, tmp_path: Path) -> None:
+    fragment = apply("Relu", tensor(0, 3, 5, 6))
+    request = KernelRequest(fragment, output_strides=(90, 18, 1), input_strides=((60, 12, 2),))
+    library = compile_library([request], tmp_path / "kernels.so", threads=1, cache=cache)
+    source = np.random.default_rng(0).standard_normal((3, 5, 6, 2)).astype(np.float32)
+    target = np.full((3, 5, 18), 7, np.float32)
+    Loaded(library.path).run(library[request], [source, target])
+    np.testing.assert_array_equal(target[:, :, :6], np.maximum(source[..., 0], 0))
+    assert (target[:, :, 6:] == 7).all()
+
+
+def test_overwriting_an_input_is_allowed_only_where_each_element_is_read_in_its_place(cache: Path, tmp_path: Path) -> None:
+    x = tensor(0, 7, 37)
+    fragment = apply("Add", apply("Relu", x), tensor(1, 1, 37))
+    assert may_overwrite(fragment) == {0}
+    assert may_overwrite(apply("Transpose", tensor(0, 7, 7), perm=(1, 0))) == frozenset()
+    assert may_overwrite(apply("Add", x, apply("Slice", x, starts=(6, 0), ends=(-1, 37), steps=(-1, 1)))) == frozenset()
+    assert may_overwrite(apply("Softmax", x, axis=1)) == frozenset()
+    library = compile_library([fragment], tmp_path / "kernels.so", threads=1, cache=cache)
+    first, second = feeds(fragment)
+    expected = np.maximum(first, 0) + second
+    Loaded(library.path).run(library[fragment], [first, second, first])
+    np.testing.assert_allclose(first, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("op", "low", "high"), [("Exp", -90.0, 88.5), ("Log", 1e-38, 1e30), ("Tanh", -12.0, 12.0), ("Erf", -5.0, 5.0), ("Sigmoid", -90.0, 30.0)])
+def test_approximations_hold_over_their_range(op: str, low: float, high: float, cache: Path, tmp_path: Path) -> None:
+    fragment = apply(op, tensor(0, 4001))
+    library = compile_library([fragment], tmp_path / "kernels.so", threads=1, cache=cache)
+    values = np.geomspace(low, high, 4001) if op == "Log" else np.linspace(low, high, 4001)
+    x = values.astype(np.float32)
+    out = np.empty_like(x)
+    Loaded(library.path).run(library[fragment], [x, out])
+    expected = evaluate((fragment,), {placeholders(fragment)[0]: x})[0]
+    np.testing.assert_allclose(out, expected, rtol=2e-6, atol=2e-7 if op in ("Erf", "Tanh", "Log") else 2e-38)
+
+
+def test_a_warm_cache_compiles_nothing_and_gives_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fragments = [apply("Relu", tensor(0, 5, 7)), apply("Neg", tensor(0, 5, 7))]
+    cold = compile_library(fragments, tmp_path / "a.so", threads=1, cache=tmp_path / "cache")
+    again = compile_library(fragments, tmp_path / "b.so", threads=1, cache=tmp_path / "other")
+    monkeypatch.setattr(library_module, "_batch", lambda *_: pytest.fail("compiled"))
+    warm = compile_library(fragments, tmp_path / "c.so", threads=1, cache=tmp_path / "cache")
+    assert (cold.compiled, again.compiled, warm.compiled) == (2, 2, 0)
+    assert dict(cold.symbols) == dict(again.symbols) == dict(warm.symbols)
+    assert cold.path.read_bytes() == again.path.read_bytes() == warm.path.read_bytes()
+
+
+def test_one_failure_leaves_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    good = apply("Relu", tensor(0, 5))
+    foreign = make("Opaque", (tensor(0, 5),), (), TensorType("float32", (5,)))
+    double = apply("Exp", tensor(0, 5, dtype="float64"))
+    assert "Opaque" in str(supports(foreign)) and "float32" in str(supports(double))
+    refused = compile_library([foreign, good, double], tmp_path / "a.so", threads=1, cache=tmp_path)
+    assert set(refused) == {good} and set(refused.failures) == {foreign, double}
+    monkeypatch.setattr(library_module, "supports", lambda _: None)  # so that the compiling process meets them
+    failed = compile_library([foreign, good, double], tmp_path / "b.so", threads=1, cache=tmp_path)
+    assert set(failed) == {good} and set(failed.failures) == {foreign, double}
+    with pytest.raises(LowerError, match="Opaque"):
+        failed[foreign]
+
+
+def test_a_compiler_that_dies_or_hangs_costs_one_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fragments = [apply("Relu", tensor(0, k)) for k in (3, 5, 7)]
+    calls: list[int] = []
+
+    def batch(work: list[KernelRequest], *_: object) -> tuple[int, str]:
+        calls.append(len(work))
+        return (1, "the compiler died") if len(calls) == 1 else (len(work), "")
+
+    monkeypatch.setattr(library_module, "_batch", batch)
+    monkeypatch.setattr(library_module, "_link", lambda *_: None)
+    result: Library = compile_library(fragments, tmp_path / "a.so", threads=1, cache=tmp_path)
+    assert set(result.failures) == {fragments[1]} and set(result) == {fragments[0], fragments[2]} and calls == [3, 1]
+
+
+def test_fragments_survive_the_way_to_the_compiling_process() -> None:
+    for fragment in chains():
+        assert restore(flatten(fragment)) is fragment
+
+
+def test_generated_code_is_stable(golden: Callable[[str, str], None]) -> None:
+    from lower.eoperator.generate import generate
+
+    fragment = apply("Transpose", apply("Relu", apply("Add", tensor(0, 1, 6, 5, 7), tensor(1, 6, 1, 1))), perm=(0, 2, 3, 1))
+    golden("eoperator_bias_relu_transpose.tir", generate(KernelRequest(fragment), threads=1).script() + "\n")
