@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,55 +15,67 @@ from egraph.errors import EinsatError
 from egraph.ir import Candidate, Graph, Kernel, Node, Program, TensorType, format_fragment, make, placeholder, rewrite, walk
 from egraph.ir.types import attributes
 from egraph.ops import apply
+from egraph.optimize.batch import compile_batch
+from lower.compile import CompileOptions
 from runtime.feeds import FeedSpec, random_array
 from runtime.measure import Effort, Load, Timing, Worker, measure
 from runtime.profile import Database, Record
 
-CompileProgram = Callable[[Program, Path], object]
 SHOWN_CHARACTERS = 500
+BATCH = 16
+"""Kernels compiled together: starting the compiler costs as much as compiling several."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A kernel to measure, and the text that its time is filed under."""
+
+    fragment: Node
+    implementation: str
+    text: str
 
 
 @dataclass
 class Measurer:
-    """Measures kernels one at a time; ``time_left`` is asked before each."""
+    """Measures kernels one at a time, compiled in batches."""
 
     database: Database
     device: str
-    threads: int
-    compile_program: CompileProgram
+    options: CompileOptions
     worker: Worker
     seed: int = 0
     effort: Effort = field(default_factory=Effort)
     measured: int = 0
 
-    def measure(self, fragment: Node, implementation: str, text: str) -> Record:
-        """Measure one kernel and file the result; a kernel that cannot be compiled is filed as failed."""
-        with tempfile.TemporaryDirectory(prefix="einsat-kernel-") as folder:
-            timing = self._timing(fragment, implementation, Path(folder))
-        record = Record(self.device, text, implementation, timing.status, timing.samples_us, timing.message)
-        self.database.put(record)
-        self.measured += 1
-        return record
+    def measure(self, jobs: Sequence[Job], time_left: Callable[[], float], tell: Callable[[str], None]) -> None:
+        """Measure in order until time is up; every result is filed at once, also of what fails or hangs."""
+        for start in range(0, len(jobs), BATCH):
+            if time_left() <= 0:
+                return
+            batch = jobs[start : start + BATCH]
+            with tempfile.TemporaryDirectory(prefix="einsat-kernels-") as folder:
+                programs = [kernel_program(job.fragment, job.implementation, seed=self.seed) for job in batch]
+                for job, program, place in zip(batch, programs, compile_batch(programs, Path(folder), self.options), strict=True):
+                    if time_left() <= 0:
+                        return
+                    timing = self._timing(program, place)
+                    record = Record(self.device, job.text, job.implementation, timing.status, timing.samples_us, timing.message)
+                    self.database.put(record)
+                    self.measured += 1
+                    tell(f"{self.measured} kernels measured")
 
-    def measure_all(
+    def measure_candidates(
         self, model: CostModel, candidates: Iterable[Candidate], time_left: Callable[[], float], tell: Callable[[str], None]
     ) -> None:
-        """Measure in order until time is up."""
-        for candidate in candidates:
-            if time_left() <= 0:
-                break
-            if not model.is_settled(candidate):
-                self.measure(candidate.fragment, candidate.implementation, model.key(candidate)[0])
-                tell(f"{self.measured} kernels measured")
+        """Measure those candidates that have no measurement yet."""
+        wanted = [Job(one.fragment, one.implementation, model.key(one)[0]) for one in candidates if not model.is_settled(one)]
+        self.measure(wanted, time_left, tell)
 
-    def _timing(self, fragment: Node, implementation: str, folder: Path) -> Timing:
-        try:
-            program = kernel_program(fragment, implementation, seed=self.seed)
-            self.compile_program(program, folder)
-        except EinsatError as error:
-            return Timing("failed", message=str(error)[:SHOWN_CHARACTERS])
-        bounds = index_bounds(program.graph.roots)
-        return measure(self.worker, Load("kernel", str(folder), feed_specs(program, bounds), self.threads, self.seed), self.effort)
+    def _timing(self, program: Program, place: Path | EinsatError) -> Timing:
+        if isinstance(place, EinsatError):
+            return Timing("failed", message=str(place)[:SHOWN_CHARACTERS])
+        specs = feed_specs(program, index_bounds(program.graph.roots))
+        return measure(self.worker, Load("kernel", str(place), specs, self.options.threads, self.seed), self.effort)
 
 
 def kernel_program(fragment: Node, implementation: str, *, seed: int) -> Program:
@@ -115,19 +127,19 @@ def _calibration() -> dict[str, tuple[Node, str]]:
     }
 
 
-def calibrate(database: Database, device: str, measure_one: Callable[[Node, str, str], Record] | None) -> DeviceSpeed:
+def calibrate(database: Database, device: str, measurer: Measurer | None) -> DeviceSpeed:
     """Return the device's speed from a few standard kernels, measured once and kept in the database like any other."""
-    default = DeviceSpeed()
+    jobs = {name: Job(fragment, implementation, format_fragment(fragment)) for name, (fragment, implementation) in _calibration().items()}
+    if measurer is not None:
+        missing = [job for job in jobs.values() if database.get(device, job.text, job.implementation) is None]
+        measurer.measure(missing, lambda: 1.0, lambda text: None)
     times_us: dict[str, float] = {}
     amounts: dict[str, Work] = {}
-    for name, (fragment, implementation) in _calibration().items():
-        text = format_fragment(fragment)
-        record = database.get(device, text, implementation)
-        if record is None and measure_one is not None:
-            record = measure_one(fragment, implementation, text)
+    for name, job in jobs.items():
+        record = database.get(device, job.text, job.implementation)
         if record is None or record.median_us is None:
-            return default
-        times_us[name], amounts[name] = record.median_us, work(fragment)
+            return DeviceSpeed()
+        times_us[name], amounts[name] = record.median_us, work(job.fragment)
     launch_us = times_us["launch"]
 
     def rate(name: str, amount: float) -> float:

@@ -18,6 +18,7 @@ from egraph.finalists import Contender, Race, race
 from egraph.ir import Graph, Program
 from egraph.optimize import original
 from egraph.optimize.artefact import finish_artefact
+from egraph.optimize.batch import compile_ahead
 from egraph.optimize.choice import choose_rules
 from egraph.optimize.kernel_rows import kernel_rows
 from egraph.optimize.measuring import Measurer, calibrate
@@ -93,12 +94,13 @@ class Run:
     worker: Worker
     work: Path
 
-    def compile(self, program: Program, folder: Path) -> object:
+    @property
+    def compile_options(self) -> CompileOptions:
         def export_graph(graph: Graph) -> bytes:
             model: bytes = exporter.export(graph).SerializeToString(deterministic=True)
             return model
 
-        return compile_program(program, folder, CompileOptions(threads=self.options.threads, export_graph=export_graph))
+        return CompileOptions(threads=self.options.threads, export_graph=export_graph)
 
     def outcome(
         self,
@@ -111,12 +113,12 @@ class Run:
     ) -> Outcome:
         options, progress = self.options, self.progress
         device = device_key(options.threads)
-        measurer = Measurer(self.database, device, options.threads, self.compile, self.worker, options.seed)
+        measurer = None if options.frozen else Measurer(self.database, device, self.compile_options, self.worker, options.seed)
         progress.stage("calibrate")
-        model = CostModel(self.database, device, calibrate(self.database, device, None if options.frozen else measurer.measure))
+        model = CostModel(self.database, device, calibrate(self.database, device, measurer))
         plain = plain_program(self.graph, model, seed=options.seed)
         found = search(
-            self.graph, rules, model, None if options.frozen else measurer, progress,
+            self.graph, rules, model, measurer, progress,
             finalists=options.finalists, max_nodes=options.max_nodes, seed=options.seed,
         )  # fmt: skip
         self.worker.close()
@@ -151,11 +153,12 @@ class Run:
     def _compile_all(self, plain: Program, programs: Sequence[Program]) -> tuple[list[Compiled], list[Finalist]]:
         compiled: list[Compiled] = []
         failed: list[Finalist] = []
+        compile_ahead([plain, *programs], self.work, self.compile_options)
         for name, program in [(PLAIN, plain), *((f"program {i}", p) for i, p in enumerate(programs, start=1))]:
             folder = self.work / name.replace(" ", "-")
             digest = program_digest(program)
             try:
-                self.compile(program, folder)
+                compile_program(program, folder, self.compile_options)
             except EinsatError as error:
                 if name == PLAIN:
                     raise

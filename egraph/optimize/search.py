@@ -93,7 +93,7 @@ def search(
     if measurer is not None:
         progress.stage("measure")
         chooser.refine(measurer, time_left, count=1)
-        measurer.measure_all(model, jobs(model, laid), lambda: time_left() / 2, progress.update)
+        measurer.measure_candidates(model, jobs(model, laid), lambda: time_left() / 2, progress.update)
         chooser.refine(measurer, time_left, count=finalists)
     progress.stage("extract")
     selections = chooser.choose(finalists)
@@ -143,4 +143,4 @@ class Chooser:
             self.progress.update(f"best cost {best_us:.0f} us, {len(wanted)} of its kernels to measure, {measurer.measured} measured")
             if not wanted or time_left() <= 0:
                 return
-            measurer.measure_all(self.model, wanted, time_left, self.progress.update)
+            measurer.measure_candidates(self.model, wanted, time_left, self.progress.update)
