@@ -6,7 +6,7 @@ Weights are OIHW (IOHW for the transposed one) whatever the layout of the data, 
 from __future__ import annotations
 
 from egraph.rule import Attributes, Rule, Steps, Tensor, Weight, require, rule
-from egraph.rule_operators import concat, conv, conv_transpose, pad, reduce_sum, slice_, transpose
+from egraph.rule_operators import concat, conv, conv_transpose, pad, slice_, transpose
 from egraph.rules.axes import along, channel_axis, per_channel, spatial_axes
 from egraph.rules.family import of_arity
 
@@ -70,19 +70,8 @@ def input_scale_into_conv_transpose(x: Tensor, s: Weight, w: Weight, a: Attribut
     yield conv_transpose(x, w * along(per_channel(s, axis, x.rank, x.shape[axis]), 0, w.rank), a)
 
 
-@rule(rounding="reassociates")
-def input_bias_through_conv(x: Tensor, b: Weight, w: Weight, a: Attributes) -> Steps:
-    """conv(x + b, w) = conv(x, w) + sum(w * b),  b one number an input channel, no padding
-
-    Padding zeros are inserted after the bias, so at the border they lack it."""
-    biased = x + b
-    yield conv(biased, w, a)
-    require(biased.shape == x.shape, "the bias must not widen x")
-    require(not any(a.pads), "the convolution must not pad")
-    axis = channel_axis(a, x.rank)
-    bias = per_channel(b, axis, x.rank, x.shape[axis])
-    total = reduce_sum(by_group(w, bias, a.group, output=False), axes=tuple(range(1, w.rank)))
-    yield conv(x, w, a) + along(total.reshape(w.shape[0]), axis, x.rank)
+# A bias before a convolution stays where it is: it may pass only where nothing is padded, and then every constant of a
+# whole chain would pass every convolution, in every combination.
 
 
 @rule(rounding="reassociates")
@@ -238,22 +227,15 @@ def strided_pointwise_conv(x: Tensor, w: Weight, a: Attributes) -> Steps:
 
 @rule(rounding="reassociates")
 def pointwise_conv_is_matmul(x: Tensor, w: Weight, a: Attributes) -> Steps:
-    """conv(x, w) = W x,  1x1, channels first: [N, C, H W] from the left by [F, C]"""
-    yield conv(x, w, a)
-    require(is_pointwise(w, a) and a.group == 1 and a.layout == "NCHW", "the convolution must be 1x1, ungrouped, channels first")
-    n, c, *spatial = x.shape
-    columns = x.reshape(n, c, x.type.elements // (n * c))
-    yield (w.reshape(w.shape[0], c) @ columns).reshape(n, w.shape[0], *spatial)
+    """conv(x, w) = x W^T,  1x1 at one position: [N, C] by [C, F]
 
-
-@rule(rounding="reassociates")
-def pointwise_conv_channels_last_is_matmul(x: Tensor, w: Weight, a: Attributes) -> Steps:
-    """conv(x, w) = x W^T,  1x1, channels last: [N H W, C] by [C, F]"""
-    yield conv(x, w, a)
-    require(is_pointwise(w, a) and a.group == 1 and a.layout == "NHWC", "the convolution must be 1x1, ungrouped, channels last")
-    f, c = w.shape[:2]
-    rows = x.reshape(x.type.elements // c, c)
-    yield (rows @ transpose(w.reshape(f, c), perm=(1, 0))).reshape(*x.shape[:-1], f)
+    With more positions libraries run a 1x1 convolution as this product anyway, and the reshapes would double the e-graph."""
+    whole = conv(x, w, a)
+    yield whole
+    n, c = x.shape[0], w.shape[1]
+    require(is_pointwise(w, a) and a.group == 1, "the convolution must be 1x1 and ungrouped")
+    require(x.type.elements == n * c, "there must be one position")
+    yield (x.reshape(n, c) @ transpose(w.reshape(w.shape[0], c), perm=(1, 0))).reshape(*whole.shape)
 
 
 @rule(rounding="reassociates")
@@ -312,11 +294,11 @@ def halve_groups(x: Tensor, w: Weight, a: Attributes) -> Steps:
 
 
 RULES: tuple[Rule, ...] = (
-    scale_into_conv, scale_into_conv_transpose, input_scale_into_conv, input_scale_into_conv_transpose, input_bias_through_conv,
+    scale_into_conv, scale_into_conv_transpose, input_scale_into_conv, input_scale_into_conv_transpose,
     pointwise_conv_then_conv, conv_then_pointwise_conv, add_convs_of_one_input, add_convs_of_one_weight, add_convs, conv_of_concat,
     *(of_arity(concat_of_convs_of_one_input, n, f"concat(conv(x, w_i)) = conv(x, concat(w_i)),  i to {n}") for n in (2, 3, 4)),
     *(of_arity(concat_of_convs_of_one_weight, n, f"concat(conv(x_i, w)) = conv(concat(x_i), w),  batch, i to {n}") for n in (2, 3)),
     *(of_arity(concat_of_convs, n, f"concat(conv(x_i, w_i)) = conv(concat(x_i), concat(w_i), {n} g groups)") for n in (2, 3, 4)),
-    channels_of_conv, pad_into_conv, strided_pointwise_conv, pointwise_conv_is_matmul, pointwise_conv_channels_last_is_matmul,
+    channels_of_conv, pad_into_conv, strided_pointwise_conv, pointwise_conv_is_matmul,
     conv_of_whole_input_is_matmul, depthwise_pointwise_conv_is_scale, conv_transpose_is_conv, halve_groups,
 )

@@ -38,12 +38,6 @@ def add_sums_with_constants(x: Tensor, y: Tensor, a: Weight, b: Weight) -> Equat
 
 
 @rule(rounding="reassociates")
-def constant_addend_outwards(x: Tensor, y: Tensor, a: Weight) -> Equation:
-    """(x + a) + y = (x + y) + a"""
-    return (x + a) + y == (x + y) + a
-
-
-@rule(rounding="reassociates")
 def constant_factor_outwards(x: Tensor, y: Tensor, c: Weight) -> Equation:
     """(x * c) * y = (x * y) * c"""
     return (x * c) * y == (x * y) * c
@@ -68,9 +62,11 @@ def divide_by_constant(x: Tensor, c: Weight) -> Equation:
 
 
 @rule(rounding="reassociates")
-def multiply_by_reciprocal(x: Tensor, y: Tensor) -> Equation:
-    """x * (1 / y) = x / y"""
-    return x * reciprocal(y) == x / y
+def multiply_by_reciprocal_root(x: Tensor, y: Tensor) -> Equation:
+    """x * (1 / sqrt(y)) = x / sqrt(y)
+
+    Only for roots, as normalisations have them: for constants it would undo ``divide_by_constant`` for ever."""
+    return x * reciprocal(sqrt(y)) == x / sqrt(y)
 
 
 @rule
@@ -91,12 +87,6 @@ def distribute_scale_over_bias(x: Tensor, b: Weight, s: Weight) -> Equation:
 def collect_scales(x: Tensor, a: Weight, b: Weight) -> Equation:
     """x * a + x * b = x * (a + b)"""
     return x * a + x * b == x * (a + b)
-
-
-@rule(rounding="reassociates")
-def collect_scaled(x: Tensor, y: Tensor, s: Weight) -> Equation:
-    """x * s + y * s = (x + y) * s"""
-    return x * s + y * s == (x + y) * s
 
 
 @rule
@@ -235,9 +225,9 @@ def _expand_into(op: str, side: int) -> Rule:
 
 RULES: tuple[Rule, ...] = (
     *(_constant_last(op) for op in ("Add", "Max", "Min", "Mul")),
-    add_constants, multiply_constants, add_sums_with_constants, constant_addend_outwards, constant_factor_outwards,
-    constant_factor_outwards_from_the_right, subtract_constant, divide_by_constant, multiply_by_reciprocal, one_over,
-    distribute_scale_over_bias, collect_scales, collect_scaled, add_negated, negate_twice, scale_negated,
+    add_constants, multiply_constants, add_sums_with_constants, constant_factor_outwards,
+    constant_factor_outwards_from_the_right, subtract_constant, divide_by_constant, multiply_by_reciprocal_root, one_over,
+    distribute_scale_over_bias, collect_scales, add_negated, negate_twice, scale_negated,
     _neutral("Add", 0.0, "+"), _neutral("Sub", 0.0, "-"), _neutral("Mul", 1.0, "*"), _neutral("Div", 1.0, "/"), _neutral("Pow", 1.0, "**"),
     relu_twice, clip_at_zero, clip_of_relu, relu_of_clip, clip_twice, maximum_is_clip, minimum_is_clip, prelu_of_one_slope,
     square, cube, power_of_one_half, power_of_minus_one_half,

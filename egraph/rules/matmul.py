@@ -64,30 +64,13 @@ def input_scale_into_matmul_weight(x: Tensor, s: Weight, w: Weight) -> Steps:
 
 
 @rule(rounding="reassociates")
-def input_bias_through_matmul(x: Tensor, b: Weight, w: Weight) -> Steps:
-    """(x + b) W = x W + b W,  b one number a row of W"""
-    yield (x + b) @ w
-    require(x.rank >= 2 and w.rank == 2, "the weight must be a matrix")
-    require(x.shape[-1] == w.shape[0], "the bias must not widen x")
-    row = row_vector(b, x.rank, x.shape[-1])
-    require(row.shape[0] == w.shape[0], "the bias must hold one number a row")
-    yield x @ w + row.reshape(1, row.shape[0]) @ w
+def number_from_matmul_right_to_left(x: Tensor, y: Tensor, c: Weight) -> Steps:
+    """x (y * c) = (x * c) y,  c one number
 
-
-@rule(rounding="reassociates")
-def number_out_of_matmul_left(x: Tensor, c: Weight, y: Tensor) -> Steps:
-    """(x * c) y = (x y) * c,  c one number"""
-    yield (x * c) @ y
-    require(c.type.elements == 1, "c must be one number")
-    yield (x @ y) * c
-
-
-@rule(rounding="reassociates")
-def number_out_of_matmul_right(x: Tensor, y: Tensor, c: Weight) -> Steps:
-    """x (y * c) = (x y) * c,  c one number"""
+    Numbers gather at the left operand, where they fold into its producer's weight: every place would multiply the forms."""
     yield x @ (y * c)
     require(c.type.elements == 1, "c must be one number")
-    yield (x @ y) * c
+    yield (x * c) @ y
 
 
 @rule(rounding="reassociates")
@@ -96,14 +79,6 @@ def number_into_matmul_left(x: Tensor, y: Tensor, c: Weight) -> Steps:
     yield (x @ y) * c
     require(c.type.elements == 1, "c must be one number")
     yield (x * c) @ y
-
-
-@rule(rounding="reassociates")
-def number_into_matmul_right(x: Tensor, y: Tensor, c: Weight) -> Steps:
-    """(x y) * c = x (y * c),  c one number"""
-    yield (x @ y) * c
-    require(c.type.elements == 1, "c must be one number")
-    yield x @ (y * c)
 
 
 @rule
@@ -229,7 +204,7 @@ def rows_of_matmul(x: Tensor, w: Weight, a: Attributes) -> Steps:
 
 RULES: tuple[Rule, ...] = (
     matmul_weights_associate, scale_into_matmul_weight, scale_into_matmul_left_weight, input_scale_into_matmul_weight,
-    input_bias_through_matmul, number_out_of_matmul_left, number_out_of_matmul_right, number_into_matmul_left, number_into_matmul_right,
+    number_from_matmul_right_to_left, number_into_matmul_left,
     collapse_matmul_batch, matmul_column_is_product, transpose_of_matmul, matmul_of_transposes, batch_transpose_out_of_matmul,
     add_matmuls_of_one_input, add_matmuls_of_one_weight, add_matmuls, matmul_of_concat,
     *(of_arity(concat_of_matmuls_of_one_input, n, f"concat(x W_i, columns) = x concat(W_i, columns),  i to {n}") for n in (2, 3, 4)),

@@ -23,33 +23,28 @@ def reshape_nothing(x: Tensor, a: Attributes) -> Steps:
     yield x
 
 
-def _reshape_through_unary(op: str) -> tuple[Rule, Rule]:
-    def out(x: Tensor, r: Attributes) -> Equation:
+# Reshapes move one way, towards the results, where they meet and join. The other way would double every e-node.
+
+
+def _reshape_out_of_unary(op: str) -> Rule:
+    def law(x: Tensor, r: Attributes) -> Equation:
         return unary(op, reshape(x, r)) == reshape(unary(op, x), r)
 
-    def into(x: Tensor, r: Attributes) -> Equation:
-        return reshape(unary(op, x), r) == unary(op, reshape(x, r))
-
-    return (named(out, f"reshape_out_of_{snake(op)}", f"{op}(reshape(x)) = reshape({op}(x))"),
-            named(into, f"reshape_into_{snake(op)}", f"reshape({op}(x)) = {op}(reshape(x))"))
+    return named(law, f"reshape_out_of_{snake(op)}", f"{op}(reshape(x)) = reshape({op}(x))")
 
 
-def _reshape_through_unary_with_attributes(op: str) -> tuple[Rule, Rule]:
-    def out(x: Tensor, r: Attributes, a: Attributes) -> Equation:
+def _reshape_out_of_unary_with_attributes(op: str) -> Rule:
+    def law(x: Tensor, r: Attributes, a: Attributes) -> Equation:
         return unary(op, reshape(x, r), a) == reshape(unary(op, x, a), r)
 
-    def into(x: Tensor, r: Attributes, a: Attributes) -> Equation:
-        return reshape(unary(op, x, a), r) == unary(op, reshape(x, r), a)
-
-    return (named(out, f"reshape_out_of_{snake(op)}", f"{op}(reshape(x)) = reshape({op}(x))"),
-            named(into, f"reshape_into_{snake(op)}", f"reshape({op}(x)) = {op}(reshape(x))"))
+    return named(law, f"reshape_out_of_{snake(op)}", f"{op}(reshape(x)) = reshape({op}(x))")
 
 
 def _varies_last(c: Tensor) -> bool:
     return all(size == 1 for size in c.shape[:-1])
 
 
-def _reshape_through_binary(op: str) -> tuple[Rule, ...]:
+def _reshape_out_of_binary(op: str) -> tuple[Rule, ...]:
     def out(x: Tensor, y: Tensor, r: Attributes) -> Steps:
         """Without broadcasting: a reshape may join axes of which one is repeated."""
         yield binary(op, reshape(x, r), reshape(y, r))
@@ -64,23 +59,8 @@ def _reshape_through_binary(op: str) -> tuple[Rule, ...]:
         require(c.type.elements == 1 or x.shape[-1] == r.shape[-1] == c.shape[-1], "the reshape must keep the last axis")
         yield reshape(binary(op, x, c.reshape(c.type.elements)), r)
 
-    def into(x: Tensor, y: Tensor, r: Attributes) -> Steps:
-        yield reshape(binary(op, x, y), r)
-        require(x.shape == y.shape, "the operands must have the same shape")
-        yield binary(op, reshape(x, r), reshape(y, r))
-
-    def into_with_constant(x: Tensor, c: Weight, r: Attributes) -> Steps:
-        result = binary(op, x, c)
-        yield reshape(result, r)
-        require(result.shape == x.shape and x.rank > 0 and len(r.shape) > 0, "the constant must not widen x")
-        require(_varies_last(c), "the constant must vary along the last axis alone")
-        require(c.type.elements == 1 or x.shape[-1] == r.shape[-1], "the reshape must keep the last axis")
-        yield binary(op, reshape(x, r), c.reshape(c.type.elements))
-
     return (named(out, f"reshape_out_of_{snake(op)}", f"{op}(reshape(x), reshape(y)) = reshape({op}(x, y))"),
-            named(out_with_constant, f"reshape_out_of_{snake(op)}_with_constant", f"{op}(reshape(x), c) = reshape({op}(x, c'))"),
-            named(into, f"reshape_into_{snake(op)}", f"reshape({op}(x, y)) = {op}(reshape(x), reshape(y))"),
-            named(into_with_constant, f"reshape_into_{snake(op)}_with_constant", f"reshape({op}(x, c)) = {op}(reshape(x), c')"))
+            named(out_with_constant, f"reshape_out_of_{snake(op)}_with_constant", f"{op}(reshape(x), c) = reshape({op}(x, c'))"))
 
 
 def _is_whole(a: Attributes, shape: tuple[int, ...]) -> bool:
@@ -291,9 +271,8 @@ def _reduce_scaled(op: str) -> Rule:
 
 RULES: tuple[Rule, ...] = (
     reshape_twice, reshape_nothing,
-    *(law for op in UNARY for law in _reshape_through_unary(op)),
-    *(law for op in UNARY_WITH_ATTRIBUTES for law in _reshape_through_unary_with_attributes(op)),
-    *(law for op in BINARY for law in _reshape_through_binary(op)),
+    *(_reshape_out_of_unary(op) for op in UNARY), *(_reshape_out_of_unary_with_attributes(op) for op in UNARY_WITH_ATTRIBUTES),
+    *(law for op in BINARY for law in _reshape_out_of_binary(op)),
     slice_nothing, slice_twice,
     *(of_arity(slice_of_concat, n, f"slice(concat(x_i)) = slice(x_k),  i to {n}") for n in (2, 3, 4)),
     named(concat_of_slices, "concat_of_slices", "concat(x[i:j], x[j:k]) = x[i:k]"),

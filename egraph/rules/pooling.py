@@ -119,7 +119,7 @@ def average_pool_of_everything(x: Tensor, a: Attributes) -> Steps:
 def mean_is_average_pool(x: Tensor, a: Attributes) -> Steps:
     """mean(x, spatial) = average_pool(x, whole)"""
     yield reduce_mean(x, a)
-    require(x.rank in (3, 4, 5) and a.axes == tuple(range(2, x.rank)), "the axes must be all spatial axes, channels first")
+    require(x.rank in (4, 5) and a.axes == tuple(range(2, x.rank)), "the axes must be all spatial axes, channels first")
     n = x.rank - 2
     yield average_pool(x, count_include_pad=0, dilations=(1,) * n, kernel_shape=x.shape[2:], layout="NCHW", pads=(0,) * (2 * n),
                        strides=(1,) * n)
