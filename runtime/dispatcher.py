@@ -125,6 +125,7 @@ class KernelLibrary:
         process.dlopen.restype = process.dlsym.restype = ctypes.c_void_p
         process.dlopen.argtypes, process.dlsym.argtypes = [ctypes.c_char_p, ctypes.c_int], [ctypes.c_void_p, ctypes.c_char_p]
         process.dlerror.restype = ctypes.c_char_p
+        process.dlclose.argtypes = [ctypes.c_void_p]
         self._handle = process.dlopen(str(path).encode(), RTLD_LAZY)
         if not self._handle:
             raise ArtefactError(
@@ -142,6 +143,12 @@ class KernelLibrary:
         if not found:
             raise ArtefactError(f"the kernel library has no kernel {symbol!r}", where=str(self.path), fix="optimise the model again")
         return int(found)
+
+    def close(self) -> None:
+        """Unload it: a library that is written to the same file later must not be taken for this one."""
+        if self._handle:
+            self._process.dlclose(self._handle)
+            self._handle = None
 
 
 class Table:

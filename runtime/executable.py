@@ -73,13 +73,13 @@ class Executable:
         native = dispatcher.load(dispatcher_path)
         library = onednn_library.load()
         handles = Handles(library)
-        self._finalizer = weakref.finalize(self, handles.close)
+        loaded: list[dispatcher.KernelLibrary] = []
+        self._finalizer = weakref.finalize(self, _release, handles, loaded)
         stream = handles.create("stream", "stream_create", library.engine, 1)
         self._table = dispatcher.Table(
             native, execute=library.address("primitive_execute"), set_handle=library.address("memory_set_data_handle"),
             stream=stream, threads=self.threads,
         )  # fmt: skip
-        loaded: list[dispatcher.KernelLibrary] = []
 
         def kernel(symbol: str) -> int:
             if kernels is None:
@@ -232,6 +232,12 @@ class Executable:
 
     def _copy_out(self, index: int) -> np.ndarray:
         return np.array(self.storage.view(self.plan.buffers[index]), order="C")
+
+
+def _release(handles: Handles, libraries: list[dispatcher.KernelLibrary]) -> None:
+    handles.close()
+    while libraries:
+        libraries.pop().close()
 
 
 COPIED, HOST, HOST_COPIED = -1, -2, -3

@@ -238,6 +238,22 @@ def test_generated_kernels_run_on_the_shared_pool(kernels: Path, threads: int) -
         np.testing.assert_allclose(executable.run({"x": x})["y"], x * w + threads, rtol=1e-6, atol=1e-6)
 
 
+def test_a_kernel_library_written_anew_is_loaded_anew(kernels: Path, tmp_path: Path) -> None:
+    """Closing unloads the kernels, so the same file may hold others for the next executable."""
+    buffers = [buffer((1000,), "input", "x"), buffer((1000,), "weight", "w"), buffer((1000,), "output", "y")]
+    step = Step("tvm", "k", (0, 1), (2,), {"symbol": "multiply"})
+    made = plan(buffers, [step], [Port("x", "float32", (1000,), 0)], [Port("y", "float32", (1000,), 2)])
+    x, path = draw(1000), tmp_path / "kernels.so"
+    source = tmp_path / "other.c"
+    source.write_text(KERNELS.replace("+ e->num_task;", "- e->num_task;"))
+    other = native_build.build(source, extra_flags=("-Wl,-z,lazy",))
+    for library, sign in ((kernels, 1), (other, -1)):
+        path.write_bytes(library.read_bytes())
+        executable = Executable(made, {"w": x}, kernels=path, threads=1)
+        np.testing.assert_allclose(executable.run({"x": x})["y"], x * x + sign, rtol=1e-6, atol=1e-6)
+        executable.close()
+
+
 def test_kernel_failures_name_the_step(kernels: Path) -> None:
     buffers = [buffer((8,), "input", "x"), buffer((8,), "output", "y")]
     ports = [Port("x", "float32", (8,), 0)], [Port("y", "float32", (8,), 1)]
