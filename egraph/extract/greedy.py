@@ -5,11 +5,22 @@ from __future__ import annotations
 import math
 from collections import deque
 
+from egraph.extract.improve import improve
 from egraph.extract.problem import Chosen, Problem, order
+
+IMPROVE_SECONDS = 1.0
+"""Local moves after the greedy choice end after this time."""
 
 
 def greedy(problem: Problem) -> Chosen:
-    """Return an acyclic choice; a shared operand counts once within a class's set, which trees do not see."""
+    """Return the greedy choice of the roots, bettered by local moves."""
+    best = _best_sets(problem)
+    first = order(problem, best) or _first_computable(problem)
+    return improve(problem, first, best, IMPROVE_SECONDS)
+
+
+def _best_sets(problem: Problem) -> Chosen:
+    """Return a choice a class; a shared operand counts once within a class's set, which trees do not see."""
     users: dict[int, list[int]] = {}
     for number, offered in problem.choices.items():
         for need in dict.fromkeys(need for choice in offered for need in choice.needs):
@@ -40,8 +51,7 @@ def greedy(problem: Problem) -> Chosen:
                 if user not in queued:
                     queued.add(user)
                     queue.append(user)
-    result = order(problem, best)
-    return result if result is not None else _first_computable(problem)
+    return best
 
 
 def _first_computable(problem: Problem) -> Chosen:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -58,26 +59,65 @@ def build_problem(frozen: FrozenEGraph, candidates: Mapping[int, Sequence[Candid
             ops = sorted({node.op for node in frozen.classes[root]})
             raise ExtractError(f"no kernel computes output class {root} ({', '.join(ops)}, {frozen.types[root]})")
     kept = {c: _undominated([x for x in choices if computable.issuperset(x.needs)]) for c, choices in offered.items() if c in computable}
-    reached = list(roots)
-    seen = set(roots)
-    for number in reached:
-        for need in (n for choice in kept[number] for n in choice.needs):
-            if need not in seen:
-                seen.add(need)
-                reached.append(need)
-    return Problem(roots, {number: kept[number] for number in reached})
+    return _reachable(roots, kept)
 
 
 def restrict(problem: Problem, allowed: Callable[[Choice], bool]) -> Problem | None:
     """Return the problem with only the choices that are ``allowed``, None when the roots need others."""
     choices = {number: tuple(choice for choice in offered if allowed(choice)) for number, offered in problem.choices.items()}
+    return _reachable(problem.roots, choices) if _computable(choices).issuperset(problem.roots) else None
+
+
+def prune(problem: Problem, limit: float) -> Problem:
+    """Return the problem without the choices that no program of cost up to ``limit`` can hold.
+
+    A program that holds a choice pays for a chain from the leaves through it to a root: the cheapest such chain bounds it.
+    """
+    users: dict[int, dict[int, None]] = {}
+    for number, offered in problem.choices.items():
+        for need in (need for choice in offered for need in choice.needs):
+            users.setdefault(need, {})[number] = None
+    up: dict[int, float] = dict.fromkeys(problem.choices, math.inf)
+    queue = list(problem.choices)
+    while queue:
+        next_queue: dict[int, None] = {}
+        for number in queue:
+            best = min(x.cost + max((up[need] for need in x.needs), default=0.0) for x in problem.choices[number])
+            if best < up[number]:
+                up[number] = best
+                next_queue |= users.get(number, {})
+        queue = list(next_queue)
+    down: dict[int, float] = dict.fromkeys(problem.roots, 0.0)
+    heap = [(0.0, root) for root in problem.roots]
+    while heap:
+        cost, number = heapq.heappop(heap)
+        if cost > down[number]:
+            continue
+        for choice in problem.choices[number]:
+            for need in choice.needs:
+                if cost + choice.cost < down.get(need, math.inf):
+                    down[need] = cost + choice.cost
+                    heapq.heappush(heap, (down[need], need))
+
+    def possible(number: int, choice: Choice) -> bool:
+        return down[number] + choice.cost + max((up[need] for need in choice.needs), default=0.0) <= limit
+
+    kept = {n: tuple(x for x in offered if possible(n, x)) for n, offered in problem.choices.items() if n in down}
+    return _reachable(problem.roots, {n: offered for n, offered in kept.items() if offered})
+
+
+def _reachable(roots: tuple[int, ...], choices: Mapping[int, Sequence[Choice]]) -> Problem:
+    """Return the problem of what the roots reach; choices that need a class without choices go."""
     computable = _computable(choices)
-    if not computable.issuperset(problem.roots):
-        return None
-    return Problem(
-        problem.roots,
-        {n: tuple(x for x in offered if computable.issuperset(x.needs)) for n, offered in choices.items() if n in computable},
-    )
+    kept = {n: tuple(x for x in offered if computable.issuperset(x.needs)) for n, offered in choices.items() if n in computable}
+    reached = dict.fromkeys(roots)
+    queue = list(roots)
+    for number in queue:
+        for need in (n for choice in kept[number] for n in choice.needs):
+            if need not in reached:
+                reached[need] = None
+                queue.append(need)
+    return Problem(roots, {number: kept[number] for number in reached})
 
 
 def _computable(choices: Mapping[int, Sequence[Choice]]) -> set[int]:
@@ -101,6 +141,18 @@ def _undominated(choices: Sequence[Choice]) -> tuple[Choice, ...]:
         if not any(set(k.needs) <= set(choice.needs) and (k.needs != choice.needs or choice.cost > SPARE * k.cost) for k in kept):
             kept.append(choice)
     return tuple(kept)
+
+
+def strict(problem: Problem) -> Problem:
+    """Return the problem without choices that cost no less than one with the same or fewer operands."""
+    kept: dict[int, tuple[Choice, ...]] = {}
+    for number, offered in problem.choices.items():
+        best: list[Choice] = []
+        for choice in sorted(offered, key=lambda x: x.cost):
+            if not any(set(other.needs) <= set(choice.needs) for other in best):
+                best.append(choice)
+        kept[number] = tuple(best)
+    return _reachable(problem.roots, kept)
 
 
 def order(problem: Problem, chosen: Mapping[int, Choice]) -> Chosen | None:

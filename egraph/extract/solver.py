@@ -9,12 +9,17 @@ from dataclasses import dataclass
 import networkx
 from ortools.sat.python import cp_model
 
-from egraph.extract.problem import Choice, Chosen, Problem, order
+from egraph.extract.problem import Choice, Chosen, Problem, order, prune, strict, total
 
 JITTER = 1e-3
 """Relative noise on costs: ties make the solver's answer a matter of luck."""
 RESOLUTION = 1e7
 """Units of the objective in the cost of the hint: integers with seven digits."""
+
+DETERMINISTIC = 0.25
+"""Units of the solver's own clock in a second of this kind of machine, rounded down."""
+SLACK = 1.3
+"""A program that must differ from the best may cost this many times the hint."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,8 @@ class Solution:
 
 def solve(problem: Problem, hint: Chosen, seconds: float, seed: int, different: Sequence[Mapping[int, Choice]] = ()) -> Solution | None:
     """Return the cheapest choice that leaves out at least one of the choices of each program in ``different``."""
+    limit = total(hint) * (SLACK if different else 1.0)
+    problem = strict(prune(problem, limit * (1 + JITTER)))
     model = cp_model.CpModel()
     generator = random.Random(seed)
     scale = RESOLUTION / max(1e-9, sum(choice.cost for choice in hint.values()))
@@ -50,24 +57,51 @@ def solve(problem: Problem, hint: Chosen, seconds: float, seed: int, different: 
             objective.append(max(weight, 1) * variable)  # at least 1: nothing is computed that is not needed
             model.add_hint(variable, number in hint and hint[number] is choice)
         model.add_hint(needed[number], number in hint)
+    _add_entries(model, problem, needed, picks, component)
     for root in problem.roots:
         model.add(needed[root] == 1)
     for program in different:
         same = [v for number, choice in program.items() for x, v in picks.get(number, []) if x is choice]
+        if len(same) < len(program):
+            continue  # it holds a choice that is pruned
         model.add_bool_or([variable.negated() for variable in same])
     model.minimize(sum(objective))
     solver = cp_model.CpSolver()
     solver.parameters.random_seed = seed
     solver.parameters.num_workers = 2
     solver.parameters.interleave_search = True  # the same answer each time, whatever the machine's load
-    solver.parameters.max_deterministic_time = seconds
-    solver.parameters.max_time_in_seconds = 10 * seconds  # a safety net only
+    solver.parameters.linearization_level = 2
+    solver.parameters.max_deterministic_time = DETERMINISTIC * seconds
+    solver.parameters.max_time_in_seconds = 2 * seconds  # a safety net for loaded machines only
     status = solver.solve(model)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return None
     picked = {n: choice for n, offered in picks.items() for choice, variable in offered if solver.boolean_value(variable)}
     chosen = order(problem, picked)
     return None if chosen is None else Solution(chosen, status == cp_model.OPTIMAL)
+
+
+def _add_entries(
+    model: cp_model.CpModel,
+    problem: Problem,
+    needed: Mapping[int, cp_model.IntVar],
+    picks: Mapping[int, Sequence[tuple[Choice, cp_model.IntVar]]],
+    component: Mapping[int, int],
+) -> None:
+    """Add what levels imply but their relaxation loses: every needed component is entered from outside, and of two
+    classes that can be made from each other one is made otherwise."""
+    members: dict[int, set[int]] = {}
+    for number, index in component.items():
+        members.setdefault(index, set()).add(number)
+    for part in members.values():
+        if len(part) > 1:
+            entries = [variable for number in sorted(part) for choice, variable in picks[number] if part.isdisjoint(choice.needs)]
+            for number in sorted(part):
+                model.add(sum(entries) >= needed[number])
+                for need in sorted(part - {number}):
+                    through = [variable for choice, variable in picks[number] if need in choice.needs]
+                    if through:
+                        model.add(sum(through) <= sum(variable for choice, variable in picks[need] if number not in choice.needs))
 
 
 def _components(problem: Problem) -> dict[int, int]:
