@@ -15,6 +15,7 @@ from egraph.onnx_export.emitter import Emitter, Names
 from egraph.onnx_export.forms import emit
 from egraph.onnx_export.opset import target_opset
 from egraph.onnx_export.store import Store
+from egraph.onnx_import.infer import NEWEST_IR
 from egraph.onnx_import.opaque import operand_name, rename, result_name
 from egraph.onnx_import.order import subgraphs
 from egraph.onnx_types import to_proto
@@ -191,7 +192,7 @@ class Builder:
         )
         opsets = {**dict(self.graph.context.opsets), "": self.emitter.opset, **({DOMAIN: 1} if self.functions else {})}
         model = helper.make_model(
-            graph, producer_name="einsat", ir_version=max(self.graph.context.ir_version, 10),
+            graph, producer_name="einsat", ir_version=min(max(self.graph.context.ir_version, 10), NEWEST_IR),
             opset_imports=[helper.make_opsetid(domain, version) for domain, version in sorted(opsets.items())],
         )
         model.functions.extend(onnx.FunctionProto.FromString(data) for data in self.graph.context.functions)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import onnx
+import onnx.shape_inference
 from onnx import helper
 
 from egraph.errors import ModelError
@@ -22,6 +23,8 @@ _BOUNDED = frozenset({"NonZero", "Compress", "Unique"})
 _KEPT = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
 """Operators on constants that say how a weight is stored, so folding them would only make the model bigger."""
 _RANDOM = frozenset({"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"})
+NEWEST_IR = 13
+"""The newest IR version that onnxruntime reads."""
 STANDARD_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml"})
 
 
@@ -46,14 +49,16 @@ def one_node_model(call: Call, *, embed: int) -> onnx.ModelProto:
             graph.input.append(onnx.ValueInfoProto(name=name, type=to_proto(value.type)))
     graph.output.extend(onnx.ValueInfoProto(name=name) for name in node.output if name)
     imports = [helper.make_opsetid(domain, version) for domain, version in sorted(state.opsets.items())]
-    return helper.make_model(graph, opset_imports=imports, functions=state.functions, ir_version=max(state.ir_version, 4))
+    return helper.make_model(graph, opset_imports=imports, functions=state.functions, ir_version=min(max(state.ir_version, 4), NEWEST_IR))
 
 
 def infer(call: Call) -> list[TensorType]:
     """Return the type of each result ('undefined' where nothing is known); raise ModelError when ill-typed."""
     model = one_node_model(call, embed=_DATA_LIMIT_BYTES)
+    if call.node.domain == "" and not onnx.defs.has(call.node.op_type):  # an early onnx operator, or a mistake
+        _refuse_if_ill_typed(call, model, f"there is no operator {call.node.op_type}")
     try:
-        inferred = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
+        inferred = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
     except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError) as error:
         _refuse_if_ill_typed(call, model, str(error))
         inferred = model

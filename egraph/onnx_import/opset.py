@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import onnx
+import onnx.inliner
+import onnx.version_converter
 
 from egraph.errors import ModelError
 

@@ -1,0 +1,354 @@
+"""Import: what is folded, what becomes core operators, what stays opaque, and every error."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper, parser
+
+from egraph.errors import ModelError
+from egraph.exporter import export
+from egraph.importer import load
+from egraph.ir import Graph, walk
+
+LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
+
+
+def run(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    return list(onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"]).run(None, feeds))
+
+
+def model_of(text: str, opset: int = 18) -> onnx.ModelProto:
+    model = parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}]> g {text}')
+    assert isinstance(model, onnx.ModelProto)
+    return model
+
+
+def operators(graph: Graph) -> Counter[str]:
+    return Counter(node.op for node in walk(graph.roots))
+
+
+def agrees(model: onnx.ModelProto, *, seed: int = 0, tolerance: float = 1e-4, **shapes: tuple[int, ...]) -> Graph:
+    """Import and export the model, compare both in onnxruntime on random inputs, return the graph."""
+    graph = load(model, shapes=shapes).graph
+    exported = export(graph)
+    onnx.checker.check_model(exported, full_check=True)
+    source = np.random.default_rng(seed)
+    feeds = {}
+    for node in graph.inputs:
+        values = source.integers(0, 2, node.type.sizes) if "int" in node.type.dtype else source.standard_normal(node.type.sizes)
+        feeds[str(node.attribute("name"))] = np.asarray(values).astype(node.type.dtype)
+    for expected, found in zip(run(model, feeds), run(exported, feeds), strict=True):
+        assert (expected.dtype, expected.shape) == (found.dtype, found.shape)
+        np.testing.assert_allclose(found, expected, rtol=tolerance, atol=1e-5)
+    return graph
+
+
+@cache
+def backend_cases() -> dict[str, object]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from onnx.backend.test.case.node import collect_testcases
+
+        return {case.name: case for case in collect_testcases(None)}
+
+
+CORE_CASES = (
+    "gemm_all_attributes", "gemm_default_matrix_bias", "conv_with_strides_and_asymmetric_padding", "conv_with_autopad_same",
+    "convtranspose_autopad_same", "convtranspose_kernel_shape", "maxpool_2d_ceil", "maxpool_2d_same_lower", "averagepool_2d_ceil",
+    "averagepool_2d_pads_count_include_pad", "averagepool_3d_dilations_large_count_include_pad_is_1_ceil_mode_is_True", "globalmaxpool",
+    "batchnorm_example", "group_normalization_example", "instancenorm_example", "mvn", "softmax_axis_1",
+    "split_equal_parts_2d_opset13", "edge_pad", "reflect_pad", "slice_neg_steps", "slice_negative_axes", "expand_dim_changed", "tile",
+    "gather_negative_indices", "reshape_negative_dim",
+    "reduce_l2_keep_dims_example", "resize_upsample_scales_linear_half_pixel_symmetric",
+    "resize_upsample_sizes_nearest_floor_align_corners", "resize_upsample_scales_cubic", "upsample_nearest", "lrn", "lppool_2d_strides",
+    "gelu_tanh_1", "hardswish", "mean_example", "sum_one_input", "prelu_broadcast", "where_example",
+    "rms_normalization_2d_axis1", "center_crop_pad_crop_expanded",
+)  # fmt: skip
+OPAQUE_CASES = (
+    "if", "if_seq", "loop11", "scan9_sum", "lstm_with_peepholes", "top_k", "nonmaxsuppression_two_classes",
+    "maxpool_with_argmax_2d_precomputed_pads", "dynamicquantizelinear", "sequence_insert_at_back",
+    "string_concat", "add_uint8", "dropout_default_mask", "hardmax_axis_0", "tril", "loop13_seq",
+)  # fmt: skip
+
+
+def same(left: object, right: object) -> bool:
+    if isinstance(left, list):
+        return isinstance(right, list) and len(left) == len(right) and all(same(a, b) for a, b in zip(left, right, strict=True))
+    a, b = np.asarray(left), np.asarray(right)
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    return a.tolist() == b.tolist() if a.dtype.kind in "OUS" else np.allclose(a.astype(float), b.astype(float), rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("constants", [False, True], ids=["inputs", "constants"])
+@pytest.mark.parametrize("name", CORE_CASES + OPAQUE_CASES)
+def test_round_trip_of_standard_cases(name: str, constants: bool) -> None:
+    """Each case with its operands as inputs, and with all but the first as constants."""
+    case = backend_cases()[f"test_{name}"]
+    model = onnx.ModelProto()
+    model.CopyFrom(case.model)  # type: ignore[attr-defined]
+    model.ir_version = min(model.ir_version, 13)  # the newest that onnxruntime reads
+    feeds = dict(zip([v.name for v in model.graph.input], case.data_sets[0][0], strict=True))  # type: ignore[attr-defined]
+    if constants:
+        fixed = [v.name for v in model.graph.input[1:] if isinstance(feeds[v.name], np.ndarray | np.generic)]
+        model.ir_version = max(model.ir_version, 4)
+        model.graph.initializer.extend(numpy_helper.from_array(np.asarray(feeds.pop(n)), n) for n in fixed)
+        kept = [v for v in model.graph.input if v.name not in fixed]
+        del model.graph.input[len(kept) :]
+        for slot, value in zip(model.graph.input, kept, strict=True):
+            slot.CopyFrom(value)
+    graph = load(model).graph
+    if constants:
+        assert ("Opaque" in operators(graph)) == (name in OPAQUE_CASES), operators(graph)
+    assert same(run(model, feeds), run(export(graph), feeds))
+
+
+@pytest.mark.parametrize("name", ["squeezenet", "inception_v1", "shufflenet"])
+def test_light_models_with_random_weights_keep_their_values(name: str) -> None:
+    model = onnx.load(LIGHT / f"light_{name}.onnx")
+    source = np.random.default_rng(1)
+    fills = {node.output[0]: node for node in model.graph.node if node.op_type == "ConstantOfShape"}
+    shapes = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    for output, node in fills.items():
+        shape = tuple(int(n) for n in shapes[node.input[0]])
+        scale = np.sqrt(2.0 / max(1, int(np.prod(shape[1:]))))
+        values = (np.abs(source.standard_normal(shape)) if len(shape) == 1 else source.standard_normal(shape)) * scale
+        model.graph.initializer.append(numpy_helper.from_array(values.astype(np.float32), output))
+        model.graph.node.remove(node)
+    graph = agrees(model, tolerance=2e-3)
+    assert not operators(graph)["Opaque"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "(float[1,8,2,3] x) => (float[1,2,4,6] y) { y = DepthToSpace<blocksize = 2>(x) }",
+        '(float[1,8,2,3] x) => (float[1,2,4,6] y) { y = DepthToSpace<blocksize = 2, mode = "CRD">(x) }',
+        "(float[1,2,4,6] x) => (float[1,8,2,3] y) { y = SpaceToDepth<blocksize = 2>(x) }",
+        '(float[2,3,4] x, float[5,2,3] z) => (float[2,5,4] y) { y = Einsum<equation = "abc,dab->adc">(x, z) }',
+        '(float[2,3,4] x, float[2,4,5] z) => (float[2,3,5] y) { y = Einsum<equation = "bij,bjk->bik">(x, z) }',
+        "(float[2,3,4] x) => (float[2,4] y) <int64[1] a = {1}> { y = ReduceLogSumExp<keepdims = 0>(x, a) }",
+        "(float[2,3] x) => (float[2,3] y) <float low = {-0.5}> { y = Clip(x, low) }",
+        "(float[2,3] x) => (float[3,5] y) <int64[4] p = {0, 2, 1, 0}, float v = {7}> { y = Pad(x, p, v) }",
+        "(float[2,3] x) => (float[2,2] y) <int64[4] p = {0, -1, 0, 0}> { y = Pad(x, p) }",
+        "(float[2,3] x, float[3] s, float[3] b) => (float[2,3] y) { y = LayerNormalization(x, s, b) }",
+        "(float[1,2,3,3] x, float[2,2,3,3] w) => (float[1,2,H,W] y) { y = ConvTranspose<strides = [2,2], output_shape = [6,6]>(x, w) }",
+        "(float[4,3] x, int64[2] i) => (float[2,3] y) { y = Gather(x, i) }",
+    ],
+)
+def test_compositions(body: str) -> None:
+    assert not operators(agrees(model_of(body)))["Opaque"]
+
+
+def test_shape_arithmetic_folds() -> None:
+    model = model_of(
+        "(float[2,3,4] x) => (float[N,M] y) <int64[1] first = {0}, int64[1] rest = {-1}> "
+        "{ s = Shape(x) n = Gather(s, first) t = Concat<axis = 0>(n, rest) y = Reshape(x, t) }"
+    )
+    assert operators(agrees(model)) == {"Input": 1, "Reshape": 1}
+
+
+def test_equal_values_are_one_node_and_keep_their_origins() -> None:
+    model = model_of("(float[2] x) => (float[2] y) { [first] a = Relu(x) [second] b = Relu(x) [last] y = Add(a, b) }")
+    graph = agrees(model)
+    relu = next(node for node in walk(graph.roots) if node.op == "Relu")
+    assert graph.origins[relu] == ("first", "second")
+    assert graph.names[relu] == "a"
+
+
+def test_a_branch_with_a_known_condition_is_imported() -> None:
+    model = model_of(
+        "(float[2] x) => (float[2] y) <bool c = {1}> "
+        "{ y = If(c) <then_branch = t () => (float[2] a) { a = Relu(x) }, else_branch = e () => (float[2] b) { b = Neg(x) }> }"
+    )
+    assert operators(agrees(model)) == {"Input": 1, "Relu": 1}
+
+
+def test_a_loop_captures_outer_values() -> None:
+    model = model_of(
+        "(float[2] x, float[2] k) => (float[2] y) <int64 count = {3}, bool go = {1}> "
+        "{ r = Relu(k) y = Loop(count, go, x) <body = b (int64 i, bool c, float[2] s) => (bool d, float[2] t) "
+        "{ d = Identity(c) t = Add(s, r) }> }"
+    )
+    assert operators(agrees(model))["Relu"] == 1
+
+
+@pytest.mark.parametrize("opset", [7, 8, 9, 10, 11, 12, 13])
+def test_softmax_means_what_it_meant_in_its_opset(opset: int) -> None:
+    agrees(model_of("(float[2,3,4] x) => (float[2,3,4] y) { y = Softmax<axis = 1>(x) }", opset))
+
+
+def test_other_element_types_pass_through() -> None:
+    graph = agrees(model_of("(int64[2,3] x, float16[2] h) => (int64[3,2] y, float16[2] z) { t = Transpose(x) y = Add(t, t) z = Relu(h) }"))
+    assert operators(graph)["Opaque"] == 2
+
+
+def dynamic() -> onnx.ModelProto:
+    return model_of("(float[N,3,H,4] x, float[N,2] m, float[2,2] k) => (float[N,3,H,4] y, float[N,2] z, float[2,2] w) "
+                    "{ y = Relu(x) z = MatMul(m, k) w = Tanh(k) }")  # fmt: skip
+
+
+def test_unknown_sizes_leave_the_rest_optimised_and_say_which_flag_helps() -> None:
+    result = load(dynamic())
+    assert operators(result.graph) == {"Input": 3, "Opaque": 2, "OpaqueOutput": 2, "Tanh": 1}
+    assert result.hints == ("--shape x:N,3,H,4 --shape m:N,2",)
+
+
+def test_sizes_given_for_one_input_reach_the_others_through_their_names() -> None:
+    result = load(dynamic(), shapes={"x": (5, 3, 7, 4)})
+    assert operators(result.graph) == {"Input": 3, "Relu": 1, "MatMul": 1, "Tanh": 1}
+    assert result.hints == ()
+    agrees(dynamic(), x=(5, 3, 7, 4))
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ({"q": (1,)}, "no input 'q'(.|\n)*x, m, k"),
+        ({"x": (1, 3, 4)}, "has 4 axes, not 3"),
+        ({"x": (1, 4, 4, 4)}, "fixed to 3 by the model, not 4"),
+        ({"x": (1, 3, 4, 4), "m": (2, 2)}, "'N' is given as 1 and as 2"),
+        ({"x": (-1, 3, 4, 4)}, "negative"),
+    ],
+)
+def test_wrong_sizes_are_refused(shapes: dict[str, tuple[int, ...]], message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        load(dynamic(), shapes=shapes)
+
+
+def test_a_small_model_does_not_fold_into_a_huge_one() -> None:
+    model = model_of("() => (float[N] y) <int64[1] n = {75000000}, float[1] one = {1}> { c = ConstantOfShape(n) y = Add(c, one) }")
+    result = load(model)
+    assert sum(data.nbytes for data in result.graph.tensors.values()) < 100
+    integers = model_of("() => (int64[N] y) <int64[1] n = {75000000}, int64[1] one = {1}> { c = Expand(one, n) y = Add(c, c) }")
+    assert any("not folded" in note and "600000000 bytes" in note for note in load(integers).notes)
+
+
+def test_initialisers_listed_as_inputs_are_constants() -> None:
+    model = model_of("(float[2] x, float[2] w) => (float[2] y) { y = Add(x, w) }")
+    model.graph.initializer.append(numpy_helper.from_array(np.ones(2, np.float32), "w"))
+    result = load(model)
+    assert [str(node.attribute("name")) for node in result.graph.inputs] == ["x"]
+    assert "also listed as inputs" in result.notes[0]
+    model.ir_version = 3
+    assert load(model).notes == ()
+
+
+def test_nodes_out_of_order_are_sorted() -> None:
+    model = model_of("(float[2] x) => (float[2] y) { a = Relu(x) y = Neg(a) }")
+    nodes = list(model.graph.node)[::-1]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    assert operators(load(model).graph) == {"Input": 1, "Relu": 1, "Neg": 1}
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("{ [one] a = Add(x, b) [two] b = Neg(a) y = Relu(b) }", "cycle(.|\n)*(one -> two -> one|two -> one -> two)"),
+        ("{ y = Add(x, nowhere) }", "'nowhere' is used but nothing defines it(.|\n)*Add_0"),
+        ("{ [one] a = Relu(x) [two] a = Neg(x) y = Add(a, a) }", "'a' is defined twice(.|\n)*two"),
+        ("{ a = Relu(x) }", "output 'y' is not computed"),
+        ("<float[3,5] w = {1,2,3,4,5,6,7,8,9,10,11,12,13,14,15}> { [bad] y = MatMul(x, w) }", "ill-typed(.|\n)*'bad'"),
+        ("{ [bad] y = Add(x) }", "ill-typed(.|\n)*'bad'"),
+        ("{ [bad] y = NoSuchOperator(x) }", "ill-typed(.|\n)*'bad'"),
+    ],
+)
+def test_wrong_graphs_are_refused_by_name(body: str, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        load(model_of(f"(float[2] x) => (float[2] y) {body}"))
+
+
+def cut(path: Path) -> None:
+    data = model_of("(float[2] x) => (float[2] y) { y = Relu(x) }").SerializeToString()
+    path.write_bytes(data[:-7])
+
+
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        (lambda path: None, "does not exist"),
+        (lambda path: path.mkdir(), "is a folder"),
+        (lambda path: path.write_bytes(b"this is not a model"), "not an ONNX model"),
+        (lambda path: path.write_bytes(b""), "not an ONNX model"),
+        (cut, "truncated"),
+    ],
+)
+def test_wrong_files_are_refused(tmp_path: Path, write: Callable[[Path], object], message: str) -> None:
+    write(tmp_path / "model.onnx")
+    with pytest.raises(ModelError, match=message):
+        load(tmp_path / "model.onnx")
+
+
+def test_a_graph_without_outputs_and_a_future_opset_are_refused() -> None:
+    with pytest.raises(ModelError, match="empty"):
+        load(helper.make_model(helper.make_graph([], "g", [], [])))
+    with pytest.raises(ModelError, match="newer than the onnx package knows"):
+        load(model_of("(float[2] x) => (float[2] y) { y = Relu(x) }", 999))
+
+
+def external(folder: Path, location: str, *, length: int = 16) -> Path:
+    """Write a model whose weight lies in ``location``."""
+    model = model_of("(float[4] x) => (float[4] y) { y = Add(x, w) }")
+    weight = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4], data_location=TensorProto.EXTERNAL)
+    for key, value in (("location", location), ("offset", "8"), ("length", str(length))):
+        weight.external_data.add(key=key, value=value)
+    model.graph.initializer.append(weight)
+    path = folder / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def test_external_data_is_mapped(tmp_path: Path) -> None:
+    (tmp_path / "weights.bin").write_bytes(b"12345678" + np.arange(4, dtype=np.float32).tobytes())
+    (data,) = load(external(tmp_path, "weights.bin")).graph.tensors.values()
+    assert isinstance(data, np.memmap)
+    assert data.tolist() == [0, 1, 2, 3]
+
+
+def test_external_data_outside_the_folder_is_refused(tmp_path: Path) -> None:
+    outside, folder = tmp_path / "secret.bin", tmp_path / "model"
+    outside.write_bytes(b"\0" * 64)
+    folder.mkdir()
+    (folder / "link.bin").symlink_to(outside)
+    for location in ("../secret.bin", str(outside), "link.bin", ""):
+        with pytest.raises(ModelError, match="outside the model's folder"):
+            load(external(folder, location))
+
+
+def test_external_data_that_is_missing_or_short_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="does not exist"):
+        load(external(tmp_path, "weights.bin"))
+    (tmp_path / "weights.bin").write_bytes(b"\0" * 20)
+    with pytest.raises(ModelError, match="does not fit"):
+        load(external(tmp_path, "weights.bin"))
+    with pytest.raises(ModelError, match="does not fit"):
+        load(external(tmp_path, "weights.bin", length=8))
+
+
+def test_functions_of_the_model_are_inlined() -> None:
+    model = parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 18, "local": 1]> g (float[2] x) => (float[2] y) { y = local.twice(x) } '
+        '<domain: "local", opset_import: ["": 18]> twice (a) => (b) { b = Add(a, a) }'
+    )
+    assert operators(agrees(model)) == {"Input": 1, "Add": 1}
+
+
+def test_custom_domains_stay_as_they_are() -> None:
+    model = parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 18, "com.microsoft": 1]> g (float[2] x) => (float[2] y) '
+        "{ r = Relu(x) y = com.microsoft.QuickGelu(r) }"
+    )
+    assert operators(agrees(model))["Opaque"] == 1
