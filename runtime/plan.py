@@ -104,14 +104,16 @@ class Plan:
         if raw.get("version") != 1:
             raise ValueError(f"plan version {raw.get('version')} is not 1: optimise the model again with this version")
         return Plan(
-            tuple(Buffer(**{**b, "shape": tuple(b["shape"]), "strides": tuple(b["strides"])}) for b in raw["buffers"]),
-            tuple(
+            buffers=tuple(Buffer(**{**b, "shape": tuple(b["shape"]), "strides": tuple(b["strides"])}) for b in raw["buffers"]),
+            steps=tuple(
                 Step(**{**s, **{k: tuple(s[k]) for k in ("inputs", "outputs", "source_nodes", "rules")}}) for s in raw["steps"]
             ),
-            *(
-                tuple(Port(p["name"], p["dtype"], None if p["shape"] is None else tuple(p["shape"]), p["buffer"]) for p in raw[k])
-                for k in ("inputs", "outputs")
-            ),
+            inputs=_ports(raw["inputs"]),
+            outputs=_ports(raw["outputs"]),
             arena_bytes=raw["arena_bytes"],
             notes=raw["notes"],
         )
+
+
+def _ports(raw: list[dict[str, Any]]) -> tuple[Port, ...]:
+    return tuple(Port(p["name"], p["dtype"], None if p["shape"] is None else tuple(p["shape"]), p["buffer"]) for p in raw)
