@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from egraph.errors import LowerError
-from egraph.ir import Graph, Node, Program
+from egraph.ir import Graph, Node, Program, format_fragment
 from lower.drafts import Order, order
 from lower.placement import Placement, is_sized, place_all
 from lower.steps import ExportGraph, StepWriter
@@ -91,7 +91,9 @@ def _kernel_counts(steps: Sequence[Step]) -> dict[str, int]:
 def _compile_kernels(requests: Sequence[Any], path: Path, threads: int) -> None:
     from lower.eoperator import compile_library
 
-    compile_library(requests, path, threads=threads)
+    library = compile_library(requests, path, threads=threads)
+    for request, failure in library.failures.items():
+        raise LowerError(f"a generated kernel cannot be compiled: {failure.what}", where=format_fragment(request.fragment)) from failure
 
 
 def _write_manifest(folder: Path, options: CompileOptions, models: Sequence[str]) -> None:

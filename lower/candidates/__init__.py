@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from egraph.ir import Candidate, FrozenEGraph, Node
 from lower.candidates.eoperator_tiles import eoperator_tiles
 from lower.candidates.library_tiles import library_tiles
-from lower.candidates.tile import Tile, Tiling, leaf_classes
+from lower.candidates.tile import Tile, Tiling, tensors_of
 from lower.candidates.view_tiles import opaque_tiles, view_tiles
 
 Supports = Callable[[Node], str | None]
@@ -31,13 +31,14 @@ def candidates(frozen: FrozenEGraph, target: str = "cpu", *, supports: Supports 
 
         supports = generator_supports
     tiling = Tiling(frozen)
-    needed = [number for number in frozen.classes if number not in leaf_classes(frozen)]
+    needed = [number for number in frozen.classes if number not in tiling.leaves]
     found: dict[int, dict[Tile, None]] = {number: {} for number in needed}
     for tiles in (view_tiles(tiling), library_tiles(tiling), eoperator_tiles(tiling, supports)):
         for number, tile in tiles:
             if number in found:
                 found[number].setdefault(tile)
-    for number, tile in opaque_tiles(tiling, lambda number: frozenset(t.covered[0] for t in found.get(number, ()) if len(t.covered) == 1)):
+    read = {number: [tensors_of(tile.fragment) for tile in tiles] for number, tiles in found.items()}
+    for number, tile in opaque_tiles(tiling, read):
         if number in found:
             found[number].setdefault(tile)
     return {number: tuple(_distinct(tiling, number, tiles)) for number, tiles in found.items()}

@@ -10,15 +10,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-from egraph.ir import ENode, Node
+from egraph.ir import ENode, Node, walk
 from egraph.ops import OPS
-from lower.candidates.tile import Tile, Tiling
+from lower.candidates.tile import Tile, Tiling, tensors_of
 from lower.candidates.view_tiles import is_view
 
 INLINED = ("elementwise", "view", "movement")
 REDUCED = ("reduction", "normalization")
 LARGEST = 24
 """Operators in one tile, at most."""
+BEAM = 8
+"""Sets of tensors to compute one class from, at most: those with the fewest bytes."""
 
 
 @dataclass(frozen=True)
@@ -52,15 +54,24 @@ def eoperator_tiles(tiling: Tiling, supports: Callable[[Node], str | None]) -> I
     for number, nodes in tiling.frozen.classes.items():
         if number in tiling.leaves:
             continue
+        variants: dict[frozenset[int], list[tuple[int, Tile]]] = {}
         for node in nodes:
             spec = OPS.get(node.op)
             if spec is None or spec.category not in INLINED + REDUCED or is_view(tiling, number, node):
                 continue  # a view is free, and so is a view of the kernel that computes its operand
-            seen: set[Node] = set()
             for tile in _variants(tiling, number, node):
-                if tile.fragment not in seen and is_supported(tile.fragment):
-                    seen.add(tile.fragment)
+                length, tensors = _length(tile.fragment), tensors_of(tile.fragment)
+                variants.setdefault(tensors, []).append((length, tile))
+        # Of the tiles that read the same tensors only the shortest is worth having: constants cost nothing.
+        for tensors in sorted(variants, key=lambda t: (sum(tiling.size_bytes[i] for i in t), sorted(t)))[:BEAM]:
+            for _, tile in sorted(variants[tensors], key=lambda pair: pair[0]):
+                if is_supported(tile.fragment):
                     yield number, tile
+                    break
+
+
+def _length(fragment: Node) -> int:
+    return sum(node.op != "Placeholder" for node in walk((fragment,)))
 
 
 def _variants(tiling: Tiling, number: int, node: ENode) -> Iterator[Tile]:
@@ -113,6 +124,5 @@ class _Growth:
         return spec.category in INLINED or (self.style.reductions and spec.category in REDUCED)
 
     def _rank(self, node: ENode) -> tuple[int, bool, int]:
-        types = self.tiling.frozen.types
-        size = sum(types[child].size_bytes for child in dict.fromkeys(node.children) if types[child].is_static)
+        size = sum(self.tiling.size_bytes[child] for child in dict.fromkeys(node.children))
         return size, (node.op == "Transpose") != self.style.across_transposes, len(node.children)

@@ -6,16 +6,16 @@ import itertools
 from collections.abc import Iterator
 from functools import lru_cache
 
-from egraph.ir import ENode, Node
-from lower.candidates.tile import Tile, Tiling
+from egraph.ir import ENode, Node, walk
+from lower.candidates.tile import Tile, Tiling, tensors_of
 from lower.library import implementations, match
 from lower.library.epilogue import BINARY, ELTWISE
 from lower.views import Window, contiguous, read
 
-READINGS = 4
+READINGS = 3
 """Ways to read one operand through views, at most."""
-BEAM = 6
-"""Tiles kept of one class, implementation and round."""
+BEAM = 4
+"""Tiles kept of one class and implementation."""
 ROUNDS = 7
 """Epilogue operators over an anchor, views counted, at most."""
 VIEW_DEPTH = 4
@@ -24,35 +24,68 @@ GATES = ("Sigmoid", "HardSigmoid")
 
 
 def library_tiles(tiling: Tiling) -> Iterator[tuple[int, Tile]]:
-    """Yield every tile whose fragment the library computes in one call."""
-    frontier = _anchors(tiling)
-    kept: dict[int, dict[Tile, None]] = {}
+    """Yield every tile whose fragment the library computes in one call and that no other tile makes superfluous."""
+    kept = _Kept(tiling)
+    frontier = _anchors(tiling, kept)
     for _ in range(ROUNDS):
-        for number, tiles in frontier.items():
-            kept.setdefault(number, {}).update(dict.fromkeys(tiles))
-            for tile in tiles:
-                if tile.fragment.op != "Reshape":  # the tile below it, viewed, is the same for free
-                    yield number, tile
         frontier = _grow(tiling, frontier, kept)
         if not frontier:
-            return
+            break
+    for number, tile in kept.tiles():
+        if tile.fragment.op != "Reshape":  # the tile below it, viewed, is the same for free
+            yield number, tile
 
 
-def _anchors(tiling: Tiling) -> dict[int, list[Tile]]:
+class _Kept:
+    """The tiles worth having, by class: of those that read the same tensors in the same way, the shortest.
+
+    Two such tiles differ in constants alone (a scale folded into the weights, or not), which cost nothing at run time.
+    """
+
+    def __init__(self, tiling: Tiling) -> None:
+        self.tiling = tiling
+        self._best: dict[int, dict[tuple[object, ...], tuple[int, Tile]]] = {}
+
+    def offer(self, number: int, tile: Tile) -> bool:
+        """Take a tile unless it is superfluous or the class has enough."""
+        best = self._best.setdefault(number, {})
+        signature, length = _signature(tile)
+        old = best.get(signature)
+        if old is None and sum(key[0] == tile.implementation for key in best) >= BEAM:
+            return False
+        if old is not None and old[0] <= length:
+            return False
+        if not _matches(self.tiling, tile.fragment, tile.implementation):
+            return False
+        best[signature] = (length, tile)
+        return True
+
+    def tiles(self) -> Iterator[tuple[int, Tile]]:
+        for number, best in self._best.items():
+            for _, tile in best.values():
+                yield number, tile
+
+
+def _signature(tile: Tile) -> tuple[tuple[object, ...], int]:
+    """Return what a tile reads and does at its anchor, and its number of operators."""
+    nodes = [node for node in walk((tile.fragment,)) if node.op != "Placeholder"]
+    anchor = next(node for node in nodes if implementations(node.op))
+    moved = tuple(node.attributes for node in nodes if node.op == "Transpose")
+    shapes = tuple(operand.type.shape for operand in anchor.inputs)
+    return (tile.implementation, anchor.op, anchor.attributes, shapes, tensors_of(tile.fragment), moved), len(nodes)
+
+
+def _anchors(tiling: Tiling, kept: _Kept) -> dict[int, list[Tile]]:
     found: dict[int, list[Tile]] = {}
     for number, nodes in tiling.frozen.classes.items():
         if number in tiling.leaves:
             continue
-        tiles: dict[str, list[Tile]] = {}
         for node in nodes:
             for implementation in implementations(node.op):
-                group = tiles.setdefault(implementation, [])
                 for fragment, covered in _anchor_fragments(tiling, number, node):
                     tile = Tile(fragment, (node, *covered), implementation)
-                    if len(group) < 2 * BEAM and _matches(tiling, fragment, implementation):
-                        group.append(tile)
-        if any(tiles.values()):
-            found[number] = [tile for group in tiles.values() for tile in group]
+                    if kept.offer(number, tile):
+                        found.setdefault(number, []).append(tile)
     return found
 
 
@@ -103,25 +136,15 @@ def readings(tiling: Tiling, number: int) -> list[tuple[Node, tuple[ENode, ...]]
     return found
 
 
-def _grow(tiling: Tiling, frontier: dict[int, list[Tile]], kept: dict[int, dict[Tile, None]]) -> dict[int, list[Tile]]:
+def _grow(tiling: Tiling, frontier: dict[int, list[Tile]], kept: _Kept) -> dict[int, list[Tile]]:
     """Return new tiles: one more operator above the tiles of the last round."""
     grown: dict[int, list[Tile]] = {}
-    above = sorted({number for below in frontier for number in tiling.consumers[below]} - tiling.leaves)
-    for number in above:
-        counts: dict[str, int] = {}
+    for number in sorted({number for below in frontier for number in tiling.consumers[below]} - tiling.leaves):
         for node in tiling.frozen.classes[number]:
             for tile in _extended(tiling, number, node, frontier):
-                old = kept.get(number, {})
-                if counts.get(tile.implementation, 0) >= BEAM or tile in old or not _is_new(tile, old):
-                    continue
-                if _matches(tiling, tile.fragment, tile.implementation):
-                    counts[tile.implementation] = counts.get(tile.implementation, 0) + 1
+                if kept.offer(number, tile):
                     grown.setdefault(number, []).append(tile)
     return grown
-
-
-def _is_new(tile: Tile, old: dict[Tile, None]) -> bool:
-    return all(tile.fragment is not one.fragment or tile.implementation != one.implementation for one in old)
 
 
 def _extended(tiling: Tiling, number: int, node: ENode, frontier: dict[int, list[Tile]]) -> Iterator[Tile]:

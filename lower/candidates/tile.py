@@ -32,6 +32,7 @@ class Tiling:
     def __init__(self, frozen: FrozenEGraph) -> None:
         self.frozen = frozen
         self.leaves = leaf_classes(frozen)
+        self.size_bytes = {number: type.size_bytes if type.is_static else 0 for number, type in frozen.types.items()}
         self._leaf: dict[int, Node] = {}
         self.consumers: dict[int, set[int]] = {number: set() for number in frozen.classes}
         for number, nodes in frozen.classes.items():
@@ -77,6 +78,7 @@ def _canonical(fragment: Node) -> tuple[Node, tuple[int, ...]]:
     return rewrite((fragment,), change)[fragment], tuple(classes)
 
 
-def size_of(fragment: Node) -> int:
-    """Return the number of operators in a fragment."""
-    return sum(1 for node in walk((fragment,)) if node.op != "Placeholder")
+def tensors_of(fragment: Node) -> frozenset[int]:
+    """Return the classes that a fragment reads, constants left out."""
+    leaves = (node for node in walk((fragment,)) if node.op == "Placeholder" and not node.attribute("constant"))
+    return frozenset(int(str(leaf.attribute("index"))) for leaf in leaves)

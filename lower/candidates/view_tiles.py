@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from egraph.ir import TUPLE, ENode, make
 from lower.candidates.tile import LEAVES, Tile, Tiling
@@ -26,13 +26,18 @@ def is_view(tiling: Tiling, number: int, node: ENode) -> bool:
     return not isinstance(window, str) and window.is_contiguous and not window.repeats
 
 
-def opaque_tiles(tiling: Tiling, covered: Callable[[int], frozenset[ENode]]) -> Iterator[tuple[int, Tile]]:
-    """Yield opaque nodes, and every core e-node that nothing else runs alone: onnxruntime always can."""
+def opaque_tiles(tiling: Tiling, computed_from: Mapping[int, Sequence[frozenset[int]]]) -> Iterator[tuple[int, Tile]]:
+    """Yield opaque nodes, and core e-nodes from whose operands nothing else computes the class: onnxruntime always can.
+
+    ``computed_from``: for every class, the tensors that each of its other tiles reads.
+    """
     for number, nodes in tiling.frozen.classes.items():
-        done = covered(number)
+        if number in tiling.leaves:
+            continue
+        done = computed_from.get(number, ())
         for node in nodes:
             if node.op == "Opaque":
                 fragment = make("Opaque", [tiling.leaf(child) for child in node.children], node.attributes, TUPLE)
                 yield number, Tile(fragment, (node,), "opaque")
-            elif node.op not in (*LEAVES, "OpaqueOutput") and node not in done:
+            elif node.op not in (*LEAVES, "OpaqueOutput") and not any(tensors <= set(node.children) for tensors in done):
                 yield number, Tile(tiling.over_leaves(number, node), (node,), "opaque")
