@@ -36,6 +36,8 @@ class CostModel:
     database: Database
     device: str
     speed: DeviceSpeed
+    caution: float = 1.0
+    """What estimates are multiplied by: above 1, a measured kernel is preferred to a promise."""
 
     def __post_init__(self) -> None:
         self._keys: dict[tuple[Node, str], KernelKey] = {}
@@ -64,7 +66,7 @@ class CostModel:
             return 0.0
         record = self.record(candidate)
         if record is None:
-            return self.estimate_us(candidate)
+            return self.estimate_us(candidate) * self.caution
         return record.median_us if record.median_us is not None else FAILED_COST_US
 
     def estimate_us(self, candidate: Candidate) -> float:

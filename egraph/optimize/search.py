@@ -19,6 +19,8 @@ from lower.candidates import candidates as lay_candidates
 
 ROUNDS = 12
 """Extractions at most: each one measures what the last one chose."""
+CAUTION = 4.0
+"""Estimates count this many times in the last extraction: time ended before they could be measured."""
 SATURATE_SHARE, MEASURE_SHARE, EXTRACT_SHARE = 0.25, 0.7, 0.1
 """Parts of the budget: saturation may take a quarter; measuring ends when 0.7 of the budget is spent."""
 
@@ -92,11 +94,13 @@ def search(
     chooser = Chooser(saturation.frozen, laid, model, progress, EXTRACT_SHARE * progress.budget_seconds, seed)
     if measurer is not None:
         progress.stage("measure")
-        chooser.refine(measurer, time_left, count=1)
-        measurer.measure_candidates(model, jobs(model, laid), lambda: time_left() / 2, progress.update)
+        share_seconds = time_left() / 2
+        measurer.measure_candidates(model, jobs(model, laid), lambda: time_left() - share_seconds, progress.update)
         chooser.refine(measurer, time_left, count=finalists)
     progress.stage("extract")
+    model.caution = CAUTION
     selections = chooser.choose(finalists)
+    model.caution = 1.0
     progress.update(f"best cost {selections[0].cost_us:.0f} us ({selections[0].method}), {len(selections)} programs")
     programs: dict[str, Program] = {}
     folder = Folder(graph)
