@@ -49,7 +49,8 @@ def dims(shape: onnx.TensorShapeProto, name: str) -> tuple[Dim, ...]:
         if dim.HasField("dim_value") and dim.dim_value >= 0:
             result.append(int(dim.dim_value))
         else:
-            result.append(dim.dim_param or f"{name}_{axis}")
+            named = any(c.isalpha() for c in dim.dim_param) and dim.dim_param != "None"  # '?' and '-1' name nothing
+            result.append(dim.dim_param if named else f"{name}_{axis}")
     return tuple(result)
 
 

@@ -352,3 +352,11 @@ def test_custom_domains_stay_as_they_are() -> None:
         "{ r = Relu(x) y = com.microsoft.QuickGelu(r) }"
     )
     assert operators(agrees(model))["Opaque"] == 1
+
+
+def test_a_question_mark_names_no_size() -> None:
+    model = model_of("(float[N,M] x) => (float[N,M] y) { y = Relu(x) }")
+    for dim in model.graph.input[0].type.tensor_type.shape.dim:
+        dim.dim_param = "?"
+    assert load(model, shapes={"x": (2, 3)}).graph.inputs[0].type.sizes == (2, 3)
+    assert load(model).hints == ("--shape x:x_0,x_1",)
