@@ -29,6 +29,12 @@ STAGE = {
     "report": "optimize",
     "inspect": "optimize",
     "backend": "optimize",
+    "uniform": "encode",
+    "constant_values": "encode",
+    "eclasses": "saturate",
+    "applications": "saturate",
+    "merging": "saturate",
+    "freeze": "saturate",
 }
 PACKAGES = {
     "verify": ("egraph.errors", "egraph.ir", "egraph.expr", "egraph.ops", "egraph.rule", "egraph.rule_operators", "verify"),
