@@ -199,7 +199,9 @@ def strided_pools_compose(x: Tensor, a: Attributes, b: Attributes) -> Steps:
 
 
 def bias_through_padded_conv(x: Tensor, b: Weight, w: Weight, a: Attributes) -> Steps:
-    yield conv(x + b, w, a)
+    biased = x + b
+    yield conv(biased, w, a)
+    require(biased.shape == x.shape, "not widened")
     require(a.layout == "NCHW" and a.group == 1 and b.shape == (1, x.shape[1], *(1,) * (x.rank - 2)), "one bias a channel")
     bias = reduce_sum(w * b, axes=tuple(range(1, w.rank)))
     yield conv(x, w, a) + bias.reshape(1, w.shape[0], *(1,) * (x.rank - 2))

@@ -85,23 +85,25 @@ class Draw:
             raise Refused(f"a proposal for {result} has the shape {actual}")
         if _elements(actual) > ELEMENTS:
             raise Refused("too many elements")
-        twins = self.random.random() < 0.5
+        twins = self.random.random()
         for operand, shape in zip(term.operands, shapes, strict=True):
-            if twins and shape == shapes[0]:
-                self._mirror(term.operands[0], operand)
+            if twins < 0.4 and shape == shapes[0]:
+                self._mirror(term.operands[0], operand, 1.0)
+            elif twins < 0.6:  # nearly alike: the draws that a missing guard lets through
+                self._mirror(term.operands[0], operand, 0.5)
             self.fill(operand, shape)
         return actual
 
-    def _mirror(self, one: Pattern | Variable, other: Pattern | Variable) -> None:
+    def _mirror(self, one: Pattern | Variable, other: Pattern | Variable, chance: float) -> None:
         """Bind the free variables of a term like those of another of the same form: many guards ask for equal shapes."""
         match one, other:
-            case Variable(), Variable() if one.name in self.shapes:
+            case Variable(), Variable() if one.name in self.shapes and self.random.random() < chance:
                 self.shapes.setdefault(other.name, self.shapes[one.name])
             case Pattern(), Pattern() if one.op == other.op and len(one.operands) == len(other.operands):
                 if isinstance(one.attributes, str) and isinstance(other.attributes, str) and one.attributes in self.bundles:
                     self.bundles.setdefault(other.attributes, self.bundles[one.attributes])
                 for left, right in zip(one.operands, other.operands, strict=True):
-                    self._mirror(left, right)
+                    self._mirror(left, right, chance)
 
     def _proposal(self, term: Pattern, result: Shape | None, known: list[Shape | None]) -> tuple[list[Shape], Attributes]:
         bundle = self.bundles.get(term.attributes) if isinstance(term.attributes, str) else term.attributes
@@ -125,7 +127,7 @@ class Draw:
         drawn, values = OPS[term.op].sample(self.random)
         shapes = [tuple(int(length) for length in shape) for shape in drawn]
         count = len(term.operands)
-        if len(shapes) != count or self.random.random() < 0.5:
+        if len(shapes) != count or self.random.random() < (0.9 if OPS[term.op].category == "reduction" else 0.5):
             start: list[Shape | None] = [shapes[0]] + [None] * (count - 1)
             proposal = propose(term.op, None, start, fixed, self.random)
             if proposal is not None:
@@ -159,5 +161,6 @@ def draw_binding(rule: Rule, random: Random, shared: Binding | None = None) -> B
         if variable.name not in draw.shapes:
             draw.shapes[variable.name] = narrower(random, (2, 3))
     types = {v.name: TensorType("float32", draw.shapes[v.name]) for v in rule.variables}
-    numbers = {v.name: random.choice(NUMBERS) for v in rule.variables if v.constant and random.random() < 0.6}
+    known = {v.name: 1.0 if types[v.name].elements == 1 else 0.5 for v in rule.variables if v.constant}
+    numbers = {name: random.choice(NUMBERS) for name, chance in known.items() if random.random() < chance}
     return Binding(types, draw.bundles, numbers)
