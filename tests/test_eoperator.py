@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -48,10 +49,8 @@ class Loaded:
             return max(Body(body)(k, ctypes.byref(environment), data) for k in reversed(range(tasks)))
 
         self.keep = Launch(launch)
-        try:
+        with contextlib.suppress(ValueError):
             ctypes.c_void_p.in_dll(self.code, "__TVMBackendParallelLaunch").value = ctypes.cast(self.keep, ctypes.c_void_p).value
-        except ValueError:
-            pass
 
     def run(self, symbol: str, arrays: Sequence[np.ndarray]) -> None:
         pointers = [ctypes.c_void_p(array.ctypes.data) for array in arrays]
@@ -87,7 +86,9 @@ def check(loaded: Loaded, symbol: str, fragment: Node, tolerance: float = 2e-5) 
     expected = np.asarray(evaluate((fragment,), dict(zip(placeholders(fragment), inputs, strict=True)))[0])
     assert (memory[:GUARD] == np.asarray(7, memory.dtype)).all() and (memory[GUARD + count :] == np.asarray(7, memory.dtype)).all()
     scale = np.abs(expected[np.isfinite(expected)]).max(initial=0.0)
-    np.testing.assert_allclose(output.astype(np.float64), expected, rtol=tolerance, atol=tolerance * 0.1 * scale + 1e-30, err_msg=str(fragment))
+    np.testing.assert_allclose(
+        output.astype(np.float64), expected, rtol=tolerance, atol=tolerance * 0.1 * scale + 1e-30, err_msg=str(fragment)
+    )
 
 
 def samples(names: Sequence[str], count: int) -> list[Node]:
@@ -106,7 +107,7 @@ def chains() -> list[Node]:
     """Fragments of several operators, at sizes with tails, ones and primes."""
     x, wide = tensor(0, 2, 19, 7, 37), tensor(0, 3, 64, 17, 16)
     bias = tensor(1, 1, 19, 1, 1)
-    shift = dict(before=(0, 0, 1, 2), after=(0, 0, 0, 3), mode="constant", value=0.5)
+    shift = {"before": (0, 0, 1, 2), "after": (0, 0, 0, 3), "mode": "constant", "value": 0.5}
     softmax = apply("Softmax", tensor(0, 5, 67), axis=1)
     norm = apply("LayerNormalization", tensor(0, 3, 131), tensor(1, 131), tensor(2, 131), axis=1, epsilon=1e-5)
     last = apply("Concat", tensor(0, 4, 5), tensor(1, 4, 3), axis=1)
@@ -115,7 +116,11 @@ def chains() -> list[Node]:
         apply("Transpose", apply("Mul", apply("Sigmoid", x), x), perm=(0, 2, 3, 1)),
         apply("Transpose", apply("Add", wide, tensor(1, 64, 1, 1)), perm=(0, 2, 3, 1)),
         apply("Add", apply("Transpose", tensor(0, 33, 21), perm=(1, 0)), tensor(1, 21, 33)),
-        apply("Reshape", apply("Transpose", apply("Reshape", tensor(0, 1, 12, 4, 6), shape=(1, 3, 2, 2, 4, 6)), perm=(0, 1, 4, 2, 5, 3)), shape=(1, 3, 8, 12)),
+        apply(
+            "Reshape",
+            apply("Transpose", apply("Reshape", tensor(0, 1, 12, 4, 6), shape=(1, 3, 2, 2, 4, 6)), perm=(0, 1, 4, 2, 5, 3)),
+            shape=(1, 3, 8, 12),
+        ),
         apply("Relu", apply("Pad", x, **shift)),
         apply("Pad", apply("Exp", x), **shift),
         apply("Mul", apply("Concat", x, apply("Neg", x), axis=1), tensor(1, 1, 38, 1, 1)),
@@ -134,28 +139,36 @@ def chains() -> list[Node]:
     ]
 
 
+APPROXIMATIONS = (("Exp", -90.0, 88.5), ("Log", 1e-38, 1e30), ("Tanh", -12.0, 12.0), ("Erf", -5.0, 5.0), ("Sigmoid", -90.0, 30.0))
+STRIDED = KernelRequest(apply("Relu", tensor(0, 3, 5, 6)), output_strides=(90, 18, 1), input_strides=((60, 12, 2),))
+IN_PLACE = apply("Add", apply("Relu", tensor(0, 7, 37)), tensor(1, 1, 37))
+
+
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("kernels")
-
-
-def test_every_operator_and_chains_agree_with_the_reference(cache: Path, tmp_path: Path) -> None:
+def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
+    """Everything that the tests run on one thread, compiled in one go (starting the compiler takes the most time)."""
+    folder = tmp_path_factory.mktemp("kernels")
     fragments = [f for f in [*samples(list(OPS), 1), *chains()] if supports(f) is None]
-    assert {f.op for f in fragments} == set(OPS)
-    library = compile_library(fragments, tmp_path / "kernels.so", threads=1, cache=cache)
+    own = [*(apply(op, tensor(0, 4001)) for op, _, _ in APPROXIMATIONS), STRIDED, IN_PLACE]
+    return compile_library([*fragments, *own], folder / "kernels.so", threads=1, cache=folder)
+
+
+def test_every_operator_and_chains_agree_with_the_reference(library: Library) -> None:
     assert not library.failures
     loaded = Loaded(library.path)
+    fragments = [key for key in library if isinstance(key, Node)]
+    assert {f.op for f in fragments} == set(OPS)
     for fragment in fragments:
         check(loaded, library[fragment], fragment)
 
 
-def test_large_kernels_run_in_parallel_for_any_number_of_tasks(cache: Path, tmp_path: Path) -> None:
+def test_large_kernels_run_in_parallel_for_any_number_of_tasks(tmp_path: Path) -> None:
     fragments = [
         apply("Exp", tensor(0, 300_007)),
         apply("Transpose", apply("Relu", tensor(0, 2, 67, 40, 41)), perm=(0, 2, 3, 1)),
         apply("Softmax", tensor(0, 301, 701), axis=1),
     ]
-    library = compile_library(fragments, tmp_path / "kernels.so", threads=2, cache=cache)
+    library = compile_library(fragments, tmp_path / "kernels.so", threads=2, cache=tmp_path)
     for tasks in (1, 2, 3):
         loaded = Loaded(library.path, tasks)
         for fragment in fragments:
@@ -163,35 +176,29 @@ def test_large_kernels_run_in_parallel_for_any_number_of_tasks(cache: Path, tmp_
         assert loaded.launches >= len(fragments)
 
 
-def test_strides_write_into_a_part_of_a_larger_tensor(cache: Path, tmp_path: Path) -> None:
-    fragment = apply("Relu", tensor(0, 3, 5, 6))
-    request = KernelRequest(fragment, output_strides=(90, 18, 1), input_strides=((60, 12, 2),))
-    library = compile_library([request], tmp_path / "kernels.so", threads=1, cache=cache)
+def test_strides_write_into_a_part_of_a_larger_tensor(library: Library) -> None:
     source = np.random.default_rng(0).standard_normal((3, 5, 6, 2)).astype(np.float32)
     target = np.full((3, 5, 18), 7, np.float32)
-    Loaded(library.path).run(library[request], [source, target])
+    Loaded(library.path).run(library[STRIDED], [source, target])
     np.testing.assert_array_equal(target[:, :, :6], np.maximum(source[..., 0], 0))
     assert (target[:, :, 6:] == 7).all()
 
 
-def test_overwriting_an_input_is_allowed_only_where_each_element_is_read_in_its_place(cache: Path, tmp_path: Path) -> None:
+def test_overwriting_an_input_is_allowed_only_where_each_element_is_read_in_its_place(library: Library) -> None:
     x = tensor(0, 7, 37)
-    fragment = apply("Add", apply("Relu", x), tensor(1, 1, 37))
-    assert may_overwrite(fragment) == {0}
+    assert may_overwrite(IN_PLACE) == {0}
     assert may_overwrite(apply("Transpose", tensor(0, 7, 7), perm=(1, 0))) == frozenset()
     assert may_overwrite(apply("Add", x, apply("Slice", x, starts=(6, 0), ends=(-1, 37), steps=(-1, 1)))) == frozenset()
     assert may_overwrite(apply("Softmax", x, axis=1)) == frozenset()
-    library = compile_library([fragment], tmp_path / "kernels.so", threads=1, cache=cache)
-    first, second = feeds(fragment)
+    first, second = feeds(IN_PLACE)
     expected = np.maximum(first, 0) + second
-    Loaded(library.path).run(library[fragment], [first, second, first])
+    Loaded(library.path).run(library[IN_PLACE], [first, second, first])
     np.testing.assert_allclose(first, expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize(("op", "low", "high"), [("Exp", -90.0, 88.5), ("Log", 1e-38, 1e30), ("Tanh", -12.0, 12.0), ("Erf", -5.0, 5.0), ("Sigmoid", -90.0, 30.0)])
-def test_approximations_hold_over_their_range(op: str, low: float, high: float, cache: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("op", "low", "high"), APPROXIMATIONS)
+def test_approximations_hold_over_their_range(op: str, low: float, high: float, library: Library) -> None:
     fragment = apply(op, tensor(0, 4001))
-    library = compile_library([fragment], tmp_path / "kernels.so", threads=1, cache=cache)
     values = np.geomspace(low, high, 4001) if op == "Log" else np.linspace(low, high, 4001)
     x = values.astype(np.float32)
     out = np.empty_like(x)

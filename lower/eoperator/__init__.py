@@ -1,8 +1,8 @@
 """Generate machine code for eOperators: fused elementwise, movement and reduction fragments, from their meaning.
 
 ``supports(fragment)`` says whether a fragment can be generated (None) or why not. ``compile_library(requests, path)``
-compiles many fragments into one shared library and returns a ``Library``: a mapping from request (or fragment) to symbol. TVM is imported only when
-something is not in the cache, and only in a child process.
+compiles many fragments into one shared library and returns a ``Library``: a mapping from request (or fragment) to
+symbol, with ``failures`` apart. TVM is imported only when something is not in the cache, and only in a child process.
 
 The library's contract with whoever loads it (nothing of TVM is needed at run time)
 -----------------------------------------------------------------------------------

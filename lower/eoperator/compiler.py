@@ -51,7 +51,7 @@ def main() -> None:
             os.replace(partial, path)
         except EinsatError as problem:
             error = problem.what
-        except Exception as problem:  # noqa: BLE001 - whatever the compiler raises is this kernel's failure alone
+        except Exception as problem:
             error = f"{type(problem).__name__}: {str(problem).strip().splitlines()[-1] if str(problem).strip() else ''}"
         answers.write(json.dumps({"position": position, "error": error}) + "\n")
         answers.flush()

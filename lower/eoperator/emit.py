@@ -1,159 +1,34 @@
-"""Emit terms as TIR: values at a set of points, each computed once, at the outermost loop where it does not vary.
-
-The nest planner (``nest``) opens blocks (loop bodies) and asks for values at *points*: an element, a vector of
-elements along one iterator, or several of either, so that independent chains of instructions interleave.
-"""
+"""Emit terms as TIR values at points, each computed once, at the outermost loop where it does not vary."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator as Iterating, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from fractions import Fraction
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tvm import tirx
-from tvm.tirx import ForKind
 
-from egraph.expr.index import DataIndex, Floor, Index, Iterator, Modulo, bounds, index
+from egraph.expr.index import DataIndex, Floor, Index, Iterator, Modulo, bounds
 from egraph.expr.scope import Compare, Read, Tensor
-from lower.eoperator.functions import Expr, Functions, cast, constant, element, lanes, select, typed, widen
-from lower.eoperator.terms import Term, coefficient, extent, iterators_of, low_of
-from lower.eoperator.transforms import IDENTITY
+from lower.eoperator.blocks import Block, Place, Point, Writer, sequence, shuffle
+from lower.eoperator.functions import Expr, Functions, cast, constant, element, lanes, select, widen
+from lower.eoperator.reduction import reduce_at
+from lower.eoperator.terms import Term, coefficient, iterators_of
 
 STORAGE = {"bool": "uint8", "float16": "uint16", "bfloat16": "uint16"}
 """How element types without arithmetic lie in memory."""
-LANES = 16
-UNROLL = 4
 
 
-@dataclass(frozen=True, eq=False)
-class Place:
-    """Where an iterator stands at a point: ``base``, or the ``count`` values from there on as a vector."""
-
-    base: Expr
-    count: int = 1
-
-
-Point = Mapping[Iterator, Place]
-
-
-@dataclass
-class Block:
-    """A statement list under construction with what is bound in it. ``barrier``: nothing may move out of it."""
-
-    bound: dict[Iterator, Expr] = field(default_factory=dict)
-    barrier: bool = False
-    statements: list[Any] = field(default_factory=list)
-    values: dict[Any, Expr] = field(default_factory=dict)
-
-
-def sequence(statements: Sequence[Any]) -> Any:
-    return statements[0] if len(statements) == 1 else tirx.SeqStmt(list(statements)) if statements else tirx.Evaluate(tirx.const(0, "int32"))
-
-
-class Emitter:
-    """Holds the open blocks and the points; ``value`` is the way in."""
+class Emitter(Writer):
+    """Emits terms; ``value`` is the way in."""
 
     def __init__(self, buffers: Mapping[str, Any], dtypes: Mapping[str, str], index_type: str) -> None:
-        self.buffers, self.dtypes, self.index_type = buffers, dtypes, index_type
-        self.blocks = [Block()]
-        self.points: tuple[Point, ...] = ({},)
-        self.home: dict[Iterator, int] = {}
+        super().__init__(index_type)
+        self.buffers, self.dtypes = buffers, dtypes
         self.functions = Functions(self.bind)
-        self._names = 0
-        self._named: dict[int, Expr] = {}
-        self._at = 0
-
-    # Statements
-
-    def integer(self, value: int) -> Expr:
-        return tirx.IntImm(self.index_type, value)
-
-    def name(self, prefix: str) -> str:
-        self._names += 1
-        return f"{prefix}{self._names}"
-
-    def bind(self, value: Expr) -> Expr:
-        """Name a value in the block that is being written, unless it is a name, a constant or a truth value.
-
-        Floats and vectors are named through memory that the code generator keeps in registers: TVM's analyser would
-        expand nested bindings, which takes exponential time.
-        """
-        if isinstance(value, tirx.Var | tirx.IntImm | tirx.FloatImm) or id(value) in self._named:
-            return value
-        kind = element(value)
-        if kind == "bool":
-            return value
-        if kind == self.index_type and lanes(value) == 1:
-            variable = tirx.Var(self.name("v"), value.ty)
-            self.append(tirx.Bind(variable, value))
-            return variable
-        held = self.allocate(kind, lanes(value))
-        zero = tirx.const(0, "int32")
-        self.append(tirx.BufferStore(held, value, [zero]))
-        result = tirx.BufferLoad(held, [zero])
-        self._named[id(result)] = result
-        return result
-
-    @contextmanager
-    def inside(self, block: Block) -> Iterating[Block]:
-        """Open a block below the innermost."""
-        del self.blocks[self._at + 1 :]
-        self.blocks.append(block)
-        self._at += 1
-        try:
-            yield block
-        finally:
-            self.blocks.pop()
-            self._at -= 1
-
-    @contextmanager
-    def at_points(self, points: tuple[Point, ...]) -> Iterating[None]:
-        """Compute at these points, which belong to the innermost block."""
-        before = self.points, self.home
-        self.points, self.home = points, {**{i: self._at for point in points for i in point}, **self.home}
-        try:
-            yield
-        finally:
-            self.points, self.home = before
-
-    def append(self, statement: Any) -> None:
-        self.blocks[self._at].statements.append(statement)
 
     def give(self, term: Term, point: Point, value: Expr) -> None:
         """State a term's value at a point, computed elsewhere."""
         self.blocks[self._at].values[_key(term, point)] = value
-
-    @contextmanager
-    def scope(self) -> Iterating[None]:
-        """Write statements that may bind and hold values of their own, without a loop."""
-        with self.inside(Block()) as block:
-            yield
-        self.blocks[self._at].statements += block.statements
-
-    @contextmanager
-    def _outside(self, level: int) -> Iterating[None]:
-        """Write into the block at ``level``, with the deeper blocks out of sight."""
-        blocks, at = self.blocks, self._at
-        self.blocks, self._at = blocks[: level + 1], level
-        try:
-            yield
-        finally:
-            self.blocks, self._at = blocks, at
-
-    def loop(self, low: Expr | int, high: Expr | int, body: Callable[[Expr], None], *, kind: Any = ForKind.SERIAL, barrier: bool = False, name: str = "i") -> None:
-        """Append a loop; ``body`` writes into a new block with the loop's variable."""
-        variable = tirx.Var(self.name(name), self.index_type)
-        with self.inside(Block(barrier=barrier)) as block:
-            body(variable)
-        low = self.integer(low) if isinstance(low, int) else low
-        count = self.integer(high) - low if isinstance(high, int) else high - low
-        self.blocks[self._at].statements.append(tirx.For(variable, low, count, kind, sequence(block.statements)))
-
-    def bind_iterator(self, iterator: Iterator, value: Expr) -> None:
-        self.blocks[self._at].bound[iterator] = value
 
     # Indices
 
@@ -235,10 +110,10 @@ class Emitter:
             if key in block.values:
                 return block.values[key]
         level = self._level(term.free)
-        with self._outside(level):
+        with self.outside(level):
             if term.kind == "reduce":
                 distinct = {_key(term, at): {i: at[i] for i in term.free if i in at} for at in (*self.points, point)}
-                results = self._reduce(term, tuple(distinct.values()))
+                results = reduce_at(self, term, tuple(distinct.values()))
                 self.blocks[level].values.update(zip(distinct, results, strict=True))
             else:
                 self.blocks[level].values[key] = self.bind(self._compute(term, own))
@@ -297,7 +172,9 @@ class Emitter:
         base = self.index(offset, {**point, vector: Place(place.base)})
         if abs(c) == 1 or not 2 <= c <= 4:
             if c == -1:
-                forward = self.bind(tirx.BufferLoad(buffer, [tirx.Ramp(base - self.integer(place.count - 1), self.integer(1), place.count)]))
+                forward = self.bind(
+                    tirx.BufferLoad(buffer, [tirx.Ramp(base - self.integer(place.count - 1), self.integer(1), place.count)])
+                )
                 return shuffle([forward], range(place.count - 1, -1, -1))
             return tirx.BufferLoad(buffer, [tirx.Ramp(base, self.integer(c), place.count)])
         return self._strided(buffer, base, c, place.count)
@@ -344,153 +221,10 @@ class Emitter:
         self.blocks[self._at].statements.append(tirx.IfThenElse(self.condition(term.data, point), then, otherwise))
         return tirx.BufferLoad(result, [tirx.const(0, "int32")])
 
-    def allocate(self, name: str, count: int) -> Any:
-        """Allocate a variable (a vector of ``count``) in the block being written; the code generator keeps it in a register."""
-        buffer = tirx.decl_buffer((1,), typed(name, count), name=self.name("t"))
-        self.blocks[self._at].statements.append(tirx.AllocBuffer(buffer))
-        return buffer
-
-    # Reductions
-
-    def _reduce(self, term: Term, points: tuple[Point, ...]) -> list[Expr]:
-        """Return a reduction's value at every point: vectors along the points, or along a contiguous reduced axis."""
-        reduction, iterators = term.data
-        body = term.children[0]
-        vector = iterators[-1] if self._vectorizes(body, iterators[-1], points) else None
-        slots: list[list[Any]] = [[] for _ in points]
-        zero = tirx.const(0, "int32")
-        identity = float(IDENTITY[reduction])
-
-        def accumulate(at: tuple[Point, ...], width: int) -> None:
-            """Add the body's values at each inner point to the accumulator of each outer one."""
-            for p, outer in enumerate(points):
-                for q, inner in enumerate(at):
-                    value = self.value(body, {**outer, **inner})
-                    store = slots[p][q]
-                    count = lanes(tirx.BufferLoad(store, [zero]))
-                    old = tirx.BufferLoad(store, [zero])
-                    self.blocks[self._at].statements.append(tirx.BufferStore(store, combine(reduction, old, widen(cast(value, "float32"), count)), [zero]))
-
-        def nest(remaining: tuple[Iterator, ...], inner: Callable[[], None]) -> None:
-            if not remaining:
-                inner()
-                return
-            iterator, rest = remaining[0], remaining[1:]
-            low, high, narrowed = self._range(term, iterator)
-
-            def inside(variable: Expr) -> None:
-                self.bind_iterator(iterator, variable)
-                nest(rest, inner)
-
-            self.loop(low, high, inside, barrier=narrowed, name="k")
-
-        def all_points(at: tuple[Point, ...], width: int) -> None:
-            combined = tuple({**outer, **inner} for outer in points for inner in at)
-            with self.at_points(combined):
-                accumulate(at, width)
-
-        def prepare(count: int, width: int) -> None:
-            for p, outer in enumerate(points):
-                held = max([width, *(place.count for i, place in outer.items() if i in term.free)])
-                slots[p] = [self.allocate("float32", held) for _ in range(count)]
-                for store in slots[p]:
-                    start = tirx.const(identity, "float32")
-                    self.blocks[self._at].statements.append(tirx.BufferStore(store, widen(start, held), [zero]))
-
-        if vector is None:
-            prepare(1, 1)
-            nest(iterators, lambda: all_points(({},), 1))
-            return [self.bind(tirx.BufferLoad(s[0], [zero])) for s in slots]
-        size = extent(vector)
-        results: list[Expr | None] = [None] * len(points)
-        start = 0
-        for step, count in ((LANES * UNROLL, UNROLL), (LANES, 1), (8, 1), (4, 1), (1, 1)):
-            blocks = (size - start) // step
-            if not blocks:
-                continue
-            width = step // count
-            prepare(count, width)
-            first = start
-
-            def steps(blocks: int = blocks, step: int = step, count: int = count, width: int = width, first: int = first) -> None:
-                def one(base: Expr) -> None:
-                    at = tuple({vector: Place(base + self.integer(first + u * width) if first + u else base, width)} for u in range(count))
-                    all_points(at, width)
-
-                self.loop(0, blocks, lambda k: one(_mul(k, self.integer(step))), name="k")
-
-            nest(iterators[:-1], steps)
-            for p in range(len(points)):
-                parts = [self.bind(tirx.BufferLoad(s, [zero])) for s in slots[p]]
-                while len(parts) > 1:
-                    parts = [self.bind(combine(reduction, a, b)) for a, b in zip(parts[::2], parts[1::2], strict=True)]
-                total = self.horizontal(reduction, parts[0])
-                before = results[p]
-                results[p] = self.bind(total if before is None else combine(reduction, before, total))
-            start += blocks * step
-        return [r for r in results if r is not None]
-
-    def horizontal(self, reduction: str, value: Expr) -> Expr:
-        """Reduce a vector to one number by halves."""
-        while lanes(value) > 1:
-            value = self.bind(value)
-            half = lanes(value) // 2
-            value = combine(reduction, shuffle([value], range(half)), shuffle([value], range(half, 2 * half)))
-        return value
-
-    def _vectorizes(self, body: Term, iterator: Iterator, points: tuple[Point, ...]) -> bool:
-        """Return whether a reduction can run along a vector: single points, contiguous reads, no guard that varies."""
-        if any(place.count > 1 for point in points for place in point.values()) or extent(iterator) < 4:
-            return False
-        return vectorizes(body, iterator)
-
-    def _range(self, term: Term, iterator: Iterator) -> tuple[Expr | int, Expr | int, bool]:
-        """Return the iterator's loop bounds."""
-        return low_of(iterator), low_of(iterator) + extent(iterator), False
-
 
 def _key(term: Term, point: Point) -> tuple[Term, frozenset[tuple[Iterator, Place]]]:
     """Return what a value depends on: the term, and where its iterators stand."""
     return term, frozenset((i, place) for i, place in point.items() if i in term.free)
-
-
-def vectorizes(body: Term, iterator: Iterator) -> bool:
-    """Return whether values along an iterator can be computed as vectors at a gain."""
-    from lower.eoperator.terms import subterms
-
-    good = bad = 0
-    for term in subterms((body,)):
-        if iterator not in term.free:
-            continue
-        match term.kind:
-            case "guard" if any(iterator in iterators_of(c.left - c.right) for c in term.data):
-                return False
-            case "read":
-                c = coefficient(term.data[1], iterator)
-                if c is not None and abs(c) <= 4:
-                    good += 1
-                else:
-                    bad += 1
-    return good > 0 and good >= bad
-
-
-def combine(reduction: str, a: Expr, b: Expr) -> Expr:
-    match reduction:
-        case "sum":
-            return a + b
-        case "prod":
-            return a * b
-        case "max":
-            return select(a < b, b, a)
-        case _:
-            return select(b < a, b, a)
-
-
-def shuffle(vectors: Sequence[Expr], order: Sequence[int]) -> Expr:
-    order = list(order)
-    if len(order) == 1:
-        return tirx.Shuffle(list(vectors), [tirx.const(order[0], "int32")])
-    return tirx.Shuffle(list(vectors), [tirx.const(k, "int32") for k in order])
 
 
 def _mul(a: Expr, b: Expr) -> Expr:
@@ -507,6 +241,3 @@ def _add(a: Expr, b: Expr) -> Expr:
     if isinstance(a, tirx.Ramp) and lanes(b) == 1:
         return tirx.Ramp(a.base + b, a.stride, a.lanes)
     return widen(a, count) + widen(b, count)
-
-
-__all__ = ["LANES", "STORAGE", "UNROLL", "Block", "Emitter", "Fraction", "Place", "Point", "combine", "math", "sequence", "shuffle", "vectorizes"]

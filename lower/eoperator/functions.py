@@ -183,7 +183,7 @@ class Functions:
 
     def power(self, x: Expr, exponent: Fraction | float) -> Expr:
         """x ** exponent for a known exponent: products and square roots where they do."""
-        quarter = Fraction(exponent) * 4 if abs(exponent) < 64 else Fraction(1, 3)
+        quarter = Fraction(exponent) * 4 if -64 < exponent < 64 else Fraction(1, 3)
         if quarter.denominator != 1 or abs(quarter) > 32:
             return self.f_pow(x, constant(float(exponent), x))
         whole, rest = divmod(abs(int(quarter)), 4)
@@ -216,7 +216,9 @@ class Functions:
         r = x
         for part in (1.5703125, 4.837512969970703125e-4, 7.54978995489188216e-8):
             r = self.bind(r - n * constant(part, x))
-        bits = self.bind(tirx.reinterpret(typed("int32", lanes(x)), magic) + constant(quarter_turns, tirx.reinterpret(typed("int32", lanes(x)), magic)))
+        bits = self.bind(
+            tirx.reinterpret(typed("int32", lanes(x)), magic) + constant(quarter_turns, tirx.reinterpret(typed("int32", lanes(x)), magic))
+        )
         z = self.bind(r * r)
         sine = self.polynomial(z, (-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1)) * z * r + r
         cosine = self.polynomial(z, (2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2)) * (z * z)

@@ -11,7 +11,8 @@ from tvm import tirx
 from tvm.tirx import transform
 
 from egraph.errors import LowerError
-from lower.eoperator.emit import STORAGE, Emitter, sequence
+from lower.eoperator.blocks import sequence
+from lower.eoperator.emit import STORAGE, Emitter
 from lower.eoperator.nest import Planner
 from lower.eoperator.request import KernelRequest, kernel_of, may_overwrite, supports
 

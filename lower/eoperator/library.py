@@ -85,7 +85,12 @@ def _request(item: Node | KernelRequest) -> KernelRequest:
 
 
 def compile_library(
-    requests: Sequence[Node | KernelRequest], path: Path, *, threads: int, cache: Path | None = None, seconds_per_kernel: float = SECONDS_PER_KERNEL
+    requests: Sequence[Node | KernelRequest],
+    path: Path,
+    *,
+    threads: int,
+    cache: Path | None = None,
+    seconds_per_kernel: float = SECONDS_PER_KERNEL,
 ) -> Library:
     """Compile fragments into the shared library ``path``; what cannot be compiled is in ``failures``.
 
@@ -117,7 +122,9 @@ def compile_library(
     )
 
 
-def _compile(missing: list[KernelRequest], wanted: Mapping[KernelRequest, Path], threads: int, limit: float) -> dict[KernelRequest, LowerError]:
+def _compile(
+    missing: list[KernelRequest], wanted: Mapping[KernelRequest, Path], threads: int, limit: float
+) -> dict[KernelRequest, LowerError]:
     """Run the compiling process over the batch, again without the culprit when it dies or hangs."""
     failures: dict[KernelRequest, LowerError] = {}
     while missing:
@@ -136,10 +143,18 @@ def _batch(
     """Compile a batch in one process; return how many were answered, and what ended it early."""
     jobs = [(flatten(r.fragment), r.output_strides, r.input_strides, str(wanted[r])) for r in batch]
     root = str(Path(__file__).resolve().parents[2])
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])]), "PYTHONHASHSEED": "0"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])]),
+        "PYTHONHASHSEED": "0",
+    }
     with tempfile.TemporaryFile() as messages:
         process = subprocess.Popen(
-            [sys.executable, "-m", "lower.eoperator.compiler"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=messages, env=environment
+            [sys.executable, "-m", "lower.eoperator.compiler"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=messages,
+            env=environment,
         )
         assert process.stdin is not None and process.stdout is not None
         answered = 0
@@ -194,7 +209,9 @@ def _link(objects: Sequence[Path], path: Path) -> None:
         os.unlink(response.name)
     if result.returncode:
         partial.unlink(missing_ok=True)
-        raise LowerError(f"linking kernels failed: {result.stderr.strip()[-400:]}", where=str(path), fix="pip install --force-reinstall ziglang")
+        raise LowerError(
+            f"linking kernels failed: {result.stderr.strip()[-400:]}", where=str(path), fix="pip install --force-reinstall ziglang"
+        )
     os.replace(partial, path)
 
 

@@ -7,6 +7,7 @@ row; the reduced axis, or the innermost output axis where the reduction keeps it
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,17 +15,31 @@ from typing import Any
 from tvm import tirx
 from tvm.tirx import ForKind
 
-from egraph.expr.index import Index, Iterator, Size, Symbol, index
-from lower.eoperator.emit import LANES, UNROLL, Emitter, Place, Point, vectorizes
-from lower.eoperator.functions import Expr, cast, lanes, widen
+from egraph.expr.index import Index, Iterator, Size, Symbol
+from lower.eoperator.blocks import LANES, UNROLL, Place, Point
+from lower.eoperator.emit import Emitter
+from lower.eoperator.functions import Expr, cast, widen
+from lower.eoperator.reduction import vectorizes
 from lower.eoperator.terms import Term, Terms, coefficient, extent, indices_of, iterators_of, subterms
 from lower.eoperator.transforms import breakpoints, digits, merge, shifted, simplify_reductions
-from lower.eoperator.transpose import transposed_reads, transpose_tile
+from lower.eoperator.transpose import transpose_tile, transposed_reads
 
 SERIAL_NS = 20_000.0
 """Work below this many nanoseconds is not worth waking other threads for."""
-_COST_NS = {"exp": 0.35, "log": 0.5, "pow": 1.0, "tanh": 0.4, "erf": 0.4, "sin": 0.5, "cos": 0.5, "div": 0.15, "sqrt": 0.2, "reciprocal": 0.15}
+_COST_NS = {
+    "exp": 0.35,
+    "log": 0.5,
+    "pow": 1.0,
+    "tanh": 0.4,
+    "erf": 0.4,
+    "sin": 0.5,
+    "cos": 0.5,
+    "div": 0.15,
+    "sqrt": 0.2,
+    "reciprocal": 0.15,
+}
 MAXIMUM_PARTS = 8
+TILES = (LANES, 8, 4, 1)
 
 
 class Planner:
@@ -78,7 +93,7 @@ class Planner:
             return
         points = decided[0]
         if len(points) > 2 and len(points) - 1 <= MAXIMUM_PARTS:
-            for low, high in zip(points, points[1:], strict=False):
+            for low, high in itertools.pairwise(points):
                 part, meaning = shifted(self.table, iterators[0], low, high)
                 inner = (part, *iterators[1:]) if high - low > 1 else iterators[1:]
                 self._movement(inner, *self._replace(root, offset, {iterators[0]: meaning}), parallel=parallel)
@@ -211,40 +226,36 @@ class Planner:
     # Transposes
 
     def _tiles(
-        self, outer: tuple[Iterator, ...], across: Iterator, along: Iterator, root: Term, offset: Index, reads: list[Term], *, parallel: bool
+        self,
+        outer: tuple[Iterator, ...],
+        across: Iterator,
+        along: Iterator,
+        root: Term,
+        offset: Index,
+        reads: list[Term],
+        *,
+        parallel: bool,
     ) -> None:
         """Write square tiles: read along one axis, transposed in registers, written along the other."""
         emitter = self.emitter
 
         def tile(rows: int, columns: int, row: Expr, column: Expr) -> None:
-            points = tuple(
-                {across: Place(row + emitter.integer(j) if j else row), along: Place(column, columns)} for j in range(rows)
-            )
+            points = tuple({across: Place(row + emitter.integer(j) if j else row), along: Place(column, columns)} for j in range(rows))
             with emitter.at_points(points):
                 for read in reads:
                     transpose_tile(emitter, read, across, along, points)
                 self._store(root, offset, points)
 
         def strips(rows: int, row: Expr) -> None:
-            start, size = 0, extent(along)
-            for step in [s for s in (LANES, 8, 4, 1) if s <= max(rows, 1)]:
-                blocks = (size - start) // step
-                if blocks:
-                    first = start
-                    emitter.loop(0, blocks, lambda k, step=step, first=first: tile(rows, step, row, k * emitter.integer(step) + emitter.integer(first)))
-                    start += blocks * step
+            for first, step, blocks in pieces(extent(along), [s for s in TILES if s <= rows]):
+                place = _along(emitter, first, step)
+                emitter.loop(0, blocks, lambda k, step=step, place=place: tile(rows, step, row, place(k)))  # type: ignore[misc]
 
         def inner(inner_parallel: bool) -> None:
-            start, size = 0, extent(across)
-            for step in (LANES, 8, 4, 1):
-                blocks = (size - start) // step
-                if blocks:
-                    first = start
-                    kind = ForKind.PARALLEL if inner_parallel and blocks >= self.threads else ForKind.SERIAL
-                    emitter.loop(
-                        0, blocks, lambda k, step=step, first=first: strips(step, k * emitter.integer(step) + emitter.integer(first)), kind=kind
-                    )
-                    start += blocks * step
+            for first, step, blocks in pieces(extent(across), TILES):
+                kind = ForKind.PARALLEL if inner_parallel and blocks >= self.threads else ForKind.SERIAL
+                place = _along(emitter, first, step)
+                emitter.loop(0, blocks, lambda k, step=step, place=place: strips(step, place(k)), kind=kind)  # type: ignore[misc]
 
         self._outer(outer, inner, parallel=parallel)
 
@@ -264,9 +275,11 @@ class Planner:
                 if len(points) == 2 or len(points) - 1 > MAXIMUM_PARTS:
                     found.append((its, term, where))
                     continue
-                for low, high in zip(points, points[1:], strict=False):
+                for low, high in itertools.pairwise(points):
                     part, meaning = shifted(self.table, iterator, low, high)
-                    kept = tuple(part if i is iterator else i for i in its) if high - low > 1 else tuple(i for i in its if i is not iterator)
+                    kept = (
+                        tuple(part if i is iterator else i for i in its) if high - low > 1 else tuple(i for i in its if i is not iterator)
+                    )
                     found.append((kept, *self._replace(term, where, {iterator: meaning})))
             parts = found
         for its, term, where in parts:
@@ -312,6 +325,21 @@ class Planner:
         self._outer(outer, body, parallel=parallel)
 
 
+def pieces(size: int, steps: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Cover a range by blocks of the given descending sizes: (start, size of a block, number of blocks)."""
+    found, start = [], 0
+    for step in steps:
+        blocks = (size - start) // step
+        if blocks:
+            found.append((start, step, blocks))
+            start += blocks * step
+    return found
+
+
+def _along(emitter: Emitter, first: int, step: int) -> Callable[[Expr], Expr]:
+    return lambda block: block * emitter.integer(step) + emitter.integer(first)
+
+
 def _guarded_by(root: Term, iterators: set[Iterator]) -> bool:
     return any(t.kind == "guard" and any(iterators_of(c.left - c.right) & iterators for c in t.data) for t in subterms((root,)))
 
@@ -327,6 +355,3 @@ def _cost_ns(root: Term) -> float:
         elif term.kind == "reduce":
             total += math.prod(extent(i) for i in term.data[1]) * 0.08
     return total
-
-
-__all__ = ["Planner", "index", "lanes"]

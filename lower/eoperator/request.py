@@ -72,8 +72,7 @@ def _span(shape: Sequence[int], strides: Sequence[int]) -> int:
 
 def placeholders(fragment: Node) -> list[Node]:
     """Return a fragment's placeholders by index."""
-    found = sorted((n for n in walk((fragment,)) if n.op == "Placeholder"), key=lambda n: int(str(n.attribute("index"))))
-    return found
+    return sorted((n for n in walk((fragment,)) if n.op == "Placeholder"), key=lambda n: int(str(n.attribute("index"))))
 
 
 def kernel_of(request: KernelRequest) -> Kernel:

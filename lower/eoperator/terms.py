@@ -22,7 +22,7 @@ Replacement: TypeAlias = Mapping[Iterator | Symbol, Size]
 class Term:
     """A scalar. ``data`` by kind: number value; Index; (tensor name, offset); function; conditions; (reduction, iterators)."""
 
-    __slots__ = ("kind", "data", "children", "free")
+    __slots__ = ("children", "data", "free", "kind")
     kind: Kind
     data: Any
     children: tuple[Term, ...]
@@ -224,7 +224,8 @@ class Terms:
                 conditions = [Compare(self.index(c.left, replace), c.operator, self.index(c.right, replace)) for c in term.data]
                 result = self.guard(conditions, *children)
             case "reduce":
-                result = self.reduce(*term.data, children[0])
+                reduction, iterators = term.data
+                result = self.reduce(reduction, iterators, children[0])
             case "number":
                 result = term
         memo[term] = result

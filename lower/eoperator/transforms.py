@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 
 from egraph.expr.index import Floor, Index, Iterator, Modulo, Size, Symbol, bounds, index
 from egraph.expr.scope import Compare
-from lower.eoperator.terms import Replacement, Term, Terms, coefficient, extent, indices_of, low_of, subterms
+from lower.eoperator.terms import Term, Terms, coefficient, extent, indices_of, iterators_of, low_of, subterms
 
-IDENTITY = {"sum": Fraction(0), "prod": Fraction(1), "max": -math.inf, "min": math.inf}
+IDENTITY: dict[str, Fraction | float] = {"sum": Fraction(0), "prod": Fraction(1), "max": -math.inf, "min": math.inf}
 
 
-def rebuild(table: Terms, root: Term, change: object) -> Term:
+def rebuild(table: Terms, root: Term, change: Callable[[str, tuple[Iterator, ...], Term], Term]) -> Term:
     """Rebuild bottom-up with ``change(reduction, iterators, body) -> Term`` at every reduction."""
     memo: dict[Term, Term] = {}
     for term in subterms((root,)):
@@ -24,7 +24,8 @@ def rebuild(table: Terms, root: Term, change: object) -> Term:
             case "guard":
                 memo[term] = table.guard(term.data, *children)
             case "reduce":
-                memo[term] = change(*term.data, children[0])  # type: ignore[operator]
+                reduction, iterators = term.data
+                memo[term] = change(reduction, iterators, children[0])
             case _:
                 memo[term] = term
     return memo[root]
@@ -64,7 +65,9 @@ def digits(table: Terms, iterator: Iterator, indices: Iterable[Index]) -> tuple[
     return None
 
 
-def merge(table: Terms, iterators: Sequence[Iterator], indices: Sequence[Index]) -> tuple[tuple[Iterator, ...], dict[Iterator | Symbol, Size]]:
+def merge(
+    table: Terms, iterators: Sequence[Iterator], indices: Sequence[Index]
+) -> tuple[tuple[Iterator, ...], dict[Iterator | Symbol, Size]]:
     """Return fewer iterators where neighbours always occur as a*extent(b) + b, with the replacement."""
     kept = list(iterators)
     replace: dict[Iterator | Symbol, Size] = {}
@@ -73,8 +76,8 @@ def merge(table: Terms, iterators: Sequence[Iterator], indices: Sequence[Index])
         a, b = kept[position], kept[position + 1]
         if all(_contiguous(value, a, b) for value in indices):
             joined = table.fresh(a.name.rstrip("0123456789"), extent(a) * extent(b))
-            step = {a: index(joined) // extent(b), b: index(joined) % extent(b)}
-            replace = {key: table.index(index(value), step) for key, value in replace.items()} | dict(step)
+            step: dict[Iterator | Symbol, Size] = {a: index(joined) // extent(b), b: index(joined) % extent(b)}
+            replace = {**{key: table.index(index(value), step) for key, value in replace.items()}, **step}
             indices = [table.index(value, step) for value in indices]
             kept[position : position + 2] = [joined]
             position = max(0, position - 1)
@@ -133,8 +136,6 @@ def breakpoints(iterator: Iterator, root: Term, outer: frozenset[Iterator]) -> l
 
 
 def _others(value: Index, iterator: Iterator) -> frozenset[Iterator]:
-    from lower.eoperator.terms import iterators_of
-
     return iterators_of(value) - {iterator}
 
 
@@ -187,7 +188,3 @@ def _narrow(table: Terms, reduction: str, iterators: tuple[Iterator, ...], body:
             replace[iterator] = meaning
             kept += [part] if high - low > 1 else []
     return tuple(kept), table.substitute(body, replace) if replace else body
-
-
-def replace_all(table: Terms, roots: Sequence[Term], offset: Index, replace: Replacement) -> tuple[list[Term], Index]:
-    return [table.substitute(root, replace) for root in roots], table.index(offset, replace)

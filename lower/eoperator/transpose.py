@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from tvm import tirx
 
 from egraph.expr.index import Iterator
-from lower.eoperator.emit import Emitter, Place, Point, shuffle
+from lower.eoperator.blocks import Place, Point, shuffle
+from lower.eoperator.emit import Emitter
 from lower.eoperator.functions import Expr, lanes
 from lower.eoperator.terms import Term, coefficient, extent, subterms
 

@@ -1,0 +1,142 @@
+"""Emit reductions: several accumulators at once, in vectors along the points or along a contiguous reduced axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tvm import tirx
+
+from egraph.expr.index import Iterator
+from lower.eoperator.blocks import LANES, UNROLL, Place, Point, Writer, shuffle
+from lower.eoperator.functions import Expr, cast, lanes, select, widen
+from lower.eoperator.terms import Term, coefficient, extent, iterators_of, low_of, subterms
+from lower.eoperator.transforms import IDENTITY
+
+if TYPE_CHECKING:
+    from lower.eoperator.emit import Emitter
+
+
+def reduce_at(emitter: Emitter, term: Term, points: tuple[Point, ...]) -> list[Expr]:
+    """Return a reduction's value at every point: vectors along the points, or along a contiguous reduced axis."""
+    reduction, iterators = term.data
+    body = term.children[0]
+    vector = iterators[-1] if _along(body, iterators[-1], points) else None
+    slots: list[list[Any]] = [[] for _ in points]
+    zero = tirx.const(0, "int32")
+    identity = float(IDENTITY[reduction])
+
+    def accumulate(at: tuple[Point, ...], width: int) -> None:
+        """Add the body's values at each inner point to the accumulator of each outer one."""
+        for p, outer in enumerate(points):
+            for q, inner in enumerate(at):
+                value = emitter.value(body, {**outer, **inner})
+                store = slots[p][q]
+                old = tirx.BufferLoad(store, [zero])
+                count = lanes(old)
+                emitter.append(tirx.BufferStore(store, combine(reduction, old, widen(cast(value, "float32"), count)), [zero]))
+
+    def nest(remaining: tuple[Iterator, ...], inner: Callable[[], None]) -> None:
+        if not remaining:
+            inner()
+            return
+        iterator, rest = remaining[0], remaining[1:]
+        low, high = low_of(iterator), low_of(iterator) + extent(iterator)
+
+        def inside(variable: Expr) -> None:
+            emitter.bind_iterator(iterator, variable)
+            nest(rest, inner)
+
+        emitter.loop(low, high, inside, name="k")
+
+    def all_points(at: tuple[Point, ...], width: int) -> None:
+        combined = tuple({**outer, **inner} for outer in points for inner in at)
+        with emitter.at_points(combined):
+            accumulate(at, width)
+
+    def prepare(count: int, width: int) -> None:
+        for p, outer in enumerate(points):
+            held = max([width, *(place.count for i, place in outer.items() if i in term.free)])
+            slots[p] = [emitter.allocate("float32", held) for _ in range(count)]
+            for store in slots[p]:
+                start = tirx.const(identity, "float32")
+                emitter.append(tirx.BufferStore(store, widen(start, held), [zero]))
+
+    if vector is None:
+        prepare(1, 1)
+        nest(iterators, lambda: all_points(({},), 1))
+        return [emitter.bind(tirx.BufferLoad(s[0], [zero])) for s in slots]
+    size = extent(vector)
+    results: list[Expr | None] = [None] * len(points)
+    start = 0
+    for step, count in ((LANES * UNROLL, UNROLL), (LANES, 1), (8, 1), (4, 1), (1, 1)):
+        blocks = (size - start) // step
+        if not blocks:
+            continue
+        width = step // count
+        prepare(count, width)
+        first = start
+
+        def steps(blocks: int = blocks, step: int = step, count: int = count, width: int = width, first: int = first) -> None:
+            def one(base: Expr) -> None:
+                at = tuple({vector: Place(base + emitter.integer(first + u * width) if first + u else base, width)} for u in range(count))
+                all_points(at, width)
+
+            emitter.loop(0, blocks, lambda k: one(k * emitter.integer(step)), name="k")
+
+        nest(iterators[:-1], steps)
+        for p in range(len(points)):
+            parts = [emitter.bind(tirx.BufferLoad(s, [zero])) for s in slots[p]]
+            while len(parts) > 1:
+                parts = [emitter.bind(combine(reduction, a, b)) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+            total = horizontal(emitter, reduction, parts[0])
+            before = results[p]
+            results[p] = emitter.bind(total if before is None else combine(reduction, before, total))
+        start += blocks * step
+    return [r for r in results if r is not None]
+
+
+def horizontal(emitter: Writer, reduction: str, value: Expr) -> Expr:
+    """Reduce a vector to one number by halves."""
+    while lanes(value) > 1:
+        value = emitter.bind(value)
+        half = lanes(value) // 2
+        value = combine(reduction, shuffle([value], range(half)), shuffle([value], range(half, 2 * half)))
+    return value
+
+
+def _along(body: Term, iterator: Iterator, points: tuple[Point, ...]) -> bool:
+    """Return whether a reduction can run along a vector: single points, contiguous reads, no guard that varies."""
+    if any(place.count > 1 for point in points for place in point.values()) or extent(iterator) < 4:
+        return False
+    return vectorizes(body, iterator)
+
+
+def vectorizes(body: Term, iterator: Iterator) -> bool:
+    """Return whether values along an iterator can be computed as vectors at a gain."""
+    good = bad = 0
+    for term in subterms((body,)):
+        if iterator not in term.free:
+            continue
+        match term.kind:
+            case "guard" if any(iterator in iterators_of(c.left - c.right) for c in term.data):
+                return False
+            case "read":
+                c = coefficient(term.data[1], iterator)
+                if c is not None and abs(c) <= 4:
+                    good += 1
+                else:
+                    bad += 1
+    return good > 0 and good >= bad
+
+
+def combine(reduction: str, a: Expr, b: Expr) -> Expr:
+    match reduction:
+        case "sum":
+            return a + b
+        case "prod":
+            return a * b
+        case "max":
+            return select(a < b, b, a)
+        case _:
+            return select(b < a, b, a)
