@@ -119,6 +119,18 @@ class Planner:
             self._tiles(outer, across, iterators[-1], root, offset, reads, parallel=parallel)
             return
 
+        if vector is not None and iterators[:-1] and self._gathers_shared(root, vector, iterators):
+
+            def lanes_first(points: tuple[Point, ...]) -> None:
+                for term in subterms((root,)):  # gathered once, before the loops that share them
+                    if term.kind == "read" and term.free & frozenset(iterators) == {vector}:
+                        for point in points:
+                            self.emitter.value(term, point)
+                self._loops(iterators[:-1], lambda: self._store(root, offset, points))
+
+            self.blocked(vector, lanes_first, parallel=parallel, unroll=2)
+            return
+
         def inner(base_parallel: bool) -> None:
             if vector is None:
                 self._scalars(iterators[-1], root, offset)
@@ -131,6 +143,13 @@ class Planner:
         if coefficient(offset, last) != 1 or extent(last) < 4:
             return False
         return last not in root.free or vectorizes(root, last)
+
+    def _gathers_shared(self, root: Term, vector: Iterator, iterators: tuple[Iterator, ...]) -> bool:
+        """Return whether vectors are gathered element by element that the outer loops could share (depthwise weights)."""
+        return any(
+            term.kind == "read" and term.free & frozenset(iterators) == {vector} and abs(coefficient(term.data[1], vector) or 99) > 4
+            for term in subterms((root,))
+        )
 
     def _scalars(self, iterator: Iterator, root: Term, offset: Index) -> None:
         def body(variable: Expr) -> None:

@@ -7,6 +7,7 @@ hash-consed in their ``Terms`` table: equal terms are one object.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Literal, TypeAlias
@@ -17,6 +18,10 @@ from egraph.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read
 
 Kind: TypeAlias = Literal["number", "index", "read", "apply", "guard", "reduce"]
 Replacement: TypeAlias = Mapping[Iterator | Symbol, Size]
+
+
+_NOTHING: Mapping[str, Fraction | float] = {"add": Fraction(0), "max": -math.inf, "min": math.inf}
+"""The operand that a function of two does not notice."""
 
 
 class Term:
@@ -126,6 +131,11 @@ class Terms:
 
     def apply(self, function: str, children: Iterable[Term]) -> Term:
         arguments = tuple(children)
+        nothing = _NOTHING.get(function)
+        if nothing is not None:  # a tap that a guard excluded
+            rest = tuple(a for a in arguments if not (a.kind == "number" and a.data == nothing))
+            if len(rest) == 1:
+                return rest[0]
         return self._make("apply", function, arguments, frozenset().union(*(a.free for a in arguments)))
 
     def guard(self, conditions: Iterable[Compare], then: Term, otherwise: Term) -> Term:

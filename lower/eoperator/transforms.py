@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
@@ -10,7 +11,12 @@ from egraph.expr.index import Floor, Index, Iterator, Modulo, Size, Symbol, boun
 from egraph.expr.scope import Compare
 from lower.eoperator.terms import Term, Terms, coefficient, extent, indices_of, iterators_of, low_of, subterms
 
+UNROLLED = 12
+"""Windows of at most so many taps are written out."""
 IDENTITY: dict[str, Fraction | float] = {"sum": Fraction(0), "prod": Fraction(1), "max": -math.inf, "min": math.inf}
+
+
+COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 
 
 def rebuild(table: Terms, root: Term, change: Callable[[str, tuple[Iterator, ...], Term], Term]) -> Term:
@@ -158,6 +164,8 @@ def simplify_reductions(table: Terms, root: Term) -> Term:
         repeated = math.prod(extent(i) for i in iterators if i not in body.free)
         merged, replace = merge(table, free, indices_of((body,)))
         result = table.reduce(reduction, merged, table.substitute(body, replace) if replace else body)
+        if result.kind == "reduce":
+            result = _unroll(table, result)
         if repeated == 0:
             return table.number(IDENTITY[reduction])
         if repeated == 1 or reduction in ("max", "min"):
@@ -165,6 +173,22 @@ def simplify_reductions(table: Terms, root: Term) -> Term:
         return table.apply("mul" if reduction == "sum" else "pow", (result, table.number(Fraction(repeated))))
 
     return rebuild(table, root, change)
+
+
+def _unroll(table: Terms, term: Term) -> Term:
+    """Write a small window (several axes, or guarded taps) out as a chain, so that its guards and weights leave the loops."""
+    reduction, iterators = term.data
+    body = term.children[0]
+    if math.prod(extent(i) for i in iterators) > UNROLLED or (
+        len(iterators) == 1 and not any(t.kind == "guard" for t in subterms((body,)))
+    ):
+        return term
+    total: Term | None = None
+    for places in itertools.product(*(range(low_of(i), low_of(i) + extent(i)) for i in iterators)):
+        tap = table.substitute(body, dict(zip(iterators, places, strict=True)))
+        total = tap if total is None else table.apply(COMBINE[reduction], (total, tap))
+    assert total is not None
+    return total
 
 
 def _narrow(table: Terms, reduction: str, iterators: tuple[Iterator, ...], body: Term) -> tuple[tuple[Iterator, ...], Term]:
