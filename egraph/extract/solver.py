@@ -16,6 +16,8 @@ JITTER = 1e-3
 RESOLUTION = 1e7
 """Units of the objective in the cost of the hint: integers with seven digits."""
 
+SUBSOLVERS = ("core", "max_lp")
+"""Cores raise the bound; a linear relaxation supplies the first bounds and solutions that they start from."""
 DETERMINISTIC = 0.25
 """Units of the solver's own clock in a second of this kind of machine, rounded down."""
 SLACK = 1.3
@@ -68,9 +70,11 @@ def solve(problem: Problem, hint: Chosen, seconds: float, seed: int, different: 
     model.minimize(sum(objective))
     solver = cp_model.CpSolver()
     solver.parameters.random_seed = seed
+    solver.parameters.catch_sigint_signal = False  # its handler would replace ours: Ctrl-C must end the run cleanly
     solver.parameters.num_workers = 2
     solver.parameters.interleave_search = True  # the same answer each time, whatever the machine's load
-    solver.parameters.linearization_level = 2
+    solver.parameters.subsolvers.extend(SUBSOLVERS)
+    solver.parameters.interleave_batch_size = 2
     solver.parameters.max_deterministic_time = DETERMINISTIC * seconds
     solver.parameters.max_time_in_seconds = 2 * seconds  # a safety net for loaded machines only
     status = solver.solve(model)
