@@ -15,6 +15,7 @@ import numpy as np
 from egraph.errors import LowerError
 from egraph.ir import Graph, Node, Program, format_fragment
 from lower.drafts import Order, order
+from lower.eoperator import KernelRequest
 from lower.placement import Placement, is_sized, place_all
 from lower.steps import ExportGraph, StepWriter
 from lower.weights import write_weights
@@ -88,12 +89,14 @@ def _kernel_counts(steps: Sequence[Step]) -> dict[str, int]:
     return {shown: kinds.count(kind) for shown, kind in names.items()}
 
 
-def _compile_kernels(requests: Sequence[Any], path: Path, threads: int) -> None:
+def _compile_kernels(requests: Sequence[KernelRequest], path: Path, threads: int) -> None:
     from lower.eoperator import compile_library
 
     library = compile_library(requests, path, threads=threads)
-    for request, failure in library.failures.items():
-        raise LowerError(f"a generated kernel cannot be compiled: {failure.what}", where=format_fragment(request.fragment)) from failure
+    for request in requests:
+        failure = library.failures.get(request)
+        if failure is not None:
+            raise LowerError(f"a generated kernel cannot be compiled: {failure.what}", where=format_fragment(request.fragment)) from failure
 
 
 def _write_manifest(folder: Path, options: CompileOptions, models: Sequence[str]) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -11,12 +13,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 
-from egraph.ir import Candidate, ENode, FrozenEGraph, Graph, Kernel, Node, Program, TensorType, attributes, make, placeholder, walk
-from egraph.ops import apply
+from egraph.errors import LowerError
+from egraph.ir import (
+    Candidate,
+    ENode,
+    FrozenEGraph,
+    Graph,
+    Kernel,
+    Node,
+    Program,
+    TensorType,
+    attributes,
+    format_fragment,
+    make,
+    placeholder,
+    walk,
+)  # fmt: skip
+from egraph.ops import OPS, apply
 from egraph.ops.reference import evaluate
 from lower.candidates import candidates
+from lower.candidates.tile import Tiling
 from lower.compile import CompileOptions, compile_program, plan_program
 from lower.library import LibraryCall, match
+from lower.library.match import IMPLEMENTATIONS
 from lower.memory import Lifetime, plan_arena
 from lower.steps import bind
 from lower.views import Window, contiguous, read
@@ -70,10 +89,10 @@ def freeze(graph: Graph) -> tuple[FrozenEGraph, dict[int, Node]]:
     return FrozenEGraph(classes, types, tuple(number[r] for r in graph.roots), frozenset(constants), named), named
 
 
-def choose(graph: Graph, prefer: str) -> Program:
+def choose(graph: Graph, prefer: str, supports: Callable[[Node], str | None] | None = None) -> Program:
     """Cover the graph top-down, views first, then the preferred implementation's largest candidate, then the smallest."""
     frozen, nodes = freeze(graph)
-    laid = candidates(frozen, "cpu")
+    laid = candidates(frozen, "cpu", supports=supports)
 
     def rank(one: Candidate) -> tuple[bool, bool, int]:
         preferred = one.implementation.startswith(prefer)
@@ -96,11 +115,18 @@ def choose(graph: Graph, prefer: str) -> Program:
     return Program(graph, tuple(kernels.values()), 0.0)
 
 
+def export_graph(graph: Graph) -> bytes:
+    from egraph.exporter import export
+
+    model: bytes = export(graph).SerializeToString(deterministic=True)
+    return model
+
+
 def check(graph: Graph, program: Program, folder: Path, threads: int = 1) -> Plan:
     """Compile, run and compare with the reference."""
     from runtime import Session
 
-    plan = compile_program(program, folder, CompileOptions(threads=threads))
+    plan = compile_program(program, folder, CompileOptions(threads=threads, export_graph=export_graph))
     feeds = {str(n.attribute("name")): RANDOM.standard_normal(n.type.sizes).astype(np.float32) for n in graph.inputs}
     leaves = {n: feeds[str(n.attribute("name"))] for n in graph.inputs}
     leaves |= {n: graph.tensors[str(n.attribute("digest"))] for n in walk(graph.roots) if n.op == "Constant"}
@@ -178,6 +204,96 @@ GRAPHS = {f.__name__: f for f in (residual, channels_last, attention, concatenat
 def test_compiled_programs_agree_with_the_reference(name: str, prefer: str, tmp_path: Path) -> None:
     graph = GRAPHS[name]()
     check(graph, choose(graph, prefer), tmp_path / "artefact")
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_what_nothing_else_runs_onnxruntime_runs(name: str, tmp_path: Path) -> None:
+    graph = GRAPHS[name]()
+    plan = check(graph, choose(graph, "opaque", lambda fragment: "nothing is generated here"), tmp_path / "artefact")
+    assert {step.kind for step in plan.steps} <= {"onednn", "onnxruntime", "copy"}
+    neighbours = [(a.kind, b.kind) for a, b in itertools.pairwise(plan.steps)]
+    assert ("onnxruntime", "onnxruntime") not in neighbours  # what follows each other is one model
+
+
+def test_a_kernel_without_an_exporter_is_an_error_that_says_so(tmp_path: Path) -> None:
+    m = Model()
+    graph = m.graph(apply("Floor", m.input(2, 3)))
+    program = choose(graph, "opaque", lambda fragment: "nothing is generated here")
+    with pytest.raises(LowerError, match="no exporter"):
+        compile_program(program, tmp_path / "artefact")
+
+
+POSITIVE = ("Relu", "Sigmoid", "Tanh", "HardSwish", "Mish", "Abs", "Neg")
+
+
+def random_epilogue(random: Random, node: Node) -> Node:
+    """Return the node below a few random operators that the library may fuse."""
+    index = 10
+    for _ in range(random.randrange(4)):
+        sizes = node.type.sizes
+        if random.random() < 0.4:
+            node = apply(random.choice(POSITIVE), node)
+        elif random.random() < 0.2:
+            node = apply("Mul", node, apply("Sigmoid", node))
+        else:
+            shape = random.choice([sizes, (1,) * len(sizes), sizes[-1:], tuple(n if random.random() < 0.5 else 1 for n in sizes)])
+            other = placeholder(index, float32(*shape), constant=random.random() < 0.5)
+            index += 1
+            op = random.choice(("Add", "Mul", "Sub", "Max", "PRelu"))
+            node = apply(op, node, other) if op == "PRelu" or random.random() < 0.7 else apply(op, other, node)
+    if node.type.sizes and random.random() < 0.3:
+        node = apply("Transpose", node, perm=tuple(random.sample(range(node.type.rank), node.type.rank)))
+    return node
+
+
+def library_error(fragment: Node, implementation: str, seed: int) -> float | None:
+    """Return the error relative to the largest value, None where the library refuses to be asked at all."""
+    from runtime import Executable
+    from runtime.errors import KernelError
+
+    fragment, _ = Tiling.canonical(fragment)
+    generator = np.random.default_rng(seed)
+    leaves = sorted({n for n in walk((fragment,)) if n.op == "Placeholder"}, key=lambda n: int(str(n.attribute("index"))))
+    values = {leaf: generator.standard_normal(leaf.type.sizes).astype(np.float32) for leaf in leaves}
+    named = {leaf: f"v{i}" for i, leaf in enumerate(leaves)}
+    operands = [
+        make("Constant", (), attributes(digest=named[leaf]), leaf.type) if leaf.attribute("constant")
+        else make("Input", (), attributes(name=named[leaf]), leaf.type) for leaf in leaves
+    ]  # fmt: skip
+    arrays = {named[leaf]: value for leaf, value in values.items()}
+    root = bind(fragment, operands)
+    graph = Graph("one", tuple(o for o in operands if o.op == "Input"), (("y", root),), arrays)
+    plan, _ = plan_program(Program(graph, (Kernel(fragment, tuple(operands), root, implementation),), 0.0), CompileOptions())
+    try:
+        executable = Executable(plan, arrays, threads=1)
+    except KernelError:
+        return None
+    got = executable.run({str(o.attribute("name")): arrays[str(o.attribute("name"))] for o in graph.inputs})["y"]
+    executable.close()
+    (expected,) = evaluate((fragment,), values)
+    return float(np.abs(got - expected).max() / (np.abs(expected).max() + 1e-30))
+
+
+@pytest.mark.parametrize("family", IMPLEMENTATIONS, ids=lambda family: f"{family[0]}-{family[1][0]}")
+def test_random_library_calls_agree_with_the_reference(family: tuple[str, tuple[str, ...], object]) -> None:
+    """Every operator that the library runs, with random sizes, attributes, epilogues and layouts."""
+    implementation, operators, _ = family
+    ran = 0
+    for seed in range(600):
+        if ran == 12:
+            break
+        random = Random(seed)
+        op = random.choice(operators)
+        shapes, values = OPS[op].sample(random)
+        leaves = [placeholder(i, float32(*shape), constant=i > 0 and random.random() < 0.7) for i, shape in enumerate(shapes)]
+        node = apply(op, *leaves, **values)
+        fragment = random_epilogue(random, node) if node.type.rank else node
+        if isinstance(match(fragment, implementation), str):
+            continue
+        error = library_error(fragment, implementation, seed)
+        assert error is None or error < 5e-5, format_fragment(fragment)
+        ran += error is not None
+    assert ran == 12
 
 
 def operation(draw: st.DrawFn, array: np.ndarray, node: Node) -> tuple[np.ndarray | None, Node]:

@@ -121,7 +121,9 @@ class _Growth:
         spec = OPS.get(node.op)
         if spec is None or any(child in self.path for child in node.children):
             return False
-        return spec.category in INLINED or (self.style.reductions and spec.category in REDUCED)
+        # Overlapping windows would be reduced again and again; whole axes and rows are reduced once.
+        whole = spec.category == "normalization" or (spec.category == "reduction" and spec.attributes == ("axes",))
+        return spec.category in INLINED or (self.style.reductions and whole)
 
     def _rank(self, node: ENode) -> tuple[int, bool, int]:
         size = sum(self.tiling.size_bytes[child] for child in dict.fromkeys(node.children))

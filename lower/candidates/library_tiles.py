@@ -94,12 +94,14 @@ def _anchor_fragments(tiling: Tiling, number: int, node: ENode) -> Iterator[tupl
     if node.op not in READS_VIEWS:
         yield tiling.over_leaves(number, node), ()
         return
-    for combination in itertools.product(*(readings(tiling, child) for child in node.children)):
+    # Image kernels are slow on windows with gaps; only another order of the axes is free for them.
+    views = ("Reshape", "Transpose", "Slice") if node.op == "MatMul" else ("Transpose",)
+    for combination in itertools.product(*(readings(tiling, child, views) for child in node.children)):
         covered = tuple(e_node for _, below in combination for e_node in below)
         yield tiling.build(number, node, [operand for operand, _ in combination]), covered
 
 
-def readings(tiling: Tiling, number: int) -> list[tuple[Node, tuple[ENode, ...]]]:
+def readings(tiling: Tiling, number: int, views: tuple[str, ...]) -> list[tuple[Node, tuple[ENode, ...]]]:
     """Return a class and other classes that it is a strided window of, with the views between."""
     leaf = tiling.leaf(number)
     found: list[tuple[Node, tuple[ENode, ...]]] = [(leaf, ())]
@@ -114,7 +116,7 @@ def readings(tiling: Tiling, number: int) -> list[tuple[Node, tuple[ENode, ...]]
             top = chain[-1][1].children[0] if chain else number
             if top in tiling.leaves and chain:
                 continue
-            longer += [(*chain, (top, node)) for node in tiling.frozen.classes[top] if node.op in ("Reshape", "Transpose", "Slice")]
+            longer += [(*chain, (top, node)) for node in tiling.frozen.classes[top] if node.op in views]
         for chain in longer[: 4 * READINGS]:
             fragment = tiling.leaf(chain[-1][1].children[0])
             if not fragment.type.is_static:
