@@ -21,8 +21,8 @@ ROUNDS = 12
 """Extractions at most: each one measures what the last one chose."""
 CAUTION = 4.0
 """Estimates count this many times in the last extraction: time ended before they could be measured."""
-SATURATE_SHARE, MEASURE_SHARE, EXTRACT_SHARE = 0.25, 0.7, 0.1
-"""Parts of the budget: saturation may take a quarter; measuring ends when 0.7 of the budget is spent."""
+SATURATE_SHARE, MEASURE_SHARE, EXTRACT_SHARE = 0.25, 0.6, 0.1
+"""Parts of the budget: saturation may take a quarter; measuring ends when 0.6 of the budget is spent."""
 
 
 @dataclass(frozen=True)

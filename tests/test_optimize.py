@@ -1,0 +1,314 @@
+"""The command line end to end: results, exit codes, and that nothing is ever half-written."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from egraph.check import compare
+from egraph.check_tolerance import Tolerance
+from egraph.errors import CheckFailed, ModelError, RuleError
+from egraph.optimize.arguments import parse, parse_seconds, parse_shape, parse_tolerance, to_options
+from egraph.optimize.choice import choose_rules
+from egraph.optimize.output import destination, publish, staging
+from runtime.profile import Database
+
+ROOT = Path(__file__).parent.parent
+KEYS = [
+    "model", "device", "threads", "status", "latency_us", "speedup", "max_rel_err", "rules", "search", "extract", "kernels",
+    "seconds_total", "files",
+]  # fmt: skip
+
+
+def build_model(path: Path, *, dynamic: bool = False) -> Path:
+    """Write two layers that share an input, with sizes that nothing else has."""
+    random = np.random.default_rng(0)
+
+    def weight(name: str, *shape: int) -> onnx.TensorProto:
+        return numpy_helper.from_array(random.standard_normal(shape).astype(np.float32) * 0.2, name)
+
+    nodes = [
+        helper.make_node("MatMul", ["x", "u"], ["a"], name="left"),
+        helper.make_node("MatMul", ["x", "v"], ["b"], name="right"),
+        helper.make_node("Relu", ["a"], ["c"], name="relu"),
+        helper.make_node("Tanh", ["b"], ["d"], name="tanh"),
+        helper.make_node("Concat", ["c", "d"], ["y"], name="join", axis=1),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n" if dynamic else 5, 12])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n" if dynamic else 5, 18])
+    graph = helper.make_graph(nodes, "two_layers", [x], [y], [weight("u", 12, 7), weight("v", 12, 11)])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def command(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "egraph.optimize", *map(str, arguments)],
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=120, env={**os.environ, **environment},
+    )  # fmt: skip
+
+
+def files_below(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def optimised(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Mapping[str, object]]:
+    """Return (model, output folder, --json object) of one cold run."""
+    folder = tmp_path_factory.mktemp("optimised")
+    model = build_model(folder / "m.onnx")
+    out = folder / "out"
+    done = command(model, "-o", out, "--threads", 1, "--budget", "6s", "--finalists", 2, "--database", folder / "p.sqlite", "--json", "-q")
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.strip().splitlines()) == 1
+    return model, out, json.loads(done.stdout)
+
+
+def test_json_has_the_promised_keys(optimised: tuple[Path, Path, Mapping[str, object]]) -> None:
+    _, out, printed = optimised
+    assert list(printed) == KEYS
+    assert printed["status"] in ("faster", "unchanged")
+    assert set(printed["latency_us"]) == {"onnxruntime", "unoptimized", "optimized"}  # type: ignore[call-overload]
+    assert set(printed["search"]) == {"iterations", "e_nodes", "e_classes", "stop_reason", "seconds"}  # type: ignore[call-overload]
+    assert set(printed["kernels"]) == {"library", "eoperator", "opaque"}  # type: ignore[call-overload]
+    assert printed["files"] == [str(out / "m.opt.onnx"), str(out / "m.einsat")]
+
+
+def test_the_files_run_and_agree(optimised: tuple[Path, Path, Mapping[str, object]]) -> None:
+    import onnxruntime
+
+    from runtime import Session
+
+    model, out, _ = optimised
+    onnx.checker.check_model(str(out / "m.opt.onnx"))
+    x = np.random.default_rng(1).standard_normal((5, 12), dtype=np.float32)
+    want = onnxruntime.InferenceSession(str(model)).run(None, {"x": x})[0]
+    np.testing.assert_allclose(onnxruntime.InferenceSession(str(out / "m.opt.onnx")).run(None, {"x": x})[0], want, atol=1e-5)
+    with Session(out / "m.einsat", threads=1) as session:
+        np.testing.assert_allclose(session.run(None, {"x": x})[0], want, atol=1e-5)
+    assert sorted(path.name for path in out.iterdir()) == ["m.einsat", "m.opt.onnx"]
+
+
+def test_a_frozen_run_repeats_the_same_bytes(optimised: tuple[Path, Path, Mapping[str, object]], tmp_path: Path) -> None:
+    model, out, _ = optimised
+    arguments = (model, "--threads", 1, "--budget", "6s", "--finalists", 2, "--database", model.parent / "p.sqlite", "--frozen", "-q")
+    for name in ("first", "second"):
+        done = command(*arguments, "-o", tmp_path / name)
+        assert done.returncode == 0, done.stderr
+    assert files_below(tmp_path / "first") == files_below(tmp_path / "second")
+    assert files_below(tmp_path / "first")["m.opt.onnx"] == (out / "m.opt.onnx").read_bytes()
+
+
+def test_frozen_without_measurements_says_what_is_missing(optimised: tuple[Path, Path, Mapping[str, object]], tmp_path: Path) -> None:
+    done = command(optimised[0], "-o", tmp_path / "out", "--threads", 1, "--database", tmp_path / "none.sqlite", "--frozen")
+    assert done.returncode == 2
+    assert "no end-to-end time of" in done.stderr and "without --frozen" in done.stderr
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_inspect_shows_kernels_and_reasons(optimised: tuple[Path, Path, Mapping[str, object]]) -> None:
+    model, out, _ = optimised
+
+    def inspect(*arguments: object) -> subprocess.CompletedProcess[str]:
+        run = [sys.executable, "-m", "egraph.inspect", str(out / "m.einsat"), *map(str, arguments)]
+        return subprocess.run(run, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert "MatMul" in inspect().stdout
+    assert "before:" in inspect("--why", "left").stdout
+    refused = inspect("--why-not", "relu_twice", "--at", "relu", "--model", model)
+    assert "operand 0 of Relu must be Relu, it is MatMul" in refused.stdout, refused.stderr
+    told = json.loads(inspect("--why-not", "relu_twice", "--at", "relu", "--model", model, "--json").stdout)
+    assert told["applies"] is False and told["matched_operators"] == 1 and told["pattern_operators"] == 2
+    unknown = inspect("--why-not", "relu_twic", "--at", "relu", "--model", model)
+    assert unknown.returncode == 2 and "relu_twice" in unknown.stderr
+    assert inspect("--why", "nowhere").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ((), "no model was given"),
+        (("missing.onnx",), "missing.onnx"),
+        (("m.onnx", "--skip-rule", "merge_matmul"), "did you mean merge_matmuls"),
+        (("m.onnx", "--shape", "z:1,2"), "z"),
+        (("m.onnx", "--shape", "x:5,12,1"), "x"),
+        (("m.onnx", "--shape", "x=5"), "NAME:SIZES"),
+        (("m.onnx", "--rules", "none.py"), "none.py does not exist"),
+        (("m.onnx", "--budget", "soon"), "is not a time"),
+        (("broken.onnx",), "broken.onnx"),
+    ],
+)
+def test_bad_input_is_refused_with_a_message_and_nothing_is_written(tmp_path: Path, arguments: tuple[str, ...], told: str) -> None:
+    build_model(tmp_path / "m.onnx")
+    (tmp_path / "broken.onnx").write_bytes((tmp_path / "m.onnx").read_bytes()[:100])
+    before = files_below(tmp_path)
+    placed = [str(tmp_path / a) if a.endswith((".onnx", ".py")) else a for a in arguments]
+    done = command(*placed, "--database", tmp_path / "p.sqlite")
+    assert done.returncode == 2, done.stderr
+    assert told in done.stderr and "Traceback" not in done.stderr
+    assert {name: data for name, data in files_below(tmp_path).items() if "sqlite" not in name} == before
+
+
+def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    model = build_model(tmp_path / "m.onnx")
+    (tmp_path / "file").write_text("in the way")
+    done = command(model, "-o", tmp_path / "file" / "out", "--database", tmp_path / "p.sqlite", "--threads", 1)
+    assert done.returncode == 2 and "output folder" in done.stderr and "-o FOLDER" in done.stderr
+
+
+@pytest.mark.parametrize("stage", ["read the model", "calibrate", "saturate", "measure", "time the finalists"])
+def test_ctrl_c_leaves_nothing_behind(tmp_path: Path, stage: str) -> None:
+    """Whatever stage it comes in: exit 130, a message, old results untouched, a readable database."""
+    model = build_model(tmp_path / "m.onnx")
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "m.opt.onnx").write_text("old")
+    process = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED.format(stage=stage), str(model), "-o", str(out), "--threads", "1", "--budget", "6s",
+         "--database", str(tmp_path / "p.sqlite")],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 130, told
+    assert "interrupted: nothing was written" in told
+    assert files_below(out) == {"m.opt.onnx": b"old"}
+    if (tmp_path / "p.sqlite").exists():
+        warnings: list[str] = []
+        list(Database.open(tmp_path / "p.sqlite", warn=warnings.append).records())
+        assert not warnings
+
+
+INTERRUPTED = """
+import os, signal, sys, threading, time
+from egraph.optimize import __main__ as main
+from egraph.optimize.progress import Progress
+real = Progress.stage
+def stage(self, name):
+    real(self, name)
+    if name == {stage!r}:
+        threading.Thread(target=lambda: (time.sleep(0.2), os.kill(os.getpid(), signal.SIGINT)), daemon=True).start()
+Progress.stage = stage
+sys.exit(main.main())
+"""
+
+
+def test_help_answers_at_once() -> None:
+    start = time.perf_counter()
+    done = command("--help")
+    assert done.returncode == 0 and "examples:" in done.stdout
+    assert time.perf_counter() - start < 2.0  # 0.1 s on an idle machine
+
+
+def test_rules_are_listed_with_equation_and_verdict() -> None:
+    done = command("--list-rules")
+    assert done.returncode == 0 and "relu(relu(x)) = relu(x)" in done.stdout and "tested only" in done.stdout
+
+
+def test_user_rules_load_and_names_must_be_unique(tmp_path: Path) -> None:
+    text = (
+        "from egraph.rule import Equation, Tensor, rule\n\n@rule\ndef {name}(a: Tensor, b: Tensor, c: Tensor) -> Equation:\n"
+        "    '''(a + b) + c = a + (b + c)'''\n    return (a + b) + c == a + (b + c)\n\nRULES = ({name},)\n"
+    )
+    (tmp_path / "mine.py").write_text(text.format(name="my_rule"))
+    chosen = choose_rules([tmp_path / "mine.py"], [], allow="finite", unsafe=True)
+    assert "my_rule" in [rule.name for rule in chosen]
+    assert "my_rule" not in [rule.name for rule in choose_rules([tmp_path / "mine.py"], ["my_rule"], allow="finite", unsafe=True)]
+    (tmp_path / "clash.py").write_text(text.format(name="relu_twice"))
+    with pytest.raises(RuleError, match="two rules are called relu_twice"):
+        choose_rules([tmp_path / "clash.py"], [], allow="finite", unsafe=False)
+    (tmp_path / "wrong.py").write_text("RULES = 3\n")
+    with pytest.raises(RuleError, match="no tuple RULES"):
+        choose_rules([tmp_path / "wrong.py"], [], allow="finite", unsafe=False)
+    (tmp_path / "raises.py").write_text("1 / 0\n")
+    with pytest.raises(RuleError, match="ZeroDivisionError"):
+        choose_rules([tmp_path / "raises.py"], [], allow="finite", unsafe=False)
+
+
+def test_allow_excludes_classes_of_rounding() -> None:
+    counts = [len(choose_rules([], [], allow=allow, unsafe=False)) for allow in ("exact", "reassociate", "finite")]  # type: ignore[arg-type]
+    assert 0 < counts[0] < counts[1] < counts[2]
+    assert all(rule.rounding == "exact" for rule in choose_rules([], [], allow="exact", unsafe=False))
+
+
+def test_values_on_the_command_line() -> None:
+    assert parse_shape("x:1,3,224") == parse_shape("x:1x3x224") == ("x", (1, 3, 224))
+    assert parse_shape("a:0:4") == ("a:0", (4,)) and parse_shape("s:") == ("s", ())
+    assert (parse_seconds("60s"), parse_seconds("1.5m"), parse_seconds("7")) == (60.0, 90.0, 7.0)
+    assert parse_tolerance("1e-3,1e-5") == Tolerance(1e-3, 1e-5)
+    with pytest.raises(ModelError, match="twice"):
+        to_options(parse(["m.onnx", "--shape", "x:1", "--shape", "x:2"]))
+
+
+def test_the_output_lies_where_it_is_wanted(tmp_path: Path) -> None:
+    model = tmp_path / "m.onnx"
+    assert destination(model, None).model == tmp_path / "m.opt.onnx"
+    assert destination(model, tmp_path / "to").artefact == tmp_path / "to" / "m.einsat"
+    assert destination(model, tmp_path / "fast.onnx").artefact == tmp_path / "fast.einsat"
+    model.write_text("")
+    with pytest.raises(ModelError, match="would replace the input"):
+        destination(model, model)
+
+
+def test_publishing_replaces_whole_folders_and_cleans_up(tmp_path: Path) -> None:
+    place = destination(tmp_path / "m.onnx", None)
+    place.artefact.mkdir()
+    (place.artefact / "stale").write_text("old")
+    with staging(place) as folder:
+        results = folder / "results"
+        (results / "m.einsat").mkdir(parents=True)
+        (results / "m.einsat" / "plan.json").write_text("new")
+        (results / "m.opt.onnx").write_text("new")
+        assert publish(results, place) == (place.model, place.artefact)
+    assert files_below(tmp_path) == {"m.opt.onnx": b"new", "m.einsat/plan.json": b"new"}
+
+
+def _fail_while_staging(folder: Path, error: type[BaseException]) -> None:
+    with staging(destination(folder / "m.onnx", None)) as stage:
+        (stage / "half").write_text("half")
+        raise error
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_an_error_while_staging_leaves_no_trace(tmp_path: Path, error: type[BaseException]) -> None:
+    with pytest.raises(error):
+        _fail_while_staging(tmp_path, error)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="no space is left"), staging(destination(tmp_path / "m.onnx", None)):
+        raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize(
+    ("want", "got", "told"),
+    [
+        ([1.0, 2.0], [1.0, 2.1], "largest error"),
+        ([1.0, np.nan], [1.0, 2.0], "NaN"),
+        ([1.0, np.inf], [1.0, -np.inf], "other sign"),
+        ([1.0, np.inf], [1.0, np.nan], "NaN"),
+        ([1.0], [1.0, 2.0], "must be"),
+    ],
+)
+def test_wrong_outputs_fail_the_check(want: list[float], got: list[float], told: str) -> None:
+    with pytest.raises(CheckFailed, match=told):
+        compare(np.array(want, np.float32), np.array(got, np.float32), Tolerance(), where="y")
+
+
+def test_the_error_is_relative_to_the_largest_magnitude() -> None:
+    want = np.array([100.0, 0.001, np.inf, np.nan], np.float32)
+    assert compare(want, want + np.float32(0.001), Tolerance(), where="y") == pytest.approx(1e-5, rel=0.05)
+    with pytest.raises(CheckFailed):
+        compare(np.array([1, 2]), np.array([1, 3]), Tolerance(), where="y")
+    with pytest.raises(CheckFailed):
+        compare(np.float32([1]), np.float64([1]), Tolerance(), where="y")
