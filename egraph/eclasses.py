@@ -83,6 +83,7 @@ class EClasses:
             into = len(self.types)
             self.types.append(type)
             self._parent.append(into)
+        self._check_types(self.types[into], type, rule)
         self.nodes[key] = Entry(into, rule)
         self.added.append((into, *key))
         if op == "Constant" or (op in OPS and key[2] and self.constants.issuperset(key[2])):
@@ -124,11 +125,7 @@ class EClasses:
         left, right = sorted((self.find(left), self.find(right)))
         if left == right:
             return False
-        if self.types[left] != self.types[right]:
-            raise UnsoundRule(
-                f"rule {rule} joins values of the types {self.types[left]} and {self.types[right]}",
-                fix=f"leave it out with --skip-rule {rule}",
-            )
+        self._check_types(self.types[left], self.types[right], rule)
         self._parent[right] = left
         self._stale = True
         if right in self.constants:
@@ -136,6 +133,10 @@ class EClasses:
         self.set_number(left, self.numbers.get(right))
         self.set_value(left, self.values.get(right))
         return True
+
+    def _check_types(self, left: TensorType, right: TensorType, rule: str) -> None:
+        if left != right:
+            raise UnsoundRule(f"rule {rule} joins values of the types {left} and {right}", fix=f"leave it out with --skip-rule {rule}")
 
     def _set_constant(self, handle: int) -> None:
         if handle not in self.constants:

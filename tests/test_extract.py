@@ -1,0 +1,145 @@
+"""Extraction: shared work counts once, programs are acyclic and distinct, and selections become programs."""
+
+from __future__ import annotations
+
+import pytest
+
+from egraph.errors import ExtractError
+from egraph.extract import extract, to_program
+from egraph.extract.greedy import _best_sets
+from egraph.extract.problem import build_problem, order, total
+from egraph.ir import Candidate, ENode, FrozenEGraph, Graph, Node, TensorType, attributes, format_fragment, make, placeholder, walk
+from egraph.ops import apply
+from egraph.saturate import saturate
+from tests.test_saturate import graph, transpose_pair, weight
+
+TYPE = TensorType("float32", (4,))
+ALTERNATIVES = dict[int, list[tuple[float, tuple[int, ...]]]]
+
+
+def frozen_of(alternatives: ALTERNATIVES, roots: tuple[int, ...], leaves: tuple[int, ...]) -> FrozenEGraph:
+    """Return an e-graph of the given shape; every alternative is an e-node of its own operator, made by its own rule."""
+    classes = {n: tuple(ENode(f"F{i}", (), needs, f"rule{n}_{i}" if i else "") for i, (_, needs) in enumerate(a)) for n, a in alternatives.items()}
+    classes |= {n: (ENode("Input", attributes(name=f"x{n}"), ()),) for n in leaves}
+    return FrozenEGraph(classes, dict.fromkeys(classes, TYPE), roots, frozenset(), {})
+
+
+def candidates_of(alternatives: ALTERNATIVES) -> dict[int, list[Candidate]]:
+    result = {}
+    for number, offered in alternatives.items():
+        result[number] = [
+            Candidate(
+                make(f"F{i}", [placeholder(j, TYPE) for j in range(len(needs))], attributes(at=number), TYPE),
+                needs,
+                (ENode(f"F{i}", (), needs, f"rule{number}_{i}" if i else ""),),
+                "made",
+                cost,
+            )
+            for i, (cost, needs) in enumerate(offered)
+        ]
+    return result
+
+
+SHARED: ALTERNATIVES = {
+    0: [(1.0, (1, 2))],
+    1: [(10.0, (9,)), (1.0, (3,))],
+    2: [(10.0, (9,)), (1.0, (3,))],
+    3: [(15.0, (9,))],
+}
+"""Each branch alone is cheaper by its own (10 < 16); both together by the shared class (1 + 1 + 1 + 15 < 21)."""
+
+
+def test_shared_work_is_counted_once() -> None:
+    frozen = frozen_of(SHARED, (0,), (9,))
+    problem = build_problem(frozen, candidates_of(SHARED))
+    by_greed = order(problem, _best_sets(problem))
+    assert by_greed is not None
+    assert total(by_greed) == 21.0
+    (best,) = extract(frozen, candidates_of(SHARED), 1)
+    assert best.cost_us == 18.0
+    assert best.optimal
+    assert set(best.chosen) == {0, 1, 2, 3}
+
+
+def test_cycles_are_not_chosen() -> None:
+    cyclic: ALTERNATIVES = {
+        0: [(1.0, (1,)), (100.0, (9,))],
+        1: [(1.0, (2,)), (50.0, (9,))],
+        2: [(1.0, (0,)), (1.0, (1,)), (60.0, (9,))],
+    }
+    (best,) = extract(frozen_of(cyclic, (0,), (9,)), candidates_of(cyclic), 1)
+    assert best.cost_us == 51.0
+    assert {n: c.operands for n, c in best.chosen.items()} == {1: (9,), 0: (1,)}
+
+
+def test_programs_are_distinct_and_sorted() -> None:
+    found = extract(frozen_of(SHARED, (0,), (9,)), candidates_of(SHARED), 4)
+    costs = [selection.cost_us for selection in found]
+    assert costs == sorted(costs)
+    programs = [tuple(sorted((n, format_fragment(c.fragment)) for n, c in selection.chosen.items())) for selection in found]
+    assert len(found) >= 2
+    assert len(set(programs)) == len(programs)
+
+
+def test_same_choice_each_time() -> None:
+    wide: ALTERNATIVES = {n: [(1.0, (n + 1,)), (1.0, (n + 1, 40)), (2.0, (40,))] for n in range(20)}
+    wide |= {20: [(5.0, (99,))], 40: [(3.0, (99,))]}
+    frozen = frozen_of(wide, (0,), (99,))
+    assert extract(frozen, candidates_of(wide), 3)[0].chosen == extract(frozen, candidates_of(wide), 3)[0].chosen
+
+
+def test_root_without_kernel_is_an_error() -> None:
+    lonely: ALTERNATIVES = {0: [(1.0, (1,))], 1: [(1.0, (0,))]}
+    with pytest.raises(ExtractError, match="no kernel computes output class 0"):
+        extract(frozen_of(lonely, (0,), ()), candidates_of(lonely), 1)
+
+
+def one_kernel_a_node(frozen: FrozenEGraph) -> dict[int, list[Candidate]]:
+    result: dict[int, list[Candidate]] = {}
+    for number, nodes in frozen.classes.items():
+        for node in nodes:
+            if node.children:
+                leaves = [placeholder(i, frozen.types[c], constant=c in frozen.constants) for i, c in enumerate(node.children)]
+                fragment = make(node.op, leaves, node.attributes, frozen.types[number])
+                result.setdefault(number, []).append(Candidate(fragment, node.children, (node,), "made", 1.0))
+    return result
+
+
+def program_of(start: Graph) -> tuple[Graph, list[str], tuple[tuple[str, ...], ...]]:
+    frozen = saturate(start, [transpose_pair]).frozen
+    (best,) = extract(frozen, one_kernel_a_node(frozen), 1)
+    program = to_program(frozen, best, start)
+    return program.graph, [kernel.fragment.op for kernel in program.kernels], tuple(kernel.rules for kernel in program.kernels)
+
+
+def test_program_is_rebuilt() -> None:
+    x = make("Input", (), attributes(name="x"), TensorType("float32", (4, 6)))
+    there = apply("Transpose", x, perm=(1, 0))
+    middle = apply("Relu", apply("Transpose", there, perm=(1, 0)))
+    w = apply("Neg", weight("w", 6, 5))
+    root = apply("MatMul", middle, w)
+    plain = graph(root, x)
+    origins: dict[Node, tuple[str, ...]] = {middle: ("relu_1",), root: ("matmul_1",)}
+    start = Graph("named", plain.inputs, plain.outputs, plain.tensors, origins)
+    rebuilt, ops, _ = program_of(start)
+    assert ops == ["Relu", "MatMul"]
+    goal = apply("MatMul", apply("Relu", x), w)
+    assert rebuilt.outputs == (("y0", goal), ("y1", x))
+    assert rebuilt.origins[goal] == ("matmul_1",)
+    assert rebuilt.origins[goal.inputs[0]] == ("relu_1",)
+
+
+def test_kernels_follow_their_operands() -> None:
+    x = make("Input", (), attributes(name="x"), TensorType("float32", (4, 6)))
+    left = apply("Relu", apply("Exp", x))
+    right = apply("Neg", apply("Abs", x))
+    start = graph(apply("Add", left, right))
+    frozen = saturate(start, []).frozen
+    (best,) = extract(frozen, one_kernel_a_node(frozen), 1)
+    program = to_program(frozen, best, start)
+    done: set[Node] = {x}
+    for kernel in program.kernels:
+        assert done.issuperset(kernel.inputs)
+        done.add(kernel.output)
+    assert [node for _, node in program.graph.outputs] == [program.kernels[-1].output]
+    assert set(walk(program.graph.roots)) == done
