@@ -23,7 +23,9 @@ class Emitter(Writer):
 
     def __init__(self, buffers: Mapping[str, Any], dtypes: Mapping[str, str], index_type: str) -> None:
         super().__init__(index_type)
-        self.buffers, self.dtypes = buffers, dtypes
+        self.buffers, self.dtypes = dict(buffers), dict(dtypes)
+        self.kept: dict[Term, Index] = {}
+        """Reductions whose elements are also stored, and where in the output."""
         self.functions = Functions(self.bind)
 
     def give(self, term: Term, point: Point, value: Expr) -> None:

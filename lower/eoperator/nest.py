@@ -15,7 +15,7 @@ from typing import Any
 from tvm import tirx
 from tvm.tirx import ForKind
 
-from egraph.expr.index import Index, Iterator, Size, Symbol
+from egraph.expr.index import Index, Iterator, Size, Symbol, index
 from lower.eoperator.blocks import LANES, UNROLL, Place, Point
 from lower.eoperator.emit import Emitter
 from lower.eoperator.functions import Expr, cast, widen
@@ -46,6 +46,7 @@ class Planner:
     """Writes one kernel's loops into an emitter."""
 
     def __init__(self, table: Terms, emitter: Emitter, output: Any, output_type: str, threads: int) -> None:
+        emitter.buffers["out"], emitter.dtypes["out"] = output, output_type
         self.table, self.emitter, self.output, self.output_type, self.threads = table, emitter, output, output_type, threads
 
     def kernel(self, iterators: Sequence[Iterator], root: Term, offset: Index) -> None:
@@ -309,6 +310,19 @@ class Planner:
                 else:
                     self._movement(its, term, where, parallel=True)
 
+    def _keep_powers(self, root: Term, reduces: list[Term], rows: frozenset[Iterator], vector: Iterator, offset: Index) -> Term:
+        """Keep what a reduction computes at length in the output's row where the result needs it again (softmax)."""
+        for term in reduces:
+            reduction_iterators, body = term.data[1], term.children[0]
+            if len(reduction_iterators) != 1 or extent(reduction_iterators[0]) != extent(vector) or term.free != rows:
+                continue
+            again = self.table.substitute(body, {reduction_iterators[0]: index(vector)})
+            if self.output_type != "float32" or not _dear(body) or again not in subterms((root,)):
+                continue
+            self.emitter.kept[term] = self.table.index(offset, {vector: index(reduction_iterators[0])})
+            return _replaced(self.table, root, again, self.table.read("out", offset))
+        return root
+
     def _reduction(self, iterators: tuple[Iterator, ...], root: Term, offset: Index) -> None:
         reduces = [term for term in subterms((root,)) if term.kind == "reduce"]
         rows = frozenset().union(*(term.free for term in reduces)) & frozenset(iterators)
@@ -316,6 +330,8 @@ class Planner:
         vector = iterators[-1] if iterators and coefficient(offset, iterators[-1]) == 1 and extent(iterators[-1]) >= 4 else None
         if vector is not None and not all(vectorizes(body, vector) for body in [root, *reduces] if vector in body.free):
             vector = None
+        if vector is not None and vector not in rows and rows | {vector} == frozenset(iterators):
+            root = self._keep_powers(root, reduces, rows, vector, offset)
         inner = tuple(i for i in iterators if i not in rows and i is not vector)
         outer = tuple(i for i in iterators if i in rows and i is not vector)
         emitter = self.emitter
@@ -344,6 +360,17 @@ class Planner:
         self._outer(outer, body, parallel=parallel)
 
 
+def _replaced(table: Terms, root: Term, old: Term, new: Term) -> Term:
+    """Return ``root`` with one term in place of another, reductions left as they are."""
+    memo = {old: new}
+    for term in subterms((root,)):
+        if term not in memo:
+            children = tuple(memo[child] for child in term.children)
+            changed = children != term.children and term.kind == "apply"
+            memo[term] = table.apply(term.data, children) if changed else term
+    return memo[root]
+
+
 def pieces(size: int, steps: Sequence[int]) -> list[tuple[int, int, int]]:
     """Cover a range by blocks of the given descending sizes: (start, size of a block, number of blocks)."""
     found, start = [], 0
@@ -357,6 +384,10 @@ def pieces(size: int, steps: Sequence[int]) -> list[tuple[int, int, int]]:
 
 def _along(emitter: Emitter, first: int, step: int) -> Callable[[Expr], Expr]:
     return lambda block: block * emitter.integer(step) + emitter.integer(first)
+
+
+def _dear(term: Term) -> bool:
+    return any(t.kind == "apply" and t.data in ("exp", "log", "tanh", "erf", "pow", "sin", "cos") for t in subterms((term,)))
 
 
 def _guarded_by(root: Term, iterators: set[Iterator]) -> bool:

@@ -31,6 +31,12 @@ def reduce_at(emitter: Emitter, term: Term, points: tuple[Point, ...]) -> list[E
         for p, outer in enumerate(points):
             for q, inner in enumerate(at):
                 value = emitter.value(body, {**outer, **inner})
+                if term in emitter.kept:
+                    at_element = {**outer, **inner}
+                    vectors = {i: Place(place.base) for i, place in at_element.items()}
+                    where = emitter.index(emitter.kept[term], vectors)
+                    where = tirx.Ramp(where, emitter.integer(1), lanes(value)) if lanes(value) > 1 else where
+                    emitter.append(tirx.BufferStore(emitter.buffers["out"], value, [where]))
                 store = slots[p][q]
                 old = tirx.BufferLoad(store, [zero])
                 count = lanes(old)
