@@ -149,6 +149,15 @@ class EClasses:
         self.added, self.joined, self.new_constants = [], [], []
         return changes
 
+    def operands_by_class(self) -> dict[str, dict[int, list[tuple[int, ...]]]]:
+        """Return the operands of every e-node by operator and class, without e-nodes that are their own operand."""
+        result: dict[str, dict[int, list[tuple[int, ...]]]] = {}
+        for (op, _, operands), entry in self.nodes.items():
+            handle = self.find(entry.handle)
+            if handle not in operands:
+                result.setdefault(op, {}).setdefault(handle, []).append(operands)
+        return result
+
     @property
     def changed(self) -> bool:
         """Return whether egglog has not been told everything yet."""

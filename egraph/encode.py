@@ -6,12 +6,16 @@ of MatMul's (empty) attributes. An attributes variable is a column variable; a W
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping, Sequence
 
 from egraph.engine import Query
 from egraph.ir import Attributes, Node, TensorType
 from egraph.ops import OPS
 from egraph.rule import Pattern, Rule, Variable
+
+SMALL_JOIN = 100_000
+"""Combinations of e-nodes that are not worth counting exactly."""
 
 
 class Labels:
@@ -53,3 +57,31 @@ def compile_pattern(rule: Rule, labels: Labels, constructor: Callable[[str, int]
     facts += [f"(IsConstant v_{variable.name})" for variable in rule.variables if variable.constant]
     classes = (root, *(f"v_{variable.name}" for variable in rule.variables))
     return Query(tuple(facts), classes, tuple(f"l_{name}" for name in rule.attribute_variables))
+
+
+def count_matches(pattern: Pattern, operands: Mapping[str, Mapping[int, Sequence[tuple[int, ...]]]]) -> int:
+    """Return how many e-node combinations a pattern's operators have, attributes and repeated variables aside."""
+    inner: list[Pattern | Variable] = [*pattern.operands]
+    for operand in inner:
+        if isinstance(operand, Pattern):
+            inner += operand.operands
+    nested = [operand.op for operand in inner if isinstance(operand, Pattern)]
+    widest = math.prod(max(map(len, operands.get(op, {}).values()), default=0) for op in nested)
+    everywhere = sum(map(len, operands.get(pattern.op, {}).values()))
+    if not nested or widest * everywhere < SMALL_JOIN:
+        return widest * everywhere
+    known: dict[tuple[int, int], int] = {}
+
+    def count(term: Pattern | Variable, handle: int) -> int:
+        if isinstance(term, Variable):
+            return 1
+        key = (id(term), handle)
+        if key not in known:
+            known[key] = sum(
+                math.prod(count(child, operand) for child, operand in zip(term.operands, row, strict=True))
+                for row in operands.get(term.op, {}).get(handle, ())
+                if len(row) == len(term.operands)
+            )
+        return known[key]
+
+    return sum(count(pattern, handle) for handle in operands.get(pattern.op, {}))

@@ -16,7 +16,7 @@ from typing import Literal, TypeAlias
 from egraph.applications import Application, Rewriting, RuleStatistics
 from egraph.constant_values import value_of_array
 from egraph.eclasses import EClasses
-from egraph.encode import Labels
+from egraph.encode import Labels, count_matches
 from egraph.engine import Engine
 from egraph.errors import RuleError
 from egraph.freeze import freeze
@@ -25,7 +25,11 @@ from egraph.merging import Merging
 from egraph.rule import MergeRule, Rule
 from egraph.uniform import number_of_array
 
-StopReason: TypeAlias = Literal["saturated", "time", "e-nodes", "iterations", "interrupted"]
+StopReason: TypeAlias = Literal["saturated", "time", "e-nodes", "iterations", "matches", "interrupted"]
+"""``matches``: nothing is new but what rules would find that have more matches than egglog can list in time."""
+
+LARGEST_JOIN = 1_000_000
+"""A rule sits an iteration out when it has more matches than this: egglog cannot be stopped inside a query."""
 
 
 @dataclass(frozen=True)
@@ -130,8 +134,13 @@ def _run_phases(
                 return "iterations"
             started = time.monotonic()
             engine.insert(*classes.take())
+            operands = classes.operands_by_class()
+            skipped = 0
             for application in active:
-                engine.match(application.rule.name)
+                if count_matches(application.pattern.pattern, operands) > LARGEST_JOIN:
+                    skipped += 1
+                else:
+                    engine.match(application.rule.name)
                 if reason := stop():
                     return reason
             picture = engine.read()
@@ -146,6 +155,8 @@ def _run_phases(
             if reason := stop():
                 return reason
             if not classes.changed and not any(a.waiting for a in active):
+                if skipped:
+                    return "matches"
                 break
     return "saturated"
 

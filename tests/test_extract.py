@@ -19,7 +19,9 @@ ALTERNATIVES = dict[int, list[tuple[float, tuple[int, ...]]]]
 
 def frozen_of(alternatives: ALTERNATIVES, roots: tuple[int, ...], leaves: tuple[int, ...]) -> FrozenEGraph:
     """Return an e-graph of the given shape; every alternative is an e-node of its own operator, made by its own rule."""
-    classes = {n: tuple(ENode(f"F{i}", (), needs, f"rule{n}_{i}" if i else "") for i, (_, needs) in enumerate(a)) for n, a in alternatives.items()}
+    classes = {}
+    for n, offered in alternatives.items():
+        classes[n] = tuple(ENode(f"F{i}", (), needs, f"rule{n}_{i}" if i else "") for i, (_, needs) in enumerate(offered))
     classes |= {n: (ENode("Input", attributes(name=f"x{n}"), ()),) for n in leaves}
     return FrozenEGraph(classes, dict.fromkeys(classes, TYPE), roots, frozenset(), {})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from egraph.eclasses import UnsoundRule
+from egraph.encode import count_matches
 from egraph.ir import FrozenEGraph, Graph, Node, TensorType, attributes, make, walk
 from egraph.ops import apply
 from egraph.rule import Attributes, Equation, MergeRule, Rule, Steps, Tensor, Weight, merge_rule, operation, require, rule
@@ -104,7 +106,7 @@ def merge_matmuls(x: Tensor, w: list[Weight]) -> list[Tensor]:
     rest = wide.shape[:-1]
     return [
         operation("Slice", wide, starts=(0,) * len(rest) + (a,), ends=(*rest, b), steps=(1,) * (len(rest) + 1))
-        for a, b in zip(ends, ends[1:], strict=False)
+        for a, b in itertools.pairwise(ends)
     ]
 
 
@@ -224,8 +226,23 @@ def test_merges_take_all_at_once(count: int) -> None:
     assert result.stop_reason == "saturated"
     e_nodes = sum(map(len, result.frozen.classes.values()))
     assert e_nodes < 12 * count
-    widths = [result.frozen.types[number].sizes[-1] for number, nodes in result.frozen.classes.items() if any(n.op == "MatMul" for n in nodes)]
+    products = [number for number, nodes in result.frozen.classes.items() if any(node.op == "MatMul" for node in nodes)]
+    widths = [result.frozen.types[number].sizes[-1] for number in products]
     assert sum(2 + i % 3 for i in range(count)) in widths
+
+
+def test_wide_joins_are_not_started() -> None:
+    sums = [apply("Add", given(f"a{i}", 4, 6), given(f"b{i}", 4, 6)) for i in range(1001)]
+
+    @rule
+    def one_class(x: Tensor, y: Tensor) -> Equation:
+        """relu(x) + relu(y) = relu(y) + relu(x)"""
+        return operation("Relu", x) + operation("Relu", y) == operation("Relu", y) + operation("Relu", x)
+
+    relus = {0: [(i,) for i in range(1, 1002)]}
+    assert count_matches(one_class.pattern, {"Add": {2000: [(0, 0)]}, "Relu": relus}) == 1001 * 1001
+    assert count_matches(one_class.pattern, {"Add": {2000: [(0, 0)]}, "Relu": {0: [(1,)]}}) == 1
+    assert saturate(graph(*sums), [associate]).stop_reason == "saturated"
 
 
 def test_merges_never_join_dependent_operators() -> None:
