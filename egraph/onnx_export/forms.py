@@ -15,14 +15,13 @@ from egraph.errors import LowerError
 from egraph.ir import Node
 from egraph.onnx_export.emitter import Emitter
 from egraph.onnx_export.windows import FORMS as WINDOW_FORMS
+from egraph.ops import OPS
 
 Form = Callable[[Emitter, Node, Sequence[str], str], None]
 
 PLAIN = (
-    "Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "PRelu", "Where", "Less", "Greater", "Equal", "And", "Or", "Not", "Relu",
-    "Sigmoid", "Tanh", "Exp", "Log", "Sqrt", "Neg", "Abs", "Erf", "Reciprocal", "Sign", "Floor", "Ceil", "Round", "Sin", "Cos", "Softplus",
-    "Softsign", "LeakyRelu", "Elu", "Celu", "Selu", "HardSigmoid", "ThresholdedRelu", "Transpose", "Concat", "Gather", "MatMul",
-    "InstanceNormalization",
+    *(spec.name for spec in OPS.values() if spec.category == "elementwise" and spec.onnx == (spec.name,)),
+    "Transpose", "Concat", "Gather", "MatMul", "InstanceNormalization",
 )  # fmt: skip
 """Operators whose operands and attributes are ONNX's own, in every opset that has them."""
 

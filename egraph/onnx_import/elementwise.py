@@ -6,28 +6,17 @@ import math
 from collections.abc import Callable, Mapping
 
 import numpy as np
+import onnx
 
 from egraph.ir import Node
 from egraph.onnx_import.state import Call, NotCore
 from egraph.onnx_types import dtype_name
+from egraph.ops import OPS
 
 Handler = Callable[[Call], Node | list[Node | None]]
 
-PLAIN = (
-    "Sub", "Div", "Pow", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal", "And", "Or", "Not", "Where", "Relu", "Sigmoid",
-    "Tanh", "Exp", "Log", "Sqrt", "Neg", "Abs", "Erf", "Reciprocal", "Sign", "Floor", "Ceil", "Round", "Sin", "Cos", "Softplus", "Softsign",
-    "HardSwish", "Mish", "Add", "Mul",
-)  # fmt: skip
-"""Operators whose operands are the core operator's and that have no attributes (since opset 7)."""
-
-DEFAULTS: Mapping[str, Mapping[str, float]] = {
-    "LeakyRelu": {"alpha": 0.01},
-    "Elu": {"alpha": 1.0},
-    "Celu": {"alpha": 1.0},
-    "Selu": {"alpha": 1.67326319217681884765625, "gamma": 1.05070102214813232421875},
-    "HardSigmoid": {"alpha": 0.2, "beta": 0.5},
-    "ThresholdedRelu": {"alpha": 1.0},
-}
+ONE_TO_ONE = tuple(spec for spec in OPS.values() if spec.category == "elementwise" and spec.onnx == (spec.name,))
+"""Operators that are ONNX's own: same operands, same attributes, all of them floats."""
 
 
 def _plain(call: Call) -> Node:
@@ -35,9 +24,10 @@ def _plain(call: Call) -> Node:
 
 
 def _with_floats(call: Call) -> Node:
-    defaults = DEFAULTS[call.node.op_type]
-    values = {name: float(np.float32(call.attribute(name, default))) for name, default in defaults.items()}
-    return call.apply(call.node.op_type, call[0], **values)
+    op = call.node.op_type
+    declared = onnx.defs.get_schema(op, call.opset).attributes
+    values = {name: call.attribute(name, onnx.helper.get_attribute_value(declared[name].default_value)) for name in OPS[op].attributes}
+    return call.apply(op, call[0], **{name: float(np.float32(value)) for name, value in values.items()})
 
 
 def _variadic(op: str) -> Handler:
@@ -102,9 +92,7 @@ def _cast_like(call: Call) -> Node:
 
 
 HANDLERS: Mapping[str, Handler] = {
-    **dict.fromkeys(PLAIN, _plain),
-    **dict.fromkeys(DEFAULTS, _with_floats),
-    "PRelu": _plain,
+    **{spec.name: _with_floats if spec.attributes else _plain for spec in ONE_TO_ONE},
     "Sum": _variadic("Add"),
     "Max": _variadic("Max"),
     "Min": _variadic("Min"),

@@ -37,7 +37,7 @@ def destination(model: Path, output: Path | None) -> Destination:
 @contextmanager
 def staging(place: Destination) -> Iterator[Path]:
     """Yield a temporary folder on the output's own disk; it is gone afterwards, whatever happened."""
-    parent = place.model.parent
+    parent = place.model.parent.absolute()  # workers run in another folder
     try:
         parent.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=f".{place.model.stem}.", suffix=".partial", dir=parent))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import shutil
 import statistics
@@ -33,10 +34,10 @@ from runtime import Session
 from runtime.artefact import Artefact
 from runtime.feeds import FeedSpec
 from runtime.measure import Worker
-from runtime.profile import Database, device_key
+from runtime.profile import Database, Record, device_key
 from runtime.profile.device import library_version
 
-ORIGINAL, PLAIN = "onnxruntime", "unoptimized"
+ORIGINAL, PLAIN, SEARCHED = "onnxruntime", "unoptimized", "search"
 RACE_SHARE = 0.25
 """Part of the budget for timing whole programs (at least until every contender has run a few times)."""
 LIBRARIES = ("egglog", "onnx", "onnxruntime", "onednn-cpu-gomp", "apache-tvm", "ortools", "numpy")
@@ -117,14 +118,19 @@ class Run:
         progress.stage("calibrate")
         model = CostModel(self.database, device, calibrate(self.database, device, measurer))
         plain = plain_program(self.graph, model, seed=options.seed)
+        key = search_key(self.graph, rules, options)
+        before = self.database.get(device, key, SEARCHED)
         found = search(
-            self.graph, rules, model, measurer, progress,
+            self.graph, rules, model, None if before else measurer, progress,
             finalists=options.finalists, max_nodes=options.max_nodes, seed=options.seed,
+            iterations=int(before.samples_us[0]) if before else None,
         )  # fmt: skip
+        if before is None and not options.frozen:
+            self.database.put(Record(device, key, SEARCHED, "ok", (float(len(found.saturation.iterations)),)))
         self.worker.close()
         progress.stage("time the finalists")
         compiled, failed = self._compile_all(plain, found.programs)
-        first = Contender(ORIGINAL, original.digest(options.model), "onnxruntime", str(options.model))
+        first = Contender(ORIGINAL, original.digest(options.model), "onnxruntime", str(options.model.absolute()))
         raced = race(
             [first, *(c.contender for c in compiled)], self.feeds, threads=options.threads, seed=options.seed,
             database=self.database, device=device, frozen=options.frozen,
@@ -248,6 +254,13 @@ class Run:
             notes=notes,
             kernel_counts=counts,
         )
+
+
+def search_key(graph: Graph, rules: Sequence[Rule | MergeRule], options: Options) -> str:
+    """Return what a finished search is filed under: the same model, rules and options need no measuring again."""
+    parts = [f"{name}={node.digest}" for name, node in graph.outputs] + [f"{rule.name}|{rule.text}" for rule in rules]
+    parts += [__version__, repr(sorted(options.stored().items()))]
+    return f"search {hashlib.sha256(chr(10).join(parts).encode()).hexdigest()[:32]}"
 
 
 def _time(raced: Race, compiled: Compiled) -> float | None:
