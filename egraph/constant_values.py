@@ -49,6 +49,8 @@ def value_of_array(array: np.ndarray) -> ConstantValue | None:
     if array.size > LIMIT_ELEMENTS or array.size == 0 or array.dtype.kind != "f":
         return None
     real = np.asarray(array, np.float64)
+    if not np.isfinite(real).all():
+        return None
     mantissa, exponent = np.frexp(real)
     scaled = np.rint(mantissa * 2.0**53)  # exact: a float64 has 53 bits
     residue = np.array([int(m) % PRIME for m in scaled.reshape(-1)], np.int64).reshape(real.shape)

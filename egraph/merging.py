@@ -28,7 +28,7 @@ class Merging(Application):
         super().__init__(rule, classes, engine, source, limit)
         self._members: list[Match] = []
         self._offered: set[tuple[Match, ...]] = set()
-        self._levels: dict[tuple[str, int, tuple[int, ...]], tuple[int, int]] = {}
+        self._levels: dict[tuple[str, int, tuple[int, ...]], tuple[int, int, int]] = {}
         self._levels_version = -1
 
     def apply(self, stop: Callable[[], object]) -> int:
@@ -48,8 +48,8 @@ class Merging(Application):
         self.matches += used
         return used
 
-    def _positions(self) -> dict[tuple[str, int, tuple[int, ...]], tuple[int, int]]:
-        """Return (level, position) of every e-node of the input program."""
+    def _positions(self) -> dict[tuple[str, int, tuple[int, ...]], tuple[int, int, int]]:
+        """Return (level, position, handle) of every e-node of the input program."""
         if self._levels_version != self.classes.version:
             self._levels_version = self.classes.version
             level: dict[Node, int] = {}
@@ -58,7 +58,9 @@ class Merging(Application):
                 fixed = self.classes.find(self.source[node]) in self.classes.constants  # computed ahead: before everything
                 level[node] = 0 if fixed else 1 + max((level[operand] for operand in node.inputs), default=-1)
                 operands = tuple(self.classes.find(self.source[operand]) for operand in node.inputs)
-                self._levels.setdefault((node.op, self.classes.labels.of_node(node), operands), (level[node], position))
+                self._levels.setdefault(
+                    (node.op, self.classes.labels.of_node(node), operands), (level[node], position, self.source[node])
+                )
         return self._levels
 
     def _place(self, match: Match) -> tuple[int, int] | None:
@@ -77,8 +79,9 @@ class Merging(Application):
             by = pattern.attributes
             label = numbers[by] if isinstance(by, str) else self.classes.labels.number(by)
             key = (pattern.op, label, tuple(self.classes.find(handle) for handle in known))
-            place = self._positions().get(key) if len(known) == len(inner) else None
-            return None if place is None else self.classes.nodes[key].handle
+            found = self._positions().get(key) if len(known) == len(inner) else None
+            place = None if found is None else found[:2]
+            return None if found is None else self.classes.find(found[2])
 
         handle_of(self.pattern.pattern)
         return place

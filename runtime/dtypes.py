@@ -11,7 +11,8 @@ from runtime.errors import ExecutionError
 
 @dataclass(frozen=True)
 class ElementType:
-    """One element type. ``dlpack_code`` and ``onnx_code`` are the numbers of those standards."""
+    """One element type. ``dlpack_code`` and ``onnx_code`` are the numbers of those standards; ``size_bytes`` as numpy and
+    ml_dtypes keep it, a byte an element at least."""
 
     name: str
     ort_name: str
@@ -45,9 +46,19 @@ ELEMENT_TYPES = {
         ElementType("float8_e4m3fnuz", "float8e4m3fnuz", 18, _UINT, 1),
         ElementType("float8_e5m2", "float8e5m2", 19, _UINT, 1),
         ElementType("float8_e5m2fnuz", "float8e5m2fnuz", 20, _UINT, 1),
+        ElementType("uint4", "uint4", 21, _UINT, 1),
+        ElementType("int4", "int4", 22, _INT, 1),
+        ElementType("float4_e2m1fn", "float4e2m1", 23, _UINT, 1),
+        ElementType("float8_e8m0fnu", "float8e8m0", 24, _UINT, 1),
+        ElementType("uint2", "uint2", 25, _UINT, 1),
+        ElementType("int2", "int2", 26, _INT, 1),
     )
 }
-NUMPY_NATIVE = frozenset(name for name in ELEMENT_TYPES if name != "string" and not name.startswith(("bfloat", "float8")))
+PACKED_BITS = {"uint4": 4, "int4": 4, "float4_e2m1fn": 4, "uint2": 2, "int2": 2}
+"""Types of which onnxruntime keeps several elements in a byte, the first one lowest."""
+NUMPY_NATIVE = frozenset(
+    name for name in ELEMENT_TYPES if name != "string" and name not in PACKED_BITS and not name.startswith(("bfloat", "float8"))
+)
 
 
 def element_type(name: str) -> ElementType:

@@ -8,12 +8,16 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from runtime.dtypes import NUMPY_NATIVE, element_type, numpy_dtype
+from runtime.dtypes import ELEMENT_TYPES, NUMPY_NATIVE, PACKED_BITS, element_type, numpy_dtype
 from runtime.errors import ArtefactError, KernelError, LibraryMissing
 from runtime.plan import Step
 
 Value: TypeAlias = Any
 """An ndarray, or what onnxruntime returns for sequences, maps and optionals."""
+
+
+FOREIGN = frozenset(ELEMENT_TYPES) - NUMPY_NATIVE - {"string"}
+"""Element types that onnxruntime does not take from numpy."""
 
 
 class OpaqueStep:
@@ -39,8 +43,8 @@ class OpaqueStep:
             raise ArtefactError(f"onnxruntime refuses a step's model: {error}", where=step.name) from error
         self._onnxruntime = onnxruntime
         output_types = [value.type for value in self.session.get_outputs()]
-        self._foreign = any(name not in NUMPY_NATIVE and name != "string" for name in input_dtypes) or any(
-            word in kind for kind in output_types for word in ("bfloat16", "float8")
+        self._foreign = any(name in FOREIGN for name in input_dtypes) or any(
+            kind == f"tensor({ELEMENT_TYPES[name].ort_name})" for kind in output_types for name in FOREIGN
         )
 
     def run(self, output_names: Sequence[str] | None, feeds: dict[str, Value], run_options: Any = None) -> list[Value]:
@@ -63,14 +67,42 @@ class OpaqueStep:
         make = self._onnxruntime.OrtValue
         if feed.dtype.name in NUMPY_NATIVE or feed.dtype == np.object_:
             return make.ortvalue_from_numpy(np.ascontiguousarray(feed))
-        bits = np.ascontiguousarray(feed).view(f"uint{8 * feed.dtype.itemsize}")
-        return make.ortvalue_from_numpy_with_onnx_type(bits, element_type(feed.dtype.name).onnx_code)
+        code = element_type(feed.dtype.name).onnx_code
+        if feed.dtype.name not in PACKED_BITS:
+            bits = np.ascontiguousarray(feed).view(f"uint{8 * feed.dtype.itemsize}")
+            return make.ortvalue_from_numpy_with_onnx_type(bits.reshape(feed.shape), code)
+        value, packed = make.ortvalue_from_shape_and_type(list(feed.shape), code), _packed(feed)
+        ctypes.memmove(value.data_ptr(), packed.ctypes.data, packed.nbytes)
+        return value
+
+
+def _packed(array: np.ndarray) -> np.ndarray:
+    """Return sub-byte elements side by side, the first one in the lowest bits."""
+    width = PACKED_BITS[array.dtype.name]
+    bits = np.ascontiguousarray(array).reshape(-1).view(np.uint8) & ((1 << width) - 1)
+    bits = np.pad(bits, (0, -bits.size % (8 // width))).reshape(-1, 8 // width)
+    return np.bitwise_or.reduce(bits << np.arange(0, 8, width, dtype=np.uint8), axis=1)
+
+
+def _unpacked(packed: np.ndarray, name: str, shape: Sequence[int]) -> np.ndarray:
+    width, signed = PACKED_BITS[name], name.startswith("int")
+    bits = (packed[:, None] >> np.arange(0, 8, width, dtype=np.uint8)) & ((1 << width) - 1)
+    bits = bits.reshape(-1)[: int(np.prod(shape))].astype(np.int8)
+    if signed:
+        bits = np.where(bits >= 1 << (width - 1), bits - (1 << width), bits).astype(np.int8)
+    dtype = numpy_dtype(name)
+    return bits.astype(dtype).reshape(shape) if name != "float4_e2m1fn" else bits.view(dtype).reshape(shape)
 
 
 def _from_value(value: Any) -> Value:
-    if not value.is_tensor() or not any(word in value.data_type() for word in ("bfloat16", "float8")):
+    names = {element.onnx_code: element.name for element in ELEMENT_TYPES.values()}
+    if not value.is_tensor() or names.get(value.element_type()) not in FOREIGN:
         return value.numpy()
-    name = {16: "bfloat16", 17: "float8_e4m3fn", 18: "float8_e4m3fnuz", 19: "float8_e5m2", 20: "float8_e5m2fnuz"}[value.element_type()]
-    result = np.empty(value.shape(), numpy_dtype(name))
+    name, shape = names[value.element_type()], value.shape()
+    if name in PACKED_BITS:
+        packed = np.empty(-(-int(np.prod(shape)) * PACKED_BITS[name] // 8), np.uint8)
+        ctypes.memmove(packed.ctypes.data, value.data_ptr(), packed.nbytes)
+        return _unpacked(packed, name, shape)
+    result = np.empty(shape, numpy_dtype(name))
     ctypes.memmove(result.ctypes.data, value.data_ptr(), result.nbytes)
     return result
