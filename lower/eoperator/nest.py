@@ -17,6 +17,7 @@ from tvm.tirx import ForKind
 
 from egraph.expr.index import Index, Iterator, Size, Symbol, index
 from lower.eoperator.blocks import LANES, UNROLL, Place, Point
+from lower.eoperator.costs import cost_ns, dear
 from lower.eoperator.emit import Emitter
 from lower.eoperator.functions import Expr, cast, widen
 from lower.eoperator.reduction import vectorizes
@@ -26,18 +27,6 @@ from lower.eoperator.transpose import transpose_tile, transposed_reads
 
 SERIAL_NS = 20_000.0
 """Work below this many nanoseconds is not worth waking other threads for."""
-_COST_NS = {
-    "exp": 0.35,
-    "log": 0.5,
-    "pow": 1.0,
-    "tanh": 0.4,
-    "erf": 0.4,
-    "sin": 0.5,
-    "cos": 0.5,
-    "div": 0.15,
-    "sqrt": 0.2,
-    "reciprocal": 0.15,
-}
 MAXIMUM_PARTS = 8
 TILES = (LANES, 8, 4, 1)
 
@@ -78,7 +67,7 @@ class Planner:
 
     def _work_ns(self, iterators: Sequence[Iterator], root: Term) -> float:
         """Estimate the time of a nest on one thread."""
-        return math.prod(extent(i) for i in iterators) * _cost_ns(root)
+        return math.prod(extent(i) for i in iterators) * cost_ns(root)
 
     # Elementwise and movement
 
@@ -317,7 +306,7 @@ class Planner:
             if len(reduction_iterators) != 1 or extent(reduction_iterators[0]) != extent(vector) or term.free != rows:
                 continue
             again = self.table.substitute(body, {reduction_iterators[0]: index(vector)})
-            if self.output_type != "float32" or not _dear(body) or again not in subterms((root,)):
+            if self.output_type != "float32" or not dear(body) or again not in subterms((root,)):
                 continue
             self.emitter.kept[term] = self.table.index(offset, {vector: index(reduction_iterators[0])})
             return _replaced(self.table, root, again, self.table.read("out", offset))
@@ -386,22 +375,5 @@ def _along(emitter: Emitter, first: int, step: int) -> Callable[[Expr], Expr]:
     return lambda block: block * emitter.integer(step) + emitter.integer(first)
 
 
-def _dear(term: Term) -> bool:
-    return any(t.kind == "apply" and t.data in ("exp", "log", "tanh", "erf", "pow", "sin", "cos") for t in subterms((term,)))
-
-
 def _guarded_by(root: Term, iterators: set[Iterator]) -> bool:
     return any(t.kind == "guard" and any(iterators_of(c.left - c.right) & iterators for c in t.data) for t in subterms((root,)))
-
-
-def _cost_ns(root: Term) -> float:
-    """Estimate the time of one element with vector code, in nanoseconds."""
-    total = 0.1
-    for term in subterms((root,)):
-        if term.kind == "apply":
-            total += _COST_NS.get(term.data, 0.03)
-        elif term.kind == "read":
-            total += 0.1
-        elif term.kind == "reduce":
-            total += math.prod(extent(i) for i in term.data[1]) * 0.08
-    return total
