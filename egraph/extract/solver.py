@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -60,6 +62,7 @@ def solve(problem: Problem, hint: Chosen, seconds: float, seed: int, different: 
             model.add_hint(variable, number in hint and hint[number] is choice)
         model.add_hint(needed[number], number in hint)
     _add_entries(model, problem, needed, picks, component)
+    _add_bottlenecks(model, problem, picks, component)
     for root in problem.roots:
         model.add(needed[root] == 1)
     for program in different:
@@ -106,6 +109,35 @@ def _add_entries(
                     through = [variable for choice, variable in picks[number] if need in choice.needs]
                     if through:
                         model.add(sum(through) <= sum(variable for choice, variable in picks[need] if number not in choice.needs))
+
+
+def _add_bottlenecks(
+    model: cp_model.CpModel,
+    problem: Problem,
+    picks: Mapping[int, Sequence[tuple[Choice, cp_model.IntVar]]],
+    component: Mapping[int, int],
+) -> None:
+    """Add that the components which all ways to a root pass through are entered: the program falls into parts there."""
+    members: dict[int, list[int]] = {}
+    for number, index in component.items():
+        members.setdefault(index, []).append(number)
+    through: dict[int, int] = {}  # by component, a bit for each one that all its ways pass through
+    entries: dict[int, list[cp_model.IntVar]] = {}
+    for index, part in members.items():  # operands' components come first
+        ways: list[int] = []
+        entries[index] = []
+        for number in part:
+            for choice, variable in picks[number]:
+                if all(component[need] != index for need in choice.needs):
+                    entries[index].append(variable)
+                    ways.append(functools.reduce(operator.or_, (through[component[need]] for need in choice.needs), 0))
+        through[index] = functools.reduce(operator.and_, ways) | 1 << index
+    for index in {i for root in problem.roots for i in _bits(through[component[root]])}:
+        model.add_bool_or(entries[index])
+
+
+def _bits(number: int) -> list[int]:
+    return [i for i in range(number.bit_length()) if number >> i & 1]
 
 
 def _components(problem: Problem) -> dict[int, int]:
