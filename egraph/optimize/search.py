@@ -6,7 +6,8 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from egraph.cost import FREE, CostModel, jobs, unmeasured, without_twins
+from egraph.cost import FREE, CostModel, is_library, jobs, unmeasured, without_twins
+from egraph.cost_roofline import DeviceSpeed
 from egraph.errors import ExtractError
 from egraph.extract import extract, to_program
 from egraph.ir import Candidate, FrozenEGraph, Graph, Program, Selection, format_fragment
@@ -16,6 +17,7 @@ from egraph.optimize.progress import Progress
 from egraph.rule import MergeRule, Rule
 from egraph.saturate import Iteration, Limits, Saturation, saturate
 from lower.candidates import candidates as lay_candidates
+from runtime.profile import Database
 
 ROUNDS = 12
 """Extractions at most: each one measures what the last one chose."""
@@ -47,8 +49,9 @@ def program_digest(program: Program) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
 
-def plain_program(graph: Graph, model: CostModel, *, seed: int) -> Program:
-    """Return the input program as it stands: no rules, one kernel a node (the smallest that exists)."""
+def plain_program(graph: Graph, speed: DeviceSpeed, *, seed: int) -> Program:
+    """Return the input program as it stands: no rules, one kernel a node (the smallest that exists), no measurements."""
+    model = CostModel(Database.in_memory(), "", speed)
     frozen = saturate(graph, (), Limits()).frozen
     laid = lay_candidates(frozen, "cpu")
     smallest = {c: _smallest(options) for c, options in laid.items()}
@@ -59,8 +62,11 @@ def plain_program(graph: Graph, model: CostModel, *, seed: int) -> Program:
 
 
 def _smallest(options: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    least = min((len(one.covered) for one in options), default=0)
-    return tuple(one for one in options if len(one.covered) == least)
+    def rank(one: Candidate) -> tuple[int, bool, bool]:
+        return len(one.covered), one.implementation == "opaque", not is_library(one)
+
+    least = min(map(rank, options), default=None)
+    return tuple(one for one in options if rank(one) == least)
 
 
 def search(
@@ -73,19 +79,25 @@ def search(
     finalists: int,
     max_nodes: int,
     seed: int,
+    iterations: int | None = None,
 ) -> Search:
-    """Return the ``finalists`` best programs; without a measurer, by what the database already knows."""
+    """Return the ``finalists`` best programs; without a measurer, by what the database already knows.
+
+    ``iterations``: how many the same search took before; then they and not the clock end the saturation.
+    """
     progress.stage("saturate")
     limits = Limits(seconds=SATURATE_SHARE * progress.budget_seconds, e_nodes=max_nodes)
-    iterations: list[Iteration] = []
+    if iterations is not None:
+        limits = Limits(seconds=float("inf"), e_nodes=max_nodes, iterations=iterations)
+    history: list[Iteration] = []
 
     def show(iteration: Iteration) -> None:
-        iterations.append(iteration)
-        progress.update(f"iteration {len(iterations)}, {iteration.e_nodes} e-nodes, {iteration.e_classes} e-classes")
+        history.append(iteration)
+        progress.update(f"iteration {len(history)}, {iteration.e_nodes} e-nodes, {iteration.e_classes} e-classes")
 
     saturation = saturate(graph, rules, limits, show)
-    e_nodes = iterations[-1].e_nodes if iterations else 0
-    progress.update(f"{len(iterations)} iterations, {e_nodes} e-nodes, stopped: {saturation.stop_reason}")
+    e_nodes = history[-1].e_nodes if history else 0
+    progress.update(f"{len(history)} iterations, {e_nodes} e-nodes, stopped: {saturation.stop_reason}")
     laid = without_twins(model, lay_candidates(saturation.frozen, "cpu"))
 
     def time_left() -> float:
