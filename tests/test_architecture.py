@@ -37,7 +37,10 @@ STAGE = {
     "freeze": "saturate",
 }
 PACKAGES = {
-    "verify": ("egraph.errors", "egraph.ir", "egraph.expr", "egraph.ops", "egraph.rule", "egraph.rule_operators", "verify"),
+    "verify": (
+        *("egraph.errors", "egraph.ir", "egraph.expr", "egraph.ops", "egraph.rule", "egraph.rule_operators", "egraph.rule_file"),
+        "verify",
+    ),
     "lower": ("egraph.errors", "egraph.ir", "egraph.expr", "egraph.ops", "runtime.plan", "runtime.native", "lower"),
     "runtime": ("runtime",),
 }

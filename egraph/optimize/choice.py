@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import difflib
-import importlib.util
-import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from egraph.errors import RuleError
 from egraph.optimize.options import Allow
 from egraph.rule import MergeRule, Rule
+from egraph.rule_file import load_rules
 
 ALLOWED = {
     "exact": ("exact",),
@@ -20,43 +20,33 @@ ALLOWED = {
 SAFE_VERDICTS = ("proved", "proved for these sizes", "tested only")
 
 
-def load_rules(path: Path) -> tuple[Rule | MergeRule, ...]:
-    """Import a Python file and return its ``RULES``."""
-    if not path.is_file():
-        raise RuleError(f"rule file {path} does not exist", fix="check the path given to --rules")
-    spec = importlib.util.spec_from_file_location(f"einsat_rules_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise RuleError(f"rule file {path} is not a Python file", fix="give --rules a file that ends in .py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # inspect.signature resolves annotations through it
-    try:
-        spec.loader.exec_module(module)
-    except RuleError:
-        raise
-    except Exception as error:
-        raise RuleError(f"rule file {path} raised {type(error).__name__}: {error}", where=str(path)) from error
-    rules = getattr(module, "RULES", None)
-    if not isinstance(rules, list | tuple) or not all(isinstance(rule, Rule | MergeRule) for rule in rules):
-        raise RuleError(f"rule file {path} has no tuple RULES of rules", fix="end the file with RULES = (my_rule, ...)")
-    return tuple(rules)
+def judged(rule: Rule | MergeRule, path: Path, *, unsafe: bool) -> Rule | MergeRule:
+    """Return a user's rule with the verdict of its random test; a rule that fails is an error unless unsafe rules are allowed."""
+    from verify.random_testing import check_rule
+
+    result = check_rule(rule)
+    if not result.passed and not unsafe:
+        fix = "correct the rule, or use it all the same with --unsafe-rules"
+        raise RuleError(f"a rule did not pass its random test\n{result}", where=str(path), fix=fix)
+    return replace(rule, verdict="tested only" if result.passed else "refuted" if result.failures else "unknown")
 
 
-def all_rules(files: Sequence[Path]) -> tuple[Rule | MergeRule, ...]:
-    """Return the shipped rules and those of the files; names must be unique."""
+def all_rules(files: Sequence[Path], *, unsafe: bool) -> tuple[Rule | MergeRule, ...]:
+    """Return the shipped rules and those of the files, tested; names must be unique."""
     from egraph.rules import RULES
 
-    rules: dict[str, Rule | MergeRule] = {}
-    for source, group in [("the shipped rules", RULES), *((str(path), load_rules(path)) for path in files)]:
-        for rule in group:
+    rules: dict[str, Rule | MergeRule] = {rule.name: rule for rule in RULES}
+    for path in files:
+        for rule in load_rules(path):
             if rule.name in rules:
-                raise RuleError(f"two rules are called {rule.name}", where=source, fix="rename one of them")
-            rules[rule.name] = rule
+                raise RuleError(f"two rules are called {rule.name}", where=str(path), fix="rename one of them")
+            rules[rule.name] = judged(rule, path, unsafe=unsafe)
     return tuple(rules.values())
 
 
 def choose_rules(files: Sequence[Path], skip: Sequence[str], *, allow: Allow, unsafe: bool) -> tuple[Rule | MergeRule, ...]:
     """Return the rules to saturate with."""
-    rules = all_rules(files)
+    rules = all_rules(files, unsafe=unsafe)
     names = [rule.name for rule in rules]
     for name in skip:
         if name not in names:
@@ -72,7 +62,7 @@ def choose_rules(files: Sequence[Path], skip: Sequence[str], *, allow: Allow, un
 
 def list_rules(files: Sequence[Path]) -> str:
     """Return one line a rule: name, verdict, rounding, equation."""
-    rows = [(rule.name, rule.verdict, rule.rounding, rule.text.splitlines()[0]) for rule in all_rules(files)]
+    rows = [(rule.name, rule.verdict, rule.rounding, rule.text.splitlines()[0]) for rule in all_rules(files, unsafe=True)]
     widths = [max([len(row[column]) for row in rows], default=0) for column in range(3)]
     lines = [f"{name:{widths[0]}}  {verdict:{widths[1]}}  {rounding:{widths[2]}}  {text}" for name, verdict, rounding, text in rows]
     return "\n".join([*lines, f"{len(rows)} rules"])
