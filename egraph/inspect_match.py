@@ -123,7 +123,7 @@ def _match(pattern: Pattern | Variable, node: Node, so_far: Attempt, known: froz
         wrong = [(name, want, have_all.get(name)) for name, want in pattern.attributes if have_all.get(name) != want]
         if wrong:
             name, want, have = wrong[0]
-            yield Attempt(so_far.operators, f"{where} ({node.op}) must have {name}={want}, it has {have!r}")
+            yield Attempt(so_far.operators, f"{where} ({node.op}) must have {name}={want!r}, it has {have!r}")
             return
     if len(pattern.operands) != len(node.inputs):
         yield Attempt(so_far.operators, f"{where} ({node.op}) must have {len(pattern.operands)} operands, it has {len(node.inputs)}")
