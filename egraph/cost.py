@@ -121,8 +121,8 @@ def jobs(model: CostModel, candidates: Mapping[int, tuple[Candidate, ...]]) -> l
 
 
 def is_library(candidate: Candidate) -> bool:
-    """Return whether a vendor library runs it: those are measured, generated kernels are estimated first."""
-    return candidate.implementation.startswith("onednn")
+    """Return whether a library runs it: those are measured, generated kernels are estimated first."""
+    return candidate.implementation not in ("tvm", "opaque", *FREE)
 
 
 def is_measurable(fragment: Node) -> bool:

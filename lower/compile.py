@@ -84,9 +84,9 @@ def _output(writer: StepWriter, sequence: Order, placement: Placement, name: str
 
 
 def _kernel_counts(steps: Sequence[Step]) -> dict[str, int]:
-    kinds: list[str] = [step.kind for step in steps]
-    names = {"library": "onednn", "eoperator": "tvm", "opaque": "onnxruntime", "copy": "copy"}
-    return {shown: kinds.count(kind) for shown, kind in names.items()}
+    kinds = [step.kind for step in steps]
+    counts = {shown: kinds.count(kind) for shown, kind in (("eoperator", "tvm"), ("opaque", "onnxruntime"), ("copy", "copy"))}
+    return {"library": len(kinds) - sum(counts.values()), **counts}
 
 
 def _compile_kernels(requests: Sequence[KernelRequest], path: Path, threads: int) -> None:

@@ -10,7 +10,7 @@ from egraph.ir import Graph, Kernel, Node, Program, make, rewrite, walk
 from egraph.ir.types import attributes
 from lower.drafts import Draft
 from lower.eoperator import KernelRequest
-from lower.library import LibraryCall, match
+from lower.libraries import library_of
 from lower.placement import Place, Placement
 from lower.views import Window, read
 from runtime.plan import Buffer, Step
@@ -63,8 +63,9 @@ class StepWriter:
             self._opaque(draft)
         elif kernel.implementation == "tvm":
             self._generated(kernel)
-        elif kernel.implementation.startswith("onednn."):
-            self._library(kernel)
+        elif library := library_of(kernel.implementation):
+            launch = library.launch(self, kernel)
+            self._append(Step(library.name, _name(kernel), launch.inputs, (launch.output,), launch.spec), [kernel])
         else:
             raise LowerError(f"unknown implementation {kernel.implementation!r}", where=str(kernel.output))
 
@@ -74,16 +75,6 @@ class StepWriter:
         rules = dict.fromkeys(name for kernel in kernels for name in kernel.rules if name)
         predicted_us = sum(kernel.cost_us for kernel in kernels)
         self.steps.append(replace(step, source_nodes=tuple(sources), rules=tuple(rules), predicted_us=predicted_us))
-
-    def _library(self, kernel: Kernel) -> None:
-        places = self.placement.places
-        bases = {i: places[node].window for i, node in enumerate(kernel.inputs)}
-        call = match(kernel.fragment, kernel.implementation, bases=bases, destination=places[kernel.output].window)
-        if not isinstance(call, LibraryCall):
-            raise LowerError(f"{kernel.implementation} cannot compute this kernel: {call}", where=str(kernel.output))
-        inputs = tuple(self.window(kernel.inputs[argument.operand], argument.window) for argument in call.arguments)
-        output = self.window(kernel.output, call.destination)
-        self._append(Step("onednn", _name(kernel), inputs, (output,), call.spec()), [kernel])
 
     def _generated(self, kernel: Kernel) -> None:
         if self._copied(kernel):

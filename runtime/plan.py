@@ -29,7 +29,7 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Step:
-    """One kernel launch. ``spec`` is its recipe by ``kind`` (JSON data only).
+    """One kernel launch. ``spec`` is its recipe by ``kind``, a name of ``runtime.steps.KINDS`` (JSON data only).
 
     onednn: ``primitive`` with its parameters (below), ``arguments`` (role -> position in ``inputs``; ``dst`` is always
         ``outputs[0]``), ``packed`` (roles whose constant operand the library may re-lay-out once at load) and
@@ -62,7 +62,7 @@ class Step:
     copy: the one output takes the one input's elements (same shape, any strides, any dtype).
     """
 
-    kind: Literal["onednn", "tvm", "onnxruntime", "copy"]
+    kind: str
     name: str
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,16 +36,12 @@ class Builder:
         self._scratchpad_bytes = 0
 
     def add(self, index: int, step: Step) -> None:
-        """Add one step; onnxruntime steps keep their place as steps that do nothing."""
-        match step.kind:
-            case "onednn":
-                self._add_onednn(index, step)
-            case "tvm":
-                self._add_kernel(step)
-            case "copy":
-                self._add_copy(step)
-            case "onnxruntime":
-                self.table.add(step.name, native.NOTHING)
+        """Add one step, by its kind."""
+        add = KINDS.get(step.kind)
+        if add is None:
+            fix = "run it with the version that wrote it, or optimise the model again"
+            raise ArtefactError(f"this runtime knows no steps of kind {step.kind!r}", where=f"step {index} {step.name}", fix=fix)
+        add(self, index, step)
 
     def finish(self) -> None:
         """Allocate the one scratchpad that all primitives share, and freeze the table."""
@@ -60,7 +56,7 @@ class Builder:
             raise ArtefactError(f"the plan has no buffer {index}")
         return self.plan.buffers[index]
 
-    def _add_onednn(self, index: int, step: Step) -> None:
+    def add_onednn(self, index: int, step: Step) -> None:
         inputs, output = [self._buffer(i) for i in step.inputs], self._buffer(step.outputs[0])
         windows = [onednn_library.Window(b.dtype, b.shape, b.strides) for b in inputs]
         try:
@@ -120,12 +116,20 @@ class Builder:
         self.packed.append((buffer, argument.descriptor, array))
         return pointer(array)
 
-    def _add_kernel(self, step: Step) -> None:
+    def add_generated(self, index: int, step: Step) -> None:
+        self.add_kernel(step, self.kernels(step.spec["symbol"]))
+
+    def add_kernel(self, step: Step, function: int) -> None:
+        """Add a call of a C function that takes the inputs, then the outputs, as DLPack tensors."""
         buffers = [self._buffer(i) for i in (*step.inputs, *step.outputs)]
         values = (native.ValueRecord * len(buffers))()
         for value, buffer in zip(values, buffers, strict=True):
             value.type_index, value.pointer = native.DLTENSOR_POINTER, self._tensor(buffer)
-        self.table.add(step.name, native.KERNEL, self.kernels(step.spec["symbol"]), values)
+        self.table.add(step.name, native.KERNEL, function, values)
+
+    def add_nothing(self, index: int, step: Step) -> None:
+        """Keep the place of a step that Python runs."""
+        self.table.add(step.name, native.NOTHING)
 
     def _tensor(self, buffer: Buffer) -> int:
         element, rank = element_type(buffer.dtype), len(buffer.shape)
@@ -146,7 +150,7 @@ class Builder:
         else:
             self.table.patch(native.PATCH_POINTER, area, place, slot)
 
-    def _add_copy(self, step: Step) -> None:
+    def add_copy(self, index: int, step: Step) -> None:
         source, target = self._buffer(step.inputs[0]), self._buffer(step.outputs[0])
         if "host" in (source.area, target.area):
             self.table.add(step.name, native.NOTHING)
@@ -163,6 +167,15 @@ class Builder:
         address = ctypes.addressof(record)
         self._point(source, address + native.CopyRecord.source.offset)
         self._point(target, address + native.CopyRecord.target.offset)
+
+
+KINDS: Mapping[str, Callable[[Builder, int, Step], None]] = {
+    "onednn": Builder.add_onednn,
+    "tvm": Builder.add_generated,
+    "copy": Builder.add_copy,
+    "onnxruntime": Builder.add_nothing,
+}
+"""How each kind of step is put into the native table."""
 
 
 def _merged_axes(source: Buffer, target: Buffer) -> list[tuple[int, int, int]]:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 
 from egraph.ir import Candidate, FrozenEGraph, Node
 from lower.candidates.eoperator_tiles import eoperator_tiles
-from lower.candidates.library_tiles import library_tiles
 from lower.candidates.tile import Tile, Tiling, tensors_of
 from lower.candidates.view_tiles import opaque_tiles, view_tiles
 
@@ -30,10 +29,12 @@ def candidates(frozen: FrozenEGraph, target: str = "cpu", *, supports: Supports 
         from lower.eoperator import supports as generator_supports
 
         supports = generator_supports
+    from lower.libraries import LIBRARIES  # it imports this package
+
     tiling = Tiling(frozen)
     needed = [number for number in frozen.classes if number not in tiling.leaves]
     found: dict[int, dict[Tile, None]] = {number: {} for number in needed}
-    for tiles in (view_tiles(tiling), library_tiles(tiling), eoperator_tiles(tiling, supports)):
+    for tiles in (view_tiles(tiling), *(library.tiles(tiling) for library in LIBRARIES), eoperator_tiles(tiling, supports)):
         for number, tile in tiles:
             if number in found:
                 found[number].setdefault(tile)

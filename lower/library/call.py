@@ -72,3 +72,12 @@ class LibraryCall:
             "packed": [a.role for a in self.arguments if a.packed],
             "post_ops": [dict(p) for p in self.post_operations],
         }
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What a step needs: the buffers it reads, the one it writes, and the kernel's recipe (JSON data only)."""
+
+    inputs: tuple[int, ...]
+    output: int
+    spec: Mapping[str, Any]

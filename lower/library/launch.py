@@ -1,0 +1,24 @@
+"""Write a kernel that the vendor library computes as a step's buffers and recipe."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from egraph.errors import LowerError
+from egraph.ir import Kernel
+from lower.library.call import Launch, LibraryCall
+from lower.library.match import match
+
+if TYPE_CHECKING:
+    from lower.steps import StepWriter
+
+
+def library_launch(writer: StepWriter, kernel: Kernel) -> Launch:
+    """Match the kernel again, now that it is known where its operands and its result lie."""
+    places = writer.placement.places
+    bases = {i: places[node].window for i, node in enumerate(kernel.inputs)}
+    call = match(kernel.fragment, kernel.implementation, bases=bases, destination=places[kernel.output].window)
+    if not isinstance(call, LibraryCall):
+        raise LowerError(f"{kernel.implementation} cannot compute this kernel: {call}", where=str(kernel.output))
+    inputs = tuple(writer.window(kernel.inputs[argument.operand], argument.window) for argument in call.arguments)
+    return Launch(inputs, writer.window(kernel.output, call.destination), call.spec())
