@@ -55,11 +55,11 @@ _erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
 def _compare(test: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
-    return lambda a, b: test(a, b).astype(np.float64)
+    return lambda a, b: np.asarray(test(a, b), np.float64)
 
 
-def _pow(a: Array, b: Array) -> Array:
-    return np.power(a, b)
+def _where(condition: Array, then: Array, otherwise: Array) -> Array:
+    return np.asarray(np.where(condition != 0, then, otherwise))
 
 
 _TABLE = (
@@ -71,7 +71,7 @@ _TABLE = (
     ScalarFunction("reciprocal", 1, np.reciprocal, prime_inverse),
     ScalarFunction("max", 2, np.maximum, np.maximum),
     ScalarFunction("min", 2, np.minimum, np.minimum),
-    ScalarFunction("pow", 2, _pow),
+    ScalarFunction("pow", 2, np.power),
     ScalarFunction("abs", 1, np.abs),
     ScalarFunction("sign", 1, np.sign),
     ScalarFunction("exp", 1, np.exp),
@@ -92,7 +92,7 @@ _TABLE = (
     ScalarFunction("and_", 2, lambda a, b: np.logical_and(a, b).astype(np.float64), lambda a, b: ((a != 0) & (b != 0)).astype(np.int64)),
     ScalarFunction("or_", 2, lambda a, b: np.logical_or(a, b).astype(np.float64), lambda a, b: ((a != 0) | (b != 0)).astype(np.int64)),
     ScalarFunction("not_", 1, lambda a: np.logical_not(a).astype(np.float64), lambda a: (a == 0).astype(np.int64)),
-    ScalarFunction("where", 3, lambda c, a, b: np.where(c != 0, a, b), lambda c, a, b: np.where(c != 0, a, b)),
+    ScalarFunction("where", 3, _where, _where),
 )
 FUNCTIONS: Mapping[str, ScalarFunction] = {f.name: f for f in _TABLE}
 RATIONAL = frozenset({"add", "sub", "mul", "div", "neg", "reciprocal"})

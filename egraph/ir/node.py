@@ -105,7 +105,7 @@ def format_fragment(root: Node) -> str:
 
     def text(node: Node) -> str:
         if node.op == "Placeholder":
-            return f"{'$' if node.attribute('constant') else '%'}{node.attribute('index')}:{node.type}"
+            return f"{'$' if node.attribute('constant') else '%'}{node.attribute('index')!r}:{node.type}"
         if node in names:
             return names[node]
         parts = ",".join(f"{key}={value!r}" for key, value in node.attributes)
