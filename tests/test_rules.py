@@ -32,10 +32,6 @@ from egraph.rules.merges import split
 from verify.random_testing import check_rule as check
 
 CASES = 6
-COUNTS = {
-    "elementwise": 43, "activations": 24, "matmul": 23, "conv": 26, "pooling": 23, "normalization": 12,
-    "transposes": 88, "movement": 116, "layout": 4, "merges": 5,
-}  # fmt: skip
 
 
 @pytest.mark.parametrize("each", RULES, ids=lambda each: each.name)
@@ -47,8 +43,7 @@ def test_both_sides_are_equal(each: Rule | MergeRule) -> None:
 
 
 def test_families_are_complete() -> None:
-    assert {family: len(rules) for family, rules in FAMILIES.items()} == COUNTS
-    assert len({each.name for each in RULES}) == len(RULES)
+    assert sum(len(rules) for rules in FAMILIES.values()) == len(RULES) == len({each.name for each in RULES})
 
 
 def test_every_rule_states_its_equation() -> None:
