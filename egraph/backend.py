@@ -66,12 +66,21 @@ class EinsatBackend(Backend):  # type: ignore[misc]  # onnx ships no types
 
     @classmethod
     def run_node(
-        cls, node: onnx.NodeProto, inputs: Sequence[Any], device: str = "CPU", outputs_info: Any = None, *, opset_version: int | None = None,
+        cls,
+        node: onnx.NodeProto,
+        inputs: Sequence[Any],
+        device: str = "CPU",
+        outputs_info: Any = None,
+        *,
+        opset_version: int | None = None,
         **options: Any,
-    ) -> tuple[Any, ...]:  # fmt: skip
+    ) -> tuple[Any, ...]:
         """Run one node on tensors; ``inputs`` are given for the operands that the node has."""
         arrays = [np.asarray(value) for value in inputs]
         operands = [name for name in node.input if name]
+        if len(operands) != len(arrays):
+            what = f"{len(arrays)} inputs were given, the node has {len(operands)}"
+            raise ModelError(what, where=", ".join(operands), fix="give each operand its value")
         values = [helper.make_value_info(name, to_proto(array_type(array))) for name, array in zip(operands, arrays, strict=True)]
         results = [onnx.ValueInfoProto(name=name) for name in node.output if name]
         graph = helper.make_graph([node], "node", list({value.name: value for value in values}.values()), results)

@@ -46,7 +46,7 @@ class Executable:
         self._lock = threading.Lock()
         self._closed = False
         self._last: dict[str, Value] = {}
-        self._alone = len(plan.steps) == 1 and plan.steps[0].kind == "onnxruntime"
+        self._alone = _is_one_model(plan)
         self._python_steps = {i: step for i, step in enumerate(plan.steps) if self._is_python(step)}
         self._opaque = {i: self._load_opaque(step, models) for i, step in self._python_steps.items() if step.kind == "onnxruntime"}
         self.implementations: dict[int, str] = {}
@@ -242,6 +242,14 @@ def _release(handles: Handles, libraries: list[dispatcher.KernelLibrary]) -> Non
 
 COPIED, HOST, HOST_COPIED = -1, -2, -3
 """How an output is made that is not an area of its own."""
+
+
+def _is_one_model(plan: Plan) -> bool:
+    """Return whether onnxruntime runs everything, from the plan's own inputs to its own outputs."""
+    if len(plan.steps) != 1 or plan.steps[0].kind != "onnxruntime":
+        return False
+    given = {port.buffer for port in plan.inputs}
+    return given.issuperset(plan.steps[0].inputs) and all(port.buffer in given | set(plan.steps[0].outputs) for port in plan.outputs)
 
 
 def _host_output(value: Value, how: int) -> Value:

@@ -66,11 +66,11 @@ class OpaqueStep:
     def _to_value(self, feed: np.ndarray) -> Any:
         make = self._onnxruntime.OrtValue
         if feed.dtype.name in NUMPY_NATIVE or feed.dtype == np.object_:
-            return make.ortvalue_from_numpy(np.ascontiguousarray(feed))
+            return make.ortvalue_from_numpy(np.require(feed, requirements="C"))
         code = element_type(feed.dtype.name).onnx_code
         if feed.dtype.name not in PACKED_BITS:
-            bits = np.ascontiguousarray(feed).view(f"uint{8 * feed.dtype.itemsize}")
-            return make.ortvalue_from_numpy_with_onnx_type(bits.reshape(feed.shape), code)
+            bits = np.require(feed, requirements="C").view(f"uint{8 * feed.dtype.itemsize}")
+            return make.ortvalue_from_numpy_with_onnx_type(bits, code)
         value, packed = make.ortvalue_from_shape_and_type(list(feed.shape), code), _packed(feed)
         ctypes.memmove(value.data_ptr(), packed.ctypes.data, packed.nbytes)
         return value
@@ -81,7 +81,8 @@ def _packed(array: np.ndarray) -> np.ndarray:
     width = PACKED_BITS[array.dtype.name]
     bits = np.ascontiguousarray(array).reshape(-1).view(np.uint8) & ((1 << width) - 1)
     bits = np.pad(bits, (0, -bits.size % (8 // width))).reshape(-1, 8 // width)
-    return np.bitwise_or.reduce(bits << np.arange(0, 8, width, dtype=np.uint8), axis=1)
+    packed: np.ndarray = np.bitwise_or.reduce(bits << np.arange(0, 8, width, dtype=np.uint8), axis=1)
+    return packed
 
 
 def _unpacked(packed: np.ndarray, name: str, shape: Sequence[int]) -> np.ndarray:

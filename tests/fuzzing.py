@@ -19,8 +19,23 @@ import numpy as np
 import onnx
 
 from egraph import exporter
-from egraph.errors import EinsatError
-from egraph.ir import Candidate, FrozenEGraph, Graph, Kernel, Node, Program, attributes, format_fragment, make, placeholder, walk
+from egraph.errors import EinsatError, ExtractError
+from egraph.extract import extract
+from egraph.ir import (
+    Candidate,
+    FrozenEGraph,
+    Graph,
+    Kernel,
+    Node,
+    Program,
+    Selection,
+    attributes,
+    format_fragment,
+    make,
+    placeholder,
+    rewrite,
+    walk,
+)
 from egraph.onnx_types import tensor_digest
 from egraph.ops import OPS
 from egraph.ops.reference import evaluate
@@ -103,10 +118,17 @@ def shaken(values: Mapping[Node, np.ndarray], seed: int) -> dict[Node, np.ndarra
     return {node: change(value) for node, value in values.items()}
 
 
+def reference(roots: Sequence[Node], leaves: Mapping[Node, np.ndarray]) -> list[np.ndarray]:
+    """Return what nodes compute in float64, down to the nodes whose values are given."""
+    stand = {node: placeholder(i, node.type) for i, node in enumerate(leaves)}
+    cut = rewrite(roots, lambda old, operands: stand.get(old) or make(old.op, operands, old.attributes, old.type))
+    return evaluate([cut[root] for root in roots], {stand[node]: value for node, value in leaves.items()})
+
+
 def allowance(roots: Sequence[Node], leaves: Mapping[Node, np.ndarray]) -> list[np.ndarray]:
     """Return for each root how far a float32 result may be off: more where small changes of the operands change much."""
-    base = evaluate(roots, leaves)
-    moved = [evaluate(roots, shaken(leaves, seed)) for seed in (1, 2, 3)]
+    base = reference(roots, leaves)
+    moved = [reference(roots, shaken(leaves, seed)) for seed in (1, 2, 3)]
     changes = [np.max([np.abs(np.asarray(m[i], np.float64) - b) for m in moved], axis=0) for i, b in enumerate(base)]
     return [RELATIVE * size_of(b) + AMPLIFIED * np.nan_to_num(c, nan=math.inf) + 1e-6 for b, c in zip(base, changes, strict=True)]
 
@@ -156,8 +178,12 @@ def _executable(candidates: Mapping[int, Sequence[Candidate]], values: Values) -
 
 
 def _operands(one: Candidate, values: Values) -> dict[Node, np.ndarray]:
-    leaves = {int(str(node.attribute("index"))): node for node in walk((one.fragment,)) if node.op == "Placeholder"}
-    return {leaves[i]: values[number] for i, number in enumerate(one.operands)}
+    return {leaf: values[number] for leaf, number in zip(placeholders(one.fragment), one.operands, strict=True)}
+
+
+def placeholders(fragment: Node) -> list[Node]:
+    """Return a fragment's placeholders by index."""
+    return sorted((n for n in walk((fragment,)) if n.op == "Placeholder"), key=lambda n: int(str(n.attribute("index"))))
 
 
 @dataclass(frozen=True)
@@ -176,7 +202,7 @@ def trials(candidates: Mapping[int, Sequence[Candidate]], values: Values, seen: 
     """Return the kernels that were not tried before."""
     found = []
     for _, one in _executable(candidates, values):
-        leaves = sorted((n for n in walk((one.fragment,)) if n.op == "Placeholder"), key=lambda n: int(str(n.attribute("index"))))
+        leaves = placeholders(one.fragment)
         operands = tuple(
             np.asarray(values[c]).astype(leaf.type.dtype).reshape(leaf.type.sizes) for c, leaf in zip(one.operands, leaves, strict=True)
         )
@@ -192,7 +218,7 @@ def trial_programs(found: Sequence[Trial]) -> list[tuple[Program, list[Trial]]]:
     groups: list[dict[Node, tuple[Trial, Kernel]]] = []
     tensors: dict[str, np.ndarray] = {}
     for trial in found:
-        leaves = sorted((n for n in walk((trial.candidate.fragment,)) if n.op == "Placeholder"), key=lambda n: int(str(n.attribute("index"))))
+        leaves = placeholders(trial.candidate.fragment)
         operands = []
         for leaf, data in zip(leaves, trial.operands, strict=True):
             digest = tensor_digest(data)
@@ -231,8 +257,7 @@ def wrong_kernels(program: Program, tried: Sequence[Trial]) -> list[Finding]:
         return [f for part in (tried[:half], tried[half:]) for p, ts in trial_programs(part) for f in wrong_kernels(p, ts)]
     findings = []
     for trial, result in zip(tried, results, strict=True):
-        leaves = [n for n in walk((trial.candidate.fragment,)) if n.op == "Placeholder"]
-        given = {leaf: trial.operands[int(str(leaf.attribute("index")))] for leaf in leaves}
+        given = dict(zip(placeholders(trial.candidate.fragment), trial.operands, strict=True))
         want = evaluate([trial.candidate.fragment], given)[0]
         error = difference(want, result, RELATIVE * size_of(want) + 1e-6)
         if error and (error := difference(want, result, allowance([trial.candidate.fragment], given)[0])):
@@ -253,6 +278,14 @@ def random_price(random: Random, keep_percent: int = 60) -> Price:
         return priced
 
     return price
+
+
+def random_selection(frozen: FrozenEGraph, laid: Mapping[int, tuple[Candidate, ...]], random: Random) -> Selection:
+    """Return a program chosen by random prices."""
+    try:
+        return extract(frozen, random_price(random)(laid), 1, 1.0, 0)[0]
+    except ExtractError:  # what was left out was needed
+        return extract(frozen, random_price(random, 100)(laid), 1, 1.0, 0)[0]
 
 
 def compile_together(programs: Sequence[Program]) -> None:
@@ -277,7 +310,7 @@ def wrong_program(program: Program, graph: Graph, model: onnx.ModelProto, feeds:
     except EinsatError as error:
         return [Finding(text, f"{type(error).__name__}: {error}")]
     leaves = leaf_values(graph, feeds)
-    wanted = evaluate(graph.roots, leaves)
+    wanted = reference(graph.roots, leaves)
     peers = run_onnxruntime(model, feeds)
     loose: list[np.ndarray] | None = None
     findings = []

@@ -225,7 +225,8 @@ def gemm(b: Build, x: Value) -> Value:
     n = b.one_of(SIZES)
     bias = b.one_of([None, b.weight((n,)), b.weight((m, 1)), b.weight(())])
     w = b.weight((n, k) if turned else (k, n))
-    return b.node("Gemm", [x, w, bias][: 3 if bias else 2], (m, n), transA=across, transB=turned, alpha=b.one_of([1.0, 0.5]), beta=b.one_of([1.0, 2.0]))
+    scales = {"alpha": b.one_of([1.0, 0.5]), "beta": b.one_of([1.0, 2.0])}
+    return b.node("Gemm", [x, w, bias][: 3 if bias else 2], (m, n), transA=across, transB=turned, **scales)
 
 
 def _window(b: Build, size: int, smallest: int = 1) -> tuple[int, int, int, int, int]:
@@ -303,7 +304,8 @@ def normalize(b: Build, x: Value) -> Value:
     rank = len(x.shape)
     if rank < 1:
         raise Unsuitable("normalization")
-    kind = b.one_of(["Softmax", "LogSoftmax", "LayerNormalization", "InstanceNormalization", "BatchNormalization", "LRN", "GroupNormalization"])
+    kinds = ("Softmax", "LogSoftmax", "LRN", *(f"{what}Normalization" for what in ("Layer", "Instance", "Batch", "Group")))
+    kind = b.one_of(kinds)
     if kind in ("Softmax", "LogSoftmax"):
         return b.node(kind, [x], x.shape, axis=b.integer(-rank, rank - 1))
     if kind == "LayerNormalization":

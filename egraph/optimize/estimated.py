@@ -66,7 +66,13 @@ def estimate(laid: Mapping[int, tuple[Candidate, ...]]) -> Mapping[int, tuple[Ca
 
 
 def estimated_programs(
-    graph: Graph, rules: Sequence[Rule | MergeRule] | None = None, *, limits: Limits = SMALL, price: Price = estimate, count: int = 1, seed: int = 0
+    graph: Graph,
+    rules: Sequence[Rule | MergeRule] | None = None,
+    *,
+    limits: Limits = SMALL,
+    price: Price = estimate,
+    count: int = 1,
+    seed: int = 0,
 ) -> tuple[Program, ...]:
     """Return up to ``count`` programs, the cheapest first; all shipped rules unless ``rules`` are given."""
     frozen = grown(graph, shipped_rules() if rules is None else rules, limits)

@@ -129,13 +129,16 @@ def local_response(node: Node, base: Base) -> tuple[Anchor, ...] | Reason:
 
 
 def _in_the_layout_of(source: Window, arrange: Callable[[Window], Window | Reason]) -> Callable[[Window], Window | Reason]:
-    """Arrange, and refuse a result that lies in memory in another order than the source."""
+    """Arrange, and refuse a result that lies in memory in another order than the source (axes of size 1 lie anywhere)."""
 
     def same(result: Window) -> Window | Reason:
         arranged = arrange(result)
-        if isinstance(arranged, str) or arranged.strides == source.strides:
+        if isinstance(arranged, str):
             return arranged
-        return "the primitive keeps the layout of the data"
+        pairs = zip(arranged.shape, arranged.strides, source.strides, strict=True)
+        if any(size > 1 and stride != other for size, stride, other in pairs):
+            return "the primitive keeps the layout of the data"
+        return Window(arranged.offset, arranged.shape, source.strides)
 
     return same
 
