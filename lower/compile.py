@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -21,17 +20,15 @@ from lower.steps import ExportGraph, StepWriter
 from lower.weights import write_weights
 from runtime.plan import Buffer, Plan, Port, Step
 
-PLAN, WEIGHTS, KERNELS, DISPATCHER, MANIFEST = "plan.json", "weights.safetensors", "kernels.so", "dispatch.so", "manifest.json"
+PLAN, WEIGHTS, KERNELS, MANIFEST = "plan.json", "weights.safetensors", "kernels.so", "manifest.json"
 
 
 @dataclass(frozen=True)
 class CompileOptions:
-    """How to compile. ``export_graph`` writes a graph as an ONNX model, for what onnxruntime runs; ``dispatcher`` is a
-    built dispatcher library to put into the artefact."""
+    """How to compile. ``export_graph`` writes a graph as an ONNX model, for what onnxruntime runs."""
 
     threads: int = 1
     export_graph: ExportGraph | None = None
-    dispatcher: Path | None = None
     notes: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -49,8 +46,6 @@ def compile_program(program: Program, folder: Path, options: CompileOptions | No
     for name, model in writer.models.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(model)
-    if options.dispatcher is not None:
-        shutil.copyfile(options.dispatcher, folder / DISPATCHER)
     (folder / PLAN).write_text(plan.to_json(), encoding="utf-8")
     _write_manifest(folder, options, [*writer.models])
     return plan

@@ -8,6 +8,7 @@ from pathlib import Path
 from egraph.ir import Node, Program, format_fragment
 from egraph.optimize.outcome import Outcome
 from egraph.report import render
+from runtime.native.build import copy_into
 
 MANIFEST, PROGRAM_TEXT, REPORT = "manifest.json", "program.txt", "report.html"
 
@@ -21,6 +22,8 @@ def finish_artefact(folder: Path, outcome: Outcome, program: Program | None) -> 
     text = program_text(program) if program else "the model as it was given, executed by onnxruntime\n"
     (folder / PROGRAM_TEXT).write_text(text, encoding="utf-8")
     (folder / REPORT).write_text(render(outcome), encoding="utf-8")
+    if program is not None:
+        copy_into(folder)  # so that it runs where no compiler is
 
 
 def program_text(program: Program) -> str:
