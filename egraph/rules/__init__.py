@@ -8,13 +8,26 @@ from types import MappingProxyType
 
 from egraph.errors import RuleError
 from egraph.rule import MergeRule, Rule
-from egraph.rules import activations, conv, elementwise, layout, matmul, merges, movement, normalization, pooling, transposes
+from egraph.rules import (
+    activations,
+    conv,
+    conv_transpose,
+    elementwise,
+    layout,
+    matmul,
+    merges,
+    movement,
+    normalization,
+    pooling,
+    transposes,
+)
 
 FAMILIES: Mapping[str, tuple[Rule | MergeRule, ...]] = MappingProxyType({
     "elementwise": elementwise.RULES,
     "activations": activations.RULES,
     "matmul": matmul.RULES,
     "conv": conv.RULES,
+    "conv_transpose": conv_transpose.RULES,
     "pooling": pooling.RULES,
     "normalization": normalization.RULES,
     "transposes": transposes.RULES,
