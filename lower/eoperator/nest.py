@@ -323,11 +323,12 @@ class Planner:
             root = self._keep_powers(root, reduces, rows, vector, offset)
         inner = tuple(i for i in iterators if i not in rows and i is not vector)
         outer = tuple(i for i in iterators if i in rows and i is not vector)
+        bound = frozenset(iterators) - frozenset(inner)
         emitter = self.emitter
 
         def values(points: tuple[Point, ...]) -> None:
             for term in reduces:
-                if not any(i in term.free for i in inner):
+                if bound.issuperset(term.free):  # one inside another's loop is computed there
                     for point in points:
                         emitter.value(term, point)
 
