@@ -11,11 +11,12 @@ import numpy as np
 from runtime import dispatcher as native
 from runtime import onednn, onednn_library
 from runtime import onednn_names as names
+from runtime.allocation import pointer
 from runtime.dtypes import element_type
 from runtime.errors import ArtefactError, KernelError
 from runtime.onednn_library import ExecutionArgument, Handle, Handles
 from runtime.plan import Buffer, Plan, Step
-from runtime.storage import Storage, allocate, pointer
+from runtime.storage import Storage
 
 
 @dataclass
@@ -45,7 +46,7 @@ class Builder:
 
     def finish(self) -> None:
         """Allocate the one scratchpad that all primitives share, and freeze the table."""
-        scratchpad = allocate(self._scratchpad_bytes)
+        scratchpad = self.storage.allocator.allocate(self._scratchpad_bytes)
         self.scratchpad = scratchpad
         for memory in self._scratchpads:
             self.handles.library.call("memory_set_data_handle", memory, pointer(scratchpad))
@@ -99,7 +100,7 @@ class Builder:
         for known, descriptor, array in self.packed:
             if known == buffer and library.equal(descriptor, argument.descriptor):
                 return pointer(array)
-        array = allocate(library.size_bytes(argument.descriptor))
+        array = self.storage.allocator.allocate(library.size_bytes(argument.descriptor))
         temporary = Handles(library)
         engine = library.engine
         description = temporary.create(

@@ -7,22 +7,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from runtime.allocation import Allocator, pointer
 from runtime.dtypes import element_type, numpy_dtype
 from runtime.errors import ArtefactError
 from runtime.plan import Buffer, Plan
-
-ALIGNMENT_BYTES = 64
-
-
-def allocate(size_bytes: int) -> np.ndarray:
-    """Return bytes that start on a cache line."""
-    raw = np.empty(size_bytes + ALIGNMENT_BYTES, np.uint8)
-    start = -pointer(raw) % ALIGNMENT_BYTES
-    return raw[start : start + size_bytes]
-
-
-def pointer(array: np.ndarray) -> int:
-    return int(array.__array_interface__["data"][0])
 
 
 def extent(buffer: Buffer) -> tuple[int, int]:
@@ -48,7 +36,8 @@ class Storage:
 
     def __init__(self, plan: Plan, weights: Mapping[str, np.ndarray]) -> None:
         self.plan, self.weights = plan, weights
-        self.arena = allocate(plan.arena_bytes)
+        self.allocator = Allocator()
+        self.arena = self.allocator.allocate(plan.arena_bytes)
         self.numbers: dict[tuple[str, str], int] = {}
         self.sizes_bytes: list[int] = []
         self.bound: list[np.ndarray] = []
