@@ -3,9 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DEMO_STAMP := $(VENV)/.demo-installed
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint fuzz bench conformance clean
+.PHONY: help venv demo test lint fuzz bench conformance docs clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -13,13 +15,17 @@ help: ## list the targets
 $(STAMP): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed: make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	$(PIP) --upgrade pip
+	$(PIP) --editable '.[test]'
 	touch $(STAMP)
 
 venv: $(STAMP) ## create .venv with everything installed
 
-demo: venv ## optimise a real, trained model and print what came out
+$(DEMO_STAMP): $(STAMP)
+	$(PIP) --no-deps 'rapidocr-onnxruntime==1.4.4'
+	touch $(DEMO_STAMP)
+
+demo: $(DEMO_STAMP) ## optimise a real, trained model and print what came out
 	@$(BIN)/python -m bench.demo
 
 test: venv ## lint, types, tests
@@ -37,8 +43,11 @@ conformance: venv ## every node test of the ONNX backend suite through Session
 	$(BIN)/python -m bench.conformance
 
 bench: venv ## time every model against onnxruntime, OpenVINO and others; writes bench/results/
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check '.[bench]'
+	$(PIP) --editable '.[bench]'
 	$(BIN)/python -m bench.run
+
+docs: venv ## write the generated pages of docs/
+	$(BIN)/python -m tests.pages
 
 clean: ## remove what was built here
 	rm -rf $(VENV) build *.egg-info demo

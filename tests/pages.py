@@ -1,0 +1,83 @@
+"""Write the generated pages of docs/: ``python -m tests.pages`` (or ``make docs``)."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from egraph.rules.__main__ import document as rules
+
+ROOT = Path(__file__).resolve().parent.parent
+COMMANDS = {
+    "egraph.optimize": "Optimise a model.",
+    "egraph.inspect": "Look into an artefact.",
+    "runtime.run": "Run an artefact.",
+    "runtime.profile": "Look after the profile database.",
+    "verify": "Test the rules of a file.",
+}
+PACKAGES = {
+    "egraph": "from a model to the chosen program",
+    "egraph/ir": "types, nodes, graphs",
+    "egraph/expr": "the expression language",
+    "egraph/ops": "the operator table",
+    "egraph/onnx_import": "ONNX in",
+    "egraph/onnx_export": "ONNX out",
+    "egraph/rules": "the rules",
+    "egraph/extract": "the choice of kernels",
+    "egraph/optimize": "the main job",
+    "verify": "testing rules",
+    "lower": "kernels, memory, artefacts",
+    "lower/candidates": "kernels laid over the e-graph",
+    "lower/library": "the vendor library",
+    "lower/eoperator": "generated kernels",
+    "runtime": "running programs",
+    "runtime/native": "the part in C",
+    "runtime/profile": "measured times",
+}
+
+
+def help_text(module: str) -> str:
+    """Return what ``--help`` prints, 100 columns wide."""
+    environment = {**os.environ, "COLUMNS": "100"}
+    command = [sys.executable, "-m", module, "--help"]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+
+
+def command_line() -> str:
+    """Return docs/command-line.md."""
+    parts = [f"## python -m {module}\n\n{what}\n\n```\n{help_text(module).rstrip()}\n```\n" for module, what in COMMANDS.items()]
+    return "\n".join(["# Command line\n\nMade by `make docs`; a test holds it up to date.\n", *parts])
+
+
+def summary(path: Path) -> str:
+    """Return the first sentence of a file: of its docstring, or of its opening comment."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".py":
+        text = ast.get_docstring(ast.parse(text)) or ""
+    else:
+        text = text.lstrip("/* ").split("*/")[0]
+    first = text.split("\n\n")[0].replace("\n * ", " ").replace("\n", " ")
+    head = first.split(". ")[0].strip().rstrip(".:")
+    return head.replace("|", "\\|").replace("``", "`")
+
+
+def modules() -> str:
+    """Return docs/modules.md."""
+    lines = ["# Modules", "", "Every module in one line, in the folders of the house. Made by `make docs`; a test holds it up to date."]
+    for package, what in PACKAGES.items():
+        files = [path for path in sorted((ROOT / package).iterdir()) if path.suffix in (".py", ".c")]
+        lines += ["", f"## {package}: {what}", "", "| module | |", "|---|---|"]
+        lines += [f"| `{path.name}` | {summary(path)} |" for path in files if summary(path)]
+    return "\n".join(lines) + "\n"
+
+
+PAGES: Mapping[str, Callable[[], str]] = {"docs/rules.md": rules, "docs/command-line.md": command_line, "docs/modules.md": modules}
+
+
+if __name__ == "__main__":
+    for name, page in PAGES.items():
+        (ROOT / name).write_text(page(), encoding="utf-8")
