@@ -245,6 +245,15 @@ def _along_axis(result: Shape | None, known: Known, fixed: Values | None, random
     return ([shape], fixed or {"axis": random.choice((random.randrange(len(shape)), len(shape) - 1))}) if shape else None
 
 
+def _local_response(result: Shape | None, known: Known, fixed: Values | None, random: Random) -> Proposal:
+    found = _along_axis(result, known, fixed, random)
+    if found is None or fixed:
+        return found
+    shapes, along = found
+    values = {"size": random.choice((1, 2, 3, 5)), "alpha": random.choice((0.25, 1.0)), "beta": 0.75, "bias": random.choice((1.0, 2.0))}
+    return shapes, {**along, **values}
+
+
 def _layer_normalization(result: Shape | None, known: Known, fixed: Values | None, random: Random) -> Proposal:
     shape = result if result is not None else known[0]
     if not shape:
@@ -263,7 +272,7 @@ def _instance_normalization(result: Shape | None, known: Known, fixed: Values | 
 _PROPOSERS: Mapping[str, Callable[[Shape | None, Known, Values | None, Random], Proposal]] = {
     "Reshape": _reshape, "Transpose": _transpose, "Concat": _concat, "Slice": _slice, "Pad": _pad, "Expand": _expand, "MatMul": _matmul,
     **{op: _reduction(op) for op in ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd")},
-    "Softmax": _along_axis, "LogSoftmax": _along_axis, "LayerNormalization": _layer_normalization,
+    "Softmax": _along_axis, "LogSoftmax": _along_axis, "LRN": _local_response, "LayerNormalization": _layer_normalization,
     "InstanceNormalization": _instance_normalization, "Conv": conv, "ConvTranspose": conv_transpose,
     "MaxPool": pool, "AveragePool": pool,
 }

@@ -192,14 +192,14 @@ def _out_of_reduction(op: str) -> tuple[Rule, Rule]:
             named(into, f"transpose_into_{snake(op)}", f"transpose({op}(x, axes)) = {op}(transpose(x), axes')"))
 
 
-def _through_softmax(op: str) -> tuple[Rule, Rule]:
+def _through_operator_along_an_axis(op: str) -> tuple[Rule, Rule]:
     def out(x: Tensor, p: Attributes, a: Attributes) -> Steps:
         yield operation(op, transpose(x, p), by=a)
-        yield transpose(operation(op, x, axis=p.perm[a.axis]), p)
+        yield transpose(operation(op, x, by=a.but(axis=p.perm[a.axis])), p)
 
     def into(x: Tensor, p: Attributes, a: Attributes) -> Steps:
         yield transpose(operation(op, x, by=a), p)
-        yield operation(op, transpose(x, p), axis=p.perm.index(a.axis))
+        yield operation(op, transpose(x, p), by=a.but(axis=p.perm.index(a.axis)))
 
     return (named(out, f"transpose_out_of_{snake(op)}", f"{op}(transpose(x), axis) = transpose({op}(x, axis'))"),
             named(into, f"transpose_into_{snake(op)}", f"transpose({op}(x, axis)) = {op}(transpose(x), axis')"))
@@ -222,6 +222,6 @@ RULES: tuple[Rule, ...] = (
     *(of_arity(transpose_into_concat, n, f"transpose(concat(x_i)) = concat(transpose(x_i)),  i to {n}") for n in (2, 3, 4)),
     transpose_out_of_slice, transpose_into_slice, transpose_out_of_pad, transpose_into_pad, transpose_into_expand,
     *(law for op in ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin") for law in _out_of_reduction(op)),
-    *(law for op in ("Softmax", "LogSoftmax") for law in _through_softmax(op)),
+    *(law for op in ("Softmax", "LogSoftmax", "LRN") for law in _through_operator_along_an_axis(op)),
     transpose_out_of_layer_normalization,
 )
