@@ -58,7 +58,9 @@ def value_of_array(array: np.ndarray) -> ConstantValue | None:
     return _value(residue * shift % PRIME, real)
 
 
-def value_of_term(op: str, attributes: Attributes, types: Sequence[TensorType], values: Sequence[ConstantValue | None]) -> ConstantValue | None:
+def value_of_term(
+    op: str, attributes: Attributes, types: Sequence[TensorType], values: Sequence[ConstantValue | None]
+) -> ConstantValue | None:
     """Return the value of an operator applied to known constants; None where it is large or an operand is unknown."""
     known = [value for value in values if value is not None]
     if op not in OPS or len(known) < len(values) or not known:
