@@ -12,7 +12,7 @@ from runtime import openmp
 from runtime.errors import ArtefactError, KernelError
 from runtime.native.build import build
 
-INTERFACE = 1
+INTERFACE = 2
 """What dispatch.c's ``einsat_interface`` must return."""
 MOST_DIMENSIONS = 12
 LIBRARY, KERNEL, COPY, NOTHING = 0, 1, 2, 3
@@ -22,6 +22,8 @@ KERNEL_PREFIX = "__tvm_ffi_"
 LAUNCH_VARIABLE = "__TVMBackendParallelLaunch"
 BARRIER_VARIABLE = "__TVMBackendParallelBarrier"
 RTLD_LAZY = 1
+FILLER_BYTES = 4 << 20
+"""Read by every thread to evict what was in its caches: more than a core has for itself, less than all share."""
 
 
 class StepRecord(ctypes.Structure):
@@ -99,7 +101,7 @@ class Dispatcher:
             "einsat_openmp": [pointer],
             "einsat_bind": [pointer, pointer],
             "einsat_run": [pointer, int32, int32],
-            "einsat_time": [pointer, ctypes.c_int64, times],
+            "einsat_time": [pointer, ctypes.c_int64, times, pointer, ctypes.c_int64],
             "einsat_profile": [pointer, ctypes.c_int64, times],
         }.items():
             getattr(self.library, name).argtypes = types
@@ -160,6 +162,7 @@ class Table:
         self._names: list[str] = []
         self._steps: list[StepRecord] = []
         self._patches: list[PatchRecord] = []
+        self._filler: Any = None
         self.record = ProgramRecord(execute=execute, set_handle=set_handle, stream=stream, threads=threads)
 
     def keep(self, value: Any) -> int:
@@ -191,10 +194,14 @@ class Table:
     def run(self, first: int, last: int) -> None:
         self._check(self._library.einsat_run(self._address, first, last))
 
-    def time(self, count: int) -> list[int]:
-        """Run everything ``count`` times; return nanoseconds a run."""
+    def time(self, count: int, *, evict: bool = False) -> list[int]:
+        """Run everything ``count`` times; return nanoseconds a run. With ``evict`` no operand is in a core's own caches."""
         times = (ctypes.c_int64 * count)()
-        self._check(self._library.einsat_time(self._address, count, times))
+        if evict and self._filler is None:
+            self._filler = (ctypes.c_char * (FILLER_BYTES * self.record.threads))()
+            ctypes.memset(self._filler, 1, len(self._filler))  # what was never written is one page, everywhere
+        filler = ctypes.addressof(self._filler) if evict else None
+        self._check(self._library.einsat_time(self._address, count, times, filler, FILLER_BYTES))
         return list(times)
 
     def profile(self, count: int) -> list[list[int]]:

@@ -120,12 +120,15 @@ class Executable:
             self._run_segments(values, run_options)
             return self._results(values)
 
-    def run_native(self, count: int) -> list[int]:
-        """Run ``count`` times on the last inputs (random ones before any run); return nanoseconds a run."""
+    def run_native(self, count: int, *, evict: bool = False) -> list[int]:
+        """Run ``count`` times on the last inputs (random ones before any run); return nanoseconds a run.
+
+        With ``evict`` each run finds its operands outside the cores' own caches, as a kernel in a program does.
+        """
         with self._lock:
             values = self._prepare_timing()
             if self._table is not None and not self._python_steps:
-                return self._table.time(count)
+                return self._table.time(count, evict=evict)
             if self._alone:
                 return [self._timed(lambda: self._run_alone(self._last, None)) for _ in range(count)]
             return [self._timed(lambda: self._run_segments(values, None)) for _ in range(count)]

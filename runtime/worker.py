@@ -85,7 +85,7 @@ def load_kernel(path: str, threads: int, specs: list[FeedSpec], seed: int) -> Ru
     session.run(None, random_feeds(specs, seed))
 
     def run_many(count: int) -> list[int]:
-        return session.run_native(count)
+        return session.run_native(count, evict=True)
 
     return run_many
 

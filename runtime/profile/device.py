@@ -38,6 +38,9 @@ def library_version(package: str) -> str:
 
 @cache
 def device_key(threads: int) -> str:
-    """Return ``cpu | <processor> | <n> cores | <library> <version>, ... | threads=<n>``: equal only where times are comparable."""
+    """Return ``cpu | <processor> | <n> cores | <library> <version>, ... | threads=<n> evicted``: equal only where times are comparable.
+
+    ``evicted`` is how kernels are timed: with their operands outside the cores' own caches.
+    """
     libraries = ", ".join(f"{name} {library_version(name)}" for name in LIBRARIES)
-    return f"cpu | {processor_name()} | {usable_cores()} cores | {libraries} | threads={threads}"
+    return f"cpu | {processor_name()} | {usable_cores()} cores | {libraries} | threads={threads} evicted"
