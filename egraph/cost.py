@@ -60,6 +60,15 @@ class CostModel:
         """Return whether measuring would tell nothing new: it is measured, free, or cannot be run alone."""
         return candidate.implementation in FREE or not is_measurable(candidate.fragment) or self.record(candidate) is not None
 
+    def is_wrong(self, candidate: Candidate) -> bool:
+        record = None if candidate.implementation in FREE else self.record(candidate)
+        return record is not None and record.status == "wrong"
+
+    def file(self, record: Record) -> None:
+        """Keep a record and price by it from now on."""
+        self.database.put(record)
+        self._records[record.fragment, record.implementation] = record
+
     def cost_us(self, candidate: Candidate) -> float:
         """Return the measured median, a prohibitive cost for what failed or hung, else the estimate."""
         if candidate.implementation in FREE:
@@ -78,8 +87,11 @@ class CostModel:
         return self._work[fragment]
 
     def price(self, candidates: Mapping[int, tuple[Candidate, ...]]) -> dict[int, tuple[Candidate, ...]]:
-        """Return the candidates with their costs."""
-        return {c: tuple(replace(one, cost_us=self.cost_us(one)) for one in options) for c, options in candidates.items()}
+        """Return the candidates with their costs, without those whose results are known to be wrong."""
+        return {
+            c: tuple(replace(one, cost_us=self.cost_us(one)) for one in options if not self.is_wrong(one))
+            for c, options in candidates.items()
+        }  # fmt: skip
 
 
 def without_twins(model: CostModel, candidates: Mapping[int, tuple[Candidate, ...]]) -> dict[int, tuple[Candidate, ...]]:

@@ -1,12 +1,17 @@
-"""Random values for model inputs and kernel operands: signed, never constant, integers within what the model accepts."""
+"""Random values for model inputs and kernel operands: never constant, integers within what the model accepts."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import numpy as np
+
+Values: TypeAlias = Literal["normal", "uniform", "positive"]
+"""How floats are drawn: standard normal; uniform from 0 to 1, as images are; or away from 0, for what is divided by."""
+LEAST_POSITIVE = 0.25
 
 DEFAULT_BOUND = 2
 """Integers are drawn below this unless a larger bound is known: 0 and 1 are valid as indices, masks and flags."""
@@ -20,10 +25,13 @@ class FeedSpec:
     dtype: str
     shape: tuple[int, ...]
     bound: int = DEFAULT_BOUND
+    values: Values = "normal"
 
 
-def random_array(dtype: str, shape: tuple[int, ...], generator: np.random.Generator, *, bound: int = DEFAULT_BOUND) -> np.ndarray:
-    """Draw normal floats, integers below ``bound``, fair booleans, or one-letter strings."""
+def random_array(
+    dtype: str, shape: tuple[int, ...], generator: np.random.Generator, *, bound: int = DEFAULT_BOUND, values: Values = "normal"
+) -> np.ndarray:
+    """Draw floats, integers below ``bound``, fair booleans, or one-letter strings."""
     if dtype == "string":
         return generator.choice(np.array(["a", "b", "c"], dtype=object), size=shape)
     if dtype == "bool":
@@ -32,20 +40,35 @@ def random_array(dtype: str, shape: tuple[int, ...], generator: np.random.Genera
         return generator.integers(0, max(bound, 1), size=shape).astype(dtype)
     if dtype.startswith("complex"):
         return (generator.standard_normal(shape) + 1j * generator.standard_normal(shape)).astype(dtype)
-    if dtype in ("float32", "float64"):
-        return generator.standard_normal(size=shape, dtype=dtype)  # type: ignore[call-overload, no-any-return]  # numpy types the two names only
-    if dtype == "float16":
-        return generator.standard_normal(size=shape, dtype="float32").astype(np.float16)
+    if dtype == "float64":
+        return _floats(shape, generator, np.float64, values)
+    floats = _floats(shape, generator, np.float32, values)
+    if dtype in ("float32", "float16"):
+        return floats.astype(dtype, copy=False)
     import ml_dtypes  # bfloat16 and the 8-bit floats only
 
-    return generator.standard_normal(size=shape, dtype="float32").astype(getattr(ml_dtypes, dtype))
+    return floats.astype(getattr(ml_dtypes, dtype))
+
+
+def _floats(
+    shape: tuple[int, ...], generator: np.random.Generator, dtype: type[np.float32] | type[np.float64], values: Values
+) -> np.ndarray:
+    match values:
+        case "normal":
+            return generator.standard_normal(size=shape, dtype=dtype)
+        case "uniform":
+            return generator.random(size=shape, dtype=dtype)
+        case "positive":
+            return LEAST_POSITIVE + np.abs(generator.standard_normal(size=shape, dtype=dtype))
 
 
 def random_feeds(specs: Iterable[FeedSpec], seed: int) -> dict[str, np.ndarray]:
     """Draw every input from its own stream, so that one input's values do not depend on the others."""
     return {
         spec.name: np.asarray(
-            random_array(spec.dtype, spec.shape, np.random.default_rng([seed, zlib.crc32(spec.name.encode())]), bound=spec.bound)
+            random_array(
+                spec.dtype, spec.shape, np.random.default_rng([seed, zlib.crc32(spec.name.encode())]), bound=spec.bound, values=spec.values
+            )
         )
         for spec in specs
     }

@@ -2,7 +2,7 @@
 
     with Worker() as worker:
         timing = measure(worker, Load("kernel", folder, feeds, threads=2))
-        timing.status, timing.samples_us          # 'ok' | 'failed' | 'hung'
+        timing.status, timing.samples_us          # 'ok' | 'failed' | 'hung' | 'wrong'
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Literal, TypeAlias
@@ -34,7 +34,7 @@ MESSAGE_CHARACTERS = 500
 class Timing:
     """What a measurement gave: samples when 'ok', otherwise a message that says what happened."""
 
-    status: Literal["ok", "failed", "hung"]
+    status: Literal["ok", "failed", "hung", "wrong"]
     samples_us: tuple[float, ...] = ()
     message: str = ""
 
@@ -84,7 +84,7 @@ class Worker:
 
     def load(self, load: Load) -> Timing:
         """Load something and run it twice; the returned timing has no samples, only a status."""
-        feeds = [(spec.name, spec.dtype, spec.shape, spec.bound) for spec in load.feeds]
+        feeds = [astuple(spec) for spec in load.feeds]
         values = {"engine": load.engine, "path": load.path, "threads": load.threads, "feeds": feeds, "seed": load.seed}
         seconds = self.time_out_seconds + (START_SECONDS if self._process is None else 0.0)
         return self._ask({"command": "load", **values}, seconds, load.threads)
@@ -137,6 +137,8 @@ class Worker:
         if not line.endswith(b"\n"):
             return self._lost(process)
         answer = json.loads(line)
+        if "wrong" in answer:
+            return Timing("wrong", message=str(answer["wrong"])[:MESSAGE_CHARACTERS])
         if "error" in answer:
             return Timing("failed", message=str(answer["error"])[:MESSAGE_CHARACTERS])
         return Timing("ok", tuple(answer.get("samples_us", ())))

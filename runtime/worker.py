@@ -17,9 +17,11 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from runtime.feeds import FeedSpec, random_feeds
+from runtime.judge import ONLY_REFERENCE, WrongResult, judge, reference_results
 
 RunMany: TypeAlias = Callable[[int], list[int]]
 """Run n times and return each run's nanoseconds."""
@@ -75,14 +77,19 @@ def load_einsat(path: str, threads: int, specs: list[FeedSpec], seed: int) -> Ru
 
 
 def load_kernel(path: str, threads: int, specs: list[FeedSpec], seed: int) -> RunMany:
-    """Open an artefact and time inside the native dispatcher, without the cost of passing arguments."""
+    """Open an artefact, compare its result with its reference, and time inside the native dispatcher."""
     from runtime import Session
 
     session = Session(path, threads=threads)
-    slow = sorted({name for name in session.executable.implementations.values() if name.startswith(REFERENCE)})
+    chosen = session.executable.implementations.values()
+    slow = sorted({name for name in chosen if any(part.startswith(REFERENCE) for part in name.split("+"))})
     if slow:  # thousands of times slower: running it once may take longer than everything else together
-        raise RuntimeError(f"the library has only its reference implementation for this: {', '.join(slow)}")
-    session.run(None, random_feeds(specs, seed))
+        raise RuntimeError(f"{ONLY_REFERENCE} for this: {', '.join(slow)}")
+    feeds = random_feeds(specs, seed)
+    found = session.run(None, feeds)
+    expected = reference_results(Path(path), feeds, session.artefact.weights, threads)
+    for result, wanted in zip(found, expected or (), strict=expected is not None):
+        judge(result, wanted)
 
     def run_many(count: int) -> list[int]:
         return session.run_native(count, evict=True)
@@ -126,13 +133,15 @@ def main() -> None:
             match request.pop("command"):
                 case "load":
                     run_many = None
-                    specs = [FeedSpec(name, dtype, tuple(shape), bound) for name, dtype, shape, bound in request["feeds"]]
+                    specs = [FeedSpec(name, dtype, tuple(shape), *rest) for name, dtype, shape, *rest in request["feeds"]]
                     run_many = ENGINES[request["engine"]](request["path"], request["threads"], specs, request["seed"])
                     run_many(WARM_UP_RUNS)
                 case "time":
                     if run_many is None:
                         raise RuntimeError("nothing is loaded")
                     answer["samples_us"] = sample(run_many, **request)
+        except WrongResult as error:
+            answer["wrong"] = str(error)
         except Exception as error:  # whatever a kernel raises is this measurement's result, not this process's end
             answer["error"] = f"{type(error).__name__}: {error}"
         print(json.dumps(answer), file=answers)

@@ -1,4 +1,4 @@
-"""Measure single kernels: compile each alone, time it in the worker, file the result in the profile database."""
+"""Measure single kernels: compile each alone, compare its result and time it in the worker, file what came out."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-
-from egraph.cost import CostModel, index_bounds
+from egraph.cost import CostModel
 from egraph.cost_roofline import DeviceSpeed, Work, work
 from egraph.errors import EinsatError
-from egraph.ir import Candidate, Graph, Kernel, Node, Program, TensorType, format_fragment, make, placeholder, rewrite, walk
-from egraph.ir.types import attributes
+from egraph.ir import Candidate, Node, Program, TensorType, format_fragment, placeholder
 from egraph.ops import apply
 from egraph.optimize.batch import compile_batch
+from egraph.optimize.single_kernel import feed_specs, kernel_program, reference_graph
 from lower.compile import CompileOptions
-from runtime.feeds import FeedSpec, random_array
+from runtime.judge import REFERENCE_MODEL
 from runtime.measure import Effort, Load, Timing, Worker, measure
 from runtime.profile import Database, Record
 
@@ -74,40 +72,9 @@ class Measurer:
     def _timing(self, program: Program, place: Path | EinsatError) -> Timing:
         if isinstance(place, EinsatError):
             return Timing("failed", message=str(place)[:SHOWN_CHARACTERS])
-        specs = feed_specs(program, index_bounds(program.graph.roots))
-        return measure(self.worker, Load("kernel", str(place), specs, self.options.threads, self.seed), self.effort)
-
-
-def kernel_program(fragment: Node, implementation: str, *, seed: int) -> Program:
-    """Return a program of this one kernel, with random weights, to be measured."""
-    bounds = index_bounds((fragment,))
-    generator = np.random.default_rng(seed)
-    tensors: dict[str, np.ndarray] = {}
-    leaves: dict[Node, Node] = {}
-    found: dict[int, Node] = {}
-    for node in walk((fragment,)):
-        if node.op == "Placeholder" and isinstance(index := node.attribute("index"), int):
-            found[index] = node
-    placeholders = [found[index] for index in sorted(found)]
-    for index, leaf in sorted(found.items()):
-        if leaf.attribute("constant"):
-            values = random_array(leaf.type.dtype, leaf.type.sizes, generator, bound=bounds.get(leaf, 2))
-            digest = f"random{index}"
-            tensors[digest] = np.ascontiguousarray(values)
-            leaves[leaf] = make("Constant", (), attributes(digest=digest), leaf.type)
-        else:
-            leaves[leaf] = make("Input", (), attributes(name=f"x{index}"), TensorType(leaf.type.dtype, leaf.type.shape))
-    root = rewrite((fragment,), lambda old, operands: leaves.get(old) or make(old.op, operands, old.attributes, old.type))[fragment]
-    operands = tuple(leaves[leaf] for leaf in placeholders)
-    inputs = tuple(node for node in operands if node.op == "Input")
-    graph = Graph("kernel", inputs, (("y", root),), tensors)
-    return Program(graph, (Kernel(fragment, operands, root, implementation),), 0.0)
-
-
-def feed_specs(program: Program, bounds: dict[Node, int]) -> tuple[FeedSpec, ...]:
-    return tuple(
-        FeedSpec(str(node.attribute("name")), node.type.dtype, node.type.sizes, bounds.get(node, 2)) for node in program.graph.inputs
-    )
+        if self.options.export_graph is not None:
+            (place / REFERENCE_MODEL).write_bytes(self.options.export_graph(reference_graph(program.graph)))
+        return measure(self.worker, Load("kernel", str(place), feed_specs(program), self.options.threads, self.seed), self.effort)
 
 
 def _calibration() -> dict[str, tuple[Node, str]]:

@@ -117,7 +117,7 @@ class Run:
         measurer = None if options.frozen else Measurer(self.database, device, self.compile_options, self.worker, options.seed)
         progress.stage("calibrate")
         model = CostModel(self.database, device, calibrate(self.database, device, measurer))
-        plain = plain_program(self.graph, model.speed, seed=options.seed)
+        plain = plain_program(self.graph, model, seed=options.seed)
         key = search_key(self.graph, rules, options)
         before = self.database.get(device, key, SEARCHED)
         found = search(

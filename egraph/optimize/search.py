@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from egraph.cost import FREE, CostModel, is_library, jobs, unmeasured, without_twins
-from egraph.cost_roofline import DeviceSpeed
 from egraph.errors import ExtractError
 from egraph.extract import extract, to_program
 from egraph.ir import Candidate, FrozenEGraph, Graph, Program, Selection, format_fragment
 from egraph.optimize.folding import Folder
 from egraph.optimize.measuring import Measurer
 from egraph.optimize.progress import Progress
+from egraph.optimize.refused import Refused, refused, summary
 from egraph.rule import MergeRule, Rule
 from egraph.saturate import Iteration, Limits, Saturation, saturate
 from lower.candidates import candidates as lay_candidates
@@ -38,6 +38,7 @@ class Search:
     extract_seconds: float
     kernels_measured: int
     kernels_unmeasured: int
+    refused: tuple[Refused, ...] = ()
 
 
 def program_digest(program: Program) -> str:
@@ -49,12 +50,15 @@ def program_digest(program: Program) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
 
-def plain_program(graph: Graph, speed: DeviceSpeed, *, seed: int) -> Program:
-    """Return the input program as it stands: no rules, one kernel a node (the smallest that exists), no measurements."""
-    model = CostModel(Database.in_memory(), "", speed)
+def plain_program(graph: Graph, known: CostModel, *, seed: int) -> Program:
+    """Return the input program as it stands: no rules, one kernel a node (the smallest that exists), no measurements.
+
+    What is ``known`` to compute wrong results is left out all the same.
+    """
+    model = CostModel(Database.in_memory(), "", known.speed)
     frozen = saturate(graph, (), Limits()).frozen
     laid = lay_candidates(frozen, "cpu")
-    smallest = {c: _smallest(options) for c, options in laid.items()}
+    smallest = {c: _smallest([one for one in options if not known.is_wrong(one)]) for c, options in laid.items()}
     best = extract(frozen, model.price(smallest), 1, 5.0, seed)
     if not best:
         raise ExtractError("the input program has no lowering")
@@ -119,6 +123,12 @@ def search(
     for selection in selections:
         program = folder.fold(to_program(saturation.frozen, selection, graph))
         programs.setdefault(program_digest(program), program)
+    lost = refused(model, laid)
+    if lost:
+        progress.detail(summary(lost))
+    for one in lost:
+        if one.kind == "wrong":
+            progress.detail(f"  {one.implementation} computes {one.fragment} wrongly: {one.reason}")
     open_ones = {model.key(one) for selection in selections for one in unmeasured(model, selection.chosen.values())}
     return Search(
         saturation,
@@ -128,6 +138,7 @@ def search(
         chooser.seconds,
         0 if measurer is None else measurer.measured,
         len(open_ones),
+        lost,
     )
 
 

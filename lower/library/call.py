@@ -50,6 +50,8 @@ class Anchor:
     bias_axis: int | None = None
     fuses: frozenset[str] = frozenset()
     """Kinds of post-operations that the primitive takes."""
+    fuses_nothing: str = ""
+    """Why this call may have neither bias nor post-operations; empty where it may."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,9 @@ from lower.library.call import Anchor, Argument, Base
 from lower.views import Reason, Window, read
 
 FUSES = frozenset({"eltwise", "binary", "prelu"})
+LANES, MOST_LANES = 16, 64
+SAFE_BLOCK_BYTES = 1 << 19
+"""Weights of one block of outputs, up to which a strided deconvolution sums in one go and its epilogue is right."""
 
 
 def operand(node: Node, role: str, base: Base) -> tuple[Argument, Node] | Reason:
@@ -96,7 +99,24 @@ def transposed_convolution(node: Node, base: Base) -> tuple[Anchor, ...] | Reaso
         Argument("src", source[0].operand, arrange(source[0].window)),
         Argument("weights", weights[0].operand, kernel, packed=weights[0].packed),
     )
-    return (Anchor("deconvolution", parameters, arguments, arrange, 1, FUSES),)
+    return (Anchor("deconvolution", parameters, arguments, arrange, 1, FUSES, _partial_sums(node)),)
+
+
+def _partial_sums(node: Node) -> Reason:
+    """Return why a strided deconvolution may have no epilogue; empty where it may.
+
+    Where the weights do not fit in the cache, oneDNN 3.2 (brgconv_strided) sums over blocks of input channels and
+    applies bias and post-operations to every partial sum. Wrong results were seen from 1 MiB on, with 1 MiB of cache.
+    """
+    a: dict[str, Any] = dict(node.attributes)
+    if all(step == 1 for step in a["strides"]):
+        return ""
+    inputs, outputs, *taps = node.inputs[1].type.sizes
+    lanes = min(MOST_LANES, -(-outputs // LANES) * LANES)
+    block_bytes = 4 * inputs // a["group"] * math.prod(taps) * lanes
+    if block_bytes <= SAFE_BLOCK_BYTES:
+        return ""
+    return f"a strided deconvolution with {block_bytes >> 10} KiB of weights for {lanes} outputs sums in parts, before its epilogue"
 
 
 def convolution_as_matmul(node: Node, base: Base) -> tuple[Anchor, ...] | Reason:

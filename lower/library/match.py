@@ -86,6 +86,8 @@ def _complete(anchor: Anchor, found: Spine) -> LibraryCall | Reason:
         return destination
     if len(found.post_operations) > MOST_POST_OPERATIONS:
         return f"{len(found.post_operations)} post-operations are more than {MOST_POST_OPERATIONS}"
+    if found.post_operations and anchor.fuses_nothing:
+        return anchor.fuses_nothing
     arguments, post_operations = list(anchor.arguments), []
     for position, operation in enumerate(found.post_operations):
         if operation.kind not in anchor.fuses:

@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
-Status: TypeAlias = Literal["ok", "failed", "hung"]
+Status: TypeAlias = Literal["ok", "failed", "hung", "wrong"]
+"""'wrong': it ran, and computed something else than its fragment says."""
 SCHEMA_VERSION = 1
 LINE_FORMAT = "einsat-profile-1"
 BUSY_SECONDS = 10.0

@@ -1,7 +1,7 @@
 """Measure the kernels of a job archive: made where the device is not, measured where it is.
 
 An archive is a zip with one artefact folder a kernel and ``jobs.jsonl``, a line each:
-``{"folder": "0", "fragment": "...", "implementation": "...", "feeds": [["x0", "float32", [1, 8], 2]]}``.
+``{"folder": "0", "fragment": "...", "implementation": "...", "feeds": [["x0", "float32", [1, 8], 2, "normal"]]}``.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import tempfile
 import zipfile
 from collections.abc import Iterable
+from dataclasses import astuple
 from pathlib import Path
 
 from runtime.feeds import FeedSpec
@@ -28,7 +29,7 @@ def write_archive(archive: Path, jobs: Iterable[tuple[Path, str, str, tuple[Feed
             for path in sorted(folder.rglob("*")):
                 if path.is_file():
                     zipped.write(path, f"{number}/{path.relative_to(folder)}")
-            specs = [(spec.name, spec.dtype, spec.shape, spec.bound) for spec in feeds]
+            specs = [astuple(spec) for spec in feeds]
             lines.append(json.dumps({"folder": str(number), "fragment": fragment, "implementation": implementation, "feeds": specs}))
         zipped.writestr(MANIFEST, "\n".join(lines))
     return len(lines)
@@ -49,7 +50,7 @@ def measure_archive(archive: Path, database: Database, *, threads: int = 0) -> l
         for job in jobs:
             known = database.get(device, job["fragment"], job["implementation"])
             if known is None:
-                feeds = tuple(FeedSpec(name, dtype, tuple(shape), bound) for name, dtype, shape, bound in job["feeds"])
+                feeds = tuple(FeedSpec(name, dtype, tuple(shape), *rest) for name, dtype, shape, *rest in job["feeds"])
                 timing = measure(worker, Load("kernel", str(Path(place) / job["folder"]), feeds, threads))
                 known = Record(device, job["fragment"], job["implementation"], timing.status, timing.samples_us, timing.message)
                 database.put(known)

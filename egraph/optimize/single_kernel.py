@@ -1,0 +1,86 @@
+"""A program of one kernel on random operands, and the standard model that says what it must compute."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from egraph.cost import index_bounds
+from egraph.ir import Graph, Kernel, Node, Program, TensorType, attributes, make, rewrite, walk
+from runtime.feeds import FeedSpec, Values, random_array
+
+NEVER_NEGATIVE = ("Exp", "Abs", "Sigmoid", "Softmax", "Softplus", "Sqrt")
+DIVISORS = {"Sqrt": 0, "Log": 0, "Reciprocal": 0, "Pow": 0, "Div": 1}
+"""Operators that are not defined, or badly conditioned, where this operand is near or below 0."""
+
+
+def kernel_program(fragment: Node, implementation: str, *, seed: int) -> Program:
+    """Return a program of this one kernel, with random weights, to be measured."""
+    bounds = index_bounds((fragment,))
+    values = leaf_values(fragment)
+    generator = np.random.default_rng(seed)
+    tensors: dict[str, np.ndarray] = {}
+    leaves: dict[Node, Node] = {}
+    found: dict[int, Node] = {}
+    for node in walk((fragment,)):
+        if node.op == "Placeholder" and isinstance(index := node.attribute("index"), int):
+            found[index] = node
+    placeholders = [found[index] for index in sorted(found)]
+    for index, leaf in sorted(found.items()):
+        if leaf.attribute("constant"):
+            digest = f"random{index}"
+            array = random_array(leaf.type.dtype, leaf.type.sizes, generator, bound=bounds.get(leaf, 2), values=values[leaf])
+            tensors[digest] = np.ascontiguousarray(_scaled(array))
+            leaves[leaf] = make("Constant", (), attributes(digest=digest), leaf.type)
+        else:
+            leaves[leaf] = make("Input", (), attributes(name=f"x{index}"), TensorType(leaf.type.dtype, leaf.type.shape))
+    root = rewrite((fragment,), lambda old, operands: leaves.get(old) or make(old.op, operands, old.attributes, old.type))[fragment]
+    operands = tuple(leaves[leaf] for leaf in placeholders)
+    inputs = tuple(node for node in operands if node.op == "Input")
+    graph = Graph("kernel", inputs, (("y", root),), tensors)
+    return Program(graph, (Kernel(fragment, operands, root, implementation),), 0.0)
+
+
+def _scaled(array: np.ndarray) -> np.ndarray:
+    """Scale weights as trained ones are, so that sums are of the size of their summands and no activation saturates."""
+    if array.ndim < 2 or array.dtype.kind != "f":
+        return array
+    return (array / math.sqrt(max(1, math.prod(array.shape[1:])))).astype(array.dtype)
+
+
+def leaf_values(fragment: Node) -> dict[Node, Values]:
+    """Return how to draw each placeholder: away from 0 where only that keeps a root, logarithm or quotient meaningful."""
+    critical: set[Node] = set()
+    stack = [node.inputs[DIVISORS[node.op]] for node in walk((fragment,)) if node.op in DIVISORS]
+    while stack:
+        node = stack.pop()
+        is_square = node.op == "Mul" and node.inputs[0] is node.inputs[1]
+        if node not in critical and node.op not in NEVER_NEGATIVE and not is_square:
+            critical.add(node)
+            stack.extend(node.inputs)
+    return {node: "positive" if node in critical else "normal" for node in walk((fragment,)) if node.op == "Placeholder"}
+
+
+def feed_specs(program: Program) -> tuple[FeedSpec, ...]:
+    """Return what to draw for the inputs of a program of one kernel."""
+    bounds = index_bounds(program.graph.roots)
+    (kernel,) = program.kernels
+    values = leaf_values(kernel.fragment)
+    drawn = {kernel.inputs[index]: values[leaf] for leaf in values if isinstance(index := leaf.attribute("index"), int)}
+    return tuple(
+        FeedSpec(str(node.attribute("name")), node.type.dtype, node.type.sizes, bounds.get(node, 2), drawn.get(node, "normal"))
+        for node in program.graph.inputs
+    )
+
+
+def reference_graph(graph: Graph) -> Graph:
+    """Return the graph with its constants as inputs, called by their digests: small, however large the weights are."""
+    constants = sorted((node for node in walk(graph.roots) if node.op == "Constant"), key=lambda node: str(node.attribute("digest")))
+    inputs = {node: make("Input", (), attributes(name=str(node.attribute("digest"))), node.type) for node in constants}
+    roots = list(dict.fromkeys(graph.roots))
+    new = rewrite(roots, lambda old, operands: inputs.get(old) or make(old.op, operands, old.attributes, old.type))
+    return replace(
+        graph, inputs=(*graph.inputs, *inputs.values()), outputs=tuple((name, new[node]) for name, node in graph.outputs), tensors={}
+    )  # fmt: skip

@@ -1,0 +1,99 @@
+"""A kernel whose result is wrong is found when it is first measured, and never used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from egraph.cost import CostModel
+from egraph.cost_roofline import DeviceSpeed
+from egraph.ir import Candidate, Node, TensorType, format_fragment, placeholder
+from egraph.ops import apply
+from egraph.optimize.batch import compile_batch
+from egraph.optimize.estimated import compile_options
+from egraph.optimize.measuring import Job, Measurer
+from egraph.optimize.refused import refused, summary
+from egraph.optimize.single_kernel import feed_specs, kernel_program, leaf_values, reference_graph
+from lower.library import match
+from lower.library.call import LibraryCall
+from runtime.judge import ONLY_REFERENCE, REFERENCE_MODEL, WrongResult, judge
+from runtime.measure import Effort, Load, Worker
+from runtime.profile import Database, Record
+
+
+def tensor(index: int, *shape: int, constant: bool = False) -> Node:
+    return placeholder(index, TensorType("float32", shape), constant=constant)
+
+
+def dense(activation: str) -> Node:
+    return apply(activation, apply("MatMul", tensor(0, 6, 16), tensor(1, 16, 24, constant=True)))
+
+
+def test_a_wrong_kernel_is_told_from_a_right_one(tmp_path: Path) -> None:
+    """The wrong one: the plan of one fragment beside the reference of another."""
+    programs = [kernel_program(dense(op), "onednn.matmul", seed=0) for op in ("Relu", "Tanh")]
+    options = compile_options(1)
+    places = compile_batch(programs, tmp_path, options)
+    assert options.export_graph is not None
+    with Worker() as worker:
+        for reference in programs:
+            for program, place in zip(programs, places, strict=True):
+                assert isinstance(place, Path)
+                (place / REFERENCE_MODEL).write_bytes(options.export_graph(reference_graph(reference.graph)))
+                timing = worker.load(Load("kernel", str(place), feed_specs(program), threads=1))
+                assert timing.status == ("ok" if reference is program else "wrong"), timing.message
+
+
+def test_measuring_files_a_verified_time(tmp_path: Path) -> None:
+    database = Database.in_memory()
+    with Worker() as worker:
+        measurer = Measurer(database, "cpu", compile_options(1), worker, effort=Effort(seconds=0.001))
+        jobs = [Job(dense("Sigmoid"), name, name) for name in ("onednn.matmul", "tvm")]
+        measurer.measure(jobs, lambda: 1.0, lambda text: None)
+    assert [record.status for record in database.records()] == ["ok", "ok"]
+
+
+def test_wrong_kernels_have_no_price() -> None:
+    database = Database.in_memory()
+    one, other = (Candidate(dense("Relu"), (), (), name) for name in ("onednn.matmul", "tvm"))
+    model = CostModel(database, "cpu", DeviceSpeed())
+    assert len(model.price({0: (one, other)})[0]) == 2
+    model.file(Record("cpu", format_fragment(one.fragment), one.implementation, "wrong", (), "the largest error is 3"))
+    assert [left.implementation for left in model.price({0: (one, other)})[0]] == ["tvm"]
+    model.file(Record("cpu", format_fragment(other.fragment), other.implementation, "failed", (), f"RuntimeError: {ONLY_REFERENCE}"))
+    rows = refused(model, {0: (one, other)})
+    assert [row.kind for row in rows] == ["wrong", "slow"]
+    assert summary(rows) == "kernels refused: 1 wrong, 1 slow reference implementations"
+
+
+def test_operands_of_roots_and_quotients_are_drawn_away_from_zero() -> None:
+    a, b = tensor(0, 4), tensor(1, 4)
+    assert leaf_values(apply("Div", a, b)) == {a: "normal", b: "positive"}
+    assert leaf_values(apply("Div", a, apply("Sqrt", apply("Mul", b, b)))) == {a: "normal", b: "normal"}
+
+
+def test_judging_results() -> None:
+    want = np.array([1.0, -100.0, np.nan], np.float32)
+    judge(np.array([1.005, -100.0, 7.0], np.float32), want)
+    with pytest.raises(WrongResult, match="1 of 3 elements"):
+        judge(np.array([1.02, -100.0, 7.0], np.float32), want)
+    with pytest.raises(WrongResult, match="inf"):
+        judge(np.array([np.nan, -100.0, np.nan], np.float32), want)
+    with pytest.raises(WrongResult, match="1 of 4 elements"):
+        judge(np.array([0, 1, 2, 3]), np.array([0, 1, 2, 4]))
+    with pytest.raises(WrongResult, match="must be float32"):
+        judge(want.astype(np.float64), want)
+
+
+@pytest.mark.parametrize(("inputs", "stride", "fits"), [(512, 2, False), (512, 1, True), (64, 2, True)])
+def test_a_deconvolution_that_sums_in_parts_has_no_epilogue(inputs: int, stride: int, fits: bool) -> None:
+    """oneDNN applies the epilogue to every partial sum there; without an epilogue the same call is right."""
+    x, w = tensor(0, 1, inputs, 4, 4), tensor(1, inputs, 64, 4, 4, constant=True)
+    attributes = {"strides": (stride, stride), "pads": (1, 1, 1, 1), "dilations": (1, 1), "group": 1, "output_padding": (0, 0)}
+    bare = apply("ConvTranspose", x, w, **attributes, layout="NCHW")
+    assert isinstance(match(bare, "onednn.deconvolution"), LibraryCall)
+    for whole in (apply("Relu", bare), apply("Add", bare, tensor(2, 1, 64, 1, 1, constant=True))):
+        found = match(whole, "onednn.deconvolution")
+        assert isinstance(found, LibraryCall) if fits else "sums in parts" in str(found)
