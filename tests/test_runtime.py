@@ -209,7 +209,8 @@ def test_timing_and_profile(session: Session) -> None:
 def test_evicting_operands_between_runs_is_not_timed_and_costs_time() -> None:
     """A copy that fits into a core's own caches is slower when its operand was evicted, on every machine with caches."""
     buffers = [buffer((1 << 15,), "input", "x"), buffer((1 << 15,), "output", "y")]
-    made = plan(buffers, [Step("onednn", "copy", (0,), (1,), RELU)], [Port("x", "float32", (1 << 15,), 0)], [Port("y", "float32", (1 << 15,), 1)])
+    ports = [Port(name, "float32", (1 << 15,), number) for number, name in enumerate("xy")]
+    made = plan(buffers, [Step("onednn", "copy", (0,), (1,), RELU)], ports[:1], ports[1:])
     executable = Executable(made, {}, threads=1)
     near, far = min(executable.run_native(300)), min(executable.run_native(300, evict=True))
     assert near < far < 100 * near + 1_000_000
