@@ -104,6 +104,16 @@ class Window:
             return window
         return Window(self.offset, shape, row_major(shape) if window.is_contiguous else _fill_unit_axes(shape, list(self.strides)))
 
+    def in_order(self, axes: tuple[int, ...]) -> Window | None:
+        """Return the window if its axes lie densely in memory in this order, the outermost first; else None.
+
+        Axes of size 1 get the strides that they have in that order: libraries recognise layouts by them.
+        """
+        ordered = self.transpose(axes)
+        if not ordered.is_contiguous:
+            return None
+        return Window(self.offset, ordered.shape, row_major(ordered.shape)).untranspose(axes)
+
     def as_matrix(self) -> Window:
         """Return the window with axes of size 1 stepping over all later ones, as leading dimensions must."""
         strides = list(self.strides)

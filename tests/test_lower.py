@@ -376,15 +376,24 @@ def test_layouts_and_epilogues_become_strides_and_post_operations() -> None:
         image(2, 4, 5, 7, layout="NHWC"), placeholder(1, float32(6, 4, 3, 3), constant=True),
         placeholder(2, float32(1, 1, 1, 6), constant=True), placeholder(3, float32(2, 5, 7, 6)),
     )  # fmt: skip
-    fragment = apply("Transpose", apply("Relu", apply("Add", apply("Add", plain_conv(x, w, "NHWC"), bias), other)), perm=(0, 3, 1, 2))
+    fragment = apply("Relu", apply("Add", apply("Add", plain_conv(x, w, "NHWC"), bias), other))
     call = match(fragment, "onednn.convolution")
     assert isinstance(call, LibraryCall)
     assert [a.role for a in call.arguments] == ["src", "weights", "bias", ""]
     assert call.arguments[0].window == Window(0, (2, 4, 5, 7), (140, 1, 28, 4))
-    assert call.destination == contiguous((2, 6, 5, 7))  # written channels first: the transpose is gone
+    assert call.destination == Window(0, (2, 6, 5, 7), (210, 1, 42, 6))
     assert call.arguments[3].window.strides == (210, 1, 42, 6)
     assert [p.get("algorithm") for p in call.post_operations] == ["add", "relu"]
     assert call.arguments[1].packed and not call.arguments[0].packed
+    refused = match(apply("Transpose", fragment, perm=(0, 3, 1, 2)), "onednn.convolution")
+    assert isinstance(refused, str) and "one order" in refused
+
+
+def test_axes_of_size_one_take_the_order_of_the_others() -> None:
+    pooled = apply("Transpose", apply("ReduceMean", image(1, 8, 5, 7, layout="NHWC"), axes=(1, 2)), perm=(0, 3, 1, 2))
+    call = match(pooled, "onednn.pooling")
+    assert isinstance(call, LibraryCall)
+    assert (call.arguments[0].window.strides, call.destination.strides) == ((280, 1, 56, 8), (8, 1, 8, 8))
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,8 @@ IMPLEMENTATIONS: tuple[tuple[str, tuple[str, ...], Resolver], ...] = (
 
 ANCHORS = frozenset(op for _, ops, _ in IMPLEMENTATIONS for op in ops)
 MOST_POST_OPERATIONS = 6
+IMAGE_PRIMITIVES = ("convolution", "deconvolution", "pooling", "resampling")
+"""Those that the library has real kernels for only where source and result lie in memory in the same order."""
 
 
 def implementations(op: str) -> tuple[str, ...]:
@@ -107,12 +109,27 @@ def _complete(anchor: Anchor, found: Spine) -> LibraryCall | Reason:
             continue
         post_operations.append({"kind": "binary", "algorithm": operation.algorithm, "argument": len(arguments)})
         arguments.append(Argument("", operation.operand, window))
+    if anchor.primitive in IMAGE_PRIMITIVES:
+        ordered = _in_one_order(arguments[0].window, destination)
+        if ordered is None:
+            return "source and result do not lie densely in one order, and only the reference implementation bridges that"
+        arguments[0], destination = replace(arguments[0], window=ordered[0]), ordered[1]
     if anchor.primitive == "matmul":
         arguments = [replace(argument, window=argument.window.as_matrix()) for argument in arguments]
         destination = destination.as_matrix()
     if not all(window.is_nested for window in (destination, *(argument.window for argument in arguments))):
         return "the strides of a window overlap, which the library's descriptors do not allow"
     return LibraryCall(anchor.primitive, anchor.parameters, tuple(arguments), destination, tuple(post_operations))
+
+
+def _in_one_order(source: Window, destination: Window) -> tuple[Window, Window] | None:
+    """Return both windows in the first order of axes (channels first, channels last) in which both lie densely."""
+    rank = len(source.shape)
+    for axes in (tuple(range(rank)), (0, *range(2, rank), 1)):
+        found = source.in_order(axes), destination.in_order(axes)
+        if found[0] is not None and found[1] is not None:
+            return found[0], found[1]
+    return None
 
 
 def _plain(operation: PostOperation) -> dict[str, Any]:
