@@ -295,7 +295,7 @@ class Planner:
             its, term, where = self._merge(its, simplify_reductions(self.table, term), where)
             with self.emitter.scope():
                 if any(t.kind == "reduce" for t in subterms((term,))):
-                    self._reduction(its, term, where)
+                    self._reduction(its, term, where, whole=len(parts) == 1)  # parts share reductions, not rows
                 else:
                     self._movement(its, term, where, parallel=True)
 
@@ -312,14 +312,14 @@ class Planner:
             return _replaced(self.table, root, again, self.table.read("out", offset))
         return root
 
-    def _reduction(self, iterators: tuple[Iterator, ...], root: Term, offset: Index) -> None:
+    def _reduction(self, iterators: tuple[Iterator, ...], root: Term, offset: Index, *, whole: bool) -> None:
         reduces = [term for term in subterms((root,)) if term.kind == "reduce"]
         rows = frozenset().union(*(term.free for term in reduces)) & frozenset(iterators)
         parallel = self.threads > 1 and self._work_ns(iterators, root) > SERIAL_NS
         vector = iterators[-1] if iterators and coefficient(offset, iterators[-1]) == 1 and extent(iterators[-1]) >= 4 else None
         if vector is not None and not all(vectorizes(body, vector) for body in [root, *reduces] if vector in body.free):
             vector = None
-        if vector is not None and vector not in rows and rows | {vector} == frozenset(iterators):
+        if whole and vector is not None and vector not in rows and rows | {vector} == frozenset(iterators):
             root = self._keep_powers(root, reduces, rows, vector, offset)
         inner = tuple(i for i in iterators if i not in rows and i is not vector)
         outer = tuple(i for i in iterators if i in rows and i is not vector)
