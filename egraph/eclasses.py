@@ -54,6 +54,8 @@ class EClasses:
         self._uniform: dict[tuple[TensorType, str], int] = {}
         self._by_value: dict[tuple[TensorType, str], int] = {}
         self._stale = False
+        self.settled: list[int] = []
+        """The class of every handle, as of the last ``follow``."""
 
     def find(self, handle: int) -> int:
         """Return the smallest handle of the same class."""
@@ -166,8 +168,10 @@ class EClasses:
     def follow(self, classes: Mapping[int, int], rules: str) -> None:
         """Take over egglog's classes (its congruence closure); ``rules`` are blamed where types disagree."""
         for handle, root in classes.items():
-            self._join(handle, root, rules)
+            if self._parent[handle] != self._parent[root]:
+                self._join(handle, root, rules)
         self.close(rules)
+        self.settled = [self.find(handle) for handle in range(len(self._parent))]
 
     def close(self, rules: str) -> None:
         """Restore congruence: e-nodes whose operands became equal are one e-node, made by the first rule."""

@@ -137,10 +137,11 @@ def _run_phases(
             operands = classes.operands_by_class()
             skipped = 0
             for application in active:
-                if count_matches(application.pattern.pattern, operands) > LARGEST_JOIN:
+                count = count_matches(application.pattern.pattern, operands)
+                if count > LARGEST_JOIN:
                     skipped += 1
-                else:
-                    engine.match(application.rule.name)
+                elif count:
+                    application.search()
                 if reason := stop():
                     return reason
             picture = engine.read()

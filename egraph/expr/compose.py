@@ -17,18 +17,19 @@ def inline(scope: Scope, producers: Producers) -> Scope:
     A producer without a reduction disappears into the body; a reducing one becomes an inner scope that is read;
     a ``Tensor`` renames.
     """
-    memo: dict[Scope, Scope] = {}
+    memo: dict[int, tuple[Scope, Scope]] = {}
     return _inline(scope, producers, memo)
 
 
-def _inline(scope: Scope, producers: Producers, memo: dict[Scope, Scope]) -> Scope:
-    if scope not in memo:
+def _inline(scope: Scope, producers: Producers, memo: dict[int, tuple[Scope, Scope]]) -> Scope:
+    known = memo.get(id(scope))  # hashing a scope walks all of it; the memo keeps it alive, so that its id stays its own
+    if known is None:
         body = _scalar(scope.body, {}, producers, memo)
-        memo[scope] = Scope(scope.traversal, scope.summation, scope.reduction, body)
-    return memo[scope]
+        known = memo[id(scope)] = scope, Scope(scope.traversal, scope.summation, scope.reduction, body)
+    return known[1]
 
 
-def _scalar(body: Scalar, replace: Mapping[Iterator | Symbol, Size], producers: Producers, memo: dict[Scope, Scope]) -> Scalar:
+def _scalar(body: Scalar, replace: Mapping[Iterator | Symbol, Size], producers: Producers, memo: dict[int, tuple[Scope, Scope]]) -> Scalar:
     def read(value: Read) -> Read:
         result = _scalar(value, replace, producers, memo)
         if isinstance(result, Read):

@@ -84,6 +84,9 @@ class Index:
 
     def __mul__(self, other: object) -> Index:
         right = index(other)
+        by = right.constant
+        if by is not None:  # the order of the terms stays
+            return self if by == 1 else Index(tuple((m, c * by) for m, c in self.terms) if by else ())
         products: dict[Monomial, int] = {}
         for m, c in self.terms:
             for n, d in right.terms:
@@ -117,10 +120,16 @@ class Index:
 
 
 def _make(products: Mapping[Monomial, int]) -> Index:
-    return Index(tuple(sorted(((m, c) for m, c in products.items() if c), key=repr)))
+    terms = [(m, c) for m, c in products.items() if c]
+    if len(terms) > 1:
+        terms.sort(key=repr)
+    return Index(tuple(terms))
 
 
 def _sum(parts: tuple[Index, ...]) -> Index:
+    parts = tuple(part for part in parts if part.terms)
+    if len(parts) < 2:
+        return parts[0] if parts else Index(())
     total: dict[Monomial, int] = {}
     for part in parts:
         for m, c in part.terms:
@@ -130,9 +139,9 @@ def _sum(parts: tuple[Index, ...]) -> Index:
 
 def index(value: object) -> Index:
     """Return an integer, atom or index as an ``Index``."""
+    if type(value) is Index:
+        return value
     match value:
-        case Index():
-            return value
         case Iterator() | Symbol() | Floor() | Modulo() | DataIndex():
             return Index((((value,), 1),))
         case _ if hasattr(value, "__index__"):
@@ -230,7 +239,7 @@ def substitute(value: Size, replace: Mapping[Iterator | Symbol, Size], read: Cal
     """Return the index with iterators and symbols replaced; ``read`` maps the reads inside data indices."""
     total = Index(())
     for monomial, coefficient in index(value).terms:
-        product = index(coefficient)
+        product = Index((((), coefficient),))
         for atom in monomial:
             match atom:
                 case Iterator() | Symbol():

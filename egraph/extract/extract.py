@@ -27,9 +27,8 @@ def extract(
     problem = build_problem(frozen, candidates)
     found: list[tuple[Chosen, str, bool, float]] = []
 
-    def attempt(name: str, part: Problem, budget: float, different: Sequence[Mapping[int, Choice]] = ()) -> None:
+    def attempt(name: str, part: Problem, first: Chosen, budget: float, different: Sequence[Mapping[int, Choice]] = ()) -> None:
         started = time.monotonic()
-        first = greedy(part)
         solution = solve(part, first, budget, seed, different)
         if solution is not None and (different or total(solution.chosen) <= total(first)):
             found.append((solution.chosen, name, solution.optimal, time.monotonic() - started))
@@ -37,15 +36,17 @@ def extract(
             found.append((first, f"greedy{name.removeprefix('cp-sat')}", False, time.monotonic() - started))
 
     started = time.monotonic()
-    attempt("cp-sat", problem, seconds * 0.6)
-    best = found[0][0]
     first = greedy(problem)
+    attempt("cp-sat", problem, first, seconds * 0.6)
+    best = found[0][0]
     if k > 1:
         for name, part, different in list(_variants(problem, best))[: 2 * k]:
             if time.monotonic() - started > seconds and len(found) > 1:
                 break
-            attempt(name, part, seconds * 0.4 / (2 * k), different)
-        found.append((first, "greedy", False, 0.0))
+            start = first if part is problem else greedy(part)
+            attempt(name, part, start, seconds * 0.4 / (2 * k), different)
+        if first is not best:
+            found.append((first, "greedy", False, 0.0))
     return _ranked(problem, found, k)
 
 

@@ -8,15 +8,12 @@ from collections import deque
 from egraph.extract.improve import improve
 from egraph.extract.problem import Chosen, Problem, order
 
-IMPROVE_SECONDS = 1.0
-"""Local moves after the greedy choice end after this time."""
-
 
 def greedy(problem: Problem) -> Chosen:
     """Return the greedy choice of the roots, bettered by local moves."""
     best = _best_sets(problem)
     first = order(problem, best) or _first_computable(problem)
-    return improve(problem, first, best, IMPROVE_SECONDS)
+    return improve(problem, first, best)
 
 
 def _best_sets(problem: Problem) -> Chosen:

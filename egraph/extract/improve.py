@@ -2,29 +2,71 @@
 
 from __future__ import annotations
 
-import time
+import math
 from collections.abc import Iterator, Mapping
 
 from egraph.extract.problem import Choice, Chosen, Problem, order, total
 
 GAIN = 1e-9
+MOST_MOVES = 50_000
+"""Moves looked at, at most: a count and not a time, so that the answer does not depend on the machine's load."""
 
 
-def improve(problem: Problem, chosen: Chosen, fallback: Mapping[int, Choice], seconds: float) -> Chosen:
-    """Return a choice that no single move betters, or the best when the time ends; ``fallback`` computes what a move needs."""
-    end = time.monotonic() + seconds
+def improve(problem: Problem, chosen: Chosen, fallback: Mapping[int, Choice]) -> Chosen:
+    """Return a choice that no single move betters, as far as moves may be looked at; ``fallback`` computes what a move needs."""
     cost = total(chosen)
+    uses = _uses(problem, chosen)
+    looked = 0
     better = True
     while better:
         better = False
         for move in _moves(problem, chosen):
-            if time.monotonic() > end:
+            looked += 1
+            if looked > MOST_MOVES:
                 return chosen
+            if _change(move, chosen, fallback, uses) >= -GAIN:
+                continue
             trial = order(problem, {**fallback, **chosen, **move})
             if trial is not None and total(trial) < cost - GAIN:
-                chosen, cost, better = trial, total(trial), True
-                break
+                chosen, cost, uses, better = trial, total(trial), _uses(problem, trial), True
     return chosen
+
+
+def _uses(problem: Problem, chosen: Chosen) -> dict[int, int]:
+    """Return how many choices need each class; a root is needed once more."""
+    uses = dict.fromkeys(chosen, 0)
+    for number in (*problem.roots, *(need for choice in chosen.values() for need in choice.needs)):
+        uses[number] += 1
+    return uses
+
+
+def _change(move: Mapping[int, Choice], chosen: Chosen, fallback: Mapping[int, Choice], uses: Mapping[int, int]) -> float:
+    """Return what a move adds to the cost: of what is needed from now on, less what nothing needs any more."""
+    now: dict[int, int] = {}
+    cost = 0.0
+    coming, going = [], []
+    for number, choice in move.items():
+        if number in chosen:
+            cost += choice.cost - chosen[number].cost
+            coming += choice.needs
+            going += chosen[number].needs
+    while coming:
+        number = coming.pop()
+        count = now[number] = now.get(number, uses.get(number, 0)) + 1
+        if count == 1:
+            new = move.get(number) or fallback.get(number)
+            if new is None:
+                return math.inf
+            cost += new.cost
+            coming += new.needs
+    while going:
+        number = going.pop()
+        count = now[number] = now.get(number, uses.get(number, 0)) - 1
+        if count == 0:
+            old = move.get(number) or chosen.get(number) or fallback[number]
+            cost -= old.cost
+            going += old.needs
+    return cost
 
 
 def _moves(problem: Problem, chosen: Chosen) -> Iterator[dict[int, Choice]]:

@@ -74,6 +74,7 @@ def solve(problem: Problem, hint: Chosen, seconds: float, seed: int, different: 
     solver = cp_model.CpSolver()
     solver.parameters.random_seed = seed
     solver.parameters.catch_sigint_signal = False  # its handler would replace ours: Ctrl-C must end the run cleanly
+    solver.parameters.relative_gap_limit = JITTER  # beyond that, the noise decides
     solver.parameters.num_workers = 2
     solver.parameters.interleave_search = True  # the same answer each time, whatever the machine's load
     solver.parameters.subsolvers.extend(SUBSOLVERS)

@@ -26,7 +26,7 @@ def candidates(frozen: FrozenEGraph, target: str = "cpu", *, supports: Supports 
     if target not in TARGETS:
         raise ValueError(f"unknown target {target!r}; there are {', '.join(TARGETS)}")
     if supports is None:
-        from lower.eoperator import supports as generator_supports
+        from lower.eoperator.request import supports_by_parts as generator_supports
 
         supports = generator_supports
     from lower.libraries import LIBRARIES  # it imports this package

@@ -11,7 +11,7 @@ from functools import lru_cache
 from egraph.errors import EinsatError
 from egraph.expr.index import Index, Iterator, index
 from egraph.expr.scope import Scope
-from egraph.ir import Node, walk
+from egraph.ir import Attributes, Node, TensorType, make, placeholder, walk
 from egraph.ops import OPS
 from egraph.ops.reference import fragment_expression
 from lower.eoperator.terms import Term, Terms, subterms
@@ -156,6 +156,39 @@ def supports(fragment: Node) -> str | None:
     if max([kernel.output_size, *kernel.sizes.values()]) >= 2**31:
         return "a tensor has more than 2**31 elements"
     return None
+
+
+def supports_by_parts(fragment: Node) -> str | None:
+    """Return what ``supports`` says, from its operators one by one where that is enough: much faster.
+
+    Operators that can be generated alone can be together, as long as their terms stay few: every read of an operand
+    repeats at most the operand's own terms. Indices that are computed, and long fragments, are looked at as a whole.
+    """
+    terms: dict[Node, int] = {}
+    for node in walk((fragment,)):
+        if node.op == "Placeholder":
+            terms[node] = 1
+            continue
+        if node.op == "Gather" and node.inputs[1].op != "Placeholder":
+            return supports(fragment)
+        part = _part(node.op, node.attributes, tuple(operand.type for operand in node.inputs), node.type)
+        if isinstance(part, str):
+            return part
+        own, reads = part
+        terms[node] = own + sum(count * terms[operand] for count, operand in zip(reads, node.inputs, strict=True))
+    return supports(fragment) if terms[fragment] > MAXIMUM_TERMS else None
+
+
+@lru_cache(maxsize=1 << 14)
+def _part(op: str, attributes: Attributes, operands: tuple[TensorType, ...], type: TensorType) -> tuple[int, tuple[int, ...]] | str:
+    """Return how many terms an operator has besides reads, and how often it reads each operand; or why it is not generated."""
+    alone = make(op, [placeholder(i, operand) for i, operand in enumerate(operands)], attributes, type)
+    reason = supports(alone)
+    if reason is not None:
+        return reason
+    terms = subterms((kernel_of(KernelRequest(alone)).root,))
+    read = [term.data[0] for term in terms if term.kind == "read"]
+    return len(terms) - len(read), tuple(max(1, read.count(str(i))) for i in range(len(operands)))
 
 
 @lru_cache(maxsize=1 << 14)
