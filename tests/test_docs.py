@@ -24,7 +24,7 @@ from tests.pages import PAGES as GENERATED
 ROOT = Path(__file__).resolve().parent.parent
 TUTORIALS = ("docs/writing-rules.md",)
 FOLDERS = ("egraph", "verify", "lower", "runtime", "tests", "docs")
-OTHER_OPTIONS = {"--strict", "--update-golden"}
+OTHER_OPTIONS = {"--into", "--strict", "--update-golden"}
 """Options of the tools that we use."""
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"^(?:#|/\*) ([\w./-]+\.\w+)(?: \*/)?$")
