@@ -8,6 +8,12 @@ from dataclasses import dataclass
 from egraph.ir import Node, TensorType, walk
 from egraph.ops import OPS
 
+FUNCTIONS = frozenset({
+    "Exp", "Log", "Tanh", "Sigmoid", "Erf", "Gelu", "Softplus", "Mish", "Pow", "Sin", "Cos", "Elu", "Celu", "Selu", "Softmax", "LogSoftmax",
+})  # fmt: skip
+"""Operators that evaluate a function by polynomials: one element takes as long as many additions."""
+ADDITIONS_A_FUNCTION = 16
+
 
 @dataclass(frozen=True)
 class Work:
@@ -17,6 +23,8 @@ class Work:
     size_bytes: int
     contracts: bool = False
     """Whether there is a contraction inside: those run near the peak, everything else does not."""
+    functions: float = 0.0
+    """How many of the flops are whole functions (an exponential counts as one)."""
 
     @property
     def intensity(self) -> float:
@@ -47,7 +55,8 @@ def work(fragment: Node) -> Work:
     nodes = list(walk((fragment,)))
     contracts = any(node.op in OPS and OPS[node.op].category == "contraction" for node in nodes)
     moved = size_bytes(fragment.type) + sum(size_bytes(node.type) for node in nodes if node.op == "Placeholder")
-    return Work(math.fsum(node_flops(node) for node in nodes), moved, contracts)
+    functions = sum(node.type.elements for node in nodes if node.op in FUNCTIONS and node.type.is_static)
+    return Work(math.fsum(node_flops(node) for node in nodes), moved, contracts, float(functions))
 
 
 @dataclass(frozen=True)
@@ -59,9 +68,14 @@ class DeviceSpeed:
     memory_gigabytes_s: float = 10.0
     contraction_gigaflops_s: float = 50.0
     other_gigaflops_s: float = 4.0
+    """Functions a second, in thousand millions."""
 
     def estimate_us(self, amount: Work) -> float:
         """Return launch + the slower of moving the bytes and doing the arithmetic."""
         bandwidth = self.cache_gigabytes_s if amount.size_bytes <= 1 << 20 else self.memory_gigabytes_s
-        peak = self.contraction_gigaflops_s if amount.contracts else self.other_gigaflops_s
-        return self.launch_us + max(amount.size_bytes / (bandwidth * 1e3), amount.flops / (peak * 1e3))
+        moving_us = amount.size_bytes / (bandwidth * 1e3)
+        if amount.contracts:
+            return self.launch_us + max(moving_us, amount.flops / (self.contraction_gigaflops_s * 1e3))
+        additions = max(0.0, amount.flops - amount.functions)
+        computing_us = (amount.functions + additions / ADDITIONS_A_FUNCTION) / (self.other_gigaflops_s * 1e3)
+        return self.launch_us + max(moving_us, computing_us)
