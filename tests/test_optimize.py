@@ -30,7 +30,7 @@ KEYS = [
 ]  # fmt: skip
 
 
-def build_model(path: Path, *, dynamic: bool = False) -> Path:
+def build_model(path: Path, *, dynamic: bool = False, activations: tuple[str, str] = ("Relu", "Tanh")) -> Path:
     """Write two layers that share an input, with sizes that nothing else has."""
     random = np.random.default_rng(0)
 
@@ -40,8 +40,8 @@ def build_model(path: Path, *, dynamic: bool = False) -> Path:
     nodes = [
         helper.make_node("MatMul", ["x", "u"], ["a"], name="left"),
         helper.make_node("MatMul", ["x", "v"], ["b"], name="right"),
-        helper.make_node("Relu", ["a"], ["c"], name="relu"),
-        helper.make_node("Tanh", ["b"], ["d"], name="tanh"),
+        helper.make_node(activations[0], ["a"], ["c"], name="relu"),
+        helper.make_node(activations[1], ["b"], ["d"], name="tanh"),
         helper.make_node("Concat", ["c", "d"], ["y"], name="join", axis=1),
     ]
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n" if dynamic else 5, 12])

@@ -62,6 +62,16 @@ class Finalist:
 
 
 @dataclass(frozen=True)
+class Refused:
+    """A kernel that was measured and may not be used. ``kind``: wrong result, slow reference implementation, failed, hung."""
+
+    kind: Literal["wrong", "slow", "failed", "hung"]
+    implementation: str
+    fragment: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class Growth:
     """The e-graph after one iteration."""
 
@@ -101,6 +111,9 @@ class Outcome:
     seconds_total: float = 0.0
     files: tuple[str, ...] = ()
     kernel_counts: Mapping[str, int] = field(default_factory=dict)
+    refused: tuple[Refused, ...] = ()
+    check_notes: tuple[str, ...] = ()
+    """What the check of the saved files found beside the largest error: accepted noise, and what was left out after a failure."""
 
     @property
     def speedup(self) -> dict[str, float]:
@@ -147,6 +160,8 @@ class Outcome:
         raw = dict(data)
         raw["rules"] = tuple(RuleUse(**rule) for rule in raw["rules"])
         raw["growth"] = tuple(Growth(seconds=0.0, **growth) for growth in raw["growth"])
+        raw["refused"] = tuple(Refused(**row) for row in raw.get("refused", ()))
+        raw["check_notes"] = tuple(raw.get("check_notes", ()))
         raw["finalists"] = tuple(Finalist(**finalist) for finalist in raw["finalists"])
         for name in ("kernels", "before"):
             raw[name] = tuple(

@@ -6,20 +6,21 @@ import hashlib
 import platform
 import shutil
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from egraph import __version__, exporter, importer
-from egraph.check import CheckResult, check, find_feeds, open_onnxruntime
+from egraph.check import CheckResult, Disagreement, check, find_feeds, open_onnxruntime
 from egraph.cost import CostModel
-from egraph.errors import EinsatError, ModelError
+from egraph.errors import CheckFailed, EinsatError, ModelError
 from egraph.finalists import Contender, Race, race
-from egraph.ir import Graph, Program
+from egraph.ir import Graph, Program, format_fragment
 from egraph.optimize import original
 from egraph.optimize.artefact import finish_artefact
 from egraph.optimize.batch import compile_ahead
+from egraph.optimize.blame import blame
 from egraph.optimize.choice import choose_rules
 from egraph.optimize.kernel_rows import kernel_rows
 from egraph.optimize.measuring import Measurer, calibrate
@@ -40,6 +41,8 @@ from runtime.profile.device import library_version
 ORIGINAL, PLAIN, SEARCHED = "onnxruntime", "unoptimized", "search"
 RACE_SHARE = 0.25
 """Part of the budget for timing whole programs (at least until every contender has run a few times)."""
+ATTEMPTS = 3
+"""Searches at most: after a failed check, the kernels or rules to blame are left out."""
 LIBRARIES = ("egglog", "onnx", "onnxruntime", "onednn-cpu-gomp", "apache-tvm", "ortools", "numpy")
 
 
@@ -83,6 +86,18 @@ def optimize(options: Options, progress: Progress) -> Outcome:
         database.close()
 
 
+@dataclass(frozen=True)
+class Trial:
+    """One search with its race: what was found, what was timed, and what is best (None: onnxruntime on the original)."""
+
+    found: Search
+    plain: Program
+    compiled: tuple[Compiled, ...]
+    failed: tuple[Finalist, ...]
+    raced: Race
+    best: Compiled | None
+
+
 @dataclass
 class Run:
     """One run's surroundings, shared by its stages."""
@@ -117,16 +132,46 @@ class Run:
         measurer = None if options.frozen else Measurer(self.database, device, self.compile_options, self.worker, options.seed)
         progress.stage("calibrate")
         model = CostModel(self.database, device, calibrate(self.database, device, measurer))
+        artefact, model_file = results / artefact_name, results / model_name
+        learnt: tuple[str, ...] = ()
+        for attempt in range(1, ATTEMPTS + 1):
+            trial = self._trial(rules, model, measurer, device, is_first=attempt == 1)
+            self._save(trial.best, model_file, artefact)
+            progress.stage("check the saved files")
+            try:
+                checked = self._check(model_file, artefact, reference)
+                break
+            except Disagreement as error:
+                if trial.best is None:
+                    raise
+                rules, told = self._learn(error, trial.best, rules, model, may_retry=attempt < ATTEMPTS and not options.frozen)
+                learnt += (told,)
+                for folder in (self.work, results):
+                    shutil.rmtree(folder)
+                    folder.mkdir()
+        progress.update(f"largest relative error {checked.max_rel_err:.2g} on {checked.inputs} random inputs")
+        for text in checked.amplified:
+            progress.note(text)
+        arena_bytes = Artefact.open(artefact).plan.arena_bytes
+        outcome = replace(self._describe(trial, model, checked, rules, notes, arena_bytes), check_notes=learnt + checked.amplified)
+        finish_artefact(artefact, outcome, trial.best.program if trial.best else None)
+        return outcome
+
+    def _trial(
+        self, rules: Sequence[Rule | MergeRule], model: CostModel, measurer: Measurer | None, device: str, *, is_first: bool
+    ) -> Trial:
+        """Search, compile and time the finalists."""
+        options, progress = self.options, self.progress
         plain = plain_program(self.graph, model, seed=options.seed)
         key = search_key(self.graph, rules, options)
         before = self.database.get(device, key, SEARCHED)
         found = search(
-            self.graph, rules, model, None if before else measurer, progress,
+            self.graph, rules, model, None if before and is_first else measurer, progress,
             finalists=options.finalists, max_nodes=options.max_nodes, seed=options.seed,
-            iterations=int(before.samples_us[0]) if before else None,
+            iterations=int(before.samples_us[0]) if before else None, choices=before.message if before else "",
         )  # fmt: skip
         if before is None and not options.frozen:
-            self.database.put(Record(device, key, SEARCHED, "ok", (float(len(found.saturation.iterations)),)))
+            self.database.put(Record(device, key, SEARCHED, "ok", (float(len(found.saturation.iterations)),), found.choices))
         self.worker.close()
         progress.stage("time the finalists")
         compiled, failed = self._compile_all(plain, found.programs)
@@ -136,9 +181,10 @@ class Run:
             database=self.database, device=device, frozen=options.frozen,
             seconds=max(2.0, min(RACE_SHARE * options.budget_seconds, progress.left_seconds)),
         )  # fmt: skip
-        best = self._fastest(compiled, raced)
-        artefact = results / artefact_name
-        model_file = results / model_name
+        return Trial(found, plain, tuple(compiled), tuple(failed), raced, self._fastest(compiled, raced))
+
+    def _save(self, best: Compiled | None, model_file: Path, artefact: Path) -> None:
+        options = self.options
         if best is None:
             original.copy_model(options.model, model_file)
             compile_model(self.graph, options.model.read_bytes(), artefact)
@@ -148,13 +194,20 @@ class Run:
         else:
             shutil.copytree(best.folder, artefact)
             exporter.save(best.program, model_file, rules={k.output: k.rules for k in best.program.kernels if k.rules})
-        progress.stage("check the saved files")
-        checked = self._check(model_file, artefact, reference)
-        progress.update(f"largest relative error {checked.max_rel_err:.2g} on {checked.inputs} random inputs")
-        arena_bytes = Artefact.open(artefact).plan.arena_bytes
-        outcome = self._describe(found, model, plain, compiled, failed, raced, best, checked, rules, notes, arena_bytes)
-        finish_artefact(artefact, outcome, best.program if best else None)
-        return outcome
+
+    def _learn(
+        self, error: Disagreement, best: Compiled, rules: Sequence[Rule | MergeRule], model: CostModel, *, may_retry: bool
+    ) -> tuple[Sequence[Rule | MergeRule], str]:
+        """Leave out what made the check fail; raises CheckFailed with its names when that is not known, or not for the first time."""
+        found = blame(self.graph, best.program, error.feeds, self.compile_options)
+        if not may_retry or not (found.kernels or found.rules):
+            raise CheckFailed(f"{error.what}; {found}", where=error.where, fix=error.fix) from error
+        for kernel, reason in found.kernels:
+            model.file(Record(model.device, format_fragment(kernel.fragment), kernel.implementation, "wrong", (), reason))
+        dropped = () if found.kernels else found.rules
+        told = f"a first program failed the check ({error.what}) and was given up for one without {found}"
+        self.progress.note(f"warning: {told}")
+        return [rule for rule in rules if rule.name not in dropped], told
 
     def _compile_all(self, plain: Program, programs: Sequence[Program]) -> tuple[list[Compiled], list[Finalist]]:
         compiled: list[Compiled] = []
@@ -192,22 +245,24 @@ class Run:
                 [name for name, _ in self.graph.outputs],
                 self.feeds,
                 tolerance=self.options.tolerance, count=self.options.checks, seed=self.options.seed,
+                plain=self._run_plainly,
             )  # fmt: skip
+
+    def _run_plainly(self, feeds: Mapping[str, Any]) -> Sequence[Any]:
+        """Run the original in onnxruntime without optimisations."""
+        results: Sequence[Any] = open_onnxruntime(self.options.model, self.options.threads, optimise=False).run(None, dict(feeds))
+        return results
 
     def _describe(
         self,
-        found: Search,
+        trial: Trial,
         model: CostModel,
-        plain: Program,
-        compiled: Sequence[Compiled],
-        failed: Sequence[Finalist],
-        raced: Race,
-        best: Compiled | None,
         checked: CheckResult,
         rules: Sequence[Rule | MergeRule],
         notes: tuple[str, ...],
         arena_bytes: int,
     ) -> Outcome:
+        found, plain, compiled, raced, best = trial.found, trial.plain, trial.compiled, trial.raced, trial.best
         rows = kernel_rows(best.program, model) if best else ()
         uses = {rule.name: sum(rule.name in row.rules for row in rows) for rule in rules}
         finalists = [
@@ -246,13 +301,14 @@ class Run:
             extract_seconds=found.extract_seconds,
             kernels=rows,
             before=kernel_rows(plain, model),
-            finalists=(*finalists, *failed),
+            finalists=(*finalists, *trial.failed),
             shipped=best.contender.name if best else ORIGINAL,
             memory={"arena_bytes": arena_bytes, "weights_bytes": sum(array.nbytes for array in weights.values())},
             environment={"einsat": __version__, "python": platform.python_version(), **{name: library_version(name) for name in LIBRARIES}},
             options=self.options.stored(),
             notes=notes,
             kernel_counts=counts,
+            refused=found.refused,
         )
 
 

@@ -4,27 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from egraph.cost import CostModel
 from egraph.ir import Candidate
+from egraph.optimize.outcome import Refused
 from runtime.judge import ONLY_REFERENCE
 
 Kind: TypeAlias = Literal["wrong", "slow", "failed", "hung"]
 TOLD: Mapping[Kind, str] = {
     "wrong": "wrong", "slow": "slow reference implementations", "failed": "failed", "hung": "hung"
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Refused:
-    """One kernel that is not used, and why."""
-
-    kind: Kind
-    implementation: str
-    fragment: str
-    reason: str
 
 
 def refused(model: CostModel, candidates: Mapping[int, Iterable[Candidate]]) -> tuple[Refused, ...]:

@@ -15,6 +15,7 @@ from egraph.optimize.measuring import Measurer
 from egraph.optimize.outcome import Refused
 from egraph.optimize.progress import Progress
 from egraph.optimize.refused import refused, summary
+from egraph.optimize.remembered import read_selections, selections_text
 from egraph.rule import MergeRule, Rule
 from egraph.saturate import Iteration, Limits, Saturation, saturate
 from lower.candidates import candidates as lay_candidates
@@ -40,6 +41,8 @@ class Search:
     kernels_measured: int
     kernels_unmeasured: int
     refused: tuple[Refused, ...] = ()
+    choices: str = ""
+    """What was chosen, for the same search again."""
 
 
 def program_digest(program: Program) -> str:
@@ -85,10 +88,12 @@ def search(
     max_nodes: int,
     seed: int,
     iterations: int | None = None,
+    choices: str = "",
 ) -> Search:
     """Return the ``finalists`` best programs; without a measurer, by what the database already knows.
 
-    ``iterations``: how many the same search took before; then they and not the clock end the saturation.
+    ``iterations``: how many the same search took before; then they and not the clock end the saturation. ``choices``:
+    what it chose.
     """
     progress.stage("saturate")
     limits = Limits(seconds=SATURATE_SHARE * progress.budget_seconds, e_nodes=max_nodes)
@@ -116,7 +121,7 @@ def search(
         chooser.refine(measurer, time_left, count=finalists)
     progress.stage("extract")
     model.caution = CAUTION
-    selections = chooser.choose(finalists)
+    selections = read_selections(choices, laid, model) or chooser.choose(finalists)
     model.caution = 1.0
     progress.update(f"best cost {selections[0].cost_us:.0f} us ({selections[0].method}), {len(selections)} programs")
     programs: dict[str, Program] = {}
@@ -140,6 +145,7 @@ def search(
         0 if measurer is None else measurer.measured,
         len(open_ones),
         lost,
+        selections_text(selections, laid, model),
     )
 
 

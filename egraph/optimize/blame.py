@@ -1,0 +1,141 @@
+"""Find what makes a program wrong on given inputs: kernels that disagree with their fragments, rules that changed a value.
+
+Everything is compared with onnxruntime without optimisations: each kernel alone, on the operands that it has in the
+program; and each value that the program still shares with the input model.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from egraph import exporter
+from egraph.check import open_onnxruntime
+from egraph.cost import FREE
+from egraph.errors import EinsatError
+from egraph.ir import Graph, Kernel, Node, Program, TensorType, attributes, make, rewrite, walk
+from egraph.optimize.batch import compile_batch
+from lower.compile import CompileOptions
+from runtime import Session
+from runtime.judge import WrongResult, judge
+
+
+@dataclass(frozen=True)
+class Blame:
+    """What disagrees: kernels with the reason, and rules of kernels that compute another value than the model."""
+
+    kernels: tuple[tuple[Kernel, str], ...]
+    rules: tuple[str, ...]
+    source_nodes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        parts = [f"kernel {kernel.implementation}: {reason}" for kernel, reason in self.kernels]
+        parts += [f"rules: {', '.join(self.rules)}"] if self.rules else []
+        parts += [f"ONNX nodes: {', '.join(self.source_nodes)}"] if self.source_nodes else []
+        return "; ".join(parts) or "every kernel alone and every value by itself agree"
+
+
+def blame(original: Graph, program: Program, feeds: Mapping[str, Any], options: CompileOptions) -> Blame:
+    """Return what disagrees when ``program``, made from ``original``, runs on ``feeds``."""
+    with tempfile.TemporaryDirectory(prefix="einsat-blame-") as folder:
+        made = [k for k in program.kernels if k.implementation not in FREE and k.output.type.shape is not None]
+        values = evaluate(program.graph, [k.output for k in made], feeds, Path(folder), options.threads)
+        values |= {n: np.asarray(feeds[str(n.attribute("name"))]) for n in program.graph.inputs if str(n.attribute("name")) in feeds}
+        values |= {n: program.graph.tensors[str(n.attribute("digest"))] for n in walk(program.graph.roots) if n.op == "Constant"}
+        alone = [k for k in made if k.implementation != "opaque" and all(n in values or n.op == "Constant" for n in k.inputs)]
+        wrong = _wrong_kernels(program.graph, alone, values, Path(folder) / "kernels", options)
+        rules, nodes = ((), ()) if wrong else _changed(original, program, values, feeds, Path(folder), options.threads)
+    for kernel, _ in wrong:
+        nodes = tuple(dict.fromkeys((*nodes, *program.graph.origins.get(kernel.output, ()))))
+        rules = tuple(dict.fromkeys((*rules, *kernel.rules)))
+    return Blame(tuple(wrong), rules, nodes)
+
+
+def evaluate(graph: Graph, nodes: Sequence[Node], feeds: Mapping[str, Any], folder: Path, threads: int) -> dict[Node, np.ndarray]:
+    """Return what nodes of a graph are, by onnxruntime without optimisations."""
+    wanted = [node for node in dict.fromkeys(nodes) if node.op not in ("Input", "Constant")]
+    if not wanted:
+        return {}
+    path = folder / "values.onnx"
+    exporter.save(replace(graph, outputs=tuple((f"einsat value {i}", node) for i, node in enumerate(wanted))), path)
+    session = open_onnxruntime(path, threads, optimise=False)
+    names = {port.name for port in session.get_inputs()}
+    found = session.run(None, {name: value for name, value in feeds.items() if name in names})
+    return dict(zip(wanted, found, strict=True))
+
+
+def _wrong_kernels(
+    graph: Graph, kernels: Sequence[Kernel], values: Mapping[Node, np.ndarray], folder: Path, options: CompileOptions
+) -> list[tuple[Kernel, str]]:
+    folder.mkdir()
+    wrong = []
+    places = compile_batch([_alone(graph, kernel) for kernel in kernels], folder, options)
+    for kernel, place in zip(kernels, places, strict=True):
+        if isinstance(place, EinsatError):
+            continue
+        feeds = {f"x{i}": np.ascontiguousarray(values[node]) for i, node in enumerate(kernel.inputs) if node.op != "Constant"}
+        try:
+            with Session(place, threads=options.threads) as session:
+                judge(session.run(None, feeds)[0], values[kernel.output])
+        except (WrongResult, EinsatError) as error:
+            wrong.append((kernel, str(error)))
+    return wrong
+
+
+def _alone(graph: Graph, kernel: Kernel) -> Program:
+    """Return the program of this one kernel: computed operands as inputs, constants as they are."""
+    operands = tuple(
+        node if node.op == "Constant" else make("Input", (), attributes(name=f"x{i}"), TensorType(node.type.dtype, node.type.shape))
+        for i, node in enumerate(kernel.inputs)
+    )
+
+    def bind(old: Node, below: tuple[Node, ...]) -> Node:
+        if old.op == "Placeholder" and isinstance(index := old.attribute("index"), int):
+            return operands[index]
+        return make(old.op, below, old.attributes, old.type)
+
+    root = rewrite((kernel.fragment,), bind)[kernel.fragment]
+    tensors = {str(n.attribute("digest")): graph.tensors[str(n.attribute("digest"))] for n in operands if n.op == "Constant"}
+    inputs = tuple(node for node in operands if node.op == "Input")
+    return Program(Graph("kernel", inputs, (("y", root),), tensors), (replace(kernel, inputs=operands, output=root),), 0.0)
+
+
+def _changed(
+    original: Graph, program: Program, values: Mapping[Node, np.ndarray], feeds: Mapping[str, Any], folder: Path, threads: int
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the rules and source nodes of the first kernels whose value is no longer the model's."""
+    named = {name: node for node, name in original.names.items()}
+    named |= dict(original.outputs)
+    here = {node: name for node, name in program.graph.names.items() if name in named and node in values}
+    here |= {node: name for name, node in program.graph.outputs if node in values}
+    before = evaluate(original, [named[name] for name in here.values()], feeds, folder, threads)
+    for kernel in program.kernels:  # in running order: the first one that differs, with all that led to it
+        node = kernel.output
+        if node not in here or named[here[node]] not in before:
+            continue
+        try:
+            judge(values[node], before[named[here[node]]])
+        except WrongResult:
+            inside = _since(program, kernel, set(here))
+            rules = dict.fromkeys(rule for k in inside for rule in k.rules)
+            nodes = dict.fromkeys(name for k in inside for name in program.graph.origins.get(k.output, ()))
+            return tuple(rules), tuple(nodes)
+    return (), ()
+
+
+def _since(program: Program, kernel: Kernel, known: set[Node]) -> list[Kernel]:
+    """Return a kernel and those that feed it, back to values that the input model has too."""
+    by_output = {k.output: k for k in program.kernels}
+    found: list[Kernel] = []
+    stack = [kernel]
+    while stack:
+        one = stack.pop()
+        if one not in found:
+            found.append(one)
+            stack += [by_output[node] for node in one.inputs if node in by_output and node not in known]
+    return found
