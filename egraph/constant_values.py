@@ -10,7 +10,7 @@ every element. Functions without a meaning in the field (square roots) are unint
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +23,15 @@ from egraph.ops.reference import evaluate
 
 LIMIT_ELEMENTS = 1 << 15
 """Larger constants (weights) are told apart by how they are computed: evaluating them would cost more than it saves."""
+
+DIRECT: Mapping[str, Callable[..., np.ndarray]] = {
+    "Reshape": lambda attributes, x: x.reshape(attributes["shape"]),
+    "Transpose": lambda attributes, x: x.transpose(attributes["perm"]),
+    "Add": lambda attributes, x, y: np.asarray(x + y),
+    "Sub": lambda attributes, x, y: np.asarray(x - y),
+    "Mul": lambda attributes, x, y: np.asarray(x * y),
+}
+"""The most frequent operators on constants, the same for residues (below 2^31) and floats: their meanings, without the detour."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +62,7 @@ def value_of_array(array: np.ndarray) -> ConstantValue | None:
         return None
     mantissa, exponent = np.frexp(real)
     scaled = np.rint(mantissa * 2.0**53)  # exact: a float64 has 53 bits
-    residue = np.array([int(m) % PRIME for m in scaled.reshape(-1)], np.int64).reshape(real.shape)
+    residue = scaled.astype(np.int64) % PRIME
     shift = np.left_shift(np.int64(1), (exponent.astype(np.int64) - 53) % 31)  # 2^31 = 1 modulo p
     return _value(residue * shift % PRIME, real)
 
@@ -65,6 +74,9 @@ def value_of_term(
     known = [value for value in values if value is not None]
     if op not in OPS or len(known) < len(values) or not known:
         return None
+    if op in DIRECT and all(type.dtype in ("float32", "float64") for type in types):
+        real, prime = (DIRECT[op](dict(attributes), *parts) for parts in ([v.real for v in known], [v.prime for v in known]))
+        return _value(prime % PRIME, real) if 0 < real.size <= LIMIT_ELEMENTS else None
     leaves: list[Node] = [placeholder(i, type, constant=True) for i, type in enumerate(types)]
     try:
         root = apply(op, *leaves, attributes=attributes)

@@ -12,6 +12,8 @@ from egraph.ir import Candidate, FrozenEGraph, Selection
 
 WORTH_TIMING = 1.6
 """Variants that cost more than this many times the best are not worth timing."""
+PATIENCE = 5.0
+"""Variants are given up when extraction takes this many times its budget."""
 MEANINGFUL = 0.02
 """A cut must change a kernel that takes at least this part of the program's time."""
 
@@ -40,11 +42,11 @@ def extract(
     attempt("cp-sat", problem, first, seconds * 0.6)
     best = found[0][0]
     if k > 1:
-        for name, part, different in list(_variants(problem, best))[: 2 * k]:
-            if time.monotonic() - started > seconds and len(found) > 1:
-                break
+        for name, part, different in list(_variants(problem, best))[: k + 1]:
+            if time.monotonic() - started > PATIENCE * seconds and len(found) > 1:
+                break  # a safety net: which variants are tried should not depend on the machine's load
             start = first if part is problem else greedy(part)
-            attempt(name, part, start, seconds * 0.4 / (2 * k), different)
+            attempt(name, part, start, seconds * 0.4 / (k + 1), different)
         if first is not best:
             found.append((first, "greedy", False, 0.0))
     return _ranked(problem, found, k)

@@ -44,7 +44,8 @@ def _change(move: Mapping[int, Choice], chosen: Chosen, fallback: Mapping[int, C
     """Return what a move adds to the cost: of what is needed from now on, less what nothing needs any more."""
     now: dict[int, int] = {}
     cost = 0.0
-    coming, going = [], []
+    coming: list[int] = []
+    going: list[int] = []
     for number, choice in move.items():
         if number in chosen:
             cost += choice.cost - chosen[number].cost

@@ -1,0 +1,97 @@
+"""What a finished search leaves in the profile database, and the shortcuts of extraction and of candidates."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from egraph.constant_values import DIRECT, value_of_array, value_of_term
+from egraph.cost import CostModel, without_twins
+from egraph.cost_roofline import DeviceSpeed
+from egraph.extract import extract
+from egraph.ir import Graph, Node, TensorType, attributes, make, placeholder
+from egraph.ops import apply
+from egraph.ops.reference import evaluate
+from egraph.optimize.remembered import read_selections, selections_text
+from egraph.rules import RULES
+from egraph.saturate import Limits, saturate
+from lower.candidates import candidates
+from lower.eoperator.request import MAXIMUM_TERMS, supports, supports_by_parts
+from runtime.profile import Database, Record
+
+
+def _graph() -> Graph:
+    x = make("Input", (), attributes(name="x"), TensorType("float32", (4, 8)))
+    y = apply("Softmax", apply("Add", apply("Relu", x), apply("Exp", x)), axis=1)
+    return Graph("small", (x,), (("y", y),), {})
+
+
+def _searched() -> tuple[CostModel, dict, tuple]:
+    frozen = saturate(_graph(), RULES, Limits(e_nodes=300, iterations=3)).frozen
+    model = CostModel(Database.in_memory(), "here", DeviceSpeed())
+    laid = without_twins(model, candidates(frozen))
+    return model, laid, extract(frozen, model.price(laid), 2, 1.0, 0)
+
+
+def test_a_finished_search_is_read_back() -> None:
+    model, laid, selections = _searched()
+    again = read_selections(selections_text(selections, laid, model), laid, model)
+    assert [s.chosen for s in again] == [s.chosen for s in selections]
+    assert [s.method for s in again] == [s.method for s in selections]
+    assert again[0].cost_us == pytest.approx(selections[0].cost_us)
+
+
+def test_what_does_not_fit_is_forgotten() -> None:
+    model, laid, selections = _searched()
+    text = selections_text(selections, laid, model)
+    number, one = next((n, c) for n, c in selections[0].chosen.items() if c.implementation != "view")
+    others = {**laid, number: tuple(dataclasses.replace(c, implementation="other") for c in laid[number])}
+    assert read_selections(text, others, model) == ()
+    assert read_selections("", laid, model) == read_selections("[{}]", laid, model) == read_selections("{", laid, model) == ()
+    model.file(Record("here", *model.key(one), "wrong", (), "differs"))
+    assert read_selections(text, laid, model) == ()
+
+
+def _leaf(index: int, *shape: int, dtype: str = "float32") -> Node:
+    return placeholder(index, TensorType(dtype, shape))
+
+
+FRAGMENTS = {
+    "chain": apply("Tanh", apply("Add", apply("Relu", _leaf(0, 4, 8)), _leaf(1, 8))),
+    "reduction of a transpose": apply("ReduceSum", apply("Transpose", apply("Exp", _leaf(0, 4, 8)), perm=(1, 0)), axes=(0,)),
+    "integers": apply("Relu", apply("Add", _leaf(0, 4), _leaf(1, 4))),
+    "contraction of a view": apply("Reshape", apply("MatMul", _leaf(0, 4, 8), _leaf(1, 8, 2)), shape=(8,)),
+    "computed indices": apply("Gather", _leaf(0, 9, 3), apply("Reshape", _leaf(1, 4, dtype="int64"), shape=(2, 2)), axis=0),
+}
+
+
+@pytest.mark.parametrize("name", FRAGMENTS)
+def test_parts_decide_like_the_whole(name: str) -> None:
+    fragment = FRAGMENTS[name]
+    assert (supports(fragment) is None) == (supports_by_parts(fragment) is None)
+
+
+def test_many_repetitions_are_looked_at_as_a_whole() -> None:
+    fragment = _leaf(0, 4)
+    for _ in range(14):  # each step reads the one below twice: counted apart these are too many, together they are few
+        fragment = apply("Add", fragment, apply("Exp", fragment))
+    assert MAXIMUM_TERMS < 2**14
+    assert supports(fragment) is None
+    assert supports_by_parts(fragment) is None
+
+
+@pytest.mark.parametrize("op", DIRECT)
+def test_direct_values_follow_the_meanings(op: str) -> None:
+    generator = np.random.default_rng(0)
+    arity = 1 if op in ("Reshape", "Transpose") else 2
+    arrays = [generator.standard_normal(shape).astype(np.float32) for shape in ((3, 4, 5), (4, 1))][:arity]
+    given = {"Reshape": attributes(shape=(6, 10)), "Transpose": attributes(perm=(2, 0, 1))}.get(op, ())
+    leaves = [_leaf(i, *array.shape) for i, array in enumerate(arrays)]
+    root = apply(op, *leaves, attributes=given)
+    values = [value_of_array(array) for array in arrays]
+    found = value_of_term(op, given, [leaf.type for leaf in leaves], values)
+    assert found is not None
+    np.testing.assert_array_equal(found.real, evaluate([root], dict(zip(leaves, [v.real for v in values], strict=True)))[0])
+    np.testing.assert_array_equal(found.prime, evaluate([root], dict(zip(leaves, [v.prime for v in values], strict=True)), "prime")[0])
