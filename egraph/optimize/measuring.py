@@ -20,7 +20,7 @@ from runtime.measure import Effort, Load, Timing, Worker, measure
 from runtime.profile import Database, Record
 
 SHOWN_CHARACTERS = 500
-BATCH = 16
+BATCH = 32
 """Kernels compiled together: starting the compiler costs as much as compiling several."""
 
 
