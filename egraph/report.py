@@ -7,7 +7,7 @@ from importlib import resources
 
 import jinja2
 
-from egraph.optimize.outcome import Growth, Outcome
+from egraph.optimize.outcome import Growth, Outcome, summary
 from egraph.report_layout import draw, kind_of
 
 CHART_WIDTH, CHART_HEIGHT, CHART_MARGIN = 640, 180, 34
@@ -33,6 +33,7 @@ def render(outcome: Outcome) -> str:
         after=draw(outcome.kernels) if outcome.kernels else "",
         before=draw(outcome.before),
         growth=growth_chart(outcome.growth),
+        refusals=summary(outcome.refused),
         tried=[s for s in outcome.rule_statistics if s["rule"] not in {rule.name for rule in outcome.rules}],
     )
     return page

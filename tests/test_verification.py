@@ -14,7 +14,8 @@ from egraph.ops import apply
 from egraph.optimize.batch import compile_batch
 from egraph.optimize.estimated import compile_options
 from egraph.optimize.measuring import Job, Measurer
-from egraph.optimize.refused import refused, summary
+from egraph.optimize.outcome import summary
+from egraph.optimize.refused import refused
 from egraph.optimize.single_kernel import feed_specs, kernel_program, leaf_values, reference_graph
 from lower.library import match
 from lower.library.call import LibraryCall

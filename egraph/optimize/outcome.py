@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 
 @dataclass(frozen=True)
@@ -61,11 +62,17 @@ class Finalist:
     message: str = ""
 
 
+Kind: TypeAlias = Literal["wrong", "slow", "failed", "hung"]
+REFUSALS: Mapping[Kind, str] = {
+    "wrong": "wrong", "slow": "slow reference implementations", "failed": "failed", "hung": "hung"
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Refused:
-    """A kernel that was measured and may not be used. ``kind``: wrong result, slow reference implementation, failed, hung."""
+    """A kernel that was measured and may not be used."""
 
-    kind: Literal["wrong", "slow", "failed", "hung"]
+    kind: Kind
     implementation: str
     fragment: str
     reason: str
@@ -169,3 +176,10 @@ class Outcome:
             )
         raw["rule_statistics"], raw["notes"] = tuple(raw["rule_statistics"]), tuple(raw["notes"])
         return Outcome(search_seconds=0.0, extract_seconds=0.0, **raw)
+
+
+def summary(rows: Sequence[Refused]) -> str:
+    """Return ``kernels refused: 1 wrong, 4 slow reference implementations``; empty when there are none."""
+    counts = Counter(row.kind for row in rows)
+    parts = [f"{counts[kind]} {told}" for kind, told in REFUSALS.items() if counts[kind]]
+    return f"kernels refused: {', '.join(parts)}" if parts else ""

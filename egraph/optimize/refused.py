@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, TypeAlias
+from collections.abc import Iterable, Mapping
 
 from egraph.cost import CostModel
 from egraph.ir import Candidate
-from egraph.optimize.outcome import Refused
+from egraph.optimize.outcome import REFUSALS, Kind, Refused
 from runtime.judge import ONLY_REFERENCE
-
-Kind: TypeAlias = Literal["wrong", "slow", "failed", "hung"]
-TOLD: Mapping[Kind, str] = {
-    "wrong": "wrong", "slow": "slow reference implementations", "failed": "failed", "hung": "hung"
-}  # fmt: skip
 
 
 def refused(model: CostModel, candidates: Mapping[int, Iterable[Candidate]]) -> tuple[Refused, ...]:
@@ -28,12 +21,5 @@ def refused(model: CostModel, candidates: Mapping[int, Iterable[Candidate]]) -> 
             kind: Kind = "slow" if ONLY_REFERENCE in record.message else record.status
             key = model.key(one)
             found[key] = Refused(kind, one.implementation, key[0], record.message)
-    order = list(TOLD)
+    order = list(REFUSALS)
     return tuple(sorted(found.values(), key=lambda r: (order.index(r.kind), r.implementation, r.fragment)))
-
-
-def summary(rows: Sequence[Refused]) -> str:
-    """Return ``kernels refused: 1 wrong, 4 slow reference implementations``; empty when there are none."""
-    counts = Counter(row.kind for row in rows)
-    parts = [f"{counts[kind]} {told}" for kind, told in TOLD.items() if counts[kind]]
-    return f"kernels refused: {', '.join(parts)}" if parts else ""

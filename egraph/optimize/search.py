@@ -12,9 +12,9 @@ from egraph.extract import extract, to_program
 from egraph.ir import Candidate, FrozenEGraph, Graph, Program, Selection, format_fragment
 from egraph.optimize.folding import Folder
 from egraph.optimize.measuring import Measurer
-from egraph.optimize.outcome import Refused
+from egraph.optimize.outcome import Refused, summary
 from egraph.optimize.progress import Progress
-from egraph.optimize.refused import refused, summary
+from egraph.optimize.refused import refused
 from egraph.optimize.remembered import read_selections, selections_text
 from egraph.rule import MergeRule, Rule
 from egraph.saturate import Iteration, Limits, Saturation, saturate
