@@ -385,8 +385,16 @@ def test_layouts_and_epilogues_become_strides_and_post_operations() -> None:
     assert call.arguments[3].window.strides == (210, 1, 42, 6)
     assert [p.get("algorithm") for p in call.post_operations] == ["add", "relu"]
     assert call.arguments[1].packed and not call.arguments[0].packed
-    refused = match(apply("Transpose", fragment, perm=(0, 3, 1, 2)), "onednn.convolution")
+    refused = match(apply("Transpose", plain_conv(x, w, "NHWC"), perm=(0, 3, 1, 2)), "onednn.convolution")
     assert isinstance(refused, str) and "one order" in refused
+    refused = match(apply("Transpose", fragment, perm=(0, 3, 1, 2)), "onednn.convolution")
+    assert isinstance(refused, str) and "not channels last" in refused
+
+
+@pytest.mark.parametrize(("shape", "fits"), [((8, 6), True), ((6,), True), ((1,), True), ((8, 1), False)])
+def test_operands_beside_a_product_are_whole_or_vary_along_the_columns(shape: tuple[int, ...], fits: bool) -> None:
+    product = apply("MatMul", placeholder(0, float32(8, 5)), placeholder(1, float32(5, 6), constant=True))
+    assert isinstance(match(apply("Mul", product, placeholder(2, float32(*shape))), "onednn.matmul"), LibraryCall) == fits
 
 
 def test_axes_of_size_one_take_the_order_of_the_others() -> None:

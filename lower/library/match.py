@@ -107,6 +107,9 @@ def _complete(anchor: Anchor, found: Spine) -> LibraryCall | Reason:
         if position == 0 and operation.algorithm == "add" and _is_bias(window, destination, anchor):
             arguments.append(Argument("bias", operation.operand, _bias_window(window, anchor)))
             continue
+        slow = _unbroadcastable(anchor.primitive, window, destination)
+        if slow:
+            return slow
         post_operations.append({"kind": "binary", "algorithm": operation.algorithm, "argument": len(arguments)})
         arguments.append(Argument("", operation.operand, window))
     if anchor.primitive in IMAGE_PRIMITIVES:
@@ -120,6 +123,21 @@ def _complete(anchor: Anchor, found: Spine) -> LibraryCall | Reason:
     if not all(window.is_nested for window in (destination, *(argument.window for argument in arguments))):
         return "the strides of a window overlap, which the library's descriptors do not allow"
     return LibraryCall(anchor.primitive, anchor.parameters, tuple(arguments), destination, tuple(post_operations))
+
+
+def _unbroadcastable(primitive: str, operand: Window, destination: Window) -> Reason | None:
+    """Return why only the reference implementation takes an operand of this shape beside the result."""
+    shape, result = operand.shape, destination.shape
+    if primitive == "matmul" and shape != result:
+        if shape[-2] > 1:
+            return "an operand of a post-operation varies along the rows, but is not the result's shape"
+        if shape[-1] == 1 and any(size > 1 for size in shape):
+            return "an operand of a post-operation varies, but not along the columns"
+    if primitive == "convolution" and any(size > 1 for size in shape[2:]):
+        last = (0, *range(2, len(result)), 1)
+        if operand.in_order(last) is None or destination.in_order(last) is None:
+            return "an operand of a post-operation varies along spatial axes of data that is not channels last"
+    return None
 
 
 def _in_one_order(source: Window, destination: Window) -> tuple[Window, Window] | None:
