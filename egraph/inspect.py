@@ -13,10 +13,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from egraph.errors import EinsatError, ModelError
 from egraph.optimize.outcome import KernelRow, Outcome
+
+if TYPE_CHECKING:  # heavy, and only --why-not needs it
+    from egraph.rule import MergeRule, Rule
 
 
 def read_outcome(artefact: Path) -> Outcome:
@@ -83,11 +86,31 @@ def why_text(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def why_not(outcome: Outcome, artefact: Path, rule_name: str, node_name: str, model: Path | None) -> dict[str, Any]:
+def find_rule(outcome: Outcome, name: str, files: Sequence[Path]) -> Rule | MergeRule:
+    """Return a rule of the user's files or a shipped one; raises RuleError that says which files the run had."""
+    from egraph.errors import RuleError
+    from egraph.rule_file import load_rules
+    from egraph.rules import rule_named
+
+    for rule in (rule for path in files for rule in load_rules(path)):
+        if rule.name == name:
+            return rule
+    try:
+        return rule_named(name)
+    except RuleError as error:
+        used = outcome.options.get("rule_files", ())
+        if not used or files:
+            raise
+        fix = f"the run also read rules from {', '.join(used)}: give the file with --rules FILE"
+        raise RuleError(error.what, where=error.where, fix=fix) from error
+
+
+def why_not(
+    outcome: Outcome, artefact: Path, rule_name: str, node_name: str, model: Path | None, rule_files: Sequence[Path] = ()
+) -> dict[str, Any]:
     """Try a rule at a node of the input model and say what stands in the way."""
     from egraph import importer
     from egraph.inspect_match import explain, nodes_named
-    from egraph.rules import rule_named
 
     path = model or artefact.resolve().parent / outcome.model
     if not path.is_file():
@@ -97,7 +120,7 @@ def why_not(outcome: Outcome, artefact: Path, rule_name: str, node_name: str, mo
     if not nodes:
         known = sorted({name for names in graph.origins.values() for name in names})
         raise ModelError(f"the model has no node {node_name!r}", fix=f"give one of: {', '.join(known[:20])}")
-    rule = rule_named(rule_name)
+    rule = find_rule(outcome, rule_name, rule_files)
     found = [explain(rule, node, graph) for node in nodes]
     best = min(found, key=lambda e: (not e.applies, -e.matched_operators))
     used = {r.name: r.uses for r in outcome.rules}.get(rule_name, 0)
@@ -124,6 +147,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--why-not", metavar="RULE", help="explain why a rule did not apply at the node given by --at")
     parser.add_argument("--at", metavar="NODE", help="a node of the input model, by its name")
     parser.add_argument("--model", type=Path, help="the input model (default: beside the artefact)")
+    parser.add_argument("--rules", type=Path, action="append", default=[], metavar="FILE", help="a rule file of the run; repeatable")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
 
@@ -134,7 +158,7 @@ def run(arguments: argparse.Namespace) -> str:
     if arguments.why_not:
         if not arguments.at:
             raise ModelError("--why-not needs the place to look at", fix="--why-not RULE --at NODE")
-        refused = why_not(outcome, arguments.artefact, arguments.why_not, arguments.at, arguments.model)
+        refused = why_not(outcome, arguments.artefact, arguments.why_not, arguments.at, arguments.model, arguments.rules)
         return json.dumps(refused) if arguments.json else why_not_text(refused)
     if arguments.why:
         found = why(outcome, arguments.why)
