@@ -14,8 +14,8 @@ from egraph.ir import Attributes, Node, TensorType
 from egraph.ops import OPS
 from egraph.rule import Pattern, Rule, Variable
 
-SMALL_JOIN = 100_000
-"""Combinations of e-nodes that are not worth counting exactly."""
+SMALL_JOIN = 1_000_000
+"""Combinations of e-nodes that are not worth counting exactly: no more than a saturation lets a rule match."""
 
 
 class Labels:
