@@ -19,6 +19,7 @@ from egraph.optimize.refused import refused
 from egraph.optimize.single_kernel import feed_specs, kernel_program, leaf_values, reference_graph
 from lower.library import match
 from lower.library.call import LibraryCall
+from runtime import Session
 from runtime.judge import ONLY_REFERENCE, REFERENCE_MODEL, WrongResult, judge
 from runtime.measure import Effort, Load, Worker
 from runtime.profile import Database, Record
@@ -98,3 +99,15 @@ def test_a_deconvolution_that_sums_in_parts_has_no_epilogue(inputs: int, stride:
     for whole in (apply("Relu", bare), apply("Add", bare, tensor(2, 1, 64, 1, 1, constant=True))):
         found = match(whole, "onednn.deconvolution")
         assert isinstance(found, LibraryCall) if fits else "sums in parts" in str(found)
+
+
+def test_indices_out_of_range_read_nothing_outside(tmp_path: Path) -> None:
+    """What ONNX forbids wraps around: no kernel reads beyond its operand."""
+    fragment = apply("Gather", tensor(0, 8, 3), placeholder(1, TensorType("int64", (6,))), axis=0)
+    program = kernel_program(fragment, "tvm", seed=0)
+    (place,) = compile_batch([program], tmp_path, compile_options(1))
+    assert isinstance(place, Path)
+    data, chosen = np.arange(24, dtype=np.float32).reshape(8, 3), np.array([0, -1, 8, 10**9, -(10**9), 2**40])
+    with Session(place, threads=1) as session:
+        found = session.run(None, {"x0": data, "x1": chosen})[0]
+    np.testing.assert_array_equal(found, data[chosen % 8])
