@@ -290,7 +290,7 @@ class Run:
             ),
             growth=tuple(Growth(i.e_nodes, i.e_classes, i.matches, i.seconds) for i in found.saturation.iterations),
             rule_statistics=tuple(
-                {"rule": s.rule, "matches": s.matches, "unions": s.unions, "e_nodes": s.e_nodes}
+                {"rule": s.rule, "matches": s.matches, "unions": s.unions, "e_nodes": s.e_nodes, "built": s.built}
                 for s in found.saturation.statistics
                 if s.matches
             ),
