@@ -165,13 +165,16 @@ class Run:
         plain = plain_program(self.graph, model, seed=options.seed)
         key = search_key(self.graph, rules, options)
         before = self.database.get(device, key, SEARCHED)
+        if before and before.samples_us[-1] > 0 and not options.frozen:
+            before = None  # time ran out before all kernels that it chose were measured: go on from there
         found = search(
             self.graph, rules, model, None if before and is_first else measurer, progress,
             finalists=options.finalists, max_nodes=options.max_nodes, seed=options.seed,
             iterations=int(before.samples_us[0]) if before else None, choices=before.message if before else "",
         )  # fmt: skip
         if before is None and not options.frozen:
-            self.database.put(Record(device, key, SEARCHED, "ok", (float(len(found.saturation.iterations)),), found.choices))
+            counts = (float(len(found.saturation.iterations)), float(found.kernels_unmeasured))
+            self.database.put(Record(device, key, SEARCHED, "ok", counts, found.choices))
         self.worker.close()
         progress.stage("time the finalists")
         compiled, failed = self._compile_all(plain, found.programs)

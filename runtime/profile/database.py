@@ -16,6 +16,7 @@ import os
 import sqlite3
 import statistics
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -204,7 +205,7 @@ def _connect(path: Path, mode: Literal["rwc", "ro"]) -> sqlite3.Connection:
         if version not in (0, SCHEMA_VERSION):
             raise sqlite3.DatabaseError(f"its version is {version}, this program writes {SCHEMA_VERSION}")
         if mode == "rwc":
-            connection.execute("PRAGMA journal_mode = WAL")
+            _enter_wal(connection)
             connection.execute("PRAGMA synchronous = NORMAL")
             connection.execute(CREATE)
             connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
@@ -213,3 +214,16 @@ def _connect(path: Path, mode: Literal["rwc", "ro"]) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _enter_wal(connection: sqlite3.Connection) -> None:
+    """Switch to write-ahead logging; SQLite does not wait for another process that is switching, so we do."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
