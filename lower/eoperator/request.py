@@ -176,6 +176,8 @@ def supports_by_parts(fragment: Node) -> str | None:
             return part
         own, reads = part
         terms[node] = own + sum(count * terms[operand] for count, operand in zip(reads, node.inputs, strict=True))
+    if terms[fragment] > 2 * MAXIMUM_TERMS:  # nested normalisations multiply: composing them to count exactly would take minutes
+        return f"about {terms[fragment]} scalar operations an element are more than {MAXIMUM_TERMS}"
     return supports(fragment) if terms[fragment] > MAXIMUM_TERMS else None
 
 
