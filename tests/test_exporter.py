@@ -12,6 +12,8 @@ import pytest
 from onnx import TensorProto, helper, parser
 
 from egraph import exporter, importer
+from egraph.cost import CostModel
+from egraph.cost_roofline import DeviceSpeed
 from egraph.errors import LowerError
 from egraph.ir import Graph, Kernel, Node, OnnxContext, Program, TensorType, attributes, make, placeholder, walk
 from egraph.onnx_export.build import DOMAIN, Builder
@@ -20,6 +22,8 @@ from egraph.onnx_fold import fold_constants
 from egraph.onnx_types import array_type, tensor_digest
 from egraph.ops import OPS, apply
 from egraph.ops.reference import evaluate
+from egraph.optimize.search import plain_program
+from runtime.profile import Database
 
 FORMS_SINCE = {"Celu": 12, "Round": 11, "Equal": 11, "LessOrEqual": 11, "GreaterOrEqual": 11, "Resize": 18, "ThresholdedRelu": 10}
 """Operators that an older opset does not have at all: models of that opset cannot contain them."""
@@ -174,6 +178,20 @@ def test_opaque_nodes_keep_an_old_opset_that_their_meaning_needs() -> None:
         '<ir_version: 7, opset_import: ["": 11]> g (int64[4] x) => (int64[2] a, int64[2] b) { a, b = Split<axis = 0, split = [2, 2]>(x) }'
     )
     assert exporter.export(importer.load(split).graph).opset_import[0].version == 18  # an integer Split is core
+
+
+def test_programs_read_several_results_of_opaque_kernels() -> None:
+    model = parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 18]> g (int64[3,4] ids) => (float[3,2] y, int64[3,2] places, float[3,4] real) '
+        "<int64[1] k = {2}> { real = Cast<to = 1>(ids) top, places = TopK(real, k) y = Relu(top) }"
+    )
+    program = plain_program(importer.load(model).graph, CostModel(Database.in_memory(), "", DeviceSpeed()), seed=0)
+    assert {"Opaque", "OpaqueOutput", "Relu"} <= {kernel.fragment.op for kernel in program.kernels}
+    exported = exporter.export(program)
+    onnx.checker.check_model(exported, full_check=True)
+    ids = np.random.default_rng(0).permutation(12).reshape(3, 4) - 6
+    for a, b in zip(run(model, {"ids": ids}), run(exported, {"ids": ids}), strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 def test_constant_subgraphs_fold_to_one_constant() -> None:

@@ -149,6 +149,9 @@ class Builder:
             self.restore(fragment, kernel.output, operands)
             self.values[kernel.output] = ""
             return
+        if fragment.op == "OpaqueOutput":
+            self.values[kernel.output] = self.results[kernel.inputs[0], int(str(fragment.attribute("index")))]
+            return
         if fragment.op == "Placeholder":
             self.values[kernel.output] = self.values[kernel.inputs[0]]
             return
