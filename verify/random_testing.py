@@ -7,9 +7,10 @@ counterexample, printed as numpy.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -31,17 +32,81 @@ SUMMING = frozenset({
 """Operators whose order of summation the reference chooses: only without them is "exact" compared bit for bit."""
 TOLERANCE = 1e-9
 """Largest difference, relative to the largest magnitude of either side, that float64 rounding explains."""
+CRASHES = (IndexError, ZeroDivisionError, ValueError)
+"""What a mistake in a rule's own arithmetic raises."""
+
+Data: TypeAlias = Literal["integers", "signed", "positive", "special"]
+"""Small integers, normal numbers of either sign, positive ones, or normal ones with infinities and NaN among them."""
+
+
+@dataclass(frozen=True)
+class Instance:
+    """Both sides of a rule for one binding (several for a merge rule, which has several roots a side)."""
+
+    bindings: tuple[Binding, ...]
+    left: tuple[Node, ...]
+    right: tuple[Node, ...]
+    numbers: Mapping[int, float]
+    """Placeholders all of whose elements are one number."""
+
+    @property
+    def leaves(self) -> tuple[Node, ...]:
+        found = {node for node in walk((*self.left, *self.right)) if node.op == "Placeholder"}
+        return tuple(sorted(found, key=position_of))
+
+    @property
+    def operators(self) -> frozenset[str]:
+        return frozenset(node.op for node in walk((*self.left, *self.right)))
+
+    @property
+    def elements(self) -> int:
+        return sum(leaf.type.elements for leaf in self.leaves)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Operands on which both sides of an instance differ: result ``position`` of the left and of the right."""
+
+    instance: Instance
+    values: Mapping[Node, np.ndarray]
+    position: int
+    left: np.ndarray
+    right: np.ndarray
+    field: Literal["float64", "prime"] = "float64"
+
+    @property
+    def index(self) -> tuple[int, ...]:
+        """Return the first index at which the sides differ by more than rounding."""
+        apart = ~np.isclose(self.left, self.right, rtol=0.0, atol=_slack(self.left, TOLERANCE), equal_nan=True)
+        if not apart.any():
+            with np.errstate(invalid="ignore"):
+                apart = (self.left != self.right) & ~(np.isnan(self.left) & np.isnan(self.right))
+        return tuple(int(i) for i in np.unravel_index(int(np.argmax(apart)), self.left.shape))
+
+    def __str__(self) -> str:
+        """Return a counterexample that can be pasted into Python."""
+        at, case = self.index, self.instance
+        lines = [f"left  = {format_fragment(case.left[self.position])}", f"right = {format_fragment(case.right[self.position])}"]
+        for leaf, value in self.values.items():
+            lines.append(f"operand {position_of(leaf)} = np.{np.array2string(value, separator=', ', threshold=60, prefix=' ' * 12)}")
+        lines.append(f"at {at}: left {self.left[at]!r}, right {self.right[at]!r}")
+        return "\n  ".join(lines)
 
 
 @dataclass(frozen=True)
 class RuleTest:
-    """What a random test found: cases compared, how many of them exactly, refusals by reason, counterexamples."""
+    """What a random test found: cases compared, how many of them exactly, refusals by reason, counterexamples.
+
+    ``identical``: cases whose right side is their left side.
+    """
 
     rule: str
     cases: int
     exact_cases: int
     refused: Mapping[str, int]
     failures: tuple[str, ...]
+    differences: tuple[Difference, ...] = ()
+    identical: int = 0
 
     @property
     def passed(self) -> bool:
@@ -56,123 +121,142 @@ class RuleTest:
         return f"{self.rule}: {self.cases} cases equal, {self.exact_cases} of them exactly"
 
 
-@dataclass(frozen=True)
-class _Case:
-    """Both sides for one draw; a merge rule has several roots a side."""
-
-    left: tuple[Node, ...]
-    right: tuple[Node, ...]
-    numbers: Mapping[int, float]
-    """Placeholders all of whose elements are one number."""
-
-
 def check_rule(rule: Rule | MergeRule, seed: int = 0, cases: int = 8, tries: int = 3000) -> RuleTest:
     """Compare both sides of ``rule`` on ``cases`` random draws; give up after ``tries`` draws."""
     random = Random(f"{rule.name} {seed}")
     refused: Counter[str] = Counter()
     failures: list[str] = []
-    done = exact = 0
+    differences: list[Difference] = []
+    done = exact = identical = 0
     for _ in range(tries):
         if done == cases or failures:
             break
         try:
-            case = _case(rule, random)
-            data = ("signed", "positive", "signed", "special" if rule.rounding == "exact" else "positive")[done % 4]
-            with np.errstate(all="ignore"):  # infinities are compared, not feared
-                outcome = _compare(case, np.random.default_rng(random.getrandbits(32)), data, bits=rule.rounding == "exact")
-        except (IndexError, ZeroDivisionError, ValueError) as crash:
+            instance = draw(rule, random)
+            kinds: tuple[Data, ...] = ("signed", "positive", "signed", "special" if rule.rounding == "exact" else "positive")
+            is_exact, difference = compare(instance, random.getrandbits(32), kinds[done % 4], bits=rule.rounding == "exact")
+        except CRASHES as crash:
             failures.append(f"  the rule itself failed on a well-typed left side: {type(crash).__name__}: {crash}")
             continue
         except (Refused, Mismatch, EinsatError) as refusal:
             refused[getattr(refusal, "what", None) or str(refusal)] += 1
             continue
         done += 1
-        exact += outcome.exact
-        failures += [f"  {outcome.counterexample}"] if outcome.counterexample else []
-    return RuleTest(rule.name, done, exact, dict(refused), tuple(failures))
+        exact += is_exact
+        identical += instance.left == instance.right
+        if difference:
+            failures.append(f"  {difference}")
+            differences.append(difference)
+    return RuleTest(rule.name, done, exact, dict(refused), tuple(failures), tuple(differences), identical)
 
 
-def _case(rule: Rule | MergeRule, random: Random) -> _Case:
+def draws(rule: Rule | MergeRule, seed: int, tries: int) -> Iterator[Instance]:
+    """Yield the instances that ``tries`` random draws give."""
+    random = Random(f"{rule.name} {seed}")
+    for _ in range(tries):
+        try:
+            yield draw(rule, random)
+        except (*CRASHES, Refused, Mismatch, EinsatError):
+            continue
+
+
+def draw(rule: Rule | MergeRule, random: Random) -> Instance:
+    """Draw an instance; raises ``Refused``, ``Mismatch`` or an error of the rule itself where the draw does not work out."""
     if isinstance(rule, Rule):
-        binding = draw_binding(rule, random)
-        for _ in range(len(rule.variables) + 5):
-            try:
-                left, right = rule.apply(binding)
-                break
-            except WrongNumber as wrong:
-                binding = replace(binding, numbers={**binding.numbers, wrong.variable: wrong.number})
-            except WrongAttribute as wrong:
-                bundle = attributes(**{**dict(binding.attributes[wrong.variable]), wrong.attribute: wrong.value})
-                binding = replace(binding, attributes={**binding.attributes, wrong.variable: bundle})
-        else:
-            raise Refused("the rule asks for two values of one constant or attribute")
-        return _Case((left,), (right,), _numbers(rule.variables, binding, 0))
+        return instantiate(rule, (draw_binding(rule, random),))
     bindings = [draw_binding(rule.member, random)]
     for _ in range(random.randint(1, 3)):
         first = bindings[0]
         common = Binding({name: first.types[name] for name in rule.shared if name in first.types}, first.attributes)
         bindings.append(draw_binding(rule.member, random, common))
-    lefts, rights = rule.apply(bindings)
-    return _Case(lefts, rights, {})
+    return instantiate(rule, tuple(bindings))
 
 
-def _numbers(variables: Sequence[Variable], binding: Binding, offset: int) -> dict[int, float]:
-    return {offset + i: binding.numbers[v.name] for i, v in enumerate(variables) if v.name in binding.numbers}
+def instantiate(rule: Rule | MergeRule, bindings: Sequence[Binding]) -> Instance:
+    """Return both sides for bindings; constants and attributes that the rule wants to be one number become that number."""
+    if isinstance(rule, MergeRule):
+        lefts, rights = rule.apply(bindings)
+        return Instance(tuple(bindings), lefts, rights, {})
+    binding = bindings[0]
+    for _ in range(len(rule.variables) + 5):
+        try:
+            left, right = rule.apply(binding)
+            return Instance((binding,), (left,), (right,), _numbers(rule.variables, binding))
+        except WrongNumber as wrong:
+            binding = replace(binding, numbers={**binding.numbers, wrong.variable: wrong.number})
+        except WrongAttribute as wrong:
+            bundle = attributes(**{**dict(binding.attributes[wrong.variable]), wrong.attribute: wrong.value})
+            binding = replace(binding, attributes={**binding.attributes, wrong.variable: bundle})
+    raise Refused("the rule asks for two values of one constant or attribute")
 
 
-def _position(leaf: Node) -> int:
+def _numbers(variables: Sequence[Variable], binding: Binding) -> dict[int, float]:
+    return {i: binding.numbers[v.name] for i, v in enumerate(variables) if v.name in binding.numbers}
+
+
+def position_of(leaf: Node) -> int:
+    """Return which operand a placeholder stands for."""
     return int(str(leaf.attribute("index")))
 
 
-@dataclass(frozen=True)
-class _Outcome:
-    exact: bool
-    counterexample: str = ""
-
-
-def _compare(case: _Case, generator: np.random.Generator, data: str, *, bits: bool) -> _Outcome:
-    leaves = sorted({node for node in walk((*case.left, *case.right)) if node.op == "Placeholder"}, key=_position)
-    operators = {node.op for node in walk((*case.left, *case.right))}
-    tolerance = 0.0 if bits and not operators & SUMMING else TOLERANCE
+def draw_values(instance: Instance, seed: int, data: Data) -> dict[Node, np.ndarray]:
+    """Return random operands for an instance."""
+    generator = np.random.default_rng(seed)
+    special = data == "special" and not instance.operators & SUMMING
     values: dict[Node, np.ndarray] = {}
-    for leaf in leaves:
-        number = case.numbers.get(_position(leaf))
+    for leaf in instance.leaves:
+        number = instance.numbers.get(position_of(leaf))
         shape = leaf.type.sizes
         drawn = generator.standard_normal(shape) * generator.choice((0.3, 1.0, 3.0))
         if number is not None:
             drawn = np.full(shape, number)
+        elif data == "integers":
+            drawn = generator.integers(-3, 4, shape).astype(np.float64)
         elif data == "positive":
             drawn = np.abs(drawn) + 0.01
-        elif data == "special" and not leaf.attribute("constant") and not operators & SUMMING:
+        elif special and not leaf.attribute("constant"):
             drawn = np.where(generator.random(shape) < 0.3, generator.choice((np.inf, -np.inf, np.nan), shape), drawn)
         values[leaf] = drawn
-    count = len(case.left)
-    results = evaluate((*case.left, *case.right), values, field="float64")
-    finite = False
-    for position, (left, right) in enumerate(zip(results[:count], results[count:], strict=True)):
-        known = left[np.isfinite(left)]
-        finite = finite or known.size > 0
-        scale = max(1.0, float(np.abs(known).max(initial=0.0)))
-        if not np.allclose(left, right, rtol=0.0, atol=tolerance * scale, equal_nan=True):
-            return _Outcome(False, _show(case, position, values, left, right))
-    if not finite:
-        raise Refused("every element of the result is infinite or no number")
-    if not operators <= RATIONAL or any(number != int(number) for number in case.numbers.values()):
-        return _Outcome(False)
-    integers = {leaf: value if _position(leaf) in case.numbers else generator.integers(1, 2**31 - 1, value.shape)
+    return values
+
+
+def compare(instance: Instance, seed: int, data: Data, *, bits: bool) -> tuple[bool, Difference | None]:
+    """Evaluate both sides on random operands; return whether F_p was used, and the difference if there is one.
+
+    Raises ``Refused`` where no element of the result is finite: that compares nothing.
+    """
+    values = draw_values(instance, seed, data)
+    difference = difference_on(instance, values, bits=bits)
+    if difference:
+        return False, difference
+    if not instance.operators <= RATIONAL or any(number != int(number) for number in instance.numbers.values()):
+        return False, None
+    generator = np.random.default_rng(seed + 1)
+    integers = {leaf: value if position_of(leaf) in instance.numbers else generator.integers(1, 2**31 - 1, value.shape)
                 for leaf, value in values.items()}
-    results = evaluate((*case.left, *case.right), integers, field="prime")
+    count = len(instance.left)
+    results = evaluate((*instance.left, *instance.right), integers, field="prime")
     for position, (left, right) in enumerate(zip(results[:count], results[count:], strict=True)):
         if not np.array_equal(left, right):
-            return _Outcome(True, _show(case, position, integers, left, right))
-    return _Outcome(True)
+            return True, Difference(instance, integers, position, left, right, "prime")
+    return True, None
 
 
-def _show(case: _Case, position: int, values: Mapping[Node, np.ndarray], left: np.ndarray, right: np.ndarray) -> str:
-    """Return a counterexample that can be pasted into Python."""
-    lines = [f"left  = {format_fragment(case.left[position])}", f"right = {format_fragment(case.right[position])}"]
-    for leaf, value in values.items():
-        lines.append(f"operand {_position(leaf)} = np.{np.array2string(value, separator=', ', threshold=60, prefix=' ' * 12)}")
-    where = tuple(int(i) for i in np.unravel_index(int(np.argmax(np.abs(np.nan_to_num(left - right, nan=np.inf)))), left.shape))
-    lines.append(f"at {where}: left {left[where]!r}, right {right[where]!r}")
-    return "\n  ".join(lines)
+def difference_on(instance: Instance, values: Mapping[Node, np.ndarray], *, bits: bool) -> Difference | None:
+    """Return how the sides differ on given operands in float64; ``bits``: rounding is no excuse where nothing is summed."""
+    tolerance = 0.0 if bits and not instance.operators & SUMMING else TOLERANCE
+    count = len(instance.left)
+    with np.errstate(all="ignore"):  # infinities are compared, not feared
+        results = evaluate((*instance.left, *instance.right), values, field="float64")
+    finite = False
+    for position, (left, right) in enumerate(zip(results[:count], results[count:], strict=True)):
+        finite = finite or bool(np.isfinite(left).any())
+        if not np.allclose(left, right, rtol=0.0, atol=_slack(left, tolerance), equal_nan=True):
+            return Difference(instance, values, position, left, right)
+    if not finite:
+        raise Refused("every element of the result is infinite or no number")
+    return None
+
+
+def _slack(left: np.ndarray, tolerance: float) -> float:
+    return tolerance * max(1.0, float(np.abs(left[np.isfinite(left)]).max(initial=0.0)))
