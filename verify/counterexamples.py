@@ -1,0 +1,160 @@
+"""Make a counterexample small and show it: as a program that needs numpy alone, or in a few lines.
+
+The search starts from the smallest of many failing draws and makes numbers smaller, one or several equal ones at a
+time, as long as the sides still differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any, TypeAlias
+
+from egraph.errors import EinsatError
+from egraph.ir import TensorType, attributes, format_fragment
+from egraph.rule import Binding, MergeRule, Mismatch, Rule
+from verify.numpy_script import script
+from verify.random_binding import Refused
+from verify.random_testing import CRASHES, Data, Difference, Instance, compare, draws, instantiate, position_of
+
+DRAWS = 300
+"""Random draws among which the smallest failing one is taken."""
+STEPS = 400
+"""Smaller bindings that are tried."""
+KINDS: tuple[Data, ...] = ("integers", "signed", "special")
+Place: TypeAlias = tuple[int, str, str, str, int]
+"""A number in bindings: (binding, 'shape' or 'attribute', variable, attribute's name, position)."""
+
+
+@dataclass(frozen=True)
+class Counterexample:
+    """Operands on which the two sides of a rule differ."""
+
+    rule: str
+    difference: Difference
+
+    def script(self) -> str:
+        """Return a program that needs numpy alone and shows the difference."""
+        found = self.difference
+        left, right = found.instance.left[found.position], found.instance.right[found.position]
+        heading = [f"{self.rule}: the two sides differ", f"left:  {format_fragment(left)}", f"right: {format_fragment(right)}"]
+        return script(left, right, found.values, heading)
+
+    def lines(self) -> tuple[str, ...]:
+        """Return sizes, attributes, and the first index at which the sides differ."""
+        found = self.difference
+        at = found.index
+        told = [f"left:  {format_fragment(found.instance.left[found.position])}"]
+        told.append(f"right: {format_fragment(found.instance.right[found.position])}")
+        told += [f"operand {position_of(leaf)} {leaf.type} = {_flat(value)}" for leaf, value in found.values.items()]
+        told += [f"left  {_flat(found.left)}", f"right {_flat(found.right)}"]
+        modulo = " in the integers modulo 2^31 - 1" if found.field == "prime" else ""
+        told.append(f"first difference at {at}: left {found.left[at]}, right {found.right[at]}{modulo}")
+        return tuple(told)
+
+
+def _flat(value: Any) -> str:
+    text = " ".join(str(value.tolist()).split())
+    return text if len(text) <= 400 else f"{text[:400]} ..."
+
+
+def smallest(rule: Rule | MergeRule, first: Difference, seed: int = 0) -> Counterexample:
+    """Return a small counterexample, starting from a difference that random testing found."""
+    bits = rule.rounding == "exact"
+    best = first
+    instances = sorted(draws(rule, seed, DRAWS), key=_cost)
+    for instance in instances:
+        if _cost(instance) >= _cost(best.instance):
+            break
+        if found := _difference(instance, bits):
+            best = found
+            break
+    return Counterexample(rule.name, _shrunk(rule, best, bits))
+
+
+def _shrunk(rule: Rule | MergeRule, best: Difference, bits: bool) -> Difference:
+    left = STEPS
+    changed = True
+    while changed and left > 0:
+        changed = False
+        for bindings in _smaller(best.instance.bindings):
+            left -= 1
+            if left <= 0:
+                break
+            try:
+                instance = instantiate(rule, bindings)
+            except (*CRASHES, Refused, Mismatch, EinsatError):
+                continue
+            if _cost(instance) < _cost(best.instance) and (found := _difference(instance, bits)):
+                best, changed = found, True
+                break
+    return _difference(best.instance, bits) or best
+
+
+def _cost(instance: Instance) -> tuple[int, int]:
+    """Order instances: fewer elements first, then smaller numbers."""
+    numbers = [abs(value) for _, value in _numbers(instance.bindings)]
+    return instance.elements + sum(node.type.elements for node in instance.left), sum(numbers)
+
+
+def _difference(instance: Instance, bits: bool) -> Difference | None:
+    """Return a difference on small integers if there is one, else on other numbers, in the prime field last."""
+    last: Difference | None = None
+    for kind in KINDS if bits else KINDS[:2]:
+        for seed in range(3):
+            try:
+                _, found = compare(instance, seed, kind, bits=bits)
+            except (*CRASHES, Refused, EinsatError):
+                continue
+            if found and found.field == "float64":
+                return found
+            last = last or found
+    return last
+
+
+def _numbers(bindings: Sequence[Binding]) -> Iterator[tuple[Place, int]]:
+    for number, binding in enumerate(bindings):
+        for name, type_ in binding.types.items():
+            for position, size in enumerate(type_.sizes):
+                yield (number, "shape", name, "", position), size
+        for name, bundle in binding.attributes.items():
+            for key, value in bundle:
+                for position, entry in enumerate(value if isinstance(value, tuple) else (value,)):
+                    if isinstance(entry, int) and not isinstance(entry, bool):
+                        yield (number, "attribute", name, key, position), entry
+
+
+def _smaller(bindings: tuple[Binding, ...]) -> Iterator[tuple[Binding, ...]]:
+    """Yield bindings with some equal numbers replaced by a smaller one: all of them, then ever fewer."""
+    places: dict[int, list[Place]] = {}
+    for place, value in _numbers(bindings):
+        if value > 0:
+            places.setdefault(value, []).append(place)
+    for value in sorted(places, reverse=True):
+        for count in sorted({len(places[value]), 3, 2, 1}, reverse=True):
+            if count > len(places[value]):
+                continue
+            for chosen in combinations(places[value], count):
+                for smaller in dict.fromkeys((1, 2, value - 1, 0)):
+                    if smaller < value and (smaller > 0 or all(place[1] == "attribute" for place in chosen)):
+                        yield _replaced(bindings, chosen, smaller)
+
+
+def _replaced(bindings: tuple[Binding, ...], places: Sequence[Place], value: int) -> tuple[Binding, ...]:
+    changed = list(bindings)
+    for number, kind, name, key, position in places:
+        binding = changed[number]
+        if kind == "shape":
+            sizes = list(binding.types[name].sizes)
+            sizes[position] = value
+            types = {**binding.types, name: TensorType(binding.types[name].dtype, tuple(sizes))}
+            changed[number] = replace(binding, types=types)
+            continue
+        values: dict[str, Any] = dict(binding.attributes[name])
+        if isinstance(values[key], tuple):
+            values[key] = tuple(value if i == position else entry for i, entry in enumerate(values[key]))
+        else:
+            values[key] = value
+        changed[number] = replace(binding, attributes={**binding.attributes, name: attributes(**values)})
+    return tuple(changed)
