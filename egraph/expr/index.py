@@ -35,6 +35,13 @@ class Symbol:
 
 
 @dataclass(frozen=True, slots=True)
+class RealSymbol:
+    """A number known only as a name (a float attribute): proofs hold for all its finite values. Never a size or a position."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Floor:
     """numerator // divisor"""
 
@@ -57,7 +64,7 @@ class DataIndex:
     read: Read
 
 
-Atom: TypeAlias = Iterator | Symbol | Floor | Modulo | DataIndex
+Atom: TypeAlias = Iterator | Symbol | RealSymbol | Floor | Modulo | DataIndex
 Monomial: TypeAlias = tuple[Atom, ...]
 """A product of atoms, sorted; the empty product is one."""
 
@@ -142,7 +149,7 @@ def index(value: object) -> Index:
     if type(value) is Index:
         return value
     match value:
-        case Iterator() | Symbol() | Floor() | Modulo() | DataIndex():
+        case Iterator() | Symbol() | RealSymbol() | Floor() | Modulo() | DataIndex():
             return Index((((value,), 1),))
         case _ if hasattr(value, "__index__"):
             number = int(value.__index__())
@@ -244,6 +251,8 @@ def substitute(value: Size, replace: Mapping[Iterator | Symbol, Size], read: Cal
             match atom:
                 case Iterator() | Symbol():
                     part = index(replace.get(atom, index(atom)))
+                case RealSymbol():
+                    part = index(atom)
                 case Floor(a, b):
                     part = floor_divide(substitute(a, replace, read), substitute(b, replace, read))
                 case Modulo(a, b):
@@ -281,7 +290,7 @@ def format_index(value: Size) -> str:
 
 def _format_atom(atom: Atom) -> str:
     match atom:
-        case Iterator(name, _, _) | Symbol(name, _):
+        case Iterator(name, _, _) | Symbol(name, _) | RealSymbol(name):
             return name
         case Floor(a, b):
             return f"(({format_index(a)})//{_factor(b)})"

@@ -1,0 +1,392 @@
+"""What holds on a path, solved: equalities as a substitution, the rest as polynomials that are not negative.
+
+Canonical form of a polynomial: equalities applied, floor-divisions with symbolic divisors taken apart where ranges
+allow (``(i*N + j) // N = i`` for ``0 <= j < N``). All reasoning here is cheap and incomplete; ``verify.solver`` is asked after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import gcd
+from typing import Literal
+
+from egraph.expr.index import Iterator, RealSymbol, Symbol
+from egraph.expr.scope import Compare
+from verify.polynomials import (
+    ONE,
+    ZERO,
+    FloorAtom,
+    Polynomial,
+    constant,
+    divide,
+    entry,
+    floor_of,
+    key,
+    leading,
+    to_index,
+    to_polynomial,
+    variable,
+)
+
+Relation = Literal[">=", ">", "==", "!="]
+_ROUNDS = 50  # of solving equalities; what is left after them is kept as it is
+_DEPTH = 24  # of replacing atoms by the ends of their ranges
+
+
+@dataclass(frozen=True)
+class Literal0:
+    """value RELATION 0; ``>`` only over reals (over integers it is ``value - 1 >= 0``)"""
+
+    value: Polynomial
+    relation: Relation
+
+
+def has_reals(value: Polynomial) -> bool:
+    return any(isinstance(entry(a).kind, RealSymbol) for a in value.atoms())
+
+
+def literal(condition: Compare) -> Literal0:
+    """Return a condition as a polynomial compared with zero."""
+    difference = to_polynomial(condition.right) - to_polynomial(condition.left)
+    match condition.operator:
+        case "==" | "!=":
+            return Literal0(difference, condition.operator)
+        case "<=":
+            return Literal0(difference, ">=")
+        case "<":
+            return Literal0(difference, ">") if has_reals(difference) else Literal0(difference - ONE, ">=")
+
+
+def negation(value: Literal0) -> Literal0:
+    """not value"""
+    match value.relation:
+        case "==":
+            return Literal0(value.value, "!=")
+        case "!=":
+            return Literal0(value.value, "==")
+        case ">":
+            return Literal0(-value.value, ">=")
+        case ">=":
+            return Literal0(-value.value, ">") if has_reals(value.value) else Literal0(-value.value - ONE, ">=")
+
+
+def tightened(value: Polynomial) -> Polynomial:
+    """Divide ``value >= 0`` over integers by the common factor of its terms, the constant rounded down."""
+    common = 0
+    for monomial, coefficient in value.terms.items():
+        if monomial:
+            common = gcd(common, coefficient)
+    if common < 2 or has_reals(value):
+        return value
+    return Polynomial({m: c // common for m, c in value.terms.items() if c // common})
+
+
+@dataclass
+class Facts:
+    """A set of literals in solved form. Built once, then only its memo tables change."""
+
+    literals: tuple[Literal0, ...] = ()
+    substitution: dict[int, Polynomial] = field(default_factory=dict)
+    inequalities: list[Polynomial] = field(default_factory=list)
+    strict: list[Polynomial] = field(default_factory=list)
+    equalities: list[Polynomial] = field(default_factory=list)
+    disequalities: list[Polynomial] = field(default_factory=list)
+    contradiction: bool = False
+    memo: dict[int, Polynomial] = field(default_factory=dict)
+    known: dict[Polynomial, bool] = field(default_factory=dict)
+    solved: dict[Literal0, bool] = field(default_factory=dict)
+
+    def extended(self, added: Iterable[Literal0]) -> Facts:
+        """Return the facts with more literals."""
+        new = [one for one in added if one not in self.literals]
+        if not new:
+            return self
+        result = Facts((*self.literals, *new), dict(self.substitution))
+        result.contradiction = self.contradiction
+        pending = [
+            *(Literal0(value, ">=") for value in self.inequalities),
+            *(Literal0(value, ">") for value in self.strict),
+            *(Literal0(value, "==") for value in self.equalities),
+            *(Literal0(value, "!=") for value in self.disequalities),
+            *new,
+        ]
+        result._settle(pending)
+        return result
+
+    def _settle(self, pending: list[Literal0]) -> None:
+        """Bring literals to solved form; a new substitution sends everything round again."""
+        for _ in range(_ROUNDS):
+            unsolved: list[Literal0] = []
+            solved = False
+            for one in pending:
+                value = self.canonical(one.value)
+                found = self._solve(value) if one.relation == "==" else None
+                if found is not None:
+                    atom, replacement, inside = found
+                    unsolved += [Literal0(bound, ">=") for bound in inside]
+                    self._replace(atom, replacement)
+                    solved = True
+                elif not self._settled(Literal0(value, one.relation)):
+                    unsolved.append(Literal0(value, one.relation))
+            pending = unsolved
+            if not solved:
+                break
+        for one in pending:
+            self._keep(one)
+
+    def _settled(self, one: Literal0) -> bool:
+        """Return whether a literal needs no keeping: it is true of numbers, or false and so noted."""
+        known = one.value.constant
+        if known is None:
+            return False
+        holds = {">=": known >= 0, ">": known > 0, "==": known == 0, "!=": known != 0}[one.relation]
+        self.contradiction = self.contradiction or not holds
+        return True
+
+    def _keep(self, one: Literal0) -> None:
+        kept = {">=": self.inequalities, ">": self.strict, "==": self.equalities, "!=": self.disequalities}[one.relation]
+        value = tightened(one.value) if one.relation == ">=" else one.value
+        if value not in kept:
+            kept.append(value)
+            self.known.clear()
+            self.memo.clear()
+
+    def _replace(self, atom: int, replacement: Polynomial) -> None:
+        self.substitution[atom] = replacement
+        self.memo.clear()
+        self.known.clear()
+        for other, value in list(self.substitution.items()):
+            self.substitution[other] = self.canonical(value)
+        self.memo.clear()
+
+    def _solve(self, value: Polynomial) -> tuple[int, Polynomial, list[Polynomial]] | None:
+        """Solve value == 0 for an atom with a unit coefficient; return it, what it is, and what its range says of that."""
+        divisible = self._divisible(value)
+        if divisible is not None:
+            return divisible
+        best: tuple[tuple[bool, bool, str], int, Polynomial] | None = None
+        for monomial, coefficient in value.terms.items():
+            if len(monomial) != 1 or abs(coefficient) != 1:
+                continue
+            (atom,) = monomial
+            kind = entry(atom).kind
+            rest = Polynomial({m: -c * coefficient for m, c in value.terms.items() if m != monomial})
+            if not isinstance(kind, Symbol | Iterator | RealSymbol) or atom in closure(rest):
+                continue
+            # An iterator before a symbol; a symbol that is a sum of others before one that is a difference.
+            rank = (not isinstance(kind, Iterator), any(c < 0 for m, c in rest.terms.items() if m), entry(atom).key)
+            if best is None or rank < best[0]:
+                best = rank, atom, rest
+        if best is None:
+            return None
+        _, atom, rest = best
+        return atom, rest, domain(atom, rest)
+
+    def _divisible(self, value: Polynomial) -> tuple[int, Polynomial, list[Polynomial]] | None:
+        """Solve ``n % d == 0``: n is d times a new symbol."""
+        for monomial in value.terms:
+            for atom in monomial:
+                kind = entry(atom).kind
+                if not isinstance(kind, FloorAtom):
+                    continue
+                whole = kind.divisor * Polynomial({(atom,): 1})
+                if value not in (kind.numerator - whole, whole - kind.numerator):
+                    continue
+                found = _unit_symbol(kind)
+                if found is None or not (self.nonnegative(kind.numerator) and self.nonnegative(kind.divisor - ONE)):
+                    continue
+                minimum = 1 if self.nonnegative(kind.numerator - ONE) else 0
+                quotient = variable(Symbol(f"({key_text(kind.numerator)})//({key_text(kind.divisor)})", minimum))
+                symbol, rest = found
+                return symbol, kind.divisor * quotient - rest, domain(symbol, kind.divisor * quotient - rest)
+        return None
+
+    def canonical(self, value: Polynomial) -> Polynomial:
+        """Return the polynomial with equalities applied and floor-divisions simplified."""
+        result = value
+        if any(self._atom(a) is not None for a in value.atoms()):
+            result = ZERO
+            for monomial, coefficient in value.terms.items():
+                product = constant(coefficient)
+                for atom in monomial:
+                    changed = self._atom(atom)
+                    product = product * (Polynomial({(atom,): 1}) if changed is None else changed)
+                result = result + product
+        for equality in self.equalities:
+            if abs(leading(equality)[1]) == 1:
+                result = divide(result, equality)[1]
+        return result
+
+    def _atom(self, atom: int) -> Polynomial | None:
+        """Return what stands for an atom, None for itself."""
+        same = Polynomial({(atom,): 1})
+        known = self.memo.get(atom)
+        if known is None:
+            known = self.substitution.get(atom)
+            kind = entry(atom).kind
+            if known is None:
+                known = self.floor(self.canonical(kind.numerator), self.canonical(kind.divisor)) if isinstance(kind, FloorAtom) else same
+                if known != same and any(a in self.substitution for a in known.atoms()):
+                    known = self.canonical(known)
+            self.memo[atom] = known
+        return None if known == same else known
+
+    def floor(self, numerator: Polynomial, divisor: Polynomial) -> Polynomial:
+        """numerator // divisor for canonical operands"""
+        if not divisor.terms or not self.nonnegative(divisor - ONE):
+            return floor_of(numerator, divisor) if divisor.terms else variable(FloorAtom(numerator, divisor))
+        quotient, rest = divide(numerator, divisor)
+        within = self._within(rest, divisor)
+        if within is not None:
+            return quotient + constant(within)
+        if (merged := self._nested(rest, divisor)) is not None:
+            return quotient + merged
+        if (reduced := self._common_factor(rest, divisor)) is not None:
+            return quotient + reduced
+        return quotient + floor_of(rest, divisor)
+
+    def _within(self, rest: Polynomial, divisor: Polynomial) -> int | None:
+        """Return rest // divisor where ranges say it is 0 or -1."""
+        for times in (0, -1):
+            low = rest + divisor if times else rest
+            if self.nonnegative(low) and self.nonnegative(divisor - ONE - low):
+                return times
+        return None
+
+    def _nested(self, rest: Polynomial, divisor: Polynomial) -> Polynomial | None:
+        """(e // d + n) // c = (e + n * d) // (d * c)"""
+        for atom in sorted(rest.atoms(), key=lambda a: entry(a).key):
+            kind = entry(atom).kind
+            if isinstance(kind, FloorAtom) and rest.terms.get((atom,)) == 1 and self.nonnegative(kind.divisor - ONE):
+                others = rest - Polynomial({(atom,): 1})
+                return self.floor(self.canonical(kind.numerator + others * kind.divisor), self.canonical(kind.divisor * divisor))
+        return None
+
+    def _common_factor(self, rest: Polynomial, divisor: Polynomial) -> Polynomial | None:
+        """(g * x + y) // (g * d) = (x + y // g) // d where y // g is known"""
+        if len(divisor.terms) != 1:
+            return None
+        ((monomial, coefficient),) = divisor.terms.items()
+        factors = [Polynomial({(atom,): 1}) for atom in sorted(set(monomial), key=lambda a: entry(a).key)]
+        common = coefficient
+        for m, c in rest.terms.items():
+            common = gcd(common, c) if m else common
+        if common > 1:
+            factors.append(constant(common))
+        for factor in factors:
+            if factor == divisor:
+                continue
+            quotient, remainder = divide(rest, factor)
+            within = self._within(remainder, factor)
+            if quotient.constant is None and within is not None and self.nonnegative(factor - ONE):
+                return self.floor(quotient + constant(within), divide(divisor, factor)[0])
+        return None
+
+    def nonnegative(self, value: Polynomial) -> bool:
+        """Return whether a canonical polynomial is certainly >= 0: by its atoms' ranges, or with one condition added."""
+        known = self.known.get(value)
+        if known is None:
+            self.known[value] = False  # asked again below itself, it counts as open
+            known = self._bounded(value, 0) or self._with_condition(value)
+            self.known[value] = known
+        return known
+
+    def _with_condition(self, value: Polynomial) -> bool:
+        negative = {m for m, c in value.terms.items() if c < 0}
+        helpful = (fact for fact in self.inequalities if any(fact.terms.get(m, 0) < 0 for m in negative))
+        return any(self._bounded(value - fact, 0) for fact in helpful)
+
+    def _bounded(self, value: Polynomial, depth: int) -> bool:
+        """Replace atoms by the ends of their ranges, those that depend on others first."""
+        if all(c >= 0 for c in value.terms.values()) and all(self._positive(a) for a in value.atoms()):
+            return True
+        atoms = value.atoms()
+        if not atoms or depth > _DEPTH:
+            return not atoms and value.terms.get((), 0) >= 0
+        top = max(entry(a).level for a in atoms)
+        if top == 0:
+            return self._at_minimums(value)
+        atom = min((a for a in atoms if entry(a).level == top), key=lambda a: entry(a).key)
+        parts = value.collect(atom)
+        if len(parts) != 2:
+            return False
+        rest, slope = parts
+        kind = entry(atom).kind
+        rising = self._bounded(slope, depth + 1)
+        if not rising and not self._bounded(-slope, depth + 1):
+            return False
+        if isinstance(kind, FloorAtom):
+            above, below = kind.numerator, kind.divisor
+            if not self._bounded(below - ONE, depth + 1):
+                return False
+            # below * value is known to within less than below, and value is an integer
+            end = slope * (above - below + ONE if rising else above) + rest * below + below - ONE
+            return self._bounded(end, depth + 1) or (rising and self._bounded(above, depth + 1) and self._bounded(rest, depth + 1))
+        low, high = entry(atom).low, entry(atom).high
+        assert low is not None and high is not None, "only iterators and floor-divisions stand above level 0"
+        return self._bounded(rest + slope * self.canonical(low if rising else high - ONE), depth + 1)
+
+    def _positive(self, atom: int) -> bool:
+        kind = entry(atom).kind
+        match kind:
+            case Symbol():
+                return kind.minimum >= 0
+            case Iterator():
+                return kind.low == 0
+        return False
+
+    def _at_minimums(self, value: Polynomial) -> bool:
+        """Write every symbol as its minimum plus something >= 0, and look whether all coefficients are >= 0."""
+        for atom in value.atoms():
+            kind = entry(atom).kind
+            if not isinstance(kind, Symbol):
+                return False
+            if kind.minimum:
+                shifted = ZERO
+                for degree, part in enumerate(value.collect(atom)):
+                    power = ONE
+                    for _ in range(degree):
+                        power = power * (variable(kind) + constant(kind.minimum))
+                    shifted = shifted + part * power
+                value = shifted
+        return all(c >= 0 for c in value.terms.values())
+
+
+def closure(value: Polynomial) -> set[int]:
+    """Return every atom of a polynomial, of the floor-divisions in it and of its iterators' ranges."""
+    found: set[int] = set()
+    pending = list(value.atoms())
+    while pending:
+        atom = pending.pop()
+        if atom in found:
+            continue
+        found.add(atom)
+        one = entry(atom)
+        inner = (one.kind.numerator, one.kind.divisor) if isinstance(one.kind, FloorAtom) else (one.low, one.high)
+        pending += [a for part in inner if part is not None for a in part.atoms()]
+    return found
+
+
+def domain(atom: int, value: Polynomial) -> list[Polynomial]:
+    """Return what is not negative when an iterator or symbol is the value."""
+    one = entry(atom)
+    if isinstance(one.kind, Symbol):
+        return [value - constant(one.kind.minimum)]
+    if one.low is not None and one.high is not None:
+        return [value - one.low, one.high - ONE - value]
+    return []
+
+
+def _unit_symbol(kind: FloorAtom) -> tuple[int, Polynomial] | None:
+    """Return (symbol, rest) with numerator = symbol + rest, where nothing else depends on the symbol."""
+    for monomial, coefficient in sorted(kind.numerator.terms.items(), key=lambda t: [entry(a).key for a in t[0]]):
+        if len(monomial) == 1 and coefficient == 1 and isinstance(entry(monomial[0]).kind, Symbol):
+            rest = kind.numerator - Polynomial({monomial: 1})
+            if monomial[0] not in closure(rest) | closure(kind.divisor):
+                return monomial[0], rest
+    return None
+
+
+def key_text(value: Polynomial) -> str:
+    return str(to_index(value)) if value.terms else key(value)

@@ -1,0 +1,78 @@
+"""Find small concrete values that satisfy conditions: Z3 proposes, plain arithmetic checks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from egraph.expr.index import Index, Iterator, RealSymbol, Symbol, atoms, index, substitute
+from egraph.expr.scope import Compare
+from verify.facts import Facts, Literal0, literal
+from verify.polynomials import FloorAtom, entry
+from verify.solver import definition
+
+_LIMIT = 2_000_000  # resource units of Z3 for each bound
+_BOUNDS = (2, 3, 4, 6, 9, 16, 40, 200)
+
+
+def small_model(conditions: Sequence[Compare], symbols: Sequence[Symbol]) -> dict[Symbol, int] | None:
+    """Return values of the symbols (and of no other) under the smallest bound for which Z3 finds some, checked."""
+    import z3
+
+    variables: dict[int, Any] = {}
+    nothing = Facts()
+    literals = [literal(condition) for condition in conditions]
+    pending = [a for one in literals for a in one.value.atoms()]
+    pending += [a for symbol in symbols for a in literal(Compare(index(symbol), "==", index(0))).value.atoms()]
+    while pending:
+        atom = pending.pop()
+        if atom in variables:
+            continue
+        kind = entry(atom).kind
+        variables[atom] = z3.Real(f"r{len(variables)}") if isinstance(kind, RealSymbol) else z3.Int(f"v{len(variables)}")
+        described = definition(nothing, atom)
+        if isinstance(kind, FloorAtom):
+            pending += [*kind.numerator.atoms(), *kind.divisor.atoms()]
+        literals += [Literal0(value, ">=") for value in described]
+        pending += [a for value in described for a in value.atoms()]
+
+    def value_of(one: Literal0) -> Any:
+        terms = [z3.IntVal(c) * z3.Product([variables[a] for a in m]) if m else z3.IntVal(c) for m, c in one.value.terms.items()]
+        return z3.Sum(terms or [z3.IntVal(0)])
+
+    solver = z3.Solver()
+    solver.set("rlimit", _LIMIT)
+    for one in literals:
+        value = value_of(one)
+        solver.add({">=": value >= 0, ">": value > 0, "==": value == 0, "!=": value != 0}[one.relation])
+    for bound in _BOUNDS:
+        solver.push()
+        for atom, name in variables.items():
+            if isinstance(entry(atom).kind, Symbol):
+                solver.add(name <= bound)
+        if solver.check() == z3.sat:
+            model = solver.model()
+            found: dict[Iterator | Symbol, int] = {}
+            for atom, name in variables.items():
+                kind = entry(atom).kind
+                if isinstance(kind, Iterator | Symbol):
+                    found[kind] = model.eval(name, model_completion=True).as_long()
+            if all(_holds(condition, found) is not False for condition in conditions):
+                return {symbol: found[symbol] for symbol in symbols}
+        solver.pop()
+    return None
+
+
+def _holds(condition: Compare, values: dict[Iterator | Symbol, int]) -> bool | None:
+    """Return whether a condition holds of the values, None when it also speaks of others."""
+    difference = substitute(condition.right - condition.left, values)
+    if atoms(difference):
+        return None
+    known = _number(difference)
+    return {"<": known > 0, "<=": known >= 0, "==": known == 0, "!=": known != 0}[condition.operator]
+
+
+def _number(value: Index) -> int:
+    known = value.constant
+    assert known is not None, "no atom is left"
+    return known

@@ -1,0 +1,284 @@
+"""Integer polynomials in the prover's own form: interned atoms, remainders as floor-divisions, quick arithmetic.
+
+``egraph.expr.index`` is the language that programs are written in; proofs compute with these. An atom is a number in
+a table (an iterator, a symbol, a floor-division of two polynomials, a data index); ``e % d`` is ``e - d * (e // d)``,
+so that ``(e // d) * d + e % d = e`` is an identity of polynomials.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from egraph.expr.index import Atom, DataIndex, Floor, Index, Iterator, Modulo, RealSymbol, Symbol, _make, index
+
+Monomial = tuple[int, ...]
+_STEPS = 200  # of one division: every intermediate result is right, so stopping early only leaves more in the remainder
+
+
+class Polynomial:
+    """A polynomial over atoms: monomial (sorted atom numbers) -> integer coefficient, without zeros; never changed."""
+
+    __slots__ = ("_hash", "terms")
+
+    def __init__(self, terms: dict[Monomial, int]) -> None:
+        self.terms = terms
+        self._hash: int | None = None
+
+    def __hash__(self) -> int:
+        if self._hash is None:
+            self._hash = hash(frozenset(self.terms.items()))
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Polynomial) and self.terms == other.terms
+
+    def __add__(self, other: Polynomial) -> Polynomial:
+        return self.plus(other, 1)
+
+    def __sub__(self, other: Polynomial) -> Polynomial:
+        return self.plus(other, -1)
+
+    def plus(self, other: Polynomial, times: int) -> Polynomial:
+        """self + times * other"""
+        if not other.terms or not times:
+            return self
+        terms = dict(self.terms)
+        for monomial, coefficient in other.terms.items():
+            total = terms.get(monomial, 0) + times * coefficient
+            if total:
+                terms[monomial] = total
+            else:
+                terms.pop(monomial, None)
+        return Polynomial(terms)
+
+    def __neg__(self) -> Polynomial:
+        return Polynomial({m: -c for m, c in self.terms.items()})
+
+    def __mul__(self, other: Polynomial) -> Polynomial:
+        if len(other.terms) == 1:
+            ((n, d),) = other.terms.items()
+            if not n:
+                return self if d == 1 else Polynomial({m: c * d for m, c in self.terms.items()})
+        terms: dict[Monomial, int] = {}
+        for m, c in self.terms.items():
+            for n, d in other.terms.items():
+                key = tuple(sorted(m + n)) if m and n else m or n
+                total = terms.get(key, 0) + c * d
+                if total:
+                    terms[key] = total
+                else:
+                    del terms[key]
+        return Polynomial(terms)
+
+    def __repr__(self) -> str:
+        return str(to_index(self))
+
+    @property
+    def constant(self) -> int | None:
+        """Return the value when no atom occurs, else None."""
+        if not self.terms:
+            return 0
+        return self.terms.get(()) if len(self.terms) == 1 else None
+
+    def atoms(self) -> set[int]:
+        """Return the atoms of the monomials (not those inside floor-divisions)."""
+        return {a for m in self.terms for a in m}
+
+    def collect(self, atom: int) -> list[Polynomial]:
+        """Return [c0, c1, ...] with self = c0 + c1 * atom + c2 * atom^2 + ..."""
+        parts: list[dict[Monomial, int]] = [{}]
+        for m, c in self.terms.items():
+            degree = m.count(atom)
+            while len(parts) <= degree:
+                parts.append({})
+            parts[degree][tuple(a for a in m if a != atom) if degree else m] = c
+        return [Polynomial(part) for part in parts]
+
+
+@dataclass(frozen=True)
+class FloorAtom:
+    """numerator // divisor"""
+
+    numerator: Polynomial
+    divisor: Polynomial
+
+
+Kind = Iterator | Symbol | RealSymbol | DataIndex | FloorAtom
+
+
+@dataclass(frozen=True)
+class AtomEntry:
+    """What an atom number stands for; ``level`` is above that of every atom it depends on; ``key`` orders atoms."""
+
+    kind: Kind
+    level: int
+    key: str
+    low: Polynomial | None = None
+    high: Polynomial | None = None
+
+
+ZERO = Polynomial({})
+ONE = Polynomial({(): 1})
+_numbers: dict[Kind, int] = {}
+_entries: list[AtomEntry] = []
+_converted: dict[Index, Polynomial] = {}
+
+
+def entry(atom: int) -> AtomEntry:
+    """Return what an atom number stands for."""
+    return _entries[atom]
+
+
+def constant(value: int) -> Polynomial:
+    return Polynomial({(): value}) if value else ZERO
+
+
+def number_of(kind: Kind) -> int:
+    """Return the number of an atom, a new one the first time."""
+    known = _numbers.get(kind)
+    if known is not None:
+        return known
+    match kind:
+        case Iterator(name, low, high):
+            bottom, top = to_polynomial(low), to_polynomial(high)
+            made = AtomEntry(kind, 1 + level((bottom, top)), f"i{name}", bottom, top)
+        case FloorAtom(numerator, divisor):
+            made = AtomEntry(kind, 1 + level((numerator, divisor)), f"f({key(numerator)})//({key(divisor)})")
+        case Symbol(name, _) | RealSymbol(name):
+            made = AtomEntry(kind, 0, f"s{name}")
+        case DataIndex(read):
+            made = AtomEntry(kind, 0, f"d{read}")
+    _numbers[kind] = number = len(_entries)
+    _entries.append(made)
+    return number
+
+
+def level(values: Iterable[Polynomial]) -> int:
+    """Return the highest level of any atom, 0 where there is none."""
+    return max((entry(a).level for value in values for a in value.atoms()), default=0)
+
+
+def key(value: Polynomial) -> str:
+    """Return a text that is equal for equal polynomials, whatever the order in which atoms were numbered."""
+    return "+".join(sorted(f"{c}*{'*'.join(sorted(entry(a).key for a in m))}" for m, c in value.terms.items()))
+
+
+def variable(kind: Kind) -> Polynomial:
+    """Return the polynomial that is one atom."""
+    return Polynomial({(number_of(kind),): 1})
+
+
+def to_polynomial(value: int | Index) -> Polynomial:
+    """Return a size or an index as a polynomial, remainders rewritten as floor-divisions; nothing is simplified."""
+    if isinstance(value, int):
+        return constant(value)
+    known = _converted.get(value)
+    if known is None:
+        known = ZERO
+        for monomial, coefficient in value.terms:
+            product = constant(coefficient)
+            for atom in monomial:
+                product = product * _atom(atom)
+            known = known + product
+        _converted[value] = known
+    return known
+
+
+def _atom(atom: Atom) -> Polynomial:
+    match atom:
+        case Floor(numerator, divisor):
+            return floor_of(to_polynomial(numerator), to_polynomial(divisor))
+        case Modulo(numerator, divisor):
+            above, below = to_polynomial(numerator), to_polynomial(divisor)
+            return above - below * floor_of(above, below)
+        case _:
+            return variable(atom)
+
+
+def floor_of(numerator: Polynomial, divisor: Polynomial) -> Polynomial:
+    """numerator // divisor, as it stands"""
+    by, above = divisor.constant, numerator.constant
+    if by == 1:
+        return numerator
+    if by is not None and above is not None and by > 0:
+        return constant(above // by)
+    return variable(FloorAtom(numerator, divisor))
+
+
+def to_index(value: Polynomial) -> Index:
+    """Return a polynomial in the language of programs; ``e - d * (e // d)`` comes back as ``e % d``."""
+    value, remainders = _remainders(value)
+    terms: dict[tuple[Atom, ...], int] = {}
+    for monomial, coefficient in value.terms.items():
+        names = tuple(sorted((_back(a) for a in monomial), key=repr))
+        terms[names] = terms.get(names, 0) + coefficient
+    for atom, coefficient in remainders:
+        terms[(atom,)] = terms.get((atom,), 0) + coefficient
+    return _make(terms)
+
+
+def _remainders(value: Polynomial) -> tuple[Polynomial, list[tuple[Modulo, int]]]:
+    """Take ``c * (e - d * (e // d))`` out of a polynomial where all its terms are there."""
+    found: list[tuple[Modulo, int]] = []
+    for atom in sorted(value.atoms(), key=lambda a: entry(a).key):
+        kind = entry(atom).kind
+        if not isinstance(kind, FloorAtom):
+            continue
+        whole = kind.divisor * Polynomial({(atom,): 1})
+        first, by = next(iter(whole.terms.items()))
+        coefficient, rest = divmod(-value.terms.get(first, 0), by)
+        if not coefficient or rest:
+            continue
+        part = kind.numerator - whole
+        if all(abs(value.terms.get(m, 0)) >= abs(coefficient * c) and value.terms[m] * coefficient * c > 0 for m, c in part.terms.items()):
+            value = value.plus(part, -coefficient)
+            found.append((Modulo(to_index(kind.numerator), to_index(kind.divisor)), coefficient))
+    return value, found
+
+
+def _back(atom: int) -> Atom:
+    kind = entry(atom).kind
+    return Floor(to_index(kind.numerator), to_index(kind.divisor)) if isinstance(kind, FloorAtom) else kind
+
+
+def leading(value: Polynomial) -> tuple[Monomial, int]:
+    """Return the term of the highest degree; among equals the one whose atoms' names come first."""
+    monomial = min(value.terms, key=lambda m: (-len(m), sorted(entry(a).key for a in m)))
+    return monomial, value.terms[monomial]
+
+
+def divide(value: Polynomial, divisor: Polynomial) -> tuple[Polynomial, Polynomial]:
+    """Return (q, r) with value = q * divisor + r, where r is the same for all values that differ by multiples of the divisor."""
+    head, by = leading(divisor)
+    if not head:
+        quotient = Polynomial({m: c // by for m, c in value.terms.items() if c // by})
+        return quotient, Polynomial({m: c % by for m, c in value.terms.items() if c % by})
+    quotient, rest = ZERO, value
+    for _ in range(_STEPS):
+        changed = False
+        for monomial in sorted(rest.terms, key=len, reverse=True):
+            left = _without(monomial, head)
+            times = rest.terms[monomial] // by if left is not None else 0
+            if left is not None and times:
+                part = Polynomial({left: times})
+                quotient, rest, changed = quotient + part, rest - part * divisor, True
+                break
+        if not changed:
+            break
+    return quotient, rest
+
+
+def _without(monomial: Monomial, factors: Monomial) -> Monomial | None:
+    """Return monomial / factors, or None when it is not a multiple."""
+    rest = list(monomial)
+    for factor in factors:
+        if factor not in rest:
+            return None
+        rest.remove(factor)
+    return tuple(rest)
+
+
+def from_index(value: object) -> Polynomial:
+    """Return anything that ``egraph.expr.index.index`` takes as a polynomial."""
+    return to_polynomial(index(value))

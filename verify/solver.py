@@ -1,0 +1,120 @@
+"""Ask Z3 whether facts entail a literal: integers, a deterministic resource limit, linear arithmetic first.
+
+Products of atoms are first unknowns of their own (linear arithmetic decides that quickly), then real products. Only
+"unsat" counts: every other answer leaves the question open. Z3 is imported when the first question is asked.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from egraph.expr.index import Iterator, RealSymbol, Symbol
+from verify.facts import Facts, Literal0, negation
+from verify.polynomials import ONE, FloorAtom, Monomial, Polynomial, entry
+
+LINEAR_LIMIT, PRODUCT_LIMIT = 400_000, 1_500_000
+"""Resource units of Z3 (not seconds: the answer must not depend on how busy the machine is)."""
+
+
+def entailed(facts: Facts, goal: Literal0) -> bool:
+    """Return whether the facts entail the literal; False also where Z3 gave up."""
+    return contradictory(facts, (negation(goal),))
+
+
+def contradictory(facts: Facts, added: tuple[Literal0, ...] = ()) -> bool:
+    """Return whether facts and literals have no common solution; False also where Z3 gave up."""
+    question = _question(facts, added)
+    if _check(question, products=False):
+        return True
+    if all(len(m) < 2 for one in question for m in one.value.terms):
+        return False
+    return _check(question, products=True)
+
+
+def _question(facts: Facts, added: tuple[Literal0, ...]) -> list[Literal0]:
+    """Return the literals with everything that holds of their atoms: ranges, definitions of floor-divisions."""
+    question = [
+        *added,
+        *(Literal0(value, ">=") for value in facts.inequalities),
+        *(Literal0(value, ">") for value in facts.strict),
+        *(Literal0(value, "==") for value in facts.equalities),
+        *(Literal0(value, "!=") for value in facts.disequalities),
+    ]
+    seen: set[int] = set()
+    pending = [a for one in question for a in one.value.atoms()]
+    while pending:
+        atom = pending.pop()
+        if atom in seen:
+            continue
+        seen.add(atom)
+        for value in definition(facts, atom):
+            question.append(Literal0(value, ">="))
+            pending += value.atoms()
+    return question
+
+
+def definition(facts: Facts, atom: int) -> list[Polynomial]:
+    """Return what is not negative because of what an atom is."""
+    one, itself = entry(atom), Polynomial({(atom,): 1})
+    match one.kind:
+        case Symbol(_, minimum):
+            return [itself - Polynomial({(): minimum} if minimum else {})]
+        case Iterator():
+            assert one.low is not None and one.high is not None, "an iterator has a range"
+            return [itself - facts.canonical(one.low), facts.canonical(one.high) - ONE - itself]
+        case FloorAtom(numerator, divisor):
+            if not facts.nonnegative(divisor - ONE):
+                return []
+            rest = numerator - divisor * itself
+            return [rest, divisor - ONE - rest]
+    return []
+
+
+def _check(question: list[Literal0], *, products: bool) -> bool:
+    import z3
+
+    solver = z3.SimpleSolver()
+    solver.set("rlimit", PRODUCT_LIMIT if products else LINEAR_LIMIT)
+    variables: dict[int, Any] = {}
+    monomials: dict[Monomial, Any] = {}
+
+    def atom_of(atom: int) -> Any:
+        if atom not in variables:
+            real = isinstance(entry(atom).kind, RealSymbol)
+            variables[atom] = z3.Real(f"r{len(variables)}") if real else z3.Int(f"v{len(variables)}")
+        return variables[atom]
+
+    def product_of(monomial: Monomial) -> Any:
+        if len(monomial) == 1:
+            return atom_of(monomial[0])
+        if monomial not in monomials:
+            if products:
+                monomials[monomial] = z3.Product(*(atom_of(a) for a in monomial))
+            else:
+                real = any(isinstance(entry(a).kind, RealSymbol) for a in monomial)
+                monomials[monomial] = z3.Real(f"q{len(monomials)}") if real else z3.Int(f"p{len(monomials)}")
+        return monomials[monomial]
+
+    for one in question:
+        terms = [product_of(m) * c if m else z3.IntVal(c) for m, c in one.value.terms.items()]
+        value = z3.Sum(terms) if terms else z3.IntVal(0)
+        match one.relation:
+            case ">=":
+                solver.add(value >= 0)
+            case ">":
+                solver.add(value > 0)
+            case "==":
+                solver.add(value == 0)
+            case "!=":
+                solver.add(value != 0)
+    if not products:
+        for monomial, name in list(monomials.items()):
+            for atom in set(monomial):
+                if len(monomial) == 2 and all(_at_least_one(a) for a in monomial):
+                    solver.add(name >= atom_of(atom))
+    return bool(solver.check() == z3.unsat)
+
+
+def _at_least_one(atom: int) -> bool:
+    kind = entry(atom).kind
+    return isinstance(kind, Symbol) and kind.minimum >= 1
