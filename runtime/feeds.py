@@ -9,9 +9,11 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-Values: TypeAlias = Literal["normal", "uniform", "positive"]
-"""How floats are drawn: standard normal; uniform from 0 to 1, as images are; or away from 0, for what is divided by."""
+Values: TypeAlias = Literal["normal", "uniform", "positive", "faint", "bytes"]
+"""How floats are drawn: standard normal; uniform from 0 to 1, as images are; away from 0, for what is divided by; normal and
+small; or uniform from 0 to 255, as images are that the model scales itself."""
 LEAST_POSITIVE = 0.25
+FAINT = 1 / 32
 
 DEFAULT_BOUND = 2
 """Integers are drawn below this unless a larger bound is known: 0 and 1 are valid as indices, masks and flags."""
@@ -26,6 +28,10 @@ class FeedSpec:
     shape: tuple[int, ...]
     bound: int = DEFAULT_BOUND
     values: Values = "normal"
+
+    @property
+    def is_float(self) -> bool:
+        return "float" in self.dtype
 
 
 def random_array(
@@ -60,6 +66,10 @@ def _floats(
             return generator.random(size=shape, dtype=dtype)
         case "positive":
             return LEAST_POSITIVE + np.abs(generator.standard_normal(size=shape, dtype=dtype))
+        case "faint":
+            return dtype(FAINT) * generator.standard_normal(size=shape, dtype=dtype)
+        case "bytes":
+            return dtype(255) * generator.random(size=shape, dtype=dtype)
 
 
 def random_feeds(specs: Iterable[FeedSpec], seed: int) -> dict[str, np.ndarray]:

@@ -120,7 +120,8 @@ class Outcome:
     kernel_counts: Mapping[str, int] = field(default_factory=dict)
     refused: tuple[Refused, ...] = ()
     check_notes: tuple[str, ...] = ()
-    """What the check of the saved files found beside the largest error: accepted noise, and what was left out after a failure."""
+    """What the check of the saved files found beside the largest error: accepted noise, what was left out after a failure, and
+    outputs about which random inputs tell little."""
 
     @property
     def speedup(self) -> dict[str, float]:
@@ -138,6 +139,7 @@ class Outcome:
             "latency_us": {name: round(self.latency_us[name], 2) for name in ("onnxruntime", "unoptimized", "optimized")},
             "speedup": self.speedup,
             "max_rel_err": self.max_rel_err,
+            "check_notes": list(self.check_notes),
             "rules": [{"name": rule.name, "verdict": rule.verdict, "uses": rule.uses} for rule in self.rules],
             "search": {
                 "iterations": len(self.growth),

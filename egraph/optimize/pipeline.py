@@ -150,10 +150,11 @@ class Run:
                     shutil.rmtree(folder)
                     folder.mkdir()
         progress.update(f"largest relative error {checked.max_rel_err:.2g} on {checked.inputs} random inputs")
-        for text in checked.amplified:
+        for text in (*checked.amplified, *checked.weak):
             progress.note(text)
         arena_bytes = Artefact.open(artefact).plan.arena_bytes
-        outcome = replace(self._describe(trial, model, checked, rules, notes, arena_bytes), check_notes=learnt + checked.amplified)
+        said = learnt + checked.amplified + checked.weak
+        outcome = replace(self._describe(trial, model, checked, rules, notes, arena_bytes), check_notes=said)
         finish_artefact(artefact, outcome, trial.best.program if trial.best else None)
         return outcome
 

@@ -1,0 +1,105 @@
+"""The check of saved files: what it accepts, what it refuses, and what it says about outputs that prove little."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from egraph.check import OTHER_VALUES, Disagreement, check, compare
+from egraph.check_spread import moved
+from egraph.check_tolerance import Tolerance
+from egraph.errors import CheckFailed
+from runtime.feeds import FeedSpec
+
+SPEC = (FeedSpec("x", "float32", (4, 50)),)
+TIGHT = Tolerance()
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    powers = np.exp(logits - logits.max(-1, keepdims=True))
+    return np.asarray(powers / powers.sum(-1, keepdims=True), np.float32)
+
+
+def scaled_softmax(scale: float, offset: float = 0.0) -> Any:
+    """Return a model: softmax(scale * x + a ramp), saturated where the ramp is steep."""
+    ramp = offset * np.arange(50, dtype=np.float32)
+
+    def run(feeds: Mapping[str, Any]) -> Sequence[Any]:
+        return [softmax(scale * feeds["x"] + ramp)]
+
+    return run
+
+
+def run_check(model: Any, candidate: Any = None, *, count: int = 3) -> Any:
+    return check(model, {"m": candidate or model}, ["y"], SPEC, tolerance=TIGHT, count=count, seed=0)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_telling_output_needs_no_note(count: int) -> None:
+    found = run_check(scaled_softmax(1.0), count=count)
+    assert found.weak == () and found.inputs == count
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_saturated_output_is_said_and_more_inputs_are_tried(count: int) -> None:
+    found = run_check(scaled_softmax(1.0, offset=1000.0), count=count)
+    assert found.inputs == count + len(OTHER_VALUES) and found.max_rel_err == 0.0
+    assert len(found.weak) == 1 and "tells little about output 'y'" in found.weak[0] and "saturated" in found.weak[0]
+
+
+def test_inputs_of_another_size_tell_more_and_find_what_others_do_not() -> None:
+    """A model that reads pixels from 0 to 255: on small inputs all outputs are alike, also those of a wrong program."""
+    def reader_of_pixels(scale: float) -> Any:
+        return lambda feeds: scaled_softmax(scale)({"x": np.maximum(feeds["x"] - 8, 0)})
+
+    with pytest.raises(Disagreement, match="bytes"):
+        run_check(reader_of_pixels(0.02), reader_of_pixels(0.03))
+    assert run_check(reader_of_pixels(0.02)).weak == ()
+
+
+def test_other_inputs_are_left_out_where_the_model_is_not_finite_there() -> None:
+    def overflows(feeds: Mapping[str, Any]) -> Sequence[Any]:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return [np.float32(1) + 0 * np.exp(feeds["x"])]
+
+    assert run_check(overflows).inputs == 4
+
+
+def test_how_much_moves() -> None:
+    floats = np.linspace(0, 1, 10, dtype=np.float32)
+    other = floats.copy()
+    other[3:6] += 0.01
+    assert moved(floats, other, TIGHT) == pytest.approx(0.3)
+    assert moved(floats, floats * np.float32(1 + 1e-5), TIGHT) == 0.0
+    assert moved(np.array([1, 2, 3, 4]), np.array([1, 2, 3, 5]), TIGHT) == 0.25
+    assert moved([floats, floats], [floats, other], TIGHT) == pytest.approx(0.3)
+    assert moved(np.float32([np.inf, 1]), np.float32([0, 1]), TIGHT) == 0.5
+    assert moved(np.float32([np.nan, 1]), np.float32([np.nan, 1]), TIGHT) == 0.0
+    assert moved(floats, floats[:5], TIGHT) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("want", "got", "told"),
+    [
+        ([1.0, 2.0], [1.0, 2.1], "largest error"),
+        ([1.0, np.nan], [1.0, 2.0], "NaN"),
+        ([1.0, np.inf], [1.0, -np.inf], "other sign"),
+        ([1.0, np.inf], [1.0, np.nan], "NaN"),
+        ([1.0], [1.0, 2.0], "must be"),
+    ],
+)
+def test_wrong_outputs_fail_the_check(want: list[float], got: list[float], told: str) -> None:
+    with pytest.raises(CheckFailed, match=told):
+        compare(np.array(want, np.float32), np.array(got, np.float32), TIGHT, where="y")
+
+
+def test_the_error_is_relative_to_the_largest_magnitude() -> None:
+    want = np.array([100.0, 0.001, np.inf, np.nan], np.float32)
+    assert compare(want, want + np.float32(0.001), TIGHT, where="y") == pytest.approx(1e-5, rel=0.05)
+    with pytest.raises(CheckFailed):
+        compare(np.array([1, 2]), np.array([1, 3]), TIGHT, where="y")
+    with pytest.raises(CheckFailed):
+        compare(np.float32([1]), np.float64([1]), TIGHT, where="y")
