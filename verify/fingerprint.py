@@ -1,0 +1,213 @@
+"""Hash what a proof depends on: the rule's text, the meanings of the operators it may use, and the prover itself.
+
+Conservative: a rule stands for the whole text of its module and of every module that it imports, so that a change which
+could matter is never missed, and one that does not matter costs a proof.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from egraph import ops
+from egraph.ops import OPS
+from egraph.rule import MergeRule, Rule, Tensor
+
+PROVER = "verify.prove"
+"""The module whose imports are the prover."""
+_IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n]*)|import[ \t]+([\w., \t]+))", re.MULTILINE)
+_OPERATION = re.compile(r"^def (\w+)\(.*?return operation\(\"(\w+)\"", re.MULTILINE | re.DOTALL)
+_STRING = re.compile(r"[\"'](\w+)[\"']")
+_MEANINGS = "egraph.ops"
+_OPERATORS_MODULE = "egraph.rule_operators"
+
+
+def rule_key(rule: Rule | MergeRule) -> str:
+    """Return the hash of a rule's text and of the meanings of the operators that it may use."""
+    functions: list[Callable[..., Any]] = [rule.function]
+    values: list[str] = [rule.name, rule.text, rule.rounding, repr(_pattern_rule(rule).pattern)]
+    if isinstance(rule, MergeRule):
+        functions.append(rule.member.function)
+        values += [repr(rule.shared)]
+    else:
+        values += [repr(rule.variables), repr(rule.attribute_variables)]
+    modules: set[str] = set()
+    for function in functions:
+        for module, value in _parts(function, set()):
+            modules |= {module} if module else set()
+            values += [value] if value else []
+    own = frozenset(name for name in closure(frozenset(modules)) if not name.startswith(_MEANINGS))
+    operators = _operators(own) | _named(values)
+    texts = (_digest(_source(name)) for name in sorted(own))
+    return _hash((*values, *texts, *map(_meaning, sorted(operators)), _typing()))
+
+
+@cache
+def verifier_key() -> str:
+    """Return the hash of the prover: of every module of this project that it imports, the table of operators apart."""
+    names = closure(frozenset({PROVER}))
+    return _hash(_source(name) for name in sorted(names) if not name.startswith(_MEANINGS))
+
+
+def _pattern_rule(rule: Rule | MergeRule) -> Rule:
+    return rule.member if isinstance(rule, MergeRule) else rule
+
+
+def _parts(value: Any, seen: set[int]) -> Iterator[tuple[str, str]]:
+    """Yield (module, '') for every function and ('', text) for every value that a function closes over."""
+    if id(value) in seen:
+        return
+    seen.add(id(value))
+    if isinstance(value, partial):
+        yield from _parts((value.func, value.args, sorted(value.keywords.items())), seen)
+    elif inspect.isfunction(value):
+        yield value.__module__, ""
+        yield "", value.__qualname__ if _is_ours(value.__module__) else Path(value.__code__.co_filename).read_text(encoding="utf-8")
+        cells = [cell.cell_contents for cell in value.__closure__ or ()]
+        for inner in (*cells, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()):
+            yield from _parts(inner, seen)
+    elif isinstance(value, dict):
+        yield from _parts(tuple(value.items()), seen)
+    elif isinstance(value, tuple | list | set | frozenset):
+        for inner in sorted(value, key=repr) if isinstance(value, set | frozenset) else value:
+            yield from _parts(inner, seen)
+        yield "", f"{type(value).__name__} of {len(value)}"
+    elif isinstance(value, Rule | MergeRule):
+        yield from _parts(value.function, seen)
+    elif isinstance(value, Tensor | type) or inspect.ismodule(value):
+        yield str(getattr(value, "__module__", None) or getattr(value, "__name__", "")), ""
+    else:
+        yield "", f"{type(value).__name__} {value!r}"
+
+
+def closure(start: frozenset[str], within: str = "") -> frozenset[str]:
+    """Return the modules of this project (and of a user) that ``start`` imports, directly or not; all begin with ``within``."""
+    found: set[str] = set()
+    todo = sorted(start)
+    while todo:
+        name = todo.pop()
+        if name in found or not name.startswith(within) or _file(name) is None:
+            continue
+        found.add(name)
+        if within or not name.startswith(_MEANINGS):
+            todo += _imports(name)
+    return frozenset(found)
+
+
+def _is_ours(name: str) -> bool:
+    return name.split(".")[0] in ("egraph", "verify")
+
+
+def _imports(name: str) -> tuple[str, ...]:
+    return _imported(_source(name))
+
+
+@cache
+def _imported(text: str) -> tuple[str, ...]:
+    found: list[str] = []
+    for origin, names, plain in _IMPORT.findall(text):
+        parts = re.sub(r"#[^\n]*", "", names).strip("()").split(",")
+        found += [origin, *(f"{origin}.{part.split(' as ')[0].strip()}" for part in parts)] if origin else []
+        found += [part.strip() for part in plain.split(",") if part.strip()]
+    return tuple(dict.fromkeys(found))
+
+
+def _file(name: str) -> Path | None:
+    """Return the file of a module that may matter: not the standard library's, not an installed dependency's."""
+    return _our_file(name) if _is_ours(name) else _find(name)
+
+
+@cache
+def _our_file(name: str) -> Path | None:
+    return _find(name)
+
+
+def _find(name: str) -> Path | None:
+    if name.split(".")[0] in sys.stdlib_module_names:
+        return None
+    module = sys.modules.get(name)
+    origin = getattr(module, "__file__", None)
+    if module is None:
+        try:
+            spec = find_spec(name)
+        except (ImportError, ValueError, AttributeError):
+            return None
+        origin = spec.origin if spec else None
+    if not origin or not origin.endswith(".py"):
+        return None
+    return Path(origin) if _is_ours(name) or "site-packages" not in origin else None
+
+
+def _source(name: str) -> str:
+    return _our_source(name) if _is_ours(name) else _read(name)
+
+
+@cache
+def _our_source(name: str) -> str:
+    return _read(name)
+
+
+def _read(name: str) -> str:
+    path = _file(name)
+    return path.read_text(encoding="utf-8") if path else ""
+
+
+@cache
+def _meaning(op: str) -> str:
+    """Return the hash of an operator's facts: of its modules and what they import of the operators' package."""
+    functions = [field for field in vars(OPS[op]).values() if callable(field)]
+    parts = [part for function in functions for part in _parts(function, set())]
+    modules = closure(frozenset(module for module, _ in parts if module.startswith(_MEANINGS)), _MEANINGS)
+    return _hash((op, *(value for _, value in parts), *(_source(name) for name in sorted(modules))))
+
+
+@cache
+def _operator_functions() -> dict[str, str]:
+    return dict(_OPERATION.findall(_source(_OPERATORS_MODULE)))
+
+
+def _operators(modules: frozenset[str]) -> frozenset[str]:
+    """Return the operators that modules name: as text, or by their function in ``rule_operators`` and on ``Tensor``."""
+    texts = [_source(name) for name in modules - {_OPERATORS_MODULE}] + [_source("egraph.rule")]
+    found = _named(texts)
+    return found.union(*(_called(text) for text in texts if _OPERATORS_MODULE in _imported(text)))
+
+
+def _named(texts: Iterable[str]) -> frozenset[str]:
+    return frozenset[str]().union(*map(_named_in, texts))
+
+
+@cache
+def _named_in(text: str) -> frozenset[str]:
+    return frozenset(word for word in _STRING.findall(text) if word in OPS)
+
+
+@cache
+def _called(text: str) -> frozenset[str]:
+    functions = _operator_functions()
+    return frozenset(functions[word] for word in set(re.findall(r"\w+", text)) & set(functions))
+
+
+@cache
+def _typing() -> str:
+    return _digest(_source(ops.__name__).split("def apply", 1)[-1])
+
+
+@cache
+def _digest(text: str) -> str:
+    return _hash([text])
+
+
+def _hash(parts: Iterable[str]) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(f"{len(part)}:".encode())
+        digest.update(part.encode())
+    return digest.hexdigest()[:32]
