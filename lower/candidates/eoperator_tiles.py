@@ -21,6 +21,8 @@ LARGEST = 24
 """Operators in one tile, at most."""
 BEAM = 8
 """Sets of tensors to compute one class from, at most: those with the fewest bytes."""
+INTENSITY = 4.0
+"""Operations a byte of operands and result up to which a product is bound by memory (the threshold of EinNet, OSDI 2023)."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +59,10 @@ def eoperator_tiles(tiling: Tiling, supports: Callable[[Node], str | None]) -> I
         variants: dict[frozenset[int], list[tuple[int, Tile]]] = {}
         for node in nodes:
             spec = OPS.get(node.op)
-            if spec is None or spec.category not in INLINED + REDUCED or is_view(tiling, number, node):
+            if spec is None or is_view(tiling, number, node):
                 continue  # a view is free, and so is a view of the kernel that computes its operand
+            if spec.category not in INLINED + REDUCED and not _is_light_product(tiling, number, node):
+                continue
             for tile in _variants(tiling, number, node):
                 length, tensors = _length(tile.fragment), tensors_of(tile.fragment)
                 variants.setdefault(tensors, []).append((length, tile))
@@ -68,6 +72,20 @@ def eoperator_tiles(tiling: Tiling, supports: Callable[[Node], str | None]) -> I
                 if is_supported(tile.fragment):
                     yield number, tile
                     break
+
+
+def _is_light_product(tiling: Tiling, number: int, node: ENode) -> bool:
+    """Return whether an e-node multiplies so little for what it reads that making its operands in place beats a library call.
+
+    A row times a matrix of its own (banded attention) is; sliding windows are left to the library, which reads them once."""
+    spec = OPS[node.op]
+    if spec.category != "contraction" or spec.flops is None or "strides" in spec.attributes:
+        return False
+    types = [tiling.frozen.types[child] for child in node.children]
+    if not all(type.is_static for type in types):
+        return False
+    moved = sum(tiling.size_bytes[each] for each in {number, *node.children})
+    return spec.flops([type.sizes for type in types], dict(node.attributes)) <= INTENSITY * moved
 
 
 def _length(fragment: Node) -> int:
