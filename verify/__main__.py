@@ -1,31 +1,110 @@
-"""Test the rules of a file on random shapes and data: ``python -m verify rules.py``."""
+"""Prove the rules of a file: ``python -m verify my_rules.py``."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from egraph.errors import RuleError
-from egraph.rule_file import load_rules
-from verify.random_testing import check_rule
+if TYPE_CHECKING:  # heavy, and --help does without
+    from egraph.rule import MergeRule, Rule
+    from verify.proof import Proof
+
+EXAMPLES = """examples:
+  python -m verify my_rules.py                        a line a rule, and what is wrong with those that are not proved
+  python -m verify my_rules.py --rule my_rule --json  one rule, as one JSON object
+  python -m verify --shipped                          the shipped rules, from their certificates where these are current
+  python -m verify --shipped --no-cache --json        the shipped rules, proved from scratch
+
+verdicts: proved (all sizes; ranks and attributes are named), proved for these sizes, tested only, refuted (with a
+smallest counterexample, as a program that needs numpy alone), unknown (with the open obligation and a guard that helps)
+
+exit codes: 0 every rule is proved, 1 some rule is not, 2 usage, or the file cannot be used
+"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m verify",
+        description="Prove rewrite rules for all sizes; test them on random shapes; show what is wrong with them.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("rules", type=Path, nargs="?", help="a Python file that ends in RULES = (my_rule, ...)")
+    parser.add_argument("--shipped", action="store_true", help="prove the rules that ship")
+    parser.add_argument("--rule", action="append", default=[], metavar="NAME", help="only this rule; repeatable")
+    parser.add_argument("--no-cache", action="store_true", help="prove everything anew: use no certificate, and write none")
+    parser.add_argument("--no-suggestions", action="store_true", help="do not look for guards that would make a rule provable")
+    parser.add_argument("--cases", type=int, default=64, help="random instances to compare of each rule (default: 64)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random draws (default: 0)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object on standard output")
+    return parser
+
+
+def chosen(arguments: argparse.Namespace) -> tuple[Rule | MergeRule, ...]:
+    """Return the rules that the command line asks for; raises RuleError where there are none."""
+    from egraph.errors import RuleError
+    from egraph.rule_file import load_rules
+
+    if arguments.shipped == (arguments.rules is not None):
+        raise RuleError("no rules were given", fix="python -m verify my_rules.py, or --shipped")
+    if arguments.shipped:
+        from egraph.rules import RULES as rules
+    else:
+        rules = load_rules(arguments.rules)
+    names = [rule.name for rule in rules]
+    for name in arguments.rule:
+        if name not in names:
+            raise RuleError(f"--rule {name}: there is no such rule", fix=f"give one of: {', '.join(names[:20])}")
+    return tuple(rule for rule in rules if not arguments.rule or rule.name in arguments.rule)
+
+
+def proofs(rules: Iterable[Rule | MergeRule], arguments: argparse.Namespace) -> Iterator[Proof]:
+    """Yield the proof of every rule."""
+    from verify.prove import Effort, prove
+
+    for rule in rules:
+        yield prove(rule, Effort(tests=arguments.cases, tries=100 * arguments.cases, seed=arguments.seed))
+
+
+def line(proof: Proof, widths: tuple[int, int]) -> str:
+    """Return ``matmul_associative   proved for all sizes   11 ms   also tested on 64 shapes, exact in F_p``."""
+    return f"{proof.rule:{widths[0]}}   {proof.told:{widths[1]}}   {proof.duration:>6}   {proof.tests}"
 
 
 def main() -> int:
-    """Print a line a rule; return 1 when one is refuted or never applied, 2 when the file cannot be used."""
-    parser = argparse.ArgumentParser(prog="python -m verify", description=__doc__.split(":")[0] + ".")
-    parser.add_argument("rules", type=Path, help="a Python file that ends in RULES = (my_rule, ...)")
-    parser.add_argument("--cases", type=int, default=64, help="random cases to compare of each rule (default: 64)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the random draws (default: 0)")
-    arguments = parser.parse_args()
+    """Print a line a rule; return 1 when one is not proved, 2 when the file cannot be used."""
+    arguments = build_parser().parse_args()
+    from egraph.errors import EinsatError
+
     try:
-        results = [check_rule(rule, arguments.seed, arguments.cases, 500 * arguments.cases) for rule in load_rules(arguments.rules)]
-    except RuleError as error:
+        rules = chosen(arguments)
+        found: list[Proof] = []
+        widths = max((len(rule.name) for rule in rules), default=0), len("proved for all sizes")
+        for proof in proofs(rules, arguments):
+            found.append(proof)
+            if not arguments.json:
+                print(line(proof, widths), flush=True)
+                for text in proof.explanation():
+                    print(f"    {text}".rstrip())
+    except EinsatError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    for result in results:
-        print(result)
-    return 0 if all(result.passed for result in results) else 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        return 0
+    proved = sum(proof.is_proved for proof in found)
+    if arguments.json:
+        counts = {"rules_total": len(found), "proved": proved, "seconds": round(sum(proof.seconds for proof in found), 3)}
+        print(json.dumps({**counts, "rules": [proof.to_json() for proof in found]}))
+    elif len(found) > 1:
+        print(f"{proved} of {len(found)} rules are proved, {sum(proof.seconds for proof in found):.1f} s")
+    return 0 if proved == len(found) else 1
 
 
 if __name__ == "__main__":

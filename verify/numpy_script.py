@@ -80,15 +80,15 @@ class _Writer:
     def _node(self, node: Node) -> str:
         operands = {str(i): self.names[operand] for i, operand in enumerate(node.inputs)}
         attributes = ", ".join(f"{key}={value!r}" for key, value in node.attributes)
-        told = f"  # {node.op}{f' {attributes}' if attributes else ''}"
+        self.lines.append(f"# {node.op}{f' {attributes}' if attributes else ''}")
         scope = meaning(node)
         if OPS[node.op].category == "elementwise":  # numpy broadcasts as the operators do
             name = self._name()
-            self.lines.append(f"{name} = np.asarray({self._scalar(scope.body, operands, broadcast=True)}){told}")
+            self.lines.append(f"{name} = np.asarray({self._scalar(scope.body, operands, broadcast=True)})")
             return name
-        return self._loops(scope, operands, told)
+        return self._loops(scope, operands)
 
-    def _loops(self, scope: Scope, operands: Mapping[str, str], told: str = "") -> str:
+    def _loops(self, scope: Scope, operands: Mapping[str, str]) -> str:
         known = self._scopes.get(id(scope))
         if known:
             return known[1]
@@ -99,7 +99,7 @@ class _Writer:
             body = f"{REDUCTIONS[scope.reduction]}([{body} {loops}])"
         name = self._name()
         sizes = ", ".join(_index(index(i.high)) for i in scope.traversal) + ("," if len(scope.traversal) == 1 else "")
-        self.lines.append(f"{name} = np.empty(({sizes})){told}")
+        self.lines.append(f"{name} = np.empty(({sizes}))")
         places = ", ".join(map(_iterator, scope.traversal))
         if scope.traversal:
             self.lines.append(f"for {places}{',' if len(scope.traversal) == 1 else ''} in np.ndindex({name}.shape):")
