@@ -22,8 +22,10 @@ compare it with.
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any, Literal, TypeAlias, cast, overload
 
 from egraph.errors import RuleError, TypeMismatch
@@ -70,18 +72,25 @@ def require(condition: bool, reason: str) -> None:
         raise Mismatch(reason)
 
 
+def differs(value: Any, wanted: Any) -> bool:
+    """Return whether a number is not the wanted one, to the precision of float32."""
+    if hasattr(value, "differs_from"):  # a number that is known only as a name
+        return bool(value.differs_from(wanted))
+    return not abs(value - wanted) <= 1e-6 * abs(wanted)
+
+
 def require_number(weight: Weight, wanted: float) -> None:
     """Refuse the match unless every element of ``weight`` is ``wanted`` (to the precision of float32)."""
-    if weight.number is None or abs(weight.number - wanted) > 1e-6 * abs(wanted):
+    if weight.number is None or differs(weight.number, wanted):
         found = "other values" if weight.number is None else str(weight.number)
-        raise WrongNumber(f"{weight.name} must be {wanted:g} everywhere, got {found}", weight.name, wanted)
+        raise WrongNumber(f"{weight.name} must be {wanted} everywhere, got {found}", weight.name, wanted)
 
 
 def require_attribute(bundle: Attributes, attribute: str, wanted: float) -> None:
     """Refuse the match unless an attribute is ``wanted`` (to the precision of float32)."""
     value = getattr(bundle, attribute)
-    if not abs(value - wanted) <= 1e-6 * abs(wanted):
-        raise WrongAttribute(f"{attribute} must be {wanted:g}, got {value:g}", bundle.name, attribute, wanted)
+    if differs(value, wanted):
+        raise WrongAttribute(f"{attribute} must be {wanted}, got {value}", bundle.name, attribute, wanted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,27 +130,41 @@ class Attributes:
         return make_attributes(**{**dict(self.values), **changes})
 
 
+class Bound(ABC):
+    """A bound term that is no node: a proof binds variables to terms with symbolic sizes."""
+
+    @property
+    @abstractmethod
+    def type(self) -> Any:
+        """Return the type, with everything that rules ask of a ``TensorType``."""
+
+    @abstractmethod
+    def applied(self, op: str, operands: Sequence[Bound], attributes: AttributeTuple) -> Bound:
+        """Return an operator over terms of this kind."""
+
+
 class Tensor:
     """A tensor in a rule: a pattern while unbound, a fragment node with a type while bound."""
 
     __hash__ = object.__hash__
 
-    def __init__(self, term: Pattern | Variable | Node) -> None:
+    def __init__(self, term: Pattern | Variable | Node | Bound) -> None:
         self.term = term
 
     @property
     def node(self) -> Node:
-        if not isinstance(self.term, Node):
-            raise RuleError("shapes are used on the left side of a rule; yield the left side first, then look at shapes")
+        assert isinstance(self.term, Node)
         return self.term
 
     @property
     def type(self) -> TensorType:
-        return self.node.type
+        if not isinstance(self.term, Node | Bound):
+            raise RuleError("shapes are used on the left side of a rule; yield the left side first, then look at shapes")
+        return cast(TensorType, self.term.type)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.node.type.sizes
+        return self.type.sizes
 
     @property
     def rank(self) -> int:
@@ -179,7 +202,7 @@ class Tensor:
 class Weight(Tensor):
     """A tensor whose value is known at compile time; ``number`` is the one value of all its elements, if there is one."""
 
-    def __init__(self, term: Pattern | Variable | Node, name: str = "", number: float | None = None) -> None:
+    def __init__(self, term: Pattern | Variable | Node | Bound, name: str = "", number: float | None = None) -> None:
         super().__init__(term)
         self.name, self.number = name, number
 
@@ -195,13 +218,16 @@ class Equation:
 def operation(op: str, *operands: Tensor, by: Attributes | AttributeTuple | None = None, **values: Any) -> Tensor:
     """Apply the core operator ``op``; attributes come from a variable (``by``) or as keywords, never both."""
     terms = [operand.term for operand in operands]
-    if all(isinstance(term, Node) for term in terms):
-        given = by.values if isinstance(by, Attributes) else by
-        return Tensor(apply(op, *[t for t in terms if isinstance(t, Node)], attributes=given or make_attributes(**values)))
-    if any(isinstance(term, Node) for term in terms):
+    given = (by.values if isinstance(by, Attributes) else by) or make_attributes(**values)
+    nodes, bound = [t for t in terms if isinstance(t, Node)], [t for t in terms if isinstance(t, Bound)]
+    if len(nodes) == len(terms):
+        return Tensor(apply(op, *nodes, attributes=given))
+    if len(bound) == len(terms):
+        return Tensor(bound[0].applied(op, bound, given))
+    if nodes or bound:
         raise RuleError(f"{op}: left and right side variables are mixed")
-    fixed = by.name if isinstance(by, Attributes) else (by or make_attributes(**values))
-    return Tensor(Pattern(op, fixed, tuple(t for t in terms if not isinstance(t, Node))))
+    fixed = by.name if isinstance(by, Attributes) else given
+    return Tensor(Pattern(op, fixed, tuple(t for t in terms if isinstance(t, Pattern | Variable))))
 
 
 @dataclass(frozen=True)
@@ -234,6 +260,8 @@ class Rule:
     rounding: Rounding = "exact"
     phase: str = "main"
     verdict: Verdict = "tested only"
+    draw: Callable[[Random], Binding] | None = None
+    """The rule's own source of random bindings, where its left side asks for more than its pattern says."""
 
     def apply(self, binding: Binding) -> tuple[Node, Node]:
         """Return (left, right) as fragments; placeholder i is ``variables[i]``.

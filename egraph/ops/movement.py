@@ -10,7 +10,7 @@ from egraph.expr.scope import Compare, Scalar, Scope, Tensor
 from egraph.ops.dtypes import EVERY, indexed, same_dtype
 from egraph.ops.sampling import SIZES, Sample, draw_broadcastable, draw_shape
 from egraph.ops.scopes import guarded, pointwise, read, read_broadcast
-from egraph.ops.sizes import at_least, axis_of, broadcasts_to, entries, known, refuse, same, show_shape
+from egraph.ops.sizes import at_least, axis_of, broadcasts_to, divide, entries, is_negative, known, refuse, same, show_shape
 from egraph.ops.spec import OpSpec, Shape, Values
 
 
@@ -85,13 +85,10 @@ def _slice_shape(shapes: Sequence[Shape], a: Values) -> Shape:
     result: list[Size] = []
     columns = [entries(a[name], rank, name) for name in ("starts", "ends", "steps")]
     for axis, (size, start, end, step) in enumerate(zip(shapes[0], *columns, strict=True)):
-        stride = known(step)
-        if stride == 0:
+        if known(step) == 0:
             refuse(f"step of axis {axis} must not be 0")
-        if stride is not None and stride < 0:
-            count = (start - end - stride - 1) // -stride
-        else:
-            count = (end - start + step - 1) // step
+        reason = f"axis {axis}: end - start must be a multiple of the step"
+        count = divide(start - end, -step, reason) if is_negative(step) else divide(end - start, step, reason)
         at_least(count, 1, f"axis {axis}: start {start}, end {end}, step {step} select nothing; size must be at least 1")
         last = start + (count - 1) * step
         for edge in (start, last):

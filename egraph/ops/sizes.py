@@ -2,17 +2,48 @@
 
 Symbolic sizes are equal when their polynomials are, and a size broadcasts when it is the literal 1. An inequality
 (``at_least``) decides over known sizes only; over symbolic ones it is left to who proves that reads stay inside.
+A ``Reasoned`` size answers by itself: a proof runs the same shape rules over sizes that know what has been assumed.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from egraph.errors import TypeMismatch
 from egraph.expr.index import Index, Size, _make, index, simplify
 
 Shape = tuple[Size, ...]
+
+
+class Reasoned(ABC):
+    """A size that answers the questions of shape rules by itself, with arithmetic and comparisons like an integer's."""
+
+    @property
+    @abstractmethod
+    def constant(self) -> int | None:
+        """Return the value where it is one number, else None."""
+
+    @abstractmethod
+    def must_equal(self, other: Any) -> bool:
+        """Return whether this is the other size, as a shape rule demands."""
+
+    @abstractmethod
+    def must_reach(self, minimum: int) -> bool:
+        """Return whether this is at least the minimum, as a shape rule demands."""
+
+    @abstractmethod
+    def divided(self, total: Any, divisor: Any) -> Any | None:
+        """Return total / divisor (one of them is this size) where it divides, as a shape rule demands, else None."""
+
+    @abstractmethod
+    def widened(self, other: Any) -> Any | None:
+        """Return the broadcast with another size, or None when they do not broadcast."""
+
+    @abstractmethod
+    def is_negative(self) -> bool:
+        """Return whether this is less than zero."""
 
 
 def refuse(reason: str) -> NoReturn:
@@ -38,7 +69,7 @@ def plain(sizes: Sequence[Size]) -> tuple[int, ...]:
 
 def is_one(size: Size) -> bool:
     """size == 1, literally"""
-    return known(size) == 1
+    return size == 1 if isinstance(size, Reasoned) else known(size) == 1
 
 
 def is_zero(size: Size) -> bool:
@@ -46,8 +77,20 @@ def is_zero(size: Size) -> bool:
     return known(size) == 0
 
 
+def is_negative(size: Size) -> bool:
+    """size < 0, for a symbolic size never"""
+    if isinstance(size, Reasoned):
+        return size.is_negative()
+    value = known(size)
+    return value is not None and value < 0
+
+
 def equal(left: Size, right: Size) -> bool:
     """left == right for all values of the symbols, by polynomial identity"""
+    if isinstance(left, Reasoned):
+        return left.must_equal(right)
+    if isinstance(right, Reasoned):
+        return right.must_equal(left)
     if isinstance(left, int) and isinstance(right, int):
         return left == right
     return (index(left) - index(right)).terms == ()
@@ -62,6 +105,10 @@ def same(left: Size, right: Size, reason: str) -> Size:
 
 def at_least(size: Size, minimum: int, reason: str) -> Size:
     """Return the size; refuse when it is known to be smaller than the minimum."""
+    if isinstance(size, Reasoned):
+        if not size.must_reach(minimum):
+            refuse(f"{reason}, got {size}")
+        return size
     value = known(size)
     if value is not None and value < minimum:
         refuse(f"{reason}, got {value}")
@@ -78,6 +125,12 @@ def product(sizes: Sequence[Size]) -> Size:
 
 def divide(total: Size, divisor: Size, reason: str) -> Size:
     """Return total / divisor; refuse with the reason unless the divisor divides (as polynomials where symbolic)."""
+    if isinstance(total, Reasoned) or isinstance(divisor, Reasoned):
+        asked: Any = total if isinstance(total, Reasoned) else divisor
+        whole: Size | None = asked.divided(total, divisor)
+        if whole is None:
+            refuse(f"{reason}: {total} by {divisor}")
+        return whole
     if isinstance(total, int) and isinstance(divisor, int):
         if divisor < 1 or total % divisor:
             refuse(f"{reason}: {total} by {divisor}")
@@ -107,11 +160,20 @@ def broadcast(shapes: Sequence[Shape]) -> Shape:
     result: list[Size] = [1] * rank
     for shape in shapes:
         for axis, size in enumerate(shape, rank - len(shape)):
-            if is_one(result[axis]):
+            if isinstance(size, Reasoned) or isinstance(result[axis], Reasoned):
+                result[axis] = _widened(result[axis], size, shapes)
+            elif is_one(result[axis]):
                 result[axis] = size
             elif not is_one(size):
                 result[axis] = same(result[axis], size, f"cannot broadcast {' with '.join(show_shape(s) for s in shapes)}")
     return tuple(result)
+
+
+def _widened(left: Any, right: Any, shapes: Sequence[Shape]) -> Any:
+    wide = left.widened(right) if isinstance(left, Reasoned) else right.widened(left)
+    if wide is None:
+        refuse(f"cannot broadcast {' with '.join(show_shape(s) for s in shapes)}")
+    return wide
 
 
 def broadcasts_to(shape: Shape, target: Shape, name: str) -> None:
