@@ -32,11 +32,13 @@ class EvaluationError(EinsatError):
 
 def evaluate(scope: Scope, operands: Mapping[str, Array], field: Field = "float64", symbols: Mapping[Symbol, int] | None = None) -> Array:
     """Return the tensor that ``scope`` denotes; ``operands`` by tensor name (float64, or int64 residues)."""
-    return _Evaluator(operands, field, dict(symbols or {})).tensor(scope)
+    return Evaluator(operands, field, dict(symbols or {})).tensor(scope)
 
 
 @dataclass
-class _Evaluator:
+class Evaluator:
+    """Evaluates scopes over operands; another algebra overrides what a call or a reduction is."""
+
     operands: Mapping[str, Array]
     arithmetic: Field
     symbols: Mapping[Symbol, int]
