@@ -13,8 +13,8 @@ from egraph.expr.index import Index, Size, Symbol
 from egraph.expr.scope import Compare
 from verify.facts import Facts, Literal0, literal, negation
 from verify.models import small_model
-from verify.polynomials import ONE, Polynomial, to_index, to_polynomial
-from verify.solver import contradictory, entailed
+from verify.polynomials import to_index, to_polynomial
+from verify.solver import holds, possible
 
 
 @dataclass(frozen=True)
@@ -33,57 +33,27 @@ class Assumptions:
 
     def entails(self, condition: Compare) -> bool:
         """Return whether the condition follows; False also where that stays open."""
-        return self.holds(literal(condition))
+        return holds(self.facts, literal(condition))
 
     def decide(self, condition: Compare) -> bool | None:
         """Return True when the condition follows, False when its negation does, None when neither could be shown."""
         goal = literal(condition)
-        if self.holds(goal):
+        if holds(self.facts, goal):
             return True
-        return False if self.holds(negation(goal)) else None
+        return False if holds(self.facts, negation(goal)) else None
 
     def consistent(self) -> bool:
         """Return False only when the conditions certainly contradict each other."""
-        known = self.facts.solved.get(_FALSE)
-        if known is None:
-            known = self.facts.contradiction or contradictory(self.facts)
-            self.facts.solved[_FALSE] = known
-        return not known
+        return possible(self.facts)
 
     def simplify(self, value: Size) -> Index:
         """Return the index with equalities applied and floor-divisions and remainders simplified where ranges allow."""
         return to_index(self.facts.canonical(to_polynomial(value)))
 
-    def polynomial(self, value: Size) -> Polynomial:
-        """Return the canonical polynomial of an index."""
-        return self.facts.canonical(to_polynomial(value))
-
     def equal(self, left: Size, right: Size) -> bool:
         """Return whether left == right follows."""
-        return self.holds(Literal0(to_polynomial(right) - to_polynomial(left), "=="))
+        return holds(self.facts, Literal0(to_polynomial(right) - to_polynomial(left), "=="))
 
     def model(self, symbols: Iterable[Symbol]) -> dict[Symbol, int] | None:
         """Return small values of the symbols that satisfy every condition, None when none were found."""
         return small_model(self.conditions, tuple(symbols))
-
-    def holds(self, goal: Literal0) -> bool:
-        """Return whether a literal follows; False also where that stays open."""
-        value = self.facts.canonical(goal.value)
-        known = value.constant
-        if known is not None:
-            return {">=": known >= 0, ">": known > 0, "==": known == 0, "!=": known != 0}[goal.relation]
-        goal = Literal0(value, goal.relation)
-        if goal not in self.facts.solved:
-            self.facts.solved[goal] = self._cheap(goal) or entailed(self.facts, goal)
-        return self.facts.solved[goal]
-
-    def _cheap(self, goal: Literal0) -> bool:
-        match goal.relation:
-            case ">=":
-                return self.facts.nonnegative(goal.value)
-            case "!=":
-                return self.facts.nonnegative(goal.value - ONE) or self.facts.nonnegative(-goal.value - ONE)
-        return False
-
-
-_FALSE = Literal0(Polynomial({}), "!=")

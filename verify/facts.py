@@ -16,13 +16,14 @@ from egraph.expr.scope import Compare
 from verify.polynomials import (
     ONE,
     ZERO,
+    DataAtom,
     FloorAtom,
     Polynomial,
     constant,
     divide,
     entry,
     floor_of,
-    key,
+    inside,
     leading,
     to_index,
     to_polynomial,
@@ -197,7 +198,7 @@ class Facts:
                 if found is None or not (self.nonnegative(kind.numerator) and self.nonnegative(kind.divisor - ONE)):
                     continue
                 minimum = 1 if self.nonnegative(kind.numerator - ONE) else 0
-                quotient = variable(Symbol(f"({key_text(kind.numerator)})//({key_text(kind.divisor)})", minimum))
+                quotient = variable(Symbol(f"({to_index(kind.numerator)})//({to_index(kind.divisor)})", minimum))
                 symbol, rest = found
                 return symbol, kind.divisor * quotient - rest, domain(symbol, kind.divisor * quotient - rest)
         return None
@@ -226,7 +227,12 @@ class Facts:
             known = self.substitution.get(atom)
             kind = entry(atom).kind
             if known is None:
-                known = self.floor(self.canonical(kind.numerator), self.canonical(kind.divisor)) if isinstance(kind, FloorAtom) else same
+                if isinstance(kind, FloorAtom):
+                    known = self.floor(self.canonical(kind.numerator), self.canonical(kind.divisor))
+                elif isinstance(kind, DataAtom):
+                    known = variable(DataAtom(kind.source, tuple(map(self.canonical, kind.indices))))
+                else:
+                    known = same
                 if known != same and any(a in self.substitution for a in known.atoms()):
                     known = self.canonical(known)
             self.memo[atom] = known
@@ -324,7 +330,8 @@ class Facts:
             end = slope * (above - below + ONE if rising else above) + rest * below + below - ONE
             return self._bounded(end, depth + 1) or (rising and self._bounded(above, depth + 1) and self._bounded(rest, depth + 1))
         low, high = entry(atom).low, entry(atom).high
-        assert low is not None and high is not None, "only iterators and floor-divisions stand above level 0"
+        if low is None or high is None:
+            return False
         return self._bounded(rest + slope * self.canonical(low if rising else high - ONE), depth + 1)
 
     def _positive(self, atom: int) -> bool:
@@ -363,8 +370,7 @@ def closure(value: Polynomial) -> set[int]:
             continue
         found.add(atom)
         one = entry(atom)
-        inner = (one.kind.numerator, one.kind.divisor) if isinstance(one.kind, FloorAtom) else (one.low, one.high)
-        pending += [a for part in inner if part is not None for a in part.atoms()]
+        pending += [a for part in (*inside(atom), one.low, one.high) if part is not None for a in part.atoms()]
     return found
 
 
@@ -388,5 +394,3 @@ def _unit_symbol(kind: FloorAtom) -> tuple[int, Polynomial] | None:
     return None
 
 
-def key_text(value: Polynomial) -> str:
-    return str(to_index(value)) if value.terms else key(value)

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from egraph.expr.index import Atom, DataIndex, Floor, Index, Iterator, Modulo, RealSymbol, Symbol, _make, index
+from egraph.expr.scope import Read, Scope, Tensor
 
 Monomial = tuple[int, ...]
 _STEPS = 200  # of one division: every intermediate result is right, so stopping early only leaves more in the remainder
@@ -104,7 +105,15 @@ class FloorAtom:
     divisor: Polynomial
 
 
-Kind = Iterator | Symbol | RealSymbol | DataIndex | FloorAtom
+@dataclass(frozen=True)
+class DataAtom:
+    """source[indices], an integer about which nothing is known"""
+
+    source: Tensor | Scope
+    indices: tuple[Polynomial, ...]
+
+
+Kind = Iterator | Symbol | RealSymbol | DataAtom | FloorAtom
 
 
 @dataclass(frozen=True)
@@ -147,8 +156,9 @@ def number_of(kind: Kind) -> int:
             made = AtomEntry(kind, 1 + level((numerator, divisor)), f"f({key(numerator)})//({key(divisor)})")
         case Symbol(name, _) | RealSymbol(name):
             made = AtomEntry(kind, 0, f"s{name}")
-        case DataIndex(read):
-            made = AtomEntry(kind, 0, f"d{read}")
+        case DataAtom(source, indices):
+            text = source.name if isinstance(source, Tensor) else repr(source)
+            made = AtomEntry(kind, 1 + level(indices), f"d{text}[{','.join(map(key, indices))}]")
     _numbers[kind] = number = len(_entries)
     _entries.append(made)
     return number
@@ -192,6 +202,8 @@ def _atom(atom: Atom) -> Polynomial:
         case Modulo(numerator, divisor):
             above, below = to_polynomial(numerator), to_polynomial(divisor)
             return above - below * floor_of(above, below)
+        case DataIndex(read):
+            return variable(DataAtom(read.source, tuple(map(to_polynomial, read.indices))))
         case _:
             return variable(atom)
 
@@ -238,8 +250,23 @@ def _remainders(value: Polynomial) -> tuple[Polynomial, list[tuple[Modulo, int]]
 
 
 def _back(atom: int) -> Atom:
-    kind = entry(atom).kind
-    return Floor(to_index(kind.numerator), to_index(kind.divisor)) if isinstance(kind, FloorAtom) else kind
+    match entry(atom).kind:
+        case FloorAtom(numerator, divisor):
+            return Floor(to_index(numerator), to_index(divisor))
+        case DataAtom(source, indices):
+            return DataIndex(Read(source, tuple(map(to_index, indices))))
+        case kind:
+            return kind
+
+
+def inside(atom: int) -> tuple[Polynomial, ...]:
+    """Return the polynomials that an atom is made of."""
+    match entry(atom).kind:
+        case FloorAtom(numerator, divisor):
+            return numerator, divisor
+        case DataAtom(_, indices):
+            return indices
+    return ()
 
 
 def leading(value: Polynomial) -> tuple[Monomial, int]:

@@ -12,8 +12,37 @@ from egraph.expr.index import Iterator, RealSymbol, Symbol
 from verify.facts import Facts, Literal0, negation
 from verify.polynomials import ONE, FloorAtom, Monomial, Polynomial, entry
 
+_FALSE = Literal0(Polynomial({}), "!=")
 LINEAR_LIMIT, PRODUCT_LIMIT = 400_000, 1_500_000
 """Resource units of Z3 (not seconds: the answer must not depend on how busy the machine is)."""
+
+
+def holds(facts: Facts, goal: Literal0) -> bool:
+    """Return whether the facts entail a literal, asked cheaply first; False also where that stays open."""
+    value = facts.canonical(goal.value)
+    known = value.constant
+    if known is not None:
+        return {">=": known >= 0, ">": known > 0, "==": known == 0, "!=": known != 0}[goal.relation]
+    goal = Literal0(value, goal.relation)
+    if goal not in facts.solved:
+        facts.solved[goal] = _cheap(facts, goal) or entailed(facts, goal)
+    return facts.solved[goal]
+
+
+def _cheap(facts: Facts, goal: Literal0) -> bool:
+    match goal.relation:
+        case ">=":
+            return facts.nonnegative(goal.value)
+        case "!=":
+            return facts.nonnegative(goal.value - ONE) or facts.nonnegative(-goal.value - ONE)
+    return False
+
+
+def possible(facts: Facts) -> bool:
+    """Return False only when the facts certainly contradict each other."""
+    if _FALSE not in facts.solved:
+        facts.solved[_FALSE] = facts.contradiction or contradictory(facts)
+    return not facts.solved[_FALSE]
 
 
 def entailed(facts: Facts, goal: Literal0) -> bool:

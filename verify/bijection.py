@@ -1,0 +1,308 @@
+"""Pair the terms of two sums: maps between their iterators, checked both ways; terms are split where they overlap in part.
+
+Left minus right is a list of signed terms. Two terms cancel where a map between their iterators makes them equal:
+the map is guessed from the index equations of their reads, then these obligations must follow from the assumptions:
+the map leads from one domain into the other, back again by the inverse map, both compositions are the identity, and
+reads, nested values and coefficients agree. Where an obligation does not follow, the term is split by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator as Iterable
+from dataclasses import dataclass
+from itertools import islice, permutations, product
+
+from verify.assumptions import Assumptions
+from verify.covering import covers
+from verify.facts import Facts, Literal0, closure, negation
+from verify.forms import (
+    Best,
+    Choice,
+    Function,
+    Multiplied,
+    Names,
+    Part,
+    Read,
+    Sum,
+    Summand,
+    Unsupported,
+    describe,
+    form_of,
+    name_of,
+    renamed_term,
+    replaced,
+    replaced_literal,
+    replaced_part,
+    replaced_term,
+    signature,
+)
+from verify.guesses import equations_of
+from verify.index_equations import solve
+from verify.normal.terms import Value
+from verify.outcome import Equal, Open, Outcome
+from verify.polynomials import ONE, ZERO, Polynomial, entry
+from verify.solver import holds, possible
+from verify.tidying import tidy
+
+_PAIRINGS = 24  # of equal-named parts of two terms
+_SPLITS = 40  # of terms of one sum
+
+
+@dataclass(frozen=True)
+class Match:
+    """How two terms agree: ``forward`` maps the first's iterators; what must hold in addition on each side."""
+
+    forward: dict[int, Polynomial]
+    of_first: tuple[Literal0, ...]
+    of_second: tuple[Literal0, ...]
+
+
+@dataclass
+class Pairing:
+    """One attempt at a proof: names for new iterators, and what stayed open."""
+
+    names: Names
+    open_term: Summand | None = None
+    open_facts: Facts | None = None
+
+    def obligation(self) -> str:
+        """Say which term stayed without a partner."""
+        return f"no partner for {describe(self.open_term)}" if self.open_term else "the sides did not pair"
+
+    def equal(self, left: Sum, right: Sum, facts: Facts) -> bool:
+        """Return whether two sums are proved equal wherever the facts hold."""
+        if left == right:
+            return True
+        extrema = _extrema(left, right)
+        if extrema is not None and self.equal_parts(*extrema, facts):
+            return True
+        return self._cancel([*left.terms, *(_negated(t) for t in right.terms)], facts)
+
+    def _cancel(self, terms: list[Summand], facts: Facts) -> bool:
+        terms = [tidied for term in terms if (tidied := tidy(term, facts)) is not None]
+        matches: dict[tuple[int, int], Match | None] = {}
+        kept: list[Summand] = []  # holds terms alive, so that their ids stay their own
+        for _ in range(_SPLITS):
+            if not terms:
+                return True
+            chosen: tuple[int, Summand, Summand, Match] | None = None
+            for first, second in _pairs(terms):
+                at = (id(first), id(second))
+                if at not in matches:
+                    kept += [first, second]
+                    matches[at] = self._match(first, second, facts)
+                match = matches[at]
+                if match is not None:
+                    open_count = len(match.of_first) + len(match.of_second)
+                    if chosen is None or open_count < chosen[0]:
+                        chosen = open_count, first, second, match
+                    if not open_count:
+                        break
+            if chosen is None:
+                possible_terms = [t for t in terms if possible(facts.extended(t.conditions))]
+                if len(possible_terms) == len(terms):
+                    break
+                terms = possible_terms
+                continue
+            _, first, second, match = chosen
+            terms = [t for t in terms if t is not first and t is not second]
+            terms += self._combined(first, second, match, facts)
+        if terms:
+            self.open_term, self.open_facts = terms[0], facts
+        return not terms
+
+    def _combined(self, first: Summand, second: Summand, match: Match, facts: Facts) -> list[Summand]:
+        """Add the overlap of two terms; keep what lies outside it."""
+        moved = replaced_term(first, match.forward)
+        if moved.denominator == second.denominator:
+            numerator, denominator = moved.numerator + second.numerator, second.denominator
+        else:
+            numerator = moved.numerator * second.denominator + second.numerator * moved.denominator
+            denominator = moved.denominator * second.denominator
+        conditions = (*second.conditions, *match.of_second)
+        result: list[Summand] = []
+        if facts.extended(conditions).canonical(numerator).terms:
+            result.append(Summand(numerator, denominator, second.iterators, conditions, second.parts))
+        for term, open_conditions in ((first, match.of_first), (second, match.of_second)):
+            for count, condition in enumerate(open_conditions):
+                outside = (*term.conditions, *open_conditions[:count], negation(condition))
+                result.append(Summand(term.numerator, term.denominator, term.iterators, outside, term.parts))
+        renamed = [renamed_term(term, self.names) for term in result]
+        return [tidied for term in renamed if (tidied := tidy(term, facts)) is not None]
+
+    def _match(self, first: Summand, second: Summand, facts: Facts) -> Match | None:
+        """Return how two terms with the same signature agree, by the first pairing of their parts that works."""
+        best: Match | None = None
+        for parts in islice(_part_pairings(first.parts, second.parts), _PAIRINGS):
+            for forward, backward in self._maps(first, second, parts, facts):
+                match = self._checked(first, second, parts, forward, backward, facts)
+                if match is not None and not match.of_first and not match.of_second:
+                    return match
+                best = best or match
+        return best
+
+    def _maps(
+        self, first: Summand, second: Summand, parts: tuple[tuple[Part, Part], ...], facts: Facts
+    ) -> Iterable[tuple[dict[int, Polynomial], dict[int, Polynomial]]]:
+        """Guess maps between the iterators, in both directions."""
+        equations, inner_first, inner_second = equations_of(parts)
+        own, other = set(first.iterators), set(second.iterators)
+        forward = _restricted(solve(equations, own | inner_first, facts), own, inner_first | inner_second)
+        backward = _restricted(solve(equations, other | inner_second, facts), other, inner_first | inner_second)
+        left = sorted(own - forward.keys(), key=lambda a: entry(a).key)
+        right = sorted(other - backward.keys(), key=lambda a: entry(a).key)
+        if len(left) != len(right):
+            return
+        for order in islice(permutations(right), _PAIRINGS):
+            pairs = list(zip(left, order, strict=True))
+            if all(entry(a).low == entry(b).low and entry(a).high == entry(b).high for a, b in pairs):
+                there = {a: Polynomial({(b,): 1}) for a, b in pairs}
+                back = {b: Polynomial({(a,): 1}) for a, b in pairs}
+                yield (
+                    {a: replaced(v, there) for a, v in forward.items()} | there,
+                    {b: replaced(v, back) for b, v in backward.items()} | back,
+                )
+
+    def _checked(
+        self, first: Summand, second: Summand, parts: tuple[tuple[Part, Part], ...],
+        forward: dict[int, Polynomial], backward: dict[int, Polynomial], facts: Facts,
+    ) -> Match | None:  # fmt: skip
+        """Check the obligations of a map; what does not follow of domains becomes a condition of the match."""
+        if any(closure(v) & set(first.iterators) for v in forward.values()) or any(
+            closure(v) & set(second.iterators) for v in backward.values()
+        ):
+            return None
+        inside_second = facts.extended(second.conditions)
+        of_second = _missing(first, second, forward, backward, inside_second)
+        here = inside_second.extended(of_second)
+        if of_second and not possible(here):
+            return None
+        if not all(self.equal_parts(replaced_part(p, forward), q, here) for p, q in parts):
+            return None
+        inside_first = facts.extended(first.conditions)
+        of_first = _missing(second, first, backward, forward, inside_first)
+        return Match(forward, of_first, of_second)
+
+    def equal_parts(self, left: Part, right: Part, facts: Facts) -> bool:
+        """Return whether two factors are proved equal wherever the facts hold."""
+        if left == right:
+            return True
+        match left, right:
+            case Read(name, shape, indices), Read(other, _, places):
+                return name == other and equal_reads(shape, indices, places, facts)
+            case Function(name, arguments), Function(other, values):
+                if name != other or len(arguments) != len(values):
+                    return False
+                orders = [values, values[::-1]] if name in COMMUTATIVE else [values]
+                return any(all(self.equal(a, b, facts) for a, b in zip(arguments, order, strict=True)) for order in orders)
+            case Best(), Best():
+                return left.kind == right.kind and covers(left, right, facts, self.equal) and covers(right, left, facts, self.equal)
+            case Multiplied(choice), Multiplied(candidate):
+                first, second = (Summand(ONE, ONE, c.iterators, c.conditions, (Function("", (c.value,)),)) for c in (choice, candidate))
+                found = self._match(first, second, facts)
+                return found is not None and not found.of_first and not found.of_second
+        return False
+
+
+def equal_values(left: Value, right: Value, assumptions: Assumptions) -> Outcome:
+    """Compare two normal forms whose free iterators are the same objects."""
+    pairing = Pairing(Names("n"))
+    try:
+        first, second = form_of(left, assumptions.facts, Names("l")), form_of(right, assumptions.facts, Names("r"))
+        if pairing.equal(first, second, assumptions.facts):
+            return Equal()
+    except Unsupported as reason:
+        return Open(str(reason), assumptions.conditions)
+    return Open(pairing.obligation(), assumptions.conditions)
+
+
+COMMUTATIVE = frozenset({"equal", "and_", "or_"})
+
+
+def equal_reads(shape: tuple[Polynomial, ...], left: tuple[Polynomial, ...], right: tuple[Polynomial, ...], facts: Facts) -> bool:
+    """Return whether two positions in a tensor are the same, axis by axis or by their row-major number.
+
+    Reads lie inside their tensors, so equal row-major numbers are equal positions.
+    """
+    if len(left) != len(right):
+        return False
+    differences = [facts.canonical(a - b) for a, b in zip(left, right, strict=True)]
+    if not any(d.terms for d in differences):
+        return True
+    flat = ZERO
+    for size, difference in zip(shape, differences, strict=True):
+        flat = flat * size + difference
+    if not facts.canonical(flat).terms:
+        return True
+    return all(holds(facts, Literal0(d, "==")) for d in differences)
+
+
+def _restricted(solution: dict[int, Polynomial], wanted: set[int], forbidden: set[int]) -> dict[int, Polynomial]:
+    return {a: v for a, v in solution.items() if a in wanted and not closure(v) & forbidden}
+
+
+def _missing(
+    first: Summand, second: Summand, forward: dict[int, Polynomial], backward: dict[int, Polynomial], inside: Facts
+) -> tuple[Literal0, ...]:
+    """Return what does not follow in the second's domain: the map leads into the first's, and the inverse leads back."""
+    needed: list[Literal0] = []
+    for atom, value in forward.items():
+        low, high = entry(atom).low, entry(atom).high
+        assert low is not None and high is not None, "an iterator has a range"
+        needed += [Literal0(value - low, ">="), Literal0(high - ONE - value, ">=")]
+    needed += [replaced_literal(condition, forward) for condition in first.conditions]
+    needed += [Literal0(replaced(value, forward) - Polynomial({(atom,): 1}), "==") for atom, value in backward.items()]
+    return tuple(one for one in needed if not holds(inside, one))
+
+
+def _extrema(left: Sum, right: Sum) -> tuple[Best, Best] | None:
+    """Return both sides as extrema where one is nothing else and the other is not: a value is the extremum of itself."""
+    bests = [_best(left), _best(right)]
+    kinds = {best.kind for best in bests if best is not None}
+    if len(kinds) != 1 or None not in bests:
+        return None
+    (kind,) = kinds
+    first, second = (best or Best(kind, (Choice((), (), side),)) for best, side in zip(bests, (left, right), strict=True))
+    return first, second
+
+
+def _best(value: Sum) -> Best | None:
+    match value.terms:
+        case (Summand(numerator, denominator, (), (), (Best() as best,)),) if numerator == ONE == denominator:
+            return best
+    return None
+
+
+def _negated(term: Summand) -> Summand:
+    return Summand(-term.numerator, term.denominator, term.iterators, term.conditions, term.parts)
+
+
+def _pairs(terms: list[Summand]) -> Iterable[tuple[Summand, Summand]]:
+    """Yield pairs of terms with the same signature, those of opposite sign first."""
+    names = [signature(term) for term in terms]
+    later: list[tuple[Summand, Summand]] = []
+    for i, first in enumerate(terms):
+        for j in range(i + 1, len(terms)):
+            if names[i] == names[j]:
+                if _sign(first) * _sign(terms[j]) < 0:
+                    yield first, terms[j]
+                else:
+                    later.append((first, terms[j]))
+    yield from later
+
+
+def _sign(term: Summand) -> int:
+    """Return the sign of the first coefficient: a hint for the order of trials only."""
+    return -1 if next(iter(term.numerator.terms.values()), 1) < 0 else 1
+
+
+def _part_pairings(left: tuple[Part, ...], right: tuple[Part, ...]) -> Iterable[tuple[tuple[Part, Part], ...]]:
+    """Yield all pairings of parts with equal names."""
+    groups: dict[str, tuple[list[Part], list[Part]]] = {}
+    for part in left:
+        groups.setdefault(name_of(part), ([], []))[0].append(part)
+    for part in right:
+        groups.setdefault(name_of(part), ([], []))[1].append(part)
+    choices = [[list(zip(a, order, strict=True)) for order in islice(permutations(b), _PAIRINGS)] for a, b in groups.values()]
+    for chosen in product(*choices):
+        yield tuple(pair for group in chosen for pair in group)

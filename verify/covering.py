@@ -1,0 +1,135 @@
+"""Extrema are equal where each covers the other: every value of one is reached by some choice of the other.
+
+For all iterators of a choice there must exist iterators of the other side with the same value. Witnesses are guessed
+from the index equations; iterators that these leave free are tried at the ends of their ranges and where a condition is
+just met. What one witness does not cover is left to the next. An empty extremum covers nothing and needs no cover.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+
+from verify.facts import Facts, Literal0, closure, negation
+from verify.forms import Best, Choice, Sum, replaced_literal, replaced_sum
+from verify.guesses import equations_of_choices
+from verify.index_equations import solve
+from verify.polynomials import ONE, Polynomial, entry
+from verify.solver import holds, possible
+
+Equal = Callable[[Sum, Sum, Facts], bool]
+_PIECES = 60  # of the domain of one choice
+_WITNESSES = 64  # for one pair of choices
+
+
+def covers(covered: Best, by: Best, facts: Facts, equal: Equal) -> bool:
+    """Return whether every value of ``covered`` is proved to be reached in ``by`` wherever the facts hold."""
+    return all(_covered(choice, by.choices, covered.kind, facts, equal) for choice in covered.choices)
+
+
+def _covered(choice: Choice, candidates: Sequence[Choice], kind: str, facts: Facts, equal: Equal) -> bool:
+    witnesses = [(c, w) for c in candidates for w in islice(_witnesses(choice, c, facts), _WITNESSES)]
+    pieces = [choice.conditions]
+    for _ in range(_PIECES):
+        if not pieces:
+            return True
+        piece = pieces.pop()
+        inside = facts.extended(piece)
+        if inside.contradiction:
+            continue
+        chosen: tuple[Literal0, ...] | None = None
+        for candidate, witness in witnesses:
+            needed = _needed(candidate, witness, inside)
+            if chosen is not None and len(needed) >= len(chosen):
+                continue
+            here = inside.extended(needed)
+            if needed and not possible(here):
+                continue
+            if _reaches(choice.value, replaced_sum(candidate.value, witness), kind, here, equal):
+                chosen = needed
+                if not needed:
+                    break
+        if chosen is None:
+            if possible(inside):
+                return False
+            continue
+        pieces += [(*piece, *chosen[:count], negation(condition)) for count, condition in enumerate(chosen)]
+    return not pieces
+
+
+def _reaches(value: Sum, other: Sum, kind: str, facts: Facts, equal: Equal) -> bool:
+    """Return whether ``other`` is proved at least as extreme as ``value``: equal, or both are numbers."""
+    mine, theirs = _number(value), _number(other)
+    if mine is not None and theirs is not None:
+        (a, b), (c, d) = mine, theirs
+        higher = c * b - a * d if kind == "max" else a * d - c * b
+        return holds(facts, Literal0(higher, ">="))
+    return equal(value, other, facts)
+
+
+def _number(value: Sum) -> tuple[Polynomial, Polynomial] | None:
+    """Return (numerator, denominator >= 1) of a value that is a number."""
+    if not value.terms:
+        return Polynomial({}), ONE
+    if len(value.terms) > 1:
+        return None
+    (term,) = value.terms
+    return None if term.parts or term.iterators or term.conditions else (term.numerator, term.denominator)
+
+
+def _needed(candidate: Choice, witness: dict[int, Polynomial], inside: Facts) -> tuple[Literal0, ...]:
+    """Return what does not follow: the witness lies in the candidate's domain."""
+    needed = [one for atom, value in witness.items() for one in _in_range(atom, value)]
+    needed += [replaced_literal(condition, witness) for condition in candidate.conditions]
+    return tuple(one for one in needed if not holds(inside, one))
+
+
+def _in_range(atom: int, value: Polynomial) -> tuple[Literal0, Literal0]:
+    low, high = _range(atom)
+    return Literal0(value - low, ">="), Literal0(high - ONE - value, ">=")
+
+
+def _range(atom: int) -> tuple[Polynomial, Polynomial]:
+    low, high = entry(atom).low, entry(atom).high
+    assert low is not None and high is not None, "an iterator has a range"
+    return low, high
+
+
+def _witnesses(choice: Choice, candidate: Choice, facts: Facts) -> Iterable[dict[int, Polynomial]]:
+    """Guess values of the candidate's iterators in terms of the choice's."""
+    equations, inner_left, inner_right = equations_of_choices(choice, candidate)
+    inner_left, inner_right = inner_left - set(choice.iterators), inner_right - set(candidate.iterators)
+    yield from _completed(equations, candidate, inner_left, inner_right, facts, len(candidate.iterators))
+
+
+def _completed(
+    equations: list[Polynomial], candidate: Choice, inner_left: set[int], inner_right: set[int], facts: Facts, depth: int
+) -> Iterable[dict[int, Polynomial]]:
+    own = set(candidate.iterators)
+    solution = solve(equations, own | inner_right, facts)
+    solution = {a: v for a, v in solution.items() if a in own and not closure(v) & (inner_left | inner_right)}
+    free = sorted(own - solution.keys(), key=lambda a: entry(a).key)
+    if not free:
+        yield solution
+        return
+    if not depth:
+        return
+    atom = free[0]
+    itself = Polynomial({(atom,): 1})
+    for value in _ends(atom, candidate, solution, set(free), facts):
+        yield from _completed([*equations, itself - value], candidate, inner_left, inner_right, facts, depth - 1)
+
+
+def _ends(atom: int, candidate: Choice, solution: dict[int, Polynomial], free: set[int], facts: Facts) -> list[Polynomial]:
+    """Return the ends of an iterator's range, and where a condition with a unit coefficient is just met."""
+    low, high = _range(atom)
+    found = [low, high - ONE]
+    conditions = [replaced_literal(c, solution) for c in candidate.conditions]
+    conditions += [one for a, v in solution.items() for one in _in_range(a, v)]
+    for condition in conditions:
+        value = facts.canonical(condition.value)
+        coefficient = value.terms.get((atom,), 0)
+        rest = Polynomial({m: -c * coefficient for m, c in value.terms.items() if m != (atom,)})
+        if abs(coefficient) == 1 and not closure(rest) & free and rest not in found:
+            found.append(rest)
+    return found

@@ -1,0 +1,338 @@
+"""Normal forms over polynomials, as they are paired: the prover's own copy of ``verify.normal.terms``.
+
+Bound iterators get names of their own (``l0, l1, ...`` and ``r0, r1, ...``), so that two forms never share one except
+for the output's. Index factors and reciprocals of positive sizes become a coefficient: a quotient of polynomials.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias, assert_never
+
+from egraph.expr.index import Iterator
+from verify.facts import Facts, Literal0, closure, literal
+from verify.normal.terms import Alternative, Call, Element, Extremum, IndexFactor, Kind, Product, Term, Value
+from verify.polynomials import ONE, ZERO, DataAtom, Polynomial, constant, entry, floor_of, inside, number_of, to_polynomial, variable
+
+Replacement: TypeAlias = Mapping[int, Polynomial]
+
+
+@dataclass(frozen=True)
+class Read:
+    """tensor[indices]"""
+
+    tensor: str
+    shape: tuple[Polynomial, ...]
+    indices: tuple[Polynomial, ...]
+
+
+@dataclass(frozen=True)
+class Function:
+    """name(arguments), uninterpreted"""
+
+    name: str
+    arguments: tuple[Sum, ...]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A value for each value of the iterators at which the conditions hold."""
+
+    iterators: tuple[int, ...]
+    conditions: tuple[Literal0, ...]
+    value: Sum
+
+
+@dataclass(frozen=True)
+class Best:
+    """The largest (smallest) of all choices."""
+
+    kind: Kind
+    choices: tuple[Choice, ...]
+
+
+@dataclass(frozen=True)
+class Multiplied:
+    """The product over one choice."""
+
+    choice: Choice
+
+
+Part: TypeAlias = Read | Function | Best | Multiplied
+
+
+@dataclass(frozen=True)
+class Summand:
+    """numerator / denominator * sum over the iterators, where the conditions hold, of the product of the parts; denominator >= 1"""
+
+    numerator: Polynomial
+    denominator: Polynomial
+    iterators: tuple[int, ...]
+    conditions: tuple[Literal0, ...]
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True)
+class Sum:
+    """The sum of the terms."""
+
+    terms: tuple[Summand, ...]
+
+
+class Unsupported(Exception):
+    """A form that pairing does not understand; the proof stays open."""
+
+
+@dataclass
+class Names:
+    """Fresh names of bound iterators: ``prefix`` and a number."""
+
+    prefix: str
+    count: int = 0
+    renamed: dict[Iterator, Iterator] = field(default_factory=dict)
+
+    def fresh(self, atom: int) -> int:
+        """Return a new iterator with an iterator's range."""
+        kind = entry(atom).kind
+        assert isinstance(kind, Iterator), "only iterators are bound"
+        self.count += 1
+        return number_of(Iterator(f"{self.prefix}{self.count}", kind.low, kind.high))
+
+
+def form_of(value: Value, facts: Facts, names: Names) -> Sum:
+    """Return a value in the prover's form, its bound iterators renamed; raise ``Unsupported`` for what it cannot hold."""
+    return _value(value, facts, names, {})
+
+
+def _value(value: Value, facts: Facts, names: Names, replace: Replacement) -> Sum:
+    return Sum(tuple(_term(term, facts, names, replace) for term in value.terms))
+
+
+def _bind(iterators: tuple[Iterator, ...], names: Names, replace: Replacement) -> tuple[tuple[int, ...], Replacement]:
+    bound, extended = [], dict(replace)
+    for iterator in iterators:
+        atom = number_of(iterator)
+        for end in (entry(atom).low, entry(atom).high):
+            if end is not None and any(isinstance(entry(a).kind, Iterator | DataAtom) for a in closure(end)):
+                raise Unsupported(f"the range of {iterator.name} depends on another iterator")
+        fresh = names.fresh(atom)
+        bound.append(fresh)
+        extended[atom] = Polynomial({(fresh,): 1})
+    return tuple(bound), extended
+
+
+def _term(term: Term, facts: Facts, names: Names, replace: Replacement) -> Summand:
+    iterators, replace = _bind(term.iterators, names, replace)
+    conditions = tuple(replaced_literal(literal(c), replace) for c in term.conditions)
+    numerator, denominator = constant(term.coefficient.numerator), constant(term.coefficient.denominator)
+    parts: list[Part] = []
+    for factor in term.factors:
+        if isinstance(factor, IndexFactor):
+            numerator = numerator * replaced(to_polynomial(factor.value), replace)
+            continue
+        part = _part(factor, facts, names, replace)
+        divisor = _divisor(part, facts)
+        if divisor is None:
+            parts.append(part)
+        else:
+            denominator = denominator * divisor
+    return Summand(numerator, denominator, iterators, conditions, tuple(parts))
+
+
+def _divisor(part: Part, facts: Facts) -> Polynomial | None:
+    """Return p for ``reciprocal(p)`` of a polynomial that is certainly at least 1."""
+    if not (isinstance(part, Function) and part.name == "reciprocal"):
+        return None
+    total = ZERO
+    for term in part.arguments[0].terms:
+        if term.parts or term.iterators or term.conditions or term.denominator != ONE:
+            return None
+        total = total + term.numerator
+    total = facts.canonical(total)
+    return total if facts.nonnegative(total - ONE) else None
+
+
+def _choice(one: Alternative | Product, facts: Facts, names: Names, replace: Replacement) -> Choice:
+    iterators, replace = _bind(one.iterators, names, replace)
+    conditions = tuple(replaced_literal(literal(c), replace) for c in one.conditions)
+    return Choice(iterators, conditions, _value(one.value, facts, names, replace))
+
+
+def _part(factor: Element | Call | Extremum | Product, facts: Facts, names: Names, replace: Replacement) -> Part:
+    match factor:
+        case Element(tensor, shape, indices):
+            return Read(tensor, tuple(to_polynomial(s) for s in shape), tuple(replaced(to_polynomial(i), replace) for i in indices))
+        case Call(function, arguments):
+            return Function(function, tuple(_value(a, facts, names, replace) for a in arguments))
+        case Extremum(kind, alternatives):
+            return Best(kind, tuple(_choice(a, facts, names, replace) for a in alternatives))
+        case Product():
+            return Multiplied(_choice(factor, facts, names, replace))
+        case _:
+            assert_never(factor)
+
+
+def replaced(value: Polynomial, replace: Replacement) -> Polynomial:
+    """Return a polynomial with atoms replaced, inside floor-divisions too; nothing is simplified."""
+    images = {a: image for a in value.atoms() if (image := _image(a, replace)) is not None}
+    if not images:
+        return value
+    result = ZERO
+    for monomial, coefficient in value.terms.items():
+        product = constant(coefficient)
+        for atom in monomial:
+            product = product * images.get(atom, Polynomial({(atom,): 1}))
+        result = result + product
+    return result
+
+
+def _image(atom: int, replace: Replacement) -> Polynomial | None:
+    if atom in replace:
+        return replace[atom]
+    before = inside(atom)
+    if not before:
+        return None
+    after = tuple(replaced(part, replace) for part in before)
+    if all(a is b for a, b in zip(before, after, strict=True)):
+        return None
+    kind = entry(atom).kind
+    if isinstance(kind, DataAtom):
+        return variable(DataAtom(kind.source, after))
+    return floor_of(*after)
+
+
+def replaced_literal(one: Literal0, replace: Replacement) -> Literal0:
+    value = replaced(one.value, replace)
+    return one if value is one.value else Literal0(value, one.relation)
+
+
+def replaced_part(part: Part, replace: Replacement) -> Part:
+    """Return a part with atoms replaced. Bound iterators are unique, so nothing is captured."""
+    if not replace:
+        return part
+    match part:
+        case Read(tensor, shape, indices):
+            return Read(tensor, shape, tuple(replaced(i, replace) for i in indices))
+        case Function(name, arguments):
+            return Function(name, tuple(replaced_sum(a, replace) for a in arguments))
+        case Best(kind, choices):
+            return Best(kind, tuple(replaced_choice(c, replace) for c in choices))
+        case Multiplied(choice):
+            return Multiplied(replaced_choice(choice, replace))
+        case _:
+            assert_never(part)
+
+
+def replaced_choice(choice: Choice, replace: Replacement) -> Choice:
+    conditions = tuple(replaced_literal(c, replace) for c in choice.conditions)
+    return Choice(choice.iterators, conditions, replaced_sum(choice.value, replace))
+
+
+def replaced_sum(value: Sum, replace: Replacement) -> Sum:
+    return Sum(tuple(replaced_term(term, replace) for term in value.terms)) if replace else value
+
+
+def replaced_term(term: Summand, replace: Replacement) -> Summand:
+    return Summand(
+        replaced(term.numerator, replace), replaced(term.denominator, replace), term.iterators,
+        tuple(replaced_literal(c, replace) for c in term.conditions), tuple(replaced_part(p, replace) for p in term.parts),
+    )  # fmt: skip
+
+
+def renamed_term(term: Summand, names: Names) -> Summand:
+    """Return a term with new names for everything bound in it."""
+    fresh = {a: names.fresh(a) for a in _bound(term)}
+    replace = {a: Polynomial({(b,): 1}) for a, b in fresh.items()}
+    return _rebound_term(term, fresh, replace)
+
+
+def _rebound_term(term: Summand, fresh: Mapping[int, int], replace: Replacement) -> Summand:
+    return Summand(
+        replaced(term.numerator, replace), replaced(term.denominator, replace), tuple(fresh[a] for a in term.iterators),
+        tuple(replaced_literal(c, replace) for c in term.conditions), tuple(_rebound(p, fresh, replace) for p in term.parts),
+    )  # fmt: skip
+
+
+def _rebound(part: Part, fresh: Mapping[int, int], replace: Replacement) -> Part:
+    def choice(one: Choice) -> Choice:
+        conditions = tuple(replaced_literal(c, replace) for c in one.conditions)
+        return Choice(tuple(fresh[a] for a in one.iterators), conditions, total(one.value))
+
+    def total(value: Sum) -> Sum:
+        return Sum(tuple(_rebound_term(t, fresh, replace) for t in value.terms))
+
+    match part:
+        case Read():
+            return replaced_part(part, replace)
+        case Function(name, arguments):
+            return Function(name, tuple(total(a) for a in arguments))
+        case Best(kind, choices):
+            return Best(kind, tuple(choice(c) for c in choices))
+        case Multiplied(one):
+            return Multiplied(choice(one))
+        case _:
+            assert_never(part)
+
+
+def _bound(term: Summand) -> list[int]:
+    found = list(term.iterators)
+    for part in term.parts:
+        match part:
+            case Read():
+                pass
+            case Function(_, arguments):
+                found += [a for value in arguments for inner in value.terms for a in _bound(inner)]
+            case Best(_, choices):
+                found += [a for c in choices for a in (*c.iterators, *(b for inner in c.value.terms for b in _bound(inner)))]
+            case Multiplied(c):
+                found += [*c.iterators, *(b for inner in c.value.terms for b in _bound(inner))]
+            case _:
+                assert_never(part)
+    return found
+
+
+def signature(term: Summand) -> tuple[str, ...]:
+    """Return the kinds and names of a term's parts: terms that pair have the same."""
+    return tuple(sorted(name_of(part) for part in term.parts))
+
+
+def name_of(part: Part) -> str:
+    match part:
+        case Read(tensor, _, _):
+            return f"read {tensor}"
+        case Function(name, arguments):
+            return f"function {name} {len(arguments)}"
+        case Best(kind, _):
+            return kind
+        case Multiplied():
+            return "product"
+        case _:
+            assert_never(part)
+
+
+def describe(term: Summand) -> str:
+    """Return a term for readers."""
+    binder = ", ".join(f"{entry(a).low}<={entry(a).kind.name}<{entry(a).high}" for a in term.iterators)  # type: ignore[union-attr]
+    conditions = ", ".join(f"{c.value}{c.relation}0" for c in term.conditions)
+    parts = " * ".join(describe_part(part) for part in term.parts)
+    number = f"{term.numerator}" + ("" if term.denominator == ONE else f"/({term.denominator})")
+    return " ".join(filter(None, (f"sum({binder})" if binder else "", f"[{conditions}]" if conditions else "", number, parts)))
+
+
+def describe_part(part: Part) -> str:
+    match part:
+        case Read(tensor, _, indices):
+            return f"{tensor}[{', '.join(map(str, indices))}]"
+        case Function(name, arguments):
+            return f"{name}({'; '.join(describe_sum(a) for a in arguments)})"
+        case Best(kind, choices):
+            return f"{kind}({'; '.join(describe_sum(c.value) for c in choices)})"
+        case Multiplied(choice):
+            return f"prod({describe_sum(choice.value)})"
+        case _:
+            assert_never(part)
+
+
+def describe_sum(value: Sum) -> str:
+    return " + ".join(describe(term) for term in value.terms) or "0"

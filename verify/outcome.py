@@ -1,0 +1,26 @@
+"""What an attempt to prove two values equal ends in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from egraph.expr.scope import Compare
+
+
+@dataclass(frozen=True)
+class Equal:
+    """The values are equal; ``facts`` are the laws used that need more than real arithmetic on defined values."""
+
+    facts: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Open:
+    """Not proved: the obligation that stayed open, and the conditions under which it arose. It may still be true."""
+
+    obligation: str
+    conditions: tuple[Compare, ...] = ()
+
+
+Outcome: TypeAlias = Equal | Open
