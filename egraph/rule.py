@@ -242,6 +242,10 @@ class Binding:
     numbers: Mapping[str, float] = field(default_factory=dict)
 
 
+Admission: TypeAlias = Callable[[Sequence[Binding]], str]
+"""Says why a rule may not be used at a match that its guard accepts ('' where it may): its proof does not reach there."""
+
+
 def _bound(variable: Variable, index: int, binding: Binding) -> Tensor:
     node = placeholder(index, binding.types[variable.name], constant=variable.constant)
     return Weight(node, variable.name, binding.numbers.get(variable.name)) if variable.constant else Tensor(node)
@@ -262,6 +266,7 @@ class Rule:
     verdict: Verdict = "tested only"
     draw: Callable[[Random], Binding] | None = None
     """The rule's own source of random bindings, where its left side asks for more than its pattern says."""
+    admits: Admission | None = None
 
     def apply(self, binding: Binding) -> tuple[Node, Node]:
         """Return (left, right) as fragments; placeholder i is ``variables[i]``.
@@ -276,6 +281,8 @@ class Rule:
             raise Mismatch(f"ill-typed: {error.what}") from error
         if left.type != right.type:
             raise Mismatch(f"the sides have different types: {left.type} and {right.type}")
+        if self.admits is not None and (reason := self.admits((binding,))):
+            raise Mismatch(reason)
         return left.node, right.node
 
 
@@ -342,6 +349,7 @@ class MergeRule:
     function: Callable[..., Sequence[Tensor]]
     rounding: Rounding = "exact"
     verdict: Verdict = "tested only"
+    admits: Admission | None = None
 
     def apply(self, bindings: Sequence[Binding]) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
         """Return all left and all right sides as fragments over common placeholders.
@@ -371,6 +379,8 @@ class MergeRule:
             raise Mismatch(f"ill-typed: {error.what}") from error
         if [t.type for t in lefts] != [t.type for t in rights]:
             raise Mismatch("the sides have different types")
+        if self.admits is not None and (reason := self.admits(bindings)):
+            raise Mismatch(reason)
         return tuple(t.node for t in lefts), tuple(t.node for t in rights)
 
 
