@@ -73,6 +73,7 @@ def open_onnxruntime(path: Path, threads: int, *, optimise: bool = True) -> Any:
     level = onnxruntime.GraphOptimizationLevel
     options.graph_optimization_level = level.ORT_ENABLE_ALL if optimise else level.ORT_DISABLE_ALL
     options.log_severity_level = 3
+    options.enable_cpu_mem_arena = False  # it would keep what the largest run needed, beside everything that is timed
     return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 

@@ -6,10 +6,12 @@ a machine that slows down slows all of them down.
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from egraph.errors import EinsatError
 from runtime.feeds import FeedSpec
@@ -20,6 +22,10 @@ ROUNDS = 7
 SETTLE_SECONDS = 0.02
 """Between rounds: a thread pool that has just worked keeps spinning for a while."""
 END_TO_END = "end to end"
+MEMORY_SHARE = 0.6
+"""Part of the free memory that all contenders may fill together; beyond it only one is loaded at a time."""
+PATIENCE_SECONDS, SLOWEST_BYTES_A_SECOND = 20.0, 1e8
+"""A contender hangs when it takes longer than this to answer, and this much longer for what it keeps in memory."""
 
 
 class MissingMeasurement(EinsatError):
@@ -28,12 +34,13 @@ class MissingMeasurement(EinsatError):
 
 @dataclass(frozen=True)
 class Contender:
-    """Something to time: a name for people, the digest its time is filed under, and what to load."""
+    """Something to time: a name for people, the digest its time is filed under, what to load and about how large that gets."""
 
     name: str
     digest: str
     engine: Engine
     path: str
+    size_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -87,25 +94,45 @@ def _group(contenders: Sequence[Contender], feeds: tuple[FeedSpec, ...]) -> str:
     return f"race {hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
+def available_bytes() -> int:
+    """Return how much memory can be had without swapping."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):  # not Linux: all of it, rather than nothing
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 def _interleave(
     contenders: Sequence[Contender], feeds: tuple[FeedSpec, ...], *, threads: int, seed: int, seconds: float
 ) -> dict[str, Timing]:
     deadline = time.monotonic() + seconds
-    share_seconds = seconds / (ROUNDS * len(contenders))
-    workers = {c.name: Worker() for c in contenders}
+    effort = Effort(seconds=seconds / (ROUNDS * len(contenders)), least=3, most=200, spread=0.0)
+    stays = sum(c.size_bytes for c in contenders) <= MEMORY_SHARE * available_bytes()
+    workers = {c.name: Worker(time_out_seconds=PATIENCE_SECONDS + c.size_bytes / SLOWEST_BYTES_A_SECOND) for c in contenders}
     timings: dict[str, Timing] = {}
+
+    def load(c: Contender) -> Timing:
+        return workers[c.name].load(Load(c.engine, c.path, feeds, threads, seed))
+
     try:
-        for c in contenders:
-            timings[c.name] = workers[c.name].load(Load(c.engine, c.path, feeds, threads, seed))
+        if stays:
+            timings = {c.name: load(c) for c in contenders}
         for round_number in range(ROUNDS):
             order = contenders if round_number % 2 == 0 else list(reversed(contenders))
             for c in order:
-                if timings[c.name].status != "ok":
+                known = timings.get(c.name)
+                if known is None or (known.status == "ok" and not stays):
+                    loaded = load(c)
+                    timings[c.name] = known = replace(loaded, samples_us=known.samples_us if known else ())
+                if known.status != "ok":
                     continue
                 time.sleep(SETTLE_SECONDS)
-                got = workers[c.name].time(Effort(seconds=share_seconds, least=3, most=200, spread=0.0))
+                got = workers[c.name].time(effort)
                 middle = (statistics.median(got.samples_us),) if got.samples_us else ()
-                timings[c.name] = Timing(got.status, timings[c.name].samples_us + middle if middle else (), got.message)
+                timings[c.name] = Timing(got.status, known.samples_us + middle if middle else (), got.message)
+                if not stays:
+                    workers[c.name].close()
             if time.monotonic() > deadline and round_number >= 2:
                 break
     finally:

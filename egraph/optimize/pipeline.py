@@ -31,6 +31,7 @@ from egraph.optimize.progress import Progress
 from egraph.optimize.search import Search, plain_program, program_digest, search
 from egraph.rule import MergeRule, Rule
 from lower.compile import CompileOptions, compile_model, compile_program
+from lower.eoperator.process import Compiler, kept_compiler
 from runtime import Session
 from runtime.artefact import Artefact
 from runtime.feeds import FeedSpec
@@ -67,12 +68,12 @@ def optimize(options: Options, progress: Progress) -> Outcome:
     feeds = find_feeds(reference, imported.graph, options.seed)
     database = Database.open(options.database, read_only=options.frozen, warn=lambda text: progress.note(f"warning: {text}"))
     try:
-        with staging(place) as stage, Worker() as worker:
+        with staging(place) as stage, Worker() as worker, kept_compiler() as compiler:
             work = stage / "work"
             work.mkdir()
             results = stage / "results"
             results.mkdir()
-            run = Run(options, progress, imported.graph, feeds, database, worker, work)
+            run = Run(options, progress, imported.graph, feeds, database, worker, compiler, work)
             outcome = run.outcome(rules, results, place.model.name, place.artefact.name, reference, imported.notes + imported.hints)
             progress.stage("write")
             for path in results.glob("*.partial"):
@@ -108,6 +109,7 @@ class Run:
     feeds: tuple[FeedSpec, ...]
     database: Database
     worker: Worker
+    compiler: Compiler
     work: Path
 
     @property
@@ -168,6 +170,8 @@ class Run:
         before = self.database.get(device, key, SEARCHED)
         if before and before.samples_us[-1] > 0 and not options.frozen:
             before = None  # time ran out before all kernels that it chose were measured: go on from there
+        if measurer is not None and before is None:
+            self.compiler.start()  # it loads while this process saturates
         found = search(
             self.graph, rules, model, None if before and is_first else measurer, progress,
             finalists=options.finalists, max_nodes=options.max_nodes, seed=options.seed,
@@ -179,7 +183,8 @@ class Run:
         self.worker.close()
         progress.stage("time the finalists")
         compiled, failed = self._compile_all(plain, found.programs)
-        first = Contender(ORIGINAL, original.digest(options.model), "onnxruntime", str(options.model.absolute()))
+        size_bytes = next(c.contender.size_bytes for c in compiled if c.contender.name == PLAIN)
+        first = Contender(ORIGINAL, original.digest(options.model), "onnxruntime", str(options.model.absolute()), size_bytes)
         raced = race(
             [first, *(c.contender for c in compiled)], self.feeds, threads=options.threads, seed=options.seed,
             database=self.database, device=device, frozen=options.frozen,
@@ -221,13 +226,13 @@ class Run:
             folder = self.work / name.replace(" ", "-")
             digest = program_digest(program)
             try:
-                compile_program(program, folder, self.compile_options)
+                plan = compile_program(program, folder, self.compile_options)
             except EinsatError as error:
                 if name == PLAIN:
                     raise
                 failed.append(Finalist(name, digest, len(program.kernels), program.cost_us, None, str(error)))
                 continue
-            compiled.append(Compiled(Contender(name, digest, "einsat", str(folder)), program, folder))
+            compiled.append(Compiled(Contender(name, digest, "einsat", str(folder), plan.arena_bytes), program, folder))
         return compiled, failed
 
     @staticmethod

@@ -1,0 +1,54 @@
+"""Timing finalists: rounds alternate; programs that do not fit into memory together are loaded one at a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from egraph import finalists
+from egraph.finalists import ROUNDS, Contender, Race, race
+from runtime.feeds import FeedSpec
+from runtime.measure import Load, Timing, Worker
+from runtime.profile import Database
+
+FEEDS = (FeedSpec("x", "float32", (4, 8)),)
+
+
+def _model(folder: Path) -> Path:
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, 8]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "relu", values[:1], values[1:])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), folder / "m.onnx")
+    return folder / "m.onnx"
+
+
+def _race(folder: Path, size_bytes: int) -> Race:
+    path = str(_model(folder))
+    contenders = [Contender("one", "1", "onnxruntime", path, size_bytes), Contender("two", "2", "onnxruntime", path, size_bytes)]
+    return race(contenders, FEEDS, threads=1, seed=0, database=Database.in_memory(), device="d", frozen=False, seconds=3.0)
+
+
+@pytest.mark.parametrize("free_bytes", [1 << 40, 0])
+def test_everyone_is_timed_whether_or_not_all_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free_bytes: int) -> None:
+    """Samples are the same in number; without memory for both, no two processes live at once."""
+    alive: set[int] = set()
+    most = [0]
+    load, close = Worker.load, Worker.close
+
+    def counted_load(self: Worker, what: Load) -> Timing:
+        alive.add(id(self))
+        most[0] = max(most[0], len(alive))
+        return load(self, what)
+
+    def counted_close(self: Worker) -> None:
+        alive.discard(id(self))
+        close(self)
+
+    monkeypatch.setattr(Worker, "load", counted_load)
+    monkeypatch.setattr(Worker, "close", counted_close)
+    monkeypatch.setattr(finalists, "available_bytes", lambda: free_bytes)
+    result = _race(tmp_path, 1 << 20)
+    assert all(timing.status == "ok" and 3 <= len(timing.samples_us) <= ROUNDS for timing in result.timings.values())
+    assert most[0] == (2 if free_bytes else 1)
