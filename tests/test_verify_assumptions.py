@@ -1,0 +1,230 @@
+"""Assumptions never conclude what a concrete instance refutes, and conclude what shape arithmetic needs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from egraph.expr.index import DataIndex, Index, Iterator, RealSymbol, Symbol, atoms, index, substitute
+from egraph.expr.scope import Compare, Read, Tensor
+from verify.assumptions import Assumptions
+from verify.facts import Facts
+from verify.polynomials import divide, to_index, to_polynomial
+
+N, K, M, G, H, P, S = (Symbol(name) for name in ("n", "k", "m", "g", "h", "p", "s"))
+PAD = Symbol("pad", 0)
+NOTHING = Assumptions()
+
+
+def over(name: str, high: object, low: object = 0) -> Iterator:
+    return Iterator(name, low if isinstance(low, int) else index(low), index(high))
+
+
+def le(left: object, right: object) -> Compare:
+    return Compare(index(left), "<=", index(right))
+
+
+def lt(left: object, right: object) -> Compare:
+    return Compare(index(left), "<", index(right))
+
+
+def eq(left: object, right: object) -> Compare:
+    return Compare(index(left), "==", index(right))
+
+
+def test_mixed_radix_positions_come_apart() -> None:
+    i, j = over("i", N), over("j", K)
+    flat = index(i) * K + j
+    assert NOTHING.simplify(flat // index(K)) == index(i)
+    assert NOTHING.simplify(flat % index(K)) == index(j)
+    assert NOTHING.decide(lt(flat, index(N) * K)) is True
+    f = over("f", index(N) * K)
+    assert NOTHING.simplify(index(f) // index(K) * K + index(f) % index(K)) == index(f)
+    assert NOTHING.decide(lt(index(f) // index(K), N)) is True
+
+
+def test_three_digits_merge_and_split() -> None:
+    a, b, c = over("a", N), over("b", K), over("c", M)
+    flat = (index(a) * K + b) * M + c
+    assert NOTHING.simplify(flat // (index(K) * M)) == index(a)
+    assert NOTHING.simplify(flat // index(M) % index(K)) == index(b)
+    assert NOTHING.simplify(flat % (index(K) * M) // index(M)) == index(b)
+    assert NOTHING.simplify(flat // index(M) // index(K)) == index(a)
+
+
+def test_division_by_a_sum_of_sizes() -> None:
+    i, j = over("i", N), over("j", index(K) + M)
+    assert NOTHING.simplify((index(i) * (index(K) + M) + j) // (index(K) + M)) == index(i)
+
+
+def test_divisibility_names_the_quotient() -> None:
+    divisible = NOTHING.assume(eq(index(N) % index(G), 0))
+    assert divisible.simplify(index(N) // index(G) * G - N) == index(0)
+    assert divisible.decide(le(G, N)) is True
+    assert divisible.decide(le(1, index(N) // index(G))) is True
+    i, j = over("i", index(N) // index(G)), over("j", G)
+    assert divisible.decide(lt(index(i) * G + j, N)) is True
+
+
+def test_equalities_apply_everywhere() -> None:
+    summed = NOTHING.assume(eq(index(K) + M, N), lt(H, K))
+    assert summed.simplify(index(N) - K) == index(M)
+    assert summed.decide(lt(index(H) + M, N)) is True
+    assert summed.decide(lt(N, index(H) + M)) is False
+    assert summed.decide(lt(H, M)) is None
+    products = NOTHING.assume(eq(index(N) * K, index(M) * H))
+    assert products.decide(eq(index(N) * K * G, index(M) * H * G)) is True
+    assert products.decide(eq(N, M)) is None
+
+
+def test_output_sizes_bound_positions() -> None:
+    room = index(H) + 2 * index(PAD) - K
+    fits = NOTHING.assume(le(K, index(H) + 2 * index(PAD)))
+    o = over("o", room // index(S) + 1)
+    tap = over("r", K)
+    assert fits.decide(lt(index(o) * S + tap, index(H) + 2 * index(PAD))) is True
+    assert fits.decide(lt(index(o) * S + tap, index(H) + PAD)) is None
+    assert NOTHING.decide(lt(index(o) * S + tap, index(H) + 2 * index(PAD))) is True  # o in its range says that there is room
+
+
+def test_contradictions() -> None:
+    assert NOTHING.assume(lt(N, K), lt(K, M)).consistent()
+    assert not NOTHING.assume(lt(N, K), lt(K, M), le(M, N)).consistent()
+    assert not NOTHING.assume(eq(N, 0)).consistent()
+    assert not NOTHING.assume(eq(2 * index(N), 2 * index(K) + 1)).consistent()
+    assert not NOTHING.assume(eq(index(N) * K, 1), lt(1, N)).consistent()
+
+
+def test_nothing_is_concluded_of_a_division_by_what_may_be_negative() -> None:
+    d = index(N) - K
+    assert NOTHING.decide(le(0, index(M) % d)) is None
+    assert NOTHING.assume(lt(K, N)).decide(le(0, index(M) % d)) is True
+
+
+def test_real_numbers_are_not_integers() -> None:
+    alpha = Index((((RealSymbol("alpha"),), 1),))
+    positive = NOTHING.assume(lt(0, alpha))
+    assert positive.decide(le(1, alpha)) is None
+    assert positive.decide(le(0, alpha)) is True
+    assert positive.decide(le(alpha, 0)) is False
+    assert positive.assume(lt(alpha, 1)).consistent()
+
+
+def test_data_indices_are_equal_only_where_their_positions_are() -> None:
+    chosen = Tensor("1", (index(N),), "int64")
+    i, j = over("i", N), over("j", N)
+
+    def at(position: object) -> Index:
+        return index(DataIndex(Read(chosen, (index(position),))))
+
+    assert NOTHING.decide(eq(at(i), at(j))) is None
+    assert NOTHING.decide(eq(at(index(i) + 0), at(i))) is True
+    assert NOTHING.assume(eq(i, j)).decide(eq(at(i), at(j))) is True
+
+
+def test_models_are_small_and_satisfy() -> None:
+    assumed = NOTHING.assume(lt(K, N), eq(index(N) % index(G), 0), lt(1, G))
+    model = assumed.model((N, K, G))
+    assert model is not None
+    assert model[K] < model[N] and model[N] % model[G] == 0 and 1 < model[G] <= 3
+    assert NOTHING.assume(lt(N, 1)).model((N,)) is None
+
+
+def test_remainders_come_back_as_remainders() -> None:
+    f = over("f", index(N) * K)
+    assert str(NOTHING.simplify(2 * (index(f) % index(K)) + 3)) == "2*((f)%k)+3"
+
+
+SYMBOLS = (Symbol("a"), Symbol("b"), Symbol("z", 0))
+BOUND = (over("x", SYMBOLS[0]), over("y", index(SYMBOLS[1]) + 1))
+
+
+@st.composite
+def polynomials(draw: st.DrawFn, depth: int = 2) -> Index:
+    total = index(draw(st.integers(-3, 3)))
+    for _ in range(draw(st.integers(1, 2))):
+        atom = index(draw(st.sampled_from((*SYMBOLS, *BOUND))))
+        if depth and draw(st.booleans()):
+            inner, divisor = draw(polynomials(depth - 1)), draw(st.sampled_from((index(2), index(3), index(SYMBOLS[0]), index(SYMBOLS[1]))))
+            atom = inner // divisor if draw(st.booleans()) else inner % divisor
+        if draw(st.booleans()):
+            atom = atom * draw(st.sampled_from(SYMBOLS))
+        total = total + draw(st.integers(-2, 2)) * atom
+    return total
+
+
+CONDITIONS = st.builds(Compare, polynomials(1), st.sampled_from(("<", "<=", "==", "!=")), polynomials(1))
+
+
+def instances() -> list[dict[Iterator | Symbol, int]]:
+    found: list[dict[Iterator | Symbol, int]] = []
+    for a, b, z in product((1, 2, 3), (1, 2, 4), (0, 1, 3)):
+        found += [{SYMBOLS[0]: a, SYMBOLS[1]: b, SYMBOLS[2]: z, BOUND[0]: x, BOUND[1]: y} for x in range(a) for y in range(b + 1)]
+    return found
+
+
+INSTANCES = instances()
+
+
+def at(value: Index, instance: dict[Iterator | Symbol, int]) -> int:
+    known = substitute(value, instance).constant
+    assert known is not None
+    return known
+
+
+def true_at(condition: Compare, instance: dict[Iterator | Symbol, int]) -> bool:
+    left, right = at(condition.left, instance), at(condition.right, instance)
+    return {"<": left < right, "<=": left <= right, "==": left == right, "!=": left != right}[condition.operator]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(CONDITIONS, max_size=3), CONDITIONS, polynomials())
+def test_no_instance_refutes_a_conclusion(conditions: list[Compare], question: Compare, value: Index) -> None:
+    """Whatever is decided or simplified holds at every small instance of the assumptions."""
+    assumed = NOTHING.assume(*conditions)
+    decided, simplified, consistent = assumed.decide(question), assumed.simplify(value), assumed.consistent()
+    named = any(isinstance(atom, Symbol) and atom not in SYMBOLS for atom in atoms(simplified))
+    for instance in INSTANCES:
+        if all(true_at(condition, instance) for condition in conditions):
+            assert consistent
+            assert decided is None or decided == true_at(question, instance)
+            assert named or at(simplified, instance) == at(value, instance)
+
+
+@settings(max_examples=60, deadline=None)
+@given(polynomials(0), polynomials(0))
+def test_division_of_polynomials(value: Index, divisor: Index) -> None:
+    """value = q * divisor + r, and values that differ by multiples of the divisor leave the same remainder."""
+    over_by = to_polynomial(divisor)
+    if not over_by.terms or (over_by.constant or 1) < 0:
+        return
+    quotient, rest = divide(to_polynomial(value), over_by)
+    assert quotient * over_by + rest == to_polynomial(value)
+    assert divide(to_polynomial(value) + over_by * over_by, over_by)[1] == rest
+
+
+@settings(max_examples=60, deadline=None)
+@given(polynomials())
+def test_polynomials_convert_back(value: Index) -> None:
+    back = to_index(to_polynomial(value))
+    for instance in INSTANCES[::7]:
+        assert at(back, instance) == at(value, instance)
+
+
+def test_answers_do_not_depend_on_earlier_questions() -> None:
+    first = NOTHING.assume(lt(K, N))
+    before = first.decide(lt(K, index(N) + M))
+    first.decide(lt(M, N))
+    assert first.decide(lt(K, index(N) + M)) is before is True
+    assert isinstance(first.facts, Facts)
+
+
+@pytest.mark.parametrize("module", ["egraph.optimize.__main__", "runtime"])
+def test_the_solver_is_not_imported_where_nothing_is_proved(module: str) -> None:
+    code = f"import sys, {module}; sys.exit('z3' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
