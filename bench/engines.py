@@ -11,12 +11,12 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-Run = Callable[[], object]
+Run = Callable[[], Sequence[np.ndarray]]
 Feeds = Mapping[str, np.ndarray]
 
 
@@ -40,7 +40,7 @@ def openvino_engine(model: Path, feeds: Feeds, threads: int) -> Run:
     network.reshape({port.any_name: list(feeds[port.any_name].shape) for port in network.inputs})
     settings = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
     request = core.compile_model(network, "CPU", settings).create_infer_request()
-    return lambda: request.infer(feeds)
+    return lambda: list(request.infer(feeds).values())
 
 
 def torch_compile_engine(model: Path, feeds: Feeds, threads: int) -> Run:
@@ -55,9 +55,9 @@ def torch_compile_engine(model: Path, feeds: Feeds, threads: int) -> Run:
     module = torch.compile(TorchModel(loaded).eval())
     operands = [torch.from_numpy(np.array(feeds[i.name])) for i in loaded.graph.input]
 
-    def run() -> object:
+    def run() -> Sequence[np.ndarray]:
         with torch.inference_mode():
-            return module(*operands)
+            return [tensor.numpy() for tensor in module(*operands)]
 
     return run
 
@@ -80,7 +80,12 @@ def tvm_engine(model: Path, feeds: Feeds, threads: int) -> Run:
         module = relax.get_pipeline("zero")(module)
     machine = relax.VirtualMachine(tvm.compile(module, target=target), tvm.cpu())
     operands = [tvm.runtime.tensor(np.array(feeds[i.name])) for i in loaded.graph.input]
-    return lambda: machine["main"](*operands)
+
+    def run() -> Sequence[np.ndarray]:
+        result = machine["main"](*operands)
+        return [tensor.numpy() for tensor in ([result] if hasattr(result, "numpy") else result)]
+
+    return run
 
 
 def einsat_engine(model: Path, feeds: Feeds, threads: int) -> Run:
@@ -100,6 +105,11 @@ ENGINES: Mapping[str, Callable[[Path, Feeds, int], Run]] = {
 }
 
 
+def outputs_file(folder: Path, engine: str) -> Path:
+    """Return where an engine leaves its outputs, to be compared."""
+    return folder / f"{engine}.outputs.npz"
+
+
 def serve(engine: str, model: Path, feeds_file: Path, threads: int) -> None:
     """Prepare the engine, say so, then time as many runs as each line asks for."""
     answer = sys.stdout
@@ -108,7 +118,9 @@ def serve(engine: str, model: Path, feeds_file: Path, threads: int) -> None:
         feeds = {name: loaded[name] for name in loaded.files}
     run = ENGINES[engine](model, feeds, threads)
     for _ in range(3):
-        run()
+        outputs = run()
+    np.savez(outputs_file(feeds_file.parent, engine), **{f"output{i}": np.asarray(value) for i, value in enumerate(outputs)})
+    del outputs
     print("ready", file=answer, flush=True)
     for line in sys.stdin:
         times: list[int] = []

@@ -10,7 +10,7 @@ import importlib.util
 import json
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,8 @@ import onnx
 from onnx import TensorProto, numpy_helper
 
 from bench.builder import Builder
+from bench.inputs import feeds_for
+from bench.unit_scale import unit_scale
 
 LIGHT = ("bvlc_alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50", "shufflenet", "squeezenet", "vgg19", "zfnet512")
 
@@ -31,6 +33,11 @@ class BenchModel:
     shapes: tuple[str, ...] = ()
     batches: tuple[int, ...] = (1,)
     group: str = "built"
+
+    @property
+    def weights(self) -> str:
+        """Whose weights these are: trained, or random ones."""
+        return "trained" if self.group == "trained" else "random"
 
 
 def light(name: str) -> onnx.ModelProto:
@@ -294,26 +301,36 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
     return out
 
 
+def scaled(make: Callable[[int], onnx.ModelProto]) -> Callable[[int], onnx.ModelProto]:
+    """Return how to make the model with its random weights scaled so that activations stay of unit size."""
+
+    def made(batch: int) -> onnx.ModelProto:
+        model = make(batch)
+        return unit_scale(model, feeds_for(model, {}))
+
+    return made
+
+
 _OCR = "rapidocr_onnxruntime"
-MODELS: Mapping[str, BenchModel] = {
-    m.name: m
-    for m in (
-        *(BenchModel(name, lambda batch, name=name: light(name), group="light") for name in LIGHT),  # type: ignore[misc]
-        BenchModel("resnet18", resnet18, batches=(1, 16)),
-        BenchModel("bert_base", bert_base),
-        BenchModel("dcgan", dcgan, batches=(1, 16)),
-        BenchModel("infogan", infogan, batches=(1, 16)),
-        BenchModel("fsrcnn", fsrcnn, batches=(1, 16)),
-        BenchModel("csrnet", csrnet, batches=(1, 16)),
-        BenchModel("gcn_block", gcn_block, batches=(1, 16)),
-        BenchModel("longformer_block", longformer_block, batches=(1, 16)),
-        BenchModel("ppocr_det", from_package(_OCR, "models/ch_PP-OCRv4_det_infer.onnx"), ("x:1,3,640,640",), group="trained"),
-        BenchModel("ppocr_rec", from_package(_OCR, "models/ch_PP-OCRv4_rec_infer.onnx"), ("x:1,3,48,320",), group="trained"),
-        BenchModel("ppocr_cls", from_package(_OCR, "models/ch_ppocr_mobile_v2.0_cls_infer.onnx"), ("x:1,3,48,192",), group="trained"),
-        BenchModel("nudenet_320n", from_package("nudenet", "320n.onnx"), ("images:1,3,320,320",), group="trained"),
-        BenchModel("minilm", minilm, group="trained"),
-    )
-}
+_RANDOM: tuple[BenchModel, ...] = (
+    *(BenchModel(name, lambda batch, name=name: light(name), group="light") for name in LIGHT),  # type: ignore[misc]
+    BenchModel("resnet18", resnet18, batches=(1, 16)),
+    BenchModel("bert_base", bert_base),
+    BenchModel("dcgan", dcgan, batches=(1, 16)),
+    BenchModel("infogan", infogan, batches=(1, 16)),
+    BenchModel("fsrcnn", fsrcnn, batches=(1, 16)),
+    BenchModel("csrnet", csrnet, batches=(1, 16)),
+    BenchModel("gcn_block", gcn_block, batches=(1, 16)),
+    BenchModel("longformer_block", longformer_block, batches=(1, 16)),
+)
+_TRAINED = (
+    BenchModel("ppocr_det", from_package(_OCR, "models/ch_PP-OCRv4_det_infer.onnx"), ("x:1,3,640,640",), group="trained"),
+    BenchModel("ppocr_rec", from_package(_OCR, "models/ch_PP-OCRv4_rec_infer.onnx"), ("x:1,3,48,320",), group="trained"),
+    BenchModel("ppocr_cls", from_package(_OCR, "models/ch_ppocr_mobile_v2.0_cls_infer.onnx"), ("x:1,3,48,192",), group="trained"),
+    BenchModel("nudenet_320n", from_package("nudenet", "320n.onnx"), ("images:1,3,320,320",), group="trained"),
+    BenchModel("minilm", minilm, group="trained"),
+)
+MODELS: Mapping[str, BenchModel] = {m.name: m for m in (*(replace(m, make=scaled(m.make)) for m in _RANDOM), *_TRAINED)}
 
 
 def main(arguments: list[str]) -> int:

@@ -2,180 +2,151 @@
 
     python -m bench.run                                   all models, all engines that are installed
     python -m bench.run --models resnet18,dcgan --batch 1 --engines onnxruntime,openvino
+    python -m bench.run --engines onnxruntime,openvino --engines resnet18=onnxruntime,torch_compile,tvm
+    python -m bench.run --resume                          only the rows that are missing, failed, or lack an engine
+    python -m bench.run -- --budget 30s                   flags after -- go to egraph.optimize
 
-Counted: everything from numpy inputs to numpy outputs through each engine's Python call, 32-bit floats, random
-weights and inputs. Not counted: loading, compiling, optimising (reported on their own). Medians.
+Every row is written as soon as it is measured; Ctrl-C keeps those that are there.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
-import importlib.metadata
 import importlib.util
 import json
-import math
-import os
-import platform
-import statistics
-import subprocess
+import signal
 import sys
-import tempfile
-import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
-import numpy as np
-import onnx
-
 from bench.engines import ENGINES
-from bench.interleave import EngineFailed, EngineProcess, interleave
-from bench.models import MODELS, BenchModel
+from bench.environment import differences, environment
+from bench.models import MODELS
+from bench.row import Request, measure_row
+from bench.table import table
 
 RESULTS = Path(__file__).parent / "results"
 NEEDS = {"einsat": "runtime", "onnxruntime": "onnxruntime", "openvino": "openvino", "torch_compile": "torch", "tvm": "tvm"}
-VERSIONS = ("apache-tvm", "numpy", "onednn-cpu-gomp", "onnx", "onnxruntime", "openvino", "torch")
+Rows = dict[tuple[str, int], dict[str, Any]]
 
 
-def installed_engines() -> list[str]:
-    return [name for name in ENGINES if importlib.util.find_spec(NEEDS[name]) is not None]
+class BadArguments(Exception):
+    """The command cannot be done as it is; the text says how it can."""
 
 
-def feeds_for(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]], seed: int = 0) -> dict[str, np.ndarray]:
-    """Return random inputs: normal floats, token ids below 1000, masks of ones."""
-    random = np.random.default_rng(seed)
-    feeds = {}
-    for value in model.graph.input:
-        tensor = value.type.tensor_type
-        shape = shapes.get(value.name) or tuple(d.dim_value for d in tensor.shape.dim)
-        if tensor.elem_type == onnx.TensorProto.FLOAT:
-            feeds[value.name] = random.normal(size=shape).astype(np.float32)
-        elif "mask" in value.name:
-            feeds[value.name] = np.ones(shape, np.int64)
-        else:
-            feeds[value.name] = random.integers(0, 1000, shape)
-    return feeds
+def installed_engines() -> tuple[str, ...]:
+    return tuple(name for name in ENGINES if importlib.util.find_spec(NEEDS[name]) is not None)
 
 
-def bench_model(
-    entry: BenchModel, batch: int, engines: Sequence[str], threads: int, *, seconds: float, extra: Sequence[str]
-) -> dict[str, Any]:
-    """Optimise and time one model; return what was measured, or why it could not be."""
-    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
-        folder = Path(name)
-        model = entry.make(batch)
-        onnx.save(model, folder / "model.onnx")
-        shapes = {s.split(":")[0]: tuple(int(v) for v in s.split(":")[1].split(",")) for s in entry.shapes}
-        np.savez(folder / "feeds.npz", **feeds_for(model, shapes))  # type: ignore[arg-type]
-        command = [sys.executable, "-m", "egraph.optimize", str(folder / "model.onnx"), "--json", "-q", "--threads", str(threads), *extra]
-        started = time.monotonic()
-        done = subprocess.run([*command, *(a for s in entry.shapes for a in ("--shape", s))], capture_output=True, text=True, check=False)
-        row: dict[str, Any] = {"model": entry.name, "batch": batch, "group": entry.group, "optimize_seconds": time.monotonic() - started}
-        if done.returncode != 0:
-            return row | {"error": f"optimize exited {done.returncode}: {done.stderr.strip()[-400:]}"}
-        row["optimize"] = json.loads(done.stdout)
-        processes: dict[str, EngineProcess] = {}
-        row["failed"] = {}
-        for engine in engines:
-            path = folder / ("model.einsat" if engine == "einsat" else "model.onnx")
-            try:
-                processes[engine] = stack.enter_context(EngineProcess(engine, path, folder / "feeds.npz", threads))
-            except EngineFailed as error:
-                row["failed"][engine] = str(error)
-        times = interleave(processes, seconds=seconds * len(processes))
-        row["median_us"] = {engine: statistics.median(values) / 1e3 for engine, values in times.items()}
-        return row
+def engines_by_model(texts: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
+    """Parse ``A,B`` (every model) and ``MODEL=A,B``; the key of the former is empty. Our own engine is always there."""
+    found = {"": installed_engines()}
+    for text in texts:
+        model, _, names = text.rpartition("=")
+        engines = tuple(dict.fromkeys(["einsat", *names.split(",")]))
+        if model and model not in MODELS:
+            raise BadArguments(f"--engines {text}: there is no model {model!r}; python -m bench.models lists them")
+        if unknown := [name for name in engines if name not in ENGINES]:
+            raise BadArguments(f"--engines {text}: there is no engine {', '.join(unknown)}; there are {', '.join(ENGINES)}")
+        found[model] = engines
+    return found
 
 
-def environment(threads: int) -> dict[str, Any]:
-    cpu = next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")), "")
-    versions = {}
-    for package in VERSIONS:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return {
-        "date": datetime.date.today().isoformat(), "command": " ".join(["python -m bench.run", *sys.argv[1:]]), "cpu": cpu,
-        "cores": os.cpu_count(), "threads": threads, "python": platform.python_version(), "versions": versions,
-    }  # fmt: skip
+def read_rows(path: Path, where: Mapping[str, Any]) -> Rows:
+    """Return the rows of a result file of the same environment, none where there is no file."""
+    if not path.exists():
+        return {}
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    if other := differences(stored["environment"], where):
+        raise BadArguments(f"--resume: {path.name} was measured elsewhere ({'; '.join(other)}); choose another --name")
+    return {(row["model"], row["batch"]): row for row in stored["rows"]}
 
 
-def geometric_mean(values: Sequence[float]) -> float:
-    return math.exp(sum(math.log(v) for v in values) / len(values)) if values else float("nan")
+def is_whole(row: Mapping[str, Any], engines: Sequence[str]) -> bool:
+    """Say whether a row needs no measuring: without an error, and every engine has a time or a reason."""
+    return "error" not in row and all(engine in row["median_us"] or engine in row["failed"] for engine in engines)
 
 
-def table(rows: Sequence[Mapping[str, Any]], where: Mapping[str, Any]) -> str:
-    """Return the results as Markdown: times, ratios to onnxruntime and to the best peer, errors."""
-    versions = ", ".join(f"{k} {v}" for k, v in where["versions"].items())
-    columns = ("model", "batch", "einsat ms", "onnxruntime ms", "best peer", "over onnxruntime", "over best peer", "max rel. error")
-    lines = [
-        f"# Benchmark, {where['date']}",
-        f"{where['cpu']}, {where['cores']} cores, {where['threads']} threads; {versions}",
-        f"`{where['command']}`",
-        (__doc__ or "").split("\n\n")[-1].strip(),
-        "| " + " | ".join((*columns, "optimise s", "status")) + " |\n" + "|---" * (len(columns) + 2) + "|",
-    ]
-    lines = ["\n\n".join(lines)]
-    over_ort, over_best = [], []
-    for row in rows:
-        if "error" in row:
-            lines.append(f"| {row['model']} | {row['batch']} | failed: {row['error'].splitlines()[-1][:120]} | | | | | | | |")
-            continue
-        times = row["median_us"]
-        peers = {k: v for k, v in times.items() if k != "einsat"}
-        best = min(peers, key=lambda k: peers[k])
-        if "onnxruntime" in peers:
-            over_ort.append(peers["onnxruntime"] / times["einsat"])
-        over_best.append(peers[best] / times["einsat"])
-        baseline = peers.get("onnxruntime", float("nan"))
-        lines.append(
-            f"| {row['model']} | {row['batch']} | {times['einsat'] / 1e3:.3f} | {baseline / 1e3:.3f} | {best} {peers[best] / 1e3:.3f} "
-            f"| {baseline / times['einsat']:.2f} | {over_best[-1]:.2f} | {row['optimize']['max_rel_err']:.1e} "
-            f"| {row['optimize_seconds']:.0f} | {row['optimize']['status']} |"
-        )
-    lines.append(
-        f"\nGeometric mean over {len(over_ort)} models: {geometric_mean(over_ort):.3f}x over onnxruntime, "
-        f"{geometric_mean(over_best):.3f}x over the best peer of each."
-    )
-    failed = [f"{row['model']} b{row['batch']}: {engine}: {why}" for row in rows for engine, why in row.get("failed", {}).items()]
-    if failed:
-        lines += ["", "Peers that could not run a model:", *(f"- {text}" for text in failed)]
-    return "\n".join(lines) + "\n"
+def write(stem: Path, rows: Rows, where: Mapping[str, Any]) -> None:
+    """Write both result files, each whole or not at all."""
+    listed = list(rows.values())
+    texts = {".json": json.dumps({"environment": where, "rows": listed}, indent=1, sort_keys=True) + "\n", ".md": table(listed, where)}
+    for suffix, text in texts.items():
+        partial = stem.with_suffix(f"{suffix}.partial")
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(stem.with_suffix(suffix))
 
 
-def main() -> int:
-    """Run the benchmark; write bench/results/<name>.json and .md."""
+def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench.run", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default=",".join(MODELS), help="comma-separated names (python -m bench.models lists them)")
     parser.add_argument("--batch", type=int, default=0, help="only this batch size (default: every size of each model)")
-    parser.add_argument("--engines", default=",".join(installed_engines()), help="comma-separated; default: all that are installed")
+    parser.add_argument(
+        "--engines", action="append", default=[], metavar="[MODEL=]A,B", help="of all models, or of one; default: all that are installed"
+    )
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=4.0, help="timing budget an engine and model")
+    parser.add_argument("--seconds", type=float, default=4.0, help="timing budget of an engine and model (default: 4)")
+    parser.add_argument("--limit", type=float, default=900.0, help="seconds after which a row is given up (default: 900)")
+    parser.add_argument("--no-warm", action="store_true", help="do not optimise a second time")
     parser.add_argument("--name", default="cpu", help="stem of the result files")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="where result files lie (default: bench/results)")
+    parser.add_argument("--resume", action="store_true", help="keep the rows of the result file, add those that are missing")
     parser.add_argument("extra", nargs="*", help="after --, passed to egraph.optimize")
-    options = parser.parse_args()
-    unknown = [name for name in options.models.split(",") if name not in MODELS]
-    unknown += [engine for engine in options.engines.split(",") if engine not in ENGINES]
-    if unknown:
-        parser.error(f"unknown: {', '.join(unknown)}")
-    where, rows = environment(options.threads), []
-    RESULTS.mkdir(exist_ok=True)
-    for name in options.models.split(","):
-        for batch in MODELS[name].batches:
-            if options.batch and batch != options.batch:
-                continue
-            engines = list(dict.fromkeys(["einsat", *options.engines.split(",")]))
-            row = bench_model(MODELS[name], batch, engines, options.threads, seconds=options.seconds, extra=options.extra)
-            rows.append(row)
-            shown = row.get("error") or {k: round(v) for k, v in row["median_us"].items()}
-            print(f"{name} b{batch}: {shown} ({row['optimize_seconds']:.0f} s)", file=sys.stderr, flush=True)
-            (RESULTS / f"{options.name}.json").write_text(json.dumps({"environment": where, "rows": rows}, indent=1, sort_keys=True))
-            (RESULTS / f"{options.name}.md").write_text(table(rows, where))
-    print(table(rows, where))
+    return parser
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure what is asked for; return the exit code."""
+    names = options.models.split(",")
+    if unknown := [name for name in names if name not in MODELS]:
+        raise BadArguments(f"--models: there is no {', '.join(unknown)}; python -m bench.models lists them")
+    if any(text.split("=")[0] in ("--database", "-o", "--output", "--frozen") for text in options.extra):
+        raise BadArguments("--database, --frozen and -o cannot be given: cold and warm runs use a database and folders of their own")
+    engines = engines_by_model(options.engines)
+    where = environment(options.threads, shown_command(sys.argv[1:], options.results))
+    stem = options.results / options.name
+    rows = read_rows(stem.with_suffix(".json"), where) if options.resume else {}
+    options.results.mkdir(parents=True, exist_ok=True)
+    todo = [(name, batch) for name in names for batch in MODELS[name].batches if options.batch in (0, batch)]
+    for name, batch in todo:
+        wanted = engines.get(name, engines[""])
+        if (name, batch) in rows and is_whole(rows[name, batch], wanted):
+            continue
+        request = Request(wanted, options.threads, options.seconds, options.limit, not options.no_warm, tuple(options.extra))
+        row = measure_row(MODELS[name], batch, request)
+        rows[name, batch] = row
+        write(stem, rows, where)
+        shown = row.get("error") or {engine: round(time_us) for engine, time_us in row["median_us"].items()}
+        print(f"{name} b{batch}: {shown} ({row['seconds']:.0f} s)", file=sys.stderr, flush=True)
+    write(stem, rows, where)
+    print(table(list(rows.values()), where))
     return 0
+
+
+def shown_command(arguments: Sequence[str], results: Path) -> list[str]:
+    """Return the command without the place of the results."""
+    kept = [text for text in arguments if text not in ("--results", str(results)) and not text.startswith("--results=")]
+    return ["python -m bench.run", *kept]
+
+
+def main() -> int:
+    """Run the command line; return its exit code."""
+
+    def terminated(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    parser = build_parser()
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, terminated)
+    try:
+        return run(options)
+    except BadArguments as error:
+        parser.error(str(error))
+    except KeyboardInterrupt:
+        print("interrupted: the rows that were measured are kept; --resume adds the others", file=sys.stderr)
+        return 130
 
 
 if __name__ == "__main__":

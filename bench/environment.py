@@ -1,0 +1,53 @@
+"""Say on what and from which commit something was measured; nothing that names a place on the machine."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import os
+import platform
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+MEASURED = ("bench", "egraph", "lower", "runtime", "verify")
+VERSIONS = ("apache-tvm", "egglog", "numpy", "onednn-cpu-gomp", "onnx", "onnxruntime", "openvino", "ortools", "torch")
+OF_THE_RUN = ("command", "date")
+"""What may differ between rows that stand in one table."""
+
+
+def environment(threads: int, command: Sequence[str]) -> dict[str, Any]:
+    """Return processor, versions, threads and the command."""
+    cpu = next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")), "")
+    versions = {}
+    for package in VERSIONS:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {
+        "date": datetime.date.today().isoformat(), "command": " ".join(command), "cpu": cpu, "cores": os.cpu_count(),
+        "threads": threads, "python": platform.python_version(), "versions": versions,
+    }  # fmt: skip
+
+
+def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Return what keeps rows of two environments out of one table."""
+    names = sorted((set(one) | set(other)) - set(OF_THE_RUN))
+    return [f"{name}: {one.get(name)} and {other.get(name)}" for name in names if one.get(name) != other.get(name)]
+
+
+def commit() -> str:
+    """Return the commit that is measured, marked where files differ from it; empty outside of a repository."""
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False)
+        return done.stdout.strip() if done.returncode == 0 else ""
+
+    try:
+        found = git("rev-parse", "--short=10", "HEAD")
+        return found + (" with changes" if found and git("status", "--porcelain", "--untracked-files=no", "--", *MEASURED) else "")
+    except OSError:
+        return ""

@@ -1,0 +1,168 @@
+"""One row of the benchmark: optimise a model from nothing and once more, then time it beside its peers, in turns."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from bench.engines import outputs_file
+from bench.environment import ROOT, commit
+from bench.inputs import feeds_for, parse_shapes
+from bench.interleave import EngineFailed, EngineProcess, interleave
+from bench.models import BenchModel
+from egraph.check import relative_error
+
+MOST_ERROR = 1e-2
+"""An engine whose outputs are farther from onnxruntime's computes something else; its time is not counted."""
+SHOWN_CHARACTERS = 400
+GRACE_SECONDS = 15.0
+
+
+class RowFailed(Exception):
+    """A model could not be optimised, or not in time."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to do for every row."""
+
+    engines: tuple[str, ...]
+    threads: int
+    seconds: float
+    """Timing budget of an engine."""
+    limit_seconds: float
+    """After this, a row is given up."""
+    warm: bool = True
+    extra: tuple[str, ...] = ()
+    """More flags of the optimizer."""
+
+
+def measure_row(entry: BenchModel, batch: int, request: Request) -> dict[str, Any]:
+    """Return what was measured, or the error that kept it from being measured; texts name no place on this machine."""
+    row: dict[str, Any] = {"model": entry.name, "batch": batch, "weights": entry.weights, "commit": commit()}
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory() as name:
+        try:
+            row |= _measured(entry, batch, request, Path(name), started + request.limit_seconds)
+        except RowFailed as error:
+            row["error"] = str(error)
+        except Exception as error:  # a model of the bench may need a package that is not here, or more memory
+            row["error"] = f"{type(error).__name__}: {error}"
+        row["seconds"] = round(time.monotonic() - started, 1)
+        cleaned: dict[str, Any] = without_places(row, {name: ".", str(ROOT): ".", str(Path.home()): "~"})
+    return cleaned
+
+
+def without_places(data: Any, places: Mapping[str, str]) -> Any:
+    """Return JSON data with the names of folders replaced in all its texts."""
+    match data:
+        case str():
+            for place, told in places.items():
+                data = data.replace(place, told)
+            return data
+        case dict():
+            return {key: without_places(value, places) for key, value in data.items()}
+        case list() | tuple():
+            return [without_places(value, places) for value in data]
+        case _:
+            return data
+
+
+def _measured(entry: BenchModel, batch: int, request: Request, folder: Path, deadline: float) -> dict[str, Any]:
+    source = folder / f"{entry.name}.onnx"
+    model = entry.make(batch)
+    feeds = feeds_for(model, parse_shapes(entry.shapes))
+    onnx.save(model, source)
+    del model
+    np.savez(folder / "feeds.npz", **feeds)  # type: ignore[arg-type]
+    command = [
+        sys.executable, "-m", "egraph.optimize", str(source), "--json", "-q", "--threads", str(request.threads),
+        "--database", str(folder / "profile.sqlite"), *(a for shape in entry.shapes for a in ("--shape", shape)), *request.extra,
+    ]  # fmt: skip
+    row: dict[str, Any] = {"optimize_seconds": {}, "failed": {}, "median_us": {}, "max_rel_err": {}}
+    for name in ("cold", "warm") if request.warm else ("cold",):
+        row["optimize_seconds"][name], told = _optimize([*command, "-o", str(folder / name)], deadline)
+        row.setdefault("optimize", {key: value for key, value in told.items() if key != "files"})
+    if request.warm:
+        cold, warm = ((folder / name / f"{entry.name}.opt.onnx").read_bytes() for name in ("cold", "warm"))
+        row["warm_is_the_same"] = cold == warm
+    with ExitStack() as stack:
+        processes: dict[str, EngineProcess] = {}
+        for engine in request.engines:
+            path = folder / "cold" / f"{entry.name}.einsat" if engine == "einsat" else source
+            try:
+                left = max(1.0, min(240.0, deadline - time.monotonic()))
+                processes[engine] = stack.enter_context(EngineProcess(engine, path, folder / "feeds.npz", request.threads, left))
+            except EngineFailed as error:
+                row["failed"][engine] = str(error)
+        row["max_rel_err"], wrong = compare_outputs(folder, list(processes))
+        row["failed"] |= wrong
+        processes = {engine: process for engine, process in processes.items() if engine not in wrong}
+        times, failed = interleave(processes, seconds=request.seconds * len(processes), deadline=deadline)
+        row["failed"] |= failed
+    row["median_us"] = {engine: round(statistics.median(values) / 1e3, 2) for engine, values in times.items() if engine not in failed}
+    if "einsat" not in row["median_us"]:
+        raise RowFailed(f"our own runtime: {row['failed'].get('einsat', 'no times')}")
+    return row
+
+
+def _optimize(command: Sequence[str], deadline: float) -> tuple[float, dict[str, Any]]:
+    """Run the optimizer; return its seconds and what it printed. Whatever it started ends with it."""
+    started = time.monotonic()
+    left = max(1.0, deadline - started)
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True
+    ) as process:  # fmt: skip
+        try:
+            printed, errors = process.communicate(timeout=left)
+        except subprocess.TimeoutExpired as error:
+            raise RowFailed(f"the optimizer gave no result in {left:.0f} s (--limit)") from error
+        finally:
+            if process.poll() is None:
+                _end(process)
+    if process.returncode != 0:
+        raise RowFailed(f"the optimizer exited {process.returncode}: {errors.strip()[-SHOWN_CHARACTERS:]}")
+    result: dict[str, Any] = json.loads(printed)
+    return round(time.monotonic() - started, 2), result
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End the optimizer as Ctrl-C does, so that it ends what it started; by force where it does not answer."""
+    process.terminate()
+    try:
+        process.wait(GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def compare_outputs(folder: Path, engines: Sequence[str]) -> tuple[dict[str, float], dict[str, str]]:
+    """Return each engine's largest relative error against onnxruntime on the benchmark's inputs, and who is too far off."""
+    errors: dict[str, float] = {}
+    wrong: dict[str, str] = {}
+    for engine in engines if "onnxruntime" in engines else ():
+        if engine == "onnxruntime":
+            continue
+        with np.load(outputs_file(folder, "onnxruntime")) as wanted, np.load(outputs_file(folder, engine)) as found:
+            pairs = [(wanted[key], found[key]) if key in found else None for key in wanted]
+        if not all(pair and pair[0].shape == pair[1].shape and np.isfinite(pair[1]).all() for pair in pairs):
+            wrong[engine] = "its outputs are not of onnxruntime's shapes, or not finite"
+            continue
+        errors[engine] = max(relative_error(*pair) for pair in pairs if pair)
+        if errors[engine] > MOST_ERROR:
+            wrong[engine] = f"its outputs differ from onnxruntime's by {errors[engine]:.2g}"
+    return errors, wrong

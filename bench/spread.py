@@ -1,0 +1,50 @@
+"""Show how much the outputs of the benchmark's models tell: what saturates, fades or stays the same proves little.
+
+    python -m bench.spread                 every model
+    python -m bench.spread resnet50 minilm
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+
+from bench.inputs import feeds_for, parse_shapes
+from bench.models import MODELS, BenchModel
+from egraph.check_spread import moved
+from egraph.check_tolerance import Tolerance
+
+SATURATED = 1e-6
+"""A value is at an end of its range when it is nearer to it than this part of the range."""
+
+
+def spread(entry: BenchModel) -> Iterator[str]:
+    """Yield a line an output: standard deviation, distinct values, values at an end of the range, what other inputs change."""
+    import onnxruntime
+
+    model = entry.make(1)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    first, second = (session.run(None, feeds_for(model, parse_shapes(entry.shapes), seed)) for seed in (1, 2))
+    for port, one, other in zip(session.get_outputs(), first, second, strict=True):
+        value = np.asarray(one, np.float64)
+        ends = np.minimum(value - value.min(), value.max() - value) <= SATURATED * np.ptp(value)
+        yield (
+            f"{entry.name:18} {port.name[:16]:16} std {value.std():8.3g}  largest {np.abs(value).max():8.3g}  "
+            f"distinct {len(np.unique(one)):7} of {value.size:7}  "
+            f"at an end {ends.mean():6.2%}  changed {moved(one, other, Tolerance()):6.1%}"
+        )
+
+
+def main(names: list[str]) -> int:
+    for name in names or MODELS:
+        for told in spread(MODELS[name]):
+            print(told, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,107 @@
+"""The benchmark's rows as a page of Markdown: times, ratios, errors, and what is to be known about each row."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Row = Mapping[str, Any]
+COUNTED = """Counted: everything from numpy inputs to numpy outputs through each engine's Python call, 32-bit floats, random inputs.
+Not counted: loading, compiling, optimising (reported on their own). Medians of runs in turns, each engine in its own process.
+`cold`: seconds to optimise with an empty database of measurements; `warm`: once more, with what the first run measured.
+`over best peer`: against the fastest of the other engines that were asked for; tvm is TVM without tuning. `error`: the
+largest difference of an output over its largest magnitude, against onnxruntime on the original model."""
+COLUMNS = (
+    "model", "batch", "weights", "einsat ms", "onnxruntime ms", "best peer ms", "over onnxruntime", "over best peer", "error",
+    "cold s", "warm s", "commit", "note",
+)  # fmt: skip
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    return math.exp(sum(math.log(v) for v in values) / len(values)) if values else float("nan")
+
+
+def ratio(row: Row, peer: str) -> float | None:
+    """Return how many times faster than a peer we are; None where one of both has no time."""
+    times = row.get("median_us", {})
+    return times[peer] / times["einsat"] if "error" not in row and peer in times and "einsat" in times else None
+
+
+def best_peer(row: Row) -> str | None:
+    peers = {name: time_us for name, time_us in row.get("median_us", {}).items() if name != "einsat"}
+    return min(peers, key=lambda name: peers[name], default=None)
+
+
+def note(row: Row) -> str:
+    """Return what a reader of the numbers must know."""
+    told = []
+    optimized = row.get("optimize", {})
+    if optimized.get("status") == "unchanged":
+        told.append("nothing faster was found: onnxruntime runs the model unchanged")
+    elif opaque := optimized.get("kernels", {}).get("opaque", 0):
+        told.append(f"{opaque} parts run in onnxruntime")
+    told += optimized.get("check_notes", [])
+    if row.get("warm_is_the_same") is False:
+        told.append("the warm run chose another program")
+    return "; ".join(told).replace("|", "/")
+
+
+def line(row: Row) -> str:
+    """Return a row of the table."""
+    head = [row["model"], str(row["batch"]), row["weights"]]
+    if "error" in row:
+        last = row["error"].strip().splitlines()[-1] if row["error"].strip() else "no message"
+        return _cells([*head, *[""] * 8, row["commit"], f"failed: {last[:200].replace('|', '/')}"])
+    times, best = row["median_us"], best_peer(row)
+
+    def shown(value: float | None, digits: int) -> str:
+        return "" if value is None else f"{value:.{digits}f}"
+
+    seconds = row["optimize_seconds"]
+    return _cells(
+        [
+            *head,
+            shown(times["einsat"] / 1e3, 3),
+            shown(times["onnxruntime"] / 1e3 if "onnxruntime" in times else None, 3),
+            f"{best} {times[best] / 1e3:.3f}" if best else "",
+            shown(ratio(row, "onnxruntime"), 2),
+            shown(ratio(row, best) if best else None, 2),
+            f"{row['optimize']['max_rel_err']:.1e}",
+            shown(seconds["cold"], 0),
+            shown(seconds.get("warm"), 0),
+            row["commit"],
+            note(row),
+        ]
+    )
+
+
+def _cells(texts: Sequence[str]) -> str:
+    return "| " + " | ".join(texts) + " |"
+
+
+def means(rows: Sequence[Row]) -> list[str]:
+    """Return the geometric means over the rows that have both times, an engine a line."""
+    peers = sorted({name for row in rows for name in row.get("median_us", {})} - {"einsat"})
+    found = {peer: [r for row in rows if (r := ratio(row, peer)) is not None] for peer in peers}
+    best = [r for row in rows if (peer := best_peer(row)) and (r := ratio(row, peer)) is not None]
+    lines = [f"* over {peer}: {geometric_mean(found[peer]):.3f} on {len(found[peer])} rows" for peer in peers if found[peer]]
+    return [*lines, f"* over the best peer of each: {geometric_mean(best):.3f} on {len(best)} rows"] if best else lines
+
+
+def table(rows: Sequence[Row], where: Mapping[str, Any]) -> str:
+    """Return the whole page."""
+    versions = ", ".join(f"{name} {version}" for name, version in where["versions"].items())
+    parts = [
+        f"# Benchmark, {where['date']}",
+        f"{where['cpu']}, {where['cores']} cores, {where['threads']} threads; Python {where['python']}, {versions}",
+        f"`{where['command']}`",
+        COUNTED,
+        "\n".join([_cells(COLUMNS), "|---" * len(COLUMNS) + "|", *(line(row) for row in rows)]),
+    ]
+    if told := means(rows):
+        parts.append("Geometric means of how many times faster:\n\n" + "\n".join(told))
+    failed = [f"* {row['model']}, batch {row['batch']}, {engine}: {why}" for row in rows for engine, why in row.get("failed", {}).items()]
+    if failed:
+        parts.append("Engines that could not run a model:\n\n" + "\n".join(failed))
+    return "\n\n".join(parts) + "\n"

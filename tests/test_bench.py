@@ -1,0 +1,214 @@
+"""The benchmark: what its rows and pages say, how it goes on after failures, and that its models tell inputs apart."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from bench import run as bench_run
+from bench.builder import Builder
+from bench.engines import outputs_file
+from bench.environment import differences, environment
+from bench.inputs import feeds_for
+from bench.interleave import _reason
+from bench.models import MODELS, BenchModel
+from bench.row import Request, compare_outputs, measure_row, without_places
+from bench.spread import spread
+from bench.table import line, table
+from bench.unit_scale import unit_scale
+from egraph.check_spread import LITTLE, moved
+from egraph.check_tolerance import Tolerance
+
+ROOT = Path(__file__).parent.parent
+ROW: dict[str, Any] = {
+    "model": "m", "batch": 1, "weights": "random", "commit": "c0ffee", "seconds": 3.0,
+    "median_us": {"einsat": 1000.0, "onnxruntime": 2000.0, "openvino": 1500.0},
+    "failed": {"tvm": "stopped: no such operator"}, "max_rel_err": {"einsat": 1e-6, "openvino": 2e-6},
+    "optimize_seconds": {"cold": 30.0, "warm": 12.0}, "warm_is_the_same": True,
+    "optimize": {"status": "faster", "max_rel_err": 1e-6, "kernels": {"opaque": 2}, "check_notes": ["tells little"]},
+}  # fmt: skip
+FAILED: dict[str, Any] = {"model": "n", "batch": 16, "weights": "trained", "commit": "c0ffee", "error": "it\nbroke", "seconds": 1.0}
+
+
+def tiny(batch: int) -> onnx.ModelProto:
+    b = Builder("tiny")
+    return b.model(b.relu(b.linear(b.input("x", (batch, 8)), 8, 8)))
+
+
+TINY = BenchModel("tiny", tiny)
+REQUEST = Request(("einsat", "onnxruntime", "no_such_engine"), 1, 0.2, 120.0, extra=("--budget", "2s"))
+
+
+@pytest.fixture(scope="module")
+def measured() -> dict[str, Any]:
+    return measure_row(TINY, 2, REQUEST)
+
+
+def test_a_row_says_what_was_measured(measured: dict[str, Any]) -> None:
+    assert "error" not in measured, measured
+    assert set(measured["median_us"]) == {"einsat", "onnxruntime"}
+    assert measured["failed"] == {"no_such_engine": "stopped: KeyError: 'no_such_engine'"}
+    assert set(measured["optimize_seconds"]) == {"cold", "warm"} and measured["warm_is_the_same"] in (True, False)
+    assert measured["optimize"]["model"] == "tiny.onnx" and "files" not in measured["optimize"]
+    assert 0 <= measured["max_rel_err"]["einsat"] < 1e-4 and measured["commit"]
+    assert bench_run.is_whole(measured, ["einsat", "onnxruntime"]) and not bench_run.is_whole(measured, ["openvino"])
+
+
+def test_rows_name_no_places(measured: dict[str, Any]) -> None:
+    text = json.dumps(measured)
+    assert "/tmp" not in text and str(ROOT) not in text and str(Path.home()) not in text
+    assert without_places({"a": ["/x/y/z", 1]}, {"/x/y": "."}) == {"a": ["./z", 1]}
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"extra": ("--budget", "soon")}, "is not a time"),
+        ({"limit_seconds": 0.2, "extra": ("--budget", "60s")}, "no result in 1 s (--limit)"),
+    ],
+)
+def test_what_fails_or_takes_too_long_becomes_a_row(change: dict[str, Any], told: str) -> None:
+    row = measure_row(TINY, 1, replace(REQUEST, **change))
+    assert told in row["error"] and row["model"] == "tiny"
+    assert "failed: " in line(row)
+
+
+def test_a_model_that_cannot_be_made_becomes_a_row() -> None:
+    def missing(batch: int) -> onnx.ModelProto:
+        raise FileNotFoundError("package is not installed")
+
+    assert measure_row(BenchModel("none", missing), 1, REQUEST)["error"] == "FileNotFoundError: package is not installed"
+
+
+def test_engines_that_compute_something_else_are_told_apart(tmp_path: Path) -> None:
+    y = np.linspace(0, 1, 8, dtype=np.float32)
+    left = {"onnxruntime": [y], "near": [y + 1e-5], "far": [y * 2], "other": [y[:4]], "fewer": [], "nan": [y * np.nan]}
+    for engine, outputs in left.items():
+        np.savez(outputs_file(tmp_path, engine), **{f"output{i}": value for i, value in enumerate(outputs)})  # type: ignore[arg-type]
+    errors, wrong = compare_outputs(tmp_path, list(left))
+    assert errors["near"] == pytest.approx(1e-5, rel=0.1) and sorted(wrong) == ["far", "fewer", "nan", "other"]
+    assert "differ from onnxruntime's by 1" in wrong["far"] and "shapes" in wrong["fewer"]
+
+
+def test_the_page_shows_every_row() -> None:
+    page = table([ROW, FAILED], environment(2, ["python -m bench.run"]))
+    shown = next(text for text in page.splitlines() if text.startswith("| m |"))
+    assert "| 1.000 | 2.000 | openvino 1.500 | 2.00 | 1.50 | 1.0e-06 | 30 | 12 | c0ffee |" in shown
+    assert shown.endswith("| 2 parts run in onnxruntime; tells little |")
+    assert "failed: broke" in page and "* m, batch 1, tvm: stopped: no such operator" in page
+    assert "* over onnxruntime: 2.000 on 1 rows" in page and "* over the best peer of each: 1.500 on 1 rows" in page
+    header, *rows = [text for text in page.splitlines() if text.startswith("|") and not text.startswith("|---")]
+    assert len(rows) == 2 and {text.count("|") for text in rows} == {header.count("|")}
+
+
+def test_resume_keeps_rows_of_the_same_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[tuple[str, int]] = []
+
+    def measure(entry: BenchModel, batch: int, request: Request) -> dict[str, Any]:
+        done.append((entry.name, batch))
+        return {**ROW, "model": entry.name, "batch": batch, **({"error": "broke"} if len(done) == 1 else {})}
+
+    monkeypatch.setattr(bench_run, "measure_row", measure)
+    monkeypatch.setattr(bench_run, "MODELS", {"tiny": replace(TINY, batches=(1, 16))})
+    monkeypatch.setattr(sys, "argv", ["bench.run", "--results", str(tmp_path)])
+
+    def bench(*arguments: str) -> int:
+        return bench_run.run(bench_run.build_parser().parse_args(["--results", str(tmp_path), *arguments]))
+
+    engines = ("--engines", "onnxruntime,openvino")
+    assert bench("--models", "tiny", *engines) == 0 and done == [("tiny", 1), ("tiny", 16)]
+    assert bench("--models", "tiny", *engines, "--resume") == 0 and done[2:] == [("tiny", 1)]
+    assert bench("--models", "tiny", *engines, "--resume") == 0 and len(done) == 3
+    assert bench("--models", "tiny", *engines, "--engines", "tiny=torch_compile", "--resume") == 0 and len(done) == 5
+    stored = json.loads((tmp_path / "cpu.json").read_text())
+    assert [(row["model"], row["batch"]) for row in stored["rows"]] == [("tiny", 1), ("tiny", 16)]
+    assert str(tmp_path) not in (tmp_path / "cpu.json").read_text() + (tmp_path / "cpu.md").read_text()
+    with pytest.raises(bench_run.BadArguments, match=r"threads: 2 and 1.*--name"):
+        bench("--models", "tiny", "--resume", "--threads", "1")
+
+
+def test_arguments_are_checked() -> None:
+    found = bench_run.engines_by_model(["onnxruntime,openvino", "resnet18=tvm"])
+    assert found == {"": ("einsat", "onnxruntime", "openvino"), "resnet18": ("einsat", "tvm")}
+    for texts in (["resnet=tvm"], ["tvn"]):
+        with pytest.raises(bench_run.BadArguments, match="there is no"):
+            bench_run.engines_by_model(texts)
+    with pytest.raises(bench_run.BadArguments, match="database"):
+        bench_run.run(bench_run.build_parser().parse_args(["--", "--database", "x"]))
+
+
+def test_environments_differ_by_what_changes_times() -> None:
+    one = environment(2, ["a"])
+    assert not differences(one, {**one, "date": "another", "command": "b"})
+    assert differences(one, {**one, "cpu": "another"}) == [f"cpu: {one['cpu']} and another"]
+
+
+def test_ctrl_c_keeps_rows_and_ends_the_optimizer(tmp_path: Path) -> None:
+    command = [
+        sys.executable, "-m", "bench.run", "--models", "ppocr_cls,fsrcnn", "--batch", "1", "--engines", "onnxruntime",
+        "--results", str(tmp_path), "--", "--budget", "soon",
+    ]  # fmt: skip
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    while not (tmp_path / "cpu.json").exists() and process.poll() is None:
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    rows = json.loads((tmp_path / "cpu.json").read_text())["rows"]
+    assert [row["model"] for row in rows][:1] == ["ppocr_cls"] and "is not a time" in rows[0]["error"]
+    assert process.returncode == 130 and "--resume adds the others" in told
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_the_reason_of_a_failure_is_its_error() -> None:
+    assert _reason(["a", "KeyError: 'x'", "warning: the end", ""]) == "KeyError: 'x'"
+    assert _reason(["a", "b"]) == "b" and _reason([]) == "without a message"
+
+
+@pytest.mark.parametrize("name", ["shufflenet", "dcgan", "fsrcnn"])
+def test_models_with_random_weights_tell_inputs_apart(name: str) -> None:
+    """Weights of their fan-in's scale alone made ShuffleNet's output a one and zeros for every input."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(MODELS[name].make(1).SerializeToString())
+    model_input = session.get_inputs()[0]
+    outputs = [
+        session.run(None, {model_input.name: np.random.default_rng(seed).standard_normal(model_input.shape, dtype=np.float32)})[0]
+        for seed in (1, 2)
+    ]
+    assert moved(*outputs, Tolerance()) > 50 * LITTLE
+    assert np.std(outputs[0]) > 0.05 * np.max(np.abs(outputs[0]))
+
+
+def test_unit_scale_gives_every_layer_unit_results() -> None:
+    b = Builder("deep")
+    y = b.input("x", (1, 8, 16, 16))
+    for _ in range(30):
+        y = b.relu(b.conv(y, 8, 8, 3))
+    model = b.model(b.batch_norm(y, 8))
+    for tensor in model.graph.initializer:
+        if len(tensor.dims) == 4:  # far from any sensible scale
+            tensor.raw_data = (3 * np.frombuffer(tensor.raw_data, np.float32)).tobytes()
+    import onnxruntime
+
+    feeds = feeds_for(model, {})
+    before, after = (onnxruntime.InferenceSession(m.SerializeToString()).run(None, feeds)[0] for m in (model, unit_scale(model, feeds)))
+    assert np.std(before) > 1e10 and 0.3 < np.std(after) < 3
+    again = unit_scale(model, feeds)
+    assert again.SerializeToString() == unit_scale(model, feeds).SerializeToString()
+
+
+def test_the_spread_of_outputs_is_shown() -> None:
+    (told,) = spread(TINY)
+    assert told.startswith("tiny ") and "of       8" in told and "changed 100.0%" not in told  # half of it is below relu's zero
