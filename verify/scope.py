@@ -1,0 +1,141 @@
+"""What a proof covers, as data: a tree of the choices that symbolic cases made, ranks and attributes, down to yes or no.
+
+    {"rank of x": [[[2, 3], {"a.axis": [[[0, 1], true]]}], [[4], "n must be small"]]}
+
+A match is covered where the way of its own ranks and attributes through the tree ends in ``true``. Anything that the tree
+does not know is not covered.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from egraph.rule import Binding, MergeRule, Rule
+
+Leaf: TypeAlias = "bool | str"
+"""Covered, or why not."""
+Tree: TypeAlias = "Leaf | dict[str, list[list[Any]]]"
+Judged: TypeAlias = tuple[Mapping[str, Any], Leaf]
+"""The choices of a case, and whether it is proved."""
+MEMBERS = "members"
+
+
+def tree_of(cases: Sequence[Judged]) -> Tree:
+    """Return the tree of cases.
+
+    Cases are covered together that made the same choices: by all, or not. A case that did not make a choice holds for
+    all its values, of which only those that some case chose are known.
+    """
+    if not cases:
+        return False
+    for choices, leaf in cases:
+        if leaf is not True and not choices:
+            return leaf
+    name = next((name for choices, _ in cases for name in choices), None)
+    if name is None:
+        return True
+    values = {json.dumps(plain(choices[name])): plain(choices[name]) for choices, _ in cases if name in choices}
+    merged: dict[str, list[Any]] = {}
+    for key, value in values.items():
+        inner = [
+            ({other: chosen for other, chosen in choices.items() if other != name}, leaf)
+            for choices, leaf in cases
+            if name not in choices or json.dumps(plain(choices[name])) == key
+        ]
+        subtree = tree_of(inner)
+        merged.setdefault(json.dumps(subtree, sort_keys=True), [[], subtree])[0].append(value)
+    return {name: [[found, subtree] for found, subtree in merged.values()]}
+
+
+def plain(value: Any) -> Any:
+    """Return a choice as JSON data."""
+    return [plain(entry) for entry in value] if isinstance(value, tuple | list | range) else value
+
+
+def together(rule: Rule | MergeRule, bindings: Sequence[Binding]) -> Binding:
+    """Return the bindings of a merge rule's members as one, the members' own variables numbered from one."""
+    if isinstance(rule, Rule):
+        return bindings[0]
+    types = {name: type_ for name, type_ in bindings[0].types.items() if name in rule.shared}
+    numbers = {name: value for name, value in bindings[0].numbers.items() if name in rule.shared}
+    for position, binding in enumerate(bindings, start=1):
+        types |= {f"{name}{position}": type_ for name, type_ in binding.types.items() if name not in rule.shared}
+        numbers |= {f"{name}{position}": value for name, value in binding.numbers.items() if name not in rule.shared}
+    return Binding(types, bindings[0].attributes, numbers)
+
+
+def outside(tree: Tree, rule: Rule | MergeRule, bindings: Sequence[Binding]) -> str:
+    """Return why a match (matches of a merge rule's member) is not covered; '' when it is."""
+    binding = together(rule, bindings)
+    told: list[str] = []
+    while not isinstance(tree, bool | str):
+        ((name, groups),) = tree.items()
+        try:
+            found = len(bindings) if name == MEMBERS else plain(answer(name, binding))
+        except (KeyError, IndexError, TypeError):
+            return f"no proof covers it: {name} is not known"
+        told.append(f"{name} {_shown(found)}")
+        tree = next((subtree for values, subtree in groups if found in values), False)
+    if tree is True:
+        return ""
+    return f"no proof covers {', '.join(told) or 'it'}" + (f": {tree}" if tree else "")
+
+
+def _shown(value: Any) -> str:
+    return f"({', '.join(map(str, value))})" if isinstance(value, list) else str(value)
+
+
+def answer(name: str, binding: Binding) -> Any:
+    """Return what a match says about a choice; raises KeyError where it says nothing."""
+    match name.split(" "):
+        case ["rank", "of", what] if "." in what:
+            return len(_attribute(binding, what))
+        case ["rank", "of", what]:
+            return len(binding.types[what].sizes)
+        case [what, "is", "one", "number"]:
+            return what in binding.numbers
+        case [bundle, "goes", "down", "axis", axis]:
+            return _attribute(binding, f"{bundle}.steps")[int(axis)] < 0
+        case [what, "is", "finite"]:
+            return math.isfinite(_attribute(binding, what))
+        case [what]:
+            return _attribute(binding, what)
+    raise KeyError(name)
+
+
+def _attribute(binding: Binding, what: str) -> Any:
+    bundle, _, attribute = what.partition(".")
+    attribute, _, position = attribute.partition("[")
+    value: Any = dict(binding.attributes[bundle])[attribute]
+    return value[int(position.rstrip("]"))] if position else value
+
+
+def described(cases: Iterable[Mapping[str, Any]]) -> str:
+    """Return which ranks and attributes occur: ``ranks of x 2 to 4, a.layout NCHW or NHWC``."""
+    seen: dict[str, list[Any]] = {}
+    for choices in cases:
+        for name, value in choices.items():
+            entries = seen.setdefault(name, [])
+            if plain(value) not in entries:
+                entries.append(plain(value))
+    parts = []
+    for name, values in seen.items():
+        if name.endswith(("finite", "one number")) or " goes down " in name or len(values) > SHOWN:
+            continue
+        parts.append(f"{name} {_series(values)}")
+    return ", ".join(parts)
+
+
+SHOWN = 6
+"""Values of a choice that are spelt out: permutations and axes are all of their rank, without being named."""
+
+
+def _series(values: list[Any]) -> str:
+    if len(values) > 2 and all(isinstance(v, int) and not isinstance(v, bool) for v in values):
+        ordered = sorted(values)
+        if ordered == list(range(ordered[0], ordered[-1] + 1)):
+            return f"{ordered[0]} to {ordered[-1]}"
+    return " or ".join(map(_shown, values))
