@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
 from verify.facts import Facts, Literal0, closure, negation
-from verify.forms import Best, Choice, Sum, replaced_literal, replaced_sum
+from verify.forms import Best, Choice, Sum, replaced, replaced_literal, replaced_sum
 from verify.guesses import equations_of_choices
 from verify.index_equations import solve
 from verify.polynomials import ONE, Polynomial, entry
@@ -99,7 +99,11 @@ def _witnesses(choice: Choice, candidate: Choice, facts: Facts) -> Iterable[dict
     """Guess values of the candidate's iterators in terms of the choice's."""
     equations, inner_left, inner_right = equations_of_choices(choice, candidate)
     inner_left, inner_right = inner_left - set(choice.iterators), inner_right - set(candidate.iterators)
-    yield from _completed(equations, candidate, inner_left, inner_right, facts, len(candidate.iterators))
+    seen: list[dict[int, Polynomial]] = []
+    for witness in _completed(equations, candidate, inner_left, inner_right, facts, len(candidate.iterators)):
+        if witness not in seen:
+            seen.append(witness)
+            yield witness
 
 
 def _completed(
@@ -114,10 +118,10 @@ def _completed(
         return
     if not depth:
         return
-    atom = free[0]
-    itself = Polynomial({(atom,): 1})
-    for value in _ends(atom, candidate, solution, set(free), facts):
-        yield from _completed([*equations, itself - value], candidate, inner_left, inner_right, facts, depth - 1)
+    for atom in free:
+        itself = Polynomial({(atom,): 1})
+        for value in (*_ends(atom, candidate, solution, set(free), facts), *_quotients(atom, equations, set(free), facts)):
+            yield from _completed([*equations, itself - value], candidate, inner_left, inner_right, facts, depth - 1)
 
 
 def _ends(atom: int, candidate: Choice, solution: dict[int, Polynomial], free: set[int], facts: Facts) -> list[Polynomial]:
@@ -132,4 +136,20 @@ def _ends(atom: int, candidate: Choice, solution: dict[int, Polynomial], free: s
         rest = Polynomial({m: -c * coefficient for m, c in value.terms.items() if m != (atom,)})
         if abs(coefficient) == 1 and not closure(rest) & free and rest not in found:
             found.append(rest)
+    return found
+
+
+def _quotients(atom: int, equations: list[Polynomial], free: set[int], facts: Facts) -> list[Polynomial]:
+    """Return v // c from c * atom + others = v, the others at the lower ends of their ranges."""
+    found: list[Polynomial] = []
+    for equation in equations:
+        parts = facts.canonical(equation).collect(atom)
+        if len(parts) != 2 or parts[1].constant in (1, -1) or closure(parts[1]) & free:
+            continue
+        rest, slope = parts
+        for other in sorted((closure(rest) & free) - {atom}, key=lambda a: entry(a).key):
+            rest = replaced(rest, {other: _range(other)[0]})
+        for divisor, value in ((slope, -rest), (-slope, rest)):
+            if facts.nonnegative(divisor - ONE):
+                found.append(facts.floor(facts.canonical(value), divisor))
     return found

@@ -87,7 +87,7 @@ def tightened(value: Polynomial) -> Polynomial:
 class Facts:
     """A set of literals in solved form. Built once, then only its memo tables change."""
 
-    literals: tuple[Literal0, ...] = ()
+    literals: dict[Literal0, None] = field(default_factory=dict)
     substitution: dict[int, Polynomial] = field(default_factory=dict)
     inequalities: list[Polynomial] = field(default_factory=list)
     strict: list[Polynomial] = field(default_factory=list)
@@ -97,22 +97,38 @@ class Facts:
     memo: dict[int, Polynomial] = field(default_factory=dict)
     known: dict[Polynomial, bool] = field(default_factory=dict)
     solved: dict[Literal0, bool] = field(default_factory=dict)
+    children: dict[tuple[Literal0, ...], Facts] = field(default_factory=dict)
 
     def extended(self, added: Iterable[Literal0]) -> Facts:
-        """Return the facts with more literals."""
-        new = [one for one in added if one not in self.literals]
+        """Return the facts with more literals; the same question is answered with the same object."""
+        new = tuple(one for one in dict.fromkeys(added) if one not in self.literals)
         if not new:
             return self
-        result = Facts((*self.literals, *new), dict(self.substitution))
+        known = self.children.get(new)
+        if known is None:
+            known = self.children[new] = self._extended(new)
+        return known
+
+    def _extended(self, new: tuple[Literal0, ...]) -> Facts:
+        result = Facts(self.literals | dict.fromkeys(new), dict(self.substitution))
         result.contradiction = self.contradiction
+        here = [Literal0(self.canonical(one.value), one.relation) for one in new]
+        if not any(one.relation == "==" and one.value.terms for one in here):  # what is solved stays as it is
+            result.inequalities, result.strict = list(self.inequalities), list(self.strict)
+            result.equalities, result.disequalities = list(self.equalities), list(self.disequalities)
+            result.known = {value: True for value, holds in self.known.items() if holds}
+            result.solved = {one: True for one, holds in self.solved.items() if holds}
+            for one in here:
+                if not result._settled(one):
+                    result._keep(one)
+            return result
         pending = [
             *(Literal0(value, ">=") for value in self.inequalities),
             *(Literal0(value, ">") for value in self.strict),
             *(Literal0(value, "==") for value in self.equalities),
             *(Literal0(value, "!=") for value in self.disequalities),
-            *new,
         ]
-        result._settle(pending)
+        result._settle([*pending, *new])
         return result
 
     def _settle(self, pending: list[Literal0]) -> None:
@@ -150,7 +166,7 @@ class Facts:
         value = tightened(one.value) if one.relation == ">=" else one.value
         if value not in kept:
             kept.append(value)
-            self.known.clear()
+            self.known = {known: True for known, holds in self.known.items() if holds}
             self.memo.clear()
 
     def _replace(self, atom: int, replacement: Polynomial) -> None:
