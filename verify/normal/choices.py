@@ -1,0 +1,294 @@
+"""Conditions on data, signs, and functions over guarded values: f([c] a + [not c] b) = [c] f(a) + [not c] f(b)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+from egraph.expr.index import Index, Iterator, index
+from egraph.expr.scope import Compare
+from verify.normal.algebra import add, guarded, only_term, plain
+from verify.normal.conditions import NOTHING, conjunction, negation
+from verify.normal.context import ONE, ZERO, Context, TooLarge, constant, negated, scaled, single
+from verify.normal.naming import blind_key, close, condition_text, factor_text, free_iterators, value_text
+from verify.normal.products import multiply, split_constant
+from verify.normal.terms import INFINITY, Call, Extremum, Factor, IndexFactor, Product, Term, Value
+
+Build = Callable[[Sequence[Value]], Value]
+DEEPEST = 12
+"""Most conditions that one function's arguments are split by."""
+
+
+def split(
+    context: Context, values: Sequence[Value], build: Build, inner: frozenset[Iterator] = frozenset(), depth: int = DEEPEST
+) -> Value:
+    """Return build(values), the values' conditions on what is fixed outside of their sums and of ``inner`` taken outward."""
+    test = _index_condition(context, values, inner)
+    if test is not None:
+        if not depth:
+            raise TooLarge(f"a function over more than {DEEPEST} conditions", fix="prove the rule for smaller attribute values")
+        other = negation(test)
+        return add(
+            context,
+            guarded(context, (test,), split(context, [under(context, v, test) for v in values], build, inner, depth - 1)),
+            guarded(context, (other,), split(context, [under(context, v, other) for v in values], build, inner, depth - 1)),
+        )
+    atom = _data_condition(context, values, inner)
+    if atom is None:
+        return build(values)
+    if not depth:
+        raise TooLarge(f"a function over more than {DEEPEST} conditions", fix="prove the rule for smaller attribute values")
+    holds = single(atom)
+    yes, no = (split(context, [settled(context, v, atom, truth=truth) for v in values], build, inner, depth - 1) for truth in (True, False))
+    return add(context, no, multiply(context, holds, add(context, yes, negated(no))))
+
+
+def _index_condition(context: Context, values: Sequence[Value], inner: frozenset[Iterator]) -> Compare | None:
+    found: dict[str, Compare] = {}
+    for value in values:
+        for term in value.terms:
+            bound = inner.union(term.iterators)
+            for condition in term.conditions:
+                if not free_iterators(context, condition) & bound:
+                    found[condition_text(condition)] = condition
+    return found[min(found)] if found else None
+
+
+def _data_condition(context: Context, values: Sequence[Value], inner: frozenset[Iterator]) -> Call | None:
+    found: dict[str, Call] = {}
+    for value in values:
+        for term in value.terms:
+            bound = inner.union(term.iterators)
+            for factor in term.factors:
+                if type(factor) is Call and factor.function in ("positive", "zero") and not free_iterators(context, factor) & bound:
+                    found[factor_text(context, factor)] = factor
+    return found[min(found)] if found else None
+
+
+def under(context: Context, value: Value, test: Compare) -> Value:
+    """Return the value where a condition is known to hold."""
+    alone = conjunction(context, (test,))
+    terms = []
+    for term in value.terms:
+        if conjunction(context, (*term.conditions, test)) is None:
+            continue
+        kept = tuple(c for c in term.conditions if conjunction(context, (c, test)) != alone)
+        terms.append(term if kept == term.conditions else replace(term, conditions=kept))
+    return add(context, *(Value((term,)) for term in terms))
+
+
+def settled(context: Context, value: Value, atom: Call, *, truth: bool) -> Value:
+    """Return the value where a condition on data is known."""
+    terms = []
+    for term in value.terms:
+        factors: list[Factor] = []
+        for factor in term.factors:
+            known = _implied(context, factor, atom, truth=truth)
+            if known is False:
+                break
+            if known is None:
+                factors.append(factor)
+        else:
+            terms.append(Value((replace(term, factors=tuple(factors)),)))
+    return add(context, *terms)
+
+
+def _implied(context: Context, factor: Factor, atom: Call, *, truth: bool) -> bool | None:
+    """Return whether atom == truth decides a condition on data; both speak of v + c > 0 or v + c == 0."""
+    if type(factor) is not Call or factor.function not in ("positive", "zero"):
+        return None
+    varying, offset = split_constant(atom.arguments[0])
+    other, shift = split_constant(factor.arguments[0])
+    if value_text(context, varying) != value_text(context, other):
+        return None
+    match atom.function, truth, factor.function:
+        case "positive", True, "positive":
+            return True if shift >= offset else None
+        case "positive", True, _:
+            return False if shift >= offset else None
+        case "positive", False, "positive":
+            return False if shift <= offset else None
+        case "positive", False, _:
+            return False if shift < offset else None
+        case "zero", True, "positive":
+            return shift > offset
+        case "zero", True, _:
+            return shift == offset
+        case _:
+            return False if factor.function == "zero" and shift == offset else None
+
+
+def filled(context: Context, iterator: Iterator) -> bool:
+    """Return whether a range is known to hold a number."""
+    return context.decide(Compare(index(iterator.low), "<", index(iterator.high))) is True
+
+
+def sign(context: Context, value: Value) -> int | None:
+    """Return 1 for a value known to be positive, 0 for one known not to be negative, else None."""
+    known = constant(value)
+    if known is not None:
+        return 1 if known > 0 else (0 if known == 0 else None)
+    polynomial = index_polynomial(value)
+    if polynomial is not None:
+        if context.decide(Compare(NOTHING, "<", polynomial)):
+            return 1
+        return 0 if context.decide(Compare(NOTHING, "<=", polynomial)) else None
+    signs = [_sign_of_term(context, term) for term in value.terms]
+    return None if None in signs else max((s for s in signs if s is not None), default=0)
+
+
+def _sign_of_term(context: Context, term: Term) -> int | None:
+    if term.coefficient < 0:
+        return None
+    odd: dict[str, Factor] = {}
+    squares = False
+    for factor in term.factors:
+        if type(factor) is not Call or factor.function not in ("exp", "sqrt"):
+            text = factor_text(context, factor)
+            if text in odd:
+                del odd[text]
+                squares = True
+                continue
+            odd[text] = factor
+    signs = [sign_of_factor(context, factor) for factor in odd.values()]
+    if None in signs:
+        return None
+    filled = not term.conditions and all(filled(context, i) for i in term.iterators)
+    rooted = any(type(f) is Call and f.function == "sqrt" for f in term.factors)
+    return 1 if filled and not squares and not rooted and all(signs) else 0
+
+
+def sign_of_factor(context: Context, factor: Factor) -> int | None:
+    """Return 1 for a factor known to be positive, 0 for one known not to be negative, else None."""
+    match factor:
+        case IndexFactor(value):
+            if context.decide(Compare(NOTHING, "<", value)):
+                return 1
+            return 0 if context.decide(Compare(NOTHING, "<=", value)) else None
+        case Call("exp") | Call("infinity"):
+            return 1
+        case Call("reciprocal", (inner,)):
+            return 1 if sign(context, inner) == 1 else None
+        case Call("sqrt" | "positive" | "zero"):
+            return 0
+        case Call("pow", (base, _)):
+            return sign(context, base)
+        case Extremum("max", alternatives):
+            signs = [
+                sign(context, a.value)
+                for a in alternatives
+                if not a.conditions and all(filled(context, i) for i in a.iterators)
+            ]
+            return max((s for s in signs if s is not None), default=None)
+        case Product(_, _, value):
+            return sign(context, value)
+    return None
+
+
+def index_polynomial(value: Value) -> Index | None:
+    """Return a positive multiple of a value made of indices alone, as one index."""
+    common = math.lcm(*(term.coefficient.denominator for term in value.terms))
+    total = NOTHING
+    for term in value.terms:
+        if not plain(term):
+            return None
+        product = index(int(term.coefficient * common))
+        for factor in term.factors:
+            if type(factor) is not IndexFactor:
+                return None
+            product = product * factor.value
+        total = total + product
+    return total
+
+
+def positive(context: Context, value: Value) -> Value:
+    """[value > 0]"""
+    return split(context, (value,), lambda values: _positive(context, values[0]))
+
+
+def zero(context: Context, value: Value) -> Value:
+    """[value == 0]"""
+    return split(context, (value,), lambda values: _zero(context, values[0]))
+
+
+def _positive(context: Context, value: Value) -> Value:
+    known = constant(value)
+    if known is not None:
+        return ONE if known > 0 else ZERO
+    if sign(context, value) == 1:
+        return ONE
+    if sign(context, negated(value)) is not None:
+        return ZERO
+    endless = [t for t in value.terms if plain(t) and len(t.factors) == 1 and _is_infinity(t.factors[0])]
+    if endless:
+        context.use("finite")
+        return ONE if endless[0].coefficient > 0 else ZERO
+    canonical, flipped = _oriented(context, value)
+    atom = single(Call("positive", (close(context, canonical),)))
+    if not flipped:
+        return atom
+    return add(context, ONE, negated(atom), negated(_zero(context, canonical)))
+
+
+def _zero(context: Context, value: Value) -> Value:
+    known = constant(value)
+    if known is not None:
+        return ZERO if known else ONE
+    if sign(context, value) == 1 or sign(context, negated(value)) == 1:
+        return ZERO
+    canonical, _ = _oriented(context, value)
+    return single(Call("zero", (close(context, canonical),)))
+
+
+def _is_infinity(factor: Factor) -> bool:
+    return type(factor) is Call and factor.function == INFINITY
+
+
+def _oriented(context: Context, value: Value) -> tuple[Value, bool]:
+    """Return a positive or negative multiple of the value with leading coefficient 1, and whether it is negative."""
+    term = only_term(value)
+    if term is not None:
+        kept = tuple(f for f in term.factors if sign_of_factor(context, f) != 1 or free_iterators(context, f) & set(term.iterators))
+        value = Value((replace(term, factors=kept),)) if kept or term.iterators else value
+    varying, _ = split_constant(value)
+    leading = min(varying.terms, key=lambda t: blind_key(context, t)).coefficient
+    return scaled(value, 1 / leading), leading < 0
+
+
+def truth(context: Context, value: Value) -> Value:
+    """[value != 0], the value itself where it is a condition already"""
+    if boolean(context, value):
+        return value
+    return add(context, ONE, negated(zero(context, value)))
+
+
+def boolean(context: Context, value: Value) -> bool:
+    """Return whether a value is made of conditions alone, so that it is 0 or 1."""
+    known = constant(value)
+    if known is not None:
+        return known in (0, 1)
+    atoms = all(
+        not t.iterators and all(type(f) is Call and f.function in ("positive", "zero") for f in t.factors) for t in value.terms
+    )
+    return atoms and not add(context, multiply(context, value, value), negated(value)).terms
+
+
+def choose(context: Context, condition: Value, then: Value, otherwise: Value) -> Value:
+    """``then`` where the condition is not zero, else ``otherwise``"""
+    test = truth(context, condition)
+    return add(context, otherwise, multiply(context, test, add(context, then, negated(otherwise))))
+
+
+def count(context: Context, low: Index, high: Index) -> Value:
+    """Return the number of integers in [low, high) as a value; the range must not be reversed."""
+    return index_number(context, high - low)
+
+
+def index_number(context: Context, value: Index) -> Value:
+    """Return an index as a sum of products of its atoms."""
+    terms = []
+    for monomial, coefficient in context.simplify(value).terms:
+        terms.append(Term(Fraction(coefficient), (), (), tuple(IndexFactor(index(atom)) for atom in monomial)))
+    return Value(tuple(terms))

@@ -1,0 +1,144 @@
+"""What a normalisation carries along: assumptions, facts used so far, fresh names, memos."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from egraph.errors import EinsatError
+from egraph.expr.compose import truth
+from egraph.expr.index import Floor, Index, Iterator, Modulo, RealSymbol, Size, index
+from egraph.expr.scope import Compare
+from verify.assumptions import Assumptions
+from verify.normal.terms import Factor, Term, Value
+from verify.polynomials import ONE as POLYNOMIAL_ONE
+from verify.polynomials import Polynomial, to_polynomial
+
+LARGEST = 1024
+"""Most terms that a value may have; beyond it the product is not worth its price."""
+
+
+class TooLarge(EinsatError):
+    """A normal form would have more terms than ``LARGEST``: the question stays open."""
+
+
+@dataclass
+class Context:
+    """The state of one normalisation; memos keep their keys alive, so that an ``id`` stays its own."""
+
+    assumptions: Assumptions
+    facts: set[str] = field(default_factory=set)
+    resolving: bool = False
+    """Whether maxima of two plain values are written with conditions on data (the second pass)."""
+    count: int = 0
+    decided: dict[Compare, bool | None] = field(default_factory=dict)
+    texts: dict[int, tuple[Factor, str]] = field(default_factory=dict)
+    keys: dict[int, tuple[Term, str]] = field(default_factory=dict)
+    free: dict[int, tuple[object, frozenset[Iterator]]] = field(default_factory=dict)
+    rebuilt: dict[int, tuple[Factor, Value]] = field(default_factory=dict)
+
+    def fresh(self, iterator: Iterator) -> Iterator:
+        """Return an iterator over the same range with a name of its own."""
+        self.count += 1
+        return Iterator(f"~{self.count}", iterator.low, iterator.high)
+
+    def decide(self, condition: Compare) -> bool | None:
+        """Return whether ranges and assumptions decide a condition by cheap reasoning, and how."""
+        if has_reals(condition.left) or has_reals(condition.right):
+            return self.assumptions.decide(condition)
+        known = truth(condition)
+        if known is not None:
+            return known
+        if condition not in self.decided:
+            self.decided[condition] = self._decide(condition)
+        return self.decided[condition]
+
+    def _decide(self, condition: Compare) -> bool | None:
+        value = self.assumptions.facts.canonical(to_polynomial(condition.right - condition.left))
+        above = condition.operator == "<"
+        if condition.operator in ("<", "<="):
+            if self._nonnegative(value - POLYNOMIAL_ONE if above else value):
+                return True
+            return False if self._nonnegative(-value if above else -value - POLYNOMIAL_ONE) else None
+        equal = condition.operator == "=="
+        if value.constant == 0:
+            return equal
+        if self._nonnegative(value - POLYNOMIAL_ONE) or self._nonnegative(-value - POLYNOMIAL_ONE):
+            return not equal
+        return None
+
+    def _nonnegative(self, value: Polynomial) -> bool:
+        known = value.constant
+        return known >= 0 if known is not None else self.assumptions.facts.nonnegative(value)
+
+    def simplify(self, value: Index) -> Index:
+        """Return an index with the assumed equalities applied and divisions resolved."""
+        if any(isinstance(atom, Floor | Modulo) for monomial, _ in value.terms for atom in monomial):
+            return index(self.assumptions.simplify(value))
+        return value
+
+    def use(self, fact: str) -> None:
+        self.facts.add(fact)
+
+
+def has_reals(value: Index) -> bool:
+    """Return whether an index speaks of real numbers, so that ``<`` is not ``<=`` of one less."""
+    return any(isinstance(atom, RealSymbol) for monomial, _ in value.terms for atom in monomial)
+
+
+def number(value: Fraction | int) -> Value:
+    """Return a rational constant."""
+    return Value((Term(Fraction(value), (), (), ()),)) if value else ZERO
+
+
+def single(factor: Factor) -> Value:
+    """Return a factor as a value."""
+    return Value((Term(Fraction(1), (), (), (factor,)),))
+
+
+ZERO = Value(())
+ONE = Value((Term(Fraction(1), (), (), ()),))
+
+
+def constant(value: Value) -> Fraction | None:
+    """Return the number that a value is, else None."""
+    match value.terms:
+        case ():
+            return Fraction(0)
+        case (Term(coefficient, (), (), ()),):
+            return coefficient
+    return None
+
+
+def negated(value: Value) -> Value:
+    """-value"""
+    return scaled(value, Fraction(-1))
+
+
+def scaled(value: Value, by: Fraction) -> Value:
+    """by * value"""
+    if by == 1:
+        return value
+    return Value(tuple(Term(t.coefficient * by, t.iterators, t.conditions, t.factors) for t in value.terms)) if by else ZERO
+
+
+def mentioned(values: Iterable[Size]) -> set[Iterator]:
+    """Return the iterators that indices mention, those inside divisions and data indices too."""
+    found: set[Iterator] = set()
+    for value in values:
+        _mentioned(index(value), found)
+    return found
+
+
+def _mentioned(value: Index, found: set[Iterator]) -> None:
+    for monomial, _ in value.terms:
+        for atom in monomial:
+            if type(atom) is Iterator:
+                found.add(atom)
+            elif isinstance(atom, Floor | Modulo):
+                _mentioned(atom.numerator, found)
+                _mentioned(atom.divisor, found)
+            elif hasattr(atom, "read"):
+                for place in atom.read.indices:
+                    _mentioned(place, found)

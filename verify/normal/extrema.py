@@ -1,0 +1,323 @@
+"""Maxima in one form: flattened, without what cannot be the largest; common terms and factors, and monotone functions, outside.
+
+A minimum is the negative of a maximum of negatives. In the second pass a maximum of plain values is written with
+conditions on data, max(a, b) = b + (a - b) [a - b > 0], so that it meets ``where`` and ``abs``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from egraph.expr.index import Iterator
+from egraph.expr.scope import Compare
+from verify.normal.algebra import add, guarded, only_term, plain
+from verify.normal.choices import filled, positive, sign, sign_of_factor, split, under
+from verify.normal.conditions import Conditions, conjunction, negation
+from verify.normal.context import Context, negated, scaled, single
+from verify.normal.naming import (
+    close,
+    condition_text,
+    factor_text,
+    free_iterators,
+    named,
+    rename_condition,
+    rename_term,
+    value_text,
+)
+from verify.normal.products import exponential, multiply, product_of, reciprocal
+from verify.normal.terms import INFINITY, Alternative, Call, Extremum, Factor, Term, Value
+
+INCREASING = frozenset({"log", "sqrt", "tanh", "erf", "floor", "round"})
+MANY = 8
+"""Most alternatives that are compared with each other."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An alternative under construction: its iterators have fresh names, its value is open."""
+
+    iterators: tuple[Iterator, ...]
+    conditions: Conditions
+    value: Value
+
+
+def maximum(context: Context, values: Sequence[Value]) -> Value:
+    """max(values)"""
+    return split(
+        context, values, lambda given: largest(context, [c for value in given for c in candidates(context, value)])
+    )
+
+
+def minimum(context: Context, values: Sequence[Value]) -> Value:
+    """min(values) = -max(-values)"""
+    return negated(maximum(context, [negated(value) for value in values]))
+
+
+def candidates(context: Context, value: Value) -> list[Candidate]:
+    """Return alternatives whose maximum is the value: those of a maximum inside, plus and times what is around it."""
+    term = only_term(value)
+    if term is not None and plain(term) and len(term.factors) == 1 and _is_infinity(term.factors[0]) and term.coefficient < 0:
+        return []
+    inside: tuple[Term, Extremum] | None = None
+    for term in value.terms:
+        for factor in term.factors:
+            if type(factor) is Extremum and plain(term) and term.coefficient > 0:
+                others = [f for f in term.factors if f is not factor]
+                if all(type(f) is not Extremum and sign_of_factor(context, f) is not None for f in others):
+                    if inside is not None:
+                        return [Candidate((), (), value)]
+                    inside = term, factor
+    if inside is None:
+        return [Candidate((), (), value)]
+    term, extremum = inside
+    around = Value(tuple(t for t in value.terms if t is not term))
+    scale = Value((Term(term.coefficient, (), (), tuple(f for f in term.factors if f is not extremum)),))
+    result = []
+    for alternative in extremum.alternatives:
+        opened = _opened(context, alternative)
+        result.append(replace(opened, value=add(context, multiply(context, scale, opened.value), around)))
+    return result
+
+
+def _is_infinity(factor: Factor) -> bool:
+    return type(factor) is Call and factor.function == INFINITY
+
+
+def _opened(context: Context, alternative: Alternative) -> Candidate:
+    mapping = {i: context.fresh(i) for i in alternative.iterators}
+    terms = tuple(rename_term(context, t, mapping) for t in alternative.value.terms) if mapping else alternative.value.terms
+    return Candidate(
+        tuple(mapping.values()), tuple(rename_condition(context, c, mapping) for c in alternative.conditions), Value(terms)
+    )
+
+
+def largest(context: Context, given: Sequence[Candidate]) -> Value:
+    """Return the maximum of alternatives over their iterators; nothing at all has the maximum minus infinity."""
+    outside: dict[str, Compare] = {}
+    for one in given:
+        for condition in one.conditions:
+            if not free_iterators(context, condition) & set(one.iterators):
+                outside[condition_text(condition)] = condition
+    if outside:
+        test = outside[min(outside)]
+        other = negation(test)
+        return add(
+            context,
+            guarded(context, (test,), largest(context, _known(context, given, test))),
+            guarded(context, (other,), largest(context, _known(context, given, other))),
+        )
+    parts: list[Candidate] = []
+    for one in given:
+        parts += _divided(context, trimmed(context, one))
+    for one in parts:
+        for term in one.value.terms:
+            bound = {*term.iterators, *one.iterators}
+            for condition in term.conditions:
+                if not free_iterators(context, condition) & bound:
+                    other = negation(condition)
+                    return add(
+                        context,
+                        guarded(context, (condition,), largest(context, _known(context, parts, condition))),
+                        guarded(context, (other,), largest(context, _known(context, parts, other))),
+                    )
+    kept = _without_absorbed(context, parts)
+    if not kept:
+        return scaled(single(Call(INFINITY, ())), Fraction(-1))
+    if len(kept) == 1 and not kept[0].iterators:
+        return kept[0].value
+    return _monotone(context, kept)
+
+
+def trimmed(context: Context, one: Candidate) -> Candidate:
+    """Return the alternative without iterators over something that nothing depends on."""
+    used: set[Iterator] = set(free_iterators(context, one.value))
+    for condition in one.conditions:
+        used |= free_iterators(context, condition)
+    kept = tuple(i for i in one.iterators if i in used or not filled(context, i))
+    return one if kept == one.iterators else replace(one, iterators=kept)
+
+
+def _known(context: Context, given: Sequence[Candidate], test: Compare) -> list[Candidate]:
+    """Return the alternatives where a condition is known to hold."""
+    alone = conjunction(context, (test,))
+    result = []
+    for one in given:
+        if conjunction(context, (*one.conditions, test)) is None:
+            continue
+        kept = tuple(c for c in one.conditions if conjunction(context, (c, test)) != alone)
+        result.append(Candidate(one.iterators, kept, under(context, one.value, test)))
+    return result
+
+
+def _divided(context: Context, one: Candidate) -> list[Candidate]:
+    """Move the conditions of the value's terms that speak of the alternative's iterators to the alternative."""
+    for term in one.value.terms:
+        for condition in term.conditions:
+            mentioned = free_iterators(context, condition)
+            if mentioned & set(one.iterators) and not mentioned & set(term.iterators):
+                result = []
+                for test in (condition, negation(condition)):
+                    conditions = conjunction(context, (*one.conditions, test))
+                    if conditions is not None:
+                        result += _divided(context, Candidate(one.iterators, conditions, under(context, one.value, test)))
+                return result
+    return [] if _is_lowest(one.value) else [one]
+
+
+def _is_lowest(value: Value) -> bool:
+    term = only_term(value)
+    return term is not None and plain(term) and term.coefficient < 0 and len(term.factors) == 1 and _is_infinity(term.factors[0])
+
+
+def _key(context: Context, one: Candidate) -> str:
+    return named(context, one.iterators, (*one.conditions, Call("=", (close(context, one.value),))))[2]
+
+
+def _without_absorbed(context: Context, given: Sequence[Candidate]) -> list[Candidate]:
+    """Drop repeated alternatives, and those that another one is never below; return them in one order."""
+    by_key = {_key(context, one): one for one in given}
+    ordered = [by_key[key] for key in sorted(by_key)]
+    still = [one for one in ordered if not one.iterators]
+    if len(still) > MANY or (len(still) < 2 and len(ordered) == len(still)):
+        return ordered
+    dropped: set[int] = set()
+    for one in still:
+        for other in still:
+            if one is other or id(other) in dropped or id(one) in dropped:
+                continue
+            if sign(context, add(context, other.value, negated(one.value))) is not None or _below(context, one.value, other.value):
+                dropped.add(id(one))
+    return [one for one in ordered if id(one) not in dropped]
+
+
+def _below(context: Context, value: Value, bound: Value) -> bool:
+    """Return whether the value is a minimum over alternatives of which the bound is one."""
+    if not any(type(f) is Extremum and t.coefficient < 0 for t in value.terms for f in t.factors):
+        return False
+    goal = value_text(context, close(context, negated(bound)))
+    inner = candidates(context, negated(value))
+    return any(not one.iterators and value_text(context, close(context, one.value)) == goal for one in inner)
+
+
+def _monotone(context: Context, given: list[Candidate]) -> Value:
+    """max f(v) = f(max v) for an increasing f, f(min v) for a decreasing one."""
+    terms = [only_term(one.value) for one in given]
+    factors: list[tuple[Factor, ...]] = []
+    for term in terms:
+        if term is None or not plain(term) or term.coefficient != 1 or not term.factors:
+            return _translated(context, given)
+        factors.append(term.factors)
+    calls = [[f for f in group if type(f) is Call] for group in factors]
+    if any(len(group) != len(c) for group, c in zip(factors, calls, strict=True)):
+        return _translated(context, given)
+    if all(f.function == "exp" for group in calls for f in group):
+        inner = [
+            replace(one, value=add(context, *(f.arguments[0] for f in group))) for one, group in zip(given, calls, strict=True)
+        ]
+        return split(context, (largest(context, inner),), lambda v: exponential(context, v[0]))
+    names = {group[0].function for group in calls}
+    if any(len(group) != 1 or len(group[0].arguments) != 1 for group in calls) or len(names) != 1:
+        return _translated(context, given)
+    arguments = [group[0].arguments[0] for group in calls]
+    inner = [replace(one, value=argument) for one, argument in zip(given, arguments, strict=True)]
+    name = names.pop()
+    if name in INCREASING:
+        def build(v: Sequence[Value]) -> Value:
+            return single(Call(name, (close(context, v[0]),)))
+
+        return split(context, (largest(context, inner),), build)
+    if name == "reciprocal" and all(sign(context, argument) == 1 for argument in arguments):
+        lowest = negated(largest(context, [replace(one, value=negated(one.value)) for one in inner]))
+        return split(context, (lowest,), lambda v: reciprocal(context, v[0]))
+    return _translated(context, given)
+
+
+def _translated(context: Context, given: list[Candidate]) -> Value:
+    """max(v + c) = max(v) + c and max(p v) = p max(v) for a positive p."""
+    base = _base(context, given)
+    if base.terms:
+        given = [replace(one, value=add(context, one.value, negated(base))) for one in given]
+        if len(given) > 1 or given[0].iterators:
+            return add(context, largest(context, given), base)
+    scale, factors = _scale(context, given)
+    if scale != 1 or factors:
+        out = scaled(product_of(context, factors), scale)
+        divided = [replace(one, value=_divided_by(context, one.value, scale, factors)) for one in given]
+        return multiply(context, out, largest(context, divided))
+    if len(given) == 2 and context.resolving and not any(one.iterators for one in given):
+        first, second = given[0].value, given[1].value
+        difference = add(context, first, negated(second))
+        return add(context, second, multiply(context, difference, positive(context, difference)))
+    return single(_extremum(context, given))
+
+
+def _base(context: Context, given: list[Candidate]) -> Value:
+    """Return terms to take out of all alternatives: those that all share, or those of the first that do not vary in it."""
+    moving = [one for one in given if one.iterators]
+    if moving:
+        fixed: list[tuple[str, Value]] = []
+        for one in moving:
+            bound = set(one.iterators)
+            varying: list[Term] = []
+            still: list[Term] = []
+            for term in one.value.terms:
+                (varying if free_iterators(context, Value((term,))) & bound else still).append(term)
+            key = _key(context, replace(one, value=Value(tuple(varying))))
+            fixed.append((key, Value(tuple(still))))
+        return min(fixed, key=lambda pair: pair[0])[1]
+    texts = [{value_text(context, close(context, Value((t,)))): t for t in one.value.terms} for one in given]
+    shared = set(texts[0]).intersection(*texts[1:])
+    return Value(tuple(texts[0][text] for text in sorted(shared)))
+
+
+def _scale(context: Context, given: list[Candidate]) -> tuple[Fraction, list[Factor]]:
+    """Return the positive number and the positive factors that all terms of all alternatives share."""
+    terms = [(one, t) for one in given for t in one.value.terms]
+    if not terms:
+        return Fraction(1), []
+    keyed = min(((_key(context, replace(one, value=Value((replace(t, coefficient=Fraction(1)),)))), abs(t.coefficient))
+                 for one, t in terms))  # fmt: skip
+    common: list[Factor] | None = None
+    for one, term in terms:
+        bound = {*one.iterators, *term.iterators}
+        mine = [f for f in term.factors if sign_of_factor(context, f) is not None and not free_iterators(context, f) & bound]
+        if common is None:
+            common = mine
+            continue
+        texts = [factor_text(context, f) for f in mine]
+        kept = []
+        for factor in common:
+            text = factor_text(context, factor)
+            if text in texts:
+                texts.remove(text)
+                kept.append(factor)
+        common = kept
+    return keyed[1], common or []
+
+
+def _divided_by(context: Context, value: Value, scale: Fraction, factors: list[Factor]) -> Value:
+    terms = []
+    for term in value.terms:
+        gone = [factor_text(context, f) for f in factors]
+        kept = []
+        for factor in term.factors:
+            text = factor_text(context, factor)
+            if text in gone:
+                gone.remove(text)
+            else:
+                kept.append(factor)
+        terms.append(replace(term, coefficient=term.coefficient / scale, factors=tuple(kept)))
+    return Value(tuple(terms))
+
+
+def _extremum(context: Context, given: list[Candidate]) -> Extremum:
+    keyed: dict[str, Alternative] = {}
+    for one in given:
+        value = close(context, one.value)
+        iterators, mapping, key = named(context, one.iterators, (*one.conditions, Call("=", (value,))), "max")
+        conditions = tuple(rename_condition(context, c, mapping) for c in one.conditions)
+        renamed = Value(tuple(rename_term(context, t, mapping) for t in value.terms)) if mapping else value
+        keyed[key] = Alternative(iterators, conditions, renamed)
+    return Extremum("max", tuple(keyed[key] for key in sorted(keyed)))

@@ -1,0 +1,270 @@
+"""Scalar functions of values: arithmetic, the laws of each function, and what stays uninterpreted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+
+from verify.normal.algebra import add, plain
+from verify.normal.choices import choose, positive, sign_of_factor, split, truth, zero
+from verify.normal.context import ONE, ZERO, Context, constant, has_reals, negated, number, scaled, single
+from verify.normal.extrema import maximum, minimum
+from verify.normal.naming import blind_key, close, factor_text
+from verify.normal.products import content, exponential, multiply, power, reciprocal, split_constant
+from verify.normal.terms import Call, Factor, IndexFactor, Term, Value
+
+Function = Callable[[Context, Sequence[Value]], Value]
+LARGEST_POWER = 8
+_PRIMES = tuple(p for p in range(2, 1000) if all(p % d for d in range(2, int(p**0.5) + 1)))
+
+
+def call(context: Context, function: str, arguments: Sequence[Value]) -> Value:
+    """function(arguments)"""
+    direct = _DIRECT.get(function)
+    if direct is not None:
+        return direct(context, arguments)
+    law = _LAWS.get(function)
+    if law is not None:
+        return split(context, arguments, lambda given: law(context, given))
+    return split(context, arguments, lambda given: opaque(context, function, given))
+
+
+def opaque(context: Context, function: str, arguments: Sequence[Value]) -> Value:
+    """Return a call about which nothing more is known."""
+    return single(Call(function, tuple(close(context, a) for a in arguments)))
+
+
+def _divide(context: Context, arguments: Sequence[Value]) -> Value:
+    return multiply(context, arguments[0], call(context, "reciprocal", arguments[1:]))
+
+
+def _absolute(context: Context, arguments: Sequence[Value]) -> Value:
+    return maximum(context, (arguments[0], negated(arguments[0])))
+
+
+def _sign(context: Context, arguments: Sequence[Value]) -> Value:
+    return add(context, positive(context, arguments[0]), negated(positive(context, negated(arguments[0]))))
+
+
+def _less(context: Context, arguments: Sequence[Value]) -> Value:
+    return positive(context, add(context, arguments[1], negated(arguments[0])))
+
+
+def _less_equal(context: Context, arguments: Sequence[Value]) -> Value:
+    """a <= b is not b < a, but for what is no number"""
+    context.use("comparison of numbers")
+    return add(context, ONE, negated(_less(context, (arguments[1], arguments[0]))))
+
+
+def _equal(context: Context, arguments: Sequence[Value]) -> Value:
+    return zero(context, add(context, arguments[0], negated(arguments[1])))
+
+
+def _and(context: Context, arguments: Sequence[Value]) -> Value:
+    return multiply(context, truth(context, arguments[0]), truth(context, arguments[1]))
+
+
+def _not(context: Context, arguments: Sequence[Value]) -> Value:
+    return add(context, ONE, negated(truth(context, arguments[0])))
+
+
+def _or(context: Context, arguments: Sequence[Value]) -> Value:
+    """not (not a and not b)"""
+    left, right = (_not(context, (a,)) for a in arguments)
+    return add(context, ONE, negated(multiply(context, left, right)))
+
+
+_DIRECT: Mapping[str, Function] = {
+    "add": lambda context, a: add(context, *a),
+    "sub": lambda context, a: add(context, a[0], negated(a[1])),
+    "mul": lambda context, a: multiply(context, a[0], a[1]),
+    "neg": lambda context, a: negated(a[0]),
+    "div": _divide,
+    "max": maximum,
+    "min": minimum,
+    "abs": _absolute,
+    "sign": _sign,
+    "less": _less,
+    "greater": lambda context, a: _less(context, (a[1], a[0])),
+    "less_equal": _less_equal,
+    "greater_equal": lambda context, a: _less_equal(context, (a[1], a[0])),
+    "equal": _equal,
+    "and_": _and,
+    "or_": _or,
+    "not_": _not,
+    "where": lambda context, a: choose(context, a[0], a[1], a[2]),
+}
+
+
+def logarithm(context: Context, value: Value) -> Value:
+    """log(a b) = log(a) + log(b) for what can be taken out of a sum"""
+    known = constant(value)
+    if known is not None:
+        return ZERO if known == 1 else opaque(context, "log", (value,))
+    coefficient, factors, rest = content(context, value)
+    if coefficient < 0:
+        return opaque(context, "log", (value,))
+    parts = [] if coefficient == 1 else [opaque(context, "log", (number(coefficient),))]
+    for factor in factors:
+        if sign_of_factor(context, factor) != 1:
+            context.use("positive argument of a logarithm")
+        parts.append(_logarithm_of_factor(context, factor))
+    if constant(rest) is None:
+        parts.append(opaque(context, "log", (rest,)))
+    return add(context, *parts)
+
+
+def _logarithm_of_factor(context: Context, factor: Factor) -> Value:
+    match factor:
+        case Call("exp", (exponent,)):
+            return exponent
+        case Call("reciprocal", (inner,)):
+            return negated(logarithm(context, inner))
+        case Call("sqrt", (inner,)):
+            return scaled(logarithm(context, inner), Fraction(1, 2))
+    return opaque(context, "log", (single(factor),))
+
+
+def root(context: Context, value: Value) -> Value:
+    """sqrt(s^2 t v) = s sqrt(t v), positive factors apart"""
+    known = constant(value)
+    if known is not None:
+        if known < 0:
+            return opaque(context, "sqrt", (value,))
+        outside, inside = _square_part(known)
+        return number(outside) if inside == 1 else scaled(opaque(context, "sqrt", (number(inside),)), outside)
+    coefficient, factors, rest = content(context, value)
+    if coefficient < 0:
+        return opaque(context, "sqrt", (value,))
+    outside, inside = _square_part(coefficient)
+    result, kept = number(outside), []
+    texts = [factor_text(context, f) for f in factors]
+    skipped: set[int] = set()
+    for position, factor in enumerate(factors):
+        if position in skipped:
+            continue
+        twin = next((k for k in range(position + 1, len(factors)) if texts[k] == texts[position] and k not in skipped), None)
+        if twin is not None:  # sqrt(f f) = |f|
+            skipped.add(twin)
+            result = multiply(context, result, _absolute(context, (single(factor),)))
+        elif sign_of_factor(context, factor) == 1:
+            result = multiply(context, result, _root_of_positive(context, factor))
+        else:
+            kept.append(factor)
+    inner = scaled(rest, Fraction(inside))
+    if kept:
+        inner = multiply(context, inner, Value((Term(Fraction(1), (), (), tuple(kept)),)))
+    if constant(inner) is not None:
+        return result if constant(inner) == 1 else multiply(context, result, root(context, inner))
+    return multiply(context, result, opaque(context, "sqrt", (inner,)))
+
+
+def _root_of_positive(context: Context, factor: Factor) -> Value:
+    match factor:
+        case Call("exp", (exponent,)):
+            return exponential(context, scaled(exponent, Fraction(1, 2)))
+        case Call("reciprocal", (inner,)):
+            return reciprocal(context, root(context, inner))
+    return opaque(context, "sqrt", (single(factor),))
+
+
+def _square_part(value: Fraction) -> tuple[Fraction, int]:
+    """Return (s, t) with value = s^2 t and t an integer, without square factors as far as small primes show."""
+    inside, outside = value.numerator * value.denominator, 1
+    for prime in _PRIMES:
+        if prime * prime > inside:
+            break
+        while inside % (prime * prime) == 0:
+            inside //= prime * prime
+            outside *= prime
+    exact = math.isqrt(inside)
+    if exact * exact == inside:
+        inside, outside = 1, outside * exact
+    return Fraction(outside, value.denominator), inside
+
+
+def _power(context: Context, arguments: Sequence[Value]) -> Value:
+    base, exponent = arguments
+    known = constant(exponent)
+    if constant(base) == 1:
+        return ONE
+    if known is None or known.denominator > 2 or abs(known) > LARGEST_POWER:
+        return opaque(context, "pow", arguments)
+    result = power(context, base, math.floor(abs(known)))
+    if known.denominator == 2:
+        result = multiply(context, result, root(context, base))
+    return result if known >= 0 else call(context, "reciprocal", (result,))
+
+
+def _odd(name: str) -> Function:
+    def law(context: Context, arguments: Sequence[Value]) -> Value:
+        value = arguments[0]
+        if not value.terms:
+            return ZERO
+        if _leads_negative(context, value):
+            return negated(opaque(context, name, (negated(value),)))
+        return opaque(context, name, arguments)
+
+    return law
+
+
+def _cosine(context: Context, arguments: Sequence[Value]) -> Value:
+    value = arguments[0]
+    if not value.terms:
+        return ONE
+    return opaque(context, "cos", (negated(value) if _leads_negative(context, value) else value,))
+
+
+def _leads_negative(context: Context, value: Value) -> bool:
+    return min(value.terms, key=lambda t: blind_key(context, t)).coefficient < 0
+
+
+def _floor(context: Context, arguments: Sequence[Value]) -> Value:
+    """floor(v + n) = floor(v) + n for an integer n"""
+    varying, offset = split_constant(arguments[0])
+    whole = math.floor(offset)
+    if not varying.terms or _whole(varying):
+        return add(context, varying, number(whole))
+    inner = add(context, varying, number(offset - whole))
+    return add(context, opaque(context, "floor", (inner,)), number(whole))
+
+
+def _whole(value: Value) -> bool:
+    """Return whether a value is a sum of integers by its form."""
+    return all(
+        plain(t) and t.coefficient.denominator == 1
+        and all((isinstance(f, IndexFactor) and not has_reals(f.value)) or (type(f) is Call and f.function in _WHOLE) for f in t.factors)
+        for t in value.terms
+    )  # fmt: skip
+
+
+_WHOLE = frozenset({"floor", "round", "positive", "zero"})
+
+
+def _ceil(context: Context, arguments: Sequence[Value]) -> Value:
+    return negated(_floor(context, (negated(arguments[0]),)))
+
+
+def _round(context: Context, arguments: Sequence[Value]) -> Value:
+    """Round half to even; odd, and nothing is left to round in integers."""
+    known = constant(arguments[0])
+    if known is not None:
+        return number(round(known))
+    return arguments[0] if _whole(arguments[0]) else _odd("round")(context, arguments)
+
+
+_LAWS: Mapping[str, Function] = {
+    "reciprocal": lambda context, a: reciprocal(context, a[0]),
+    "exp": lambda context, a: exponential(context, a[0]),
+    "log": lambda context, a: logarithm(context, a[0]),
+    "sqrt": lambda context, a: root(context, a[0]),
+    "pow": _power,
+    "tanh": _odd("tanh"),
+    "erf": _odd("erf"),
+    "sin": _odd("sin"),
+    "cos": _cosine,
+    "floor": _floor,
+    "ceil": _ceil,
+    "round": _round,
+}

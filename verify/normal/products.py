@@ -1,0 +1,313 @@
+"""Products of values and the laws between factors: exponentials add, roots pair up, reciprocals cancel, conditions on data meet.
+
+A condition on data is a factor that is 0 or 1: ``positive(v)`` is [v > 0], ``zero(v)`` is [v == 0].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+from egraph.expr.index import Symbol
+from egraph.expr.scope import Compare
+from verify.normal.algebra import add, apart, collect, only_term, plain, with_factors
+from verify.normal.conditions import NOTHING, conjunction
+from verify.normal.context import LARGEST, ONE, ZERO, Context, TooLarge, constant, negated, number, scaled, single
+from verify.normal.naming import blind_key, close, factor_text, free_iterators, value_text
+from verify.normal.terms import INFINITY, Call, Factor, IndexFactor, Term, Value
+
+MEETING = frozenset({"exp", "sqrt", "reciprocal", "positive", "zero", INFINITY})
+"""Functions whose calls have laws with the other factors of a product."""
+_REDUCTIONS = 6  # of one product by relations; each one is right, so stopping early only leaves more to pair
+
+
+def multiply(context: Context, left: Value, right: Value) -> Value:
+    """Return the product, distributed over both sums."""
+    for value, other in ((left, right), (right, left)):
+        factor = constant(value)
+        if factor is not None:
+            return scaled(other, factor)
+    if len(left.terms) * len(right.terms) > LARGEST:
+        raise TooLarge(f"a product of {len(left.terms)} by {len(right.terms)} terms", fix="prove the rule for smaller attribute values")
+    result: list[Term] = []
+    for a in left.terms:
+        for b in right.terms:
+            result += _times(context, a, apart(context, a, b)).terms
+    return collect(context, result)
+
+
+def _times(context: Context, a: Term, b: Term) -> Value:
+    conditions = conjunction(context, (*a.conditions, *b.conditions)) if a.conditions and b.conditions else a.conditions + b.conditions
+    if conditions is None:
+        return ZERO
+    coefficient, iterators = a.coefficient * b.coefficient, (*a.iterators, *b.iterators)
+    factors = a.factors + b.factors
+    if not (_meets(a.factors) or _meets(b.factors)):
+        return Value((Term(coefficient, iterators, conditions, factors),))
+    result = []
+    for term in product_of(context, factors).terms:
+        result.append(Term(coefficient * term.coefficient, (*iterators, *term.iterators), (*conditions, *term.conditions), term.factors))
+    return Value(tuple(result))
+
+
+def _meets(factors: Sequence[Factor]) -> bool:
+    return any(type(f) is Call and f.function in MEETING for f in factors)
+
+
+def product_of(context: Context, factors: Sequence[Factor], depth: int = _REDUCTIONS) -> Value:
+    """Return the product of factors, their laws applied."""
+    exponents = [f.arguments[0] for f in factors if type(f) is Call and f.function == "exp"]
+    if len(exponents) < 2:
+        return _without_exponents(context, factors, depth)
+    rest = [f for f in factors if not (type(f) is Call and f.function == "exp")]
+    calls, others = _exponentials(context, add(context, *exponents))
+    result = _without_exponents(context, (*rest, *calls), depth)
+    for other in others:
+        result = multiply(context, result, other)
+    return result
+
+
+def _without_exponents(context: Context, factors: Sequence[Factor], depth: int) -> Value:
+    left = list(factors)
+    texts = [factor_text(context, f) for f in left]
+    for position, factor in enumerate(left):
+        if type(factor) is not Call:
+            continue
+        match factor:
+            case Call("reciprocal", (inner,)):
+                term = only_term(inner)
+                if term is None or not plain(term) or len(term.factors) != 1 or term.coefficient != 1:
+                    continue
+                text = factor_text(context, term.factors[0])
+                if text in texts:
+                    if not _known_nonzero(context, term.factors[0]):
+                        context.use("nonzero divisor")
+                    return _without(context, left, (position, texts.index(text)), ONE, depth)
+                if isinstance(term.factors[0], Call) and term.factors[0].function == "sqrt" and texts.count(texts[position]) > 1:
+                    radicand = term.factors[0].arguments[0]
+                    other = texts.index(texts[position], position + 1)
+                    return _without(context, left, (position, other), reciprocal(context, radicand), depth)
+            case Call("sqrt", (radicand,)) if texts.count(texts[position]) > 1:
+                if constant(radicand) is None:
+                    context.use("argument of a root not negative")
+                return _without(context, left, (position, texts.index(texts[position], position + 1)), radicand, depth)
+    checked = _conditions_on_data(context, left)
+    if checked is None:
+        return ZERO
+    for position, factor in enumerate(checked if depth else ()):
+        if type(factor) is Call and factor.function in ("reciprocal", "zero"):
+            reduced = _reduced(context, checked, position, factor, depth)
+            if reduced is not None:
+                return reduced
+    return with_factors(Fraction(1), checked)
+
+
+def _without(context: Context, factors: list[Factor], positions: tuple[int, ...], by: Value, depth: int) -> Value:
+    """Return by times the factors at the other positions."""
+    rest = [f for k, f in enumerate(factors) if k not in positions]
+    return multiply(context, product_of(context, rest, depth), by)
+
+
+def _known_nonzero(context: Context, factor: Factor) -> bool:
+    match factor:
+        case IndexFactor(value):
+            atom = value.terms[0][0][0] if len(value.terms) == 1 and len(value.terms[0][0]) == 1 else None
+            return (isinstance(atom, Symbol) and atom.minimum > 0) or context.decide(Compare(NOTHING, "<", value)) is True
+        case Call("exp"):
+            return True
+        case Call("sqrt", (radicand,)):
+            known = constant(radicand)
+            return known is not None and known > 0
+    return False
+
+
+def split_constant(value: Value) -> tuple[Value, Fraction]:
+    """Split a value into what varies and a number."""
+    varying = tuple(t for t in value.terms if not (plain(t) and not t.factors))
+    return Value(varying), sum((t.coefficient for t in value.terms if plain(t) and not t.factors), Fraction(0))
+
+
+def _conditions_on_data(context: Context, factors: list[Factor]) -> list[Factor] | None:
+    """Drop conditions that others imply; None when they exclude each other. All speak of v + c > 0 or v + c == 0."""
+    atoms = [f for f in factors if type(f) is Call and f.function in ("positive", "zero")]
+    if len(atoms) < 2:
+        return factors
+    above: dict[str, tuple[Fraction, Factor]] = {}
+    equal: dict[str, tuple[Fraction, Factor]] = {}
+    for atom in atoms:
+        varying, offset = split_constant(atom.arguments[0])
+        key = value_text(context, varying)
+        if atom.function == "positive":
+            if key not in above or -offset > above[key][0]:
+                above[key] = -offset, atom
+        elif key in equal and equal[key][0] != -offset:
+            return None
+        else:
+            equal[key] = -offset, atom
+    for key, (at, _) in equal.items():
+        if key in above:
+            if at <= above[key][0]:
+                return None
+            del above[key]
+    kept = {id(atom) for _, atom in (*above.values(), *equal.values())}
+    return [f for f in factors if id(f) in kept or not (type(f) is Call and f.function in ("positive", "zero"))]
+
+
+def _reduced(context: Context, factors: list[Factor], position: int, relation: Call, depth: int) -> Value | None:
+    """Apply v * reciprocal(v) = 1 or v * zero(v) = 0 where the product holds the leading term of v."""
+    inner = relation.arguments[0]
+    if not all(plain(t) for t in inner.terms) or (relation.function == "reciprocal" and len(inner.terms) < 2):
+        return None
+    leading = max(inner.terms, key=lambda t: (len(t.factors), blind_key(context, t)))
+    if not leading.factors:
+        return None
+    texts = [factor_text(context, f) for f in factors]
+    taken: list[int] = []
+    for factor in leading.factors:
+        text = factor_text(context, factor)
+        free = next((k for k, t in enumerate(texts) if t == text and k not in taken and k != position), None)
+        if free is None:
+            return None
+        taken.append(free)
+    others = [f for k, f in enumerate(factors) if k not in taken and k != position]
+    rest = Value(tuple(t for t in inner.terms if t is not leading))
+    right = single(relation)
+    for_rest = ZERO
+    for term in rest.terms:
+        for_rest = add(context, for_rest, scaled(product_of(context, (*term.factors, relation), depth - 1), term.coefficient))
+    total = negated(for_rest) if relation.function == "zero" else add(context, ONE, negated(for_rest))
+    if relation.function == "reciprocal":
+        context.use("nonzero divisor")
+    assert right.terms
+    return multiply(context, product_of(context, others, depth - 1), scaled(total, 1 / leading.coefficient))
+
+
+def exponential(context: Context, value: Value) -> Value:
+    """exp(a + b) = exp(a) exp(b), one factor for each term; the value has no conditions left to split."""
+    calls, others = _exponentials(context, value)
+    result = with_factors(Fraction(1), calls)
+    for other in others:
+        result = multiply(context, result, other)
+    return result
+
+
+def _exponentials(context: Context, value: Value) -> tuple[list[Factor], list[Value]]:
+    """Return the exponentials of the terms: those that stay, and those with a simpler form."""
+    calls: list[Factor] = []
+    simpler: list[Value] = []
+    for term in value.terms:
+        match term:
+            case Term(coefficient, (), (), (Call("log", (inner,)),)) if coefficient.denominator == 1 and abs(coefficient) <= 4:
+                context.use("positive argument of a logarithm")
+                simpler.append(power(context, inner if coefficient > 0 else reciprocal(context, inner), abs(int(coefficient))))
+            case Term(coefficient, (), (), (Call(function, ()),)) if function == INFINITY and coefficient < 0:
+                simpler.append(ZERO)
+            case _:
+                calls.append(Call("exp", (close(context, Value((term,))),)))
+    return calls, simpler
+
+
+def power(context: Context, value: Value, exponent: int) -> Value:
+    """value ** exponent for a small exponent that is not negative"""
+    result = ONE
+    for _ in range(exponent):
+        result = multiply(context, result, value)
+    return result
+
+
+def content(context: Context, value: Value) -> tuple[Fraction, list[Factor], Value]:
+    """Return (number, factors, rest) with value = number * factors * rest, the rest in a form that scaling does not change."""
+    if len(value.terms) > 1:
+        exponent, value = _pivoted(context, value)
+        pulled: list[Factor] = [f for t in exponent.terms for f in t.factors]
+    else:
+        pulled = []
+    common = _common(context, value)
+    if common:
+        value = Value(tuple(replace(t, factors=_remove(context, t.factors, common)) for t in value.terms))
+    leading = min(value.terms, key=lambda t: blind_key(context, t)) if len(value.terms) > 1 else value.terms[0]
+    return leading.coefficient, [*pulled, *common], scaled(value, 1 / leading.coefficient)
+
+
+def independent(context: Context, term: Term) -> list[Factor]:
+    """Return the factors of a term that do not depend on its iterators."""
+    if not term.iterators:
+        return list(term.factors)
+    return [f for f in term.factors if not free_iterators(context, f) & set(term.iterators)]
+
+
+def _common(context: Context, value: Value) -> list[Factor]:
+    """Return the factors that all terms share."""
+    common = independent(context, value.terms[0])
+    for term in value.terms[1:]:
+        texts = [factor_text(context, f) for f in independent(context, term)]
+        kept = []
+        for factor in common:
+            text = factor_text(context, factor)
+            if text in texts:
+                texts.remove(text)
+                kept.append(factor)
+        common = kept
+    return common
+
+
+def _remove(context: Context, factors: tuple[Factor, ...], gone: list[Factor]) -> tuple[Factor, ...]:
+    texts = [factor_text(context, f) for f in gone]
+    kept = []
+    for factor in factors:
+        text = factor_text(context, factor)
+        if text in texts:
+            texts.remove(text)
+        else:
+            kept.append(factor)
+    return tuple(kept)
+
+
+def _pivoted(context: Context, value: Value) -> tuple[Value, Value]:
+    """Return (e, rest) with value = e * rest, e an exponential chosen so that 1 + exp(-x) and exp(x) + 1 have one rest."""
+    exponents: dict[str, Value] = {}
+    for term in value.terms:
+        arguments = [f.arguments[0] for f in independent(context, term) if type(f) is Call and f.function == "exp"]
+        total = add(context, *arguments)
+        exponents[value_text(context, total)] = total
+    if set(exponents) == {""} or len(exponents) > 8:
+        return ONE, value
+    best: tuple[int, str, Value, Value] | None = None
+    for pivot in exponents.values():
+        out = exponential(context, pivot)
+        if len(out.terms) != 1 or not plain(out.terms[0]):
+            continue
+        rest = multiply(context, exponential(context, negated(pivot)), value)
+        text = value_text(context, close(context, rest))
+        if best is None or (len(text), text) < best[:2]:
+            best = len(text), text, out, rest
+    return (ONE, value) if best is None else best[2:]
+
+
+def reciprocal(context: Context, value: Value) -> Value:
+    """1 / value, in which no condition is left to split"""
+    known = constant(value)
+    if known is not None:
+        return number(1 / known) if known else single(Call("reciprocal", (ZERO,)))
+    coefficient, factors, rest = content(context, value)
+    result = number(1 / coefficient)
+    for factor in factors:
+        result = multiply(context, result, _inverse(context, factor))
+    if constant(rest) is None:
+        result = multiply(context, result, single(Call("reciprocal", (close(context, rest),))))
+    return result
+
+
+def _inverse(context: Context, factor: Factor) -> Value:
+    match factor:
+        case Call("reciprocal", (inner,)):
+            context.use("nonzero divisor")
+            return inner
+        case Call("exp", (exponent,)):
+            return exponential(context, negated(exponent))
+        case Call("sqrt", (radicand,)):
+            known = constant(radicand)
+            if known:
+                return scaled(single(factor), 1 / known)
+    return single(Call("reciprocal", (close(context, single(factor)),)))

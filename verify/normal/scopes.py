@@ -1,0 +1,300 @@
+"""From scopes to values: inner scopes are instantiated, sums bound, and values rebuilt under substitutions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+from egraph.expr.index import Index, Iterator, Size, Symbol, index, substitute
+from egraph.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Tensor
+from verify.normal.algebra import add, bind, collect, guarded, only_term, pieces, plain, unused
+from verify.normal.choices import count, filled, index_number, positive, split, under, zero
+from verify.normal.conditions import Conditions, conjunction, negation
+from verify.normal.context import ONE, ZERO, Context, constant, mentioned, negated, number, scaled, single
+from verify.normal.extrema import Candidate, candidates, largest
+from verify.normal.functions import call
+from verify.normal.naming import close, free_iterators, named, rename_condition, rename_term
+from verify.normal.products import multiply
+from verify.normal.terms import INFINITY, Call, Element, Extremum, Factor, IndexFactor, Product, Term, Value
+
+Places = Mapping[Iterator | Symbol, Size]
+
+
+class Instantiation:
+    """Evaluates scopes at places; the same scope at the same places is one value."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.known: dict[tuple[int, tuple[Index, ...]], tuple[Scope, Value]] = {}
+
+    def at(self, scope: Scope, places: tuple[Index, ...]) -> Value:
+        """Return scope[places]."""
+        key = id(scope), places
+        if key not in self.known:
+            self.known[key] = scope, self._at(scope, places)
+        return self.known[key][1]
+
+    def _at(self, scope: Scope, places: tuple[Index, ...]) -> Value:
+        where: dict[Iterator | Symbol, Size] = dict(zip(scope.traversal, places, strict=True))
+        inner: list[Iterator] = []
+        for iterator in scope.summation:
+            if self.context.decide(Compare(index(iterator.high) - iterator.low, "==", index(1))):
+                where[iterator] = iterator.low
+            else:
+                inner.append(self.context.fresh(iterator))
+                where[iterator] = index(inner[-1])
+        match scope.reduction:
+            case "sum":
+                return total(self.context, inner, self.scalar(scope.body, where))
+            case "prod":
+                return product_over(self.context, tuple(inner), (), self.scalar(scope.body, where))
+        if not inner:
+            return self.scalar(scope.body, where)
+        lowest = scope.reduction == "min"
+        found = [
+            Candidate(tuple(inner), conditions, negated(value) if lowest else value)
+            for conditions, value in self._alternatives(scope.body, where, ())
+        ]
+        result = extremum(self.context, found)
+        return negated(result) if lowest else result
+
+    def _alternatives(self, body: Scalar, where: Places, conditions: Conditions) -> list[tuple[Conditions, Value]]:
+        """Return values under disjoint conditions; infinities of the reduction's identity fall away later."""
+        if not isinstance(body, Guarded):
+            return [(conditions, self.scalar(body, where))]
+        tests = self.conditions(body.conditions, where)
+        branches = [(tests, body.then), *((p, body.otherwise) for p in self._otherwise(tests))]
+        result = []
+        for branch, inner in branches:
+            joined = None if branch is None else conjunction(self.context, (*conditions, *branch))
+            if joined is not None:
+                result += self._alternatives(inner, where, joined)
+        return result
+
+    def conditions(self, conditions: Sequence[Compare], where: Places) -> Conditions | None:
+        """Return a conjunction at the places, None where it cannot hold."""
+        placed = (Compare(self.place(c.left, where), c.operator, self.place(c.right, where)) for c in conditions)
+        return conjunction(self.context, placed)
+
+    def _otherwise(self, tests: Conditions | None) -> list[Conditions]:
+        return [()] if tests is None else pieces(self.context, tests)
+
+    def place(self, value: Index, where: Places) -> Index:
+        return placed(self.context, value, where)
+
+    def scalar(self, body: Scalar, where: Places) -> Value:
+        """Return a scalar expression as a value, its iterators at the given places."""
+        match body:
+            case Number(value):
+                return constant_number(self.context, value)
+            case IndexNumber(value):
+                return index_number(self.context, self.place(value, where))
+            case Read(Tensor(name, shape), indices):
+                return single(Element(name, shape, tuple(self.place(i, where) for i in indices)))
+            case Read(source, indices):
+                assert isinstance(source, Scope)
+                return self.at(source, tuple(self.place(i, where) for i in indices))
+            case Apply(function, arguments):
+                return call(self.context, function, [self.scalar(a, where) for a in arguments])
+            case Guarded(conditions, then, otherwise):
+                tests = self.conditions(conditions, where)
+                if tests is None:
+                    return self.scalar(otherwise, where)
+                if not tests:
+                    return self.scalar(then, where)
+                other = self.scalar(otherwise, where)
+                parts = [guarded(self.context, tests, self.scalar(then, where))]
+                if other.terms:
+                    parts += [guarded(self.context, piece, other) for piece in self._otherwise(tests)]
+                return add(self.context, *parts)
+
+
+def placed(context: Context, value: Index, where: Places) -> Index:
+    """Return an index with iterators replaced, data indices inside too."""
+
+    def read(inner: Read) -> Read:
+        return Read(inner.source, tuple(placed(context, i, where) for i in inner.indices))
+
+    return context.simplify(substitute(value, where, read))
+
+
+def constant_number(context: Context, value: Fraction | float) -> Value:
+    """Return a constant; an infinity is a number of its own, about which only its sign is known."""
+    if isinstance(value, Fraction):
+        return number(value)
+    if math.isnan(value):
+        return single(Call("nan", ()))
+    context.use("infinite constant")
+    return scaled(single(Call(INFINITY, ())), Fraction(1 if value > 0 else -1))
+
+
+def extremum(context: Context, given: Sequence[Candidate]) -> Value:
+    """Return the maximum of alternatives, conditions on what is fixed outside of them taken outward."""
+    bound = frozenset(i for one in given for i in one.iterators)
+
+    def build(values: Sequence[Value]) -> Value:
+        flat: list[Candidate] = []
+        for one, value in zip(given, values, strict=True):
+            for inner in candidates(context, value):
+                conditions = conjunction(context, (*one.conditions, *inner.conditions))
+                if conditions is not None:
+                    flat.append(Candidate((*one.iterators, *inner.iterators), conditions, inner.value))
+        return largest(context, flat)
+
+    return split(context, [one.value for one in given], build, bound)
+
+
+def total(context: Context, iterators: Sequence[Iterator], value: Value) -> Value:
+    """Return the sum of a value over iterators that it mentions."""
+    if not iterators:
+        return value
+    parts = [tidy(context, term) for term in bind(iterators, value).terms]
+    return collect(context, [term for part in parts for term in part.terms])
+
+
+def tidy(context: Context, term: Term) -> Value:
+    """Return a term without iterators that have one value or that nothing depends on."""
+    for iterator in term.iterators:
+        for condition in term.conditions:
+            at = _solved(condition, iterator)
+            if at is not None:
+                inside = (Compare(index(iterator.low), "<=", at), Compare(at, "<", index(iterator.high)))
+                rest = replace(
+                    term,
+                    iterators=tuple(i for i in term.iterators if i != iterator),
+                    conditions=tuple(c for c in term.conditions if c != condition) + inside,
+                )
+                return rebuild(context, Value((rest,)), {iterator: at})
+    idle = [iterator for iterator in unused(context, term) if filled(context, iterator)]
+    result = Value((replace(term, iterators=tuple(i for i in term.iterators if i not in idle)),))
+    for iterator in idle:
+        result = multiply(context, result, count(context, index(iterator.low), index(iterator.high)))
+    return result
+
+
+def _solved(condition: Compare, iterator: Iterator) -> Index | None:
+    """Return e of a condition ``iterator == e`` in which the iterator stands once, with coefficient 1 or -1."""
+    if condition.operator != "==":
+        return None
+    value = condition.left - condition.right
+    coefficient = dict(value.terms).get((iterator,))
+    if coefficient not in (1, -1):
+        return None
+    rest = value - index(iterator) * coefficient
+    solved = rest * -coefficient
+    return None if iterator in mentioned((solved,)) else solved
+
+
+def rebuild(context: Context, value: Value, where: Places) -> Value:
+    """Return a value with iterators replaced, every law applied anew."""
+    return add(context, *(_rebuild_term(context, term, where) for term in value.terms))
+
+
+def _rebuild_term(context: Context, term: Term, where: Places) -> Value:
+    fresh = {i: context.fresh(i) for i in term.iterators}
+    inner: Places = {**where, **{i: index(f) for i, f in fresh.items()}} if fresh else where
+    conditions = conjunction(context, _placed_conditions(context, term.conditions, inner))
+    if conditions is None:
+        return ZERO
+    result = number(term.coefficient)
+    for factor in term.factors:
+        result = multiply(context, result, rebuild_factor(context, factor, inner))
+    return total(context, tuple(fresh.values()), guarded(context, conditions, result))
+
+
+def _placed_conditions(context: Context, conditions: Sequence[Compare], where: Places) -> list[Compare]:
+    return [Compare(placed(context, c.left, where), c.operator, placed(context, c.right, where)) for c in conditions]
+
+
+def rebuild_factor(context: Context, factor: Factor, where: Places) -> Value:
+    """Return a factor with iterators replaced, as a value."""
+    match factor:
+        case Element(tensor, shape, indices):
+            return single(Element(tensor, shape, tuple(placed(context, i, where) for i in indices)))
+        case IndexFactor(value):
+            return index_number(context, placed(context, value, where))
+        case Call("positive", (value,)):
+            return positive(context, rebuild(context, value, where))
+        case Call("zero", (value,)):
+            return zero(context, rebuild(context, value, where))
+        case Call(function, arguments):
+            return call(context, function, [rebuild(context, a, where) for a in arguments]) if arguments else single(factor)
+        case Product(iterators, conditions, value):
+            fresh, inner = _renewed(context, iterators, where)
+            tests = conjunction(context, _placed_conditions(context, conditions, inner))
+            return ONE if tests is None else product_over(context, fresh, tests, rebuild(context, value, inner))
+        case Extremum("max", alternatives):
+            found = []
+            for one in alternatives:
+                fresh, inner = _renewed(context, one.iterators, where)
+                tests = conjunction(context, _placed_conditions(context, one.conditions, inner))
+                if tests is not None:
+                    found.append(Candidate(fresh, tests, rebuild(context, one.value, inner)))
+            return extremum(context, found)
+        case Extremum():
+            raise AssertionError("a minimum is the negative of a maximum")
+
+
+def _renewed(context: Context, iterators: tuple[Iterator, ...], where: Places) -> tuple[tuple[Iterator, ...], Places]:
+    fresh = {i: context.fresh(i) for i in iterators}
+    return tuple(fresh.values()), {**where, **{i: index(f) for i, f in fresh.items()}}
+
+
+def product_over(context: Context, iterators: tuple[Iterator, ...], conditions: Conditions, value: Value) -> Value:
+    """Return the product of a value over iterators where conditions hold."""
+
+    def build(values: Sequence[Value]) -> Value:
+        return _product_over(context, iterators, conditions, values[0])
+
+    return split(context, (value,), build, frozenset(iterators)) if iterators else value
+
+
+def _product_over(context: Context, iterators: tuple[Iterator, ...], conditions: Conditions, value: Value) -> Value:
+    if constant(value) == 1:
+        return ONE
+    for term in value.terms:
+        for condition in term.conditions:
+            if not free_iterators(context, condition) & set(term.iterators):
+                result = ONE
+                for test in (condition, negation(condition)):
+                    tests = conjunction(context, (*conditions, test))
+                    if tests is not None:
+                        result = multiply(context, result, product_over(context, iterators, tests, under(context, value, test)))
+                return result
+    whole = only_term(value)
+    if whole is None or not plain(whole):
+        return single(_product(context, iterators, conditions, value))
+    result = ONE
+    if whole.coefficient != 1:
+        result = single(_product(context, iterators, conditions, number(whole.coefficient)))
+    for factor in whole.factors:
+        match factor:
+            case Call("exp", (exponent,)):
+                summed = total(context, iterators, guarded(context, conditions, exponent))
+                part = call(context, "exp", (summed,))
+            case Call("reciprocal", (inner,)):
+                part = call(context, "reciprocal", (product_over(context, iterators, conditions, inner),))
+            case Product(inner_iterators, inner_conditions, inner):
+                mapping = {i: context.fresh(i) for i in inner_iterators}
+                renamed = Value(tuple(rename_term(context, t, mapping) for t in inner.terms))
+                tests = (*conditions, *(rename_condition(context, c, mapping) for c in inner_conditions))
+                part = single(_product(context, (*iterators, *mapping.values()), tests, renamed))
+            case _:
+                part = single(_product(context, iterators, conditions, single(factor)))
+        result = multiply(context, result, part)
+    return result
+
+
+def _product(context: Context, iterators: tuple[Iterator, ...], conditions: Conditions, value: Value) -> Product:
+    closed = close(context, value)
+    fresh = {i: context.fresh(i) for i in iterators}
+    renamed = Value(tuple(rename_term(context, t, fresh) for t in closed.terms))
+    tests = tuple(rename_condition(context, c, fresh) for c in conditions)
+    ordered, mapping, _ = named(context, tuple(fresh.values()), (*tests, Call("=", (renamed,))), "prod")
+    return Product(
+        ordered,
+        tuple(rename_condition(context, c, mapping) for c in tests),
+        Value(tuple(rename_term(context, t, mapping) for t in renamed.terms)),
+    )
