@@ -44,6 +44,8 @@ PACKAGES = {
     "lower": ("egraph.errors", "egraph.ir", "egraph.expr", "egraph.ops", "runtime.plan", "runtime.native", "lower"),
     "runtime": ("runtime",),
 }
+ALSO = {"verify/generate/derivation.py": ("egraph.saturate",)}
+"""Single files that may import more: generated rules are dropped when a saturation shows them."""
 
 
 def modules(package: str) -> list[Path]:
@@ -98,7 +100,8 @@ def test_packages_import_only_what_the_design_allows(package: str) -> None:
     for path in modules(package):
         for imported in imports(path):
             if imported.split(".")[0] in ours:
-                assert any(imported == a or imported.startswith(a + ".") for a in PACKAGES[package]) or imported in ("egraph", "runtime"), (
+                allowed = (*PACKAGES[package], *ALSO.get(str(path.relative_to(ROOT)), ()))
+                assert any(imported == a or imported.startswith(a + ".") for a in allowed) or imported in ("egraph", "runtime"), (
                     f"{path.relative_to(ROOT)} imports {imported}"
                 )
 

@@ -1,0 +1,155 @@
+"""The command: ``python -m verify.generate --ops matmul,add,concat --depth 2 -o rules_generated.py``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from egraph.errors import EinsatError
+from verify.generate.comparison import Comparison, compare, read_list
+from verify.generate.judge import judged
+from verify.generate.productions import PRODUCTIONS
+from verify.generate.run import Generated, Settings, generate
+from verify.generate.source import module_text
+
+EXAMPLES = f"""operators: {", ".join(PRODUCTIONS)}
+
+examples:
+  python -m verify.generate --ops matmul,add,relu,concat --depth 2                 print the rules
+  python -m verify.generate --ops matmul,add,mul,concat,relu --depth 3 -o mine.py  write a rule file for --rules mine.py
+  python -m verify.generate --ops conv,add,concat,relu --compare taso.json         compare with TASO's list
+
+exit codes: 0 done, 2 usage, 130 interrupted; what is proved by then is written
+"""
+
+
+class _Progress:
+    """Say what is going on on standard error: at most once a second, on one line where that is a terminal."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self.quiet, self.last = quiet, 0.0
+
+    def __call__(self, text: str) -> None:
+        if self.quiet or time.monotonic() - self.last < 1:
+            return
+        self.last = time.monotonic()
+        print(f"\r\x1b[2K{text}" if sys.stderr.isatty() else text, end="" if sys.stderr.isatty() else "\n", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        if not self.quiet and self.last and sys.stderr.isatty():
+            print("\r\x1b[2K", end="", file=sys.stderr)
+
+
+def _seconds(text: str) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|h|)", text.strip())
+    if not found or float(found[1]) <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time, for example 60s or 5m")
+    return float(found[1]) * {"s": 1, "": 1, "m": 60, "h": 3600}[found[2]]
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m verify.generate", formatter_class=argparse.RawDescriptionHelpFormatter, epilog=EXAMPLES,
+        description="Find rewrite rules: enumerate small terms, compare what they compute, prove what agrees.",
+    )  # fmt: skip
+    add = parser.add_argument
+    add("--ops", required=True, metavar="OP,OP", help="the operators to combine, see below")
+    add("--depth", type=_positive, default=2, metavar="N", help="operators a side at most (default: 2)")
+    add("--variables", type=_positive, default=4, metavar="N", help="variables an equation at most (default: 4)")
+    add("--terms", type=_positive, default=20_000, metavar="N", help="terms at most that one typing is tried with (default: 20000)")
+    add("--budget", type=_seconds, metavar="TIME", help="end early, with what is proved by then (default: run to the end)")
+    add("-o", "--output", type=Path, metavar="FILE.py", help="write a rule file (default: print it)")
+    add("--compare", type=Path, metavar="FILE.json", help="say which rules of TASO's list, decoded to JSON, follow from those found")
+    add("--json", action="store_true", help="print one JSON object on standard output")
+    add("-q", "--quiet", action="store_true", help="say nothing while working")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Generate rules as the command line says; return the exit code."""
+    chosen = _parser().parse_args(arguments)
+    say = _Progress(quiet=chosen.quiet)
+    signal.signal(signal.SIGTERM, _terminated)
+    try:
+        listed = read_list(chosen.compare) if chosen.compare else None
+        operators = tuple(name.strip() for name in chosen.ops.split(",") if name.strip())
+        settings = Settings(operators, chosen.depth, chosen.variables, chosen.terms, chosen.budget)
+        found = generate(settings, judged, say)
+        say.close()
+        text = _file(found, operators)
+        if chosen.output:
+            _write(chosen.output, text)
+        comparison = None
+        if listed is not None and found.stop_reason != "interrupted":
+            comparison = compare(listed, [equation for equation, _ in found.equations], found.rules, operators, chosen.depth)
+        if chosen.json:
+            print(json.dumps(_report(found, comparison, chosen.output), indent=2))
+        else:
+            print(*([text] if not chosen.output else []), *_summary(found, comparison, chosen.output), sep="\n")
+    except EinsatError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 130 if found.stop_reason == "interrupted" else 0
+
+
+def _terminated(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _command(found: Generated[Any]) -> str:
+    settings = found.settings
+    return f"python -m verify.generate --ops {','.join(settings.operators)} --depth {settings.depth} --variables {settings.variables}"
+
+
+def _file(found: Generated[Any], operators: Sequence[str]) -> str:
+    title = f"{', '.join(operators)}, up to {found.settings.depth} operators a side."
+    return module_text([a.text for a in found.accepted], [a.rule.name for a in found.accepted], title, _command(found))
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    beside = path.with_name(path.name + ".part")
+    beside.write_text(text, encoding="utf-8")
+    beside.replace(path)
+
+
+def _summary(found: Generated[Any], comparison: Comparison | None, output: Path | None) -> list[str]:
+    lines = [
+        f"{found.terms} terms under {found.contexts} typings, {found.candidates} equations that agree on the test data",
+        f"  {found.instances} instances of others, {found.derived} shown by others, {len(found.open)} not proved",
+        f"  {len(found.equations)} equations remain: {len(found.rules)} rules{f' in {output}' if output else ''} ({found.stop_reason})",
+    ]
+    return [*lines, *([str(comparison)] if comparison else [])]
+
+
+def _report(found: Generated[Any], comparison: Comparison | None, output: Path | None) -> dict[str, Any]:
+    settings = found.settings
+    return {
+        "operators": list(settings.operators), "depth": settings.depth, "variables": settings.variables, "typings": found.contexts,
+        "terms": found.terms, "equations": found.candidates, "instances": found.instances, "shown_by_others": found.derived,
+        "rules": [{"name": a.rule.name, "equation": a.rule.text, "guards": [g.condition for g in a.guards]} for a in found.accepted],
+        "not_proved": [f"{draft.left} = {draft.right}" for draft in found.open], "stop_reason": found.stop_reason,
+        "seconds": round(found.seconds, 2), "file": str(output) if output else None,
+        "comparison": None if comparison is None else {
+            "derived": list(comparison.derived), "missing": list(comparison.missing), "beyond": list(comparison.beyond),
+            "false_but_derived": list(comparison.false_but_derived), "new": comparison.new, "of": comparison.of,
+        },
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())

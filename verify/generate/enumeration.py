@@ -1,0 +1,189 @@
+"""Enumerate the terms of a context and group them by what they compute: equal groups are candidate equations.
+
+Values are exact residues in F_p where every operator is rational, else float64 on signed data. Terms are composed of
+one representative a group, so an equation between terms that differ only inside is never written down: it follows
+by congruence from the one that it contains (TASO's common subgraphs, and those above them).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import product
+
+import numpy as np
+
+from egraph.expr.evaluate import Field
+from egraph.expr.evaluate import evaluate as evaluate_scope
+from egraph.expr.functions import PRIME
+from egraph.expr.scope import Scope, Tensor
+from egraph.ir import Attributes
+from egraph.ops import OPS
+from verify.generate.contexts import Context
+from verify.generate.dimensions import Sizes, instantiate, match
+from verify.generate.productions import Production
+from verify.generate.terms import Application, Equation, Term, attributes_of, describe, joint_context, length_in, variables
+from verify.random_testing import RATIONAL
+
+EXTENTS = (3, 2, 5, 4, 7, 6, 11, 8, 13, 9, 17, 10)
+"""Lengths of d0, d1, ... in the first test; the second one takes them in pairs the other way round."""
+DIGITS = 8
+"""Decimal digits in which float64 values agree that rounding alone tells apart."""
+
+
+def lengths_of(context: Context, world: int) -> dict[str, int]:
+    """Return a length for each extent of a context, all different; another choice for each world."""
+    names = sorted({n for shape in context for size in shape for n in size if not n.isdigit()}, key=lambda n: int(n[1:]))
+    return {name: EXTENTS[(i ^ (world % 2)) % len(EXTENTS)] + 2 * (world // 2) for i, name in enumerate(names)}
+
+
+def field_of(productions: Sequence[Production]) -> Field:
+    """Return the arithmetic that tells the terms of these operators apart."""
+    return "prime" if all(production.op in RATIONAL for production in productions) else "float64"
+
+
+@lru_cache(maxsize=1 << 14)
+def _meaning(op: str, values: Attributes, shapes: tuple[tuple[int, ...], ...]) -> Scope:
+    return OPS[op].meaning([Tensor(str(i), shape, "float32") for i, shape in enumerate(shapes)], dict(values))
+
+
+@dataclass
+class World:
+    """Random data for the variables of a context, and the values of terms over them."""
+
+    context: Context
+    arithmetic: Field
+    number: int
+    lengths: dict[str, int] = field(init=False)
+    values: dict[Term, np.ndarray] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.lengths = lengths_of(self.context, self.number)
+        seed = int.from_bytes(hashlib.sha256(f"{self.number} {self.context!r}".encode()).digest()[:8], "big")
+        generator = np.random.default_rng(seed)
+        length = length_in(self.lengths)
+        self.values = {}
+        for i, shape in enumerate(self.context):
+            sizes = tuple(map(length, shape))
+            drawn = generator.integers(1, PRIME, sizes) if self.arithmetic == "prime" else self._signed(generator, sizes)
+            self.values[i] = np.asarray(drawn)
+
+    @staticmethod
+    def _signed(generator: np.random.Generator, sizes: tuple[int, ...]) -> np.ndarray:
+        """Draw multiples of 1/8 of both signs, never zero: polynomials and maxima of them are exact."""
+        return np.asarray(generator.integers(1, 17, sizes) * generator.choice((-1, 1), sizes) / 8)
+
+    def value(self, term: Term) -> np.ndarray:
+        """Return what a term computes."""
+        if term not in self.values:
+            assert isinstance(term, Application)
+            self.values[term] = self.apply(term, [self.value(operand) for operand in term.operands])
+        return self.values[term]
+
+    def apply(self, term: Application, operands: Sequence[np.ndarray]) -> np.ndarray:
+        values = attributes_of(term, self.context, self.lengths)
+        scope = _meaning(term.production.op, values, tuple(operand.shape for operand in operands))
+        with np.errstate(all="ignore"):
+            return evaluate_scope(scope, {str(i): operand for i, operand in enumerate(operands)}, self.arithmetic)
+
+    def fingerprint(self, value: np.ndarray) -> bytes:
+        """Return a key that equal values share."""
+        if self.arithmetic == "prime":
+            return value.tobytes()
+        scale = float(np.abs(value[np.isfinite(value)]).max(initial=0.0)) or 1.0
+        rounded = np.round(value / 10.0 ** np.floor(np.log10(scale)), DIGITS) + 0.0
+        return f"{scale:.6g}".encode() + np.asarray(rounded).tobytes()
+
+
+def agree(left: np.ndarray, right: np.ndarray, arithmetic: Field) -> bool:
+    """Say whether two values are equal, in float64 to rounding."""
+    if left.shape != right.shape:
+        return False
+    if arithmetic == "prime":
+        return bool(np.array_equal(left, right))
+    scale = max(1.0, float(np.abs(left[np.isfinite(left)]).max(initial=0.0)))
+    return bool(np.allclose(left, right, rtol=0.0, atol=1e-9 * scale, equal_nan=True))
+
+
+def candidates(
+    context: Context, productions: Sequence[Production], depth: int, known: frozenset[Context], *, terms: int
+) -> tuple[tuple[Equation, ...], int]:
+    """Return the equations of terms of up to ``depth`` operators that need this context, and how many terms were tried.
+
+    What holds in another one of the ``known`` contexts, a more general one, is left to that one. At most ``terms`` terms
+    are evaluated.
+    """
+    arithmetic = field_of(productions)
+    world, second = World(context, arithmetic, 0), World(context, arithmetic, 1)
+    groups: dict[tuple[Sizes, bytes], Term] = {}
+    levels: list[list[tuple[Term, Sizes, frozenset[int]]]] = [[]]
+    for i, shape in enumerate(context):
+        groups[(shape, world.fingerprint(world.values[i]))] = i
+        levels[0].append((i, shape, frozenset((i,))))
+    everything = frozenset(range(len(context)))
+    found: dict[str, Equation] = {}
+    tried = 0
+    for level in range(1, depth + 1):
+        levels.append([])
+        for term, shape in _compositions(levels, level, productions):
+            used = frozenset(variables(term))
+            if len(everything - used) > depth - level:
+                continue
+            if tried >= terms:
+                return tuple(found.values()), tried
+            tried += 1
+            value = world.apply(term, [world.values[operand] for operand in term.operands])
+            if not np.isfinite(value).any():
+                continue
+            key = (tuple(tuple(sorted(size)) for size in shape), world.fingerprint(value))
+            first = groups.setdefault(key, term)
+            if first is term:
+                world.values[term] = value
+                levels[level].append((term, shape, used))
+                continue
+            if used | frozenset(variables(first)) != everything:
+                continue
+            general = joint_context((term, first), len(context))
+            if general is not None and general != context and general in known:
+                continue
+            if agree(second.value(term), second.value(first), arithmetic):
+                equation = Equation(term, first, context)
+                found.setdefault(str(equation), equation)
+    return tuple(found.values()), tried
+
+
+def _compositions(
+    levels: Sequence[Sequence[tuple[Term, Sizes, frozenset[int]]]], level: int, productions: Sequence[Production]
+) -> Iterator[tuple[Application, Sizes]]:
+    """Yield the well-typed applications with ``level`` operators, to representatives."""
+    for production in productions:
+        wanted, made = production.shapes
+        if production.arity == 1:
+            for term, shape, _ in levels[level - 1]:
+                bound: dict[str, tuple[str, ...]] = {}
+                if match(wanted[0], shape, bound):
+                    yield Application(production, (term,)), instantiate(made, bound)
+            continue
+        for first in range(level):
+            for (left, one, _), (right, other, _) in product(levels[first], levels[level - 1 - first]):
+                if production.commutative and (describe(left), first) > (describe(right), level - 1 - first):
+                    continue
+                bound = {}
+                if match(wanted[0], one, bound) and match(wanted[1], other, bound):
+                    yield Application(production, (left, right)), instantiate(made, bound)
+
+
+def commutativity(productions: Sequence[Production]) -> tuple[Equation, ...]:
+    """Return ``x op y = y op x`` for the commutative operators, which enumeration writes in one order alone."""
+    found = []
+    seen: set[str] = set()
+    for production in productions:
+        if production.commutative and production.op not in seen:
+            seen.add(production.op)
+            context = joint_context((Application(production, (0, 1)),), 2)
+            assert context is not None
+            found.append(Equation(Application(production, (0, 1)), Application(production, (1, 0)), context))
+    return tuple(found)
+

@@ -1,0 +1,157 @@
+"""Generate rules: enumerate, compare, prove, and keep what the others do not show already.
+
+Equations come in order: few operators first, then many variables, so that a general equation is there before what
+follows from it. Each one is looked at once: an instance of an accepted equation, or one that a saturation with the
+accepted rules shows, is dropped; any other is stated as a rule in both directions and goes to the judge.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, Literal, TypeAlias
+
+from egraph.rule import Rule
+from verify.generate.contexts import contexts
+from verify.generate.derivation import derivable, is_instance
+from verify.generate.enumeration import candidates, commutativity
+from verify.generate.productions import productions
+from verify.generate.source import Draft, draft, title
+from verify.generate.terms import Equation, settled, subterms, variables
+from verify.generate.weaken import Accepted, Judge, Outcome, weakest
+
+StopReason: TypeAlias = Literal["complete", "budget", "interrupted"]
+Progress: TypeAlias = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to enumerate. ``terms``: at most so many terms a context; ``seconds``: ends the run early with what there is."""
+
+    operators: tuple[str, ...]
+    depth: int = 2
+    variables: int = 4
+    terms: int = 20_000
+    seconds: float | None = None
+
+
+@dataclass
+class Generated(Generic[Outcome]):
+    """What a run found: accepted equations with their rules, what was left out, and why it ended."""
+
+    settings: Settings
+    contexts: int = 0
+    terms: int = 0
+    candidates: int = 0
+    instances: int = 0
+    derived: int = 0
+    equations: list[tuple[Equation, tuple[Accepted[Outcome], ...]]] = field(default_factory=list)
+    open: list[Draft] = field(default_factory=list)
+    """Equations that hold on the test data and that no proof was found for, in any direction."""
+    stop_reason: StopReason = "complete"
+    seconds: float = 0.0
+
+    @property
+    def accepted(self) -> tuple[Accepted[Outcome], ...]:
+        return tuple(accepted for _, found in self.equations for accepted in found)
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        return tuple(accepted.rule for accepted in self.accepted)
+
+
+class _OutOfTime(Exception):
+    pass
+
+
+def generate(settings: Settings, judge: Judge[Outcome], say: Progress = lambda text: None) -> Generated[Outcome]:
+    """Return the rules that ``judge`` accepts among the equations of small terms; an interruption keeps what is there."""
+    start = time.monotonic()
+    result: Generated[Outcome] = Generated(settings)
+
+    def check_time() -> None:
+        if settings.seconds is not None and time.monotonic() - start > settings.seconds:
+            raise _OutOfTime
+
+    try:
+        equations = _enumerate(settings, result, say, check_time)
+        _accept(equations, result, judge, say, check_time)
+        _minimise(result, say, check_time)
+    except _OutOfTime:
+        result.stop_reason = "budget"
+    except KeyboardInterrupt:
+        result.stop_reason = "interrupted"
+    result.seconds = time.monotonic() - start
+    return result
+
+
+def _enumerate(settings: Settings, result: Generated[Outcome], say: Progress, check_time: Callable[[], None]) -> Sequence[Equation]:
+    """Return the candidate equations, those to look at first in front."""
+    chosen = productions(settings.operators)
+    every = contexts(chosen, settings.depth, settings.variables)
+    result.contexts = len(every)
+    known = frozenset(every)
+    found: dict[str, Equation] = {str(equation): equation for equation in map(settled, commutativity(chosen))}
+    for position, context in enumerate(every):
+        check_time()
+        equations, terms = candidates(context, chosen, settings.depth, known, terms=settings.terms)
+        result.terms += terms
+        for equation in map(settled, equations):
+            found.setdefault(str(equation), equation)
+        say(f"context {position + 1} of {len(every)}: {result.terms} terms, {len(found)} equations")
+    result.candidates = len(found)
+    return sorted(found.values(), key=lambda equation: (equation.operators, -len(equation.context), str(equation)))
+
+
+def _accept(
+    equations: Iterable[Equation], result: Generated[Outcome], judge: Judge[Outcome], say: Progress, check_time: Callable[[], None]
+) -> None:
+    taken: set[str] = set()
+    for position, equation in enumerate(equations):
+        check_time()
+        say(f"equation {position + 1} of {result.candidates}: {len(result.rules)} rules, {result.derived + result.instances} already shown")
+        if any(is_instance(equation, known) for known, _ in result.equations):
+            result.instances += 1
+        elif derivable([equation], result.rules)[0]:
+            result.derived += 1
+        else:
+            found: list[Accepted[Outcome]] = []
+            failed: list[Draft] = []
+            for direction in _directions(equation):
+                try:
+                    drafted = draft(direction, title(direction, taken))
+                except LookupError:  # the right side needs an extent that the left side does not tell
+                    continue
+                accepted = weakest(drafted, "reassociates", judge)
+                if accepted is None:
+                    failed.append(drafted)
+                else:
+                    taken.add(drafted.name)
+                    found.append(accepted)
+            if found:
+                result.equations.append((equation, tuple(found)))
+            elif failed:
+                result.open.append(failed[0])
+
+
+def _directions(equation: Equation) -> tuple[Equation, ...]:
+    """Return the directions in which an equation is a rule: an operator on the left, no variable on the right alone.
+
+    A term is not rewritten into one that contains it: where the larger term occurs, the other direction says the same.
+    """
+    back = Equation(equation.right, equation.left, equation.context)
+    both = (equation,) if str(settled(back)) == str(settled(equation)) else (equation, back)
+    readable = (way for way in both if not isinstance(way.left, int) and set(variables(way.right)) <= set(variables(way.left)))
+    return tuple(way for way in readable if way.left not in subterms(way.right))
+
+
+def _minimise(result: Generated[Outcome], say: Progress, check_time: Callable[[], None]) -> None:
+    """Drop equations that all the others show, the last ones first: a later one may have been more general."""
+    for equation, found in list(reversed(result.equations)):
+        check_time()
+        say(f"{len(result.equations)} equations: looking for those that the others show")
+        others = tuple(accepted.rule for other, rest in result.equations if other is not equation for accepted in rest)
+        if derivable([equation], others)[0]:
+            result.equations.remove((equation, found))
+            result.derived += 1

@@ -1,0 +1,90 @@
+"""Find the weakest guards under which a generated equation still holds: generalisation decided by proof, not by form.
+
+An equation is found in one context: with those ranks, those attributes, those extents equal. First everything that the
+context knows is left out, then parts of it; the first rule that is accepted loses guards one by one as long as it
+stays accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeAlias, TypeVar
+
+import numpy as np
+
+from egraph.errors import EinsatError
+from egraph.ir import Node, walk
+from egraph.ops.reference import evaluate
+from egraph.rule import Mismatch, Rounding, Rule
+from verify.generate.enumeration import agree, field_of, lengths_of
+from verify.generate.source import Draft, Guard, compile_rule
+from verify.generate.terms import applications
+
+Outcome = TypeVar("Outcome")
+Judge: TypeAlias = Callable[[Rule], Outcome | None]
+"""Returns what was found out about a rule that is accepted, None for one that is not."""
+
+
+@dataclass(frozen=True)
+class Accepted(Generic[Outcome]):
+    """A rule with its weakest guards, its text, and what its judge said."""
+
+    rule: Rule
+    text: str
+    guards: tuple[Guard, ...]
+    outcome: Outcome
+    draft: Draft
+
+
+def weakest(draft: Draft, rounding: Rounding, judge: Judge[Outcome]) -> Accepted[Outcome] | None:
+    """Return the rule with the fewest guards that ``judge`` accepts, None where it does not even accept them all."""
+
+    def attempt(guards: Sequence[Guard]) -> Accepted[Outcome] | None:
+        rule = compile_rule(draft, guards, rounding)
+        outcome = judge(rule) if _holds_in_context(draft, rule) else None
+        return None if outcome is None else Accepted(rule, draft.text(guards, rounding), tuple(guards), outcome, draft)
+
+    accepted = next((found for guards in _ladder(draft.guards) if (found := attempt(guards)) is not None), None)
+    if accepted is None:
+        return None
+    for guard in sorted(accepted.guards, key=lambda guard: ("attribute", "rank", "equality").index(guard.kind)):
+        if len(accepted.guards) > 1 or guard.kind == "equality":
+            fewer = attempt([kept for kept in accepted.guards if kept != guard])
+            accepted = fewer or accepted
+    return accepted
+
+
+def _ladder(guards: Sequence[Guard]) -> Iterator[tuple[Guard, ...]]:
+    """Yield sets of guards, weak ones first, the full set last."""
+    seen: set[tuple[Guard, ...]] = set()
+    for kinds in ((), ("equality",), ("equality", "attribute"), ("equality", "rank"), ("equality", "attribute", "rank")):
+        chosen = tuple(guard for guard in guards if guard.kind in kinds)
+        if chosen not in seen:
+            seen.add(chosen)
+            yield chosen
+
+
+def _holds_in_context(draft: Draft, rule: Rule) -> bool:
+    """Evaluate both sides as the rule itself builds them, for three choices of extents, on random data."""
+    arithmetic = field_of([one.production for side in (draft.equation.left, draft.equation.right) for one in applications(side)])
+    for number in (0, 1, 2):
+        try:
+            left, right = rule.apply(draft.binding(lengths_of(draft.equation.context, number)))
+        except (Mismatch, EinsatError, IndexError, ZeroDivisionError, ValueError):
+            return False
+        generator = np.random.default_rng(number)
+        leaves = {node: _data(generator, node.type.sizes, exact=arithmetic == "prime") for node in _placeholders(left, right)}
+        with np.errstate(all="ignore"):
+            one, other = evaluate((left, right), leaves, arithmetic)
+        if not agree(one, other, arithmetic):
+            return False
+    return True
+
+
+def _placeholders(*roots: Node) -> list[Node]:
+    return [node for node in walk(roots) if node.op == "Placeholder"]
+
+
+def _data(generator: np.random.Generator, shape: tuple[int, ...], *, exact: bool) -> np.ndarray:
+    return np.asarray(generator.integers(1, 2**31 - 1, shape) if exact else generator.standard_normal(shape))
