@@ -276,7 +276,7 @@ class Rule:
         arguments: dict[str, Any] = {v.name: _bound(v, i, binding) for i, v in enumerate(self.variables)}
         arguments |= {name: Attributes(name, binding.attributes[name]) for name in self.attribute_variables}
         try:
-            left, right = _sides(self.function(**arguments))
+            left, right = sides(self.function(**arguments))
         except TypeMismatch as error:
             raise Mismatch(f"ill-typed: {error.what}") from error
         if left.type != right.type:
@@ -286,7 +286,8 @@ class Rule:
         return left.node, right.node
 
 
-def _sides(result: object) -> tuple[Tensor, Tensor]:
+def sides(result: object) -> tuple[Tensor, Tensor]:
+    """Return the left and the right side of what a rule's function returned."""
     if isinstance(result, Equation):
         return result.left, result.right
     if inspect.isgenerator(result):
@@ -373,7 +374,7 @@ class MergeRule:
                 members[-1][v.name] = _bound(v, count, binding)
                 count += 1
         try:
-            lefts = [_sides_left(self.member.function(**common, **member)) for member in members]
+            lefts = [sides_left(self.member.function(**common, **member)) for member in members]
             rights = list(self.function(**common, **{v.name: [m[v.name] for m in members] for v in own}))
         except TypeMismatch as error:
             raise Mismatch(f"ill-typed: {error.what}") from error
@@ -384,7 +385,8 @@ class MergeRule:
         return tuple(t.node for t in lefts), tuple(t.node for t in rights)
 
 
-def _sides_left(result: object) -> Tensor:
+def sides_left(result: object) -> Tensor:
+    """Return the left side alone; nothing after it is run."""
     return result.left if isinstance(result, Equation) else next(result)  # type: ignore[call-overload]
 
 

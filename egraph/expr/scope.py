@@ -101,8 +101,10 @@ def inside(value: object, low: object, high: object) -> tuple[Compare, Compare]:
     return Compare(index(low), "<=", index(value)), Compare(index(value), "<", index(high))
 
 
-def number(value: float | Fraction) -> Number:
-    """Return a constant, exact when it is an integer, a fraction or a finite float."""
+def number(value: float | Fraction | Scalar) -> Scalar:
+    """Return a constant, exact when it is an integer, a fraction or a finite float; a scalar (a number with a name) stays itself."""
+    if isinstance(value, Number | IndexNumber | Read | Apply | Guarded):
+        return value
     if not math.isfinite(value):
         return Number(float(value))
     return Number(Fraction(value))

@@ -1,0 +1,177 @@
+"""Symbolic bindings of a rule: what its left side admits, variable by variable, as choices of a path.
+
+Ranks, layouts, modes, axes and permutations are chosen (every choice is a path of its own); sizes, strides, pads, offsets
+and float attributes are unknowns. The pattern is filled operand by operand, so that a choice that an operator refuses is
+cut before the next one is made.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from egraph.errors import TypeMismatch
+from egraph.expr.index import Index
+from egraph.ir import Attributes, attributes
+from egraph.ops import OPS
+from egraph.rule import Pattern, Variable
+from verify.fragments import SymbolicTerm, Workshop
+from verify.paths import Ended, LeftOut, Path
+from verify.symbolic import SymbolicReal, integer
+
+WINDOWED = ("Conv", "ConvTranspose", "MaxPool", "AveragePool")
+_DTYPES: Mapping[tuple[str, int], str] = {
+    ("Where", 0): "bool", ("Gather", 1): "int64", ("And", 0): "bool", ("And", 1): "bool", ("Or", 0): "bool", ("Or", 1): "bool",
+    ("Not", 0): "bool",
+}  # fmt: skip
+"""Element types of variables below operators that do not take numbers."""
+
+
+Quotient: TypeAlias = tuple[Index, Index]
+"""A number with a name: numerator and denominator."""
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """What a run of a rule fixes beyond its pattern."""
+
+    ranks: tuple[int, ...] = (0, 1, 2, 3, 4, 5)
+    """Ranks that free variables and free shapes may have."""
+    numbers: Mapping[str, float | Quotient] = field(default_factory=dict)
+    """Constants that are one number, which the rule asked for."""
+    values: Mapping[tuple[str, str], float | Quotient] = field(default_factory=dict)
+    """Attributes (bundle, name) with the one value that the rule asked for."""
+    sets: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Attributes by name whose entries are enumerated over small sets instead of being unknown."""
+
+
+class Binder:
+    """Binds the variables of a pattern on one path."""
+
+    def __init__(self, path: Path, workshop: Workshop, fixed: Fixed) -> None:
+        self.path, self.workshop, self.fixed = path, workshop, fixed
+        self.leaves: dict[str, SymbolicTerm] = {}
+        self.bundles: dict[str, Attributes] = {}
+
+    def fill(self, term: Pattern | Variable, ranks: Sequence[int] | None = None, dtype: str = "float32") -> SymbolicTerm:
+        """Return the term with its variables bound; raise ``Ended`` where the operators refuse it."""
+        if isinstance(term, Variable):
+            return self._leaf(term, self.fixed.ranks if ranks is None else ranks, dtype)
+        operands: list[SymbolicTerm] = []
+        for position, operand in enumerate(term.operands):
+            kind = _DTYPES.get((term.op, position), "float32" if OPS[term.op].category == "elementwise" else dtype)
+            operands.append(self.fill(operand, self._ranks(term.op, operands), kind))
+        bundle = term.attributes
+        if isinstance(bundle, str):
+            if bundle not in self.bundles:
+                self.bundles[bundle] = self._bundle(term.op, bundle, operands)
+            bundle = self.bundles[bundle]
+        try:
+            return self.workshop.apply(term.op, operands, bundle)
+        except TypeMismatch as error:
+            raise Ended(error.what) from error
+
+    def _leaf(self, variable: Variable, ranks: Sequence[int], dtype: str) -> SymbolicTerm:
+        name = variable.name
+        if name not in self.leaves:
+            rank = self.path.choose(f"rank of {name}", ranks)
+            shape = tuple(integer(self.path, self.path.symbol(f"{name}{axis}")) for axis in range(rank))
+            self.leaves[name] = self.workshop.leaf(name, dtype, shape, self._number(self.fixed.numbers.get(name)))
+        return self.leaves[name]
+
+    def _ranks(self, op: str, before: list[SymbolicTerm]) -> Sequence[int] | None:
+        """Return the ranks that the next operand may have."""
+        allowed, position = self.fixed.ranks, len(before)
+        match op:
+            case "MaxPool" | "AveragePool" | "Conv" | "ConvTranspose" | "InstanceNormalization" if position == 0:
+                return (3, 4, 5)
+            case "Conv" | "ConvTranspose":
+                return (len(before[0].shape),)
+            case "InstanceNormalization":
+                return (1,)
+            case "Concat" if position:
+                return (len(before[0].shape),)
+            case "LayerNormalization" | "PRelu" if position:
+                return [rank for rank in allowed if rank <= len(before[0].shape)]
+        if OPS[op].category == "elementwise" or op in ("Reshape", "Expand", "Transpose"):
+            return None
+        return [rank for rank in allowed if rank >= 1]
+
+    def _bundle(self, op: str, name: str, operands: list[SymbolicTerm]) -> Attributes:
+        shape = operands[0].shape
+        values: dict[str, Any] = {}
+        for attribute in OPS[op].attributes:
+            fixed = self.fixed.values.get((name, attribute))
+            values[attribute] = self._value(op, name, attribute, shape) if fixed is None else self._number(fixed)
+        if op == "Pad" and values["mode"] != "constant":
+            values["value"] = 0.0
+        return attributes(**values)
+
+    def _value(self, op: str, bundle: str, attribute: str, shape: tuple[Any, ...]) -> Any:
+        rank, space = len(shape), len(shape) - 2
+        label = f"{bundle}.{attribute}"
+        match attribute:
+            case "strides" | "dilations" | "kernel_shape":
+                return self._unknowns(bundle, attribute, space, 1)
+            case "output_padding":
+                return self._unknowns(bundle, attribute, space, 0)
+            case "pads":
+                return self._unknowns(bundle, attribute, 2 * space, 0)
+            case "before" | "after":
+                return self._unknowns(bundle, attribute, rank, 0)
+            case "group" | "size":
+                return self._unknowns(bundle, attribute, 1, 1)[0]
+            case "layout":
+                return self.path.choose(label, ("NCHW", "NHWC"))
+            case "count_include_pad":
+                return self.path.choose(label, (0, 1))
+            case "approximate":
+                return self.path.choose(label, ("none", "tanh"))
+            case "mode":
+                return self.path.choose(label, ("constant", "reflect", "edge", "wrap"))
+            case "axis":
+                return self.path.choose(label, range(rank))
+            case "axes":
+                return self.path.choose(label, [s for n in range(1, rank + 1) for s in itertools.combinations(range(rank), n)])
+            case "perm":
+                return self.path.choose(label, tuple(itertools.permutations(range(rank))))
+            case "shape":
+                ranks = self.fixed.ranks if op == "Reshape" else [r for r in self.fixed.ranks if r >= rank]
+                return self._unknowns(bundle, attribute, self.path.choose(f"rank of {label}", ranks), 1)
+            case "starts" | "ends" | "steps":
+                return self._cut(bundle, rank)[attribute]
+            case "alpha" | "beta" | "gamma" | "bias" | "epsilon" | "cubic_coeff_a":
+                return self._real(label)
+            case "min" | "max" | "value":
+                end = {"min": -math.inf, "max": math.inf, "value": -math.inf}[attribute]
+                return self._real(label) if self.path.choose(f"{label} is finite", (True, False)) else end
+        raise LeftOut(f"{op} with attribute {attribute}")
+
+    def _unknowns(self, bundle: str, attribute: str, count: int, minimum: int) -> tuple[Any, ...]:
+        values = self.fixed.sets.get(attribute)
+        if values is not None:
+            return tuple(self.path.choose(f"{bundle}.{attribute}[{i}]", values) for i in range(count))
+        return tuple(integer(self.path, self.path.symbol(f"{bundle}_{attribute}{i}", minimum)) for i in range(count))
+
+    def _number(self, value: float | Quotient | None) -> Any:
+        return SymbolicReal(self.path, *value) if isinstance(value, tuple) else value
+
+    def _real(self, label: str) -> SymbolicReal:
+        return SymbolicReal(self.path, self.path.real(label))
+
+    def _cut(self, bundle: str, rank: int) -> dict[str, tuple[Any, ...]]:
+        """Return starts, ends and steps: ``count`` positions from ``start`` on, every ``step``, upwards or downwards."""
+        starts, ends, steps = [], [], []
+        for axis in range(rank):
+            start = integer(self.path, self.path.symbol(f"{bundle}_start{axis}", 0))
+            count, step = (integer(self.path, self.path.symbol(f"{bundle}_{name}{axis}")) for name in ("count", "step"))
+            if self.path.choose(f"{bundle} goes down axis {axis}", (False, True)):
+                step = -step
+            starts.append(start)
+            steps.append(step)
+            ends.append(start + count * step)
+        return {"starts": tuple(starts), "ends": tuple(ends), "steps": tuple(steps)}
+

@@ -1,0 +1,292 @@
+"""What is known about the signs of index polynomials: ranges of symbols, and polynomials known not to be negative.
+
+Cheap on purpose: a question costs microseconds and may stay open. ``verify.assumptions`` decides what this cannot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import gcd, prod
+
+from egraph.expr.index import Atom, Floor, Index, Modulo, Monomial, RealSymbol, Symbol, _make, index
+
+Interval = tuple[int | None, int | None]
+_PAIRS = 12  # known polynomials up to which sums of two are tried
+
+
+@dataclass
+class Bounds:
+    """Ranges of symbols where they are narrower than the symbol says, and polynomials >= 0, > 0 (over reals) and != 0."""
+
+    low: dict[Atom, int] = field(default_factory=dict)
+    high: dict[Atom, int] = field(default_factory=dict)
+    positive: list[tuple[Index, bool]] = field(default_factory=list)
+    nonzero: set[Index] = field(default_factory=set)
+    _memo: dict[tuple[Index, bool], bool | None] = field(default_factory=dict)
+
+    def restart(self) -> None:
+        """Forget everything."""
+        self.low.clear()
+        self.high.clear()
+        self.positive.clear()
+        self.nonzero.clear()
+        self._memo.clear()
+
+    # Questions
+
+    def sign(self, value: Index, *, strict: bool) -> bool | None:
+        """Return whether value >= 0 (> 0 when strict), None when that is open."""
+        known = value.constant
+        if known is not None:
+            return known > 0 if strict else known >= 0
+        key = (value, strict)
+        if key not in self._memo:
+            reduced = without_content(value, self)
+            holds, fails = (self._positive, self._nonnegative) if strict else (self._nonnegative, self._positive)
+            self._memo[key] = True if holds(reduced) else False if fails(-reduced) else None
+        return self._memo[key]
+
+    def zero(self, value: Index) -> bool | None:
+        """Return whether value == 0, None when that is open."""
+        known = value.constant
+        if known is not None:
+            return known == 0
+        reduced = without_content(value, self)
+        if _normal(reduced) in self.nonzero or self._positive(reduced) or self._positive(-reduced):
+            return False
+        factors = [c for m, c in reduced.terms if m]
+        rest = sum(c for m, c in reduced.terms if not m)
+        if not has_reals(reduced) and rest % gcd(*factors):
+            return False
+        return None
+
+    def _nonnegative(self, value: Index) -> bool:
+        low, _ = self.interval(value)
+        if low is not None and low >= 0:
+            return True
+        return any(self._starts_at(value - known) >= 0 for known, _ in self._sums())
+
+    def _positive(self, value: Index) -> bool:
+        if not has_reals(value):
+            return self._nonnegative(value - 1)
+        low, _ = self.interval(value)
+        if low is not None and low > 0:
+            return True
+        return any((start := self._starts_at(value - known)) > 0 or (strict and start == 0) for known, strict in self._sums())
+
+    def _starts_at(self, value: Index) -> int:
+        low, _ = self.interval(value)
+        return -1 if low is None else low
+
+    def _sums(self) -> Iterator[tuple[Index, bool]]:
+        yield from self.positive
+        if len(self.positive) <= _PAIRS:
+            for i, (one, strict) in enumerate(self.positive):
+                for other, also in self.positive[i:]:
+                    yield one + other, strict or also
+
+    def interval(self, value: Index) -> Interval:
+        """Return what the ranges of the atoms imply, None for an open end."""
+        low: int | None = 0
+        high: int | None = 0
+        for monomial, coefficient in value.terms:
+            a, b = self._product(monomial)
+            if coefficient < 0:
+                a, b = b, a
+            low = None if low is None or a is None else low + coefficient * a
+            high = None if high is None or b is None else high + coefficient * b
+        return low, high
+
+    def _product(self, monomial: Monomial) -> Interval:
+        ranges = [self.range_of(atom) for atom in monomial]
+        if len(ranges) == 1:
+            return ranges[0]
+        lows = [low for low, _ in ranges]
+        if all(low is not None and low >= 0 for low in lows):
+            highs = [high for _, high in ranges]
+            return prod(low for low in lows if low is not None), (
+                None if None in highs else prod(high for high in highs if high is not None))
+        if len(set(monomial)) == 1 and len(monomial) % 2 == 0:
+            return 0, None
+        return None, None
+
+    def range_of(self, atom: Atom) -> Interval:
+        """Return the least and greatest value of an atom, None for an open end."""
+        match atom:
+            case Symbol(_, minimum):
+                return self.low.get(atom, minimum), self.high.get(atom)
+            case RealSymbol():
+                return self.low.get(atom), self.high.get(atom)
+            case Modulo(_, divisor):
+                _, most = self.interval(divisor)
+                return 0, None if most is None else most - 1
+            case Floor(numerator, divisor):
+                (least, most), (low, high) = self.interval(numerator), self.interval(divisor)
+                if low is None or low < 1:
+                    return None, None
+                return (
+                    None if least is None else least // low if least < 0 else 0 if high is None else least // high,
+                    None if most is None else most // low if most >= 0 else -1 if high is None else most // high,
+                )
+        return None, None
+
+    # Facts
+
+    def at_least_zero(self, value: Index, *, strict: bool) -> bool:
+        """Note value >= 0 (> 0 when strict); return False when that contradicts the ranges."""
+        self._memo.clear()
+        reals = has_reals(value)
+        value = without_content(value, self)
+        if strict and not reals:
+            value = value - 1
+        if value.constant is None:
+            self.positive.append((value, strict and reals))
+        _, high = self.interval(value)
+        if high is not None and (high < 0 or (high == 0 and strict and reals)):
+            return False
+        single = _single_atom(value)
+        if single is not None and (not reals or value.terms[-1][1] == 1):
+            atom, factor, rest = single
+            if factor > 0:  # atom >= -rest / factor
+                bound = -(rest // factor)
+                low, _ = self.range_of(atom)
+                if not reals or abs(factor) == 1:
+                    self.low[atom] = bound if low is None else max(low, bound)
+            elif not reals or abs(factor) == 1:
+                bound = rest // -factor
+                _, most = self.range_of(atom)
+                self.high[atom] = bound if most is None else min(most, bound)
+            least, most = self.range_of(atom)
+            return least is None or most is None or least <= most
+        return True
+
+    def differs(self, value: Index) -> bool:
+        """Note value != 0; return False when it is zero."""
+        self._memo.clear()
+        if value.constant is not None:
+            return value.constant != 0
+        value = without_content(value, self)
+        self.nonzero.add(_normal(value))
+        single = _single_atom(value)
+        if single is not None and not has_reals(value) and single[2] % single[1] == 0:
+            atom, factor, rest = single
+            low, high = self.range_of(atom)
+            if low is not None and low == -rest // factor:
+                self.low[atom] = low + 1
+            if high is not None and high == -rest // factor:
+                self.high[atom] = high - 1
+        return True
+
+    def pinned(self) -> list[tuple[Atom, int]]:
+        """Return symbols with one value left."""
+        return [(atom, low) for atom, low in self.low.items() if self.high.get(atom) == low] + [
+            (atom, high) for atom, high in self.high.items()
+            if atom not in self.low and isinstance(atom, Symbol) and atom.minimum == high
+        ]  # fmt: skip
+
+    def extreme_parts(self, value: Index) -> list[tuple[Atom, int]] | None:
+        """Return what each atom must be when value == 0 lies at an end of the value's range."""
+        low, high = self.interval(value)
+        if low != 0 and high != 0:
+            return None
+        found: list[tuple[Atom, int]] = []
+        for monomial, coefficient in value.terms:
+            if not monomial:
+                continue
+            lowest = (coefficient > 0) == (low == 0)
+            ranges = [self.range_of(atom) for atom in monomial]
+            ends = [a if lowest else b for a, b in ranges]
+            if len(monomial) > 1 and any(end is None or end < 1 for end in (a for a, _ in ranges)):
+                continue
+            found += [(atom, end) for atom, end in zip(monomial, ends, strict=True) if end is not None and isinstance(atom, Symbol)]
+        return found
+
+
+def _single_atom(value: Index) -> tuple[Atom, int, int] | None:
+    """Return (atom, factor, rest) for factor * atom + rest with a symbol, else None."""
+    factors = [(m, c) for m, c in value.terms if m]
+    if len(factors) != 1 or len(factors[0][0]) != 1 or not isinstance(factors[0][0][0], Symbol | RealSymbol):
+        return None
+    return factors[0][0][0], factors[0][1], sum(c for m, c in value.terms if not m)
+
+
+def _normal(value: Index) -> Index:
+    """Return value or -value, the same for both."""
+    return value if not value.terms or value.terms[0][1] > 0 else -value
+
+
+def has_reals(value: Index) -> bool:
+    """Return whether a value is a real number rather than an integer."""
+    return any(isinstance(atom, RealSymbol) for monomial, _ in value.terms for atom in monomial)
+
+
+def positive_content(value: Index, bounds: Bounds) -> tuple[int, Monomial]:
+    """Return the greatest number and product of positive atoms that divide every term."""
+    number = gcd(*(c for _, c in value.terms)) if value.terms else 1
+    common: list[Atom] = []
+    if value.terms and all(m for m, _ in value.terms):
+        rest = [list(m) for m, _ in value.terms]
+        for atom in list(rest[0]):
+            low, _ = bounds.range_of(atom)
+            if low is not None and low > 0 and all(atom in m for m in rest):
+                common.append(atom)
+                for m in rest:
+                    m.remove(atom)
+    return number, tuple(common)
+
+
+def without_content(value: Index, bounds: Bounds) -> Index:
+    """Return a value divided by what is positive and divides every term: its sign and its zeros are the same."""
+    number, common = positive_content(value, bounds)
+    if number == 1 and not common:
+        return value
+    terms: dict[Monomial, int] = {}
+    for monomial, coefficient in value.terms:
+        rest = list(monomial)
+        for atom in common:
+            rest.remove(atom)
+        terms[tuple(rest)] = coefficient // number
+    return _make(terms)
+
+
+def divide_terms(value: Index, divisor: Index) -> tuple[Index, Index]:
+    """Return (quotient, rest) with value = divisor * quotient + rest, term by term."""
+    if value == divisor:
+        return index(1), Index(())
+    if len(divisor.terms) != 1:
+        if len(value.terms) == len(divisor.terms) > 1:  # a multiple of the whole divisor
+            top, by = value.terms[0], divisor.terms[0]
+            factor = over(top[0], by[0])
+            if factor is not None and top[1] % by[1] == 0:
+                quotient = Index(((factor, top[1] // by[1]),))
+                if quotient * divisor == value:
+                    return quotient, Index(())
+        return Index(()), value
+    head, unit = divisor.terms[0]
+    quotients: dict[Monomial, int] = {}
+    rests: dict[Monomial, int] = {}
+    for monomial, coefficient in value.terms:
+        left = over(monomial, head)
+        if left is None:
+            rests[monomial] = coefficient
+            continue
+        if not head:
+            q, r = divmod(coefficient, unit) if not monomial or coefficient % unit == 0 else (0, coefficient)
+        else:
+            q, r = (coefficient // unit, 0) if coefficient % unit == 0 else (0, coefficient)
+        if q:
+            quotients[left] = q
+        if r:
+            rests[monomial] = r
+    return _make(quotients), _make(rests)
+
+
+def over(monomial: Monomial, factors: Monomial) -> Monomial | None:
+    """Return monomial / factors, None when it is not a multiple."""
+    rest = list(monomial)
+    for factor in factors:
+        if factor not in rest:
+            return None
+        rest.remove(factor)
+    return tuple(rest)

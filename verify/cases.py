@@ -1,0 +1,278 @@
+"""The symbolic cases of a rule: every way its function can run on the shapes that its left side admits.
+
+A case is an equation between scopes over named tensors, with what the path to it assumed. All cases proved is the rule
+proved for what the cases cover; what is left out is said in the notes and never claimed.
+
+**Pointwise rules** are run once, on scalars. Where all operators of both sides are elementwise, the element of the result
+at i is a function of one element of each variable, the one that broadcasting puts at i: broadcasting composes, so a
+variable is read at the same place however the operators are nested. Both sides are then the same functions of these
+elements that they are on scalars, whatever the ranks and sizes; and a match whose two sides have different types is
+refused. That holds if the rule has not looked at a type, which is observed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from egraph.errors import EinsatError, TypeMismatch
+from egraph.expr.compose import identity
+from egraph.expr.index import Symbol
+from egraph.expr.scope import Scope, Tensor
+from egraph.ops import OPS
+from egraph.rule import Attributes, MergeRule, Mismatch, Pattern, Rule, Variable, Weight, WrongAttribute, WrongNumber, sides, sides_left
+from egraph.rule import Tensor as RuleTensor
+from verify.assumptions import Assumptions
+from verify.bindings import Binder, Fixed, Quotient
+from verify.fragments import SymbolicTerm, Workshop, operators
+from verify.paths import Ended, LeftOut, Path, explore
+from verify.symbolic import SymbolicReal
+
+FLOAT32 = "constants are compared to float32 precision"
+RUNS = 4000
+"""Runs of one rule after which the rest of its paths is left out."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One equation to prove: ``left[i] == right[i]`` for all i where the assumptions hold.
+
+    ``ill_typed``, ``failure`` and ``left_out`` say why there is no equation: a right side that its operators refuse though
+    the guard let it pass, an error of the rule's own code, or a path that is not covered.
+    """
+
+    scope_note: str
+    assumptions: Assumptions
+    left: tuple[Scope, ...] = ()
+    right: tuple[Scope, ...] = ()
+    facts: frozenset[str] = frozenset()
+    ranks: Mapping[str, int] | None = None
+    """The rank of every tensor variable; None when the case covers all ranks."""
+    choices: Mapping[str, object] = field(default_factory=dict)
+    """Everything that was chosen: ranks, layouts, modes, axes, permutations."""
+    shapes: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """The shape of every tensor variable, for counterexamples."""
+    same: bool = False
+    """Whether the right side is the left side."""
+    ill_typed: str = ""
+    failure: str = ""
+    left_out: str = ""
+
+
+@dataclass
+class Survey:
+    """What a run over all paths of a rule saw beside its cases."""
+
+    refused: Counter[str] = field(default_factory=Counter)
+    """How often the guard refused, by reason."""
+    pointwise: bool = False
+    ranks: tuple[int, ...] = ()
+    runs: int = 0
+
+
+class _Refused(Ended):
+    """The guard refuses the match."""
+
+
+class _KnownNumber(Weight):
+    """A constant that may be one number: whether it is one becomes a choice when the rule asks."""
+
+    def __init__(self, term: SymbolicTerm, path: Path) -> None:
+        self.term, self.name, self._path = term, term.name, path
+
+    @property
+    def number(self) -> Any:
+        term = self.term
+        assert isinstance(term, SymbolicTerm)
+        if term.number is None and self._path.choose(f"{self.name} is one number", (False, True)):
+            term.number = SymbolicReal(self._path, self._path.real(self.name))
+        return term.number
+
+
+def cases(rule: Rule | MergeRule, fixed: Fixed | None = None, survey: Survey | None = None) -> Iterator[Case]:
+    """Yield the symbolic cases of a rule, in a fixed order; ``survey`` is filled with what else was seen.
+
+    ``fixed.sets`` enumerates attributes such as strides over small sets instead of leaving them unknown.
+    """
+    survey = Survey() if survey is None else survey
+    patterns = [rule.pattern] if isinstance(rule, Rule) else [rule.member.pattern]
+    if fixed is None and isinstance(rule, Rule) and all(OPS[op].category == "elementwise" for op in pattern_operators(rule.pattern)):
+        found = list(_all(rule, Fixed(ranks=(0,)), survey, pointwise=True))
+        if not any(case is None for case in found):
+            survey.pointwise = True
+            yield from (case for case in found if case is not None)
+            return
+    fixed = fixed or Fixed(ranks=tuple(range(highest_rank(rule, patterns) + 1)))
+    survey.ranks = fixed.ranks
+    yield from (case for case in _all(rule, fixed, survey, pointwise=False) if case is not None)
+
+
+def pattern_operators(term: Pattern | Variable) -> set[str]:
+    """Return the names of the operators of a pattern."""
+    return set() if isinstance(term, Variable) else {term.op}.union(*map(pattern_operators, term.operands))
+
+
+def highest_rank(rule: Rule | MergeRule, patterns: list[Pattern]) -> int:
+    """Return up to which rank free variables are covered: less where a rule has many of them, or several permutations."""
+    member = rule if isinstance(rule, Rule) else rule.member
+    free, orders = set(), set()
+
+    def visit(term: Pattern | Variable, below: str) -> None:
+        if isinstance(term, Variable):
+            if below not in ("Conv", "ConvTranspose", "InstanceNormalization"):
+                free.add(term.name)
+            return
+        if term.op == "Reshape":
+            free.add(str(term.attributes))
+        if term.op in ("Transpose", "Slice"):
+            orders.add(term.attributes)
+        for operand in term.operands:
+            visit(operand, term.op)
+
+    visit(member.pattern, "")
+    by_count = {0: 5, 1: 5, 2: 4, 3: 3}.get(len(free), 2)
+    return max(2, min(by_count, 5 - len(orders)))
+
+
+def _all(rule: Rule | MergeRule, fixed: Fixed, survey: Survey, *, pointwise: bool) -> Iterator[Case | None]:
+    """Yield the cases of a rule, and again with every number that its guard asks for; None where it is not pointwise."""
+    waiting, seen = [fixed], 1
+    while waiting:
+        now = waiting.pop(0)
+        found: list[Fixed] = []
+        for _, case in explore(lambda path, now=now, found=found: _run(rule, path, now, survey, found, pointwise), RUNS):  # type: ignore[misc]
+            yield case
+        for each in found:
+            if each not in waiting and each != now and seen < 12:
+                waiting.append(each)
+                seen += 1
+
+
+def _run(rule: Rule | MergeRule, path: Path, fixed: Fixed, survey: Survey, found: list[Fixed], pointwise: bool) -> Case | None:
+    survey.runs += 1
+    workshop = Workshop(path)
+    binder = Binder(path, workshop, fixed)
+    try:
+        lefts, rights = _built(rule, binder, path)
+        path.settle_all()
+        for left, right in zip(lefts, rights, strict=True):
+            _agree(left, right)
+    except _Refused as refusal:
+        survey.refused[str(refusal)] += 1
+        if pointwise and workshop.looked:
+            return None
+        raise
+    except LeftOut as leaving:
+        return _case(path, binder, pointwise, left_out=str(leaving))
+    except Ended:
+        raise
+    except WrongNumber as wrong:
+        _again(found, replace(fixed, numbers={**fixed.numbers, wrong.variable: _portable(wrong.number)}), fixed)
+        raise Ended from wrong
+    except WrongAttribute as wrong:
+        _again(found, replace(fixed, values={**fixed.values, (wrong.variable, wrong.attribute): _portable(wrong.value)}), fixed)
+        raise Ended from wrong
+    except Mismatch as refusal:
+        survey.refused[refusal.reason] += 1
+        if pointwise and workshop.looked:
+            return None
+        raise Ended from refusal
+    except TypeMismatch as error:
+        if pointwise and workshop.looked:
+            return None
+        case = _case(path, binder, pointwise, ill_typed=error.what)
+        if not case.assumptions.consistent():
+            raise Ended from error
+        return case
+    except (IndexError, ZeroDivisionError, ValueError, TypeError, AssertionError, KeyError, AttributeError) as crash:
+        if pointwise and workshop.looked:
+            return None
+        case = _case(path, binder, pointwise, failure=f"{type(crash).__name__}: {crash}")
+        if not case.assumptions.consistent():
+            raise Ended from crash
+        return case
+    if pointwise and (workshop.looked or any(OPS[op].category != "elementwise" for side in rights for op in operators(side))):
+        return None
+    try:
+        left, right = (tuple(_scope(workshop, side) for side in sides) for sides in (lefts, rights))
+    except EinsatError as error:
+        return _case(path, binder, pointwise, left_out=f"no meaning: {error.what}")
+    return _case(path, binder, pointwise, left=left, right=right, same=all(a is b for a, b in zip(lefts, rights, strict=True)))
+
+
+def _again(found: list[Fixed], wanted: Fixed, now: Fixed) -> None:
+    """Ask for a run with a number fixed, unless the rule asks for a second value of what is fixed already."""
+    if wanted not in found and set(wanted.numbers) | set(wanted.values) != set(now.numbers) | set(now.values):
+        found.append(wanted)
+
+
+def _portable(number: Any) -> float | Quotient:
+    """Return a number that means the same on another path."""
+    return (number.value, number.below) if isinstance(number, SymbolicReal) else number
+
+
+def _built(rule: Rule | MergeRule, binder: Binder, path: Path) -> tuple[tuple[SymbolicTerm, ...], tuple[SymbolicTerm, ...]]:
+    """Fill the pattern, then run the rule's function on what it was filled with."""
+    member = rule if isinstance(rule, Rule) else rule.member
+    count = 1 if isinstance(rule, Rule) else path.choose("members", (2, 3))
+    own = () if isinstance(rule, Rule) else tuple(v.name for v in member.variables if v.name not in rule.shared)
+    for position in range(count):
+        binder.fill(_renamed(member.pattern, own, position + 1))
+    path.conclusion = True
+
+    def bound(variable: Variable, name: str) -> RuleTensor:
+        term = binder.leaves[name]
+        return _KnownNumber(term, path) if variable.constant else RuleTensor(term)
+
+    bundles = {name: Attributes(name, binder.bundles[name]) for name in member.attribute_variables}
+    common = {v.name: bound(v, v.name) for v in member.variables if v.name not in own}
+    if isinstance(rule, Rule):
+        left, right = sides(rule.function(**common, **bundles))
+        return (_term(left),), (_term(right),)
+    members = [{v.name: bound(v, f"{v.name}{i + 1}") for v in member.variables if v.name in own} for i in range(count)]
+    lefts = tuple(_term(sides_left(member.function(**common, **bundles, **each))) for each in members)
+    rights = tuple(_term(each) for each in rule.function(**common, **bundles, **{name: [m[name] for m in members] for name in own}))
+    return lefts, rights
+
+
+def _renamed(term: Pattern | Variable, own: tuple[str, ...], number: int) -> Pattern | Variable:
+    """Return the pattern of one member of a merge, its own variables numbered."""
+    if isinstance(term, Variable):
+        return Variable(f"{term.name}{number}", term.constant) if term.name in own else term
+    return Pattern(term.op, term.attributes, tuple(_renamed(operand, own, number) for operand in term.operands))
+
+
+def _term(tensor: RuleTensor) -> SymbolicTerm:
+    assert isinstance(tensor.term, SymbolicTerm)
+    return tensor.term
+
+
+def _agree(left: SymbolicTerm, right: SymbolicTerm) -> None:
+    """Refuse, as a match does, where the sides have different types."""
+    if left.dtype != right.dtype or len(left.shape) != len(right.shape) or not all(
+        a == b for a, b in zip(left.shape, right.shape, strict=True)
+    ):
+        raise _Refused("the sides have different types")
+
+
+def _scope(workshop: Workshop, term: SymbolicTerm) -> Scope:
+    meaning = workshop.meaning(term)
+    return identity(meaning) if isinstance(meaning, Tensor) else meaning
+
+
+def _case(path: Path, binder: Binder, pointwise: bool, **found: Any) -> Case:
+    notes = [f"{name} {_told(value)}" for name, value in path.choices.items()]
+    if binder.fixed.numbers or binder.fixed.values:
+        notes.append(FLOAT32)
+    ranks = None if pointwise else {name: len(leaf.shape) for name, leaf in binder.leaves.items()}
+    shapes = {name: binder.workshop.sizes(leaf) for name, leaf in binder.leaves.items()}
+    if pointwise:
+        notes = ["all ranks and sizes", *(note for note in notes if not note.startswith("rank of"))]
+    return Case(", ".join(notes), Assumptions().assume(*path.conditions), ranks=ranks, choices=dict(path.choices), shapes=shapes, **found)
+
+
+def _told(value: object) -> str:
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)

@@ -1,0 +1,158 @@
+"""Fragments over symbolic types: what a rule builds while it is proved, and what it means as one scope.
+
+Operators are typed by their own shape rules (``OpSpec.shape``) over sizes that reason, and mean what ``OpSpec.meaning`` says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from egraph.errors import TypeMismatch
+from egraph.expr.compose import inline
+from egraph.expr.index import Size, simplify
+from egraph.expr.scope import Scope, Tensor, number
+from egraph.ir import Attributes
+from egraph.ops import OPS
+from egraph.ops.scopes import pointwise
+from egraph.ops.sizes import at_least, refuse
+from egraph.rule import Bound
+from verify.paths import Path
+from verify.symbolic import SymbolicInteger, SymbolicReal, index_of
+
+
+@dataclass(frozen=True)
+class SymbolicType:
+    """Element type and shape, with the questions that a ``TensorType`` answers."""
+
+    dtype: str
+    sizes: tuple[Any, ...]
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        return self.sizes
+
+    @property
+    def rank(self) -> int:
+        return len(self.sizes)
+
+    @property
+    def elements(self) -> Any:
+        return math.prod(self.sizes)
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.sizes))}]"
+
+
+class Workshop:
+    """Builds the terms of one path; a term that is built again is the same object."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.looked = False
+        """Whether the rule has looked at a type: what it builds may then depend on sizes."""
+        self._terms: dict[tuple[Any, ...], SymbolicTerm] = {}
+        self._meanings: dict[int, Scope | Tensor] = {}
+
+    def leaf(self, name: str, dtype: str, shape: tuple[Any, ...], number: Any = None) -> SymbolicTerm:
+        """Return a variable's term; ``number`` is what all its elements are, if that is known."""
+        return SymbolicTerm(self, "", (), (), dtype, shape, name, number)
+
+    def apply(self, op: str, operands: Sequence[SymbolicTerm], attributes: Attributes) -> SymbolicTerm:
+        """Return an operator over terms, typed by its specification; raises ``TypeMismatch``."""
+        key = (op, tuple(map(id, operands)), tuple((name, _key(value)) for name, value in attributes))
+        if key not in self._terms:
+            self._terms[key] = self._typed(op, tuple(operands), attributes)
+        return self._terms[key]
+
+    def _typed(self, op: str, operands: tuple[SymbolicTerm, ...], attributes: Attributes) -> SymbolicTerm:
+        spec = OPS.get(op)
+        if spec is None:
+            refuse(f"{op} is not a core operator")
+        if (len(operands) != spec.arity) if spec.arity is not None else not operands:
+            refuse(f"{op} takes {spec.arity} operand(s), got {len(operands)}")
+        if sorted(name for name, _ in attributes) != sorted(spec.attributes):
+            refuse(f"{op} has the attributes {', '.join(spec.attributes) or 'none'}, got {', '.join(name for name, _ in attributes)}")
+        if operands[0].dtype not in spec.dtypes:
+            refuse(f"{op}: operand 0 must be one of {', '.join(sorted(spec.dtypes))}, got {operands[0].dtype}")
+        try:
+            dtype = spec.dtype([operand.dtype for operand in operands])
+            shape = spec.shape([operand.shape for operand in operands], dict(attributes))
+            sizes = tuple(at_least(simplify(size), 1, "sizes must be at least 1") for size in shape)
+        except TypeMismatch as error:
+            raise TypeMismatch(f"{op}: {error.what}") from error
+        return SymbolicTerm(self, op, operands, attributes, dtype, sizes)
+
+    def plain(self, value: Any) -> Any:
+        """Return an attribute's value as meanings read it: sizes as indices in solved form, numbers as scalars."""
+        match value:
+            case SymbolicInteger():
+                return simplify(value.settled())
+            case SymbolicReal():
+                return value.scalar()
+            case tuple():
+                return tuple(self.plain(entry) for entry in value)
+        return value
+
+    def sizes(self, term: SymbolicTerm) -> tuple[Size, ...]:
+        """Return a term's shape in solved form."""
+        return tuple(simplify(self.path.canonical(index_of(size))) for size in term.shape)
+
+    def meaning(self, term: SymbolicTerm) -> Scope | Tensor:
+        """Return what a term computes, over its variables as named tensors."""
+        known = self._meanings.get(id(term))
+        if known is None:
+            known = self._meanings[id(term)] = self._leaf_meaning(term) if not term.op else self._operator_meaning(term)
+        return known
+
+    def _leaf_meaning(self, term: SymbolicTerm) -> Scope | Tensor:
+        sizes = self.sizes(term)
+        if term.number is None:
+            return Tensor(term.name, sizes, term.dtype)
+        value = number(self.plain(term.number))
+        return pointwise("i", sizes, lambda _: value)
+
+    def _operator_meaning(self, term: SymbolicTerm) -> Scope:
+        operands = [Tensor(str(position), self.sizes(operand), operand.dtype) for position, operand in enumerate(term.operands)]
+        values = {name: self.plain(value) for name, value in term.attributes}
+        scope = OPS[term.op].meaning(operands, values)
+        return inline(scope, {str(position): self.meaning(operand) for position, operand in enumerate(term.operands)})
+
+
+class SymbolicTerm(Bound):
+    """An operator applied to terms, or a variable; compared by identity."""
+
+    def __init__(
+        self, workshop: Workshop, op: str, operands: tuple[SymbolicTerm, ...], attributes: Attributes, dtype: str,
+        shape: tuple[Any, ...], name: str = "", number: Any = None,
+    ) -> None:  # fmt: skip
+        self.workshop, self.op, self.operands, self.attributes = workshop, op, operands, attributes
+        self.dtype, self.shape, self.name, self.number = dtype, shape, name, number
+
+    @property
+    def type(self) -> SymbolicType:
+        self.workshop.looked = True
+        return SymbolicType(self.dtype, self.shape)
+
+    def applied(self, op: str, operands: Sequence[Bound], attributes: Attributes) -> SymbolicTerm:
+        return self.workshop.apply(op, [operand for operand in operands if isinstance(operand, SymbolicTerm)], attributes)
+
+    def __repr__(self) -> str:
+        if not self.op:
+            return self.name
+        bundle = ",".join(f"{name}={value}" for name, value in self.attributes)
+        return f"{self.op}{'{' + bundle + '}' if bundle else ''}({', '.join(map(repr, self.operands))})"
+
+
+def operators(term: SymbolicTerm) -> set[str]:
+    """Return the names of all operators of a term."""
+    return {term.op} - {""} | {name for operand in term.operands for name in operators(operand)}
+
+
+def _key(value: Any) -> Any:
+    """Return what tells attribute values apart without comparing symbolic numbers."""
+    if isinstance(value, tuple):
+        return tuple(map(_key, value))
+    return id(value) if isinstance(value, SymbolicInteger | SymbolicReal) else (type(value), value)

@@ -1,0 +1,506 @@
+"""Symbolic execution: run a function once for every way its comparisons can turn out, with what each way assumes.
+
+A ``Path`` holds what its decisions imply, in solved form: an equality eliminates a symbol wherever it can, so that later
+values compare structurally and nearly all questions are answered by polynomial identity and by the symbols' bounds. A
+question that stays open forks the path: it is answered yes, and the run is repeated later with no. Nothing is decided
+by guessing; a fork that no instance can take only costs time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from egraph.errors import TypeMismatch
+from egraph.expr.index import Atom, DataIndex, Floor, Index, Modulo, Monomial, RealSymbol, Size, Symbol, index
+from egraph.expr.scope import Compare
+from verify.bounds import Bounds, divide_terms, over, without_content
+
+T = TypeVar("T")
+Choice = TypeVar("Choice")
+ENUMERATED = (1, 2, 3, 4)
+"""Values that are tried for a symbolic number where the rule needs a plain one (``range(n)``)."""
+
+
+class Ended(Exception):
+    """This path leads nowhere: its decisions contradict each other, or it leaves what is covered."""
+
+
+class LeftOut(Ended):
+    """This path leaves what is covered; the text says what is not."""
+
+
+class TooManyPaths(Exception):
+    """A function forks more often than may be followed."""
+
+
+@dataclass(frozen=True)
+class Deferred:
+    """result = the broadcast of left and right: which of the two is one is decided only when somebody asks."""
+
+    left: Index
+    right: Index
+    result: Symbol
+    obligation: bool
+
+
+@dataclass
+class Path:
+    """The assumptions of one run; ``script`` answers the open questions that earlier runs met."""
+
+    script: tuple[int, ...] = ()
+    conclusion: bool = False
+    """Whether demands of shape rules are obligations (a right side) or assumptions (the left side)."""
+    conditions: list[Compare] = field(default_factory=list)
+    """What is assumed and not expressed by a substitution."""
+    notes: list[str] = field(default_factory=list)
+    choices: dict[str, object] = field(default_factory=dict)
+    answers: list[int] = field(default_factory=list)
+    alternatives: list[tuple[int, ...]] = field(default_factory=list)
+    """Scripts of the ways not taken, for later runs."""
+    bounds: Bounds = field(default_factory=Bounds)
+    deferred: list[Deferred] = field(default_factory=list)
+    _solved: dict[Atom, Index] = field(default_factory=dict)
+    _rewrites: dict[Monomial, Index] = field(default_factory=dict)
+    _memo: dict[Index, Index] = field(default_factory=dict)
+    _age: dict[Atom, int] = field(default_factory=dict)
+    _fresh: int = 0
+
+    # Choices
+
+    def choose(self, name: str, options: Sequence[Choice]) -> Choice:
+        """Return one of the options; every other one is run later. A name is asked once."""
+        if name in self.choices:
+            return self.choices[name]  # type: ignore[return-value]
+        if not options:
+            raise Ended(f"nothing fits {name}")
+        picked = options[self._answer(len(options)) if len(options) > 1 else 0]
+        self.choices[name] = picked
+        return picked
+
+    def _answer(self, count: int) -> int:
+        position = len(self.answers)
+        if position < len(self.script):
+            answer = self.script[position]
+        else:
+            answer = 0
+            self.alternatives += [(*self.answers, other) for other in range(count - 1, 0, -1)]
+        self.answers.append(answer)
+        return answer
+
+    def symbol(self, name: str, minimum: int = 1) -> Index:
+        """Return a fresh integer unknown of at least ``minimum``; names are unique on a path."""
+        return self._aged(Symbol(name, minimum))
+
+    def real(self, name: str) -> Index:
+        """Return a fresh real unknown."""
+        return self._aged(RealSymbol(name))
+
+    def _aged(self, symbol: Symbol | RealSymbol) -> Index:
+        self._age.setdefault(symbol, len(self._age))
+        return index(symbol)
+
+    def fresh(self, minimum: int = 1, prefix: str = "q") -> Symbol:
+        """Return an unknown that the function did not name."""
+        self._fresh += 1
+        return Symbol(f"{prefix}_{self._fresh}", minimum)
+
+    # Questions
+
+    def ask(self, condition: Compare) -> bool:
+        """Return whether a condition holds on this path; fork where both are possible."""
+        while True:
+            known = self.decide(condition)
+            if known is not None:
+                return known
+            if not self._settle(self.canonical(condition.right - condition.left)):
+                break
+        holds = self._answer(2) == 0
+        self.assume(condition if holds else negated(condition))
+        return holds
+
+    def demand(self, condition: Compare) -> bool:
+        """Assume a condition of the left side's shape rules; ask for it on the right side."""
+        if self.conclusion:
+            return self.ask(condition)
+        known = self.decide(condition)
+        if known is None:
+            self.assume(condition)
+        return known is not False
+
+    def decide(self, condition: Compare) -> bool | None:
+        """Return what the path implies about a condition, None when that is open or hard to see."""
+        difference = self.canonical(condition.right - condition.left)
+        match condition.operator:
+            case "<=":
+                return self.bounds.sign(difference, strict=False)
+            case "<":
+                return self.bounds.sign(difference, strict=True)
+            case "==":
+                return self.bounds.zero(difference)
+            case "!=":
+                known = self.bounds.zero(difference)
+                return None if known is None else not known
+
+    def whole(self, value: Index) -> int:
+        """Return a plain number for a symbolic one: each small value is a path of its own, larger ones are not covered."""
+        settled = self.canonical(value)
+        for candidate in (0, *ENUMERATED):
+            if settled.constant is None and self.ask(Compare(settled, "==", index(candidate))):
+                settled = index(candidate)
+        if settled.constant is None:
+            raise LeftOut(f"{value} must be one of 0 to {ENUMERATED[-1]}")
+        return settled.constant
+
+    # Assumptions
+
+    def assume(self, condition: Compare) -> None:
+        """Add what a condition says; raise ``Ended`` when that contradicts the path."""
+        difference = self.canonical(condition.right - condition.left)
+        if condition.operator == "==":
+            self._equate(difference)
+            return
+        known = self.decide(Compare(index(0), condition.operator, difference))
+        if known is False:
+            raise Ended("contradiction")
+        if known is None:
+            if condition.operator == "<=" and self.bounds.sign(-difference, strict=False) is True:
+                self._equate(difference)
+                return
+            self._note(condition.operator, difference)
+            self._tighten()
+
+    def _tighten(self) -> None:
+        """Solve what the bounds have pinned to one value."""
+        for atom, value in self.bounds.pinned():
+            if atom not in self._solved:
+                self._substitute(atom, index(value))
+
+    def _equate(self, difference: Index) -> None:
+        difference = without_content(difference, self.bounds)
+        if difference.constant is not None:
+            if difference.constant:
+                raise Ended("contradiction")
+            return
+        if self.bounds.zero(difference) is False:
+            raise Ended("contradiction")
+        parts = self.bounds.extreme_parts(difference)
+        if parts is not None:  # a sum at the end of its range: every part is at the end of its own
+            for atom, value in parts:
+                if atom not in self._solved:
+                    self._substitute(atom, index(value))
+            rest = self.canonical(difference)
+            if rest.constant is None:
+                self.conditions.append(Compare(index(0), "==", rest))
+            return
+        modulus = _single(difference, Modulo)
+        if modulus is not None:  # a % d == r: a is d times something, plus r
+            atom, rest = modulus
+            self._divisible(atom.numerator - rest, atom.divisor)
+            return
+        floor = _single(difference, Floor)
+        if floor is not None:  # a // d == q: q d <= a < (q + 1) d
+            quotient, q = floor
+            low = self.canonical(quotient.numerator - q * quotient.divisor)
+            self._rewrite((quotient,), q)
+            self.assume(Compare(index(0), "<=", low))
+            self.assume(Compare(low, "<", quotient.divisor))
+            return
+        found = self._unknown(difference)
+        if found is not None:
+            self._substitute(*found)
+            return
+        self.conditions.append(Compare(index(0), "==", difference))
+        self._orient(difference)
+
+    def _unknown(self, difference: Index) -> tuple[Symbol | RealSymbol, Index] | None:
+        """Return a symbol to eliminate and its value: it occurs once, alone, with the coefficient one."""
+        best: tuple[tuple[bool, bool, int, int], Symbol | RealSymbol, Index] | None = None
+        results = {each.result for each in self.deferred}
+        for monomial, coefficient in difference.terms:
+            if len(monomial) != 1 or abs(coefficient) != 1 or not isinstance(monomial[0], Symbol | RealSymbol):
+                continue
+            atom = monomial[0]
+            rest = Index(tuple(t for t in difference.terms if t[0] != monomial)) * -coefficient
+            if mentions(rest, atom):
+                continue
+            minimum = self.bounds.low.get(atom, atom.minimum) if isinstance(atom, Symbol) else None
+            fits = minimum is None or self.bounds.sign(rest - minimum, strict=False) is True
+            rank = (not fits, atom not in results, len(rest.terms), -self._age.get(atom, 0))
+            if best is None or rank < best[0]:
+                best = (rank, atom, rest)
+        return None if best is None else (best[1], best[2])
+
+    def _divisible(self, value: Index, divisor: Index) -> None:
+        value = self.canonical(value)
+        _, rest = divide_terms(value, divisor)
+        if not rest.terms:
+            return
+        if self.bounds.sign(rest, strict=False) is not True:
+            self.conditions.append(Compare(index(Modulo(value, divisor)), "==", index(0)))
+            self._rewrite((Modulo(rest, divisor),), index(0))
+            return
+        positive = self.bounds.sign(rest, strict=True) is True
+        self._equate(self.canonical(rest - divisor * index(self.fresh(1 if positive else 0))))
+
+    def _orient(self, difference: Index) -> None:
+        """Use an equality of products as a rule that replaces the greatest product."""
+        top = max((t for t in difference.terms if abs(t[1]) == 1 and t[0]), key=lambda t: (len(t[0]), repr(t[0])), default=None)
+        if top is None or any(len(m) > len(top[0]) for m, _ in difference.terms) or any(isinstance(a, Floor | Modulo) for a in top[0]):
+            return
+        rest = Index(tuple(t for t in difference.terms if t[0] != top[0])) * -top[1]
+        self._rewrite(top[0], rest)
+
+    def _rewrite(self, monomial: Monomial, value: Index) -> None:
+        self._rewrites[monomial] = value
+        self._refresh()
+
+    def _substitute(self, atom: Atom, value: Index) -> None:
+        self._solved[atom] = value
+        self._refresh()
+        if isinstance(atom, Symbol):
+            value = self.canonical(value)
+            least = Compare(index(atom.minimum), "<=", value)
+            if self.decide(least) is not True:
+                self.assume(least)
+
+    def _refresh(self) -> None:
+        """Bring everything known into solved form again."""
+        self._memo.clear()
+        for atom, value in list(self._solved.items()):
+            self._solved[atom] = self.canonical(value)
+        self._memo.clear()
+        for monomial, value in list(self._rewrites.items()):
+            del self._rewrites[monomial]
+            self._memo.clear()
+            new = self.canonical(Index(((monomial, 1),)))
+            if new.terms == ((monomial, 1),):
+                self._rewrites[monomial] = self.canonical(value)
+                self._memo.clear()
+            else:
+                self._equate(self.canonical(new - value))
+        old, self.conditions = self.conditions, []
+        self.bounds.restart()
+        for condition in old:
+            difference = self.canonical(condition.right - condition.left)
+            if condition.operator == "==":
+                if difference.constant is None:
+                    self.conditions.append(Compare(index(0), "==", difference))
+                elif difference.constant:
+                    raise Ended("contradiction")
+                continue
+            known = self.decide(Compare(index(0), condition.operator, difference))
+            if known is False:
+                raise Ended("contradiction")
+            if known is None:
+                self._note(condition.operator, difference)
+        for each in list(self.deferred):
+            result = self._broadcast_known(each)
+            if result is not None and each in self.deferred:
+                self.deferred.remove(each)
+                self.assume(Compare(index(each.result), "==", result))
+        self._tighten()
+
+    def _note(self, operator: str, difference: Index) -> None:
+        """Keep 0 OPERATOR difference."""
+        self._memo.clear()
+        if operator == "!=":
+            self.conditions.append(Compare(index(0), "!=", difference))
+            fits = self.bounds.differs(difference)
+        else:
+            self.conditions.append(Compare(index(0), "<" if operator == "<" else "<=", difference))
+            fits = self.bounds.at_least_zero(difference, strict=operator == "<")
+        if not fits:
+            raise Ended("contradiction")
+
+    # Broadcasting
+
+    def broadcast(self, left: Index, right: Index) -> Index:
+        """Return the broadcast of two sizes; which of them is one stays open until somebody asks."""
+        left, right = self.canonical(left), self.canonical(right)
+        if left.constant == 1 or left == right:
+            return right
+        if right.constant == 1:
+            return left
+        result = self.fresh(1, "b")
+        self.deferred.append(Deferred(left, right, result, self.conclusion))
+        return index(result)
+
+    def _broadcast_known(self, each: Deferred) -> Index | None:
+        left, right = self.canonical(each.left), self.canonical(each.right)
+        return right if left == right or left.constant == 1 else left if right.constant == 1 else None
+
+    def _settle(self, asked: Index) -> bool:
+        """Decide one open broadcast that a question is about; return whether there was one."""
+        for each in self.deferred:
+            if mentions(asked, each.result):
+                self._settle_one(each)
+                return True
+        return False
+
+    def settle_all(self) -> None:
+        """Decide every open broadcast."""
+        while self.deferred:
+            self._settle_one(self.deferred[0])
+
+    def _settle_one(self, each: Deferred) -> None:
+        self.deferred.remove(each)
+        left, right, result = self.canonical(each.left), self.canonical(each.right), index(each.result)
+        if left.constant == 1:
+            self.assume(Compare(result, "==", right))
+        elif right.constant == 1 or self.ask(Compare(left, "==", right)) or self.ask(Compare(right, "==", index(1))):
+            self.assume(Compare(result, "==", left))
+        elif self.ask(Compare(left, "==", index(1))):
+            self.assume(Compare(result, "==", right))
+        elif each.obligation:
+            raise TypeMismatch(f"cannot broadcast the sizes {left} and {right}")
+        else:
+            raise Ended("the sizes do not broadcast")
+
+    # Values
+
+    def canonical(self, value: Size) -> Index:
+        """Return a value in solved form."""
+        given = index(value)
+        known = self._memo.get(given)
+        if known is None:
+            known = self._memo[given] = self._canonical(given)
+        return known
+
+    def _canonical(self, value: Index) -> Index:
+        if not any(m for m, _ in value.terms):
+            return value
+        total = Index(())
+        changed = False
+        for monomial, coefficient in value.terms:
+            product = Index((((), coefficient),))
+            for atom in monomial:
+                part = self._atom(atom)
+                changed = changed or part is not None
+                product = product * (index(atom) if part is None else part)
+            total = total + product
+        if not changed:
+            total = value
+        for monomial, replacement in self._rewrites.items():
+            new = _replace(total, monomial, replacement)
+            if new is not total:
+                return self.canonical(new)
+        return total
+
+    def _atom(self, atom: Atom) -> Index | None:
+        known = self._solved.get(atom)
+        if known is not None:
+            return known
+        match atom:
+            case Floor(numerator, divisor):
+                new = self.floor(self.canonical(numerator), self.canonical(divisor))
+            case Modulo(numerator, divisor):
+                new = self.modulo(self.canonical(numerator), self.canonical(divisor))
+            case DataIndex():
+                return None
+            case _:
+                return None
+        return None if new.terms == (((atom,), 1),) else new
+
+    def floor(self, numerator: Index, divisor: Index) -> Index:
+        """numerator // divisor in canonical operands, the divisor positive"""
+        quotient, rest = divide_terms(numerator, divisor)
+        if not rest.terms:
+            return quotient
+        for shift in (0, -1):
+            moved = rest - divisor * shift
+            if self.bounds.sign(moved, strict=False) is True and self.bounds.sign(divisor - moved, strict=True) is True:
+                return quotient + shift
+        return quotient + (rest // divisor if divisor.constant is not None else index(Floor(rest, divisor)))
+
+    def modulo(self, numerator: Index, divisor: Index) -> Index:
+        """numerator % divisor in canonical operands, the divisor positive"""
+        _, rest = divide_terms(numerator, divisor)
+        for shift in (0, -1):
+            moved = rest - divisor * shift
+            if self.bounds.sign(moved, strict=False) is True and self.bounds.sign(divisor - moved, strict=True) is True:
+                return moved
+        return rest % divisor if divisor.constant is not None else index(Modulo(rest, divisor))
+
+    def exact_quotient(self, value: Index, divisor: Index) -> Index | None:
+        """Return value / divisor when the divisor divides (assumed on the left side), else None."""
+        value, divisor = self.canonical(value), self.canonical(divisor)
+        if not self.demand(Compare(index(0), "<", divisor)):
+            return None
+        quotient, rest = divide_terms(value, self.canonical(divisor))
+        if not rest.terms:
+            return quotient
+        remainder = self.modulo(value, divisor)
+        if not self.demand(Compare(remainder, "==", index(0))):
+            return None
+        value, divisor = self.canonical(value), self.canonical(divisor)
+        return self.floor(value, divisor)
+
+
+def negated(condition: Compare) -> Compare:
+    """Return the opposite condition."""
+    match condition.operator:
+        case "<":
+            return Compare(condition.right, "<=", condition.left)
+        case "<=":
+            return Compare(condition.right, "<", condition.left)
+        case "==":
+            return Compare(condition.left, "!=", condition.right)
+        case "!=":
+            return Compare(condition.left, "==", condition.right)
+
+
+def mentions(value: Index, wanted: Atom) -> bool:
+    """Return whether an atom occurs in a value, inside divisions too."""
+    for monomial, _ in value.terms:
+        for atom in monomial:
+            if atom == wanted:
+                return True
+            if isinstance(atom, Floor | Modulo) and (mentions(atom.numerator, wanted) or mentions(atom.divisor, wanted)):
+                return True
+    return False
+
+
+def _single(difference: Index, kind: type[Floor] | type[Modulo]) -> tuple[Any, Index] | None:
+    """Return (atom, value) for difference == 0 read as atom == value, where one division stands alone, else None."""
+    found = [(m[0], c) for m, c in difference.terms if len(m) == 1 and isinstance(m[0], kind)]
+    if len(found) != 1 or abs(found[0][1]) != 1:
+        return None
+    atom, coefficient = found[0]
+    rest = Index(tuple(t for t in difference.terms if t[0] != (atom,)))
+    if mentions(rest, atom):
+        return None
+    return atom, rest * -coefficient
+
+
+def _replace(value: Index, monomial: Monomial, replacement: Index) -> Index:
+    """Return the value with every multiple of a product replaced."""
+    for term, coefficient in value.terms:
+        if len(term) >= len(monomial):
+            left = over(term, monomial)
+            if left is not None:
+                rest = Index(tuple(t for t in value.terms if t[0] != term))
+                return _replace(rest + Index(((left, coefficient),)) * replacement, monomial, replacement)
+    return value
+
+
+def explore(run: Callable[[Path], T], limit: int) -> Iterator[tuple[Path, T]]:
+    """Yield every path of a function with its result, in a fixed order; paths that end early are left out.
+
+    Raises ``TooManyPaths`` beyond ``limit`` runs.
+    """
+    waiting: list[tuple[int, ...]] = [()]
+    runs = 0
+    while waiting:
+        if runs == limit:
+            raise TooManyPaths(f"more than {limit} paths")
+        runs += 1
+        path = Path(waiting.pop())
+        try:
+            result = run(path)
+        except Ended:
+            waiting += path.alternatives
+            continue
+        waiting += path.alternatives
+        yield path, result
