@@ -1,7 +1,8 @@
 """What a kernel costs: its measured median where the profile database has one, an estimate otherwise.
 
 Estimates only rank what is not measured yet; extraction is repeated until everything it chose has been measured
-(or time is up), so a wrong estimate costs a measurement and not a wrong choice.
+(or time is up), so a wrong estimate costs a measurement and not a wrong choice. What has a measured relative
+(:mod:`egraph.cost_families`) is estimated by it, everything else by its arithmetic and its bytes.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from egraph.cost_families import Family, family
 from egraph.cost_roofline import DeviceSpeed, Work
 from egraph.cost_roofline import work as count_work
 from egraph.ir import Candidate, Node, format_fragment, walk
@@ -43,6 +45,8 @@ class CostModel:
         self._keys: dict[tuple[Node, str], KernelKey] = {}
         self._work: dict[Node, Work] = {}
         self._records: dict[KernelKey, Record | None] = {}
+        self._families: dict[tuple[Node, str], Family | None] = {}
+        self._relatives: dict[Family, dict[KernelKey, tuple[int, float]]] = {}
 
     def key(self, candidate: Candidate) -> KernelKey:
         part = (candidate.fragment, candidate.implementation)
@@ -52,9 +56,21 @@ class CostModel:
 
     def record(self, candidate: Candidate) -> Record | None:
         key = self.key(candidate)
-        if self._records.get(key) is None:
+        if key not in self._records:
             self._records[key] = self.database.get(self.device, *key)
-        return self._records[key]
+        found = self._records[key]
+        if found is not None and found.median_us is not None and (of := self.family(candidate)) is not None:
+            self._relatives.setdefault(of, {})[key] = self.work(candidate.fragment).size_bytes, found.median_us
+        return found
+
+    def family(self, candidate: Candidate) -> Family | None:
+        """Return the family of a library's kernel; generated kernels have none, their loops depend on all that they do."""
+        if not is_library(candidate):
+            return None
+        part = (candidate.fragment, candidate.implementation)
+        if part not in self._families:
+            self._families[part] = family(candidate)
+        return self._families[part]
 
     def is_settled(self, candidate: Candidate) -> bool:
         """Return whether measuring would tell nothing new: it is measured, free, or cannot be run alone."""
@@ -79,15 +95,36 @@ class CostModel:
         return record.median_us if record.median_us is not None else FAILED_COST_US
 
     def estimate_us(self, candidate: Candidate) -> float:
-        return self.speed.estimate_us(self.work(candidate.fragment))
+        """Return a guess: the time of the measured relative that moves most nearly as many bytes, else by the roofline."""
+        amount = self.work(candidate.fragment)
+        of = self.family(candidate)
+        relatives = self._relatives.get(of) if of is not None else None
+        if not relatives:
+            return self.speed.estimate_us(amount)
+        key = min(relatives, key=lambda one: (abs(relatives[one][0] - amount.size_bytes), one))
+        size_bytes, time_us = relatives[key]
+        return max(0.5 * time_us, time_us + (amount.size_bytes - size_bytes) / (self.speed.memory_gigabytes_s * 1e3))
 
     def work(self, fragment: Node) -> Work:
         if fragment not in self._work:
             self._work[fragment] = count_work(fragment)
         return self._work[fragment]
 
+    def has_relatives(self, candidate: Candidate) -> bool:
+        """Return whether another kernel of the same family is measured."""
+        of = self.family(candidate)
+        return of is not None and bool(self._relatives.get(of))
+
+    def look_up(self, candidates: Mapping[int, tuple[Candidate, ...]]) -> None:
+        """Find what is measured, so that every estimate knows of all relatives."""
+        for options in candidates.values():
+            for one in options:
+                if one.implementation not in FREE:
+                    self.record(one)
+
     def price(self, candidates: Mapping[int, tuple[Candidate, ...]]) -> dict[int, tuple[Candidate, ...]]:
         """Return the candidates with their costs, without those whose results are known to be wrong."""
+        self.look_up(candidates)
         return {
             c: tuple(replace(one, cost_us=self.cost_us(one)) for one in options if not self.is_wrong(one))
             for c, options in candidates.items()
@@ -113,23 +150,27 @@ def without_twins(model: CostModel, candidates: Mapping[int, tuple[Candidate, ..
 
 
 def jobs(model: CostModel, candidates: Mapping[int, tuple[Candidate, ...]]) -> list[Candidate]:
-    """List the distinct library candidates to measure, the most promising first.
+    """List library candidates to measure, those with the largest estimates first: the plainest of each family without a time.
 
-    Promising: a small estimate beside the best known cost of the same class, and much time at stake. Candidates that
-    are hopeless beside a measured rival are left out; everything else is measured only when extraction chooses it.
+    Families that are hopeless beside a measured rival are left out; everything else is measured only when extraction
+    chooses it.
     """
-    wanted: dict[KernelKey, tuple[float, Candidate]] = {}
+    model.look_up(candidates)
+    wanted: dict[Family | KernelKey, tuple[tuple[int, KernelKey], Candidate]] = {}
     for options in candidates.values():
-        measured = [model.cost_us(one) for one in options if model.record(one) is not None]
-        best = min(measured, default=float("inf"))
+        known = (one for one in options if one.implementation not in FREE and (model.record(one) or model.has_relatives(one)))
+        best = min(map(model.cost_us, known), default=float("inf"))
         for one in options:
-            if model.is_settled(one) or not is_library(one):
+            if not is_library(one) or model.is_settled(one) or model.has_relatives(one):
                 continue
-            estimate = model.estimate_us(one)
-            if estimate <= HOPELESS_RATIO * best:
+            if model.estimate_us(one) <= HOPELESS_RATIO * best:
                 key = model.key(one)
-                wanted[key] = min(wanted.get(key, (float("inf"), one)), (-estimate, one), key=lambda pair: pair[0])
-    return [one for _, (_, one) in sorted(wanted.items(), key=lambda item: (item[1][0], item[0]))]
+                rank = (len(one.covered), key)
+                group = model.family(one) or key
+                if group not in wanted or rank < wanted[group][0]:
+                    wanted[group] = (rank, one)
+    chosen = [one for _, one in wanted.values()]
+    return sorted(chosen, key=lambda one: (-model.estimate_us(one), model.key(one)))
 
 
 def is_library(candidate: Candidate) -> bool:

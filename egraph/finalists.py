@@ -6,6 +6,7 @@ a machine that slows down slows all of them down.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import statistics
 import time
@@ -18,14 +19,18 @@ from runtime.feeds import FeedSpec
 from runtime.measure import Effort, Engine, Load, Timing, Worker
 from runtime.profile import Database, Record
 
-ROUNDS = 7
+ROUNDS, LEAST_ROUNDS = 7, 3
 SETTLE_SECONDS = 0.02
 """Between rounds: a thread pool that has just worked keeps spinning for a while."""
-END_TO_END = "end to end"
+LONGEST_SHARE_SECONDS = 0.25
+"""One contender's part of one round, unless a few runs take longer."""
+GIVEN_UP = (2.0, 1.3)
+"""After the first round, and after later ones: who takes this many times as long as the fastest is not timed again."""
 MEMORY_SHARE = 0.6
 """Part of the free memory that all contenders may fill together; beyond it only one is loaded at a time."""
 PATIENCE_SECONDS, SLOWEST_BYTES_A_SECOND = 20.0, 1e8
 """A contender hangs when it takes longer than this to answer, and this much longer for what it keeps in memory."""
+END_TO_END = "end to end"
 
 
 class MissingMeasurement(EinsatError):
@@ -54,33 +59,48 @@ class Race:
         return self.timings[name].median_us
 
 
-def race(
-    contenders: Sequence[Contender],
-    feeds: tuple[FeedSpec, ...],
-    *,
-    threads: int,
-    seed: int,
-    database: Database,
-    device: str,
-    frozen: bool,
-    seconds: float,
-) -> Race:
-    """Return everyone's latency: remembered where all are in the database, measured together otherwise.
+def remembered(
+    contenders: Sequence[Contender], feeds: tuple[FeedSpec, ...], *, database: Database, device: str, frozen: bool
+) -> Race | None:
+    """Return everyone's latency from the database, None where one is missing; raises MissingMeasurement then where ``frozen``.
 
     Latencies are only compared within one run; so a single missing one means that all are measured again.
     """
     group = _group(contenders, feeds)
     found = {c.name: database.get(device, f"{group} {c.digest}", END_TO_END) for c in contenders}
-    if all(record is not None for record in found.values()):
+    missing = sorted(name for name, record in found.items() if record is None)
+    if not missing:
         return Race({name: Timing(r.status, r.samples_us, r.message) for name, r in found.items() if r is not None}, remembered=True)
     if frozen:
-        missing = sorted(name for name, record in found.items() if record is None)
         raise MissingMeasurement(
             f"the profile database has no end-to-end time of: {', '.join(missing)}",
             where=f"{database.place}, device {device}",
             fix="run once without --frozen on this machine, or import measurements with python -m runtime.profile import FILE",
         )
-    timings = _interleave(contenders, feeds, threads=threads, seed=seed, seconds=seconds)
+    return None
+
+
+def race(
+    contenders: Sequence[Contender],
+    feeds: tuple[FeedSpec, ...],
+    *,
+    failed: Mapping[str, str],
+    essential: str,
+    threads: int,
+    seed: int,
+    database: Database,
+    device: str,
+    seconds: float,
+) -> Race:
+    """Measure everyone's latency together and remember it.
+
+    ``failed``: contenders that cannot be run, with the reason. The ``essential`` one is timed in every round; who is far
+    behind the fastest is given up, and nobody is timed further once the fastest has been so in every round.
+    """
+    group = _group(contenders, feeds)
+    timings = {name: Timing("failed", message=reason) for name, reason in failed.items()}
+    runners = [c for c in contenders if c.name not in failed]
+    timings |= _interleave(runners, feeds, essential=essential, threads=threads, seed=seed, seconds=seconds)
     for contender in contenders:
         timing = timings[contender.name]
         database.put(Record(device, f"{group} {contender.digest}", END_TO_END, timing.status, timing.samples_us, timing.message))
@@ -88,8 +108,6 @@ def race(
 
 
 def _group(contenders: Sequence[Contender], feeds: tuple[FeedSpec, ...]) -> str:
-    import hashlib
-
     text = repr((sorted(c.digest for c in contenders), feeds))
     return f"race {hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
@@ -104,10 +122,10 @@ def available_bytes() -> int:
 
 
 def _interleave(
-    contenders: Sequence[Contender], feeds: tuple[FeedSpec, ...], *, threads: int, seed: int, seconds: float
+    contenders: Sequence[Contender], feeds: tuple[FeedSpec, ...], *, essential: str, threads: int, seed: int, seconds: float
 ) -> dict[str, Timing]:
     deadline = time.monotonic() + seconds
-    effort = Effort(seconds=seconds / (ROUNDS * len(contenders)), least=3, most=200, spread=0.0)
+    effort = Effort(seconds=min(LONGEST_SHARE_SECONDS, seconds / (ROUNDS * len(contenders))), least=3, most=200, spread=0.0)
     stays = sum(c.size_bytes for c in contenders) <= MEMORY_SHARE * available_bytes()
     workers = {c.name: Worker(time_out_seconds=PATIENCE_SECONDS + c.size_bytes / SLOWEST_BYTES_A_SECOND) for c in contenders}
     timings: dict[str, Timing] = {}
@@ -117,10 +135,12 @@ def _interleave(
 
     try:
         if stays:
+            for worker in workers.values():
+                worker.start(threads)
             timings = {c.name: load(c) for c in contenders}
+        running = list(contenders)
         for round_number in range(ROUNDS):
-            order = contenders if round_number % 2 == 0 else list(reversed(contenders))
-            for c in order:
+            for c in running if round_number % 2 == 0 else list(reversed(running)):
                 known = timings.get(c.name)
                 if known is None or (known.status == "ok" and not stays):
                     loaded = load(c)
@@ -133,9 +153,23 @@ def _interleave(
                 timings[c.name] = Timing(got.status, known.samples_us + middle if middle else (), got.message)
                 if not stays:
                     workers[c.name].close()
-            if time.monotonic() > deadline and round_number >= 2:
+            kept = still_running([c.name for c in running], timings, round_number, essential)
+            running = [c for c in running if c.name in kept]
+            if round_number + 1 >= LEAST_ROUNDS and (time.monotonic() > deadline or is_decided([timings[name] for name in kept])):
                 break
     finally:
         for worker in workers.values():
             worker.close()
     return timings
+
+
+def still_running(names: Sequence[str], timings: Mapping[str, Timing], round_number: int, essential: str) -> list[str]:
+    """Return who can still be the fastest, and the ``essential`` one."""
+    limit = GIVEN_UP[min(round_number, len(GIVEN_UP) - 1)] * min((timings[name].median_us for name in names), default=float("inf"))
+    return [name for name in names if name == essential or timings[name].median_us <= limit]
+
+
+def is_decided(timings: Sequence[Timing]) -> bool:
+    """Return whether the slowest round of the fastest is faster than everyone else's fastest round."""
+    ranked = sorted((t for t in timings if t.samples_us), key=lambda t: t.median_us)
+    return bool(ranked) and all(max(ranked[0].samples_us) < min(other.samples_us) for other in ranked[1:])

@@ -82,6 +82,11 @@ class Worker:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()
 
+    def start(self, threads: int) -> None:
+        """Let the process start while the caller does something else."""
+        if self._process is None:
+            self._start(threads)
+
     def load(self, load: Load) -> Timing:
         """Load something and run it twice; the returned timing has no samples, only a status."""
         feeds = [astuple(spec) for spec in load.feeds]

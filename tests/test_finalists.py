@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from egraph import finalists
-from egraph.finalists import ROUNDS, Contender, Race, race
+from egraph.finalists import ROUNDS, Contender, Race, is_decided, race, remembered, still_running
 from runtime.feeds import FeedSpec
 from runtime.measure import Load, Timing, Worker
 from runtime.profile import Database
@@ -27,7 +27,12 @@ def _model(folder: Path) -> Path:
 def _race(folder: Path, size_bytes: int) -> Race:
     path = str(_model(folder))
     contenders = [Contender("one", "1", "onnxruntime", path, size_bytes), Contender("two", "2", "onnxruntime", path, size_bytes)]
-    return race(contenders, FEEDS, threads=1, seed=0, database=Database.in_memory(), device="d", frozen=False, seconds=3.0)
+    database = Database.in_memory()
+    assert remembered(contenders, FEEDS, database=database, device="d", frozen=False) is None
+    raced = race(contenders, FEEDS, failed={}, essential="one", threads=1, seed=0, database=database, device="d", seconds=3.0)
+    again = remembered(contenders, FEEDS, database=database, device="d", frozen=True)
+    assert again is not None and again.remembered and again.timings == raced.timings
+    return raced
 
 
 @pytest.mark.parametrize("free_bytes", [1 << 40, 0])
@@ -52,3 +57,17 @@ def test_everyone_is_timed_whether_or_not_all_fit(tmp_path: Path, monkeypatch: p
     result = _race(tmp_path, 1 << 20)
     assert all(timing.status == "ok" and 3 <= len(timing.samples_us) <= ROUNDS for timing in result.timings.values())
     assert most[0] == (2 if free_bytes else 1)
+
+
+def test_who_is_far_behind_is_given_up_except_the_essential_one() -> None:
+    timings = {name: Timing("ok", (time_us,)) for name, time_us in (("fast", 1.0), ("near", 1.2), ("slow", 1.9), ("original", 9.0))}
+    assert still_running(list(timings), timings, 0, "original") == ["fast", "near", "slow", "original"]
+    assert still_running(list(timings), timings, 1, "original") == ["fast", "near", "original"]
+    timings["near"] = Timing("failed")
+    assert still_running(list(timings), timings, 3, "original") == ["fast", "original"]
+
+
+def test_a_race_is_decided_when_one_is_fastest_in_every_round() -> None:
+    assert is_decided([Timing("ok", (1.0, 1.1)), Timing("ok", (1.2, 1.3)), Timing("failed")])
+    assert not is_decided([Timing("ok", (1.0, 1.25)), Timing("ok", (1.2, 1.3))])
+    assert not is_decided([Timing("failed")])

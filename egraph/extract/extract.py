@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from egraph.extract.greedy import greedy
 from egraph.extract.problem import Choice, Chosen, Problem, build_problem, distinct, order, restrict, total
-from egraph.extract.solver import solve
 from egraph.ir import Candidate, FrozenEGraph, Selection
 
 WORTH_TIMING = 1.6
@@ -21,7 +20,7 @@ MEANINGFUL = 0.02
 def extract(
     frozen: FrozenEGraph, candidates: Mapping[int, Sequence[Candidate]], k: int = 1, seconds: float = 10.0, seed: int = 0
 ) -> tuple[Selection, ...]:
-    """Return up to ``k`` distinct selections, the cheapest first.
+    """Return up to ``k`` distinct selections, the cheapest first; in no ``seconds``, one that is found by greed.
 
     After the best program come the best without each rule that it uses and without each implementation, the best
     that differs in a costly kernel, and the greedy one: programs that differ where the cost model may be wrong.
@@ -30,6 +29,8 @@ def extract(
     found: list[tuple[Chosen, str, bool, float]] = []
 
     def attempt(name: str, part: Problem, first: Chosen, budget: float, different: Sequence[Mapping[int, Choice]] = ()) -> None:
+        from egraph.extract.solver import solve  # slow to import, and not needed where choices are remembered
+
         started = time.monotonic()
         solution = solve(part, first, budget, seed, different)
         if solution is not None and (different or total(solution.chosen) <= total(first)):
@@ -39,6 +40,8 @@ def extract(
 
     started = time.monotonic()
     first = greedy(problem)
+    if seconds <= 0:
+        return (Selection({n: choice.candidate for n, choice in first.items()}, total(first), False, "greedy", time.monotonic() - started),)
     attempt("cp-sat", problem, first, seconds * 0.6)
     best = found[0][0]
     if k > 1:

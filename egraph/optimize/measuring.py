@@ -45,7 +45,9 @@ class Measurer:
     effort: Effort = field(default_factory=Effort)
     measured: int = 0
 
-    def measure(self, jobs: Sequence[Job], time_left: Callable[[], float], tell: Callable[[str], None]) -> None:
+    def measure(
+        self, jobs: Sequence[Job], time_left: Callable[[], float], tell: Callable[[str], None], file: Callable[[Record], None] | None = None
+    ) -> None:
         """Measure in order until time is up; every result is filed at once, also of what fails or hangs."""
         for start in range(0, len(jobs), BATCH):
             if time_left() <= 0:
@@ -58,7 +60,7 @@ class Measurer:
                         return
                     timing = self._timing(program, place)
                     record = Record(self.device, job.text, job.implementation, timing.status, timing.samples_us, timing.message)
-                    self.database.put(record)
+                    (file or self.database.put)(record)
                     self.measured += 1
                     tell(f"{self.measured} kernels measured")
 
@@ -67,7 +69,7 @@ class Measurer:
     ) -> None:
         """Measure those candidates that have no measurement yet."""
         wanted = [Job(one.fragment, one.implementation, model.key(one)[0]) for one in candidates if not model.is_settled(one)]
-        self.measure(wanted, time_left, tell)
+        self.measure(wanted, time_left, tell, model.file)
 
     def _timing(self, program: Program, place: Path | EinsatError) -> Timing:
         if isinstance(place, EinsatError):

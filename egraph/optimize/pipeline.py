@@ -15,7 +15,7 @@ from egraph import __version__, exporter, importer
 from egraph.check import CheckResult, Disagreement, check, find_feeds, open_onnxruntime
 from egraph.cost import CostModel
 from egraph.errors import CheckFailed, EinsatError, ModelError
-from egraph.finalists import Contender, Race, race
+from egraph.finalists import Contender, Race, race, remembered
 from egraph.ir import Graph, Program, format_fragment
 from egraph.optimize import original
 from egraph.optimize.artefact import finish_artefact
@@ -48,12 +48,11 @@ LIBRARIES = ("egglog", "onnx", "onnxruntime", "onednn-cpu-gomp", "apache-tvm", "
 
 
 @dataclass(frozen=True)
-class Compiled:
-    """A program in a folder, ready to be timed."""
+class Entry:
+    """A program that takes part in the race; its contender's path is where it is compiled to."""
 
     contender: Contender
     program: Program
-    folder: Path
 
 
 def optimize(options: Options, progress: Progress) -> Outcome:
@@ -93,10 +92,9 @@ class Trial:
 
     found: Search
     plain: Program
-    compiled: tuple[Compiled, ...]
-    failed: tuple[Finalist, ...]
+    entries: tuple[Entry, ...]
     raced: Race
-    best: Compiled | None
+    best: Entry | None
 
 
 @dataclass
@@ -182,17 +180,31 @@ class Run:
             self.database.put(Record(device, key, SEARCHED, "ok", counts, found.choices))
         self.worker.close()
         progress.stage("time the finalists")
-        compiled, failed = self._compile_all(plain, found.programs)
-        size_bytes = next(c.contender.size_bytes for c in compiled if c.contender.name == PLAIN)
-        first = Contender(ORIGINAL, original.digest(options.model), "onnxruntime", str(options.model.absolute()), size_bytes)
-        raced = race(
-            [first, *(c.contender for c in compiled)], self.feeds, threads=options.threads, seed=options.seed,
-            database=self.database, device=device, frozen=options.frozen,
-            seconds=max(2.0, min(RACE_SHARE * options.budget_seconds, progress.left_seconds)),
-        )  # fmt: skip
-        return Trial(found, plain, tuple(compiled), tuple(failed), raced, self._fastest(compiled, raced))
+        entries = [
+            Entry(Contender(name, program_digest(program), "einsat", str(self.work / name.replace(" ", "-"))), program)
+            for name, program in [(PLAIN, plain), *((f"program {i}", p) for i, p in enumerate(found.programs, start=1))]
+        ]
+        contenders = [Contender(ORIGINAL, original.digest(options.model), "onnxruntime", str(options.model.absolute()))]
+        contenders += [entry.contender for entry in entries]
+        raced = remembered(contenders, self.feeds, database=self.database, device=device, frozen=options.frozen)
+        best = self._fastest(entries, raced) if raced else None
+        if raced and best:
+            try:
+                self._compile(best)
+            except EinsatError:
+                raced = None  # it could be compiled once: say of each program again which can
+        if raced is None:
+            sizes_bytes, failed = self._compile_all(entries)
+            contenders = [replace(c, size_bytes=sizes_bytes.get(c.name, sizes_bytes[PLAIN])) for c in contenders]
+            raced = race(
+                contenders, self.feeds, failed=failed, essential=ORIGINAL,
+                threads=options.threads, seed=options.seed, database=self.database, device=device,
+                seconds=max(2.0, min(RACE_SHARE * options.budget_seconds, progress.left_seconds)),
+            )  # fmt: skip
+            best = self._fastest(entries, raced)
+        return Trial(found, plain, tuple(entries), raced, best)
 
-    def _save(self, best: Compiled | None, model_file: Path, artefact: Path) -> None:
+    def _save(self, best: Entry | None, model_file: Path, artefact: Path) -> None:
         options = self.options
         if best is None:
             original.copy_model(options.model, model_file)
@@ -201,11 +213,11 @@ class Run:
                 (artefact / "opaque" / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(options.model.parent / name, artefact / "opaque" / name)
         else:
-            shutil.copytree(best.folder, artefact)
+            shutil.copytree(best.contender.path, artefact)
             exporter.save(best.program, model_file, rules={k.output: k.rules for k in best.program.kernels if k.rules})
 
     def _learn(
-        self, error: Disagreement, best: Compiled, rules: Sequence[Rule | MergeRule], model: CostModel, *, may_retry: bool
+        self, error: Disagreement, best: Entry, rules: Sequence[Rule | MergeRule], model: CostModel, *, may_retry: bool
     ) -> tuple[Sequence[Rule | MergeRule], str]:
         """Leave out what made the check fail; raises CheckFailed with its names when that is not known, or not for the first time."""
         found = blame(self.graph, best.program, error.feeds, self.compile_options)
@@ -218,29 +230,30 @@ class Run:
         self.progress.note(f"warning: {told}")
         return [rule for rule in rules if rule.name not in dropped], told
 
-    def _compile_all(self, plain: Program, programs: Sequence[Program]) -> tuple[list[Compiled], list[Finalist]]:
-        compiled: list[Compiled] = []
-        failed: list[Finalist] = []
-        compile_ahead([plain, *programs], self.work, self.compile_options)
-        for name, program in [(PLAIN, plain), *((f"program {i}", p) for i, p in enumerate(programs, start=1))]:
-            folder = self.work / name.replace(" ", "-")
-            digest = program_digest(program)
+    def _compile(self, entry: Entry) -> int:
+        """Compile a program; return what it keeps in memory beside its weights, in bytes."""
+        return compile_program(entry.program, Path(entry.contender.path), self.compile_options).arena_bytes
+
+    def _compile_all(self, entries: Sequence[Entry]) -> tuple[dict[str, int], dict[str, str]]:
+        """Compile every program; return the sizes, and the reasons of those that cannot be compiled."""
+        sizes_bytes: dict[str, int] = {}
+        failed: dict[str, str] = {}
+        compile_ahead([entry.program for entry in entries], self.work, self.compile_options)
+        for entry in entries:
             try:
-                plan = compile_program(program, folder, self.compile_options)
+                sizes_bytes[entry.contender.name] = self._compile(entry)
             except EinsatError as error:
-                if name == PLAIN:
+                if entry.contender.name == PLAIN:
                     raise
-                failed.append(Finalist(name, digest, len(program.kernels), program.cost_us, None, str(error)))
-                continue
-            compiled.append(Compiled(Contender(name, digest, "einsat", str(folder), plan.arena_bytes), program, folder))
-        return compiled, failed
+                failed[entry.contender.name] = str(error)
+        return sizes_bytes, failed
 
     @staticmethod
-    def _fastest(compiled: Sequence[Compiled], raced: Race) -> Compiled | None:
+    def _fastest(entries: Sequence[Entry], raced: Race) -> Entry | None:
         """Return the fastest program, None when onnxruntime on the original model is."""
         if raced.timings[ORIGINAL].status != "ok":
             raise ModelError(f"onnxruntime cannot time the original model: {raced.timings[ORIGINAL].message}")
-        fastest = min(compiled, key=lambda c: raced.median_us(c.contender.name), default=None)
+        fastest = min(entries, key=lambda entry: raced.median_us(entry.contender.name), default=None)
         if fastest is None or raced.median_us(fastest.contender.name) >= raced.median_us(ORIGINAL):
             return None
         return fastest
@@ -271,12 +284,12 @@ class Run:
         notes: tuple[str, ...],
         arena_bytes: int,
     ) -> Outcome:
-        found, plain, compiled, raced, best = trial.found, trial.plain, trial.compiled, trial.raced, trial.best
+        found, plain, raced, best = trial.found, trial.plain, trial.raced, trial.best
         rows = kernel_rows(best.program, model) if best else ()
         uses = {rule.name: sum(rule.name in row.rules for row in rows) for rule in rules}
         finalists = [
             Finalist(c.contender.name, c.contender.digest, len(c.program.kernels), c.program.cost_us, _time(raced, c), _message(raced, c))
-            for c in compiled
+            for c in trial.entries
         ]
         latency_us = {ORIGINAL: raced.median_us(ORIGINAL), PLAIN: raced.median_us(PLAIN)}
         latency_us["optimized"] = raced.median_us(best.contender.name) if best else latency_us[ORIGINAL]
@@ -310,7 +323,7 @@ class Run:
             extract_seconds=found.extract_seconds,
             kernels=rows,
             before=kernel_rows(plain, model),
-            finalists=(*finalists, *trial.failed),
+            finalists=tuple(finalists),
             shipped=best.contender.name if best else ORIGINAL,
             memory={"arena_bytes": arena_bytes, "weights_bytes": sum(array.nbytes for array in weights.values())},
             environment={"einsat": __version__, "python": platform.python_version(), **{name: library_version(name) for name in LIBRARIES}},
@@ -328,10 +341,10 @@ def search_key(graph: Graph, rules: Sequence[Rule | MergeRule], options: Options
     return f"search {hashlib.sha256(chr(10).join(parts).encode()).hexdigest()[:32]}"
 
 
-def _time(raced: Race, compiled: Compiled) -> float | None:
-    samples = raced.timings[compiled.contender.name].samples_us
+def _time(raced: Race, entry: Entry) -> float | None:
+    samples = raced.timings[entry.contender.name].samples_us
     return statistics.median(samples) if samples else None
 
 
-def _message(raced: Race, compiled: Compiled) -> str:
-    return raced.timings[compiled.contender.name].message
+def _message(raced: Race, entry: Entry) -> str:
+    return raced.timings[entry.contender.name].message

@@ -21,8 +21,11 @@ from egraph.saturate import Iteration, Limits, Saturation, saturate
 from lower.candidates import candidates as lay_candidates
 from runtime.profile import Database
 
-ROUNDS, VARIED_ROUNDS = 10, 3
-"""Extractions at most: each one measures what the last one chose, first of the best program, then of all finalists."""
+GREEDY_ROUNDS, ROUNDS, VARIED_ROUNDS = 6, 8, 3
+"""Extractions at most: each one measures what the last one chose, first by greed, which is quick, then of the best program, then
+of all finalists."""
+FAMILY_ROUNDS = 3
+"""Where the first kernel of a family fails, others of it are tried, this many in all."""
 CAUTION = 4.0
 """Estimates count this many times in the last extraction: time ended before they could be measured."""
 SATURATE_SHARE, MEASURE_SHARE, EXTRACT_SHARE = 0.25, 0.6, 0.04
@@ -114,14 +117,16 @@ def search(
         return progress.left_seconds - (1.0 - MEASURE_SHARE) * progress.budget_seconds
 
     chooser = Chooser(saturation.frozen, laid, model, progress, EXTRACT_SHARE * progress.budget_seconds, seed)
+    settled: tuple[Selection, ...] = ()
     if measurer is not None:
         progress.stage("measure")
         share_seconds = time_left() / 2
-        measurer.measure_candidates(model, jobs(model, laid), lambda: time_left() - share_seconds, progress.update)
-        chooser.refine(measurer, time_left, count=finalists)
+        for _ in range(FAMILY_ROUNDS):
+            measurer.measure_candidates(model, jobs(model, laid), lambda: time_left() - share_seconds, progress.update)
+        settled = chooser.refine(measurer, time_left, count=finalists)
     progress.stage("extract")
     model.caution = CAUTION
-    selections = read_selections(choices, laid, model) or chooser.choose(finalists)
+    selections = settled or read_selections(choices, laid, model) or chooser.choose(finalists)
     model.caution = 1.0
     progress.update(f"best cost {selections[0].cost_us:.0f} us ({selections[0].method}), {len(selections)} programs")
     programs: dict[str, Program] = {}
@@ -161,27 +166,31 @@ class Chooser:
     seed: int
     seconds: float = 0.0
 
-    def choose(self, count: int) -> tuple[Selection, ...]:
-        selections = extract(self.frozen, self.model.price(self.candidates), count, self.extract_seconds, self.seed)
+    def choose(self, count: int, *, greedy: bool = False) -> tuple[Selection, ...]:
+        seconds = 0.0 if greedy else self.extract_seconds
+        selections = extract(self.frozen, self.model.price(self.candidates), count, seconds, self.seed)
         if not selections:
             raise ExtractError("no program can be extracted", fix="this is a defect: every operator should have a kernel")
         self.seconds += sum(selection.seconds for selection in selections)
         return selections
 
-    def refine(self, measurer: Measurer, time_left: Callable[[], float], *, count: int) -> None:
-        """Measure what extraction chooses until it chooses only what is measured, or time is up.
+    def refine(self, measurer: Measurer, time_left: Callable[[], float], *, count: int) -> tuple[Selection, ...]:
+        """Measure what extraction chooses until it chooses only what is measured, or time is up; return that choice, if there is one.
 
         First for the best program alone, which is quickly extracted; then for all that are going to be timed.
         """
-        for rounds, wanted_programs in ((ROUNDS, 1), (VARIED_ROUNDS, count)):
+        settled: tuple[Selection, ...] = ()
+        for rounds, wanted_programs, greedy in ((GREEDY_ROUNDS, 1, True), (ROUNDS, 1, False), (VARIED_ROUNDS, count, False)):
             for _ in range(rounds):
-                selections = self.choose(wanted_programs)
+                selections = self.choose(wanted_programs, greedy=greedy)
                 chosen = (one for s in selections for one in s.chosen.values() if one.implementation not in FREE)
                 wanted = unmeasured(self.model, chosen)
                 best_us = selections[0].cost_us
                 self.progress.update(f"best cost {best_us:.0f} us, {len(wanted)} of its kernels to measure, {measurer.measured} measured")
                 if time_left() <= 0:
-                    return
+                    return ()
+                settled = () if wanted else selections
                 if not wanted:
                     break
                 measurer.measure_candidates(self.model, wanted, time_left, self.progress.update)
+        return settled

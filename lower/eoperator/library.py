@@ -5,13 +5,9 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import importlib.util
-import json
 import os
-import pickle
 import platform
-import select
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +20,7 @@ import platformdirs
 from egraph.errors import LowerError
 from egraph.ir import Node, format_fragment
 from lower.eoperator.compiler import flatten
+from lower.eoperator.process import compile_jobs
 from lower.eoperator.request import KernelRequest, may_overwrite, supports
 
 SECONDS_PER_KERNEL = 60.0
@@ -140,48 +137,13 @@ def _compile(
 def _batch(
     batch: list[KernelRequest], wanted: Mapping[KernelRequest, Path], threads: int, limit: float, failures: dict[KernelRequest, LowerError]
 ) -> tuple[int, str]:
-    """Compile a batch in one process; return how many were answered, and what ended it early."""
+    """Compile a batch; return how many were answered, and what ended it early."""
     jobs = [(flatten(r.fragment), r.output_strides, r.input_strides, str(wanted[r])) for r in batch]
-    root = str(Path(__file__).resolve().parents[2])
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])]),
-        "PYTHONHASHSEED": "0",
-    }
-    with tempfile.TemporaryFile() as messages:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "lower.eoperator.compiler"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=messages,
-            env=environment,
-        )
-        assert process.stdin is not None and process.stdout is not None
-        answered = 0
-        try:
-            process.stdin.write(pickle.dumps((jobs, threads)))
-            process.stdin.close()
-            while answered < len(batch):
-                patience = limit + (30.0 if answered == 0 else 0.0)
-                if not select.select([process.stdout], [], [], patience)[0]:
-                    return answered, f"the compiler did not finish within {patience:.0f} s"
-                line = process.stdout.readline()
-                if not line:
-                    messages.seek(0)
-                    said = messages.read()[-400:].decode(errors="replace").strip().splitlines()
-                    return answered, f"the compiler died (exit code {process.wait()}): {said[-1] if said else 'no message'}"
-                answer = json.loads(line)
-                if answer["error"]:
-                    request = batch[answer["position"]]
-                    failures[request] = LowerError(answer["error"], where=format_fragment(request.fragment))
-                answered += 1
-        except BrokenPipeError:
-            return answered, "the compiler died before it read its work"
-        finally:
-            process.kill()
-            process.wait()
-            process.stdout.close()
-        return answered, ""
+    errors, problem = compile_jobs(jobs, threads, limit)
+    for request, error in zip(batch, errors, strict=False):
+        if error:
+            failures[request] = LowerError(error, where=format_fragment(request.fragment))
+    return len(errors), problem
 
 
 def _linker() -> list[str]:
