@@ -31,6 +31,10 @@ WARM_UP_RUNS = 1
 REFERENCE = "ref"
 PATIENCE = 4.0
 """A slow kernel is run fewer than the wanted number of times, once this many times the wanted seconds are over."""
+DISTURBED = 0.5
+"""A spread beyond this is not the kernel's own; so is a run that takes this much longer than the first quartile."""
+LEAST_TO_JUDGE = 8
+"""Samples from which on the slow ones are recognised."""
 
 
 def die_with_parent() -> None:
@@ -101,22 +105,38 @@ ENGINES = {"onnxruntime": load_onnxruntime, "einsat": load_einsat, "kernel": loa
 
 
 def sample(run_many: RunMany, *, seconds: float, least: int, most: int, spread: float) -> list[float]:
-    """Run until the quartiles lie within ``spread`` of the median, or time is up; return microseconds a run."""
+    """Run until the quartiles lie within ``spread`` of the median, or time is up; return microseconds a run.
+
+    Where other processes keep disturbing, time is up later; runs that they made slow are left out.
+    """
     samples_us: list[float] = []
     start = time.perf_counter()
-    deadline = start + seconds
     while len(samples_us) < most:
-        batch = max(1, min(len(samples_us), most - len(samples_us)))
-        samples_us += [nanoseconds / 1e3 for nanoseconds in run_many(batch)]
-        if len(samples_us) < least and time.perf_counter() < start + PATIENCE * seconds:
+        wanted = (least if len(samples_us) < least else most) - len(samples_us)
+        samples_us += [nanoseconds / 1e3 for nanoseconds in run_many(max(1, min(len(samples_us), wanted)))]
+        spent_seconds = time.perf_counter() - start
+        if len(samples_us) < least and spent_seconds < PATIENCE * seconds:
             continue
-        if time.perf_counter() >= deadline:
+        is_disturbed = spread > 0.0 and len(samples_us) >= 4 and _spread(samples_us) > DISTURBED
+        if spent_seconds >= (PATIENCE * seconds if is_disturbed else seconds):
             break
-        if len(samples_us) >= 4 * least:
-            first, middle, third = statistics.quantiles(samples_us, n=4)
-            if third - first <= spread * middle:
-                break
-    return samples_us
+        if len(samples_us) >= 4 * least and _spread(samples_us) <= spread:
+            break
+    return undisturbed(samples_us)
+
+
+def undisturbed(samples_us: list[float]) -> list[float]:
+    """Return the samples without those that took much longer than the first quartile: somebody else had a core then."""
+    if len(samples_us) < LEAST_TO_JUDGE:
+        return samples_us
+    limit = (1.0 + DISTURBED) * statistics.quantiles(samples_us, n=4)[0]
+    return [value for value in samples_us if value <= limit]
+
+
+def _spread(samples_us: list[float]) -> float:
+    """Return (third quartile - first quartile) / median."""
+    first, middle, third = statistics.quantiles(samples_us, n=4)
+    return (third - first) / middle if middle else 0.0
 
 
 def main() -> None:

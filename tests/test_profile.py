@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import multiprocessing
 import sqlite3
@@ -17,7 +18,7 @@ from onnx import TensorProto, helper
 from runtime.feeds import FeedSpec, random_array, random_feeds
 from runtime.measure import Effort, Load, Worker, measure
 from runtime.profile import Database, Record, device_key
-from runtime.worker import sample
+from runtime.worker import sample, undisturbed
 
 ROOT = Path(__file__).parent.parent
 RELU = Record("cpu", "Relu(%0:float32[8])", "tvm", "ok", (3.0, 1.0, 2.0, 2.0))
@@ -152,8 +153,16 @@ def test_feeds_of_one_input_do_not_depend_on_the_others() -> None:
 
 def test_sampling_stops_when_times_are_steady() -> None:
     assert len(sample(lambda n: [1000] * n, seconds=60, least=5, most=1000, spread=0.01)) < 100
-    noisy = iter(range(1, 10_000))
-    assert len(sample(lambda n: [next(noisy) * 1000 for _ in range(n)], seconds=60, least=5, most=500, spread=0.001)) == 500
+    noisy = iter(range(10_000, 20_000))
+    assert len(sample(lambda n: [next(noisy) for _ in range(n)], seconds=60, least=5, most=500, spread=0.001)) == 500
+    assert len(sample(lambda n: [1000] * n, seconds=0.0, least=5, most=500, spread=0.01)) < 8  # a slow one is not run more than asked
+
+
+def test_runs_that_others_disturb_are_left_out_and_take_more_time() -> None:
+    times_ns = itertools.cycle([10_000, 10_100, 500_000, 510_000, 10_050])
+    found = sample(lambda n: [next(times_ns) for _ in range(n)], seconds=0.05, least=5, most=200, spread=0.03)
+    assert max(found) < 11 and len(found) > 100
+    assert undisturbed([10.0, 500.0, 10.0]) == [10.0, 500.0, 10.0]  # too few to tell
 
 
 @pytest.fixture

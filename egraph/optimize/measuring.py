@@ -44,11 +44,13 @@ class Measurer:
     seed: int = 0
     effort: Effort = field(default_factory=Effort)
     measured: int = 0
+    hung: set[tuple[str, str]] = field(default_factory=set)
+    """Kernels that hung once."""
 
     def measure(
         self, jobs: Sequence[Job], time_left: Callable[[], float], tell: Callable[[str], None], file: Callable[[Record], None] | None = None
     ) -> None:
-        """Measure in order until time is up; every result is filed at once, also of what fails or hangs."""
+        """Measure in order until time is up; every result is filed at once, also of what fails or hangs twice."""
         for start in range(0, len(jobs), BATCH):
             if time_left() <= 0:
                 return
@@ -59,10 +61,13 @@ class Measurer:
                     if time_left() <= 0:
                         return
                     timing = self._timing(program, place)
-                    record = Record(self.device, job.text, job.implementation, timing.status, timing.samples_us, timing.message)
-                    (file or self.database.put)(record)
                     self.measured += 1
                     tell(f"{self.measured} kernels measured")
+                    if timing.status == "hung" and (job.text, job.implementation) not in self.hung:
+                        self.hung.add((job.text, job.implementation))  # the machine may be overloaded: it is tried once more
+                        continue
+                    record = Record(self.device, job.text, job.implementation, timing.status, timing.samples_us, timing.message)
+                    (file or self.database.put)(record)
 
     def measure_candidates(
         self, model: CostModel, candidates: Iterable[Candidate], time_left: Callable[[], float], tell: Callable[[str], None]

@@ -12,6 +12,8 @@ from egraph.ir import Graph, Kernel, Node, Program, TensorType, attributes, make
 from runtime.feeds import FeedSpec, Values, random_array
 
 NEVER_NEGATIVE = ("Exp", "Abs", "Sigmoid", "Softmax", "Softplus", "Sqrt")
+PERIOD = 262_147
+"""A prime: repeated with it, values do not line up with any stride."""
 DIVISORS = {"Sqrt": 0, "Log": 0, "Reciprocal": 0, "Pow": 0, "Div": 1}
 """Operators that are not defined, or badly conditioned, where this operand is near or below 0."""
 
@@ -31,7 +33,7 @@ def kernel_program(fragment: Node, implementation: str, *, seed: int) -> Program
     for index, leaf in sorted(found.items()):
         if leaf.attribute("constant"):
             digest = f"random{index}"
-            array = random_array(leaf.type.dtype, leaf.type.sizes, generator, bound=bounds.get(leaf, 2), values=values[leaf])
+            array = _drawn(leaf.type, generator, bound=bounds.get(leaf, 2), values=values[leaf])
             tensors[digest] = np.ascontiguousarray(_scaled(array))
             leaves[leaf] = make("Constant", (), attributes(digest=digest), leaf.type)
         else:
@@ -41,6 +43,13 @@ def kernel_program(fragment: Node, implementation: str, *, seed: int) -> Program
     inputs = tuple(node for node in operands if node.op == "Input")
     graph = Graph("kernel", inputs, (("y", root),), tensors)
     return Program(graph, (Kernel(fragment, operands, root, implementation),), 0.0)
+
+
+def _drawn(type: TensorType, generator: np.random.Generator, *, bound: int, values: Values) -> np.ndarray:
+    """Draw weights; of large ones a part, which is repeated: drawing takes longer than a kernel does."""
+    if type.elements <= PERIOD or type.dtype == "string":
+        return random_array(type.dtype, type.sizes, generator, bound=bound, values=values)
+    return np.resize(random_array(type.dtype, (PERIOD,), generator, bound=bound, values=values), type.sizes)
 
 
 def _scaled(array: np.ndarray) -> np.ndarray:
