@@ -56,6 +56,13 @@ class Binder:
         self.leaves: dict[str, SymbolicTerm] = {}
         self.bundles: dict[str, Attributes] = {}
 
+    def saved(self) -> Any:
+        """Return what ``restore`` needs: everything is bound before a rule's function runs."""
+        return self.workshop.saved()
+
+    def restore(self, saved: Any) -> None:
+        self.workshop.restore(saved)
+
     def fill(self, term: Pattern | Variable, ranks: Sequence[int] | None = None, dtype: str = "float32") -> SymbolicTerm:
         """Return the term with its variables bound; raise ``Ended`` where the operators refuse it."""
         if isinstance(term, Variable):
@@ -79,7 +86,8 @@ class Binder:
         if name not in self.leaves:
             rank = self.path.choose(f"rank of {name}", ranks)
             shape = tuple(integer(self.path, self.path.symbol(f"{name}{axis}")) for axis in range(rank))
-            self.leaves[name] = self.workshop.leaf(name, dtype, shape, self._number(self.fixed.numbers.get(name)))
+            self.leaves[name] = self.workshop.leaf(name, dtype, shape)
+            self.workshop.numbers[name] = self._number(self.fixed.numbers.get(name))
         return self.leaves[name]
 
     def _ranks(self, op: str, before: list[SymbolicTerm]) -> Sequence[int] | None:

@@ -5,14 +5,12 @@ Cheap on purpose: a question costs microseconds and may stay open. ``verify.assu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import gcd, prod
 
 from egraph.expr.index import Atom, Floor, Index, Modulo, Monomial, RealSymbol, Symbol, _make, index
 
 Interval = tuple[int | None, int | None]
-_PAIRS = 12  # known polynomials up to which sums of two are tried
 
 
 @dataclass
@@ -24,6 +22,10 @@ class Bounds:
     positive: list[tuple[Index, bool]] = field(default_factory=list)
     nonzero: set[Index] = field(default_factory=set)
     _memo: dict[tuple[Index, bool], bool | None] = field(default_factory=dict)
+
+    def copy(self) -> Bounds:
+        """Return an independent copy."""
+        return Bounds(dict(self.low), dict(self.high), list(self.positive), set(self.nonzero), dict(self._memo))
 
     def restart(self) -> None:
         """Forget everything."""
@@ -62,29 +64,35 @@ class Bounds:
         return None
 
     def _nonnegative(self, value: Index) -> bool:
-        low, _ = self.interval(value)
-        if low is not None and low >= 0:
-            return True
-        return any(self._starts_at(value - known) >= 0 for known, _ in self._sums())
+        return self._reaches(value, 0, strict=False, facts=2)
 
     def _positive(self, value: Index) -> bool:
-        if not has_reals(value):
-            return self._nonnegative(value - 1)
+        return self._reaches(value, 0, strict=True, facts=2) if has_reals(value) else self._reaches(value - 1, 0, strict=False, facts=2)
+
+    def _reaches(self, value: Index, least: int, *, strict: bool, facts: int) -> bool:
+        """Return whether the value minus some known polynomials is at least (more than) ``least`` by its range."""
         low, _ = self.interval(value)
-        if low is not None and low > 0:
+        if low is not None and (low > least or (low == least and not strict)):
             return True
-        return any((start := self._starts_at(value - known)) > 0 or (strict and start == 0) for known, strict in self._sums())
+        if not facts or not self.positive:
+            return False
+        falling = {m for m, c in value.terms if m and self._end(m, c) is None}
+        if not falling:
+            return False
+        return any(
+            self._reaches(value - known, least, strict=strict and not is_strict, facts=facts - 1)
+            for known, is_strict in self.positive
+            if any(m in falling and c < 0 for m, c in known.terms) or self._shares(falling, known)
+        )
 
-    def _starts_at(self, value: Index) -> int:
-        low, _ = self.interval(value)
-        return -1 if low is None else low
+    def _end(self, monomial: Monomial, coefficient: int) -> int | None:
+        """Return the least value of a term, None where it has none."""
+        low, high = self._product(monomial)
+        return low if coefficient > 0 else high
 
-    def _sums(self) -> Iterator[tuple[Index, bool]]:
-        yield from self.positive
-        if len(self.positive) <= _PAIRS:
-            for i, (one, strict) in enumerate(self.positive):
-                for other, also in self.positive[i:]:
-                    yield one + other, strict or also
+    def _shares(self, falling: set[Monomial], known: Index) -> bool:
+        """Return whether a known polynomial has a falling term of a real or of a floor-division, whose sign may be either."""
+        return any(m in falling and any(not isinstance(atom, Symbol) for atom in m) for m, _ in known.terms)
 
     def interval(self, value: Index) -> Interval:
         """Return what the ranges of the atoms imply, None for an open end."""
@@ -125,6 +133,8 @@ class Bounds:
                 (least, most), (low, high) = self.interval(numerator), self.interval(divisor)
                 if low is None or low < 1:
                     return None, None
+                if least is None and self._reaches(numerator, 0, strict=False, facts=1):
+                    least = 0
                 return (
                     None if least is None else least // low if least < 0 else 0 if high is None else least // high,
                     None if most is None else most // low if most >= 0 else -1 if high is None else most // high,

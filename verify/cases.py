@@ -12,7 +12,6 @@ refused. That holds if the rule has not looked at a type, which is observed.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -20,7 +19,6 @@ from typing import Any
 
 from egraph.errors import EinsatError, TypeMismatch
 from egraph.expr.compose import identity
-from egraph.expr.index import Symbol
 from egraph.expr.scope import Scope, Tensor
 from egraph.ops import OPS
 from egraph.rule import Attributes, MergeRule, Mismatch, Pattern, Rule, Variable, Weight, WrongAttribute, WrongNumber, sides, sides_left
@@ -32,6 +30,8 @@ from verify.paths import Ended, LeftOut, Path, explore
 from verify.symbolic import SymbolicReal
 
 FLOAT32 = "constants are compared to float32 precision"
+MEMBERS = (2, 3)
+"""Numbers of members of a merge that are proved."""
 RUNS = 4000
 """Runs of one rule after which the rest of its paths is left out."""
 
@@ -83,13 +83,13 @@ class _KnownNumber(Weight):
     def __init__(self, term: SymbolicTerm, path: Path) -> None:
         self.term, self.name, self._path = term, term.name, path
 
-    @property
+    @property  # type: ignore[override]  # read once the rule asks
     def number(self) -> Any:
-        term = self.term
-        assert isinstance(term, SymbolicTerm)
-        if term.number is None and self._path.choose(f"{self.name} is one number", (False, True)):
-            term.number = SymbolicReal(self._path, self._path.real(self.name))
-        return term.number
+        assert isinstance(self.term, SymbolicTerm)
+        numbers = self.term.workshop.numbers
+        if numbers.get(self.name) is None and self._path.choose(f"{self.name} is one number", (False, True)):
+            numbers[self.name] = SymbolicReal(self._path, self._path.real(self.name))
+        return numbers.get(self.name)
 
 
 def cases(rule: Rule | MergeRule, fixed: Fixed | None = None, survey: Survey | None = None) -> Iterator[Case]:
@@ -99,6 +99,10 @@ def cases(rule: Rule | MergeRule, fixed: Fixed | None = None, survey: Survey | N
     """
     survey = Survey() if survey is None else survey
     patterns = [rule.pattern] if isinstance(rule, Rule) else [rule.member.pattern]
+    if isinstance(rule, Rule) and rule.ranks is not None:
+        survey.ranks = tuple(sorted(set(rule.ranks.values())))
+        yield from (case for case in _all(rule, fixed or Fixed(), survey, pointwise=False) if case is not None)
+        return
     if fixed is None and isinstance(rule, Rule) and all(OPS[op].category == "elementwise" for op in pattern_operators(rule.pattern)):
         found = list(_all(rule, Fixed(ranks=(0,)), survey, pointwise=True))
         if not any(case is None for case in found):
@@ -143,7 +147,18 @@ def _all(rule: Rule | MergeRule, fixed: Fixed, survey: Survey, *, pointwise: boo
     while waiting:
         now = waiting.pop(0)
         found: list[Fixed] = []
-        for _, case in explore(lambda path, now=now, found=found: _run(rule, path, now, survey, found, pointwise), RUNS):  # type: ignore[misc]
+
+        def prepare(path: Path, now: Fixed = now) -> Binder:
+            binder = Binder(path, Workshop(path), now)
+            survey.runs += 1
+            _fill(rule, binder)
+            path.conclusion = True
+            return binder
+
+        def run(_: Path, binder: Binder, found: list[Fixed] = found) -> Case | None:
+            return _run(rule, binder, survey, found, pointwise)
+
+        for _, case in explore(prepare, run, RUNS):
             yield case
         for each in found:
             if each not in waiting and each != now and seen < 12:
@@ -151,12 +166,11 @@ def _all(rule: Rule | MergeRule, fixed: Fixed, survey: Survey, *, pointwise: boo
                 seen += 1
 
 
-def _run(rule: Rule | MergeRule, path: Path, fixed: Fixed, survey: Survey, found: list[Fixed], pointwise: bool) -> Case | None:
+def _run(rule: Rule | MergeRule, binder: Binder, survey: Survey, found: list[Fixed], pointwise: bool) -> Case | None:
+    path, workshop, fixed = binder.path, binder.workshop, binder.fixed
     survey.runs += 1
-    workshop = Workshop(path)
-    binder = Binder(path, workshop, fixed)
     try:
-        lefts, rights = _built(rule, binder, path)
+        lefts, rights = _built(rule, binder)
         path.settle_all()
         for left, right in zip(lefts, rights, strict=True):
             _agree(left, right)
@@ -197,10 +211,10 @@ def _run(rule: Rule | MergeRule, path: Path, fixed: Fixed, survey: Survey, found
     if pointwise and (workshop.looked or any(OPS[op].category != "elementwise" for side in rights for op in operators(side))):
         return None
     try:
-        left, right = (tuple(_scope(workshop, side) for side in sides) for sides in (lefts, rights))
+        equal = [tuple(_scope(workshop, term) for term in terms) for terms in (lefts, rights)]
     except EinsatError as error:
         return _case(path, binder, pointwise, left_out=f"no meaning: {error.what}")
-    return _case(path, binder, pointwise, left=left, right=right, same=all(a is b for a, b in zip(lefts, rights, strict=True)))
+    return _case(path, binder, pointwise, left=equal[0], right=equal[1], same=all(a is b for a, b in zip(lefts, rights, strict=True)))
 
 
 def _again(found: list[Fixed], wanted: Fixed, now: Fixed) -> None:
@@ -214,14 +228,23 @@ def _portable(number: Any) -> float | Quotient:
     return (number.value, number.below) if isinstance(number, SymbolicReal) else number
 
 
-def _built(rule: Rule | MergeRule, binder: Binder, path: Path) -> tuple[tuple[SymbolicTerm, ...], tuple[SymbolicTerm, ...]]:
-    """Fill the pattern, then run the rule's function on what it was filled with."""
-    member = rule if isinstance(rule, Rule) else rule.member
-    count = 1 if isinstance(rule, Rule) else path.choose("members", (2, 3))
-    own = () if isinstance(rule, Rule) else tuple(v.name for v in member.variables if v.name not in rule.shared)
-    for position in range(count):
-        binder.fill(_renamed(member.pattern, own, position + 1))
-    path.conclusion = True
+def _own(rule: Rule | MergeRule) -> tuple[str, ...]:
+    """Return the variables that every member of a merge has for itself."""
+    return () if isinstance(rule, Rule) else tuple(v.name for v in rule.member.variables if v.name not in rule.shared)
+
+
+def _fill(rule: Rule | MergeRule, binder: Binder) -> None:
+    """Bind the variables of the left side, of every member of a merge."""
+    if isinstance(rule, Rule):
+        binder.fill(rule.pattern)
+    else:
+        for position in range(binder.path.choose("members", MEMBERS)):
+            binder.fill(_renamed(rule.member.pattern, _own(rule), position + 1))
+
+
+def _built(rule: Rule | MergeRule, binder: Binder) -> tuple[tuple[SymbolicTerm, ...], tuple[SymbolicTerm, ...]]:
+    """Run the rule's function on what its pattern was filled with."""
+    path, member, own = binder.path, rule if isinstance(rule, Rule) else rule.member, _own(rule)
 
     def bound(variable: Variable, name: str) -> RuleTensor:
         term = binder.leaves[name]
@@ -232,10 +255,25 @@ def _built(rule: Rule | MergeRule, binder: Binder, path: Path) -> tuple[tuple[Sy
     if isinstance(rule, Rule):
         left, right = sides(rule.function(**common, **bundles))
         return (_term(left),), (_term(right),)
+    count = path.choose("members", MEMBERS)
     members = [{v.name: bound(v, f"{v.name}{i + 1}") for v in member.variables if v.name in own} for i in range(count)]
     lefts = tuple(_term(sides_left(member.function(**common, **bundles, **each))) for each in members)
     rights = tuple(_term(each) for each in rule.function(**common, **bundles, **{name: [m[name] for m in members] for name in own}))
     return lefts, rights
+
+
+def _built_by_function(
+    rule: Rule, ranks: Mapping[str, int], binder: Binder, path: Path
+) -> tuple[tuple[SymbolicTerm, ...], tuple[SymbolicTerm, ...]]:
+    """Run a function that makes its own left side: what its operators demand up to there is assumed."""
+    tensors = {v.name: RuleTensor(binder.fill(v, (ranks[v.name],))) for v in rule.variables}
+    steps = rule.function(**tensors)
+    try:
+        left = next(steps)
+    except TypeMismatch as error:
+        raise Ended(error.what) from error
+    path.conclusion = True
+    return (_term(left),), (_term(next(steps)),)
 
 
 def _renamed(term: Pattern | Variable, own: tuple[str, ...], number: int) -> Pattern | Variable:

@@ -55,10 +55,18 @@ class Workshop:
         """Whether the rule has looked at a type: what it builds may then depend on sizes."""
         self._terms: dict[tuple[Any, ...], SymbolicTerm] = {}
         self._meanings: dict[int, Scope | Tensor] = {}
+        self.numbers: dict[str, Any] = {}
+        """What all elements of a variable are, where that is known."""
 
-    def leaf(self, name: str, dtype: str, shape: tuple[Any, ...], number: Any = None) -> SymbolicTerm:
-        """Return a variable's term; ``number`` is what all its elements are, if that is known."""
-        return SymbolicTerm(self, "", (), (), dtype, shape, name, number)
+    def saved(self) -> tuple[dict[tuple[Any, ...], SymbolicTerm], dict[str, Any]]:
+        return dict(self._terms), dict(self.numbers)
+
+    def restore(self, saved: tuple[dict[tuple[Any, ...], SymbolicTerm], dict[str, Any]]) -> None:
+        self._terms, self.numbers, self._meanings, self.looked = dict(saved[0]), dict(saved[1]), {}, False
+
+    def leaf(self, name: str, dtype: str, shape: tuple[Any, ...]) -> SymbolicTerm:
+        """Return a variable's term."""
+        return SymbolicTerm(self, "", (), (), dtype, shape, name)
 
     def apply(self, op: str, operands: Sequence[SymbolicTerm], attributes: Attributes) -> SymbolicTerm:
         """Return an operator over terms, typed by its specification; raises ``TypeMismatch``."""
@@ -109,9 +117,9 @@ class Workshop:
 
     def _leaf_meaning(self, term: SymbolicTerm) -> Scope | Tensor:
         sizes = self.sizes(term)
-        if term.number is None:
+        if self.numbers.get(term.name) is None:
             return Tensor(term.name, sizes, term.dtype)
-        value = number(self.plain(term.number))
+        value = number(self.plain(self.numbers[term.name]))
         return pointwise("i", sizes, lambda _: value)
 
     def _operator_meaning(self, term: SymbolicTerm) -> Scope:
@@ -126,10 +134,10 @@ class SymbolicTerm(Bound):
 
     def __init__(
         self, workshop: Workshop, op: str, operands: tuple[SymbolicTerm, ...], attributes: Attributes, dtype: str,
-        shape: tuple[Any, ...], name: str = "", number: Any = None,
+        shape: tuple[Any, ...], name: str = "",
     ) -> None:  # fmt: skip
         self.workshop, self.op, self.operands, self.attributes = workshop, op, operands, attributes
-        self.dtype, self.shape, self.name, self.number = dtype, shape, name, number
+        self.dtype, self.shape, self.name = dtype, shape, name
 
     @property
     def type(self) -> SymbolicType:
@@ -142,7 +150,7 @@ class SymbolicTerm(Bound):
     def __repr__(self) -> str:
         if not self.op:
             return self.name
-        bundle = ",".join(f"{name}={value}" for name, value in self.attributes)
+        bundle = ",".join(f"{name}={value!r}" for name, value in self.attributes)
         return f"{self.op}{'{' + bundle + '}' if bundle else ''}({', '.join(map(repr, self.operands))})"
 
 

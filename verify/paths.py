@@ -10,15 +10,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from functools import lru_cache
+from typing import Any, Protocol, TypeVar
 
 from egraph.errors import TypeMismatch
-from egraph.expr.index import Atom, DataIndex, Floor, Index, Modulo, Monomial, RealSymbol, Size, Symbol, index
+from egraph.expr.index import Atom, DataIndex, Floor, Index, Modulo, Monomial, RealSymbol, Size, Symbol, atoms, index
 from egraph.expr.scope import Compare
 from verify.bounds import Bounds, divide_terms, over, without_content
 
 T = TypeVar("T")
 Choice = TypeVar("Choice")
+
+
+class Restorable(Protocol):
+    """What a path has built so far, which later paths go on with."""
+
+    def saved(self) -> Any:
+        """Return what ``restore`` needs."""
+
+    def restore(self, saved: Any) -> None:
+        """Forget everything since."""
+
+
+State = TypeVar("State", bound=Restorable)
 ENUMERATED = (1, 2, 3, 4)
 """Values that are tried for a symbolic number where the rule needs a plain one (``range(n)``)."""
 
@@ -54,7 +68,6 @@ class Path:
     """Whether demands of shape rules are obligations (a right side) or assumptions (the left side)."""
     conditions: list[Compare] = field(default_factory=list)
     """What is assumed and not expressed by a substitution."""
-    notes: list[str] = field(default_factory=list)
     choices: dict[str, object] = field(default_factory=dict)
     answers: list[int] = field(default_factory=list)
     alternatives: list[tuple[int, ...]] = field(default_factory=list)
@@ -65,7 +78,24 @@ class Path:
     _rewrites: dict[Monomial, Index] = field(default_factory=dict)
     _memo: dict[Index, Index] = field(default_factory=dict)
     _age: dict[Atom, int] = field(default_factory=dict)
+    _floors: dict[tuple[Index, Index], tuple[int, Index]] = field(default_factory=dict)
+    _version: int = 0
+    """Counts the inequalities: a floor-division is looked at again when there are more."""
     _fresh: int = 0
+
+    def copy(self) -> Path:
+        """Return an independent copy, to go back to."""
+        made = Path()
+        made.restore(self, self.script)
+        return made
+
+    def restore(self, other: Path, script: tuple[int, ...]) -> None:
+        """Become like the other path, before its open questions."""
+        self.script, self.conclusion, self._version, self._fresh = script, other.conclusion, other._version, other._fresh
+        self.conditions, self.answers, self.alternatives = list(other.conditions), list(other.answers), []
+        self.choices, self.bounds, self.deferred = dict(other.choices), other.bounds.copy(), list(other.deferred)
+        self._solved, self._rewrites, self._memo = dict(other._solved), dict(other._rewrites), dict(other._memo)
+        self._age, self._floors = dict(other._age), dict(other._floors)
 
     # Choices
 
@@ -185,6 +215,11 @@ class Path:
             return
         if self.bounds.zero(difference) is False:
             raise Ended("contradiction")
+        modulus = _single(difference, Modulo)
+        if modulus is not None:  # a % d == r: a is d times something, plus r
+            atom, rest = modulus
+            self._divisible(atom.numerator - rest, atom.divisor)
+            return
         parts = self.bounds.extreme_parts(difference)
         if parts is not None:  # a sum at the end of its range: every part is at the end of its own
             for atom, value in parts:
@@ -193,11 +228,6 @@ class Path:
             rest = self.canonical(difference)
             if rest.constant is None:
                 self.conditions.append(Compare(index(0), "==", rest))
-            return
-        modulus = _single(difference, Modulo)
-        if modulus is not None:  # a % d == r: a is d times something, plus r
-            atom, rest = modulus
-            self._divisible(atom.numerator - rest, atom.divisor)
             return
         floor = _single(difference, Floor)
         if floor is not None:  # a // d == q: q d <= a < (q + 1) d
@@ -223,7 +253,7 @@ class Path:
                 continue
             atom = monomial[0]
             rest = Index(tuple(t for t in difference.terms if t[0] != monomial)) * -coefficient
-            if mentions(rest, atom):
+            if atom in atoms_of(rest):
                 continue
             minimum = self.bounds.low.get(atom, atom.minimum) if isinstance(atom, Symbol) else None
             fits = minimum is None or self.bounds.sign(rest - minimum, strict=False) is True
@@ -254,24 +284,29 @@ class Path:
 
     def _rewrite(self, monomial: Monomial, value: Index) -> None:
         self._rewrites[monomial] = value
-        self._refresh()
+        self._memo.clear()
+        self._rebuild()
 
     def _substitute(self, atom: Atom, value: Index) -> None:
         self._solved[atom] = value
-        self._refresh()
+        self._refresh(atom)
         if isinstance(atom, Symbol):
             value = self.canonical(value)
             least = Compare(index(atom.minimum), "<=", value)
             if self.decide(least) is not True:
                 self.assume(least)
 
-    def _refresh(self) -> None:
-        """Bring everything known into solved form again."""
-        self._memo.clear()
+    def _refresh(self, changed: Atom) -> None:
+        """Bring everything known about an atom into the solved form without it."""
+        for known, value in list(self._memo.items()):
+            if changed in atoms_of(known) or changed in atoms_of(value):
+                del self._memo[known]
         for atom, value in list(self._solved.items()):
-            self._solved[atom] = self.canonical(value)
-        self._memo.clear()
+            if changed in atoms_of(value):
+                self._solved[atom] = self.canonical(value)
         for monomial, value in list(self._rewrites.items()):
+            if monomial not in self._rewrites or not (changed in atoms_of(value) or changed in atoms_of(Index(((monomial, 1),)))):
+                continue
             del self._rewrites[monomial]
             self._memo.clear()
             new = self.canonical(Index(((monomial, 1),)))
@@ -280,10 +315,22 @@ class Path:
                 self._memo.clear()
             else:
                 self._equate(self.canonical(new - value))
+        if any(changed in atoms_of(c.right) for c in self.conditions):
+            self._rebuild()
+        for each in list(self.deferred):
+            if each in self.deferred and (changed in atoms_of(each.left) or changed in atoms_of(each.right)):
+                result = self._broadcast_known(each)
+                if result is not None:
+                    self.deferred.remove(each)
+                    self.assume(Compare(index(each.result), "==", result))
+        self._tighten()
+
+    def _rebuild(self) -> None:
+        """Note all conditions anew, in solved form."""
         old, self.conditions = self.conditions, []
         self.bounds.restart()
         for condition in old:
-            difference = self.canonical(condition.right - condition.left)
+            difference = self.canonical(condition.right)
             if condition.operator == "==":
                 if difference.constant is None:
                     self.conditions.append(Compare(index(0), "==", difference))
@@ -294,17 +341,17 @@ class Path:
             if known is False:
                 raise Ended("contradiction")
             if known is None:
-                self._note(condition.operator, difference)
-        for each in list(self.deferred):
-            result = self._broadcast_known(each)
-            if result is not None and each in self.deferred:
-                self.deferred.remove(each)
-                self.assume(Compare(index(each.result), "==", result))
-        self._tighten()
+                self._keep(condition.operator, difference)
 
     def _note(self, operator: str, difference: Index) -> None:
-        """Keep 0 OPERATOR difference."""
-        self._memo.clear()
+        """Keep 0 OPERATOR difference, which is news."""
+        self._version += 1
+        for known, value in list(self._memo.items()):
+            if any(isinstance(atom, Floor | Modulo) for atom in atoms_of(value)):
+                del self._memo[known]
+        self._keep(operator, difference)
+
+    def _keep(self, operator: str, difference: Index) -> None:
         if operator == "!=":
             self.conditions.append(Compare(index(0), "!=", difference))
             fits = self.bounds.differs(difference)
@@ -334,7 +381,7 @@ class Path:
     def _settle(self, asked: Index) -> bool:
         """Decide one open broadcast that a question is about; return whether there was one."""
         for each in self.deferred:
-            if mentions(asked, each.result):
+            if each.result in atoms_of(asked):
                 self._settle_one(each)
                 return True
         return False
@@ -405,6 +452,12 @@ class Path:
 
     def floor(self, numerator: Index, divisor: Index) -> Index:
         """numerator // divisor in canonical operands, the divisor positive"""
+        known = self._floors.get((numerator, divisor))
+        if known is None or known[0] != self._version:
+            known = self._floors[numerator, divisor] = self._version, self._floor(numerator, divisor)
+        return known[1]
+
+    def _floor(self, numerator: Index, divisor: Index) -> Index:
         quotient, rest = divide_terms(numerator, divisor)
         if not rest.terms:
             return quotient
@@ -451,15 +504,10 @@ def negated(condition: Compare) -> Compare:
             return Compare(condition.left, "==", condition.right)
 
 
-def mentions(value: Index, wanted: Atom) -> bool:
-    """Return whether an atom occurs in a value, inside divisions too."""
-    for monomial, _ in value.terms:
-        for atom in monomial:
-            if atom == wanted:
-                return True
-            if isinstance(atom, Floor | Modulo) and (mentions(atom.numerator, wanted) or mentions(atom.divisor, wanted)):
-                return True
-    return False
+@lru_cache(maxsize=1 << 14)
+def atoms_of(value: Index) -> frozenset[Atom]:
+    """Return every atom of a value, those inside divisions too."""
+    return frozenset(atoms(value))
 
 
 def _single(difference: Index, kind: type[Floor] | type[Modulo]) -> tuple[Any, Index] | None:
@@ -469,7 +517,7 @@ def _single(difference: Index, kind: type[Floor] | type[Modulo]) -> tuple[Any, I
         return None
     atom, coefficient = found[0]
     rest = Index(tuple(t for t in difference.terms if t[0] != (atom,)))
-    if mentions(rest, atom):
+    if atom in atoms_of(rest):
         return None
     return atom, rest * -coefficient
 
@@ -485,20 +533,31 @@ def _replace(value: Index, monomial: Monomial, replacement: Index) -> Index:
     return value
 
 
-def explore(run: Callable[[Path], T], limit: int) -> Iterator[tuple[Path, T]]:
-    """Yield every path of a function with its result, in a fixed order; paths that end early are left out.
+def explore(prepare: Callable[[Path], State], run: Callable[[Path, State], T], limit: int) -> Iterator[tuple[Path, T]]:
+    """Yield every path of ``run(path, prepare(path))`` with its result, in a fixed order; paths that end early are left out.
 
-    Raises ``TooManyPaths`` beyond ``limit`` runs.
+    What was prepared is kept for all paths that differ later only. Raises ``TooManyPaths`` beyond ``limit`` runs.
     """
     waiting: list[tuple[int, ...]] = [()]
+    kept: tuple[Path, Path, State, Any] | None = None
     runs = 0
     while waiting:
         if runs == limit:
             raise TooManyPaths(f"more than {limit} paths")
         runs += 1
-        path = Path(waiting.pop())
+        script = waiting.pop()
         try:
-            result = run(path)
+            if kept is not None and script[: len(kept[1].answers)] == tuple(kept[1].answers):
+                path, state = kept[0], kept[2]
+                path.restore(kept[1], script)
+                state.restore(kept[3])
+            else:
+                path, kept = Path(script), None
+                state = prepare(path)
+                kept = path, path.copy(), state, state.saved()
+                waiting += path.alternatives
+                path.alternatives = []
+            result = run(path, state)
         except Ended:
             waiting += path.alternatives
             continue

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ class Index:
         products: dict[Monomial, int] = {}
         for m, c in self.terms:
             for n, d in right.terms:
-                key = tuple(sorted(m + n, key=repr))
+                key = tuple(sorted(m + n, key=_text)) if m and n else m or n
                 products[key] = products.get(key, 0) + c * d
         return _make(products)
 
@@ -129,8 +130,15 @@ class Index:
 def _make(products: Mapping[Monomial, int]) -> Index:
     terms = [(m, c) for m, c in products.items() if c]
     if len(terms) > 1:
-        terms.sort(key=repr)
+        terms.sort(key=_place)
     return Index(tuple(terms))
+
+
+def _place(term: tuple[Monomial, int]) -> str:
+    return _text(term[0])
+
+
+_text = lru_cache(maxsize=1 << 16)(repr)
 
 
 def _sum(parts: tuple[Index, ...]) -> Index:
