@@ -1,0 +1,119 @@
+"""Execute every kernel that the e-graph of a bench model offers, and compare it with onnxruntime on random data.
+
+    python -m bench.candidates                        every model
+    python -m bench.candidates resnet18 bert_base --seconds 300
+
+The optimizer measures only what its search comes upon; this measures all that it could ever choose. What was executed is
+kept in a file of its own, so that a second call goes on where the first one stopped. Exit code 1: a kernel is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import onnx
+
+from bench.inputs import parse_shapes
+from bench.models import MODELS, BenchModel
+from egraph import exporter, importer
+from egraph.cost import FREE, CostModel, is_measurable, without_twins
+from egraph.cost_roofline import DeviceSpeed
+from egraph.errors import EinsatError
+from egraph.ir import Candidate, Graph
+from egraph.optimize.measuring import Job, Measurer
+from egraph.rules import RULES
+from egraph.saturate import Limits, saturate
+from lower.candidates import candidates as lay_candidates
+from lower.compile import CompileOptions
+from runtime.judge import ONLY_REFERENCE
+from runtime.measure import Effort, Worker
+from runtime.profile import Database
+
+DEVICE = "every candidate, {threads} threads"
+LIMITS = Limits(seconds=60.0, e_nodes=50_000)
+ONCE = Effort(seconds=0.0, least=1, most=1)
+
+
+def offered(entry: BenchModel, *, twins: bool) -> list[Job]:
+    """Return the distinct kernels over the saturated e-graph, well mixed; ``twins``: also other writings of the same kernel."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        onnx.save(entry.make(1), path)
+        graph = importer.load(path, shapes=parse_shapes(entry.shapes)).graph
+    laid: Mapping[int, tuple[Candidate, ...]] = lay_candidates(saturate(graph, RULES, LIMITS).frozen, "cpu")
+    model = CostModel(Database.in_memory(), "", DeviceSpeed())
+    if not twins:
+        laid = without_twins(model, laid)
+    jobs: dict[tuple[str, str], Job] = {}
+    for options in laid.values():
+        for one in options:
+            text, implementation = key = model.key(one)
+            if implementation not in FREE and is_measurable(one.fragment):
+                jobs.setdefault(key, Job(one.fragment, implementation, text))
+    return [jobs[key] for key in sorted(jobs, key=lambda key: hashlib.sha256(repr(key).encode()).digest())]
+
+
+def verdicts(database: Database, device: str, jobs: list[Job]) -> Iterator[tuple[str, Job, str]]:
+    """Yield what became of each kernel that was executed: ok, slow, wrong, failed or hung, and why."""
+    for job in jobs:
+        record = database.get(device, job.text, job.implementation)
+        if record is not None:
+            yield "slow" if ONLY_REFERENCE in record.message else record.status, job, record.message
+
+
+def main() -> int:
+    """Sweep the models; print what is wrong, failed or hung."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.candidates", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("models", nargs="*", help="names (python -m bench.models lists them)")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=600.0, help="for each model (default: 600)")
+    parser.add_argument("--seed", type=int, default=0, help="of the random data (default: 0)")
+    parser.add_argument("--database", type=Path, default=Path("candidates.sqlite"), help="where results are kept (default: here)")
+    parser.add_argument("--twins", action="store_true", help="also other writings of the same kernels")
+    options = parser.parse_args()
+    if unknown := [name for name in options.models if name not in MODELS]:
+        parser.error(f"there is no {', '.join(unknown)}; python -m bench.models lists them")
+
+    def export_graph(graph: Graph) -> bytes:
+        model: bytes = exporter.export(graph).SerializeToString(deterministic=True)
+        return model
+
+    device, wrong = DEVICE.format(threads=options.threads), 0
+    database = Database.open(options.database)
+    compile_options = CompileOptions(threads=options.threads, export_graph=export_graph)
+    try:
+        with Worker(time_out_seconds=60.0) as worker:
+            measurer = Measurer(database, device, compile_options, worker, options.seed, ONCE)
+            for name in options.models or MODELS:
+                try:
+                    jobs = offered(MODELS[name], twins=options.twins)
+                except (EinsatError, OSError) as error:
+                    print(f"{name}: {type(error).__name__}: {error}", flush=True)
+                    continue
+                todo = [job for job in jobs if database.get(device, job.text, job.implementation) is None]
+                end = time.monotonic() + options.seconds
+                measurer.measure(todo, lambda end=end: end - time.monotonic(), lambda text: None)  # type: ignore[misc]
+                found = list(verdicts(database, device, jobs))
+                counts = Counter(verdict for verdict, _, _ in found)
+                wrong += counts["wrong"]
+                left = f", {len(jobs) - len(found)} not executed in time" if len(found) < len(jobs) else ""
+                print(f"{name}: {len(jobs)} kernels: {', '.join(f'{n} {v}' for v, n in sorted(counts.items()))}{left}", flush=True)
+                for verdict, job, message in found:
+                    if verdict not in ("ok", "slow"):
+                        print(f"  {verdict}: {job.implementation} {job.text}\n    {message}", flush=True)
+    finally:
+        database.close()
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
