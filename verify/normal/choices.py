@@ -155,9 +155,9 @@ def _sign_of_term(context: Context, term: Term) -> int | None:
     signs = [sign_of_factor(context, factor) for factor in odd.values()]
     if None in signs:
         return None
-    filled = not term.conditions and all(filled(context, i) for i in term.iterators)
+    certain = not term.conditions and all(filled(context, i) for i in term.iterators)
     rooted = any(type(f) is Call and f.function == "sqrt" for f in term.factors)
-    return 1 if filled and not squares and not rooted and all(signs) else 0
+    return 1 if certain and not squares and not rooted and all(signs) else 0
 
 
 def sign_of_factor(context: Context, factor: Factor) -> int | None:
