@@ -266,6 +266,9 @@ class Rule:
     verdict: Verdict = "tested only"
     draw: Callable[[Random], Binding] | None = None
     """The rule's own source of random bindings, where its left side asks for more than its pattern says."""
+    ranks: Mapping[str, int] | None = None
+    """The ranks of the variables, where the function alone makes the left side (attributes follow from sizes): such a rule
+    is proved and tested, never matched; what it builds before it yields its left side must be well-typed too."""
     admits: Admission | None = None
 
     def apply(self, binding: Binding) -> tuple[Node, Node]:

@@ -155,6 +155,8 @@ NUMBERS = (2.0, 3.0, 0.5, 0.25, -1.5, 1.0, 6.0)
 
 def draw_binding(rule: Rule, random: Random, shared: Binding | None = None) -> Binding:
     """Return a binding for which the left side is well-typed, or raise ``Refused``; ``shared`` fixes variables beforehand."""
+    if rule.draw is not None and shared is None:
+        return rule.draw(random)
     draw = Draw(random, {n: t.sizes for n, t in shared.types.items()} if shared else None, dict(shared.attributes) if shared else None)
     draw.fill(rule.pattern, None, tries=1)
     for variable in rule.variables:

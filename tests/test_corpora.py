@@ -1,0 +1,114 @@
+"""Rule corpora of other systems: what they state is read, and judged as it deserves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from egraph.errors import RuleError
+from egraph.ir import TensorType
+from egraph.rule import Binding, Mismatch
+from verify.corpora.judge import Pains, judge
+from verify.corpora.linear import Affine, System
+from verify.corpora.read import read_corpus
+from verify.corpora.statements import infer_ranks
+from verify.corpora.taso_operators import same_pad
+from verify.corpora.terms import Application, names, parse
+from verify.random_binding import Refused
+
+DATA = Path(__file__).parent / "data" / "corpora"
+
+
+def test_terms_are_read_from_text() -> None:
+    term = parse("(concat 1 (relu ?x) ?y)")
+    assert term == Application("concat", (1, Application("relu", ("?x",)), "?y"))
+    assert names([term]) == ("?x", "?y")
+    for text in ("(relu ?x", "(relu ?x))", "", "(1 2)"):
+        with pytest.raises(RuleError):
+            parse(text)
+
+
+def test_ranks_follow_from_operators() -> None:
+    left = parse("(ewadd (conv2d 1 1 0 0 ?x ?w) (smul ?y ?s))")
+    assert infer_ranks((left,)) == {"?x": 4, "?w": 4, "?y": 4, "?s": 0}
+    assert infer_ranks((parse("(relu ?x)"),)) == {"?x": None}
+
+
+@pytest.mark.parametrize(("size", "kernel", "stride", "pad"), [(5, 3, 1, 1), (5, 2, 1, 1), (4, 3, 2, 1), (5, 3, 2, 1), (4, 1, 2, 0), (7, 1, 2, 0)])
+def test_same_padding_is_symmetric(size: int, kernel: int, stride: int, pad: int) -> None:
+    assert same_pad(size, kernel, stride) == pad
+
+
+def test_linear_systems_are_solved_at_random() -> None:
+    """Every draw meets the equations, and different draws solve them differently."""
+    found = set()
+    for seed in range(40):
+        system = System(Random(seed))
+        a, b, c, d = (system.unknown((1, 2, 3, 5)) for _ in range(4))
+        try:
+            system.equate(a + b, c + d)
+            system.equate(a * 2, c * 3)
+            values = system.draw()
+        except Refused:
+            continue
+        drawn = tuple(system.value(x, values) for x in (a, b, c, d))
+        assert drawn[0] + drawn[1] == drawn[2] + drawn[3] and 2 * drawn[0] == 3 * drawn[2] and min(drawn) >= 1
+        found.add(drawn)
+    assert len(found) > 3
+    system = System(Random(0))
+    with pytest.raises(Refused):
+        system.equate(Affine(2), Affine(3))
+
+
+@pytest.mark.parametrize("name", ["taso", "tensat"])
+def test_false_entries_are_refuted_and_no_other(name: str) -> None:
+    """With random tests alone: false rules have counterexamples and preconditions, true ones have none."""
+    for entry in read_corpus(DATA / f"{name}.json"):
+        found = judge(entry, None, Pains(tests=24))
+        assert found.agrees in (True, None), (entry.name, entry.text, found)
+        if found.decision == "refuted":
+            assert "left" in found.reason and found.guard, entry.name
+        else:
+            assert found.decision == "tested only", (entry.name, found.reason)
+
+
+def test_false_axioms_are_known() -> None:
+    decisions = {entry.name: judge(entry, None, Pains(tests=24)).decision for entry in read_corpus(DATA / "tensat.json") if "axiom" in entry.name}
+    assert {name for name, decision in decisions.items() if decision == "refuted"} == {
+        "axiom enlarge-convolution-kernel", "axiom concatenation-and-conv.-1",
+    }  # fmt: skip
+
+
+def test_what_is_no_corpus_is_refused(tmp_path: Path) -> None:
+    for text in ("[]", "{", "{}"):
+        (tmp_path / "c.json").write_text(text)
+        with pytest.raises(RuleError):
+            read_corpus(tmp_path / "c.json")
+    with pytest.raises(RuleError, match="does not exist"):
+        read_corpus(tmp_path / "missing.json")
+
+
+def test_an_ill_typed_term_is_refused() -> None:
+    """The sides of a statement follow TASO's typing, which is narrower than ours: nothing broadcasts."""
+    entry = next(e for e in read_corpus(DATA / "taso.json") if e.name == "taso-121")
+    (rule,) = entry.readings[0].rules(False, ())
+    assert rule.draw is not None
+    binding = next(b for b in _bindings(rule.draw) if len({t.sizes for t in b.types.values()}) == 1)
+    left, right = rule.apply(binding)
+    assert left.type == right.type
+    narrow = replace(binding, types={**binding.types, "?v8": TensorType("float32", (1, 1, 1, 1)), "?v7": TensorType("float32", (2, 2, 2, 2))})
+    with pytest.raises(Mismatch, match="one shape"):
+        rule.apply(narrow)
+
+
+def _bindings(draw: Callable[[Random], Binding]) -> Iterator[Binding]:
+    random = Random(0)
+    while True:
+        try:
+            yield draw(random)
+        except Refused:
+            continue

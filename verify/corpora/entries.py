@@ -1,0 +1,45 @@
+"""What a corpus holds: entries with their statements, what the corpus says about them, and how they read as rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from egraph.rule import Rule
+from verify.corpora.statements import Guard, Statement, rules_of
+
+Expected: TypeAlias = Literal["sound", "unsound"]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One way to read an entry: rules for a choice of guards, ``typed`` where the right side must be well-typed to apply."""
+
+    rules: Callable[[bool, tuple[Guard, ...]], tuple[Rule, ...]]
+    candidates: tuple[Guard, ...] = ()
+    """Preconditions that may make a false entry true, the most likely first."""
+    note: str = ""
+    """What the reading adds to the statement."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One rule of a corpus. Without readings it is not expressible, for the stated reason."""
+
+    name: str
+    text: str
+    readings: tuple[Reading, ...]
+    expected: Expected | None = None
+    claim: str = ""
+    """The corpus's own verdict."""
+    reason: str = ""
+
+
+def reading_of(statements: tuple[Statement, ...], candidates: tuple[Guard, ...] = (), note: str = "") -> Reading:
+    """Return the reading that takes all the statements together."""
+
+    def rules(typed: bool, guards: tuple[Guard, ...]) -> tuple[Rule, ...]:
+        return tuple(rule for statement in statements for rule in rules_of(statement.restricted(typed, guards)))
+
+    return Reading(rules, candidates, note)

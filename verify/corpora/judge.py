@@ -1,0 +1,150 @@
+"""Judge entries of corpora: refute by random tests, prove, and find the precondition under which a false entry is true.
+
+An entry is first taken as it stands. Where its right side may be ill-typed, it is judged as the systems apply it: only
+where the right side is well-typed. A false entry is tried under its candidate preconditions, and what holds is reported.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Literal, TypeAlias
+
+from egraph.errors import EinsatError, TypeMismatch
+from egraph.ir import placeholder
+from egraph.rule import Binding, Mismatch, Rule, Tensor
+from verify.corpora.entries import Entry, Expected, Reading
+from verify.random_binding import Refused
+from verify.random_testing import check_rule
+
+Decision: TypeAlias = Literal["proved", "proved where the right side is well-typed", "refuted", "tested only", "unknown", "not expressible"]
+Prover: TypeAlias = Callable[[Rule], str]
+"""Returns '' for a proved rule, else what stayed open."""
+
+
+@dataclass(frozen=True)
+class Pains:
+    """How much is tried: random instances of a rule, draws for them, draws for a search of ill-typed right sides, guards tried."""
+
+    tests: int = 12
+    tries: int = 400
+    typing: int = 40
+    guards: int = 16
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What was found about an entry."""
+
+    entry: Entry
+    decision: Decision
+    reason: str = ""
+    """A counterexample, the first open obligation, or why it is not expressible."""
+    guard: str = ""
+    """The precondition under which a refuted entry was proved (or tested, without a prover)."""
+    note: str = ""
+    seconds: float = 0.0
+    tests: int = 0
+
+    @property
+    def agrees(self) -> bool | None:
+        """Whether the decision is the corpus's own; None where either has none."""
+        sound = {"proved": True, "proved where the right side is well-typed": True, "tested only": True, "refuted": False}
+        if self.entry.expected is None or self.decision not in sound:
+            return None
+        wanted: Expected = "sound" if sound[self.decision] else "unsound"
+        return wanted == self.entry.expected
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that ``--json`` prints."""
+        return {
+            "id": self.entry.name, "statement": self.entry.text, "verdict": self.decision, "corpus_verdict": self.entry.claim,
+            "agrees": self.agrees, "guard": self.guard, "note": self.note, "reason": self.reason, "seconds": round(self.seconds, 4),
+            "tests": self.tests,
+        }  # fmt: skip
+
+
+def judge(entry: Entry, prover: Prover | None, pains: Pains = Pains()) -> Judgement:
+    """Return the verdict on an entry: its first reading that is proved, else the first reading's."""
+    start = time.process_time()
+    first: Judgement | None = None
+    for reading in entry.readings:
+        found = _judge(entry, reading, prover, pains)
+        first = first or found
+        if found.decision not in ("refuted", "unknown", "not expressible"):
+            first = found
+            break
+    if first is None:
+        return Judgement(entry, "not expressible", entry.reason)
+    return Judgement(**{**first.__dict__, "seconds": time.process_time() - start})
+
+
+def _judge(entry: Entry, reading: Reading, prover: Prover | None, pains: Pains) -> Judgement:
+    rules = reading.rules(False, ())
+    tests = 0
+    for rule in rules:
+        result = check_rule(rule, pains.seed, pains.tests, pains.tries)
+        tests += result.cases
+        if result.failures:
+            guard = _guard(reading, prover, pains)
+            return Judgement(entry, "refuted", f"{rule.name}:\n{result.failures[0]}", guard, reading.note, tests=tests)
+        if not result.cases:
+            return Judgement(entry, "unknown", str(result), note=reading.note)
+    typed = any(_ill_typed(rule, pains) for rule in rules)
+    if typed:
+        rules = reading.rules(True, ())
+    opened = "no prover was asked" if prover is None else _open(rules, prover)
+    guard = "the right side is well-typed" if typed else ""
+    if opened:
+        return Judgement(entry, "tested only" if prover is None else "unknown", opened, guard, reading.note, tests=tests)
+    return Judgement(entry, "proved where the right side is well-typed" if typed else "proved", "", guard, reading.note, tests=tests)
+
+
+def _open(rules: Sequence[Rule], prover: Prover) -> str:
+    """Return what stays open of the first rule that is not proved."""
+    for rule in rules:
+        opened = prover(rule)
+        if opened:
+            return f"{rule.name}: {opened}"
+    return ""
+
+
+def _guard(reading: Reading, prover: Prover | None, pains: Pains) -> str:
+    """Return the first candidate precondition under which the reading holds."""
+    for guard in reading.candidates[: pains.guards]:
+        rules = reading.rules(True, (guard,))
+        if all(check_rule(rule, pains.seed, pains.tests, pains.tries).passed for rule in rules) and not (prover and _open(rules, prover)):
+            return guard.text
+    return ""
+
+
+def _ill_typed(rule: Rule, pains: Pains) -> bool:
+    """Return whether random draws find a well-typed left side whose right side is not, or has another type."""
+    random = Random(f"{rule.name} {pains.seed} types")
+    for _ in range(pains.typing):
+        try:
+            binding = rule.draw(random) if rule.draw else None
+        except Refused:
+            continue
+        if binding is not None and not right_fits(rule, binding):
+            return True
+    return False
+
+
+def right_fits(rule: Rule, binding: Binding) -> bool:
+    """Return whether the right side is well-typed and has the left side's type, where the rule applies."""
+    operands = {v.name: Tensor(placeholder(i, binding.types[v.name], constant=v.constant)) for i, v in enumerate(rule.variables)}
+    sides = rule.function(**operands)
+    try:
+        left = next(sides)
+    except (TypeMismatch, Mismatch):
+        return True
+    try:
+        return bool(next(sides).type == left.type)
+    except Mismatch:
+        return True
+    except EinsatError:
+        return False
