@@ -235,7 +235,10 @@ def _own(rule: Rule | MergeRule) -> tuple[str, ...]:
 
 def _fill(rule: Rule | MergeRule, binder: Binder) -> None:
     """Bind the variables of the left side, of every member of a merge."""
-    if isinstance(rule, Rule):
+    if isinstance(rule, Rule) and rule.ranks is not None:
+        for variable in rule.variables:
+            binder.fill(variable, (rule.ranks[variable.name],))
+    elif isinstance(rule, Rule):
         binder.fill(rule.pattern)
     else:
         for position in range(binder.path.choose("members", MEMBERS)):
@@ -244,6 +247,8 @@ def _fill(rule: Rule | MergeRule, binder: Binder) -> None:
 
 def _built(rule: Rule | MergeRule, binder: Binder) -> tuple[tuple[SymbolicTerm, ...], tuple[SymbolicTerm, ...]]:
     """Run the rule's function on what its pattern was filled with."""
+    if isinstance(rule, Rule) and rule.ranks is not None:
+        return _built_by_function(rule, binder)
     path, member, own = binder.path, rule if isinstance(rule, Rule) else rule.member, _own(rule)
 
     def bound(variable: Variable, name: str) -> RuleTensor:
@@ -262,17 +267,15 @@ def _built(rule: Rule | MergeRule, binder: Binder) -> tuple[tuple[SymbolicTerm, 
     return lefts, rights
 
 
-def _built_by_function(
-    rule: Rule, ranks: Mapping[str, int], binder: Binder, path: Path
-) -> tuple[tuple[SymbolicTerm, ...], tuple[SymbolicTerm, ...]]:
+def _built_by_function(rule: Rule, binder: Binder) -> tuple[tuple[SymbolicTerm, ...], tuple[SymbolicTerm, ...]]:
     """Run a function that makes its own left side: what its operators demand up to there is assumed."""
-    tensors = {v.name: RuleTensor(binder.fill(v, (ranks[v.name],))) for v in rule.variables}
-    steps = rule.function(**tensors)
+    binder.path.conclusion = False
+    steps = rule.function(**{v.name: RuleTensor(binder.leaves[v.name]) for v in rule.variables})
     try:
         left = next(steps)
     except TypeMismatch as error:
         raise Ended(error.what) from error
-    path.conclusion = True
+    binder.path.conclusion = True
     return (_term(left),), (_term(next(steps)),)
 
 
