@@ -12,13 +12,13 @@ import pytest
 
 from egraph.rule import Rule
 from egraph.rule_file import load_rules
-from verify.generate.__main__ import main
+from verify.certificates import parse
+from verify.generate.__main__ import certificates_beside, main
 from verify.generate.comparison import compare, read_list
 from verify.generate.contexts import contexts
 from verify.generate.derivation import derivable, is_instance
 from verify.generate.dimensions import Unifier, canonical
 from verify.generate.enumeration import World, candidates, lengths_of
-from verify.generate.judge import judged
 from verify.generate.productions import PRODUCTIONS, productions
 from verify.generate.run import Settings, generate
 from verify.generate.source import compile_rule, draft
@@ -29,6 +29,11 @@ from verify.random_testing import check_rule
 MATMUL = PRODUCTIONS["matmul"][0]
 ADD, RELU, MUL = (PRODUCTIONS[name][0] for name in ("add", "relu", "mul"))
 CONCAT = PRODUCTIONS["concat"]
+
+
+def holds(rule: Rule) -> bool | None:
+    """Judge by random tests, which take less time than proofs."""
+    return check_rule(rule, cases=12, tries=1000).passed or None
 
 
 def apply(production: object, *operands: object) -> Application:
@@ -105,11 +110,11 @@ def test_guards_are_as_weak_as_the_judge_accepts() -> None:
     context = joint_context(DISTRIBUTES, 3)
     assert context is not None
     one = draft(Equation(*DISTRIBUTES, context), "distributes")
-    accepted = weakest(one, "reassociates", judged)
+    accepted = weakest(one, holds)
     assert accepted is not None and accepted.guards == () and "x @ (y + z)" in accepted.text
-    strict = weakest(one, "reassociates", lambda rule: True if "rank" in str(rule.function.__code__.co_names) else None)
+    strict = weakest(one, lambda rule: True if "rank" in str(rule.function.__code__.co_names) else None)
     assert strict is not None and strict.guards and all(guard.kind == "rank" for guard in strict.guards)
-    assert weakest(one, "reassociates", lambda rule: None) is None
+    assert weakest(one, lambda rule: None) is None
 
 
 def test_a_rule_needs_its_guard() -> None:
@@ -142,27 +147,36 @@ def test_instances_are_recognised_both_ways_round() -> None:
 @pytest.fixture(scope="module")
 def generated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[Rule, ...], str]:
     path = tmp_path_factory.mktemp("generated") / "rules.py"
-    arguments = ["--ops", "matmul,add,relu,concat", "--depth", "2", "-o", str(path), "--quiet"]
+    arguments = ["--ops", "matmul,relu,concat", "--depth", "2", "-o", str(path), "--quiet"]
     assert main(arguments) == 0
     return path, tuple(rule for rule in load_rules(path) if isinstance(rule, Rule)), path.read_text()
 
 
 def test_a_generated_file_loads_and_holds(generated: tuple[Path, tuple[Rule, ...], str]) -> None:
     _, rules, text = generated
-    assert {"x + y = y + x", "relu(relu(x)) = relu(x)", "(x @ y) @ z = x @ (y @ z)"} <= {rule.text for rule in rules}
+    assert {"relu(relu(x)) = relu(x)", "(x @ y) @ z = x @ (y @ z)"} <= {rule.text for rule in rules}
     assert all(check_rule(rule, seed=7, tries=4000).passed for rule in rules)
-    assert text.count("@rule") == len(rules)
+    assert text.count("@rule") == len(rules) == text.count("# proved for all sizes")
+    assert 'require(y.rank == 2, "y must have 2 axes")' in text, "A (B C) = (A B) C needs a matrix in the middle, and no other guard"
+
+
+def test_certificates_lie_beside_the_file(generated: tuple[Path, tuple[Rule, ...], str]) -> None:
+    path, rules, _ = generated
+    known = parse(certificates_beside(path).read_text(), str(path))
+    for rule in rules:
+        certificate = known.current(rule)
+        assert certificate is not None and certificate.is_proved, rule.name
 
 
 def test_generation_is_deterministic(generated: tuple[Path, tuple[Rule, ...], str], tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "verify.generate", "--ops", "matmul,add,relu,concat", "-q", "-o", str(tmp_path / "again.py")]
+    command = [sys.executable, "-m", "verify.generate", "--ops", "matmul,relu,concat", "-q", "-o", str(tmp_path / "again.py")]
     subprocess.run(command, check=True, cwd=Path(__file__).parent.parent, env={"PYTHONHASHSEED": "5", "PATH": ""}, capture_output=True)
     assert (tmp_path / "again.py").read_text() == generated[2]
 
 
 def test_no_rule_follows_from_the_others(generated: tuple[Path, tuple[Rule, ...], str]) -> None:
-    found = generate(Settings(("matmul", "add", "relu", "concat")), judged)
-    assert found.stop_reason == "complete" and len(found.rules) == len(generated[1])
+    found = generate(Settings(("matmul", "add", "relu", "concat")), holds)
+    assert found.stop_reason == "complete" and len(found.rules) > len(generated[1])
     for equation, own in found.equations:
         names = {accepted.rule.name for accepted in own}
         assert not derivable([equation], [rule for rule in found.rules if rule.name not in names])[0], str(equation)
@@ -182,7 +196,7 @@ def test_an_interruption_keeps_what_was_accepted() -> None:
 
 
 def test_a_budget_ends_the_run_early() -> None:
-    found = generate(Settings(("matmul", "add"), seconds=1e-9), judged)
+    found = generate(Settings(("matmul", "add"), seconds=1e-9), holds)
     assert found.stop_reason == "budget" and not found.rules
 
 
@@ -208,7 +222,7 @@ def test_comparison_with_a_list(tmp_path: Path) -> None:
     ]  # fmt: skip
     path = tmp_path / "list.json"
     path.write_text(json.dumps({"rules": rules}))
-    found = generate(Settings(("matmul", "add", "relu", "concat")), judged)
+    found = generate(Settings(("matmul", "add", "relu", "concat")), holds)
     result = compare(read_list(path), [equation for equation, _ in found.equations], found.rules, found.settings.operators, 2)
     assert result.derived == ("associative", "relu") and result.missing == () and result.beyond == ("other operators",)
     assert result.false_but_derived == () and 0 < result.new < result.of

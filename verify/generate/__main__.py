@@ -14,11 +14,15 @@ from types import FrameType
 from typing import Any
 
 from egraph.errors import EinsatError
+from egraph.rule_file import load_rules
+from verify.certificates import Certificate, format_certificates
+from verify.fingerprint import rule_key
 from verify.generate.comparison import Comparison, compare, read_list
-from verify.generate.judge import judged
+from verify.generate.judge import proved
 from verify.generate.productions import PRODUCTIONS
 from verify.generate.run import Generated, Settings, generate
 from verify.generate.source import module_text
+from verify.proof import Proof
 
 EXAMPLES = f"""operators: {", ".join(PRODUCTIONS)}
 
@@ -88,11 +92,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         listed = read_list(chosen.compare) if chosen.compare else None
         operators = tuple(name.strip() for name in chosen.ops.split(",") if name.strip())
         settings = Settings(operators, chosen.depth, chosen.variables, chosen.terms, chosen.budget)
-        found = generate(settings, judged, say)
+        found = generate(settings, proved, say)
         say.close()
         text = _file(found, operators)
         if chosen.output:
             _write(chosen.output, text)
+            _write(certificates_beside(chosen.output), _certificates(chosen.output, found))
         comparison = None
         if listed is not None and found.stop_reason != "interrupted":
             comparison = compare(listed, [equation for equation, _ in found.equations], found.rules, operators, chosen.depth)
@@ -110,14 +115,26 @@ def _terminated(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _command(found: Generated[Any]) -> str:
+def certificates_beside(path: Path) -> Path:
+    """Return where the certificates of a generated file lie: ``mine.py`` has ``mine.certificates.json``."""
+    return path.with_suffix(".certificates.json")
+
+
+def _certificates(path: Path, found: Generated[Proof]) -> str:
+    """Return the proofs as certificates of the rules as they stand in the file."""
+    proofs = {accepted.rule.name: accepted.outcome for accepted in found.accepted}
+    return format_certificates(Certificate.of(proofs[rule.name], rule_key(rule)) for rule in load_rules(path))
+
+
+def _command(found: Generated[Proof]) -> str:
     settings = found.settings
     return f"python -m verify.generate --ops {','.join(settings.operators)} --depth {settings.depth} --variables {settings.variables}"
 
 
-def _file(found: Generated[Any], operators: Sequence[str]) -> str:
+def _file(found: Generated[Proof], operators: Sequence[str]) -> str:
     title = f"{', '.join(operators)}, up to {found.settings.depth} operators a side."
-    return module_text([a.text for a in found.accepted], [a.rule.name for a in found.accepted], title, _command(found))
+    texts = [f"# {accepted.outcome.told}\n{accepted.text}" for accepted in found.accepted]
+    return module_text(texts, [rule.name for rule in found.rules], title, _command(found))
 
 
 def _write(path: Path, text: str) -> None:
@@ -127,7 +144,7 @@ def _write(path: Path, text: str) -> None:
     beside.replace(path)
 
 
-def _summary(found: Generated[Any], comparison: Comparison | None, output: Path | None) -> list[str]:
+def _summary(found: Generated[Proof], comparison: Comparison | None, output: Path | None) -> list[str]:
     lines = [
         f"{found.terms} terms under {found.contexts} typings, {found.candidates} equations that agree on the test data",
         f"  {found.instances} instances of others, {found.derived} shown by others, {len(found.open)} not proved",
@@ -136,12 +153,13 @@ def _summary(found: Generated[Any], comparison: Comparison | None, output: Path 
     return [*lines, *([str(comparison)] if comparison else [])]
 
 
-def _report(found: Generated[Any], comparison: Comparison | None, output: Path | None) -> dict[str, Any]:
+def _report(found: Generated[Proof], comparison: Comparison | None, output: Path | None) -> dict[str, Any]:
     settings = found.settings
     return {
         "operators": list(settings.operators), "depth": settings.depth, "variables": settings.variables, "typings": found.contexts,
         "terms": found.terms, "equations": found.candidates, "instances": found.instances, "shown_by_others": found.derived,
-        "rules": [{"name": a.rule.name, "equation": a.rule.text, "guards": [g.condition for g in a.guards]} for a in found.accepted],
+        "rules": [{"name": a.rule.name, "equation": a.rule.text, "guards": [g.condition for g in a.guards], "rounding": a.rule.rounding,
+                   "verdict": a.outcome.told} for a in found.accepted],
         "not_proved": [f"{draft.left} = {draft.right}" for draft in found.open], "stop_reason": found.stop_reason,
         "seconds": round(found.seconds, 2), "file": str(output) if output else None,
         "comparison": None if comparison is None else {

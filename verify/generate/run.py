@@ -123,7 +123,7 @@ def _accept(
                     drafted = draft(direction, title(direction, taken))
                 except LookupError:  # the right side needs an extent that the left side does not tell
                     continue
-                accepted = weakest(drafted, "reassociates", judge)
+                accepted = weakest(drafted, judge)
                 if accepted is None:
                     failed.append(drafted)
                 else:

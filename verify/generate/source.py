@@ -27,7 +27,8 @@ from verify.generate.terms import (
     variables,
 )
 
-Kind: TypeAlias = Literal["equality", "rank", "attribute"]
+Kind: TypeAlias = Literal["equality", "implied", "rank", "attribute"]
+"""``implied``: extents that the left side makes equal unless it broadcasts."""
 _LANGUAGE = ("Attributes", "Equation", "Steps", "Tensor", "operation", "require")
 NAMES = ("x", "y", "z", "w", "v", "u")
 _INFIX = {"Add": "+", "Sub": "-", "Mul": "*", "Div": "/", "MatMul": "@"}
@@ -236,39 +237,39 @@ class _Writer:
         yield from self._equalities()
 
     def _equalities(self) -> Iterator[Guard]:
-        equation = self.equation
-        order = list(self.names)
-        own = joint_context((_relabelled(equation.left, order),), len(order), loose=True)
+        context, order = self.equation.context, list(self.names)
+        own = joint_context((_relabelled(self.equation.left, order),), len(order), loose=True)
         assert own is not None
-        settled: list[int] = []
+        place = {variable: position for position, variable in enumerate(order)}
         for position, variable in enumerate(order):
-            shape, name = equation.context[variable], self.names[variable]
-            twin = next((v for v in settled if equation.context[v] == shape), None)
+            shape, name, before = context[variable], self.names[variable], order[:position]
+            twin = next((v for v in before if context[v] == shape), None)
             if twin is not None:
-                if own[position] != own[order.index(twin)]:
-                    other = self.names[twin]
-                    yield Guard("equality", f"{name}.shape == {other}.shape", f"{name} and {other} must have one shape")
-                settled.append(variable)
+                kind: Kind = "implied" if own[position] == own[place[twin]] else "equality"
+                other = self.names[twin]
+                yield Guard(kind, f"{name}.shape == {other}.shape", f"{name} and {other} must have one shape")
                 continue
             for axis, size in enumerate(shape):
-                earlier = [(v, k) for v in settled for k, there in enumerate(equation.context[v]) if there == size]
-                mine = own[position][axis]
+                earlier = [(v, k) for v in before for k, there in enumerate(context[v]) if there == size]
+                text, mine = f"{name}.shape[{axis}]", own[position][axis]
                 if all(n.isdigit() for n in size):
                     if mine != size:
-                        yield Guard("equality", f"{name}.shape[{axis}] == {size[0]}", f"{name} must have size {size[0]} along axis {axis}")
-                elif earlier and not any(own[order.index(v)][k] == mine for v, k in earlier):
+                        yield Guard("equality", f"{text} == {size[0]}", f"{name} must have size {size[0]} along axis {axis}")
+                elif earlier:
                     v, k = earlier[0]
-                    condition = f"{name}.shape[{axis}] == {self.names[v]}.shape[{k}]"
-                    yield Guard("equality", condition, f"axis {axis} of {name} must be as long as axis {k} of {self.names[v]}")
-                elif len(size) > 1 and not earlier and len(mine) == 1:
-                    try:
-                        total = " + ".join(self.length((n,)) for n in size)
-                    except LookupError:
-                        continue
-                    if f"{name}.shape[{axis}]" in total:  # its parts are known from the sum alone
-                        continue
-                    yield Guard("equality", f"{name}.shape[{axis}] == {total}", f"axis {axis} of {name} must be {total}")
-            settled.append(variable)
+                    kind = "implied" if any(own[place[w]][j] == mine for w, j in earlier) else "equality"
+                    reason = f"axis {axis} of {name} must be as long as axis {k} of {self.names[v]}"
+                    yield Guard(kind, f"{text} == {self.names[v]}.shape[{k}]", reason)
+                elif len(size) > 1 and len(mine) == 1:
+                    total = self._sum(size)
+                    if total and text not in total:  # else its parts are known from the sum alone
+                        yield Guard("equality", f"{text} == {total}", f"axis {axis} of {name} must be {total}")
+
+    def _sum(self, size: Size) -> str:
+        try:
+            return " + ".join(self.length((name,)) for name in size)
+        except LookupError:
+            return ""
 
 
 def _relabelled(term: Term, order: Sequence[int]) -> Term:
@@ -306,5 +307,4 @@ def title(equation: Equation, taken: frozenset[str] | set[str]) -> str:
 def _skeleton(term: Term) -> str:
     if isinstance(term, int):
         return "operand"
-    ops = [one.production.op for one in applications(term)][::-1]
-    return "_".join("".join(f"_{c.lower()}" if c.isupper() and i else c.lower() for i, c in enumerate(op)) for op in ops)
+    return "_".join(_FUNCTIONS.get(one.production.op, one.production.op.lower()).strip("_") for one in reversed([*applications(term)]))

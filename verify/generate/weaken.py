@@ -21,6 +21,11 @@ from verify.generate.enumeration import agree, field_of, lengths_of
 from verify.generate.source import Draft, Guard, compile_rule
 from verify.generate.terms import applications
 
+LADDER = (
+    "", "equality", "equality implied", "equality attribute", "equality rank", "equality implied rank", "equality attribute rank",
+    "equality implied attribute rank",
+)  # fmt: skip
+"""Kinds of guards that are tried together, weak sets first."""
 Outcome = TypeVar("Outcome")
 Judge: TypeAlias = Callable[[Rule], Outcome | None]
 """Returns what was found out about a rule that is accepted, None for one that is not."""
@@ -37,10 +42,13 @@ class Accepted(Generic[Outcome]):
     draft: Draft
 
 
-def weakest(draft: Draft, rounding: Rounding, judge: Judge[Outcome]) -> Accepted[Outcome] | None:
-    """Return the rule with the fewest guards that ``judge`` accepts, None where it does not even accept them all."""
+def weakest(draft: Draft, judge: Judge[Outcome]) -> Accepted[Outcome] | None:
+    """Return the rule with the fewest guards that ``judge`` accepts, None where it does not even accept them all.
 
-    def attempt(guards: Sequence[Guard]) -> Accepted[Outcome] | None:
+    Last, it states the strictest class of rounding that is accepted.
+    """
+
+    def attempt(guards: Sequence[Guard], rounding: Rounding = "assumes finite") -> Accepted[Outcome] | None:
         rule = compile_rule(draft, guards, rounding)
         outcome = judge(rule) if _holds_in_context(draft, rule) else None
         return None if outcome is None else Accepted(rule, draft.text(guards, rounding), tuple(guards), outcome, draft)
@@ -48,18 +56,17 @@ def weakest(draft: Draft, rounding: Rounding, judge: Judge[Outcome]) -> Accepted
     accepted = next((found for guards in _ladder(draft.guards) if (found := attempt(guards)) is not None), None)
     if accepted is None:
         return None
-    for guard in sorted(accepted.guards, key=lambda guard: ("attribute", "rank", "equality").index(guard.kind)):
-        if len(accepted.guards) > 1 or guard.kind == "equality":
-            fewer = attempt([kept for kept in accepted.guards if kept != guard])
-            accepted = fewer or accepted
-    return accepted
+    for guard in sorted(accepted.guards, key=lambda guard: ("implied", "attribute", "rank", "equality").index(guard.kind)):
+        if guard in accepted.guards and len(accepted.guards) > 1:
+            accepted = attempt([kept for kept in accepted.guards if kept != guard]) or accepted
+    return attempt(accepted.guards, "exact") or attempt(accepted.guards, "reassociates") or accepted
 
 
 def _ladder(guards: Sequence[Guard]) -> Iterator[tuple[Guard, ...]]:
     """Yield sets of guards, weak ones first, the full set last."""
     seen: set[tuple[Guard, ...]] = set()
-    for kinds in ((), ("equality",), ("equality", "attribute"), ("equality", "rank"), ("equality", "attribute", "rank")):
-        chosen = tuple(guard for guard in guards if guard.kind in kinds)
+    for kinds in LADDER:
+        chosen = tuple(guard for guard in guards if guard.kind in kinds.split())
         if chosen not in seen:
             seen.add(chosen)
             yield chosen
