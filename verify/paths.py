@@ -280,7 +280,8 @@ class Path:
         if top is None or any(len(m) > len(top[0]) for m, _ in difference.terms) or any(isinstance(a, Floor | Modulo) for a in top[0]):
             return
         rest = Index(tuple(t for t in difference.terms if t[0] != top[0])) * -top[1]
-        self._rewrite(top[0], rest)
+        if atoms_of(rest).isdisjoint(top[0]):  # a product that returns inside a division would be replaced forever
+            self._rewrite(top[0], rest)
 
     def _rewrite(self, monomial: Monomial, value: Index) -> None:
         self._rewrites[monomial] = value
