@@ -75,6 +75,13 @@ class Proof:
         exact = "" if not self.exact_cases else ", exact in F_p" if self.exact_cases == self.cases else f", {self.exact_cases} exact in F_p"
         return f"{'also ' if self.is_proved else ''}tested on {self.cases} shapes{exact}"
 
+    @property
+    def told_briefly(self) -> str:
+        """Return why there is no proof, in a line; '' where there is one."""
+        if self.is_proved:
+            return ""
+        return self.reason or next((obligation.text for obligation in self.obligations), "")
+
     def explanation(self) -> tuple[str, ...]:
         """Return what a person needs to repair the rule; empty for a proved one."""
         lines: list[str] = [self.reason] if self.reason else []

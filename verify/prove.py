@@ -1,30 +1,70 @@
 """Prove a rule for all sizes: random tests refute, symbolic cases prove, and each has to agree with the other.
 
     proof = prove(rule)
-    proof.verdict, proof.scope        # 'proved', 'all sizes (ranks 2 to 5)'
+    proof.verdict, proof.scope        # 'proved', 'all sizes, ranks 1 to 4'
 
-A rule is proved when every symbolic case is: its two sides have the same normal form under what the left side's shape
-rules and the guard say. A proof that a random test contradicts is a defect of the prover, reported as ``refuted``.
+A rule is proved where the two sides of every symbolic case are equal under what the left side's shape rules and the guard
+say. What a rule does with equal ranks and attributes is proved together or not at all; where only some of that is proved,
+the scope says what is not. A difference that random tests find refutes, whatever was proved.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from egraph.rule import MergeRule, Rule
+from egraph.errors import EinsatError
+from egraph.expr.index import Iterator, Size, Symbol, atoms, index, substitute
+from egraph.rule import MergeRule, Rule, Verdict
+from verify.bindings import Fixed
+from verify.cases import Case, Survey, cases
 from verify.counterexamples import smallest
+from verify.equality import prove_equal
+from verify.outcome import Open
+from verify.paths import TooManyPaths
 from verify.proof import Obligation, Proof
 from verify.random_testing import RuleTest, check_rule
+from verify.rounding import objection
+from verify.scope import Judged, described, tree_of
+
+SMALL_SETS: tuple[Mapping[str, tuple[int, ...]], ...] = (
+    {"strides": (1, 2), "dilations": (1, 2)},
+    {"strides": (1, 2), "dilations": (1, 2), "group": (1, 2)},
+)
+"""What is enumerated, step by step, where a rule is not proved for unknown attributes."""
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is tried for one rule. ``tests``: random instances; ``tries``: draws at most to find them."""
+    """How much is tried for one rule. ``tests``: random instances; ``tries``: draws at most; ``open_cases``: given up after."""
 
     tests: int = 64
     tries: int = 6000
     seed: int = 0
+    open_cases: int = 24
+
+
+@dataclass
+class Attempt:
+    """All cases of a rule, judged."""
+
+    judged: list[Judged] = field(default_factory=list)
+    obligations: list[Obligation] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    facts: set[str] = field(default_factory=set)
+    proved: int = 0
+    same: int = 0
+    broken: Case | None = None
+    """A case whose right side is ill-typed, or on which the rule raises."""
+    gave_up: str = ""
+    survey: Survey = field(default_factory=Survey)
+    ranks: set[int] = field(default_factory=set)
+
+    @property
+    def is_complete(self) -> bool:
+        return self.proved > 0 and not self.obligations and not self.gave_up
 
 
 def prove(rule: Rule | MergeRule, effort: Effort = Effort()) -> Proof:
@@ -32,12 +72,12 @@ def prove(rule: Rule | MergeRule, effort: Effort = Effort()) -> Proof:
     start = time.perf_counter()
     test = check_rule(rule, effort.seed, effort.tests, effort.tries)
     blank = Proof(rule.name, "unknown", "", 0.0, test.cases, test.exact_cases, 0, rule.rounding)
-    found = _judged_by_test(rule, test, blank, effort) or replace(blank, verdict="tested only", scope=f"{test.cases} random shapes")
+    found = _judged_by_test(rule, test, blank, effort) or _judged_by_cases(rule, blank, effort)
     return replace(found, seconds=time.perf_counter() - start)
 
 
 def _judged_by_test(rule: Rule | MergeRule, test: RuleTest, blank: Proof, effort: Effort) -> Proof | None:
-    """Return what random testing decides alone: a difference, a crash, a guard that nothing passes, equal sides."""
+    """Return what random testing decides alone: a difference, a crash, equal sides."""
     if test.differences:
         example = smallest(rule, test.differences[0], effort.seed)
         return replace(blank, verdict="refuted", failure="difference", counterexample=example, reason="the two sides differ")
@@ -45,8 +85,133 @@ def _judged_by_test(rule: Rule | MergeRule, test: RuleTest, blank: Proof, effort
         return replace(blank, verdict="refuted", failure="raises", reason=test.failures[0].strip())
     if test.cases and test.identical == test.cases:
         return replace(blank, verdict="refuted", failure="same sides", reason="the right side is the left side: nothing is rewritten")
-    if not test.cases:
-        reasons = "; ".join(f"{count} x {reason}" for reason, count in sorted(test.refused.items(), key=lambda item: -item[1])[:3])
-        text = f"nothing passes the guard in {effort.tries} draws: {reasons}"
-        return replace(blank, failure="vacuous", reason=text, obligations=(Obligation("any", "some shape passes the guard"),))
     return None
+
+
+def _judged_by_cases(rule: Rule | MergeRule, blank: Proof, effort: Effort) -> Proof:
+    attempt = _attempt(rule, None, effort)
+    if attempt.obligations and not attempt.broken and _has_small_sets(rule):
+        for sets in SMALL_SETS:
+            narrower = _attempt(rule, Fixed(ranks=attempt.survey.ranks, sets=sets), effort)
+            if narrower.is_complete:
+                attempt = narrower
+                break
+    blank = replace(blank, paths=attempt.proved, facts=frozenset(attempt.facts), obligations=tuple(attempt.obligations))
+    if attempt.broken is not None:
+        return _hard_failure(attempt.broken, blank)
+    if attempt.same and attempt.same == attempt.proved and not attempt.obligations:
+        return replace(blank, verdict="refuted", failure="same sides", reason="the right side is the left side: nothing is rewritten")
+    if not blank.cases:
+        return _never_applied(attempt, blank)
+    tree = tree_of(attempt.judged)
+    if attempt.gave_up or tree is False or not attempt.proved or not _reaches(tree):
+        told = attempt.gave_up or (f"outside the prover's reach: {attempt.left_out[0]}" if attempt.left_out else "")
+        verdict: Verdict = "unknown" if attempt.obligations or attempt.gave_up else "tested only"
+        return replace(blank, verdict=verdict, reason=told, failure="outside" if verdict == "tested only" else "")
+    complaint = objection(rule, blank.facts, effort.seed)
+    if complaint:
+        return replace(blank, failure="rounding", reason=complaint)
+    return replace(blank, verdict="proved", scope=_scope(attempt), covers={"tree": tree})
+
+
+def _reaches(tree: Any) -> bool:
+    """Return whether anything is covered."""
+    if isinstance(tree, bool | str):
+        return tree is True
+    return any(_reaches(subtree) for groups in tree.values() for _, subtree in groups)
+
+
+def _has_small_sets(rule: Rule | MergeRule) -> bool:
+    pattern = rule.pattern if isinstance(rule, Rule) else rule.member.pattern
+    return any(op in repr(pattern) for op in ("Conv", "Pool"))
+
+
+def _attempt(rule: Rule | MergeRule, fixed: Fixed | None, effort: Effort) -> Attempt:
+    found = Attempt()
+    try:
+        for case in cases(rule, fixed, found.survey):
+            if case.ill_typed or case.failure:
+                found.broken = case
+                break
+            found.ranks |= set((case.ranks or {}).values())
+            found.judged.append((case.choices, _judge(case, found)))
+            if len(found.obligations) >= effort.open_cases:
+                found.gave_up = f"given up after {effort.open_cases} open cases"
+                break
+    except TooManyPaths as error:
+        found.gave_up = str(error)
+    return found
+
+
+def _judge(case: Case, found: Attempt) -> bool | str:
+    """Return whether a case is proved, or why not."""
+    if case.left_out:
+        found.left_out.append(case.left_out)
+        return case.left_out
+    facts: set[str] = set(case.facts)
+    for left, right in zip(case.left, case.right, strict=True):
+        try:
+            outcome = prove_equal(left, right, case.assumptions)
+        except EinsatError as error:
+            outcome = Open(error.what, case.assumptions.conditions)
+        if isinstance(outcome, Open):
+            if not case.assumptions.consistent():
+                return True  # no instance takes this path
+            found.obligations.append(Obligation(case.scope_note, outcome.obligation, tuple(map(str, outcome.conditions))))
+            return "open"
+        facts |= outcome.facts
+    found.facts |= facts
+    found.proved += 1
+    found.same += case.same
+    return True
+
+
+def _hard_failure(case: Case, blank: Proof) -> Proof:
+    instance = ", ".join(f"{name} of shape {shape}" for name, shape in _instance(case).items())
+    where = f" for {instance}" if instance else ""
+    if case.failure:
+        return replace(blank, verdict="refuted", failure="raises", reason=f"the rule raises {case.failure}{where} ({case.scope_note})")
+    told = f"a guard is missing: the left side is well-typed and the right side is not{where}: {case.ill_typed} ({case.scope_note})"
+    return replace(blank, verdict="refuted", failure="missing guard", reason=told)
+
+
+def _instance(case: Case) -> dict[str, str]:
+    """Return concrete shapes of the variables at which a case arises, if some are found."""
+    symbols = sorted(set(_symbols(case)), key=lambda symbol: symbol.name)
+    model = case.assumptions.model(symbols)
+    if model is None:
+        return {name: f"({', '.join(map(str, shape))})" for name, shape in case.shapes.items()}
+    values: dict[Iterator | Symbol, Size] = {symbol: value for symbol, value in model.items()}  # noqa: C416 - wider types
+    return {
+        name: "(" + ", ".join(str(substitute(size, values)) for size in shape) + ("," if len(shape) == 1 else "") + ")"
+        for name, shape in case.shapes.items()
+    }
+
+
+def _symbols(case: Case) -> Iterable[Symbol]:
+    for shape in case.shapes.values():
+        for size in shape:
+            yield from (atom for atom in atoms(index(size)) if isinstance(atom, Symbol))
+    for condition in case.assumptions.conditions:
+        yield from (atom for side in (condition.left, condition.right) for atom in atoms(side) if isinstance(atom, Symbol))
+
+
+def _never_applied(attempt: Attempt, blank: Proof) -> Proof:
+    """Return the verdict on a rule that no random draw fits: vacuous where no symbolic case has an instance either."""
+    reasons = "; ".join(f"{count} x {reason}" for reason, count in attempt.survey.refused.most_common(3))
+    if not attempt.proved and not attempt.obligations:
+        return replace(blank, verdict="refuted", failure="vacuous", reason=f"nothing passes the guard: {reasons or 'no case is left'}")
+    return replace(blank, failure="vacuous", reason=f"no random draw passes the guard, so that no proof could be tested: {reasons}")
+
+
+def _scope(attempt: Attempt) -> str:
+    proved = [choices for choices, leaf in attempt.judged if leaf is True]
+    if attempt.survey.pointwise:
+        text = "all sizes and ranks"
+    else:
+        ranks = sorted(attempt.ranks)
+        text = f"all sizes, ranks {ranks[0]} to {ranks[-1]}" if len(ranks) > 1 else f"all sizes, rank {ranks[0]}" if ranks else "all sizes"
+    sets = described({n: v for n, v in choices.items() if "[" in n} for choices in proved)
+    text += f", {sets}" if sets else ""
+    missing = [f"{described([choices]) or 'some'} ({leaf})" for choices, leaf in attempt.judged if leaf is not True]
+    return text + (f"; not {'; '.join(dict.fromkeys(missing[:3]))}{' ...' if len(missing) > 3 else ''}" if missing else "")

@@ -1,0 +1,46 @@
+"""Prove one application of a rule at its own sizes: translation validation, for what a rule's certificate does not cover."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from egraph.errors import EinsatError
+from egraph.expr.compose import identity, inline
+from egraph.expr.scope import Scope, Tensor, number
+from egraph.ir import Node, walk
+from egraph.ops.reference import meaning
+from egraph.ops.scopes import pointwise
+from egraph.rule import Binding, MergeRule, Rule
+from verify.assumptions import Assumptions
+from verify.equality import prove_equal
+from verify.outcome import Open
+from verify.random_binding import Refused
+from verify.random_testing import instantiate, position_of
+
+
+def objection(rule: Rule | MergeRule, bindings: Sequence[Binding]) -> str:
+    """Return what stays open when both sides are compared at the sizes of this match; '' when they are proved equal."""
+    try:
+        instance = instantiate(rule, bindings)
+        for left, right in zip(instance.left, instance.right, strict=True):
+            outcome = prove_equal(expression(left, instance.numbers), expression(right, instance.numbers), Assumptions())
+            if isinstance(outcome, Open):
+                return outcome.obligation
+    except (Refused, EinsatError) as error:
+        return str(error)
+    return ""
+
+
+def expression(root: Node, numbers: Mapping[int, float]) -> Scope:
+    """Return a fragment as one scope over its leaves, those that are one number written as that number."""
+    scopes: dict[Node, Scope | Tensor] = {}
+    for node in walk((root,)):
+        if node.op != "Placeholder":
+            scopes[node] = inline(meaning(node), {str(i): scopes[operand] for i, operand in enumerate(node.inputs)})
+        elif position_of(node) in numbers:
+            value = number(numbers[position_of(node)])
+            scopes[node] = pointwise("i", node.type.sizes, lambda _, value=value: value)  # type: ignore[misc]
+        else:
+            scopes[node] = Tensor(str(position_of(node)), node.type.sizes, node.type.dtype)
+    result = scopes[root]
+    return identity(result) if isinstance(result, Tensor) else result

@@ -1,0 +1,155 @@
+"""Certificates: what was proved, filed under a hash of all that the proof depends on.
+
+Those of the shipped rules lie beside them and are held current by a test (``make prove`` writes them anew); those of a
+user's rules lie in the user's data directory. A certificate of other text is no certificate: the rule is proved again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from egraph.errors import RuleError
+from egraph.rule import MergeRule, Rule, Verdict
+from verify.fingerprint import rule_key, verifier_key
+
+if TYPE_CHECKING:
+    from verify.proof import Proof
+
+SHIPPED = "certificates.json"
+"""The file in the package ``egraph.rules``."""
+FORMAT = 1
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What is known of one rule, and the hash of the texts for which that holds."""
+
+    name: str
+    key: str
+    verdict: Verdict
+    scope: str
+    covers: Mapping[str, Any] = field(default_factory=dict)
+    facts: tuple[str, ...] = ()
+    paths: int = 0
+    tests: int = 0
+    exact_tests: int = 0
+    seconds: float = 0.0
+    reason: str = ""
+
+    @property
+    def is_proved(self) -> bool:
+        return self.verdict in ("proved", "proved for these sizes")
+
+    @staticmethod
+    def of(proof: Proof, key: str) -> Certificate:
+        """Return the certificate of a proof made from texts with this hash."""
+        return Certificate(
+            proof.rule, key, proof.verdict, proof.scope, dict(proof.covers or {}), tuple(sorted(proof.facts)), proof.paths, proof.cases,
+            proof.exact_cases, float(f"{proof.seconds:.2g}"), proof.told_briefly,
+        )  # fmt: skip
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self).items() if name != "name"}
+
+    @staticmethod
+    def from_json(name: str, raw: Mapping[str, Any]) -> Certificate:
+        return Certificate(name, **{**raw, "facts": tuple(raw["facts"])})
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """A file of certificates, by name; ``verifier`` is the hash of the prover that made them."""
+
+    verifier: str
+    by_name: Mapping[str, Certificate]
+
+    def current(self, rule: Rule | MergeRule) -> Certificate | None:
+        """Return the certificate of a rule if it was made for the rule as it is."""
+        found = self.by_name.get(rule.name)
+        return found if found is not None and found.key == rule_key(rule) else None
+
+
+def shipped() -> Certificates:
+    """Return the certificates that lie beside the shipped rules; raises RuleError where the file is damaged."""
+    file = resources.files("egraph.rules").joinpath(SHIPPED)
+    return parse(file.read_text(encoding="utf-8"), str(file)) if file.is_file() else Certificates("", {})
+
+
+def parse(text: str, where: str) -> Certificates:
+    """Read certificates; raises RuleError that says what is wrong."""
+    try:
+        raw = json.loads(text)
+        if raw["format"] != FORMAT:
+            raise ValueError(f"format {raw['format']} is not {FORMAT}")
+        return Certificates(raw["verifier"], {name: Certificate.from_json(name, each) for name, each in raw["rules"].items()})
+    except (ValueError, KeyError, TypeError) as error:
+        raise RuleError(f"the certificates cannot be read: {error}", where=where, fix="write them anew: make prove") from error
+
+
+def format_certificates(found: Iterable[Certificate]) -> str:
+    """Return certificates as the text of a file: one line a rule, in alphabetical order."""
+    lines = [f"{json.dumps(each.name)}: {json.dumps(each.to_json(), sort_keys=True)}" for each in sorted(found, key=lambda c: c.name)]
+    body = ",\n".join(lines)
+    return f'{{"format": {FORMAT}, "verifier": "{verifier_key()}", "rules": {{\n{body}\n}}}}\n'
+
+
+def user_folder() -> Path:
+    """Return where certificates of a user's rules are kept."""
+    from platformdirs import user_data_dir
+
+    return Path(user_data_dir("einsat")) / "certificates"
+
+
+def certify(
+    rules: Iterable[Rule | MergeRule],
+    prover: Callable[[Rule | MergeRule], Proof],
+    *,
+    folder: Path | None = None,
+    tell: Tell = lambda text: None,
+) -> dict[str, Certificate]:
+    """Return a certificate for every rule: the shipped one, the user's own, or that of a proof made now and kept in ``folder``.
+
+    A shipped certificate counts whatever the prover's version, as a test of the project holds them together.
+    """
+    known = shipped()
+    found: dict[str, Certificate] = {}
+    for rule in rules:
+        certificate = known.current(rule)
+        if certificate is None:
+            key = rule_key(rule)
+            place = (folder or user_folder()) / f"{key}-{verifier_key()}.json"
+            certificate = _read(place, rule, key)
+            if certificate is None:
+                tell(f"proving {rule.name}")
+                certificate = Certificate.of(prover(rule), key)
+                _write(place, certificate)
+        found[rule.name] = certificate
+    return found
+
+
+def _read(place: Path, rule: Rule | MergeRule, key: str) -> Certificate | None:
+    try:
+        found = Certificate.from_json(rule.name, json.loads(place.read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # not there, or damaged: a proof tells it anew
+    return found if found.key == key else None
+
+
+def _write(place: Path, certificate: Certificate) -> None:
+    """Keep a certificate; where that cannot be written, the next run proves again."""
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=place.parent)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(certificate.to_json(), file, sort_keys=True)
+        os.replace(name, place)
+    except OSError:
+        return
