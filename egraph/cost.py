@@ -91,8 +91,12 @@ class CostModel:
             return 0.0
         record = self.record(candidate)
         if record is None:
-            return self.estimate_us(candidate) * self.caution
+            return self.estimate_us(candidate) * self._caution_about(candidate)
         return record.median_us if record.median_us is not None else FAILED_COST_US
+
+    def _caution_about(self, candidate: Candidate) -> float:
+        """Return more for a library's kernels: it may have a reference implementation only, thousands of times slower."""
+        return self.caution**3 if is_library(candidate) else self.caution
 
     def estimate_us(self, candidate: Candidate) -> float:
         """Return a guess: the time of the measured relative that moves most nearly as many bytes, else by the roofline."""

@@ -120,7 +120,7 @@ def sample(run_many: RunMany, *, seconds: float, least: int, most: int, spread: 
         is_disturbed = spread > 0.0 and len(samples_us) >= 4 and _spread(samples_us) > DISTURBED
         if spent_seconds >= (PATIENCE * seconds if is_disturbed else seconds):
             break
-        if len(samples_us) >= 4 * least and _spread(samples_us) <= spread:
+        if len(samples_us) >= 2 * least and _spread(samples_us) <= spread:
             break
     return undisturbed(samples_us)
 

@@ -22,8 +22,8 @@ def extract(
 ) -> tuple[Selection, ...]:
     """Return up to ``k`` distinct selections, the cheapest first; in no ``seconds``, one that is found by greed.
 
-    After the best program come the best without each rule that it uses and without each implementation, the best
-    that differs in a costly kernel, and the greedy one: programs that differ where the cost model may be wrong.
+    After the best program come the best that differs in a costly kernel, and, found by greed, programs without each
+    rule that it uses, without each implementation, and without restrictions: they differ where the cost model may be wrong.
     """
     problem = build_problem(frozen, candidates)
     found: list[tuple[Chosen, str, bool, float]] = []
@@ -48,8 +48,11 @@ def extract(
         for name, part, different in list(_variants(problem, best))[: k + 1]:
             if time.monotonic() - started > PATIENCE * seconds and len(found) > 1:
                 break  # a safety net: which variants are tried should not depend on the machine's load
-            start = first if part is problem else greedy(part)
-            attempt(name, part, start, seconds * 0.4 / (k + 1), different)
+            if different:
+                attempt(f"cp-sat {name}", part, first, seconds * 0.4, different)
+            else:
+                tried = time.monotonic()
+                found.append((greedy(part), f"greedy {name}", False, time.monotonic() - tried))
         if first is not best:
             found.append((first, "greedy", False, 0.0))
     return _ranked(problem, found, k)
@@ -70,7 +73,7 @@ def _variants(problem: Problem, best: Chosen) -> Iterator[tuple[str, Problem, tu
     """Yield restricted problems, those first that take away what the best program spends most on."""
     bound = MEANINGFUL * total(best)
     costly = {n: choice for n, choice in best.items() if choice.cost >= bound} or dict(best)
-    yield "cp-sat with another costly kernel", problem, (costly,)
+    yield "with another costly kernel", problem, (costly,)
     for kind, names_of in (("rule", _rules), ("implementation", _implementations)):
         share: dict[str, float] = {}
         for choice in best.values():
@@ -79,7 +82,7 @@ def _variants(problem: Problem, best: Chosen) -> Iterator[tuple[str, Problem, tu
         for name in sorted(share, key=lambda name: (-share[name], name)):
             part = restrict(problem, _without(name, names_of))
             if part is not None:
-                yield f"cp-sat without {kind} {name}", part, ()
+                yield f"without {kind} {name}", part, ()
 
 
 def _rules(choice: Choice) -> frozenset[str]:
