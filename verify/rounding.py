@@ -26,15 +26,18 @@ _ADD, _MULTIPLY, _DIVIDE = 48_271, 69_621, 39_373
 """Weights of the deviations from a field; any other numbers would do."""
 
 
+ONLY_ROUNDING = ("constants are rounded",)
+"""Laws that change nothing but rounding; all others ask for finite values, or for divisors other than zero."""
 INSTANCES = 8
 """Random instances on which a rule that calls itself exact is held to it."""
 
 
 def objection(rule: Rule | MergeRule, facts: frozenset[str], seed: int = 0) -> str:
     """Return why a rule may not state the rounding class that it states; '' when it may."""
-    if facts and ORDER[rule.rounding] < ORDER["assumes finite"]:
+    wanted: Rounding = "assumes finite" if facts - set(ONLY_ROUNDING) else "reassociates" if facts else "exact"
+    if ORDER[rule.rounding] < ORDER[wanted]:
         told = ", ".join(sorted(facts))
-        return f"it says {rule.rounding!r}, but its proof uses {told}: state rounding=\"assumes finite\""
+        return f"it says {rule.rounding!r}, but its proof uses {told}: state rounding=\"{wanted}\""
     if rule.rounding == "exact":
         for instance in islice(draws(rule, seed, 10 * INSTANCES), INSTANCES):
             if keeps_rounding(instance, seed) is False:
