@@ -11,7 +11,17 @@ from egraph.onnx_import.window import window_of
 
 
 def _matmul(call: Call) -> Node:
-    return call.apply("MatMul", call[0], call[1])
+    """x @ y, with a vector as a matrix of one row (x) or one column (y) that the result is without"""
+    left, right = call.shape(0), call.shape(1)
+    if not left or not right:
+        raise NotCore("an operand has no axis")
+    x = call.reshape(call[0], (1, *left)) if len(left) == 1 else call[0]
+    y = call.reshape(call[1], (*right, 1)) if len(right) == 1 else call[1]
+    product = call.apply("MatMul", x, y)
+    sizes = product.type.sizes
+    if len(left) > 1 and len(right) > 1:
+        return product
+    return call.reshape(product, (*sizes[:-2], *(sizes[-2:-1] if len(left) > 1 else ()), *(sizes[-1:] if len(right) > 1 else ())))
 
 
 def _gemm(call: Call) -> Node:
