@@ -15,9 +15,9 @@ from pathlib import Path
 from statistics import median
 
 from egraph.errors import RuleError
-from verify.corpora.entries import Entry
 from verify.corpora.judge import Judgement, Pains, judge
 from verify.corpora.read import read_corpus
+from verify.prove import Effort, prove
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,9 +37,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     pains = Pains(tests=options.tests, seed=options.seed)
+    effort = Effort(tests=2, tries=pains.tries, seed=options.seed)  # judging has tested already
+    prover = None if options.test_only else lambda rule: prove(rule, effort)
     found: list[Judgement] = []
     for entry in entries:
-        found.append(_judged(entry, options.test_only, pains))
+        found.append(judge(entry, prover, pains))
         if not options.json:
             print("\n".join(_lines(found[-1], verbose=bool(options.only))), flush=True)
     seconds = time.process_time() - start
@@ -49,10 +51,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         print(_summary(found, seconds))
     return 1 if any(each.agrees is False for each in found) else 0
-
-
-def _judged(entry: Entry, test_only: bool, pains: Pains) -> Judgement:
-    return judge(entry, None, pains)
 
 
 def _lines(found: Judgement, *, verbose: bool) -> list[str]:

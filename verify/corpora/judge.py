@@ -16,12 +16,13 @@ from egraph.errors import EinsatError, TypeMismatch
 from egraph.ir import placeholder
 from egraph.rule import Binding, Mismatch, Rule, Tensor
 from verify.corpora.entries import Entry, Expected, Reading
+from verify.proof import Proof
 from verify.random_binding import Refused
 from verify.random_testing import check_rule
 
 Decision: TypeAlias = Literal["proved", "proved where the right side is well-typed", "refuted", "tested only", "unknown", "not expressible"]
-Prover: TypeAlias = Callable[[Rule], str]
-"""Returns '' for a proved rule, else what stayed open."""
+Prover: TypeAlias = Callable[[Rule], Proof]
+MISSING = "the right side may be ill-typed"
 
 
 @dataclass(frozen=True)
@@ -89,26 +90,39 @@ def _judge(entry: Entry, reading: Reading, prover: Prover | None, pains: Pains) 
         result = check_rule(rule, pains.seed, pains.tests, pains.tries)
         tests += result.cases
         if result.failures:
-            guard = _guard(reading, prover, pains)
-            return Judgement(entry, "refuted", f"{rule.name}:\n{result.failures[0]}", guard, reading.note, tests=tests)
+            return _refuted(entry, reading, f"{rule.name}:\n{result.failures[0]}", prover, pains, tests)
         if not result.cases:
             return Judgement(entry, "unknown", str(result), note=reading.note)
     typed = any(_ill_typed(rule, pains) for rule in rules)
-    if typed:
-        rules = reading.rules(True, ())
-    opened = "no prover was asked" if prover is None else _open(rules, prover)
+    stays = "" if typed else _stays(rules, prover)
+    if typed or stays == MISSING:
+        typed, rules = True, reading.rules(True, ())
+        stays = _stays(rules, prover)
+    if stays and prover:
+        for rule in rules:  # a false rule that few tests did not find
+            result = check_rule(rule, pains.seed + 1, 10 * pains.tests, 10 * pains.tries)
+            if result.failures:
+                return _refuted(entry, reading, f"{rule.name}:\n{result.failures[0]}", prover, pains, tests)
     guard = "the right side is well-typed" if typed else ""
-    if opened:
-        return Judgement(entry, "tested only" if prover is None else "unknown", opened, guard, reading.note, tests=tests)
+    if stays:
+        return Judgement(entry, "unknown" if prover else "tested only", stays, guard, reading.note, tests=tests)
     return Judgement(entry, "proved where the right side is well-typed" if typed else "proved", "", guard, reading.note, tests=tests)
 
 
-def _open(rules: Sequence[Rule], prover: Prover) -> str:
-    """Return what stays open of the first rule that is not proved."""
+def _refuted(entry: Entry, reading: Reading, reason: str, prover: Prover | None, pains: Pains, tests: int) -> Judgement:
+    return Judgement(entry, "refuted", reason, _guard(reading, prover, pains), reading.note, tests=tests)
+
+
+def _stays(rules: Sequence[Rule], prover: Prover | None) -> str:
+    """Return what stays open of the first rule that is not proved, '' where all are."""
+    if prover is None:
+        return "no prover was asked"
     for rule in rules:
-        opened = prover(rule)
-        if opened:
-            return f"{rule.name}: {opened}"
+        proof = prover(rule)
+        if proof.failure == "missing guard":
+            return MISSING
+        if not proof.is_proved and proof.failure != "same sides":  # a rule that changes nothing holds
+            return f"{rule.name}: {' '.join((proof.reason or proof.verdict, *(o.text for o in proof.obligations[:1])))}"
     return ""
 
 
@@ -116,7 +130,8 @@ def _guard(reading: Reading, prover: Prover | None, pains: Pains) -> str:
     """Return the first candidate precondition under which the reading holds."""
     for guard in reading.candidates[: pains.guards]:
         rules = reading.rules(True, (guard,))
-        if all(check_rule(rule, pains.seed, pains.tests, pains.tries).passed for rule in rules) and not (prover and _open(rules, prover)):
+        passed = all(check_rule(rule, pains.seed, pains.tests, pains.tries).passed for rule in rules)
+        if passed and (prover is None or not _stays(rules, prover)):
             return guard.text
     return ""
 

@@ -87,7 +87,7 @@ def _rule(statement: Statement, position: int) -> Rule:
     name = statement.name if len(statement.lefts) == 1 else f"{statement.name}.{position}"
     text = f"{substitute(left, statement.parameters)} = {substitute(right, statement.parameters)}"
     drawer = _drawer(statement)
-    return Rule(name, text, _pattern(left), variables, (), function, rounding="reassociates", draw=drawer, ranks=statement.ranks)
+    return Rule(name, text, _pattern(left), variables, (), function, rounding="assumes finite", draw=drawer, ranks=statement.ranks)
 
 
 def _pattern(term: Term) -> Pattern:

@@ -41,11 +41,16 @@ def _activated(value: Value, activation: int) -> Value:
     return Value(ACTIVATIONS[activation](value.tensor), value.seams) if activation else value
 
 
+def _quotient(total: int, divisor: int, reason: str) -> int:
+    """Return total / divisor; raises ``TypeMismatch`` unless it divides. Sizes may be symbolic, as in every rule."""
+    return divide(total, divisor, reason)  # type: ignore[return-value]
+
+
 def _conv(strides: Shape, padding: int, activation: int, x: Value, w: Value) -> Value:
     if x.tensor.rank != 4 or w.tensor.rank != 4:
         refuse("conv2d: operands have four axes")
     pads = _pads(padding, x.shape[2:], w.shape[2:], strides)
-    group = divide(x.shape[1], w.shape[1], "conv2d: the weight's input channels must divide the data's")
+    group = _quotient(x.shape[1], w.shape[1], "conv2d: the weight's input channels must divide the data's")
     result = conv(x.tensor, w.tensor, strides=strides, dilations=(1, 1), pads=pads, group=group, layout="NCHW")
     return _activated(Value(result, (x.seams[0], w.seams[0], (), ())), activation)
 
@@ -119,9 +124,9 @@ def _merged(w: Tensor, count: int) -> Constant:
 
     def build(shape: Shape) -> Tensor:
         outputs, width, *kernel = w.shape
-        groups = divide(shape[0], width, "merge: the weight's input channels must divide the data's")
-        wide = divide(groups, count, "merge: the count must divide the number of groups")
-        each = reshape(w, shape=(wide, count, divide(outputs, groups, "merge: the groups must divide the outputs"), width, *kernel))
+        groups = _quotient(shape[0], width, "merge: the weight's input channels must divide the data's")
+        wide = _quotient(groups, count, "merge: the count must divide the number of groups")
+        each = reshape(w, shape=(wide, count, _quotient(outputs, groups, "merge: the groups must divide the outputs"), width, *kernel))
         blocks = []
         for block in range(count):
             starts, ends = (0, block, 0, 0, 0, 0), (wide, block + 1, *each.shape[2:])
