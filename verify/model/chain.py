@@ -1,0 +1,44 @@
+"""The chain of certificates from a model to what was made of it: the same input, rules with proofs, kernels that were checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from egraph.optimize.original import digest
+from egraph.rules import RULES
+from verify.certificates import shipped
+from verify.model.sides import Side
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Where one model says that it was made from the other. ``rules``: each with its verdict, for those that it owes something to."""
+
+    made_from_this: bool
+    rules: tuple[tuple[str, str], ...]
+
+    @property
+    def is_proved(self) -> bool:
+        return self.made_from_this and all(verdict.startswith("proved") for _, verdict in self.rules)
+
+    def __str__(self) -> str:
+        if not self.made_from_this:
+            return "the artefact was made from another file than this one: its rules say nothing here"
+        open_ = [f"{name} ({verdict})" for name, verdict in self.rules if not verdict.startswith("proved")]
+        told = f"made from this file by {len(self.rules)} rules, {len(self.rules) - len(open_)} of them proved"
+        return told + (f"; not proved: {', '.join(open_)}" if open_ else "")
+
+
+def chain(source: Path, made: Side) -> Chain | None:
+    """Return what an artefact tells of its making, None where it tells nothing."""
+    run = made.manifest
+    if "model_digest" not in run:
+        return None
+    current = shipped()
+    certificates = {rule.name: current.current(rule) for rule in RULES}
+    rules = []
+    for use in run["rules"]:
+        certificate = certificates.get(use["name"])
+        rules.append((str(use["name"]), certificate.verdict if certificate is not None else str(use["verdict"])))
+    return Chain(run["model_digest"] == digest(source), tuple(rules))

@@ -1,0 +1,222 @@
+"""Cut two models at the tensors that they have in common, and settle each part by the strongest method that fits.
+
+The parts are taken in running order. What lies before a part is covered by parts of its own, so a part's operands are
+free: the same placeholder on both sides. Then, in this order:
+
+* structure: both are the same operators on the same operands and constants;
+* proof: both have one normal form (``verify.equality``), as real functions of their operands and of common constants;
+* exact: both are rational, and equal in F_p on random residues (constants as the exact fractions that they are);
+* float64: equal to rounding, by the operators' meanings, on random operands of both signs;
+* float32: equal to rounding in onnxruntime, on the values that the whole models have: opaque operators, what is too
+  large for the methods before, and what agrees only on values that occur.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from egraph.check import relative_error
+from egraph.errors import EinsatError
+from egraph.expr.evaluate import Field
+from egraph.expr.functions import PRIME
+from egraph.ir import Graph, Node, attributes, make, placeholder, rewrite, walk
+from egraph.ops import OPS
+from egraph.ops.reference import evaluate, fragment_expression
+from verify.assumptions import Assumptions
+from verify.equality import Equal, prove_equal
+from verify.random_testing import RATIONAL
+
+Method: TypeAlias = Literal["structure", "proof", "exact", "float64", "float32", "follows", "differs"]
+METHODS: tuple[Method, ...] = ("structure", "proof", "exact", "float64", "float32", "follows", "differs")
+"""``follows``: the values differ as those that it reads do; the part itself is the same by one of the methods on free operands."""
+MOST_OPERATORS = 12
+"""Operators of a side beyond which no proof is tried."""
+COST: Mapping[Field, float] = {"prime": 2e7, "float64": 4e8}
+"""Multiplications and additions beyond which a part is left to onnxruntime."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One tensor that both models have, with how it was settled from the common tensors before it."""
+
+    tensor: str
+    method: Method
+    operators: tuple[int, int]
+    error: float | None = None
+    """Largest relative error that onnxruntime found on the whole models' values; None where it was not asked."""
+    rules: frozenset[str] = frozenset()
+
+
+def common_tensors(a: Graph, b: Graph) -> dict[str, tuple[Node, Node]]:
+    """Return the tensors that both models name, of equal type, in the first one's running order; outputs are among them."""
+    named = {name: node for node, name in b.names.items()} | dict(b.outputs)
+    position = {node: i for i, node in enumerate(walk(a.roots))}
+    alive = set(walk(b.roots))
+    names = {name: node for node, name in a.names.items()} | dict(a.outputs)
+    ours = sorted(names.items(), key=lambda item: (position.get(item[1], -1), item[0]))
+    computed = ((name, node) for name, node in ours if node in position and node.op not in ("Input", "Constant"))
+    pairs = {name: (node, named[name]) for name, node in computed if named.get(name) in alive}
+    return {name: (node, other) for name, (node, other) in pairs.items() if node.type == other.type}
+
+
+def aligned(graph: Graph, like: Graph) -> Graph:
+    """Return a graph over the other one's inputs, which it takes by name or, where names differ, by position."""
+    by_name = {str(node.attribute("name")): node for node in like.inputs}
+    pairs = dict(zip(graph.inputs, like.inputs, strict=True))
+    if all(str(node.attribute("name")) in by_name for node in graph.inputs):
+        pairs = {node: by_name[str(node.attribute("name"))] for node in graph.inputs}
+    new = rewrite(graph.roots, lambda old, below: pairs[old] if old in pairs else make(old.op, below, old.attributes, old.type))
+    return Graph(
+        graph.name, like.inputs, tuple((name, new[node]) for name, node in graph.outputs), graph.tensors,
+        {new[node]: names for node, names in graph.origins.items() if node in new}, graph.context,
+        {new[node]: name for node, name in graph.names.items() if node in new},
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A common tensor, how it was settled, and the nodes of its part in the second model."""
+
+    tensor: str
+    method: Method
+    operators: tuple[int, int]
+    nodes: tuple[Node, ...]
+
+
+def settle(a: Graph, b: Graph, errors: Mapping[str, float], tolerance: float) -> Iterator[Settled]:
+    """Yield each common tensor as it is settled; ``errors`` are those of the whole models, above the tolerance they differ."""
+    known: dict[Node, Node] = {}
+    theirs: dict[Node, Node] = {}
+    differing: set[Node] = set()
+    for name, (left, right) in common_tensors(a, b).items():
+        ours, inside = _region(left, known), _region(right, theirs)
+        one, other = _cut(ours, known).get(left, left), _cut(inside, theirs).get(right, right)
+        method = _method(one, other, a, b, tolerance)
+        if not errors.get(name, 0.0) <= tolerance:
+            reads = differing.intersection(walk((one, other)))
+            method = "follows" if reads and method != "float32" else "differs"
+        yield Settled(name, method, (_operators(one), _operators(other)), inside)
+        if left not in known and right not in theirs:
+            leaf = make("Input", (), attributes(name=f"common {name}"), left.type)
+            known[left], theirs[right] = leaf, leaf
+            differing |= {leaf} if method in ("follows", "differs") else set()
+
+
+def _region(root: Node, known: Mapping[Node, Node]) -> tuple[Node, ...]:
+    """Return the nodes below ``root`` down to the known ones, operands first."""
+    found: dict[Node, None] = {}
+    stack = [(root, False)]
+    while stack:
+        node, ready = stack.pop()
+        if ready:
+            found[node] = None
+        elif node not in known and node not in found:
+            stack.append((node, True))
+            stack += [(operand, False) for operand in node.inputs]
+    return tuple(found)
+
+
+def _cut(region: Sequence[Node], known: Mapping[Node, Node]) -> dict[Node, Node]:
+    """Return the nodes of a region over the common leaves of what was settled before."""
+    new: dict[Node, Node] = dict(known)
+    for node in region:
+        operands = tuple(new[operand] for operand in node.inputs)
+        new[node] = make(node.op, operands, node.attributes, node.type) if operands else node
+    return new
+
+
+def _operators(root: Node) -> int:
+    return sum(node.op not in ("Input", "Constant") for node in walk((root,)))
+
+
+def _method(one: Node, other: Node, a: Graph, b: Graph, tolerance: float) -> Method:
+    if one is other:
+        return "structure"
+    operators = {node.op for node in walk((one, other))} - {"Input", "Constant"}
+    if not operators <= set(OPS):
+        return "float32"
+    if _is_proved(one, other):
+        return "proof"
+    arrays = {**a.tensors, **b.tensors}
+    if operators <= RATIONAL and _agree(one, other, arrays, "prime", 0.0):
+        return "exact"
+    return "float64" if _agree(one, other, arrays, "float64", tolerance) else "float32"
+
+
+def _is_proved(one: Node, other: Node) -> bool:
+    """Say whether a proof covers both, as functions of operands and of the constants that both have."""
+    leaves = [node for node in walk((one, other)) if node.op in ("Input", "Constant")]
+    if max(_operators(one), _operators(other)) > MOST_OPERATORS:
+        return False
+    numbers = {leaf: i for i, leaf in enumerate(leaves)}
+
+    def free(old: Node, below: tuple[Node, ...]) -> Node:
+        return placeholder(numbers[old], old.type) if old in numbers else make(old.op, below, old.attributes, old.type)
+
+    new = rewrite((one, other), free)
+    try:
+        return isinstance(prove_equal(fragment_expression(new[one]), fragment_expression(new[other]), Assumptions()), Equal)
+    except (EinsatError, RecursionError, ValueError):
+        return False  # beyond the prover's reach: the other methods decide
+
+
+def _agree(one: Node, other: Node, arrays: Mapping[str, np.ndarray], field: Field, tolerance: float) -> bool:
+    nodes = [node for node in walk((one, other)) if node.op not in ("Input", "Constant")]
+    if sum(_cost(node) for node in nodes) > COST[field]:
+        return False
+    leaves = [node for node in walk((one, other)) if node.op in ("Input", "Constant")]
+    if any(leaf.op == "Input" and not leaf.type.dtype.startswith("float") for leaf in leaves):
+        return False  # which integers occur is not known here
+    for seed in range(2):
+        values = {leaf: _value(leaf, arrays, field, seed) for leaf in leaves}
+        try:
+            with np.errstate(all="ignore"):
+                left, right = evaluate((one, other), values, field)
+        except (EinsatError, ValueError, MemoryError):
+            return False
+        if field == "prime":
+            if not np.array_equal(left, right):
+                return False
+        elif not _close(left, right, tolerance):
+            return False
+    return True
+
+
+def _close(left: np.ndarray, right: np.ndarray, tolerance: float) -> bool:
+    finite = np.isfinite(left)
+    return bool(finite.any()) and np.array_equal(finite, np.isfinite(right)) and relative_error(left, right) <= tolerance
+
+
+def _cost(node: Node) -> float:
+    flops = OPS[node.op].flops
+    return flops([operand.type.sizes for operand in node.inputs], dict(node.attributes)) if flops else float(node.type.elements)
+
+
+def _value(leaf: Node, arrays: Mapping[str, np.ndarray], field: Field, seed: int) -> np.ndarray:
+    if leaf.op == "Constant":
+        array = np.asarray(arrays[str(leaf.attribute("digest"))], np.float64)
+        return array if field == "float64" else residues(array)
+    text = f"{seed} {dict(leaf.attributes)!r}"
+    generator = np.random.default_rng(int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big"))
+    sizes = leaf.type.sizes
+    return np.asarray(generator.integers(0, PRIME, sizes) if field == "prime" else generator.standard_normal(sizes))
+
+
+def residues(array: np.ndarray) -> np.ndarray:
+    """Return finite floats in F_p, as the fractions ``m * 2^e`` that they are exactly; 2 has the order 31 there."""
+    if not np.isfinite(array).all():
+        raise EinsatError("infinities are no residues")
+    mantissas, exponents = np.frexp(array)
+    whole = np.ldexp(mantissas, 53).astype(np.int64) % PRIME
+    return np.asarray(whole * (np.int64(1) << ((exponents.astype(np.int64) - 53) % 31)) % PRIME)
+
+
+def covered(parts: Sequence[Part]) -> dict[Method, int]:
+    """Return how many tensors each method settled, strongest first, without those that settled none."""
+    return {method: count for method in METHODS if (count := sum(part.method == method for part in parts))}
+

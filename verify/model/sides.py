@@ -1,0 +1,100 @@
+"""Read what is compared: an ONNX model, or an artefact with the model that lies beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import inliner
+
+from egraph import importer
+from egraph.errors import ModelError
+from egraph.ir import Graph
+from runtime import Session
+from runtime.artefact import MANIFEST, MODEL_SUFFIX, SUFFIX
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two models. ``artefact``: the folder whose kernels compute the outputs, instead of onnxruntime."""
+
+    path: Path
+    proto: onnx.ModelProto
+    graph: Graph
+    artefact: Path | None = None
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self.graph.outputs)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return tuple(str(node.attribute("name")) for node in self.graph.inputs)
+
+    @cached_property
+    def manifest(self) -> Mapping[str, Any]:
+        """Return what the run that made an artefact found out; empty for other models."""
+        folder = self.artefact or (
+            self.path.with_name(self.path.name.removesuffix(MODEL_SUFFIX) + SUFFIX) if self.path.name.endswith(MODEL_SUFFIX) else None
+        )
+        file = None if folder is None else folder / MANIFEST
+        found: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file is not None and file.is_file() else {}
+        run: Mapping[str, Any] = found.get("run", {})
+        return run
+
+    def rules_of(self, sources: Sequence[str]) -> frozenset[str]:
+        """Return the rules that the nodes of these names owe something to."""
+        wanted = set(sources)
+        found: set[str] = set()
+        for node in self.proto.graph.node:
+            if node.name in wanted:
+                found |= {rule for entry in node.metadata_props if entry.key == "einsat.rules" for rule in entry.value.split(",") if rule}
+        return frozenset(found)
+
+    def values(self, feeds: Mapping[str, Any], names: Sequence[str], threads: int) -> dict[str, np.ndarray]:
+        """Return what tensors of the model are on these inputs; the artefact's kernels compute its outputs."""
+        found = dict(zip(names, self._session(tuple(names), threads).run(list(names), dict(feeds)), strict=True)) if names else {}
+        if self.artefact is not None:
+            with Session(self.artefact, threads=threads) as session:
+                found |= dict(zip(self.outputs, session.run(None, dict(feeds)), strict=True))
+        return {name: value for name, value in found.items() if name in names}
+
+    def _session(self, names: tuple[str, ...], threads: int) -> Any:
+        proto = onnx.ModelProto()
+        proto.CopyFrom(self.proto)
+        declared = {value.name for value in proto.graph.output}
+        proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in declared)
+        return _open(proto.SerializeToString(), threads)
+
+
+def _open(model: bytes, threads: int) -> Any:
+    """Open a model in onnxruntime on the CPU, as it is: without optimisations, so that every tensor is computed by its node."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = threads, 3
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def read_side(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Side:
+    """Return a model, or an artefact with its model; raises ModelError when it cannot be read."""
+    artefact = path if path.is_dir() else None
+    file = path.with_name(path.name.removesuffix(SUFFIX) + MODEL_SUFFIX) if artefact else path
+    if artefact and not file.is_file():
+        raise ModelError(f"there is no {file.name} beside the artefact", where=str(path), fix="keep both together")
+    if not file.is_file():
+        raise ModelError("there is no such file", where=str(path), fix="give an ONNX model, or the folder model.einsat")
+    try:
+        proto = onnx.load(str(file))
+    except Exception as error:  # protobuf and the file system raise their own classes
+        raise ModelError(f"the model cannot be read: {error}", where=str(file), fix="give an ONNX model") from error
+    if proto.functions:
+        proto = inliner.inline_local_functions(proto)
+    return Side(file, proto, importer.load(proto, shapes=shapes).graph, artefact)
