@@ -64,8 +64,8 @@ class CheckResult:
     """Outputs about which the random inputs tell little, in words."""
 
 
-def open_onnxruntime(path: Path, threads: int, *, optimise: bool = True) -> Any:
-    """Open a model in onnxruntime on the CPU, with all optimisations or with none."""
+def open_onnxruntime(model: Path | bytes, threads: int, *, optimise: bool = True) -> Any:
+    """Open a model (a file, or its bytes) in onnxruntime on the CPU, with all optimisations or with none."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -74,7 +74,7 @@ def open_onnxruntime(path: Path, threads: int, *, optimise: bool = True) -> Any:
     options.graph_optimization_level = level.ORT_ENABLE_ALL if optimise else level.ORT_DISABLE_ALL
     options.log_severity_level = 3
     options.enable_cpu_mem_arena = False  # it would keep what the largest run needed, beside everything that is timed
-    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(model if isinstance(model, bytes) else str(model), options, providers=["CPUExecutionProvider"])
 
 
 def find_feeds(session: Any, graph: Graph, seed: int) -> tuple[FeedSpec, ...]:

@@ -86,15 +86,19 @@ def why_text(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def find_rule(outcome: Outcome, name: str, files: Sequence[Path]) -> Rule | MergeRule:
-    """Return a rule of the user's files or a shipped one; raises RuleError that says which files the run had."""
+def find_rule(outcome: Outcome, artefact: Path, name: str, files: Sequence[Path]) -> Rule | MergeRule:
+    """Return a rule of the given files, a shipped one, or one of the files that the artefact keeps, which are executed for that."""
     from egraph.errors import RuleError
+    from egraph.optimize.artefact import RULES
     from egraph.rule_file import load_rules
     from egraph.rules import rule_named
+    from runtime.artefact import find_folder
 
-    for rule in (rule for path in files for rule in load_rules(path)):
-        if rule.name == name:
-            return rule
+    def of_files(paths: Sequence[Path]) -> Rule | MergeRule | None:
+        return next((rule for path in paths for rule in load_rules(path) if rule.name == name), None)
+
+    if found := of_files(files):
+        return found
     try:
         return rule_named(name)
     except RuleError as error:
@@ -102,7 +106,13 @@ def find_rule(outcome: Outcome, name: str, files: Sequence[Path]) -> Rule | Merg
         if not used or files:
             raise
         fix = f"the run also read rules from {', '.join(used)}: give the file with --rules FILE"
-        raise RuleError(error.what, where=error.where, fix=fix) from error
+        try:
+            found = of_files(sorted((find_folder(artefact) / RULES).glob("*.py")))
+        except RuleError as unreadable:  # it may import what is not here
+            raise RuleError(unreadable.what, where=unreadable.where, fix=fix) from error
+        if found is None:
+            raise RuleError(error.what, where=error.where, fix=fix) from error
+        return found
 
 
 def why_not(
@@ -120,7 +130,7 @@ def why_not(
     if not nodes:
         known = sorted({name for names in graph.origins.values() for name in names})
         raise ModelError(f"the model has no node {node_name!r}", fix=f"give one of: {', '.join(known[:20])}")
-    rule = find_rule(outcome, rule_name, rule_files)
+    rule = find_rule(outcome, artefact, rule_name, rule_files)
     found = [explain(rule, node, graph) for node in nodes]
     best = min(found, key=lambda e: (not e.applies, -e.matched_operators))
     used = {r.name: r.uses for r in outcome.rules}.get(rule_name, 0)
@@ -147,7 +157,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--why-not", metavar="RULE", help="explain why a rule did not apply at the node given by --at")
     parser.add_argument("--at", metavar="NODE", help="a node of the input model, by its name")
     parser.add_argument("--model", type=Path, help="the input model (default: beside the artefact)")
-    parser.add_argument("--rules", type=Path, action="append", default=[], metavar="FILE", help="a rule file of the run; repeatable")
+    told = "a rule file (default: those that the artefact keeps); repeatable"
+    parser.add_argument("--rules", type=Path, action="append", default=[], metavar="FILE", help=told)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
 

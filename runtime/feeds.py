@@ -9,9 +9,9 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-Values: TypeAlias = Literal["normal", "uniform", "positive", "faint", "bytes"]
-"""How floats are drawn: standard normal; uniform from 0 to 1, as images are; away from 0, for what is divided by; normal and
-small; or uniform from 0 to 255, as images are that the model scales itself."""
+Values: TypeAlias = Literal["normal", "uniform", "positive", "whole", "faint", "bytes"]
+"""How floats are drawn: standard normal; uniform from 0 to 1, as images are; away from 0, for what is divided by; 1, 2 or 3,
+for exponents; normal and small; or uniform from 0 to 255, as images are that the model scales itself."""
 LEAST_POSITIVE = 0.25
 FAINT = 1 / 32
 
@@ -66,6 +66,8 @@ def _floats(
             return generator.random(size=shape, dtype=dtype)
         case "positive":
             return LEAST_POSITIVE + np.abs(generator.standard_normal(size=shape, dtype=dtype))
+        case "whole":
+            return generator.integers(1, 4, size=shape).astype(dtype)
         case "faint":
             return dtype(FAINT) * generator.standard_normal(size=shape, dtype=dtype)
         case "bytes":

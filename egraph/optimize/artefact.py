@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from egraph.ir import Node, Program, format_fragment
@@ -10,11 +12,11 @@ from egraph.optimize.outcome import Outcome
 from egraph.report import render
 from runtime.native.build import copy_into
 
-MANIFEST, PROGRAM_TEXT, REPORT = "manifest.json", "program.txt", "report.html"
+MANIFEST, PROGRAM_TEXT, REPORT, RULES = "manifest.json", "program.txt", "report.html", "rules"
 
 
-def finish_artefact(folder: Path, outcome: Outcome, program: Program | None) -> None:
-    """Add what people and ``inspect`` read to what the runtime reads."""
+def finish_artefact(folder: Path, outcome: Outcome, program: Program | None, rule_files: Sequence[Path] = ()) -> None:
+    """Add what people and ``inspect`` read to what the runtime reads; the user's rule files as they are."""
     path = folder / MANIFEST
     manifest = json.loads(path.read_text(encoding="utf-8"))
     manifest["run"] = outcome.to_manifest()
@@ -24,6 +26,9 @@ def finish_artefact(folder: Path, outcome: Outcome, program: Program | None) -> 
     (folder / REPORT).write_text(render(outcome), encoding="utf-8")
     if program is not None:
         copy_into(folder)  # so that it runs where no compiler is
+    for number, file in enumerate(rule_files):
+        (folder / RULES).mkdir(exist_ok=True)
+        shutil.copyfile(file, folder / RULES / f"{number}_{file.name}")
 
 
 def program_text(program: Program) -> str:

@@ -22,6 +22,7 @@ from egraph.optimize.artefact import finish_artefact
 from egraph.optimize.batch import compile_ahead
 from egraph.optimize.blame import blame
 from egraph.optimize.choice import choose_rules
+from egraph.optimize.instances import wrong_rules
 from egraph.optimize.kernel_rows import kernel_rows
 from egraph.optimize.measuring import Measurer, calibrate
 from egraph.optimize.options import Options
@@ -30,6 +31,7 @@ from egraph.optimize.output import destination, publish, staging, write_beside
 from egraph.optimize.progress import Progress
 from egraph.optimize.search import Search, plain_program, program_digest, search
 from egraph.rule import MergeRule, Rule
+from egraph.saturate import Limits
 from lower.compile import CompileOptions, compile_model, compile_program
 from lower.eoperator.process import Compiler, kept_compiler
 from runtime import Session
@@ -144,7 +146,7 @@ class Run:
             except Disagreement as error:
                 if trial.best is None:
                     raise
-                rules, told = self._learn(error, trial.best, rules, model, may_retry=attempt < ATTEMPTS and not options.frozen)
+                rules, told = self._learn(error, trial, trial.best, rules, model, may_retry=attempt < ATTEMPTS and not options.frozen)
                 learnt += (told,)
                 for folder in (self.work, results):
                     shutil.rmtree(folder)
@@ -155,7 +157,7 @@ class Run:
         arena_bytes = Artefact.open(artefact).plan.arena_bytes
         said = learnt + checked.amplified + checked.weak
         outcome = replace(self._describe(trial, model, checked, rules, notes, arena_bytes), check_notes=said)
-        finish_artefact(artefact, outcome, trial.best.program if trial.best else None)
+        finish_artefact(artefact, outcome, trial.best.program if trial.best else None, options.rule_files)
         return outcome
 
     def _trial(
@@ -217,10 +219,13 @@ class Run:
             exporter.save(best.program, model_file, rules={k.output: k.rules for k in best.program.kernels if k.rules})
 
     def _learn(
-        self, error: Disagreement, best: Entry, rules: Sequence[Rule | MergeRule], model: CostModel, *, may_retry: bool
+        self, error: Disagreement, trial: Trial, best: Entry, rules: Sequence[Rule | MergeRule], model: CostModel, *, may_retry: bool
     ) -> tuple[Sequence[Rule | MergeRule], str]:
         """Leave out what made the check fail; raises CheckFailed with its names when that is not known, or not for the first time."""
         found = blame(self.graph, best.program, error.feeds, self.compile_options)
+        if not found.kernels:
+            limits = Limits(float("inf"), self.options.max_nodes, len(trial.found.saturation.iterations))
+            found = replace(found, rules=tuple(wrong_rules(self.graph, rules, limits, seed=self.options.seed)) or found.rules)
         if not may_retry or not (found.kernels or found.rules):
             raise CheckFailed(f"{error.what}; {found}", where=error.where, fix=error.fix) from error
         for kernel, reason in found.kernels:

@@ -60,7 +60,10 @@ def _scaled(array: np.ndarray) -> np.ndarray:
 
 
 def leaf_values(fragment: Node) -> dict[Node, Values]:
-    """Return how to draw each placeholder: away from 0 where only that keeps a root, logarithm or quotient meaningful."""
+    """Return how to draw each placeholder: away from 0 where only that keeps a root, logarithm or quotient meaningful.
+
+    Exponents are whole: a power of what may be near 0 would magnify its rounding without bound.
+    """
     critical: set[Node] = set()
     stack = [node.inputs[DIVISORS[node.op]] for node in walk((fragment,)) if node.op in DIVISORS]
     while stack:
@@ -69,7 +72,12 @@ def leaf_values(fragment: Node) -> dict[Node, Values]:
         if node not in critical and node.op not in NEVER_NEGATIVE and not is_square:
             critical.add(node)
             stack.extend(node.inputs)
-    return {node: "positive" if node in critical else "normal" for node in walk((fragment,)) if node.op == "Placeholder"}
+    exponents = {leaf for node in walk((fragment,)) if node.op == "Pow" for leaf in walk(node.inputs[1:])}
+
+    def values(leaf: Node) -> Values:
+        return "whole" if leaf in exponents else "positive" if leaf in critical else "normal"
+
+    return {node: values(node) for node in walk((fragment,)) if node.op == "Placeholder"}
 
 
 def feed_specs(program: Program) -> tuple[FeedSpec, ...]:
