@@ -13,9 +13,9 @@ from fractions import Fraction
 from egraph.expr.index import Iterator
 from egraph.expr.scope import Compare
 from verify.normal.algebra import add, guarded, only_term, plain
-from verify.normal.choices import filled, positive, sign, sign_of_factor, split, under
+from verify.normal.choices import Build, filled, positive, sign, sign_of_factor, split, under
 from verify.normal.conditions import Conditions, conjunction, negation
-from verify.normal.context import Context, negated, scaled, single
+from verify.normal.context import Context, negated, number, scaled, single
 from verify.normal.naming import (
     close,
     condition_text,
@@ -26,7 +26,7 @@ from verify.normal.naming import (
     rename_term,
     value_text,
 )
-from verify.normal.products import exponential, multiply, product_of, reciprocal
+from verify.normal.products import content, exponential, multiply, product_of, reciprocal
 from verify.normal.terms import INFINITY, Alternative, Call, Extremum, Factor, Term, Value
 
 INCREASING = frozenset({"log", "sqrt", "tanh", "erf", "floor", "round"})
@@ -41,6 +41,8 @@ class Candidate:
     iterators: tuple[Iterator, ...]
     conditions: Conditions
     value: Value
+    filled: tuple[Iterator | Compare, ...] = ()
+    """Iterators, and conditions on them, that some point is known to satisfy together."""
 
 
 def maximum(context: Context, values: Sequence[Value]) -> Value:
@@ -127,16 +129,38 @@ def largest(context: Context, given: Sequence[Candidate]) -> Value:
         return scaled(single(Call(INFINITY, ())), Fraction(-1))
     if len(kept) == 1 and not kept[0].iterators:
         return kept[0].value
-    return _monotone(context, kept)
+    return _bounded(context, kept) or _monotone(context, kept)
 
 
 def trimmed(context: Context, one: Candidate) -> Candidate:
     """Return the alternative without iterators over something that nothing depends on."""
     used: set[Iterator] = set(free_iterators(context, one.value))
-    for condition in one.conditions:
-        used |= free_iterators(context, condition)
-    kept = tuple(i for i in one.iterators if i in used or not filled(context, i))
-    return one if kept == one.iterators else replace(one, iterators=kept)
+    mentions = [(c, free_iterators(context, c)) for c in one.conditions]
+    for condition, mentioned in mentions:
+        if condition not in one.filled:
+            used |= mentioned
+    while (more := used.union(*(m for _, m in mentions if m & used & set(one.iterators)))) != used:
+        used = more
+    idle = {i for i in one.iterators if i not in used and (i in one.filled or _is_idle(context, i, mentions))}
+    if not idle:
+        return one
+    conditions = tuple(c for c, mentioned in mentions if not mentioned & idle)
+    return replace(one, iterators=tuple(i for i in one.iterators if i not in idle), conditions=conditions)
+
+
+def _is_idle(context: Context, iterator: Iterator, mentions: list[tuple[Compare, frozenset[Iterator]]]) -> bool:
+    return filled(context, iterator) and not any(iterator in mentioned for _, mentioned in mentions)
+
+
+def flattened(context: Context, given: Sequence[Candidate]) -> list[Candidate]:
+    """Return the alternatives with maxima inside their values taken apart."""
+    result = []
+    for one in given:
+        for inner in candidates(context, one.value):
+            conditions = conjunction(context, (*one.conditions, *inner.conditions))
+            if conditions is not None:
+                result.append(Candidate((*one.iterators, *inner.iterators), conditions, inner.value, one.filled))
+    return result
 
 
 def _known(context: Context, given: Sequence[Candidate], test: Compare) -> list[Candidate]:
@@ -147,7 +171,7 @@ def _known(context: Context, given: Sequence[Candidate], test: Compare) -> list[
         if conjunction(context, (*one.conditions, test)) is None:
             continue
         kept = tuple(c for c in one.conditions if conjunction(context, (c, test)) != alone)
-        result.append(Candidate(one.iterators, kept, under(context, one.value, test)))
+        result.append(replace(one, conditions=kept, value=under(context, one.value, test)))
     return result
 
 
@@ -201,36 +225,63 @@ def _below(context: Context, value: Value, bound: Value) -> bool:
     return any(not one.iterators and value_text(context, close(context, one.value)) == goal for one in inner)
 
 
+def _bounded(context: Context, given: list[Candidate]) -> Value | None:
+    """max min(v, b) = min(max v, b) for a bound b that does not vary, where every alternative has it."""
+    if not any(one.iterators for one in given):
+        return None
+    lower: list[dict[str, Candidate]] = []
+    for one in given:
+        if not any(type(f) is Extremum and t.coefficient < 0 for t in one.value.terms for f in t.factors):
+            return None
+        parts = candidates(context, negated(one.value))
+        lower.append({_key(context, part): part for part in parts})
+    bound = {i for one in given for i in one.iterators}
+    shared = set(lower[0]).intersection(*lower[1:])
+    fixed = [key for key in sorted(shared) if not lower[0][key].iterators and not free_iterators(context, lower[0][key].value) & bound]
+    if not fixed or any(len(parts) == len(fixed) for parts in lower):
+        return None
+    rest = [
+        replace(one, value=negated(largest(context, [part for key, part in parts.items() if key not in fixed])))
+        for one, parts in zip(given, lower, strict=True)
+    ]
+    return minimum(context, [largest(context, flattened(context, rest)), *(negated(lower[0][key].value) for key in fixed)])
+
+
 def _monotone(context: Context, given: list[Candidate]) -> Value:
-    """max f(v) = f(max v) for an increasing f, f(min v) for a decreasing one."""
-    terms = [only_term(one.value) for one in given]
-    factors: list[tuple[Factor, ...]] = []
-    for term in terms:
-        if term is None or not plain(term) or term.coefficient != 1 or not term.factors:
+    """max f(v) = f(max v) for an increasing f, f(min v) for a decreasing one, and likewise for -f."""
+    factors: list[tuple[Call, ...]] = []
+    signs: set[Fraction] = set()
+    for one in given:
+        term = only_term(one.value)
+        if term is None or not plain(term) or abs(term.coefficient) != 1 or not term.factors:
             return _translated(context, given)
-        factors.append(term.factors)
-    calls = [[f for f in group if type(f) is Call] for group in factors]
-    if any(len(group) != len(c) for group, c in zip(factors, calls, strict=True)):
+        calls = tuple(f for f in term.factors if type(f) is Call)
+        if len(calls) < len(term.factors):
+            return _translated(context, given)
+        factors.append(calls)
+        signs.add(term.coefficient)
+    if len(signs) > 1:
         return _translated(context, given)
-    if all(f.function == "exp" for group in calls for f in group):
-        inner = [
-            replace(one, value=add(context, *(f.arguments[0] for f in group))) for one, group in zip(given, calls, strict=True)
-        ]
-        return split(context, (largest(context, inner),), lambda v: exponential(context, v[0]))
-    names = {group[0].function for group in calls}
-    if any(len(group) != 1 or len(group[0].arguments) != 1 for group in calls) or len(names) != 1:
+    outer = signs.pop()
+
+    def inside(arguments: Sequence[Value], *, increasing: bool, build: Build) -> Value:
+        """outer * f(max arguments or min arguments)"""
+        turn = Fraction(1 if increasing == (outer > 0) else -1)
+        inner = [replace(one, value=scaled(argument, turn)) for one, argument in zip(given, arguments, strict=True)]
+        return scaled(split(context, (scaled(largest(context, inner), turn),), build), outer)
+
+    if all(f.function == "exp" for calls in factors for f in calls):
+        exponents = [add(context, *(f.arguments[0] for f in calls)) for calls in factors]
+        return inside(exponents, increasing=True, build=lambda v: exponential(context, v[0]))
+    names = {calls[0].function for calls in factors}
+    if any(len(calls) != 1 or len(calls[0].arguments) != 1 for calls in factors) or len(names) != 1:
         return _translated(context, given)
-    arguments = [group[0].arguments[0] for group in calls]
-    inner = [replace(one, value=argument) for one, argument in zip(given, arguments, strict=True)]
+    arguments = [calls[0].arguments[0] for calls in factors]
     name = names.pop()
     if name in INCREASING:
-        def build(v: Sequence[Value]) -> Value:
-            return single(Call(name, (close(context, v[0]),)))
-
-        return split(context, (largest(context, inner),), build)
+        return inside(arguments, increasing=True, build=lambda v: single(Call(name, (close(context, v[0]),))))
     if name == "reciprocal" and all(sign(context, argument) == 1 for argument in arguments):
-        lowest = negated(largest(context, [replace(one, value=negated(one.value)) for one in inner]))
-        return split(context, (lowest,), lambda v: reciprocal(context, v[0]))
+        return inside(arguments, increasing=False, build=lambda v: reciprocal(context, v[0]))
     return _translated(context, given)
 
 
@@ -249,8 +300,23 @@ def _translated(context: Context, given: list[Candidate]) -> Value:
     if len(given) == 2 and context.resolving and not any(one.iterators for one in given):
         first, second = given[0].value, given[1].value
         difference = add(context, first, negated(second))
-        return add(context, second, multiply(context, difference, positive(context, difference)))
+        return add(context, second, multiply(context, difference, positive(context, _direction(context, difference))))
     return single(_extremum(context, given))
+
+
+def _direction(context: Context, value: Value) -> Value:
+    """Return d with value = p d for a p that is not negative, so that value [value > 0] = value [d > 0]."""
+    if not value.terms:
+        return value
+    coefficient, factors, rest = content(context, value)
+    result = number(1 if coefficient > 0 else -1)
+    if sign(context, rest) is None:
+        opposite = sign(context, negated(rest)) is not None
+        result = negated(result) if opposite else multiply(context, result, rest)
+    for factor in factors:
+        if sign_of_factor(context, factor) is None:
+            result = multiply(context, result, single(factor))
+    return result
 
 
 def _base(context: Context, given: list[Candidate]) -> Value:

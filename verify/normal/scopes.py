@@ -13,11 +13,14 @@ from verify.normal.algebra import add, bind, collect, guarded, only_term, pieces
 from verify.normal.choices import count, filled, index_number, positive, split, under, zero
 from verify.normal.conditions import Conditions, conjunction, negation
 from verify.normal.context import ONE, ZERO, Context, constant, mentioned, negated, number, scaled, single
-from verify.normal.extrema import Candidate, candidates, largest
-from verify.normal.functions import call
+from verify.normal.extrema import Candidate, flattened, largest
+from verify.normal.functions import call, root
 from verify.normal.naming import close, free_iterators, named, rename_condition, rename_term
 from verify.normal.products import multiply
 from verify.normal.terms import INFINITY, Call, Element, Extremum, Factor, IndexFactor, Product, Term, Value
+
+LARGEST_DENOMINATOR, LARGEST_SQUARE = 10**6, 2**12
+"""Of the fractions that a float is taken to stand for, and of those whose roots it is taken to stand for."""
 
 Places = Mapping[Iterator | Symbol, Size]
 
@@ -55,13 +58,19 @@ class Instantiation:
         lowest = scope.reduction == "min"
         found = [
             Candidate(tuple(inner), conditions, negated(value) if lowest else value)
-            for conditions, value in self._alternatives(scope.body, where, ())
+            for conditions, value in self._alternatives(scope.body, where, (), -math.inf if scope.reduction == "max" else math.inf)
         ]
+        if len(found) == 1:  # a maximum of nothing does not exist: shape rules refuse a window in the padding alone
+            found = [replace(found[0], filled=(*found[0].conditions, *found[0].iterators))]
         result = extremum(self.context, found)
         return negated(result) if lowest else result
 
-    def _alternatives(self, body: Scalar, where: Places, conditions: Conditions) -> list[tuple[Conditions, Value]]:
-        """Return values under disjoint conditions; infinities of the reduction's identity fall away later."""
+    def _alternatives(
+        self, body: Scalar, where: Places, conditions: Conditions, identity: float
+    ) -> list[tuple[Conditions, Value]]:
+        """Return values under disjoint conditions, without those that are the reduction's identity."""
+        if body == Number(identity):
+            return []
         if not isinstance(body, Guarded):
             return [(conditions, self.scalar(body, where))]
         tests = self.conditions(body.conditions, where)
@@ -70,7 +79,7 @@ class Instantiation:
         for branch, inner in branches:
             joined = None if branch is None else conjunction(self.context, (*conditions, *branch))
             if joined is not None:
-                result += self._alternatives(inner, where, joined)
+                result += self._alternatives(inner, where, joined, identity)
         return result
 
     def conditions(self, conditions: Sequence[Compare], where: Places) -> Conditions | None:
@@ -123,11 +132,30 @@ def placed(context: Context, value: Index, where: Places) -> Index:
 def constant_number(context: Context, value: Fraction | float) -> Value:
     """Return a constant; an infinity is a number of its own, about which only its sign is known."""
     if isinstance(value, Fraction):
-        return number(value)
+        return _meant(context, value)
     if math.isnan(value):
         return single(Call("nan", ()))
     context.use("infinite constant")
     return scaled(single(Call(INFINITY, ())), Fraction(1 if value > 0 else -1))
+
+
+def _meant(context: Context, value: Fraction) -> Value:
+    """Return the fraction, or the root of one, that a float with many digits is the rounding of; else the float itself."""
+    if value.denominator < 1 << 30:
+        return number(value)
+    simple = value.limit_denominator(LARGEST_DENOMINATOR)
+    if _rounds_to(simple, value):
+        context.use("constants are rounded")
+        return number(simple)
+    square = (value * value).limit_denominator(LARGEST_SQUARE)
+    if _rounds_to(square, value * value):
+        context.use("constants are rounded")
+        return scaled(root(context, number(square)), Fraction(1 if value > 0 else -1))
+    return number(value)
+
+
+def _rounds_to(simple: Fraction, value: Fraction) -> bool:
+    return simple != 0 and abs(simple - value) <= abs(value) / (1 << 50)
 
 
 def extremum(context: Context, given: Sequence[Candidate]) -> Value:
@@ -135,13 +163,7 @@ def extremum(context: Context, given: Sequence[Candidate]) -> Value:
     bound = frozenset(i for one in given for i in one.iterators)
 
     def build(values: Sequence[Value]) -> Value:
-        flat: list[Candidate] = []
-        for one, value in zip(given, values, strict=True):
-            for inner in candidates(context, value):
-                conditions = conjunction(context, (*one.conditions, *inner.conditions))
-                if conditions is not None:
-                    flat.append(Candidate((*one.iterators, *inner.iterators), conditions, inner.value))
-        return largest(context, flat)
+        return largest(context, flattened(context, [replace(one, value=v) for one, v in zip(given, values, strict=True)]))
 
     return split(context, [one.value for one in given], build, bound)
 
