@@ -119,6 +119,8 @@ class Outcome:
     files: tuple[str, ...] = ()
     kernel_counts: Mapping[str, int] = field(default_factory=dict)
     refused: tuple[Refused, ...] = ()
+    model_digest: str = ""
+    """A hash of the model's files: what says later that an artefact was made from them."""
     check_notes: tuple[str, ...] = ()
     """What the check of the saved files found beside the largest error: accepted noise, what was left out after a failure, and
     outputs about which random inputs tell little."""

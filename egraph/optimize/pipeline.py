@@ -304,6 +304,7 @@ class Run:
         weights = best.program.graph.tensors if best else self.graph.tensors
         return Outcome(
             model=self.options.model.name,
+            model_digest=original.digest(self.options.model),
             device=device_key(self.options.threads),
             threads=self.options.threads,
             status="faster" if best else "unchanged",
