@@ -8,12 +8,18 @@ that egglog 13.2 and 14 share are used, parsed one at a time (13.2 takes quadrat
 
 from __future__ import annotations
 
+import importlib
+import importlib.machinery
+import importlib.util
+import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from egglog.bindings import EGraph, Value
+if TYPE_CHECKING:
+    from egglog.bindings import EGraph, Value
 
 PRELUDE = (
     "(sort T)",
@@ -27,6 +33,22 @@ PRELUDE = (
     "(relation In_constant (i64))",
     "(rule ((In_constant a)) ((IsConstant (Ref a)) (delete (In_constant a))) :ruleset load)",
 )
+
+
+def bindings() -> Any:
+    """Return ``egglog.bindings`` without the package around it, which imports a code formatter and takes four times as long."""
+    name = "egglog.bindings"
+    package = None if name in sys.modules else importlib.util.find_spec("egglog")
+    for folder in (package.submodule_search_locations or ()) if package else ():
+        for suffix in importlib.machinery.EXTENSION_SUFFIXES:
+            path = Path(folder) / f"bindings{suffix}"
+            spec = importlib.util.spec_from_file_location(name, path) if path.exists() else None
+            if spec is not None and spec.loader is not None:
+                module = importlib.util.module_from_spec(spec)
+                sys.modules[name] = module  # it may be loaded once a process: whoever imports it later gets this one
+                spec.loader.exec_module(module)
+                return module
+    return importlib.import_module(name)
 
 
 @dataclass(frozen=True)
@@ -50,7 +72,7 @@ class Engine:
     """An e-graph held by egglog."""
 
     def __init__(self) -> None:
-        self._egraph = EGraph()
+        self._egraph: EGraph = bindings().EGraph()
         self._folder = tempfile.TemporaryDirectory(prefix="einsat-")
         self._operators: dict[tuple[str, int], int] = {}
         self._arities: set[int] = set()

@@ -43,6 +43,7 @@ class Search:
     extract_seconds: float
     kernels_measured: int
     kernels_unmeasured: int
+    """Chosen kernels that there was no time to measure; 0 where the search was finished."""
     refused: tuple[Refused, ...] = ()
     choices: str = ""
     """What was chosen, for the same search again."""
@@ -64,7 +65,7 @@ def plain_program(graph: Graph, known: CostModel, *, seed: int) -> Program:
     """
     model = CostModel(Database.in_memory(), "", known.speed)
     frozen = saturate(graph, (), Limits()).frozen
-    laid = lay_candidates(frozen, "cpu")
+    laid = lay_candidates(frozen, "cpu", fused=False)
     smallest = {c: _smallest([one for one in options if not known.is_wrong(one)]) for c, options in laid.items()}
     best = extract(frozen, model.price(smallest), 1, 5.0, seed)
     if not best:
@@ -148,7 +149,7 @@ def search(
         selections[0].optimal,
         chooser.seconds,
         0 if measurer is None else measurer.measured,
-        len(open_ones),
+        len(open_ones) if measurer is not None and time_left() <= 0 else 0,
         lost,
         selections_text(selections, laid, model),
     )

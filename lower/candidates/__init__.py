@@ -17,11 +17,13 @@ Supports = Callable[[Node], str | None]
 TARGETS = ("cpu",)
 
 
-def candidates(frozen: FrozenEGraph, target: str = "cpu", *, supports: Supports | None = None) -> Mapping[int, tuple[Candidate, ...]]:
+def candidates(
+    frozen: FrozenEGraph, target: str = "cpu", *, supports: Supports | None = None, fused: bool = True
+) -> Mapping[int, tuple[Candidate, ...]]:
     """Return the candidates of every class that must be computed, with costs still zero.
 
     Inputs and classes known at compile time have none. ``supports`` says why a fragment cannot become an eOperator
-    (None when it can); by default the generator for ``target`` is asked.
+    (None when it can); by default the generator for ``target`` is asked. Without ``fused``, every kernel is one operator.
     """
     if target not in TARGETS:
         raise ValueError(f"unknown target {target!r}; there are {', '.join(TARGETS)}")
@@ -31,7 +33,7 @@ def candidates(frozen: FrozenEGraph, target: str = "cpu", *, supports: Supports 
         supports = generator_supports
     from lower.libraries import LIBRARIES  # it imports this package
 
-    tiling = Tiling(frozen)
+    tiling = Tiling(frozen, fused=fused)
     needed = [number for number in frozen.classes if number not in tiling.leaves]
     found: dict[int, dict[Tile, None]] = {number: {} for number in needed}
     for tiles in (view_tiles(tiling), *(library.tiles(tiling) for library in LIBRARIES), eoperator_tiles(tiling, supports)):

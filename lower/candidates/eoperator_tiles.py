@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-from egraph.ir import ENode, Node, walk
+from egraph.ir import ENode, Node
 from egraph.ops import OPS
-from lower.candidates.tile import Tile, Tiling, tensors_of
+from lower.candidates.tile import Tile, Tiling, contents
 from lower.candidates.view_tiles import is_view
 
 INLINED = ("elementwise", "view", "movement")
@@ -64,7 +64,7 @@ def eoperator_tiles(tiling: Tiling, supports: Callable[[Node], str | None]) -> I
             if spec.category not in INLINED + REDUCED and not _is_light_product(tiling, number, node):
                 continue
             for tile in _variants(tiling, number, node):
-                length, tensors = _length(tile.fragment), tensors_of(tile.fragment)
+                length, tensors = contents(tile.fragment)
                 variants.setdefault(tensors, []).append((length, tile))
         # Of the tiles that read the same tensors only the shortest is worth having: constants cost nothing.
         for tensors in sorted(variants, key=lambda t: (sum(tiling.size_bytes[i] for i in t), sorted(t)))[:BEAM]:
@@ -88,13 +88,9 @@ def _is_light_product(tiling: Tiling, number: int, node: ENode) -> bool:
     return spec.flops([type.sizes for type in types], dict(node.attributes)) <= INTENSITY * moved
 
 
-def _length(fragment: Node) -> int:
-    return sum(node.op != "Placeholder" for node in walk((fragment,)))
-
-
 def _variants(tiling: Tiling, number: int, node: ENode) -> Iterator[Tile]:
     yield Tile(tiling.over_leaves(number, node), (node,), "tvm")
-    for style in STYLES:
+    for style in STYLES if tiling.fused else ():
         growth = _Growth(tiling, style, path=[number])
         operands = [growth.operand(child) for child in node.children]
         yield Tile(tiling.build(number, node, operands), (node, *dict.fromkeys(growth.covered)), "tvm")

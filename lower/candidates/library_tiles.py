@@ -27,7 +27,7 @@ def library_tiles(tiling: Tiling) -> Iterator[tuple[int, Tile]]:
     """Yield every tile whose fragment the library computes in one call and that no other tile makes superfluous."""
     kept = _Kept(tiling)
     frontier = _anchors(tiling, kept)
-    for _ in range(ROUNDS):
+    for _ in range(ROUNDS if tiling.fused else 0):
         frontier = _grow(tiling, frontier, kept)
         if not frontier:
             break
@@ -91,7 +91,7 @@ def _anchors(tiling: Tiling, kept: _Kept) -> dict[int, list[Tile]]:
 
 def _anchor_fragments(tiling: Tiling, number: int, node: ENode) -> Iterator[tuple[Node, tuple[ENode, ...]]]:
     """Yield the anchor over its operands, as they are and seen through views."""
-    if node.op not in READS_VIEWS:
+    if node.op not in READS_VIEWS or not tiling.fused:
         yield tiling.over_leaves(number, node), ()
         return
     # Image kernels are slow on windows with gaps; only another order of the axes is free for them.

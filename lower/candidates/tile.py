@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from egraph.ir import ENode, FrozenEGraph, Node, make, placeholder, rewrite, walk
+from egraph.ir import ENode, FrozenEGraph, Node, make, placeholder, rewrite
 
 LEAVES = ("Input", "Constant")
 
@@ -27,10 +27,11 @@ def leaf_classes(frozen: FrozenEGraph) -> frozenset[int]:
 
 
 class Tiling:
-    """A frozen e-graph with what all families of tiles ask of it."""
+    """A frozen e-graph with what all families of tiles ask of it. Without ``fused``, every tile is a single e-node."""
 
-    def __init__(self, frozen: FrozenEGraph) -> None:
+    def __init__(self, frozen: FrozenEGraph, *, fused: bool = True) -> None:
         self.frozen = frozen
+        self.fused = fused
         self.leaves = leaf_classes(frozen)
         self.size_bytes = {number: type.size_bytes if type.is_static else 0 for number, type in frozen.types.items()}
         self._leaf: dict[int, Node] = {}
@@ -80,5 +81,25 @@ def _canonical(fragment: Node) -> tuple[Node, tuple[int, ...]]:
 
 def tensors_of(fragment: Node) -> frozenset[int]:
     """Return the classes that a fragment reads, constants left out."""
-    leaves = (node for node in walk((fragment,)) if node.op == "Placeholder" and not node.attribute("constant"))
-    return frozenset(int(str(leaf.attribute("index"))) for leaf in leaves)
+    return contents(fragment)[1]
+
+
+@lru_cache(maxsize=1 << 14)
+def contents(fragment: Node) -> tuple[int, frozenset[int]]:
+    """Return how many operators a fragment has, and the classes that it reads, constants left out."""
+    seen = {fragment}
+    stack = [fragment]
+    length = 0
+    tensors: set[int] = set()
+    while stack:
+        node = stack.pop()
+        if node.op == "Placeholder":
+            if not node.attribute("constant"):
+                tensors.add(int(str(node.attribute("index"))))
+            continue
+        length += 1
+        for operand in node.inputs:
+            if operand not in seen:
+                seen.add(operand)
+                stack.append(operand)
+    return length, frozenset(tensors)
