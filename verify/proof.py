@@ -64,7 +64,7 @@ class Proof:
             case "proved":
                 return f"proved for {self.scope}"
             case "proved for these sizes":
-                return f"proved for these sizes: {self.scope}"
+                return "proved for these sizes"
         return self.verdict
 
     @property
@@ -84,7 +84,8 @@ class Proof:
 
     def explanation(self) -> tuple[str, ...]:
         """Return what a person needs to repair the rule; empty for a proved one."""
-        lines: list[str] = [self.reason] if self.reason else []
+        lines: list[str] = [self.scope] if self.verdict == "proved for these sizes" else []
+        lines += [self.reason] if self.reason else []
         if self.counterexample:
             lines += [*self.counterexample.lines(), "", *self.counterexample.script().splitlines()]
         for obligation in self.obligations[:SHOWN]:

@@ -13,11 +13,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 from egraph.errors import EinsatError
 from egraph.expr.index import Iterator, Size, Symbol, atoms, index, substitute
 from egraph.rule import MergeRule, Rule, Verdict
+from verify.application import objection as open_at
 from verify.bindings import Fixed
 from verify.cases import Case, Survey, cases
 from verify.counterexamples import smallest
@@ -26,7 +28,7 @@ from verify.opaque import forgotten
 from verify.outcome import Open
 from verify.paths import TooManyPaths
 from verify.proof import Obligation, Proof
-from verify.random_testing import RuleTest, check_rule
+from verify.random_testing import RuleTest, check_rule, draws
 from verify.rounding import objection
 from verify.scope import Judged, described, tree_of
 
@@ -39,12 +41,14 @@ SMALL_SETS: tuple[Mapping[str, tuple[int, ...]], ...] = (
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is tried for one rule. ``tests``: random instances; ``tries``: draws at most; ``open_cases``: given up after."""
+    """How much is tried for one rule. ``tests``: random instances (none: the symbolic cases alone decide); ``tries``: draws at most; ``open_cases``: given up after."""
 
     tests: int = 64
     tries: int = 6000
     seed: int = 0
     open_cases: int = 24
+    applications: int = 6
+    """Random applications that are proved at their own sizes where there is no general proof."""
 
 
 @dataclass
@@ -102,17 +106,26 @@ def _judged_by_cases(rule: Rule | MergeRule, blank: Proof, effort: Effort) -> Pr
         return _hard_failure(attempt.broken, blank)
     if attempt.same and attempt.same == attempt.proved and not attempt.obligations:
         return replace(blank, verdict="refuted", failure="same sides", reason="the right side is the left side: nothing is rewritten")
-    if not blank.cases:
+    if not blank.cases and effort.tests:
         return _never_applied(attempt, blank)
     tree = tree_of(attempt.judged)
     if attempt.gave_up or tree is False or not attempt.proved or not _reaches(tree):
         told = attempt.gave_up or (f"outside the prover's reach: {attempt.left_out[0]}" if attempt.left_out else "")
+        if applications := _applications(rule, effort):
+            return replace(blank, verdict="proved for these sizes", scope=applications, reason=told, covers={"tree": False})
         verdict: Verdict = "unknown" if attempt.obligations or attempt.gave_up else "tested only"
         return replace(blank, verdict=verdict, reason=told, failure="outside" if verdict == "tested only" else "")
     complaint = objection(rule, blank.facts, effort.seed)
     if complaint:
         return replace(blank, failure="rounding", reason=complaint)
     return replace(blank, verdict="proved", scope=_scope(attempt), covers={"tree": tree})
+
+
+def _applications(rule: Rule | MergeRule, effort: Effort) -> str:
+    """Return what is told of a rule whose applications can be proved at their own sizes, though not in general; '' otherwise."""
+    instances = list(islice(draws(rule, effort.seed, effort.tries), effort.applications))
+    proved = sum(not open_at(rule, instance.bindings) for instance in instances)
+    return f"each application at its own sizes, as {proved} of {len(instances)} random ones" if proved else ""
 
 
 def _reaches(tree: Any) -> bool:
@@ -132,6 +145,11 @@ def _attempt(rule: Rule | MergeRule, fixed: Fixed | None, effort: Effort) -> Att
     try:
         for case in cases(rule, fixed, found.survey):
             if case.ill_typed or case.failure:
+                if _model(case) is None:  # it may be that no instance takes this path
+                    told = f"the right side is well-typed: {case.ill_typed}" if case.ill_typed else f"the rule does not raise {case.failure}"
+                    found.obligations.append(Obligation(case.scope_note, told, tuple(map(str, case.assumptions.conditions))))
+                    found.judged.append((case.choices, "open"))
+                    continue
                 found.broken = case
                 break
             found.ranks |= set((case.ranks or {}).values())
@@ -141,6 +159,8 @@ def _attempt(rule: Rule | MergeRule, fixed: Fixed | None, effort: Effort) -> Att
                 break
     except TooManyPaths as error:
         found.gave_up = str(error)
+    except RecursionError:
+        found.gave_up = "the conditions of a path are too deep to solve"
     return found
 
 
@@ -177,12 +197,13 @@ def _hard_failure(case: Case, blank: Proof) -> Proof:
     return replace(blank, verdict="refuted", failure="missing guard", reason=told)
 
 
+def _model(case: Case) -> dict[Symbol, int] | None:
+    return case.assumptions.model(sorted(set(_symbols(case)), key=lambda symbol: symbol.name))
+
+
 def _instance(case: Case) -> dict[str, str]:
-    """Return concrete shapes of the variables at which a case arises, if some are found."""
-    symbols = sorted(set(_symbols(case)), key=lambda symbol: symbol.name)
-    model = case.assumptions.model(symbols)
-    if model is None:
-        return {name: f"({', '.join(map(str, shape))})" for name, shape in case.shapes.items()}
+    """Return concrete shapes of the variables at which a case arises."""
+    model = _model(case) or {}
     values: dict[Iterator | Symbol, Size] = {symbol: value for symbol, value in model.items()}  # noqa: C416 - wider types
     return {
         name: "(" + ", ".join(str(substitute(size, values)) for size in shape) + ("," if len(shape) == 1 else "") + ")"

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from egraph.errors import RuleError
 from egraph.rule import Binding, MergeRule, Rule
+from verify.certificates import certify
+from verify.proof import Proof
+from verify.scope import Tree, outside
 
-SAFE_VERDICTS = ("proved", "proved for these sizes")
+PROVED = ("proved", "proved for these sizes")
 Tell = Callable[[str], None]
 
 
@@ -22,15 +24,13 @@ class Admission:
     """
 
     rule: Rule | MergeRule
-    covers: Mapping[str, Any]
+    covers: Tree
     proved_here: int = 0
     """Kinds of matches outside the certificate that were proved at their own sizes."""
     _known: dict[object, str] = field(default_factory=dict)
 
     def __call__(self, bindings: Sequence[Binding]) -> str:
-        from verify.scope import outside
-
-        reason = outside(self.covers["tree"], self.rule, bindings)
+        reason = outside(self.covers, self.rule, bindings)
         if not reason:
             return ""
         key = tuple((tuple(b.types.items()), tuple(b.attributes.items()), tuple(b.numbers.items())) for b in bindings)
@@ -39,11 +39,17 @@ class Admission:
         return self._known[key]
 
     def _validated(self, reason: str, bindings: Sequence[Binding]) -> str:
-        from verify.application import objection
+        from verify.application import objection  # heavy, and seldom needed
 
         open_text = objection(self.rule, bindings)
         self.proved_here += not open_text
         return f"{reason}; at these sizes alone it could not be proved either: {open_text}" if open_text else ""
+
+
+def _prove(rule: Rule | MergeRule) -> Proof:
+    from verify.prove import prove  # half a second, and seldom needed
+
+    return prove(rule)
 
 
 def admitted(rules: Iterable[Rule | MergeRule], *, unsafe: bool, where: Mapping[str, Path], tell: Tell) -> tuple[Rule | MergeRule, ...]:
@@ -51,17 +57,14 @@ def admitted(rules: Iterable[Rule | MergeRule], *, unsafe: bool, where: Mapping[
 
     A shipped rule without a proof is left out, a user's raises RuleError, unless ``unsafe``.
     """
-    from verify.certificates import certify
-    from verify.prove import prove
-
     rules = tuple(rules)
-    found = certify(rules, prove, tell=tell)
+    found = certify(rules, _prove, tell=tell)
     chosen: list[Rule | MergeRule] = []
     for rule in rules:
         certificate = found[rule.name]
         judged = replace(rule, verdict=certificate.verdict)
         if certificate.is_proved:
-            chosen.append(replace(judged, admits=Admission(rule, certificate.covers)))
+            chosen.append(replace(judged, admits=Admission(rule, certificate.covers["tree"])))
         elif unsafe:
             chosen.append(judged)
         elif rule.name in where:
