@@ -1,4 +1,4 @@
-"""Sessions, dispatcher and opaque steps, through hand-written plans and artefacts."""
+"""Sessions and artefacts: feeds, outputs, threads, damage, the command line."""
 
 from __future__ import annotations
 
@@ -10,68 +10,19 @@ import threading
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper
 
 from runtime import Session, openmp
-from runtime.errors import ArtefactError, ExecutionError, InvalidArgument, KernelError, LibraryMissing
+from runtime.errors import ArtefactError, ExecutionError, InvalidArgument
 from runtime.executable import Executable
 from runtime.native import build as native_build
 from runtime.plan import Buffer, Plan, Port, Step
 from runtime.run import main
 from runtime.weights import Weights
 from tests.plans import buffer, plan, save
+from tests.runtime_plans import draw, matmul_relu
 
-RANDOM = np.random.default_rng(3)
 ROOT = Path(__file__).resolve().parent.parent
-RELU = {"primitive": "eltwise", "arguments": {"src": 0}, "algorithm": "relu"}
-
-KERNELS = """
-#include <stdint.h>
-typedef struct { int32_t type_index; uint32_t zero; void *pointer; } Value;
-typedef struct { void *sync; int32_t num_task; } Environment;
-__attribute__((weak, visibility("default"))) int (*__TVMBackendParallelLaunch)(int (*)(int, const Environment *, void *), void *, int) = 0;
-int TVMFFIErrorSetRaisedFromCStrParts(const char *, const char **, int); /* never called, never resolved */
-static float *data(const Value *a) { return *(float **)a->pointer; }
-static int body(int task, const Environment *e, void *p) {
-    const Value *a = p;
-    for (int i = task; i < 1000; i += e->num_task) data(a + 2)[i] = data(a)[i] * data(a + 1)[i] + e->num_task;
-    return 0;
-}
-__attribute__((visibility("default"))) int __tvm_ffi_multiply(void *self, const Value *a, int32_t n, Value *r) {
-    if (n != 3 || a->type_index != 7) return TVMFFIErrorSetRaisedFromCStrParts("", 0, 0);
-    return __TVMBackendParallelLaunch(body, (void *)a, 0);
-}
-__attribute__((visibility("default"))) int __tvm_ffi_fail(void *self, const Value *a, int32_t n, Value *r) { return -3; }
-"""
-
-
-def draw(*shape: int) -> np.ndarray:
-    return RANDOM.standard_normal(shape, dtype=np.float32)
-
-
-def matmul_relu(rows: int = 4) -> tuple[Plan, dict[str, np.ndarray]]:
-    """y = relu(x w), with x w in the arena."""
-    buffers = [buffer((rows, 6), "input", "x"), buffer((6, 5), "weight", "w"), buffer((rows, 5), "arena"), buffer((rows, 5), "output", "y")]
-    multiply = Step(
-        "onednn", "multiply", (0, 1), (2,), {"primitive": "matmul", "arguments": {"src": 0, "weights": 1}, "packed": ["weights"]}
-    )
-    steps = [multiply, Step("onednn", "activate", (2,), (3,), RELU)]
-    made = plan(buffers, steps, [Port("x", "float32", (rows, 6), 0)], [Port("y", "float32", (rows, 5), 3)])
-    return made, {"w": draw(6, 5)}
-
-
-def model(nodes: list[onnx.NodeProto], inputs: list[onnx.ValueInfoProto], outputs: list[onnx.ValueInfoProto]) -> bytes:
-    graph = helper.make_graph(nodes, "g", inputs, outputs)
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-    return bytes(proto.SerializeToString())
-
-
-def opaque(name: str, inputs: tuple[int, ...], outputs: tuple[int, ...], input_names: list[str], output_names: list[str]) -> Step:
-    return Step(
-        "onnxruntime", name, inputs, outputs, {"model": f"opaque/{name}.onnx", "input_names": input_names, "output_names": output_names}
-    )
 
 
 @pytest.fixture
@@ -206,93 +157,6 @@ def test_timing_and_profile(session: Session) -> None:
     assert session.executable.implementations[1].startswith("jit")
 
 
-def test_evicting_operands_between_runs_is_not_timed_and_costs_time() -> None:
-    """A copy that fits into a core's own caches is slower when its operand was evicted, on every machine with caches."""
-    buffers = [buffer((1 << 15,), "input", "x"), buffer((1 << 15,), "output", "y")]
-    ports = [Port(name, "float32", (1 << 15,), number) for number, name in enumerate("xy")]
-    made = plan(buffers, [Step("onednn", "copy", (0,), (1,), RELU)], ports[:1], ports[1:])
-    executable = Executable(made, {}, threads=1)
-    near, far = min(executable.run_native(300)), min(executable.run_native(300, evict=True))
-    assert near < far < 100 * near + 1_000_000
-
-
-def test_dispatch_costs_single_microseconds() -> None:
-    """A hundred small kernels, measured inside the dispatcher; the bound is generous for a busy machine."""
-    buffers = [buffer((16,), "input", "x"), *[buffer((16,), "arena", offset=16 * i) for i in range(99)], buffer((16,), "output", "y")]
-    steps = [Step("onednn", f"k{i}", (i,), (i + 1,), RELU) for i in range(100)]
-    made = plan(buffers, steps, [Port("x", "float32", (16,), 0)], [Port("y", "float32", (16,), 100)])
-    executable = Executable(made, {}, threads=1)
-    assert min(executable.run_native(200)) / 100 < 3000
-    x = draw(16)
-    np.testing.assert_array_equal(executable.run({"x": x})["y"], np.maximum(x, 0))
-
-
-@pytest.fixture(scope="module")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    source = tmp_path_factory.mktemp("kernels") / "kernels.c"
-    source.write_text(KERNELS)
-    return native_build.build(source, extra_flags=("-Wl,-z,lazy",))
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-def test_generated_kernels_run_on_the_shared_pool(kernels: Path, threads: int) -> None:
-    """The kernel adds the number of tasks that it was launched with; an unresolved symbol of its compiler does no harm."""
-    buffers = [buffer((1000,), "input", "x"), buffer((1000,), "weight", "w"), buffer((1000,), "output", "y")]
-    made = plan(
-        buffers, [Step("tvm", "k", (0, 1), (2,), {"symbol": "multiply"})],
-        [Port("x", "float32", (1000,), 0)], [Port("y", "float32", (1000,), 2)],
-    )  # fmt: skip
-    x, w = draw(1000), draw(1000)
-    executable = Executable(made, {"w": w}, kernels=kernels, threads=threads)
-    for _ in range(3):
-        np.testing.assert_allclose(executable.run({"x": x})["y"], x * w + threads, rtol=1e-6, atol=1e-6)
-
-
-def test_a_kernel_library_written_anew_is_loaded_anew(kernels: Path, tmp_path: Path) -> None:
-    """Closing unloads the kernels, so the same file may hold others for the next executable."""
-    buffers = [buffer((1000,), "input", "x"), buffer((1000,), "weight", "w"), buffer((1000,), "output", "y")]
-    step = Step("tvm", "k", (0, 1), (2,), {"symbol": "multiply"})
-    made = plan(buffers, [step], [Port("x", "float32", (1000,), 0)], [Port("y", "float32", (1000,), 2)])
-    x, path = draw(1000), tmp_path / "kernels.so"
-    source = tmp_path / "other.c"
-    source.write_text(KERNELS.replace("+ e->num_task;", "- e->num_task;"))
-    other = native_build.build(source, extra_flags=("-Wl,-z,lazy",))
-    for library, sign in ((kernels, 1), (other, -1)):
-        path.write_bytes(library.read_bytes())
-        executable = Executable(made, {"w": x}, kernels=path, threads=1)
-        np.testing.assert_allclose(executable.run({"x": x})["y"], x * x + sign, rtol=1e-6, atol=1e-6)
-        executable.close()
-
-
-def test_kernel_failures_name_the_step(kernels: Path) -> None:
-    buffers = [buffer((8,), "input", "x"), buffer((8,), "output", "y")]
-    ports = [Port("x", "float32", (8,), 0)], [Port("y", "float32", (8,), 1)]
-    bad = plan(buffers, [Step("tvm", "bad", (0,), (1,), {"symbol": "fail"})], *ports)
-    with pytest.raises(KernelError, match=r"status -3(.|\n)*step 0 bad"):
-        Executable(bad, {}, kernels=kernels, threads=1).run({"x": draw(8)})
-    with pytest.raises(ArtefactError, match="no kernel 'absent'"):
-        Executable(plan(buffers, [Step("tvm", "b", (0,), (1,), {"symbol": "absent"})], *ports), {}, kernels=kernels)
-    with pytest.raises(ArtefactError, match="no kernel library"):
-        Executable(bad, {})
-
-
-@pytest.mark.parametrize("dtype", ["float32", "int64", "uint8", "float16", "complex128"])
-def test_copy_any_strides_any_type(dtype: str) -> None:
-    x = (100 * RANDOM.standard_normal((3, 4, 5))).astype(dtype)
-    source = Buffer(dtype, (5, 3, 4), (1, 20, 5), "input", "x")
-    reverse = Buffer(dtype, (5, 3, 4), (-12, 4, 1), "output", "y", 48)
-    port = Buffer(dtype, (5, 3, 4), (12, 4, 1), "output", "y")
-    made = Plan(
-        (source, reverse, port),
-        (Step("copy", "c", (0,), (1,), {}),),
-        (Port("x", dtype, (3, 4, 5), 0),),
-        (Port("y", dtype, (5, 3, 4), 2),),
-        0,
-    )
-    got = Executable(made, {}).run({"x": x})["y"]
-    np.testing.assert_array_equal(got, np.transpose(x, (2, 0, 1))[::-1])
-
-
 def test_outputs_that_are_inputs_weights_or_each_other_do_not_alias() -> None:
     buffers = [buffer((3,), "input", "x"), buffer((3,), "weight", "w"), buffer((3,), "output", "y")]
     made = plan(
@@ -305,95 +169,6 @@ def test_outputs_that_are_inputs_weights_or_each_other_do_not_alias() -> None:
     np.testing.assert_array_equal(got["constant"], w)
     arrays = [x, w, *got.values()]
     assert not any(np.shares_memory(a, b) for i, a in enumerate(arrays) for b in arrays[:i])
-
-
-def test_opaque_step_between_native_ones(tmp_path: Path) -> None:
-    """relu by the library, CumSum by onnxruntime, relu again."""
-    nodes = [helper.make_node("Constant", [], ["axis"], value_int=0), helper.make_node("CumSum", ["a", "axis"], ["b"])]
-    tensor = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [7]) for n in "ab"]
-    buffers = [buffer((7,), "input", "x"), buffer((7,), "arena"), buffer((7,), "arena", offset=7), buffer((7,), "output", "y")]
-    steps = [
-        Step("onednn", "first", (0,), (1,), RELU),
-        opaque("cumsum", (1,), (2,), ["a"], ["b"]),
-        Step("onednn", "last", (2,), (3,), RELU),
-    ]
-    made = plan(buffers, steps, [Port("x", "float32", (7,), 0)], [Port("y", "float32", (7,), 3)])
-    folder = save(tmp_path / "m.einsat", made, {}, {"opaque/cumsum.onnx": model(nodes, tensor[:1], tensor[1:])})
-    session, x = Session(folder, threads=1), draw(7)
-    np.testing.assert_allclose(session.run(None, {"x": x})[0], np.cumsum(np.maximum(x, 0)), rtol=1e-5)
-    assert [name for name, _ in session.profile(2)] == ["first", "cumsum", "last"]
-    assert len(session.run_native(2)) == 2
-
-
-def test_a_whole_model_of_strings_and_dynamic_shapes(tmp_path: Path) -> None:
-    """An unchanged model is one opaque step; sizes and strings pass through."""
-    nodes = [helper.make_node("Identity", ["s"], ["t"]), helper.make_node("NonZero", ["x"], ["y"])]
-    inputs = [
-        helper.make_tensor_value_info("s", TensorProto.STRING, ["n"]),
-        helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3]),
-    ]
-    outputs = [helper.make_tensor_value_info("t", TensorProto.STRING, ["n"]), helper.make_tensor_value_info("y", TensorProto.INT64, None)]
-    host = [Buffer(d, (), (), "host", k) for d, k in (("string", "s"), ("float32", "x"), ("string", "t"), ("int64", "y"))]
-    ports = (
-        [Port("s", "string", ("n",), 0), Port("x", "float32", ("n", 3), 1)],
-        [Port("t", "string", ("n",), 2), Port("y", "int64", None, 3)],
-    )
-    made = Plan(tuple(host), (opaque("all", (0, 1), (2, 3), ["s", "x"], ["t", "y"]),), *map(tuple, ports), arena_bytes=0)
-    session = Session(save(tmp_path / "m.einsat", made, {}, {"opaque/all.onnx": model(nodes, inputs, outputs)}), threads=1)
-    for n in (2, 5):
-        words, x = np.array(["é", "b"] * n, dtype=object)[:n], np.round(draw(n, 3))
-        t, y = session.run(None, {"s": words, "x": x})
-        assert t.tolist() == words.tolist()
-        np.testing.assert_array_equal(y, np.stack(np.nonzero(x)))
-    assert session.run(["t"], {"s": np.array(["u", "v"]), "x": draw(2, 3)})[0].tolist() == ["u", "v"]
-    with pytest.raises(InvalidArgument, match="index: 1 Got: 4 Expected: 3"):
-        session.run(None, {"s": words, "x": draw(5, 4)})
-
-
-def test_host_values_travel_between_opaque_steps() -> None:
-    """A result of unknown size stays a Python object until something reads it."""
-    first = model(
-        [helper.make_node("NonZero", ["x"], ["i"])], [helper.make_tensor_value_info("x", TensorProto.FLOAT, [6])],
-        [helper.make_tensor_value_info("i", TensorProto.INT64, None)],
-    )  # fmt: skip
-    second = model(
-        [helper.make_node("Shape", ["i"], ["n"])], [helper.make_tensor_value_info("i", TensorProto.INT64, None)],
-        [helper.make_tensor_value_info("n", TensorProto.INT64, [2])],
-    )  # fmt: skip
-    buffers = [buffer((6,), "input", "x"), Buffer("int64", (), (), "host"), Buffer("int64", (2,), (1,), "output", "n")]
-    steps = [opaque("first", (0,), (1,), ["x"], ["i"]), opaque("second", (1,), (2,), ["i"], ["n"])]
-    made = plan(buffers, steps, [Port("x", "float32", (6,), 0)], [Port("n", "int64", (2,), 2), Port("i", "int64", None, 1)])
-    models = {"opaque/first.onnx": first, "opaque/second.onnx": second}
-    got = Executable(made, {}, models=models.__getitem__, threads=1).run({"x": np.array([0, 1, 2, 0, 3, 0], np.float32)})
-    assert got["n"].tolist() == [1, 3] and got["i"].tolist() == [[1, 2, 4]]
-
-
-def test_bfloat16_passes_through_onnxruntime() -> None:
-    import ml_dtypes
-
-    infos = [helper.make_tensor_value_info(n, TensorProto.BFLOAT16, [3]) for n in "xy"]
-    made = Plan(
-        (Buffer("bfloat16", (3,), (1,), "input", "x"), Buffer("bfloat16", (3,), (1,), "output", "y")),
-        (opaque("id", (0,), (1,), ["x"], ["y"]),), (Port("x", "bfloat16", (3,), 0),), (Port("y", "bfloat16", (3,), 1),), arena_bytes=0,
-    )  # fmt: skip
-    proto = model([helper.make_node("Identity", ["x"], ["y"])], infos[:1], infos[1:])
-    x = np.array([1, -2, 0.5], ml_dtypes.bfloat16)
-    got = Executable(made, {}, models=lambda name: proto, threads=1).run({"x": x})["y"]
-    assert got.dtype == x.dtype and got.tolist() == x.tolist()
-
-
-def test_opaque_results_that_break_the_plan_are_refused() -> None:
-    proto = model(
-        [helper.make_node("NonZero", ["x"], ["y"])], [helper.make_tensor_value_info("x", TensorProto.FLOAT, [6])],
-        [helper.make_tensor_value_info("y", TensorProto.INT64, None)],
-    )  # fmt: skip
-    buffers = [buffer((6,), "input", "x"), Buffer("int64", (1, 6), (6, 1), "arena"), Buffer("int64", (1, 6), (6, 1), "output", "y")]
-    steps = (opaque("z", (0,), (1,), ["x"], ["y"]), Step("copy", "c", (1,), (2,), {}))
-    made = Plan(tuple(buffers), steps, (Port("x", "float32", (6,), 0),), (Port("y", "int64", (1, 6), 2),), arena_bytes=48)
-    executable = Executable(made, {}, models=lambda name: proto, threads=1)
-    assert executable.run({"x": np.ones(6, np.float32)})["y"].tolist() == [[0, 1, 2, 3, 4, 5]]
-    with pytest.raises(ExecutionError, match=r"int64\[1, 5\] where the plan has int64\[1, 6\]"):
-        executable.run({"x": np.array([1, 1, 1, 0, 1, 1], np.float32)})
 
 
 def test_damaged_artefacts_are_refused(tmp_path: Path) -> None:
@@ -483,44 +258,3 @@ print(float(Session({str(folder)!r}, threads=1).run(None, {{"x": x}})[0].sum()))
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) == pytest.approx(float(4 * np.maximum(weights["w"].sum(0), 0).sum()), rel=1e-5)
     assert not (tmp_path / "empty").exists()
-
-
-STAND_IN = """
-import os, sys, threading
-import numpy as np
-from runtime.executable import Executable
-from tests.test_runtime import matmul_relu
-made, weights = matmul_relu(rows=2000)
-x = np.random.default_rng(0).standard_normal((2000, 6), dtype=np.float32)
-wanted = np.maximum(x @ weights["w"], 0)
-def work():
-    executable = Executable(made, weights, threads=3)
-    for _ in range(50):
-        np.testing.assert_allclose(executable.run({"x": x})["y"], wanted, rtol=1e-4, atol=1e-5)
-    done.append(1)
-done = []
-workers = [threading.Thread(target=work) for _ in range(3)]
-[w.start() for w in workers]; [w.join() for w in workers]
-child = os.fork()
-if child == 0:
-    work()
-    os._exit(0)
-assert os.waitpid(child, 0)[1] == 0 and len(done) == 3
-maps = open("/proc/self/maps").read()
-assert "libgomp" not in maps and "openmp-" in maps, maps
-"""
-
-
-def test_a_machine_without_libgomp_uses_the_stand_in() -> None:
-    """The vendor library runs on our pool: several sessions on several threads, and in a forked child."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "EINSAT_OPENMP": str(native_build.build_openmp())}
-    done = subprocess.run([sys.executable, "-c", STAND_IN], capture_output=True, text=True, env=environment, timeout=120)
-    assert done.returncode == 0, done.stderr
-
-
-def test_compile_errors_are_shown_and_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EINSAT_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "broken.c").write_text("int f(")
-    with pytest.raises(LibraryMissing, match=r"broken\.c failed"):
-        native_build.build(tmp_path / "broken.c")
-    assert list((tmp_path / "cache").iterdir()) == []

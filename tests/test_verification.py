@@ -74,6 +74,7 @@ def test_operands_of_roots_and_quotients_are_drawn_away_from_zero() -> None:
     a, b = tensor(0, 4), tensor(1, 4)
     assert leaf_values(apply("Div", a, b)) == {a: "normal", b: "positive"}
     assert leaf_values(apply("Div", a, apply("Sqrt", apply("Mul", b, b)))) == {a: "normal", b: "normal"}
+    assert leaf_values(apply("Pow", apply("Sub", a, a), b)) == {a: "positive", b: "whole"}
 
 
 def test_judging_results() -> None:

@@ -1,0 +1,159 @@
+"""Fragments matched to calls of the vendor library: strides, post-operations, refusals; executed against the reference."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+
+from egraph.ir import (
+    Graph,
+    Kernel,
+    Node,
+    Program,
+    attributes,
+    format_fragment,
+    make,
+    placeholder,
+    walk,
+)  # fmt: skip
+from egraph.ops import OPS, apply
+from egraph.ops.reference import evaluate
+from lower.candidates.tile import Tiling
+from lower.compile import CompileOptions, plan_program
+from lower.library import LibraryCall, match
+from lower.library.match import IMPLEMENTATIONS
+from lower.steps import bind
+from lower.views import Window
+from tests.lowering import float32
+
+POSITIVE = ("Relu", "Sigmoid", "Tanh", "HardSwish", "Mish", "Abs", "Neg")
+
+
+def random_epilogue(random: Random, node: Node) -> Node:
+    """Return the node below a few random operators that the library may fuse."""
+    index = 10
+    for _ in range(random.randrange(4)):
+        sizes = node.type.sizes
+        if random.random() < 0.4:
+            node = apply(random.choice(POSITIVE), node)
+        elif random.random() < 0.2:
+            node = apply("Mul", node, apply("Sigmoid", node))
+        else:
+            shape = random.choice([sizes, (1,) * len(sizes), sizes[-1:], tuple(n if random.random() < 0.5 else 1 for n in sizes)])
+            other = placeholder(index, float32(*shape), constant=random.random() < 0.5)
+            index += 1
+            op = random.choice(("Add", "Mul", "Sub", "Max", "PRelu"))
+            node = apply(op, node, other) if op == "PRelu" or random.random() < 0.7 else apply(op, other, node)
+    if node.type.sizes and random.random() < 0.3:
+        node = apply("Transpose", node, perm=tuple(random.sample(range(node.type.rank), node.type.rank)))
+    return node
+
+
+def library_error(fragment: Node, implementation: str, seed: int) -> float | None:
+    """Return the error relative to the largest value, None where the library refuses to be asked at all."""
+    from runtime import Executable
+    from runtime.errors import KernelError
+
+    fragment, _ = Tiling.canonical(fragment)
+    generator = np.random.default_rng(seed)
+    leaves = sorted({n for n in walk((fragment,)) if n.op == "Placeholder"}, key=lambda n: int(str(n.attribute("index"))))
+    values = {leaf: generator.standard_normal(leaf.type.sizes).astype(np.float32) for leaf in leaves}
+    named = {leaf: f"v{i}" for i, leaf in enumerate(leaves)}
+    operands = [
+        make("Constant", (), attributes(digest=named[leaf]), leaf.type) if leaf.attribute("constant")
+        else make("Input", (), attributes(name=named[leaf]), leaf.type) for leaf in leaves
+    ]  # fmt: skip
+    arrays = {named[leaf]: value for leaf, value in values.items()}
+    root = bind(fragment, operands)
+    graph = Graph("one", tuple(o for o in operands if o.op == "Input"), (("y", root),), arrays)
+    plan, _ = plan_program(Program(graph, (Kernel(fragment, tuple(operands), root, implementation),), 0.0), CompileOptions())
+    try:
+        executable = Executable(plan, arrays, threads=1)
+    except KernelError:
+        return None
+    got = executable.run({str(o.attribute("name")): arrays[str(o.attribute("name"))] for o in graph.inputs})["y"]
+    executable.close()
+    (expected,) = evaluate((fragment,), values)
+    return float(np.abs(got - expected).max() / (np.abs(expected).max() + 1e-30))
+
+
+@pytest.mark.parametrize("family", IMPLEMENTATIONS, ids=lambda family: f"{family[0]}-{family[1][0]}")
+def test_random_library_calls_agree_with_the_reference(family: tuple[str, tuple[str, ...], object]) -> None:
+    """Every operator that the library runs, with random sizes, attributes, epilogues and layouts."""
+    implementation, operators, _ = family
+    ran = 0
+    for seed in range(600):
+        if ran == 12:
+            break
+        random = Random(seed)
+        op = random.choice(operators)
+        shapes, values = OPS[op].sample(random)
+        leaves = [placeholder(i, float32(*shape), constant=i > 0 and random.random() < 0.7) for i, shape in enumerate(shapes)]
+        node = apply(op, *leaves, **values)
+        fragment = random_epilogue(random, node) if node.type.rank else node
+        if isinstance(match(fragment, implementation), str):
+            continue
+        error = library_error(fragment, implementation, seed)
+        assert error is None or error < 5e-5, format_fragment(fragment)
+        ran += error is not None
+    assert ran == 12
+
+
+def image(*shape: int, layout: str) -> Node:
+    batch, channels, *space = shape
+    return placeholder(0, float32(*((batch, channels, *space) if layout == "NCHW" else (batch, *space, channels))))
+
+
+def plain_conv(x: Node, w: Node, layout: str) -> Node:
+    return apply("Conv", x, w, strides=(1, 1), pads=(1, 1, 1, 1), dilations=(1, 1), group=1, layout=layout)
+
+
+def test_layouts_and_epilogues_become_strides_and_post_operations() -> None:
+    x, w, bias, other = (
+        image(2, 4, 5, 7, layout="NHWC"), placeholder(1, float32(6, 4, 3, 3), constant=True),
+        placeholder(2, float32(1, 1, 1, 6), constant=True), placeholder(3, float32(2, 5, 7, 6)),
+    )  # fmt: skip
+    fragment = apply("Relu", apply("Add", apply("Add", plain_conv(x, w, "NHWC"), bias), other))
+    call = match(fragment, "onednn.convolution")
+    assert isinstance(call, LibraryCall)
+    assert [a.role for a in call.arguments] == ["src", "weights", "bias", ""]
+    assert call.arguments[0].window == Window(0, (2, 4, 5, 7), (140, 1, 28, 4))
+    assert call.destination == Window(0, (2, 6, 5, 7), (210, 1, 42, 6))
+    assert call.arguments[3].window.strides == (210, 1, 42, 6)
+    assert [p.get("algorithm") for p in call.post_operations] == ["add", "relu"]
+    assert call.arguments[1].packed and not call.arguments[0].packed
+    refused = match(apply("Transpose", plain_conv(x, w, "NHWC"), perm=(0, 3, 1, 2)), "onednn.convolution")
+    assert isinstance(refused, str) and "one order" in refused
+    refused = match(apply("Transpose", fragment, perm=(0, 3, 1, 2)), "onednn.convolution")
+    assert isinstance(refused, str) and "not channels last" in refused
+
+
+@pytest.mark.parametrize(("shape", "fits"), [((8, 6), True), ((6,), True), ((1,), True), ((8, 1), False)])
+def test_operands_beside_a_product_are_whole_or_vary_along_the_columns(shape: tuple[int, ...], fits: bool) -> None:
+    product = apply("MatMul", placeholder(0, float32(8, 5)), placeholder(1, float32(5, 6), constant=True))
+    assert isinstance(match(apply("Mul", product, placeholder(2, float32(*shape))), "onednn.matmul"), LibraryCall) == fits
+
+
+def test_axes_of_size_one_take_the_order_of_the_others() -> None:
+    pooled = apply("Transpose", apply("ReduceMean", image(1, 8, 5, 7, layout="NHWC"), axes=(1, 2)), perm=(0, 3, 1, 2))
+    call = match(pooled, "onednn.pooling")
+    assert isinstance(call, LibraryCall)
+    assert (call.arguments[0].window.strides, call.destination.strides) == ((280, 1, 56, 8), (8, 1, 8, 8))
+
+
+@pytest.mark.parametrize(
+    ("build", "reason"),
+    [
+        (lambda c: apply("Floor", c), "not an epilogue"),
+        (lambda c: apply("Add", c, placeholder(2, float32(3, 2, 6, 5, 7))), "broadcasts"),
+        (lambda c: apply("Div", placeholder(2, float32(1)), c), "divided by"),
+        (lambda c: apply("Add", c, apply("Relu", c)), "both operands"),
+        (lambda c: apply("Clip", c, min=-1.0, max=float("inf")), "finite bounds"),
+    ],
+)
+def test_what_the_library_cannot_fuse_is_refused_with_the_reason(build: object, reason: str) -> None:
+    conv = plain_conv(image(2, 4, 5, 7, layout="NCHW"), placeholder(1, float32(6, 4, 3, 3), constant=True), "NCHW")
+    refused = match(build(conv), "onednn.convolution")  # type: ignore[operator]
+    assert isinstance(refused, str) and reason in refused

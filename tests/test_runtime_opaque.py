@@ -1,0 +1,105 @@
+"""Steps that onnxruntime runs, between native ones and alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from runtime import Session
+from runtime.errors import ExecutionError, InvalidArgument
+from runtime.executable import Executable
+from runtime.plan import Buffer, Plan, Port, Step
+from tests.plans import buffer, plan, save
+from tests.runtime_plans import RELU, draw, model, opaque
+
+
+def test_opaque_step_between_native_ones(tmp_path: Path) -> None:
+    """relu by the library, CumSum by onnxruntime, relu again."""
+    nodes = [helper.make_node("Constant", [], ["axis"], value_int=0), helper.make_node("CumSum", ["a", "axis"], ["b"])]
+    tensor = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [7]) for n in "ab"]
+    buffers = [buffer((7,), "input", "x"), buffer((7,), "arena"), buffer((7,), "arena", offset=7), buffer((7,), "output", "y")]
+    steps = [
+        Step("onednn", "first", (0,), (1,), RELU),
+        opaque("cumsum", (1,), (2,), ["a"], ["b"]),
+        Step("onednn", "last", (2,), (3,), RELU),
+    ]
+    made = plan(buffers, steps, [Port("x", "float32", (7,), 0)], [Port("y", "float32", (7,), 3)])
+    folder = save(tmp_path / "m.einsat", made, {}, {"opaque/cumsum.onnx": model(nodes, tensor[:1], tensor[1:])})
+    session, x = Session(folder, threads=1), draw(7)
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], np.cumsum(np.maximum(x, 0)), rtol=1e-5)
+    assert [name for name, _ in session.profile(2)] == ["first", "cumsum", "last"]
+    assert len(session.run_native(2)) == 2
+
+
+def test_a_whole_model_of_strings_and_dynamic_shapes(tmp_path: Path) -> None:
+    """An unchanged model is one opaque step; sizes and strings pass through."""
+    nodes = [helper.make_node("Identity", ["s"], ["t"]), helper.make_node("NonZero", ["x"], ["y"])]
+    inputs = [
+        helper.make_tensor_value_info("s", TensorProto.STRING, ["n"]),
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3]),
+    ]
+    outputs = [helper.make_tensor_value_info("t", TensorProto.STRING, ["n"]), helper.make_tensor_value_info("y", TensorProto.INT64, None)]
+    host = [Buffer(d, (), (), "host", k) for d, k in (("string", "s"), ("float32", "x"), ("string", "t"), ("int64", "y"))]
+    ports = (
+        [Port("s", "string", ("n",), 0), Port("x", "float32", ("n", 3), 1)],
+        [Port("t", "string", ("n",), 2), Port("y", "int64", None, 3)],
+    )
+    made = Plan(tuple(host), (opaque("all", (0, 1), (2, 3), ["s", "x"], ["t", "y"]),), *map(tuple, ports), arena_bytes=0)
+    session = Session(save(tmp_path / "m.einsat", made, {}, {"opaque/all.onnx": model(nodes, inputs, outputs)}), threads=1)
+    for n in (2, 5):
+        words, x = np.array(["é", "b"] * n, dtype=object)[:n], np.round(draw(n, 3))
+        t, y = session.run(None, {"s": words, "x": x})
+        assert t.tolist() == words.tolist()
+        np.testing.assert_array_equal(y, np.stack(np.nonzero(x)))
+    assert session.run(["t"], {"s": np.array(["u", "v"]), "x": draw(2, 3)})[0].tolist() == ["u", "v"]
+    with pytest.raises(InvalidArgument, match="index: 1 Got: 4 Expected: 3"):
+        session.run(None, {"s": words, "x": draw(5, 4)})
+
+
+def test_host_values_travel_between_opaque_steps() -> None:
+    """A result of unknown size stays a Python object until something reads it."""
+    first = model(
+        [helper.make_node("NonZero", ["x"], ["i"])], [helper.make_tensor_value_info("x", TensorProto.FLOAT, [6])],
+        [helper.make_tensor_value_info("i", TensorProto.INT64, None)],
+    )  # fmt: skip
+    second = model(
+        [helper.make_node("Shape", ["i"], ["n"])], [helper.make_tensor_value_info("i", TensorProto.INT64, None)],
+        [helper.make_tensor_value_info("n", TensorProto.INT64, [2])],
+    )  # fmt: skip
+    buffers = [buffer((6,), "input", "x"), Buffer("int64", (), (), "host"), Buffer("int64", (2,), (1,), "output", "n")]
+    steps = [opaque("first", (0,), (1,), ["x"], ["i"]), opaque("second", (1,), (2,), ["i"], ["n"])]
+    made = plan(buffers, steps, [Port("x", "float32", (6,), 0)], [Port("n", "int64", (2,), 2), Port("i", "int64", None, 1)])
+    models = {"opaque/first.onnx": first, "opaque/second.onnx": second}
+    got = Executable(made, {}, models=models.__getitem__, threads=1).run({"x": np.array([0, 1, 2, 0, 3, 0], np.float32)})
+    assert got["n"].tolist() == [1, 3] and got["i"].tolist() == [[1, 2, 4]]
+
+
+def test_bfloat16_passes_through_onnxruntime() -> None:
+    import ml_dtypes
+
+    infos = [helper.make_tensor_value_info(n, TensorProto.BFLOAT16, [3]) for n in "xy"]
+    made = Plan(
+        (Buffer("bfloat16", (3,), (1,), "input", "x"), Buffer("bfloat16", (3,), (1,), "output", "y")),
+        (opaque("id", (0,), (1,), ["x"], ["y"]),), (Port("x", "bfloat16", (3,), 0),), (Port("y", "bfloat16", (3,), 1),), arena_bytes=0,
+    )  # fmt: skip
+    proto = model([helper.make_node("Identity", ["x"], ["y"])], infos[:1], infos[1:])
+    x = np.array([1, -2, 0.5], ml_dtypes.bfloat16)
+    got = Executable(made, {}, models=lambda name: proto, threads=1).run({"x": x})["y"]
+    assert got.dtype == x.dtype and got.tolist() == x.tolist()
+
+
+def test_opaque_results_that_break_the_plan_are_refused() -> None:
+    proto = model(
+        [helper.make_node("NonZero", ["x"], ["y"])], [helper.make_tensor_value_info("x", TensorProto.FLOAT, [6])],
+        [helper.make_tensor_value_info("y", TensorProto.INT64, None)],
+    )  # fmt: skip
+    buffers = [buffer((6,), "input", "x"), Buffer("int64", (1, 6), (6, 1), "arena"), Buffer("int64", (1, 6), (6, 1), "output", "y")]
+    steps = (opaque("z", (0,), (1,), ["x"], ["y"]), Step("copy", "c", (1,), (2,), {}))
+    made = Plan(tuple(buffers), steps, (Port("x", "float32", (6,), 0),), (Port("y", "int64", (1, 6), 2),), arena_bytes=48)
+    executable = Executable(made, {}, models=lambda name: proto, threads=1)
+    assert executable.run({"x": np.ones(6, np.float32)})["y"].tolist() == [[0, 1, 2, 3, 4, 5]]
+    with pytest.raises(ExecutionError, match=r"int64\[1, 5\] where the plan has int64\[1, 6\]"):
+        executable.run({"x": np.array([1, 1, 1, 0, 1, 1], np.float32)})
