@@ -37,6 +37,8 @@ def read_outcome(artefact: Path) -> Outcome:
 def kernels_table(outcome: Outcome) -> str:
     """Return the kernels with time, arithmetic, traffic and origin, a line each."""
     lines = [f"{outcome.model}: {outcome.status}, {len(outcome.kernels)} kernels, {outcome.device}"]
+    if outcome.unsafe_rules:
+        lines.append(f"unsafe: rules without a proof were in use: {', '.join(outcome.unsafe_rules)}")
     if outcome.status == "unchanged":
         lines.append("onnxruntime executes the model unchanged; the kernels of the unoptimised program are:")
     lines.append(f"{'#':>4} {'time us':>9} {'Mflop':>9} {'kbytes':>9} {'flop/byte':>9}  kernel")

@@ -53,6 +53,8 @@ def print_table(outcome: Outcome) -> None:
         for rule in outcome.rules:
             rules.add_row(rule.name, str(rule.uses), rule.verdict, rule.equation)
         console.print(rules)
+    if outcome.unsafe_rules:
+        console.print(f"unsafe: rules without a proof were in use: {', '.join(outcome.unsafe_rules)}", soft_wrap=True)
     for file in outcome.files:
         console.print(f"wrote {file}", soft_wrap=True)
     console.print(f"{outcome.seconds_total:.1f} s in all")

@@ -124,6 +124,10 @@ class Outcome:
     check_notes: tuple[str, ...] = ()
     """What the check of the saved files found beside the largest error: accepted noise, what was left out after a failure, and
     outputs about which random inputs tell little."""
+    unsafe_rules: tuple[str, ...] = ()
+    """Rules that were in use without a proof, with their verdicts: ``--unsafe-rules`` admitted them."""
+    rule_notes: tuple[str, ...] = ()
+    """Rules that were proved at the sizes of some matches, outside what their certificates cover."""
 
     @property
     def speedup(self) -> dict[str, float]:
@@ -151,6 +155,7 @@ class Outcome:
                 "seconds": round(self.search_seconds, 3),
             },
             "extract": {"method": self.extract_method, "optimal": self.extract_optimal, "seconds": round(self.extract_seconds, 3)},
+            "unsafe_rules": list(self.unsafe_rules),
             "kernels": {name: self.kernel_counts.get(name, 0) for name in ("library", "eoperator", "opaque")},
             "seconds_total": round(self.seconds_total, 3),
             "files": list(self.files),
@@ -172,7 +177,8 @@ class Outcome:
         raw["rules"] = tuple(RuleUse(**rule) for rule in raw["rules"])
         raw["growth"] = tuple(Growth(seconds=0.0, **growth) for growth in raw["growth"])
         raw["refused"] = tuple(Refused(**row) for row in raw.get("refused", ()))
-        raw["check_notes"] = tuple(raw.get("check_notes", ()))
+        for name in ("check_notes", "unsafe_rules", "rule_notes"):
+            raw[name] = tuple(raw.get(name, ()))
         raw["finalists"] = tuple(Finalist(**finalist) for finalist in raw["finalists"])
         for name in ("kernels", "before"):
             raw[name] = tuple(
