@@ -47,7 +47,7 @@ PACKAGES = {
 ALSO = {
     "verify/generate/derivation.py": ("egraph.saturate",),
     "verify/model": ("egraph.importer", "egraph.check", "egraph.optimize.original", "runtime"),
-    "verify/bisect": ("egraph", "lower.compile", "runtime"),
+    "verify/bisect": ("egraph", "lower.candidates", "runtime"),
 }
 """What may import more: generated rules are dropped when a saturation shows them; two commands stand above the optimiser,
 whose results they judge, and nothing imports them."""

@@ -44,16 +44,23 @@ def blame(original: Graph, program: Program, feeds: Mapping[str, Any], options: 
     """Return what disagrees when ``program``, made from ``original``, runs on ``feeds``."""
     with tempfile.TemporaryDirectory(prefix="einsat-blame-") as folder:
         made = [k for k in program.kernels if k.implementation not in FREE and k.output.type.shape is not None]
-        values = evaluate(program.graph, [k.output for k in made], feeds, Path(folder), options.threads)
-        values |= {n: np.asarray(feeds[str(n.attribute("name"))]) for n in program.graph.inputs if str(n.attribute("name")) in feeds}
-        values |= {n: program.graph.tensors[str(n.attribute("digest"))] for n in walk(program.graph.roots) if n.op == "Constant"}
+        values = kernel_values(program, feeds, Path(folder), options.threads)
         alone = [k for k in made if k.implementation != "opaque" and all(n in values or n.op == "Constant" for n in k.inputs)]
         wrong = _wrong_kernels(program.graph, alone, values, Path(folder) / "kernels", options)
-        rules, nodes = ((), ()) if wrong else _changed(original, program, values, feeds, Path(folder), options.threads)
+        rules, nodes = ((), ()) if wrong else changed(original, program, values, feeds, Path(folder), options.threads)
     for kernel, _ in wrong:
         nodes = tuple(dict.fromkeys((*nodes, *program.graph.origins.get(kernel.output, ()))))
         rules = tuple(dict.fromkeys((*rules, *kernel.rules)))
     return Blame(tuple(wrong), rules, nodes)
+
+
+def kernel_values(program: Program, feeds: Mapping[str, Any], folder: Path, threads: int) -> dict[Node, np.ndarray]:
+    """Return what the kernels of a program compute and read, by onnxruntime without optimisations: as rewritten, not as compiled."""
+    made = [k.output for k in program.kernels if k.implementation not in FREE and k.output.type.shape is not None]
+    values = evaluate(program.graph, made, feeds, folder, threads)
+    values |= {n: np.asarray(feeds[str(n.attribute("name"))]) for n in program.graph.inputs if str(n.attribute("name")) in feeds}
+    values |= {n: program.graph.tensors[str(n.attribute("digest"))] for n in walk(program.graph.roots) if n.op == "Constant"}
+    return values
 
 
 def evaluate(graph: Graph, nodes: Sequence[Node], feeds: Mapping[str, Any], folder: Path, threads: int) -> dict[Node, np.ndarray]:
@@ -105,7 +112,7 @@ def _alone(graph: Graph, kernel: Kernel) -> Program:
     return Program(Graph("kernel", inputs, (("y", root),), tensors), (replace(kernel, inputs=operands, output=root),), 0.0)
 
 
-def _changed(
+def changed(
     original: Graph, program: Program, values: Mapping[Node, np.ndarray], feeds: Mapping[str, Any], folder: Path, threads: int
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the rules and source nodes of the first kernels whose value is no longer the model's."""

@@ -150,6 +150,7 @@ def _summary(found: Generated[Proof], comparison: Comparison | None, output: Pat
         f"  {found.instances} instances of others, {found.derived} shown by others, {len(found.open)} not proved",
         f"  {len(found.equations)} equations remain: {len(found.rules)} rules{f' in {output}' if output else ''} ({found.stop_reason})",
     ]
+    lines += [f"  not proved: {draft.left} = {draft.right}" for draft in found.open]
     return [*lines, *([str(comparison)] if comparison else [])]
 
 

@@ -1,0 +1,101 @@
+"""The command: ``python -m verify.bisect model.onnx --rules mine.py --unsafe-rules``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from verify.bisect.search import Finding
+
+EXAMPLES = """examples:
+  python -m verify.bisect model.onnx                                     are the programs that the shipped rules make right?
+  python -m verify.bisect model.onnx --rules mine.py --unsafe-rules      which of the rules is wrong?
+
+exit codes: 0 accurate, nothing to find; 1 found what is to blame; 2 usage or bad input; 3 inaccurate, and nothing found
+"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m verify.bisect", epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Find the first rule or kernel whose removal makes an optimised model accurate again.",
+    )  # fmt: skip
+    add = parser.add_argument
+    add("model", type=Path, help="the ONNX model")
+    add("--rules", type=Path, action="append", default=[], metavar="FILE", help="a Python file with RULES = (...); repeatable")
+    add("--unsafe-rules", action="store_true", help="also use rules that are not proved")
+    add("--skip-rule", action="append", default=[], metavar="NAME", help="do without a rule; repeatable")
+    add("--programs", type=int, default=6, metavar="N", help="programs to compare: the cheapest, others at random (default: 6)")
+    add("--tolerance", type=float, default=1e-4, metavar="REL", help="largest accepted relative error of an output (default: 1e-4)")
+    add("--max-nodes", type=int, default=2_000, metavar="N", help="e-nodes at most (default: 2000)")
+    add("--seed", type=int, default=0, metavar="N", help="seed of inputs and prices (default: 0)")
+    add("--json", action="store_true", help="print one JSON object on standard output")
+    add("-q", "--quiet", action="store_true", help="say nothing while working")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Search as the command line says; return the exit code."""
+    chosen = build_parser().parse_args(arguments)
+    from egraph.errors import EinsatError
+
+    try:
+        found = _run(chosen)
+    except EinsatError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(json.dumps(_json(found), indent=2) if chosen.json else "\n".join(_lines(found)))
+    if found.accurate:
+        return 0
+    return 1 if found.rules or found.kernels else 3
+
+
+def _run(chosen: argparse.Namespace) -> Finding:
+    from egraph import importer
+    from egraph.check import find_feeds, open_onnxruntime
+    from egraph.optimize.choice import choose_rules
+    from egraph.saturate import Limits
+    from runtime.feeds import random_feeds
+    from verify.bisect.search import Settings, bisect
+
+    def tell(text: str) -> None:
+        if not chosen.quiet:
+            print(text, file=sys.stderr)
+
+    rules = choose_rules(chosen.rules, chosen.skip_rule, allow="finite", unsafe=chosen.unsafe_rules)
+    graph = importer.load(chosen.model).graph
+    session = open_onnxruntime(chosen.model, 1, optimise=False)
+    feeds = random_feeds(find_feeds(session, graph, chosen.seed), chosen.seed)
+    names = [name for name, _ in graph.outputs]
+    expected = dict(zip(names, session.run(names, feeds), strict=True))
+    limits = Limits(seconds=60.0, e_nodes=max(1, chosen.max_nodes), iterations=8)
+    settings = Settings(chosen.tolerance, max(1, chosen.programs), chosen.seed, limits=limits)
+    return bisect(graph, rules, feeds, expected, settings, tell)
+
+
+def _lines(found: Finding) -> list[str]:
+    if found.accurate:
+        return [f"accurate: largest relative error {found.error:.2g}; nothing to find"]
+    lines = [f"output {found.output} is wrong, relative error {found.error:.2g}"]
+    lines += [f"  without {name}: {f'still {left:.2g}' if left else 'accurate'}" for name, left in found.tried]
+    if found.rules:
+        lines += [f"to blame: {', '.join(found.rules)}", "look at it with: python -m verify FILE --rule " + found.rules[0]]
+    lines += [f"to blame: kernel {kernel}" for kernel in found.kernels]
+    lines += [f"first changed at: {', '.join(found.source_nodes)}"] if found.source_nodes else []
+    return lines if found.rules or found.kernels else [*lines, "no rule and no kernel whose removal helps was found"]
+
+
+def _json(found: Finding) -> dict[str, Any]:
+    return {
+        "accurate": found.accurate, "error": found.error, "output": found.output or None, "rules": list(found.rules),
+        "kernels": list(found.kernels), "source_nodes": list(found.source_nodes), "tried": dict(found.tried),
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,180 @@
+"""Search for what makes programs wrong: run the optimiser by estimates with rules left out, and compare.
+
+One saturation gives many programs: the cheapest by estimates, and others by random prices, so that a wrong rewrite
+shows that the cost model happens not to choose. They are evaluated as they were rewritten, by onnxruntime without
+optimisations; kernels are compiled and judged only where all of that is right.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from egraph.check import relative_error
+from egraph.errors import ExtractError
+from egraph.extract import extract, to_program
+from egraph.ir import Candidate, Graph, Program
+from egraph.optimize.blame import blame, changed, evaluate, kernel_values
+from egraph.optimize.estimated import EXTRACT_SECONDS, SMALL, compile_options, estimate, grown, open_program
+from egraph.optimize.folding import Folder
+from egraph.rule import MergeRule, Rule
+from egraph.saturate import Limits
+from lower.candidates import candidates
+
+AnyRule = Rule | MergeRule
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to search. ``programs``: how many programs of a saturation are compared."""
+
+    tolerance: float = 1e-4
+    programs: int = 6
+    seed: int = 0
+    threads: int = 1
+    limits: Limits = SMALL
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A program that computes something else than the model, and by how much."""
+
+    output: str
+    error: float
+    program: Program
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The outcome: the error that was found, the rules or the kernel without which it is gone, and where."""
+
+    error: float
+    output: str = ""
+    rules: tuple[str, ...] = ()
+    kernels: tuple[str, ...] = ()
+    source_nodes: tuple[str, ...] = ()
+    tried: tuple[tuple[str, float], ...] = ()
+    """Rules that were left out alone, with the error that was left."""
+
+    @property
+    def accurate(self) -> bool:
+        return not self.output
+
+
+def bisect(
+    graph: Graph, rules: Sequence[AnyRule], feeds: Mapping[str, Any], expected: Mapping[str, Any], settings: Settings, tell: Tell
+) -> Finding:
+    """Return what to leave out so that the programs compute ``expected`` on ``feeds`` again."""
+
+    def worst(kept: Sequence[AnyRule]) -> Wrong | None:
+        return first_wrong(graph, kept, feeds, expected, settings)
+
+    tell(f"{settings.programs} programs by {len(rules)} rules")
+    wrong = worst(rules)
+    if wrong is None:
+        tell("as rewritten all are right: the kernels of the cheapest one")
+        return _wrong_kernels(graph, rules, feeds, expected, settings)
+    suspects, nodes = _suspects(graph, wrong.program, feeds, settings)
+    tried: list[tuple[str, float]] = []
+    for position, name in enumerate(suspects):
+        tell(f"without {name} ({position + 1} of {len(suspects)})")
+        left = worst([rule for rule in rules if rule.name != name])
+        tried.append((name, left.error if left else 0.0))
+        if left is None:
+            return Finding(wrong.error, wrong.output, (name,), (), nodes, tuple(tried))
+    found = _together(rules, worst, tell)
+    return Finding(wrong.error, wrong.output, found, (), nodes, tuple(tried))
+
+
+def _together(rules: Sequence[AnyRule], worst: Callable[[Sequence[AnyRule]], Wrong | None], tell: Tell) -> tuple[str, ...]:
+    """Return rules that have to go together: those to blame are left out until all is right, then taken back one by one."""
+    out: list[str] = []
+    while (wrong := worst([rule for rule in rules if rule.name not in out])) is not None:
+        used = [rule for kernel in wrong.program.kernels for rule in kernel.rules if rule not in out]
+        if not used:
+            return ()  # wrong without any rule: the import, or a kernel's meaning
+        out += dict.fromkeys(used)
+        tell(f"without {len(out)} rules")
+    for name in list(out):
+        fewer = [one for one in out if one != name]
+        if worst([rule for rule in rules if rule.name not in fewer]) is None:
+            out = fewer
+    return tuple(out)
+
+
+def first_wrong(
+    graph: Graph, rules: Sequence[AnyRule], feeds: Mapping[str, Any], expected: Mapping[str, Any], settings: Settings
+) -> Wrong | None:
+    """Return the first program that differs from what is expected, None when all agree."""
+    with tempfile.TemporaryDirectory(prefix="einsat-bisect-") as folder:
+        for program in programs(graph, rules, settings):
+            outputs = dict(program.graph.outputs)
+            values = evaluate(program.graph, [*outputs.values()], feeds, Path(folder), settings.threads)
+            for name, node in outputs.items():
+                error = _error(expected[name], values[node]) if node in values else 0.0
+                if error > settings.tolerance:
+                    return Wrong(name, error, program)
+    return None
+
+
+def programs(graph: Graph, rules: Sequence[AnyRule], settings: Settings) -> Iterator[Program]:
+    """Yield programs of one saturation: the cheapest by estimates first, then by random prices, no choice twice."""
+    frozen = grown(graph, rules, settings.limits)
+    laid = candidates(frozen)
+    folder = Folder(graph)
+    seen: set[str] = set()
+    for number in range(settings.programs):
+        priced = _prices(laid, Random(settings.seed + number)) if number else estimate(laid)
+        try:
+            selection = extract(frozen, priced, 1, EXTRACT_SECONDS, 0)[0]
+        except ExtractError:
+            continue
+        program = to_program(frozen, selection, graph)
+        digest = " ".join(root.digest for root in program.graph.roots)
+        if digest not in seen:
+            seen.add(digest)
+            yield folder.fold(program)
+
+
+def _prices(laid: Mapping[int, tuple[Candidate, ...]], random: Random) -> dict[int, tuple[Candidate, ...]]:
+    return {number: tuple(replace(one, cost_us=random.uniform(0.1, 3.0) ** 3) for one in options) for number, options in laid.items()}
+
+
+def _suspects(graph: Graph, program: Program, feeds: Mapping[str, Any], settings: Settings) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the rules that the program owes something to, those where a value first changed in front, and the source nodes there."""
+    with tempfile.TemporaryDirectory(prefix="einsat-bisect-") as folder:
+        values = kernel_values(program, feeds, Path(folder), settings.threads)
+        rules, nodes = changed(graph, program, values, feeds, Path(folder), settings.threads)
+    used = [rule for kernel in program.kernels for rule in kernel.rules]
+    return tuple(dict.fromkeys((*rules, *used))), nodes
+
+
+def _wrong_kernels(
+    graph: Graph, rules: Sequence[AnyRule], feeds: Mapping[str, Any], expected: Mapping[str, Any], settings: Settings
+) -> Finding:
+    program = next(programs(graph, rules, replace(settings, programs=1)))
+    with open_program(program, threads=settings.threads) as session:
+        results = dict(zip([name for name, _ in program.graph.outputs], session.run(None, dict(feeds)), strict=True))
+    errors = {name: _error(expected[name], value) for name, value in results.items()}
+    output, error = max(errors.items(), key=lambda item: item[1])
+    if error <= settings.tolerance:
+        return Finding(error)
+    found = blame(graph, program, feeds, compile_options(settings.threads))
+    told = tuple(f"{kernel.implementation}: {reason}" for kernel, reason in found.kernels)
+    return Finding(error, output, (), told, found.source_nodes)
+
+
+def _error(want: Any, got: Any) -> float:
+    want, got = np.asarray(want), np.asarray(got)
+    if want.shape != got.shape or want.dtype != got.dtype:
+        return float("inf")
+    if want.dtype.kind != "f":
+        return 0.0 if np.array_equal(want, got) else float("inf")
+    return relative_error(want, got) if np.array_equal(np.isnan(want), np.isnan(got)) else float("inf")
