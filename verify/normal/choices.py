@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -10,11 +9,12 @@ from fractions import Fraction
 from egraph.expr.index import Index, Iterator, index
 from egraph.expr.scope import Compare
 from verify.normal.algebra import add, guarded, only_term, plain
-from verify.normal.conditions import NOTHING, conjunction, negation
+from verify.normal.conditions import conjunction, negation
 from verify.normal.context import ONE, ZERO, Context, TooLarge, constant, negated, scaled, single
 from verify.normal.naming import blind_key, close, condition_text, factor_text, free_iterators, value_text
-from verify.normal.products import multiply, split_constant
-from verify.normal.terms import INFINITY, Call, Extremum, Factor, IndexFactor, Product, Term, Value
+from verify.normal.products import multiply
+from verify.normal.signs import above, sign, sign_of_factor, split_offset
+from verify.normal.terms import INFINITY, Call, Factor, IndexFactor, Term, Value
 
 Build = Callable[[Sequence[Value]], Value]
 DEEPEST = 12
@@ -99,108 +99,27 @@ def _implied(context: Context, factor: Factor, atom: Call, *, truth: bool) -> bo
     """Return whether atom == truth decides a condition on data; both speak of v + c > 0 or v + c == 0."""
     if type(factor) is not Call or factor.function not in ("positive", "zero"):
         return None
-    varying, offset = split_constant(atom.arguments[0])
-    other, shift = split_constant(factor.arguments[0])
+    varying, offset = split_offset(atom.arguments[0])
+    other, shift = split_offset(factor.arguments[0])
     if value_text(context, varying) != value_text(context, other):
         return None
+    weaker, stronger = above(context, shift, offset), above(context, offset, shift)  # the larger offset is the weaker condition
+    same = weaker == stronger == 0
     match atom.function, truth, factor.function:
         case "positive", True, "positive":
-            return True if shift >= offset else None
+            return True if weaker in (0, 1) else None
         case "positive", True, _:
-            return False if shift >= offset else None
+            return False if weaker in (0, 1) else None
         case "positive", False, "positive":
-            return False if shift <= offset else None
+            return False if stronger in (0, 1) else None
         case "positive", False, _:
-            return False if shift < offset else None
+            return False if stronger == 1 else None
         case "zero", True, "positive":
-            return shift > offset
+            return True if weaker == 1 else (False if stronger in (0, 1) else None)
         case "zero", True, _:
-            return shift == offset
+            return True if same else (False if 1 in (weaker, stronger) else None)
         case _:
-            return False if factor.function == "zero" and shift == offset else None
-
-
-def filled(context: Context, iterator: Iterator) -> bool:
-    """Return whether a range is known to hold a number."""
-    return context.decide(Compare(index(iterator.low), "<", index(iterator.high))) is True
-
-
-def sign(context: Context, value: Value) -> int | None:
-    """Return 1 for a value known to be positive, 0 for one known not to be negative, else None."""
-    known = constant(value)
-    if known is not None:
-        return 1 if known > 0 else (0 if known == 0 else None)
-    polynomial = index_polynomial(value)
-    if polynomial is not None:
-        if context.decide(Compare(NOTHING, "<", polynomial)):
-            return 1
-        return 0 if context.decide(Compare(NOTHING, "<=", polynomial)) else None
-    signs = [_sign_of_term(context, term) for term in value.terms]
-    return None if None in signs else max((s for s in signs if s is not None), default=0)
-
-
-def _sign_of_term(context: Context, term: Term) -> int | None:
-    if term.coefficient < 0:
-        return None
-    odd: dict[str, Factor] = {}
-    squares = False
-    for factor in term.factors:
-        if type(factor) is not Call or factor.function not in ("exp", "sqrt"):
-            text = factor_text(context, factor)
-            if text in odd:
-                del odd[text]
-                squares = True
-                continue
-            odd[text] = factor
-    signs = [sign_of_factor(context, factor) for factor in odd.values()]
-    if None in signs:
-        return None
-    certain = not term.conditions and all(filled(context, i) for i in term.iterators)
-    rooted = any(type(f) is Call and f.function == "sqrt" for f in term.factors)
-    return 1 if certain and not squares and not rooted and all(signs) else 0
-
-
-def sign_of_factor(context: Context, factor: Factor) -> int | None:
-    """Return 1 for a factor known to be positive, 0 for one known not to be negative, else None."""
-    match factor:
-        case IndexFactor(value):
-            if context.decide(Compare(NOTHING, "<", value)):
-                return 1
-            return 0 if context.decide(Compare(NOTHING, "<=", value)) else None
-        case Call("exp") | Call("infinity"):
-            return 1
-        case Call("reciprocal", (inner,)):
-            return 1 if sign(context, inner) == 1 else None
-        case Call("sqrt" | "positive" | "zero"):
-            return 0
-        case Call("pow", (base, _)):
-            return sign(context, base)
-        case Extremum("max", alternatives):
-            signs = [
-                sign(context, a.value)
-                for a in alternatives
-                if not a.conditions and all(filled(context, i) for i in a.iterators)
-            ]
-            return max((s for s in signs if s is not None), default=None)
-        case Product(_, _, value):
-            return sign(context, value)
-    return None
-
-
-def index_polynomial(value: Value) -> Index | None:
-    """Return a positive multiple of a value made of indices alone, as one index."""
-    common = math.lcm(*(term.coefficient.denominator for term in value.terms))
-    total = NOTHING
-    for term in value.terms:
-        if not plain(term):
-            return None
-        product = index(int(term.coefficient * common))
-        for factor in term.factors:
-            if type(factor) is not IndexFactor:
-                return None
-            product = product * factor.value
-        total = total + product
-    return total
+            return False if factor.function == "zero" and same else None
 
 
 def positive(context: Context, value: Value) -> Value:
@@ -252,7 +171,7 @@ def _oriented(context: Context, value: Value) -> tuple[Value, bool]:
     if term is not None:
         kept = tuple(f for f in term.factors if sign_of_factor(context, f) != 1 or free_iterators(context, f) & set(term.iterators))
         value = Value((replace(term, factors=kept),)) if kept or term.iterators else value
-    varying, _ = split_constant(value)
+    varying, _ = split_offset(value)
     leading = min(varying.terms, key=lambda t: blind_key(context, t)).coefficient
     return scaled(value, 1 / leading), leading < 0
 

@@ -13,7 +13,7 @@ from fractions import Fraction
 from egraph.expr.index import Iterator
 from egraph.expr.scope import Compare
 from verify.normal.algebra import add, guarded, only_term, plain
-from verify.normal.choices import Build, filled, positive, sign, sign_of_factor, split, under
+from verify.normal.choices import Build, positive, split, under
 from verify.normal.conditions import Conditions, conjunction, negation
 from verify.normal.context import Context, negated, number, scaled, single
 from verify.normal.naming import (
@@ -27,6 +27,7 @@ from verify.normal.naming import (
     value_text,
 )
 from verify.normal.products import content, exponential, multiply, product_of, reciprocal
+from verify.normal.signs import filled, sign, sign_of_factor
 from verify.normal.terms import INFINITY, Alternative, Call, Extremum, Factor, Term, Value
 
 INCREASING = frozenset({"log", "sqrt", "tanh", "erf", "floor", "round"})

@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 
 from verify.normal.algebra import add, plain
-from verify.normal.choices import choose, positive, sign_of_factor, split, truth, zero
+from verify.normal.choices import choose, positive, split, truth, zero
 from verify.normal.context import ONE, ZERO, Context, constant, has_reals, negated, number, scaled, single
 from verify.normal.extrema import maximum, minimum
 from verify.normal.naming import blind_key, close, factor_text
 from verify.normal.products import content, exponential, multiply, power, reciprocal, split_constant
+from verify.normal.signs import sign_of_factor
 from verify.normal.terms import Call, Factor, IndexFactor, Term, Value
 
 Function = Callable[[Context, Sequence[Value]], Value]

@@ -15,6 +15,7 @@ from verify.normal.algebra import add, apart, collect, only_term, plain, with_fa
 from verify.normal.conditions import NOTHING, conjunction
 from verify.normal.context import LARGEST, ONE, ZERO, Context, TooLarge, constant, negated, number, scaled, single
 from verify.normal.naming import blind_key, close, factor_text, free_iterators, value_text
+from verify.normal.signs import above, split_offset
 from verify.normal.terms import INFINITY, Call, Factor, IndexFactor, Term, Value
 
 MEETING = frozenset({"exp", "sqrt", "reciprocal", "positive", "zero", INFINITY})
@@ -133,25 +134,41 @@ def _conditions_on_data(context: Context, factors: list[Factor]) -> list[Factor]
     atoms = [f for f in factors if type(f) is Call and f.function in ("positive", "zero")]
     if len(atoms) < 2:
         return factors
-    above: dict[str, tuple[Fraction, Factor]] = {}
-    equal: dict[str, tuple[Fraction, Factor]] = {}
-    for atom in atoms:
-        varying, offset = split_constant(atom.arguments[0])
-        key = value_text(context, varying)
+    distinct = {factor_text(context, atom): atom for atom in atoms}
+    groups: dict[str, list[tuple[Value, Call]]] = {}
+    for atom in distinct.values():
+        varying, offset = split_offset(atom.arguments[0])
+        groups.setdefault(value_text(context, varying), []).append((offset, atom))
+    kept = dict(distinct)
+    for group in groups.values():
+        for position, (offset, atom) in enumerate(group):
+            for other_offset, other in group[:position]:
+                if factor_text(context, atom) not in kept or factor_text(context, other) not in kept:
+                    continue
+                implied = _meeting(context, offset, atom, other_offset, other)
+                if implied is None:
+                    return None
+                for one in implied:
+                    del kept[factor_text(context, one)]
+    return [f for f in factors if not (type(f) is Call and f.function in ("positive", "zero"))] + list(kept.values())
+
+
+def _meeting(context: Context, offset: Value, atom: Call, other_offset: Value, other: Call) -> list[Call] | None:
+    """Return which of two conditions on one value the other implies; None when they exclude each other."""
+    if atom.function != other.function:
         if atom.function == "positive":
-            if key not in above or -offset > above[key][0]:
-                above[key] = -offset, atom
-        elif key in equal and equal[key][0] != -offset:
-            return None
-        else:
-            equal[key] = -offset, atom
-    for key, (at, _) in equal.items():
-        if key in above:
-            if at <= above[key][0]:
-                return None
-            del above[key]
-    kept = {id(atom) for _, atom in (*above.values(), *equal.values())}
-    return [f for f in factors if id(f) in kept or not (type(f) is Call and f.function in ("positive", "zero"))]
+            atom, other, offset, other_offset = other, atom, other_offset, offset
+        if above(context, other_offset, offset) == 1:  # v == -offset and v > -other_offset
+            return [other]
+        return None if above(context, offset, other_offset) in (0, 1) else []
+    weaker, stronger = above(context, offset, other_offset), above(context, other_offset, offset)
+    if weaker == stronger == 0:
+        return [other]
+    if atom.function == "zero":
+        return None if 1 in (weaker, stronger) else []
+    if weaker in (0, 1):
+        return [atom]
+    return [other] if stronger in (0, 1) else []
 
 
 def _reduced(context: Context, factors: list[Factor], position: int, relation: Call, depth: int) -> Value | None:

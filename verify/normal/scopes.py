@@ -10,13 +10,14 @@ from fractions import Fraction
 from egraph.expr.index import Index, Iterator, Size, Symbol, index, substitute
 from egraph.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Tensor
 from verify.normal.algebra import add, bind, collect, guarded, only_term, pieces, plain, unused
-from verify.normal.choices import count, filled, index_number, positive, split, under, zero
+from verify.normal.choices import count, index_number, positive, split, under, zero
 from verify.normal.conditions import Conditions, conjunction, negation
 from verify.normal.context import ONE, ZERO, Context, constant, mentioned, negated, number, scaled, single
 from verify.normal.extrema import Candidate, flattened, largest
 from verify.normal.functions import call, root
 from verify.normal.naming import close, free_iterators, named, rename_condition, rename_term
 from verify.normal.products import multiply
+from verify.normal.signs import filled
 from verify.normal.terms import INFINITY, Call, Element, Extremum, Factor, IndexFactor, Product, Term, Value
 
 LARGEST_DENOMINATOR, LARGEST_SQUARE = 10**6, 2**12
