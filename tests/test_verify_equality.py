@@ -154,7 +154,8 @@ TRUE: dict[str, tuple[Operand, Operand, tuple[Compare, ...]]] = {
     ),
     "a reshape splits the inner axis": (
         matmul(reshape(var("x", N, K, M), N, K * M), reshape(var("y", K, M, L), K * M, L)),
-        reshape(op("ReduceSum", op("Mul", reshape(var("x", N, K, M), N, K, M, 1), reshape(var("y", K, M, L), 1, K, M, L)), axes=(1, 2)), N, L),
+        reshape(op("ReduceSum", op("Mul", reshape(var("x", N, K, M), N, K, M, 1), reshape(var("y", K, M, L), 1, K, M,
+        L)), axes=(1, 2)), N, L),
         (),
     ),
     "transpose through a merge": (
@@ -181,7 +182,8 @@ TRUE: dict[str, tuple[Operand, Operand, tuple[Compare, ...]]] = {
     ),
     "an average is a convolution": (
         pool("AveragePool", reshape(signal, B * C, 1, H), (2,), (S,), (P, Q), count_include_pad=1),
-        op("Div", conv(reshape(signal, B * C, 1, H), op("Expand", op("Exp", op("Sub", var("e", 1, 1, 1), var("e", 1, 1, 1))), shape=(1, 1, 2)),
+        op("Div", conv(reshape(signal, B * C, 1, H), op("Expand", op("Exp", op("Sub", var("e", 1, 1, 1), var("e", 1, 1,
+        1))), shape=(1, 1, 2)),
                        (S,), (P, Q)), op("Add", *[op("Exp", op("Sub", var("e", 1, 1, 1), var("e", 1, 1, 1)))] * 2)), (),
     ),
     "maximum of maxima": (

@@ -80,6 +80,9 @@ class Pairing:
 
     def _cancel(self, terms: list[Summand], facts: Facts) -> bool:
         terms = [tidied for term in terms if (tidied := tidy(term, facts)) is not None]
+        terms = [term for term in terms if not _alone(term, terms) or possible(facts.extended(term.conditions))]
+        if any(_alone(term, terms) for term in terms):
+            return self._left_open(next(term for term in terms if _alone(term, terms)), facts)
         matches: dict[tuple[int, int], Match | None] = {}
         kept: list[Summand] = []  # holds terms alive, so that their ids stay their own
         for _ in range(_SPLITS):
@@ -107,9 +110,11 @@ class Pairing:
             _, first, second, match = chosen
             terms = [t for t in terms if t is not first and t is not second]
             terms += self._combined(first, second, match, facts)
-        if terms:
-            self.open_term, self.open_facts = terms[0], facts
-        return not terms
+        return self._left_open(terms[0], facts) if terms else True
+
+    def _left_open(self, term: Summand, facts: Facts) -> bool:
+        self.open_term, self.open_facts = term, facts
+        return False
 
     def _combined(self, first: Summand, second: Summand, match: Match, facts: Facts) -> list[Summand]:
         """Add the overlap of two terms; keep what lies outside it."""
@@ -173,14 +178,16 @@ class Pairing:
         ):
             return None
         inside_second = facts.extended(second.conditions)
-        of_second = _missing(first, second, forward, backward, inside_second)
+        of_second = _missing(first, forward, inside_second)
         here = inside_second.extended(of_second)
-        if of_second and not possible(here):
+        if (of_second and not possible(here)) or not _returns(forward, backward, here):
             return None
         if not all(self.equal_parts(replaced_part(p, forward), q, here) for p, q in parts):
             return None
         inside_first = facts.extended(first.conditions)
-        of_first = _missing(second, first, backward, forward, inside_first)
+        of_first = _missing(second, backward, inside_first)
+        if not _returns(backward, forward, inside_first.extended(of_first)):
+            return None
         return Match(forward, of_first, of_second)
 
     def equal_parts(self, left: Part, right: Part, facts: Facts) -> bool:
@@ -241,18 +248,22 @@ def _restricted(solution: dict[int, Polynomial], wanted: set[int], forbidden: se
     return {a: v for a, v in solution.items() if a in wanted and not closure(v) & forbidden}
 
 
-def _missing(
-    first: Summand, second: Summand, forward: dict[int, Polynomial], backward: dict[int, Polynomial], inside: Facts
-) -> tuple[Literal0, ...]:
-    """Return what does not follow in the second's domain: the map leads into the first's, and the inverse leads back."""
+def _missing(first: Summand, forward: dict[int, Polynomial], inside: Facts) -> tuple[Literal0, ...]:
+    """Return what does not follow: the map leads into the first term's domain."""
     needed: list[Literal0] = []
     for atom, value in forward.items():
         low, high = entry(atom).low, entry(atom).high
         assert low is not None and high is not None, "an iterator has a range"
         needed += [Literal0(value - low, ">="), Literal0(high - ONE - value, ">=")]
     needed += [replaced_literal(condition, forward) for condition in first.conditions]
-    needed += [Literal0(replaced(value, forward) - Polynomial({(atom,): 1}), "==") for atom, value in backward.items()]
     return tuple(one for one in needed if not holds(inside, one))
+
+
+def _returns(forward: dict[int, Polynomial], backward: dict[int, Polynomial], inside: Facts) -> bool:
+    """Return whether backward after forward is the identity."""
+    return all(
+        holds(inside, Literal0(replaced(value, forward) - Polynomial({(atom,): 1}), "==")) for atom, value in backward.items()
+    )
 
 
 def _extrema(left: Sum, right: Sum) -> tuple[Best, Best] | None:
@@ -271,6 +282,12 @@ def _best(value: Sum) -> Best | None:
         case (Summand(numerator, denominator, (), (), (Best() as best,)),) if numerator == ONE == denominator:
             return best
     return None
+
+
+def _alone(term: Summand, terms: list[Summand]) -> bool:
+    """Return whether no other term has the same signature, so that it can only vanish where its domain is empty."""
+    names = signature(term)
+    return not any(other is not term and signature(other) == names for other in terms)
 
 
 def _negated(term: Summand) -> Summand:

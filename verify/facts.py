@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import gcd
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from egraph.expr.index import Iterator, RealSymbol, Symbol
 from egraph.expr.scope import Compare
@@ -29,6 +29,9 @@ from verify.polynomials import (
     to_polynomial,
     variable,
 )
+
+if TYPE_CHECKING:
+    from verify.witnesses import Instance
 
 Relation = Literal[">=", ">", "==", "!="]
 _ROUNDS = 50  # of solving equalities; what is left after them is kept as it is
@@ -98,6 +101,7 @@ class Facts:
     known: dict[Polynomial, bool] = field(default_factory=dict)
     solved: dict[Literal0, bool] = field(default_factory=dict)
     children: dict[tuple[Literal0, ...], Facts] = field(default_factory=dict)
+    instances: list[Instance] | None = None
 
     def extended(self, added: Iterable[Literal0]) -> Facts:
         """Return the facts with more literals; the same question is answered with the same object."""
@@ -122,14 +126,17 @@ class Facts:
                 if not result._settled(one):
                     result._keep(one)
             return result
-        pending = [
+        result._settle([*self.kept(), *new])
+        return result
+
+    def kept(self) -> list[Literal0]:
+        """Return what holds beside the substitution."""
+        return [
+            *(Literal0(value, "==") for value in self.equalities),
             *(Literal0(value, ">=") for value in self.inequalities),
             *(Literal0(value, ">") for value in self.strict),
-            *(Literal0(value, "==") for value in self.equalities),
             *(Literal0(value, "!=") for value in self.disequalities),
         ]
-        result._settle([*pending, *new])
-        return result
 
     def _settle(self, pending: list[Literal0]) -> None:
         """Bring literals to solved form; a new substitution sends everything round again."""

@@ -11,6 +11,7 @@ from typing import Any
 from egraph.expr.index import Iterator, RealSymbol, Symbol
 from verify.facts import Facts, Literal0, negation
 from verify.polynomials import ONE, FloorAtom, Monomial, Polynomial, entry
+from verify.witnesses import instances, refuted
 
 _FALSE = Literal0(Polynomial({}), "!=")
 LINEAR_LIMIT, PRODUCT_LIMIT = 400_000, 1_500_000
@@ -25,7 +26,7 @@ def holds(facts: Facts, goal: Literal0) -> bool:
         return {">=": known >= 0, ">": known > 0, "==": known == 0, "!=": known != 0}[goal.relation]
     goal = Literal0(value, goal.relation)
     if goal not in facts.solved:
-        facts.solved[goal] = _cheap(facts, goal) or entailed(facts, goal)
+        facts.solved[goal] = _cheap(facts, goal) or (not refuted(facts, goal) and entailed(facts, goal))
     return facts.solved[goal]
 
 
@@ -41,7 +42,7 @@ def _cheap(facts: Facts, goal: Literal0) -> bool:
 def possible(facts: Facts) -> bool:
     """Return False only when the facts certainly contradict each other."""
     if _FALSE not in facts.solved:
-        facts.solved[_FALSE] = facts.contradiction or contradictory(facts)
+        facts.solved[_FALSE] = facts.contradiction or (not instances(facts) and contradictory(facts))
     return not facts.solved[_FALSE]
 
 
@@ -62,13 +63,7 @@ def contradictory(facts: Facts, added: tuple[Literal0, ...] = ()) -> bool:
 
 def _question(facts: Facts, added: tuple[Literal0, ...]) -> list[Literal0]:
     """Return the literals with everything that holds of their atoms: ranges, definitions of floor-divisions."""
-    question = [
-        *added,
-        *(Literal0(value, ">=") for value in facts.inequalities),
-        *(Literal0(value, ">") for value in facts.strict),
-        *(Literal0(value, "==") for value in facts.equalities),
-        *(Literal0(value, "!=") for value in facts.disequalities),
-    ]
+    question = [*added, *facts.kept()]
     seen: set[int] = set()
     pending = [a for one in question for a in one.value.atoms()]
     while pending:
