@@ -7,7 +7,7 @@ DEMO_STAMP := $(VENV)/.demo-installed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint fuzz bench conformance docs clean
+.PHONY: help venv demo test lint prove fuzz bench conformance docs clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -35,6 +35,9 @@ test: venv ## lint, types, tests
 lint: venv ## ruff and mypy --strict
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+prove: venv ## prove the rules that changed; writes egraph/rules/certificates.json
+	$(BIN)/python -m verify --shipped --write
 
 fuzz: venv ## random graphs and random rule instances for ten minutes
 	$(BIN)/python -m pytest -m slow tests/test_fuzz.py --timeout 1200

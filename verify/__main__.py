@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ EXAMPLES = """examples:
   python -m verify my_rules.py --rule my_rule --json  one rule, as one JSON object
   python -m verify --shipped                          the shipped rules, from their certificates where these are current
   python -m verify --shipped --no-cache --json        the shipped rules, proved from scratch
+  python -m verify --shipped --write                  the same as `make prove`: what changed is proved, the file written
 
 verdicts: proved (all sizes; ranks and attributes are named), proved for these sizes, tested only, refuted (with a
 smallest counterexample, as a program that needs numpy alone), unknown (with the open obligation and a guard that helps)
@@ -36,7 +38,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("rules", type=Path, nargs="?", help="a Python file that ends in RULES = (my_rule, ...)")
     parser.add_argument("--shipped", action="store_true", help="prove the rules that ship")
     parser.add_argument("--rule", action="append", default=[], metavar="NAME", help="only this rule; repeatable")
-    parser.add_argument("--no-cache", action="store_true", help="prove everything anew: use no certificate, and write none")
+    parser.add_argument("--no-cache", action="store_true", help="prove everything anew, whatever certificates there are")
+    parser.add_argument("--write", action="store_true", help="write the certificates of the shipped rules")
+    parser.add_argument("--jobs", type=int, default=0, metavar="N", help="processes that prove shipped rules (default: all usable cores)")
     parser.add_argument("--no-suggestions", action="store_true", help="do not look for guards that would make a rule provable")
     parser.add_argument("--cases", type=int, default=64, help="random instances to compare of each rule (default: 64)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the random draws (default: 0)")
@@ -62,12 +66,54 @@ def chosen(arguments: argparse.Namespace) -> tuple[Rule | MergeRule, ...]:
     return tuple(rule for rule in rules if not arguments.rule or rule.name in arguments.rule)
 
 
-def proofs(rules: Iterable[Rule | MergeRule], arguments: argparse.Namespace) -> Iterator[Proof]:
-    """Yield the proof of every rule."""
+def proofs(rules: Sequence[Rule | MergeRule], arguments: argparse.Namespace) -> Iterator[Proof]:
+    """Yield the proof of every rule, in order: from its certificate, if that is current and says that it is proved, or made now."""
+    from verify.certificates import Certificate, keep, kept, shipped
+    from verify.fingerprint import rule_key, verifier_key
+
+    known: dict[str, Certificate] = {}
+    if not arguments.no_cache:
+        certificates = shipped()
+        for rule in rules:
+            found = certificates.current(rule) if certificates.verifier == verifier_key() else None
+            found = found or (None if arguments.shipped else kept(rule))
+            if found and found.is_proved:
+                known[rule.name] = found
+    made = _made([rule for rule in rules if rule.name not in known], arguments)
+    for rule in rules:
+        if rule.name in known:
+            yield known[rule.name].to_proof(rule)
+            continue
+        proof = next(made)
+        if not arguments.shipped:
+            keep(Certificate.of(proof, rule_key(rule)))
+        yield proof
+
+
+def _made(rules: Sequence[Rule | MergeRule], arguments: argparse.Namespace) -> Iterator[Proof]:
     from verify.prove import Effort, prove
 
-    for rule in rules:
-        yield prove(rule, Effort(tests=arguments.cases, tries=100 * arguments.cases, seed=arguments.seed))
+    effort = Effort(tests=arguments.cases, tries=100 * arguments.cases, seed=arguments.seed)
+    jobs = arguments.jobs or len(os.sched_getaffinity(0))
+    if not arguments.shipped or min(jobs, len(rules)) < 2:
+        yield from (prove(rule, effort) for rule in rules)
+        return
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    from verify.shipped import prove_shipped
+
+    with ProcessPoolExecutor(min(jobs, len(rules)), get_context("spawn")) as pool:
+        yield from pool.map(prove_shipped, [rule.name for rule in rules], [effort] * len(rules))
+
+
+def write_certificates(rules: Sequence[Rule | MergeRule], found: Sequence[Proof]) -> None:
+    """Write the file of certificates beside the shipped rules."""
+    from verify.certificates import Certificate, format_certificates, place_of_shipped
+    from verify.fingerprint import rule_key
+
+    made = [Certificate.of(proof, rule_key(rule)) for rule, proof in zip(rules, found, strict=True)]
+    place_of_shipped().write_text(format_certificates(made), encoding="utf-8")
 
 
 def line(proof: Proof, widths: tuple[int, int]) -> str:
@@ -98,6 +144,8 @@ def main() -> int:
         return 130
     except BrokenPipeError:
         return 0
+    if arguments.write and arguments.shipped and not arguments.rule:
+        write_certificates(rules, found)
     proved = sum(proof.is_proved for proof in found)
     if arguments.json:
         counts = {"rules_total": len(found), "proved": proved, "seconds": round(sum(proof.seconds for proof in found), 3)}

@@ -13,14 +13,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from egraph.errors import RuleError
 from egraph.rule import MergeRule, Rule, Verdict
 from verify.fingerprint import rule_key, verifier_key
-
-if TYPE_CHECKING:
-    from verify.proof import Proof
+from verify.proof import Proof
 
 SHIPPED = "certificates.json"
 """The file in the package ``egraph.rules``."""
@@ -56,6 +54,13 @@ class Certificate:
             proof.exact_cases, float(f"{proof.seconds:.2g}"), proof.told_briefly,
         )  # fmt: skip
 
+    def to_proof(self, rule: Rule | MergeRule) -> Proof:
+        """Return what was proved then; what stood in the way of other verdicts is not kept."""
+        return Proof(
+            self.name, self.verdict, self.scope, self.seconds, self.tests, self.exact_tests, self.paths, rule.rounding,
+            frozenset(self.facts), reason=self.reason, covers=self.covers,
+        )  # fmt: skip
+
     def to_json(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if name != "name"}
 
@@ -77,9 +82,14 @@ class Certificates:
         return found if found is not None and found.key == rule_key(rule) else None
 
 
+def place_of_shipped() -> Path:
+    """Return where the certificates of the shipped rules lie."""
+    return Path(str(resources.files("egraph.rules").joinpath(SHIPPED)))
+
+
 def shipped() -> Certificates:
     """Return the certificates that lie beside the shipped rules; raises RuleError where the file is damaged."""
-    file = resources.files("egraph.rules").joinpath(SHIPPED)
+    file = place_of_shipped()
     return parse(file.read_text(encoding="utf-8"), str(file)) if file.is_file() else Certificates("", {})
 
 
@@ -124,27 +134,32 @@ def certify(
     for rule in rules:
         certificate = known.current(rule)
         if certificate is None:
-            key = rule_key(rule)
-            place = (folder or user_folder()) / f"{key}-{verifier_key()}.json"
-            certificate = _read(place, rule, key)
+            certificate = kept(rule, folder)
             if certificate is None:
                 tell(f"proving {rule.name}")
-                certificate = Certificate.of(prover(rule), key)
-                _write(place, certificate)
+                certificate = Certificate.of(prover(rule), rule_key(rule))
+                keep(certificate, folder)
         found[rule.name] = certificate
     return found
 
 
-def _read(place: Path, rule: Rule | MergeRule, key: str) -> Certificate | None:
+def _place(key: str, folder: Path | None) -> Path:
+    return (folder or user_folder()) / f"{key}-{verifier_key()}.json"
+
+
+def kept(rule: Rule | MergeRule, folder: Path | None = None) -> Certificate | None:
+    """Return the user's certificate of a rule as it is, made by this prover, if there is one."""
+    key = rule_key(rule)
     try:
-        found = Certificate.from_json(rule.name, json.loads(place.read_text(encoding="utf-8")))
+        found = Certificate.from_json(rule.name, json.loads(_place(key, folder).read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError):
         return None  # not there, or damaged: a proof tells it anew
     return found if found.key == key else None
 
 
-def _write(place: Path, certificate: Certificate) -> None:
+def keep(certificate: Certificate, folder: Path | None = None) -> None:
     """Keep a certificate; where that cannot be written, the next run proves again."""
+    place = _place(certificate.key, folder)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=place.parent)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from egraph.errors import RuleError
 from egraph.rule import Binding, MergeRule, Rule
-from verify.certificates import certify
+from verify.certificates import certify, shipped
 from verify.proof import Proof
 from verify.scope import Tree, outside
 
@@ -20,30 +20,61 @@ Tell = Callable[[str], None]
 class Admission:
     """A rule's pass: yes where its certificate reaches, else by proving the application at its own sizes.
 
-    Every kind of match is asked about once, as the right side is built once for it.
+    A kind of match, of equal types and attributes, is judged once.
     """
 
     rule: Rule | MergeRule
     covers: Tree
     proved_here: int = 0
     """Kinds of matches outside the certificate that were proved at their own sizes."""
-    _known: dict[object, str] = field(default_factory=dict)
+    _known: dict[object, str] = field(default_factory=dict, repr=False)
 
     def __call__(self, bindings: Sequence[Binding]) -> str:
-        reason = outside(self.covers, self.rule, bindings)
-        if not reason:
-            return ""
         key = tuple((tuple(b.types.items()), tuple(b.attributes.items()), tuple(b.numbers.items())) for b in bindings)
         if key not in self._known:
-            self._known[key] = self._validated(reason, bindings)
+            reason = outside(self.covers, self.rule, bindings)
+            self._known[key] = self._validated(reason, bindings) if reason else ""
         return self._known[key]
 
     def _validated(self, reason: str, bindings: Sequence[Binding]) -> str:
-        from verify.application import objection  # heavy, and seldom needed
+        from verify.application import objection  # the prover: seldom needed
 
         open_text = objection(self.rule, bindings)
         self.proved_here += not open_text
         return f"{reason}; at these sizes alone it could not be proved either: {open_text}" if open_text else ""
+
+
+def admitted(
+    rules: Iterable[Rule | MergeRule], *, unsafe: bool = False, where: Mapping[str, Path] | None = None, tell: Tell = lambda text: None
+) -> tuple[Rule | MergeRule, ...]:
+    """Return the rules that may be used, with their verdicts; ``where``: the files of those that do not ship.
+
+    A user's rule is proved here unless that has been done; where that fails, RuleError is raised. A shipped rule whose
+    certificate is not current has its applications proved one by one. A shipped rule without a proof is left out.
+    ``unsafe`` lets rules without a proof in.
+    """
+    rules = tuple(rules)
+    files = where or {}
+    certificates = shipped()
+    users = certify([rule for rule in rules if rule.name in files], _prove, tell=tell)
+    chosen: list[Rule | MergeRule] = []
+    stale = 0
+    for rule in rules:
+        certificate = users.get(rule.name) or certificates.current(rule)
+        if certificate is None:
+            stale += 1
+            chosen.append(replace(rule, verdict="proved for these sizes", admits=Admission(rule, covers=False)))
+        elif certificate.is_proved:
+            chosen.append(replace(rule, verdict=certificate.verdict, admits=Admission(rule, certificate.covers["tree"])))
+        elif unsafe:
+            chosen.append(replace(rule, verdict=certificate.verdict))
+        elif rule.name in files:
+            fix = "`python -m verify` on the file says more; --unsafe-rules uses the rule all the same"
+            what = f"rule {rule.name} is not proved ({certificate.verdict}): {certificate.reason}"
+            raise RuleError(what, where=str(files[rule.name]), fix=fix)
+    if stale:
+        tell(f"{stale} shipped rules have no current certificate (make prove): their applications are proved one by one")
+    return tuple(chosen)
 
 
 def _prove(rule: Rule | MergeRule) -> Proof:
@@ -52,23 +83,12 @@ def _prove(rule: Rule | MergeRule) -> Proof:
     return prove(rule)
 
 
-def admitted(rules: Iterable[Rule | MergeRule], *, unsafe: bool, where: Mapping[str, Path], tell: Tell) -> tuple[Rule | MergeRule, ...]:
-    """Return the rules that may be used, with their verdicts; ``where``: the files of those that do not ship.
+def unproved(rules: Iterable[Rule | MergeRule]) -> tuple[str, ...]:
+    """Return the rules that are in use without a proof, with their verdicts."""
+    return tuple(f"{rule.name} ({rule.verdict})" for rule in rules if rule.verdict not in PROVED)
 
-    A shipped rule without a proof is left out, a user's raises RuleError, unless ``unsafe``.
-    """
-    rules = tuple(rules)
-    found = certify(rules, _prove, tell=tell)
-    chosen: list[Rule | MergeRule] = []
-    for rule in rules:
-        certificate = found[rule.name]
-        judged = replace(rule, verdict=certificate.verdict)
-        if certificate.is_proved:
-            chosen.append(replace(judged, admits=Admission(rule, certificate.covers["tree"])))
-        elif unsafe:
-            chosen.append(judged)
-        elif rule.name in where:
-            fix = "python -m verify FILE says more; --unsafe-rules uses the rule all the same"
-            what = f"rule {rule.name} is not proved ({certificate.verdict}): {certificate.reason}"
-            raise RuleError(what, where=str(where[rule.name]), fix=fix)
-    return tuple(chosen)
+
+def notes(rules: Iterable[Rule | MergeRule]) -> tuple[str, ...]:
+    """Return which rules were proved at the sizes of their matches, outside what their certificates cover."""
+    told = [f"{rule.name} {rule.admits.proved_here}" for rule in rules if isinstance(rule.admits, Admission) and rule.admits.proved_here]
+    return (f"kinds of matches outside a certificate, proved at their own sizes: {', '.join(told)}",) if told else ()
