@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -45,7 +46,7 @@ def extract(
     attempt("cp-sat", problem, first, seconds * 0.6)
     best = found[0][0]
     if k > 1:
-        for name, part, different in list(_variants(problem, best))[: k + 1]:
+        for name, part, different in itertools.islice(_variants(problem, best), k + 1):
             if time.monotonic() - started > PATIENCE * seconds and len(found) > 1:
                 break  # a safety net: which variants are tried should not depend on the machine's load
             if different:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections import deque
 
 from egraph.extract.improve import improve
 from egraph.extract.problem import Chosen, Problem, order
@@ -25,10 +25,12 @@ def _best_sets(problem: Problem) -> Chosen:
     sets: dict[int, dict[int, float]] = {}
     totals: dict[int, float] = {}
     best: Chosen = {}
-    queue: deque[int] = deque(reversed(list(problem.choices)))
-    queued = set(queue)
+    numbers = _operands_first(problem)
+    place = {number: index for index, number in enumerate(numbers)}
+    queue = list(range(len(numbers)))  # a heap: what is computed first is decided first, and seldom has to be decided again
+    queued = set(numbers)
     while queue:
-        number = queue.popleft()
+        number = numbers[heapq.heappop(queue)]
         queued.discard(number)
         improved = False
         for choice in problem.choices[number]:
@@ -36,19 +38,37 @@ def _best_sets(problem: Problem) -> Chosen:
                 continue
             if choice.cost + max((totals[need] for need in choice.needs), default=0.0) >= totals.get(number, math.inf):
                 continue
-            merged: dict[int, float] = {}
+            largest = max(choice.needs, key=lambda need: len(sets[need]), default=None)
+            extra: dict[int, float] = {}
             for need in choice.needs:
-                merged.update(sets[need])
-            merged[number] = choice.cost
-            cost = math.fsum(merged.values())
+                if need != largest:
+                    extra |= {one: sets[need][one] for one in set(sets[need]).difference(sets[largest])}  # type: ignore[index]
+            cost = choice.cost + math.fsum(extra.values()) + (0.0 if largest is None else totals[largest])
             if cost < totals.get(number, math.inf):
+                merged = {**(sets[largest] if largest is not None else {}), **extra, number: choice.cost}
                 sets[number], totals[number], best[number], improved = merged, cost, choice, True
         if improved:
             for user in users.get(number, []):
                 if user not in queued:
                     queued.add(user)
-                    queue.append(user)
+                    heapq.heappush(queue, place[user])
     return best
+
+
+def _operands_first(problem: Problem) -> list[int]:
+    """Return the classes, operands before users as far as there are no cycles."""
+    found: dict[int, None] = {}
+    seen: set[int] = set()
+    stack = [(root, False) for root in reversed(problem.roots)]
+    while stack:
+        number, ready = stack.pop()
+        if ready:
+            found[number] = None
+        elif number not in seen:
+            seen.add(number)
+            stack.append((number, True))
+            stack += [(need, False) for choice in reversed(problem.choices[number]) for need in choice.needs if need not in seen]
+    return list(found)
 
 
 def _first_computable(problem: Problem) -> Chosen:
