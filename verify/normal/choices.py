@@ -8,11 +8,11 @@ from fractions import Fraction
 
 from egraph.expr.index import Index, Iterator, index
 from egraph.expr.scope import Compare
-from verify.normal.algebra import add, guarded, only_term, plain
+from verify.normal.algebra import add, guarded, plain
 from verify.normal.conditions import conjunction, negation
 from verify.normal.context import ONE, ZERO, Context, TooLarge, constant, negated, scaled, single
 from verify.normal.naming import blind_key, close, condition_text, factor_text, free_iterators, value_text
-from verify.normal.products import multiply
+from verify.normal.products import common_factors, independent, multiply, without
 from verify.normal.signs import above, sign, sign_of_factor, split_offset
 from verify.normal.terms import INFINITY, Call, Factor, IndexFactor, Term, Value
 
@@ -167,13 +167,26 @@ def _is_infinity(factor: Factor) -> bool:
 
 def _oriented(context: Context, value: Value) -> tuple[Value, bool]:
     """Return a positive or negative multiple of the value with leading coefficient 1, and whether it is negative."""
-    term = only_term(value)
-    if term is not None:
-        kept = tuple(f for f in term.factors if sign_of_factor(context, f) != 1 or free_iterators(context, f) & set(term.iterators))
-        value = Value((replace(term, factors=kept),)) if kept or term.iterators else value
+    for _ in range(DEEPEST):  # v / d > 0 where v > 0, for a positive d
+        divisor = _positive_divisor(context, value)
+        if divisor is None:
+            break
+        value = multiply(context, value, divisor)
+    common = [f for f in common_factors(context, value) if sign_of_factor(context, f) == 1]
+    if common:
+        value = Value(tuple(replace(t, factors=without(context, t.factors, common)) for t in value.terms))
     varying, _ = split_offset(value)
     leading = min(varying.terms, key=lambda t: blind_key(context, t)).coefficient
     return scaled(value, 1 / leading), leading < 0
+
+
+def _positive_divisor(context: Context, value: Value) -> Value | None:
+    for term in value.terms:
+        for factor in independent(context, term):
+            match factor:
+                case Call("reciprocal", (divisor,)) if sign(context, divisor) == 1:
+                    return divisor
+    return None
 
 
 def truth(context: Context, value: Value) -> Value:

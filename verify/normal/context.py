@@ -31,6 +31,12 @@ class Context:
     facts: set[str] = field(default_factory=set)
     resolving: bool = False
     """Whether maxima of two plain values are written with conditions on data (the second pass)."""
+    infinite: bool = False
+    """Whether an infinite constant stands somewhere in the value."""
+    dividing: bool = False
+    """Whether the divisors being made are pieces of one that is known to be positive."""
+    nonzero: set[str] = field(default_factory=set)
+    """The texts of the reciprocals of such pieces."""
     count: int = 0
     decided: dict[Compare, bool | None] = field(default_factory=dict)
     texts: dict[int, tuple[Factor, str]] = field(default_factory=dict)

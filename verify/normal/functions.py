@@ -10,10 +10,10 @@ from verify.normal.algebra import add, plain
 from verify.normal.choices import choose, positive, split, truth, zero
 from verify.normal.context import ONE, ZERO, Context, constant, has_reals, negated, number, scaled, single
 from verify.normal.extrema import maximum, minimum
-from verify.normal.naming import blind_key, close, factor_text
+from verify.normal.naming import blind_key, close, factor_text, value_text
 from verify.normal.products import content, exponential, multiply, power, reciprocal, split_constant
-from verify.normal.signs import sign_of_factor
-from verify.normal.terms import Call, Factor, IndexFactor, Term, Value
+from verify.normal.signs import sign, sign_of_factor
+from verify.normal.terms import INFINITY, Call, Factor, IndexFactor, Term, Value
 
 Function = Callable[[Context, Sequence[Value]], Value]
 LARGEST_POWER = 8
@@ -22,6 +22,8 @@ _PRIMES = tuple(p for p in range(2, 1000) if all(p % d for d in range(2, int(p**
 
 def call(context: Context, function: str, arguments: Sequence[Value]) -> Value:
     """function(arguments)"""
+    if context.infinite and function in ("add", "sub", "mul", "div") and any(INFINITY in value_text(context, a) for a in arguments):
+        context.use("arithmetic with infinite constants")
     direct = _DIRECT.get(function)
     if direct is not None:
         return direct(context, arguments)
@@ -36,8 +38,21 @@ def opaque(context: Context, function: str, arguments: Sequence[Value]) -> Value
     return single(Call(function, tuple(close(context, a) for a in arguments)))
 
 
+def divided(context: Context, value: Value, *, positive: bool) -> Value:
+    """1 / value; where the whole is known to be ``positive``, so is each piece that conditions split it into."""
+    before, context.dividing = context.dividing, positive or context.dividing
+    try:
+        return split(context, (value,), lambda given: reciprocal(context, given[0]))
+    finally:
+        context.dividing = before
+
+
 def _divide(context: Context, arguments: Sequence[Value]) -> Value:
-    return multiply(context, arguments[0], call(context, "reciprocal", arguments[1:]))
+    return multiply(context, arguments[0], _reciprocal(context, arguments[1:]))
+
+
+def _reciprocal(context: Context, arguments: Sequence[Value]) -> Value:
+    return divided(context, arguments[0], positive=sign(context, arguments[0]) == 1)
 
 
 def _absolute(context: Context, arguments: Sequence[Value]) -> Value:
@@ -82,6 +97,7 @@ _DIRECT: Mapping[str, Function] = {
     "mul": lambda context, a: multiply(context, a[0], a[1]),
     "neg": lambda context, a: negated(a[0]),
     "div": _divide,
+    "reciprocal": _reciprocal,
     "max": maximum,
     "min": minimum,
     "abs": _absolute,
@@ -256,7 +272,6 @@ def _round(context: Context, arguments: Sequence[Value]) -> Value:
 
 
 _LAWS: Mapping[str, Function] = {
-    "reciprocal": lambda context, a: reciprocal(context, a[0]),
     "exp": lambda context, a: exponential(context, a[0]),
     "log": lambda context, a: logarithm(context, a[0]),
     "sqrt": lambda context, a: root(context, a[0]),

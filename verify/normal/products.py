@@ -9,14 +9,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from egraph.expr.index import Symbol
-from egraph.expr.scope import Compare
 from verify.normal.algebra import add, apart, collect, only_term, plain, with_factors
-from verify.normal.conditions import NOTHING, conjunction
+from verify.normal.conditions import conjunction
 from verify.normal.context import LARGEST, ONE, ZERO, Context, TooLarge, constant, negated, number, scaled, single
 from verify.normal.naming import blind_key, close, factor_text, free_iterators, value_text
-from verify.normal.signs import above, split_offset
-from verify.normal.terms import INFINITY, Call, Factor, IndexFactor, Term, Value
+from verify.normal.signs import above, sign, split_offset
+from verify.normal.terms import INFINITY, Call, Factor, Term, Value
 
 MEETING = frozenset({"exp", "sqrt", "reciprocal", "positive", "zero", INFINITY})
 """Functions whose calls have laws with the other factors of a product."""
@@ -82,8 +80,7 @@ def _without_exponents(context: Context, factors: Sequence[Factor], depth: int) 
                     continue
                 text = factor_text(context, term.factors[0])
                 if text in texts:
-                    if not _known_nonzero(context, term.factors[0]):
-                        context.use("nonzero divisor")
+                    _divide_by(context, factor)
                     return _without(context, left, (position, texts.index(text)), ONE, depth)
                 if isinstance(term.factors[0], Call) and term.factors[0].function == "sqrt" and texts.count(texts[position]) > 1:
                     radicand = term.factors[0].arguments[0]
@@ -110,17 +107,11 @@ def _without(context: Context, factors: list[Factor], positions: tuple[int, ...]
     return multiply(context, product_of(context, rest, depth), by)
 
 
-def _known_nonzero(context: Context, factor: Factor) -> bool:
-    match factor:
-        case IndexFactor(value):
-            atom = value.terms[0][0][0] if len(value.terms) == 1 and len(value.terms[0][0]) == 1 else None
-            return (isinstance(atom, Symbol) and atom.minimum > 0) or context.decide(Compare(NOTHING, "<", value)) is True
-        case Call("exp"):
-            return True
-        case Call("sqrt", (radicand,)):
-            known = constant(radicand)
-            return known is not None and known > 0
-    return False
+def _divide_by(context: Context, divisor: Call) -> None:
+    """Record that a reciprocal was cancelled, unless what it divides by cannot be zero."""
+    inner = divisor.arguments[0]
+    if factor_text(context, divisor) not in context.nonzero and 1 not in (sign(context, inner), sign(context, negated(inner))):
+        context.use("nonzero divisor")
 
 
 def split_constant(value: Value) -> tuple[Value, Fraction]:
@@ -189,14 +180,12 @@ def _reduced(context: Context, factors: list[Factor], position: int, relation: C
         taken.append(free)
     others = [f for k, f in enumerate(factors) if k not in taken and k != position]
     rest = Value(tuple(t for t in inner.terms if t is not leading))
-    right = single(relation)
     for_rest = ZERO
     for term in rest.terms:
         for_rest = add(context, for_rest, scaled(product_of(context, (*term.factors, relation), depth - 1), term.coefficient))
     total = negated(for_rest) if relation.function == "zero" else add(context, ONE, negated(for_rest))
     if relation.function == "reciprocal":
-        context.use("nonzero divisor")
-    assert right.terms
+        _divide_by(context, relation)
     return multiply(context, product_of(context, others, depth - 1), scaled(total, 1 / leading.coefficient))
 
 
@@ -240,9 +229,9 @@ def content(context: Context, value: Value) -> tuple[Fraction, list[Factor], Val
         pulled: list[Factor] = [f for t in exponent.terms for f in t.factors]
     else:
         pulled = []
-    common = _common(context, value)
+    common = common_factors(context, value)
     if common:
-        value = Value(tuple(replace(t, factors=_remove(context, t.factors, common)) for t in value.terms))
+        value = Value(tuple(replace(t, factors=without(context, t.factors, common)) for t in value.terms))
     leading = min(value.terms, key=lambda t: blind_key(context, t)) if len(value.terms) > 1 else value.terms[0]
     return leading.coefficient, [*pulled, *common], scaled(value, 1 / leading.coefficient)
 
@@ -254,7 +243,7 @@ def independent(context: Context, term: Term) -> list[Factor]:
     return [f for f in term.factors if not free_iterators(context, f) & set(term.iterators)]
 
 
-def _common(context: Context, value: Value) -> list[Factor]:
+def common_factors(context: Context, value: Value) -> list[Factor]:
     """Return the factors that all terms share."""
     common = independent(context, value.terms[0])
     for term in value.terms[1:]:
@@ -269,7 +258,7 @@ def _common(context: Context, value: Value) -> list[Factor]:
     return common
 
 
-def _remove(context: Context, factors: tuple[Factor, ...], gone: list[Factor]) -> tuple[Factor, ...]:
+def without(context: Context, factors: tuple[Factor, ...], gone: list[Factor]) -> tuple[Factor, ...]:
     texts = [factor_text(context, f) for f in gone]
     kept = []
     for factor in factors:
@@ -312,14 +301,17 @@ def reciprocal(context: Context, value: Value) -> Value:
     for factor in factors:
         result = multiply(context, result, _inverse(context, factor))
     if constant(rest) is None:
-        result = multiply(context, result, single(Call("reciprocal", (close(context, rest),))))
+        call = Call("reciprocal", (close(context, rest),))
+        if context.dividing:
+            context.nonzero.add(factor_text(context, call))
+        result = multiply(context, result, single(call))
     return result
 
 
 def _inverse(context: Context, factor: Factor) -> Value:
     match factor:
         case Call("reciprocal", (inner,)):
-            context.use("nonzero divisor")
+            _divide_by(context, factor)
             return inner
         case Call("exp", (exponent,)):
             return exponential(context, negated(exponent))

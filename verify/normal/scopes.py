@@ -14,10 +14,10 @@ from verify.normal.choices import count, index_number, positive, split, under, z
 from verify.normal.conditions import Conditions, conjunction, negation
 from verify.normal.context import ONE, ZERO, Context, constant, mentioned, negated, number, scaled, single
 from verify.normal.extrema import Candidate, flattened, largest
-from verify.normal.functions import call, root
+from verify.normal.functions import call, divided, root
 from verify.normal.naming import close, free_iterators, named, rename_condition, rename_term
 from verify.normal.products import multiply
-from verify.normal.signs import filled
+from verify.normal.signs import filled, sign
 from verify.normal.terms import INFINITY, Call, Element, Extremum, Factor, IndexFactor, Product, Term, Value
 
 LARGEST_DENOMINATOR, LARGEST_SQUARE = 10**6, 2**12
@@ -136,7 +136,7 @@ def constant_number(context: Context, value: Fraction | float) -> Value:
         return _meant(context, value)
     if math.isnan(value):
         return single(Call("nan", ()))
-    context.use("infinite constant")
+    context.infinite = True
     return scaled(single(Call(INFINITY, ())), Fraction(1 if value > 0 else -1))
 
 
@@ -242,6 +242,8 @@ def rebuild_factor(context: Context, factor: Factor, where: Places) -> Value:
             return positive(context, rebuild(context, value, where))
         case Call("zero", (value,)):
             return zero(context, rebuild(context, value, where))
+        case Call("reciprocal", (value,)):
+            return divided(context, rebuild(context, value, where), positive=sign(context, value) == 1)
         case Call(function, arguments):
             return call(context, function, [rebuild(context, a, where) for a in arguments]) if arguments else single(factor)
         case Product(iterators, conditions, value):

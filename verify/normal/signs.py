@@ -9,8 +9,8 @@ from egraph.expr.scope import Compare
 from verify.normal.algebra import add, plain
 from verify.normal.conditions import NOTHING
 from verify.normal.context import Context, constant, negated
-from verify.normal.naming import factor_text
-from verify.normal.terms import Call, Extremum, Factor, IndexFactor, Product, Term, Value
+from verify.normal.naming import factor_text, value_text
+from verify.normal.terms import Alternative, Call, Extremum, Factor, IndexFactor, Product, Term, Value
 
 
 def filled(context: Context, iterator: Iterator) -> bool:
@@ -74,10 +74,17 @@ def sign_of_factor(context: Context, factor: Factor) -> int | None:
                 for a in alternatives
                 if not a.conditions and all(filled(context, i) for i in a.iterators)
             ]
-            return max((s for s in signs if s is not None), default=None)
+            return max((s for s in signs if s is not None), default=0 if _is_magnitude(context, alternatives) else None)
         case Product(_, _, value):
             return sign(context, value)
     return None
+
+
+def _is_magnitude(context: Context, alternatives: tuple[Alternative, ...]) -> bool:
+    """Return whether one of the alternatives is the negative of another: max(v, -v) = |v|."""
+    plainly = [one.value for one in alternatives if not one.iterators and not one.conditions]
+    texts = {value_text(context, value) for value in plainly}
+    return any(value_text(context, negated(value)) in texts for value in plainly)
 
 
 def index_polynomial(value: Value) -> Index | None:
