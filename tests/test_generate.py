@@ -157,7 +157,7 @@ def test_a_generated_file_loads_and_holds(generated: tuple[Path, tuple[Rule, ...
     assert {"relu(relu(x)) = relu(x)", "(x @ y) @ z = x @ (y @ z)"} <= {rule.text for rule in rules}
     assert all(check_rule(rule, seed=7, tries=4000).passed for rule in rules)
     assert text.count("@rule") == len(rules) == text.count("# proved for all sizes")
-    assert 'require(y.rank == 2, "y must have 2 axes")' in text, "A (B C) = (A B) C needs a matrix in the middle, and no other guard"
+    assert "return (x @ y) @ z == x @ (y @ z)" in text, "no guard is stated that the proof does without"
 
 
 def test_certificates_lie_beside_the_file(generated: tuple[Path, tuple[Rule, ...], str]) -> None:
@@ -186,18 +186,18 @@ def test_an_interruption_keeps_what_was_accepted() -> None:
     seen: list[str] = []
 
     def judge(rule: Rule) -> bool:
-        if len(seen) == 2:
+        if rule.name not in seen and len(set(seen)) == 2:
             raise KeyboardInterrupt
         seen.append(rule.name)
         return True
 
     found = generate(Settings(("matmul", "add", "relu", "concat")), judge)
-    assert found.stop_reason == "interrupted" and len(found.rules) == 2
+    assert found.stop_reason == "interrupted" and [rule.name for rule in found.rules] == sorted(set(seen), key=seen.index)
 
 
 def test_a_budget_ends_the_run_early() -> None:
     found = generate(Settings(("matmul", "add"), seconds=1e-9), holds)
-    assert found.stop_reason == "budget" and not found.rules
+    assert found.stop_reason == "budget" and found.terms == 0
 
 
 def _listed(name: str, verdict: str, left: object, right: object, ranks: dict[str, int], size: int = 2) -> dict[str, object]:

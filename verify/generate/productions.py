@@ -95,10 +95,8 @@ PRODUCTIONS: Mapping[str, tuple[Production, ...]] = MappingProxyType({
         for axis, form in ((0, "i+j k"), (1, "k i+j"), (0, "i+j c h w"), (1, "n i+j h w")) for which, name in enumerate("ij")
     ),
     "transpose": (Production("Transpose", "i j -> j i", attributes(perm=(1, 0))),),
-    "conv": (
-        Production("Conv", "n c h w, o c 3 3 -> n o h w", attributes(group=1, **_SAME)),
-        Production("Conv", "n c h w, o c 1 1 -> n o h w", attributes(group=1, **_VALID)),
-    ),
+    "conv": (Production("Conv", "n c h w, o c 3 3 -> n o h w", attributes(group=1, **_SAME)),),
+    "conv1x1": (Production("Conv", "n c h w, o c 1 1 -> n o h w", attributes(group=1, **_VALID)),),
     "enlarge": (Production("Pad", "o c 1 1 -> o c 3 3", attributes(**_BORDER)),),
     "maxpool": (Production("MaxPool", _POOL, attributes(kernel_shape=(3, 3), **_SAME)),),
     "avgpool": (Production("AveragePool", _POOL, attributes(kernel_shape=(3, 3), count_include_pad=1, **_SAME)),),

@@ -1,8 +1,9 @@
 """Generate rules: enumerate, compare, prove, and keep what the others do not show already.
 
-Equations come in order: few operators first, then many variables, so that a general equation is there before what
-follows from it. Each one is looked at once: an instance of an accepted equation, or one that a saturation with the
-accepted rules shows, is dropped; any other is stated as a rule in both directions and goes to the judge.
+Depth by depth, so that a run that ends early has what is small; within a depth equations come in order: few operators
+first, then many variables, so that a general equation is there before what follows from it. Each one is looked at
+once: an instance of an accepted equation, or one that a saturation with the accepted rules shows, is dropped; any other
+is stated as a rule in both directions and goes to the judge.
 """
 
 from __future__ import annotations
@@ -61,6 +62,10 @@ class Generated(Generic[Outcome]):
         return tuple(accepted.rule for accepted in self.accepted)
 
 
+ENUMERATION_SHARE = 0.5
+"""Part of the time left that the enumeration of one depth may take: the rest is for proofs."""
+
+
 class _OutOfTime(Exception):
     pass
 
@@ -74,9 +79,12 @@ def generate(settings: Settings, judge: Judge[Outcome], say: Progress = lambda t
         if settings.seconds is not None and time.monotonic() - start > settings.seconds:
             raise _OutOfTime
 
+    seen: dict[str, Equation] = {}
     try:
-        equations = _enumerate(settings, result, say, check_time)
-        _accept(equations, result, judge, say, check_time)
+        for depth in range(1, settings.depth + 1):
+            left = None if settings.seconds is None else settings.seconds - (time.monotonic() - start)
+            equations = _enumerate(depth, seen, result, say, None if left is None else time.monotonic() + ENUMERATION_SHARE * left)
+            _accept(equations, result, judge, say, check_time)
         _minimise(result, say, check_time)
     except _OutOfTime:
         result.stop_reason = "budget"
@@ -86,31 +94,39 @@ def generate(settings: Settings, judge: Judge[Outcome], say: Progress = lambda t
     return result
 
 
-def _enumerate(settings: Settings, result: Generated[Outcome], say: Progress, check_time: Callable[[], None]) -> Sequence[Equation]:
-    """Return the candidate equations, those to look at first in front."""
+def _enumerate(depth: int, seen: dict[str, Equation], result: Generated[Outcome], say: Progress, until: float | None) -> Sequence[Equation]:
+    """Return the equations of a depth that no smaller one has, those to look at first in front; ``until`` ends the search early."""
+    settings = result.settings
     chosen = productions(settings.operators)
-    every = contexts(chosen, settings.depth, settings.variables)
+    every = contexts(chosen, depth, settings.variables)
     result.contexts = len(every)
     known = frozenset(every)
-    found: dict[str, Equation] = {str(equation): equation for equation in map(settled, commutativity(chosen))}
+    new: dict[str, Equation] = {}
+    for equation in map(settled, commutativity(chosen) if depth == 1 else ()):
+        new[str(equation)] = equation
     for position, context in enumerate(every):
-        check_time()
-        equations, terms = candidates(context, chosen, settings.depth, known, terms=settings.terms)
+        if until is not None and time.monotonic() > until:
+            result.stop_reason = "budget"
+            break
+        equations, terms = candidates(context, chosen, depth, known, terms=settings.terms)
         result.terms += terms
         for equation in map(settled, equations):
-            found.setdefault(str(equation), equation)
-        say(f"context {position + 1} of {len(every)}: {result.terms} terms, {len(found)} equations")
-    result.candidates = len(found)
-    return sorted(found.values(), key=lambda equation: (equation.operators, -len(equation.context), str(equation)))
+            if str(equation) not in seen:
+                new[str(equation)] = equation
+        say(f"depth {depth}, typing {position + 1} of {len(every)}: {result.terms} terms, {len(seen) + len(new)} equations")
+    seen |= new
+    result.candidates = len(seen)
+    return sorted(new.values(), key=lambda equation: (equation.operators, -len(equation.context), str(equation)))
 
 
 def _accept(
     equations: Iterable[Equation], result: Generated[Outcome], judge: Judge[Outcome], say: Progress, check_time: Callable[[], None]
 ) -> None:
-    taken: set[str] = set()
-    for position, equation in enumerate(equations):
+    taken = {rule.name for rule in result.rules}
+    for equation in equations:
         check_time()
-        say(f"equation {position + 1} of {result.candidates}: {len(result.rules)} rules, {result.derived + result.instances} already shown")
+        done = result.derived + result.instances
+        say(f"{result.candidates} equations: {len(result.equations)} proved, {done} shown by these, {len(result.open)} open")
         if any(is_instance(equation, known) for known, _ in result.equations):
             result.instances += 1
         elif derivable([equation], result.rules)[0]:
