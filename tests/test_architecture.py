@@ -22,7 +22,6 @@ STAGE = {
     "onnx_types": "encode",
     "engine": "encode",
     "partition": "saturate",
-    "explain": "extract",
     "cost": "extract",
     "finalists": "optimize",
     "check": "optimize",

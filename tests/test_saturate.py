@@ -12,8 +12,6 @@ import pytest
 
 from egraph.eclasses import UnsoundRule
 from egraph.encode import count_matches
-from egraph.errors import RuleError
-from egraph.explain import why_not
 from egraph.ir import FrozenEGraph, Graph, Node, TensorType, attributes, make, walk
 from egraph.ops import apply
 from egraph.rule import Attributes, Equation, MergeRule, Rule, Steps, Tensor, Weight, merge_rule, operation, require, rule
@@ -164,10 +162,7 @@ def test_refusals_say_why_and_where() -> None:
     (refusal,) = result.statistics[0].refusals
     assert (refusal.reason, refusal.count, refusal.nodes) == ("the second must undo the first", 1, (root,))
     assert "float32[2,3,4]" in refusal.example
-    assert why_not(result, "transpose_pair", root)[0].startswith("the second must undo the first (1 times")
-    assert why_not(result, "relu_twice") == ("its left side was found nowhere",)
-    with pytest.raises(RuleError, match="took no part"):
-        why_not(result, "no_such_rule")
+    assert not result.statistics[1].refusals and not result.statistics[1].matches
 
 
 def test_provenance_names_the_first_rule() -> None:

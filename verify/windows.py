@@ -62,14 +62,22 @@ def _data_space(random: Random, n: int, kernel: Sequence[int], a: Mapping[str, A
     return tuple(random.choice((3, 4, 5, 6)) + a["dilations"][i] * (kernel[i] - 1) for i in range(n))
 
 
+def _begin(result: Shape | None, known: Known, fixed: Values | None, random: Random) -> tuple[int, Values] | None:
+    """Return the number of spatial axes and the attributes, drawn unless given; None where shapes are not those of a convolution."""
+    _, weight = known
+    n = len(next((s for s in (result, *known) if s is not None), (1, 1, 1, 1))) - 2
+    if not 1 <= n <= 3:
+        return None
+    return n, dict(fixed) if fixed is not None else _window(random, n, weight[2:] if weight else None)
+
+
 def conv(result: Shape | None, known: Known, fixed: Values | None, random: Random) -> tuple[list[Shape], Values] | None:
     """Return data and weight for a convolution."""
     data, weight = known
-    rank = len(next((s for s in (result, data, weight) if s is not None), (1, 1, 1, 1)))
-    n = rank - 2
-    if not 1 <= n <= 3:
+    begun = _begin(result, known, fixed, random)
+    if begun is None:
         return None
-    a: Values = dict(fixed) if fixed is not None else _window(random, n, weight[2:] if weight else None)
+    n, a = begun
     drawn = a.pop("kernel_shape", None) or (tuple(random.choice((1, 2, 3, 3)) for _ in range(n)) if random.random() < 0.6 else (1,) * n)
     kernel = weight[2:] if weight else drawn
     if len(a["strides"]) != n or len(kernel) != n:
@@ -100,11 +108,10 @@ def conv(result: Shape | None, known: Known, fixed: Values | None, random: Rando
 def conv_transpose(result: Shape | None, known: Known, fixed: Values | None, random: Random) -> tuple[list[Shape], Values] | None:
     """Return data and weight for a transposed convolution."""
     data, weight = known
-    rank = len(next((s for s in (result, data, weight) if s is not None), (1, 1, 1, 1)))
-    n = rank - 2
-    if not 1 <= n <= 3:
+    begun = _begin(result, known, fixed, random)
+    if begun is None:
         return None
-    a: Values = dict(fixed) if fixed is not None else _window(random, n, weight[2:] if weight else None)
+    n, a = begun
     drawn = a.pop("kernel_shape", None) or tuple(random.choice((1, 2, 3)) for _ in range(n))
     kernel = weight[2:] if weight else drawn
     a.setdefault("output_padding", (0,) * n if random.random() < 0.6 else tuple(random.randrange(s) for s in a["strides"]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from egraph.expr.evaluate import EvaluationError
 from egraph.expr.index import Index, Iterator, Size, Symbol, bounds, index, substitute
@@ -82,16 +82,24 @@ def truth(condition: Compare) -> bool | None:
             return True if low > 0 or high < 0 else (False if low == high == 0 else None)
 
 
-def guarded(conditions: tuple[Compare, ...], then: Scalar, otherwise: Scalar) -> Scalar:
-    """Build a guard without the conditions that ranges decide."""
-    open_conditions: list[Compare] = []
+def undecided(conditions: Iterable[Compare]) -> tuple[Compare, ...] | None:
+    """Return the conditions that ranges do not decide, each once; None where one of them is false."""
+    left: dict[Compare, None] = {}
     for condition in conditions:
         known = truth(condition)
         if known is False:
-            return otherwise
-        if known is None and condition not in open_conditions:
-            open_conditions.append(condition)
-    return Guarded(tuple(open_conditions), then, otherwise) if open_conditions else then
+            return None
+        if known is None:
+            left[condition] = None
+    return tuple(left)
+
+
+def guarded(conditions: Iterable[Compare], then: Scalar, otherwise: Scalar) -> Scalar:
+    """Build a guard without the conditions that ranges decide."""
+    left = undecided(conditions)
+    if left is None:
+        return otherwise
+    return Guarded(left, then, otherwise) if left else then
 
 
 def identity(tensor: Tensor) -> Scope:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Literal, TypeAlias
 
-from egraph.expr.compose import truth
+from egraph.expr.compose import undecided
 from egraph.expr.index import DataIndex, Floor, Index, Iterator, Modulo, Size, Symbol, floor_divide, index, substitute
 from egraph.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Tensor
 
@@ -140,17 +140,13 @@ class Terms:
 
     def guard(self, conditions: Iterable[Compare], then: Term, otherwise: Term) -> Term:
         """Build a guard without the conditions that the iterators' ranges decide."""
-        undecided: list[Compare] = []
-        for condition in conditions:
-            known = truth(condition)
-            if known is False:
-                return otherwise
-            if known is None and condition not in undecided:
-                undecided.append(condition)
-        if not undecided or then is otherwise:
+        left = undecided(conditions)
+        if left is None:
+            return otherwise
+        if not left or then is otherwise:
             return then
-        free = then.free.union(otherwise.free, *(iterators_of(c.left - c.right) for c in undecided))
-        return self._make("guard", tuple(undecided), (then, otherwise), free)
+        free = then.free.union(otherwise.free, *(iterators_of(c.left - c.right) for c in left))
+        return self._make("guard", left, (then, otherwise), free)
 
     def reduce(self, reduction: str, iterators: tuple[Iterator, ...], body: Term) -> Term:
         """Build a reduction; iterators of extent one are substituted away."""
