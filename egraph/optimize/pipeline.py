@@ -236,8 +236,9 @@ class Run:
         return [rule for rule in rules if rule.name not in dropped], told
 
     def _compile(self, entry: Entry) -> int:
-        """Compile a program; return what it keeps in memory beside its weights, in bytes."""
-        return compile_program(entry.program, Path(entry.contender.path), self.compile_options).arena_bytes
+        """Compile a program; return about what it keeps in memory, in bytes."""
+        plan = compile_program(entry.program, Path(entry.contender.path), self.compile_options)
+        return plan.arena_bytes + sum(array.nbytes for array in entry.program.graph.tensors.values())
 
     def _compile_all(self, entries: Sequence[Entry]) -> tuple[dict[str, int], dict[str, str]]:
         """Compile every program; return the sizes, and the reasons of those that cannot be compiled."""
