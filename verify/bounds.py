@@ -23,6 +23,8 @@ class Bounds:
     nonzero: set[Index] = field(default_factory=set)
     _memo: dict[tuple[Index, bool], bool | None] = field(default_factory=dict)
 
+    _nested: bool = False
+
     def copy(self) -> Bounds:
         """Return an independent copy."""
         return Bounds(dict(self.low), dict(self.high), list(self.positive), set(self.nonzero), dict(self._memo))
@@ -133,8 +135,10 @@ class Bounds:
                 (least, most), (low, high) = self.interval(numerator), self.interval(divisor)
                 if low is None or low < 1:
                     return None, None
-                if least is None and self._reaches(numerator, 0, strict=False, facts=1):
-                    least = 0
+                if least is None and not self._nested:
+                    self._nested = True
+                    least = 0 if self._reaches(numerator, 0, strict=False, facts=1) else None
+                    self._nested = False
                 return (
                     None if least is None else least // low if least < 0 else 0 if high is None else least // high,
                     None if most is None else most // low if most >= 0 else -1 if high is None else most // high,

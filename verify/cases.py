@@ -83,8 +83,8 @@ class _KnownNumber(Weight):
     def __init__(self, term: SymbolicTerm, path: Path) -> None:
         self.term, self.name, self._path = term, term.name, path
 
-    @property  # type: ignore[override]  # read once the rule asks
-    def number(self) -> Any:
+    @property
+    def number(self) -> Any:  # type: ignore[override]  # settled when the rule asks
         assert isinstance(self.term, SymbolicTerm)
         numbers = self.term.workshop.numbers
         if numbers.get(self.name) is None and self._path.choose(f"{self.name} is one number", (False, True)):
@@ -129,7 +129,7 @@ def highest_rank(rule: Rule | MergeRule, patterns: list[Pattern]) -> int:
             if below not in ("Conv", "ConvTranspose", "InstanceNormalization"):
                 free.add(term.name)
             return
-        if term.op == "Reshape":
+        if term.op in ("Reshape", "Expand"):
             free.add(str(term.attributes))
         if term.op in ("Transpose", "Slice"):
             orders.add(term.attributes)
@@ -137,8 +137,8 @@ def highest_rank(rule: Rule | MergeRule, patterns: list[Pattern]) -> int:
             visit(operand, term.op)
 
     visit(member.pattern, "")
-    by_count = {0: 5, 1: 5, 2: 4, 3: 3}.get(len(free), 2)
-    return max(2, min(by_count, 5 - len(orders)))
+    by_count = {0: 5, 1: 5, 2: 4}.get(len(free), 3 if "Expand" not in pattern_operators(member.pattern) else 2)
+    return max(2, by_count - len(orders))
 
 
 def _all(rule: Rule | MergeRule, fixed: Fixed, survey: Survey, *, pointwise: bool) -> Iterator[Case | None]:
@@ -312,7 +312,8 @@ def _case(path: Path, binder: Binder, pointwise: bool, **found: Any) -> Case:
     shapes = {name: binder.workshop.sizes(leaf) for name, leaf in binder.leaves.items()}
     if pointwise:
         notes = ["all ranks and sizes", *(note for note in notes if not note.startswith("rank of"))]
-    return Case(", ".join(notes), Assumptions().assume(*path.conditions), ranks=ranks, choices=dict(path.choices), shapes=shapes, **found)
+    assumptions = Assumptions().assume(*path.conditions, *path.equalities(), *path.broadcasts())
+    return Case(", ".join(notes), assumptions, ranks=ranks, choices=dict(path.choices), shapes=shapes, **found)
 
 
 def _told(value: object) -> str:

@@ -12,12 +12,12 @@ from typing import Any
 
 from egraph.errors import TypeMismatch
 from egraph.expr.compose import inline
-from egraph.expr.index import Size, simplify
+from egraph.expr.index import Size, index, simplify
 from egraph.expr.scope import Scope, Tensor, number
 from egraph.ir import Attributes
 from egraph.ops import OPS
 from egraph.ops.scopes import pointwise
-from egraph.ops.sizes import at_least, refuse
+from egraph.ops.sizes import at_least, broadcasting_by, refuse
 from egraph.rule import Bound
 from verify.paths import Path
 from verify.symbolic import SymbolicInteger, SymbolicReal, index_of
@@ -125,8 +125,13 @@ class Workshop:
     def _operator_meaning(self, term: SymbolicTerm) -> Scope:
         operands = [Tensor(str(position), self.sizes(operand), operand.dtype) for position, operand in enumerate(term.operands)]
         values = {name: self.plain(value) for name, value in term.attributes}
-        scope = OPS[term.op].meaning(operands, values)
+        with broadcasting_by(self._broadcast):
+            scope = OPS[term.op].meaning(operands, values)
         return inline(scope, {str(position): self.meaning(operand) for position, operand in enumerate(term.operands)})
+
+    def _broadcast(self, left: Size, right: Size) -> Size | None:
+        found = self.path.known_broadcast(index(left), index(right))
+        return None if found is None else simplify(found)
 
 
 class SymbolicTerm(Bound):

@@ -55,7 +55,7 @@ class Deferred:
 
     left: Index
     right: Index
-    result: Symbol
+    result: Index
     obligation: bool
 
 
@@ -247,7 +247,7 @@ class Path:
     def _unknown(self, difference: Index) -> tuple[Symbol | RealSymbol, Index] | None:
         """Return a symbol to eliminate and its value: it occurs once, alone, with the coefficient one."""
         best: tuple[tuple[bool, bool, int, int], Symbol | RealSymbol, Index] | None = None
-        results = {each.result for each in self.deferred}
+        results = {atom for each in self.deferred for atom in atoms_of(each.result)}
         for monomial, coefficient in difference.terms:
             if len(monomial) != 1 or abs(coefficient) != 1 or not isinstance(monomial[0], Symbol | RealSymbol):
                 continue
@@ -276,8 +276,8 @@ class Path:
 
     def _orient(self, difference: Index) -> None:
         """Use an equality of products as a rule that replaces the greatest product."""
-        top = max((t for t in difference.terms if abs(t[1]) == 1 and t[0]), key=lambda t: (len(t[0]), repr(t[0])), default=None)
-        if top is None or any(len(m) > len(top[0]) for m, _ in difference.terms) or any(isinstance(a, Floor | Modulo) for a in top[0]):
+        top = max((t for t in difference.terms if t[0]), key=lambda t: _order(t[0]))
+        if abs(top[1]) != 1 or any(isinstance(atom, Floor | Modulo) for atom in top[0]):
             return
         rest = Index(tuple(t for t in difference.terms if t[0] != top[0])) * -top[1]
         if atoms_of(rest).isdisjoint(top[0]):  # a product that returns inside a division would be replaced forever
@@ -310,20 +310,13 @@ class Path:
                 continue
             del self._rewrites[monomial]
             self._memo.clear()
-            new = self.canonical(Index(((monomial, 1),)))
-            if new.terms == ((monomial, 1),):
-                self._rewrites[monomial] = self.canonical(value)
-                self._memo.clear()
-            else:
-                self._equate(self.canonical(new - value))
+            rest = self.canonical(Index(((monomial, 1),)) - value)
+            if rest.terms:
+                self._equate(rest)
         if any(changed in atoms_of(c.right) for c in self.conditions):
             self._rebuild()
-        for each in list(self.deferred):
-            if each in self.deferred and (changed in atoms_of(each.left) or changed in atoms_of(each.right)):
-                result = self._broadcast_known(each)
-                if result is not None:
-                    self.deferred.remove(each)
-                    self.assume(Compare(index(each.result), "==", result))
+        if self.deferred:
+            self._narrow()
         self._tighten()
 
     def _rebuild(self) -> None:
@@ -351,8 +344,11 @@ class Path:
             if any(isinstance(atom, Floor | Modulo) for atom in atoms_of(value)):
                 del self._memo[known]
         self._keep(operator, difference)
+        if self.deferred:
+            self._narrow()
 
     def _keep(self, operator: str, difference: Index) -> None:
+        difference = without_content(difference, self.bounds)
         if operator == "!=":
             self.conditions.append(Compare(index(0), "!=", difference))
             fits = self.bounds.differs(difference)
@@ -371,9 +367,27 @@ class Path:
             return right
         if right.constant == 1:
             return left
+        known = self.known_broadcast(left, right)
+        if known is not None:
+            return known
+        for one, other in ((left, right), (right, left)):
+            if self.decide(Compare(one, "==", index(1))) is False:
+                holds = Deferred(one, other, one, self.conclusion)
+                if self.conclusion:
+                    self._settle_one(holds)
+                elif self._broadcast_known(holds) is None:
+                    self.deferred.append(holds)
+                return self.canonical(one)
         result = self.fresh(1, "b")
-        self.deferred.append(Deferred(left, right, result, self.conclusion))
+        self.deferred.append(Deferred(left, right, index(result), self.conclusion))
         return index(result)
+
+    def known_broadcast(self, left: Index, right: Index) -> Index | None:
+        """Return the broadcast of two sizes that was asked for before, None when it was not."""
+        for each in self.deferred:
+            if {self.canonical(each.left), self.canonical(each.right)} == {left, right}:
+                return self.canonical(each.result)
+        return None
 
     def _broadcast_known(self, each: Deferred) -> Index | None:
         left, right = self.canonical(each.left), self.canonical(each.right)
@@ -382,19 +396,36 @@ class Path:
     def _settle(self, asked: Index) -> bool:
         """Decide one open broadcast that a question is about; return whether there was one."""
         for each in self.deferred:
-            if each.result in atoms_of(asked):
+            if any(atom in atoms_of(asked) for atom in atoms_of(self.canonical(each.result))):
+                self.deferred.remove(each)
                 self._settle_one(each)
                 return True
         return False
 
     def settle_all(self) -> None:
-        """Decide every open broadcast."""
-        while self.deferred:
-            self._settle_one(self.deferred[0])
+        """Decide every open broadcast that the right side asks for, and say of the others what they are."""
+        for each in [each for each in self.deferred if each.obligation]:
+            if each in self.deferred:
+                self.deferred.remove(each)
+                self._settle_one(each)
+
+    def equalities(self) -> list[Compare]:
+        """Return the equalities that are kept as rewrites of products and divisions, which the conditions leave out."""
+        return [Compare(Index(((monomial, 1),)), "==", value) for monomial, value in self._rewrites.items()]
+
+    def broadcasts(self) -> list[Compare]:
+        """Return what the open broadcasts say: each operand is 1 or the result, and not both are 1 unless the result is."""
+        found: list[Compare] = []
+        for each in self.deferred:
+            left, right, result = (self.canonical(value) for value in (each.left, each.right, each.result))
+            zero = index(0)
+            for gap in ((left - 1) * (result - left), (right - 1) * (result - right), (result - left) * (result - right)):
+                found.append(Compare(self.canonical(gap), "==", zero))
+            found += [Compare(left, "<=", result), Compare(right, "<=", result)]
+        return [c for c in found if c.left.constant is None or c.right.constant is None]
 
     def _settle_one(self, each: Deferred) -> None:
-        self.deferred.remove(each)
-        left, right, result = self.canonical(each.left), self.canonical(each.right), index(each.result)
+        left, right, result = self.canonical(each.left), self.canonical(each.right), self.canonical(each.result)
         if left.constant == 1:
             self.assume(Compare(result, "==", right))
         elif right.constant == 1 or self.ask(Compare(left, "==", right)) or self.ask(Compare(right, "==", index(1))):
@@ -405,6 +436,20 @@ class Path:
             raise TypeMismatch(f"cannot broadcast the sizes {left} and {right}")
         else:
             raise Ended("the sizes do not broadcast")
+
+    def _narrow(self) -> None:
+        """Use what has become known about the operands of open broadcasts."""
+        for each in list(self.deferred):
+            if each not in self.deferred:
+                continue
+            result = self._broadcast_known(each)
+            if result is not None:
+                self.deferred.remove(each)
+                self.assume(Compare(each.result, "==", result))
+                continue
+            for operand in (each.left, each.right):
+                if self.decide(Compare(operand, "==", index(1))) is False and self.decide(Compare(each.result, "==", operand)) is None:
+                    self.assume(Compare(each.result, "==", operand))
 
     # Values
 
@@ -521,6 +566,11 @@ def _single(difference: Index, kind: type[Floor] | type[Modulo]) -> tuple[Any, I
     if atom in atoms_of(rest):
         return None
     return atom, rest * -coefficient
+
+
+def _order(monomial: Monomial) -> tuple[int, list[str]]:
+    """Order products by degree, then by their greatest factors: multiplying both sides keeps the order, so rewriting ends."""
+    return len(monomial), sorted(map(repr, monomial), reverse=True)
 
 
 def _replace(value: Index, monomial: Monomial, replacement: Index) -> Index:

@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 from random import Random
 
-from egraph.expr.index import Index, index
+from egraph.expr.index import Index
 from egraph.expr.scope import Scope, Tensor
 from egraph.ops.dtypes import same_dtype
 from egraph.ops.sampling import SIZES, Sample, draw_broadcasting
-from egraph.ops.scopes import grid, multiply, read
-from egraph.ops.sizes import broadcast, is_one, plain, refuse, same
+from egraph.ops.scopes import broadcast_places, grid, multiply, read
+from egraph.ops.sizes import broadcast, plain, refuse, same
 from egraph.ops.spec import OpSpec, Shape, Values
 
 
@@ -33,7 +33,7 @@ def _matmul_meaning(operands: Sequence[Tensor], a: Values) -> Scope:
     def at(tensor: Tensor, matrix: Sequence[Index]) -> tuple[Index, ...]:
         lead = tensor.shape[:-2]
         aligned = batch[len(batch) - len(lead) :]
-        return (*(index(0) if is_one(size) else i for size, i in zip(lead, aligned, strict=True)), *matrix)
+        return (*broadcast_places(lead, aligned), *matrix)
 
     body = multiply(read(left, at(left, (row, k))), read(right, at(right, (k, column))))
     return Scope(iterators, sums, "sum", body)

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from egraph.expr.index import Index, Iterator, Size, bounds, index, simplify
 from egraph.expr.scope import Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Tensor, apply
-from egraph.ops.sizes import is_one, known
+from egraph.ops.sizes import equal, is_one, known
 
 
 def grid(prefix: str, sizes: Sequence[Size]) -> tuple[tuple[Iterator, ...], tuple[Index, ...]]:
@@ -30,8 +30,25 @@ def read(source: Tensor | Scope, indices: Sequence[Size]) -> Read:
 def read_broadcast(source: Tensor | Scope, indices: Sequence[Index]) -> Read:
     """Read the element that numpy broadcasting puts at ``indices``: axes align at the end, size 1 stays at 0."""
     shape = source.shape
-    aligned = indices[len(indices) - len(shape) :]
-    return Read(source, tuple(index(0) if is_one(size) else i for size, i in zip(shape, aligned, strict=True)))
+    return Read(source, broadcast_places(shape, indices[len(indices) - len(shape) :]))
+
+
+def broadcast_places(shape: Sequence[Size], indices: Sequence[Index]) -> tuple[Index, ...]:
+    """Return where broadcasting reads an operand at an output position.
+
+    A symbolic size that may be 1 or the output's size n is read at i % size, which is 0 or i.
+    """
+    return tuple(_broadcast_place(size, position) for size, position in zip(shape, indices, strict=True))
+
+
+def _broadcast_place(size: Size, position: Index) -> Index:
+    if is_one(size):
+        return index(0)
+    if known(size) is not None:
+        return position
+    whole = len(position.terms) == 1 and position.terms[0][1] == 1 and len(position.terms[0][0]) == 1
+    atom = position.terms[0][0][0] if whole else None
+    return position if isinstance(atom, Iterator) and equal(atom.high, size) else position % size
 
 
 def as_number(size: Size) -> Scalar:

@@ -8,7 +8,9 @@ A ``Reasoned`` size answers by itself: a proof runs the same shape rules over si
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, NoReturn
 
 from egraph.errors import TypeMismatch
@@ -44,6 +46,19 @@ class Reasoned(ABC):
     @abstractmethod
     def is_negative(self) -> bool:
         """Return whether this is less than zero."""
+
+
+_broadcasting: ContextVar[Callable[[Size, Size], Size | None] | None] = ContextVar("broadcasting", default=None)
+
+
+@contextmanager
+def broadcasting_by(known: Callable[[Size, Size], Size | None]) -> Iterator[None]:
+    """Ask ``known`` for the broadcast of two symbolic sizes of which either may be 1, while a meaning is written out."""
+    token = _broadcasting.set(known)
+    try:
+        yield
+    finally:
+        _broadcasting.reset(token)
 
 
 def refuse(reason: str) -> NoReturn:
@@ -165,8 +180,14 @@ def broadcast(shapes: Sequence[Shape]) -> Shape:
             elif is_one(result[axis]):
                 result[axis] = size
             elif not is_one(size):
-                result[axis] = same(result[axis], size, f"cannot broadcast {' with '.join(show_shape(s) for s in shapes)}")
+                reason = f"cannot broadcast {' with '.join(show_shape(s) for s in shapes)}"
+                result[axis] = _either(result[axis], size) or same(result[axis], size, reason)
     return tuple(result)
+
+
+def _either(left: Size, right: Size) -> Size | None:
+    known = _broadcasting.get()
+    return None if known is None or equal(left, right) else known(left, right)
 
 
 def _widened(left: Any, right: Any, shapes: Sequence[Shape]) -> Any:
@@ -181,8 +202,11 @@ def broadcasts_to(shape: Shape, target: Shape, name: str) -> None:
     if len(shape) > len(target):
         refuse(f"{name} {show_shape(shape)} has more axes than {show_shape(target)}")
     for size, goal in zip(reversed(shape), reversed(target), strict=False):
-        if not is_one(size):
-            same(size, goal, f"{name} {show_shape(shape)} does not broadcast to {show_shape(target)}")
+        reason = f"{name} {show_shape(shape)} does not broadcast to {show_shape(target)}"
+        if isinstance(size, Reasoned):
+            same(_widened(size, goal, [shape, target]), goal, reason)
+        elif not is_one(size):
+            same(_either(size, goal) or size, goal, reason)
 
 
 def rank_between(shape: Shape, low: int, high: int, name: str) -> None:

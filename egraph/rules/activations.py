@@ -70,7 +70,8 @@ def hard_sigmoid_from_line(x: Tensor, m: Weight, b: Weight) -> Steps:
 def _unit_clip(a: Attributes) -> float:
     require_attribute(a, "min", 0.0)
     require(0 < a.max < math.inf, "the upper limit must be a positive number")
-    return float(a.max)
+    high: float = a.max
+    return high
 
 
 def _hard_swish(order: int) -> Rule:

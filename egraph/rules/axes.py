@@ -32,6 +32,11 @@ def along(vector: Tensor, axis: int, rank: int) -> Tensor:
     return vector.reshape(*((1,) * axis), *vector.shape, *((1,) * (rank - axis - 1)))
 
 
+def alike_but(axis: int, xs: Sequence[Tensor]) -> bool:
+    """Return whether all tensors have the same shape, but for one axis."""
+    return all(x.shape[:axis] == xs[0].shape[:axis] and x.shape[axis + 1 :] == xs[0].shape[axis + 1 :] for x in xs[1:])
+
+
 def padded_shape(shape: Sequence[int], rank: int) -> tuple[int, ...]:
     """Return the shape with leading ones, as broadcasting reads it."""
     return (1,) * (rank - len(shape)) + tuple(shape)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from egraph.rule import Attributes, Rule, Steps, Tensor, Weight, require, rule
 from egraph.rule_operators import concat, conv, conv_transpose, pad, slice_, transpose
-from egraph.rules.axes import along, channel_axis, per_channel, spatial_axes
+from egraph.rules.axes import alike_but, along, channel_axis, per_channel, spatial_axes
 from egraph.rules.family import of_arity
 
 
@@ -149,7 +149,9 @@ def add_convs(x: Tensor, y: Tensor, v: Weight, w: Weight, a: Attributes) -> Step
     require(a.group == 1, "grouped filters would cross between x and y")
     require(v.shape[0] == w.shape[0] and x.shape[0] == y.shape[0], "neither may broadcast")
     require(v.shape[2:] == w.shape[2:], "the kernels must have the same size")
-    yield conv(concat(x, y, axis=channel_axis(a, x.rank)), concat(v, w, axis=1), a)
+    axis = channel_axis(a, x.rank)
+    require(alike_but(axis, (x, y)), "the inputs must have the same size: strides may leave out a border")
+    yield conv(concat(x, y, axis=axis), concat(v, w, axis=1), a)
 
 
 @rule(rounding="reassociates")
@@ -176,6 +178,7 @@ def concat_of_convs_of_one_input(x: Tensor, w: list[Weight], a: Attributes, c: A
 def concat_of_convs_of_one_weight(x: list[Tensor], w: Weight, a: Attributes, c: Attributes) -> Steps:
     yield concat(*(conv(each, w, a) for each in x), a=c)
     require(c.axis == 0, "the concatenation must be along the batch")
+    require(alike_but(0, x), "the inputs must have the same size: strides may leave out a border")
     yield conv(concat(*x, axis=0), w, a)
 
 
@@ -206,7 +209,7 @@ def pad_into_conv(x: Tensor, w: Weight, p: Attributes, a: Attributes) -> Steps:
     yield conv(pad(x, p), w, a)
     spatial = spatial_axes(a, x.rank)
     require(p.mode == "constant" and p.value == 0, "the padding must be zeros")
-    require(min(*p.before, *p.after) >= 0, "negative padding crops")
+    require(all(amount >= 0 for amount in (*p.before, *p.after)), "negative padding crops")
     require(all(p.before[i] == p.after[i] == 0 for i in range(x.rank) if i not in spatial), "only spatial axes may be padded")
     extra = (*(p.before[i] for i in spatial), *(p.after[i] for i in spatial))
     yield conv(x, w, a.but(pads=tuple(old + new for old, new in zip(a.pads, extra, strict=True))))
@@ -267,7 +270,7 @@ def conv_transpose_is_conv(x: Tensor, w: Weight, a: Attributes) -> Steps:
     n = w.rank - 2
     reach = tuple(d * (k - 1) for d, k in zip(a.dilations, w.shape[2:], strict=True))
     pads = tuple(reach[i % n] - a.pads[i] for i in range(2 * n))
-    require(min(pads) >= 0, "padding must not exceed the kernel's reach")
+    require(all(amount >= 0 for amount in pads), "padding must not exceed the kernel's reach")
     backwards = slice_(w, starts=(0, 0, *(k - 1 for k in w.shape[2:])), ends=(*w.shape[:2], *(-1,) * n), steps=(1, 1, *(-1,) * n))
     turned = transpose(backwards, perm=(1, 0, *range(2, w.rank)))
     yield conv(x, turned, dilations=a.dilations, group=1, layout=a.layout, pads=pads, strides=a.strides)

@@ -69,7 +69,7 @@ def number_from_matmul_right_to_left(x: Tensor, y: Tensor, c: Weight) -> Steps:
 
     Numbers gather at the left operand, where they fold into its producer's weight: every place would multiply the forms."""
     yield x @ (y * c)
-    require(c.type.elements == 1, "c must be one number")
+    require(c.type.elements == 1 and c.rank <= y.rank, "c must be one number that adds no axes")
     yield (x * c) @ y
 
 

@@ -146,7 +146,7 @@ def softmax_of_biased(x: Tensor, b: Weight, a: Attributes) -> Steps:
     shifted = x + b
     yield softmax(shifted, a)
     require(shifted.shape == x.shape, "the bias must not widen x")
-    require(b.number is not None and math.isfinite(b.number), "the bias must be one known finite number: an infinite one is a mask")
+    require(b.number is not None and -math.inf < b.number < math.inf, "the bias must be one known finite number: an infinite one is a mask")
     yield softmax(x, a)
 
 

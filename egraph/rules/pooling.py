@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from egraph.rule import Attributes, Rule, Steps, Tensor, Weight, operation, require, rule
 from egraph.rule_operators import average_pool, concat, conv, max_pool, pad, reduce_max, reduce_mean, relu, unary
-from egraph.rules.axes import channel_axis, per_channel, spatial_axes
+from egraph.rules.axes import alike_but, channel_axis, per_channel, spatial_axes
 from egraph.rules.conv import is_pointwise
 from egraph.rules.family import named, of_arity, snake
 
@@ -54,9 +54,18 @@ def max_pool_of_max_pool(x: Tensor, a: Attributes, b: Attributes) -> Steps:
 
 
 def _spatial_zeros(p: Attributes, spatial: tuple[int, ...], rank: int) -> tuple[int, ...]:
-    require(p.mode == "constant" and min(*p.before, *p.after) >= 0, "the padding must be constant and not negative")
+    require(p.mode == "constant", "the padding must be constant")
+    require(all(amount >= 0 for amount in (*p.before, *p.after)), "negative padding crops")
     require(all(p.before[i] == p.after[i] == 0 for i in range(rank) if i not in spatial), "only spatial axes may be padded")
     return (*(p.before[i] for i in spatial), *(p.after[i] for i in spatial))
+
+
+def _joined(a: Attributes, extra: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the padding of both together, or refuse what no pool has: padding as large as the window."""
+    n = len(a.kernel_shape)
+    pads = tuple(old + new for old, new in zip(a.pads, extra, strict=True))
+    require(all(pads[i] < a.kernel_shape[i % n] for i in range(2 * n)), "the padding must be smaller than the window")
+    return pads
 
 
 @rule
@@ -66,7 +75,7 @@ def pad_into_average_pool(x: Tensor, p: Attributes, a: Attributes) -> Steps:
     extra = _spatial_zeros(p, spatial_axes(a, x.rank), x.rank)
     require(p.value == 0, "the padding must be zeros")
     require(bool(a.count_include_pad) or not any(a.pads), "padding that is not counted cannot join padding that is")
-    yield average_pool(x, a.but(pads=tuple(old + new for old, new in zip(a.pads, extra, strict=True)), count_include_pad=1))
+    yield average_pool(x, a.but(pads=_joined(a, extra), count_include_pad=1))
 
 
 @rule(rounding="assumes finite")
@@ -77,25 +86,23 @@ def pad_into_max_pool(x: Tensor, p: Attributes, a: Attributes) -> Steps:
     yield max_pool(pad(x, p), a)
     extra = _spatial_zeros(p, spatial_axes(a, x.rank), x.rank)
     require(p.value <= -3.4e38, "the padding must never win")
-    yield max_pool(x, a.but(pads=tuple(old + new for old, new in zip(a.pads, extra, strict=True))))
+    yield max_pool(x, a.but(pads=_joined(a, extra)))
 
 
 @rule
 def pad_of_relu_into_max_pool(x: Tensor, p: Attributes, a: Attributes) -> Steps:
-    """max_pool(pad(relu(x))) = max_pool(relu(x)) with more padding,  zeros below every element
-
-    A window that lies in the padding alone would not be well-typed on the right."""
+    """max_pool(pad(relu(x))) = max_pool(relu(x)) with more padding,  zeros below every element"""
     yield max_pool(pad(relu(x), p), a)
     extra = _spatial_zeros(p, spatial_axes(a, x.rank), x.rank)
     require(p.value <= 0, "the padding must never win over zero")
-    pads = tuple(old + new for old, new in zip(a.pads, extra, strict=True))
-    yield max_pool(relu(x), a.but(pads=pads))
+    yield max_pool(relu(x), a.but(pads=_joined(a, extra)))
 
 
 def _concat_of_pools(op: str) -> tuple[Rule, ...]:
     def law(x: list[Tensor], a: Attributes, c: Attributes) -> Steps:
         yield concat(*(operation(op, each, by=a) for each in x), a=c)
         require(c.axis in (0, channel_axis(a, x[0].rank)), "windows would cross the seam of spatial axes")
+        require(alike_but(c.axis, x), "the inputs must have the same size: strides may leave out a border")
         yield operation(op, concat(*x, a=c), by=a)
 
     law.__name__ = f"concat_of_{snake(op)}s"
