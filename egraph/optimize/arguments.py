@@ -84,7 +84,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--rules", type=Path, action="append", default=[], metavar="FILE", help="a Python file with RULES = (...); repeatable")
     add("--skip-rule", action="append", default=[], metavar="NAME", help="do without a rule; repeatable")
     add("--list-rules", action="store_true", help="print every rule and exit")
-    add("--unsafe-rules", action="store_true", help="also load rules that are neither proved nor tested")
+    add("--unsafe-rules", action="store_true", help="also load rules that are not proved; every report names them")
     add(
         "--allow",
         choices=["exact", "reassociate", "finite"],

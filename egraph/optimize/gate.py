@@ -16,7 +16,7 @@ PROVED = ("proved", "proved for these sizes")
 Tell = Callable[[str], None]
 
 
-@dataclass
+@dataclass(eq=False)
 class Admission:
     """A rule's pass: yes where its certificate reaches, else by proving the application at its own sizes.
 

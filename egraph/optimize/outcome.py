@@ -155,10 +155,10 @@ class Outcome:
                 "seconds": round(self.search_seconds, 3),
             },
             "extract": {"method": self.extract_method, "optimal": self.extract_optimal, "seconds": round(self.extract_seconds, 3)},
-            "unsafe_rules": list(self.unsafe_rules),
             "kernels": {name: self.kernel_counts.get(name, 0) for name in ("library", "eoperator", "opaque")},
             "seconds_total": round(self.seconds_total, 3),
             "files": list(self.files),
+            **({"unsafe_rules": list(self.unsafe_rules)} if self.unsafe_rules else {}),
         }
 
     def to_manifest(self) -> dict[str, Any]:

@@ -22,6 +22,8 @@ from egraph.optimize.artefact import finish_artefact
 from egraph.optimize.batch import compile_ahead
 from egraph.optimize.blame import blame
 from egraph.optimize.choice import choose_rules
+from egraph.optimize.gate import notes as rule_notes
+from egraph.optimize.gate import unproved
 from egraph.optimize.instances import wrong_rules
 from egraph.optimize.kernel_rows import kernel_rows
 from egraph.optimize.measuring import Measurer, calibrate
@@ -59,7 +61,9 @@ class Entry:
 
 def optimize(options: Options, progress: Progress) -> Outcome:
     """Optimise a model and write the results; raises EinsatError, and then nothing is written."""
-    rules = choose_rules(options.rule_files, options.skip_rules, allow=options.allow, unsafe=options.unsafe_rules)
+    rules = choose_rules(
+        options.rule_files, options.skip_rules, allow=options.allow, unsafe=options.unsafe_rules, tell=progress.note
+    )
     place = destination(options.model, options.output)
     progress.stage("read the model")
     imported = importer.load(options.model, shapes=options.shapes)
@@ -338,6 +342,8 @@ class Run:
             notes=notes,
             kernel_counts=counts,
             refused=found.refused,
+            unsafe_rules=unproved(rules),
+            rule_notes=rule_notes(rules),
         )
 
 
