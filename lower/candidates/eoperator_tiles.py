@@ -53,6 +53,7 @@ def eoperator_tiles(tiling: Tiling, supports: Callable[[Node], str | None]) -> I
             verdicts[canonical] = supports(canonical) is None
         return verdicts[canonical]
 
+    orders = _Orders(tiling)
     for number, nodes in tiling.frozen.classes.items():
         if number in tiling.leaves:
             continue
@@ -63,7 +64,7 @@ def eoperator_tiles(tiling: Tiling, supports: Callable[[Node], str | None]) -> I
                 continue  # a view is free, and so is a view of the kernel that computes its operand
             if spec.category not in INLINED + REDUCED and not _is_light_product(tiling, number, node):
                 continue
-            for tile in _variants(tiling, number, node):
+            for tile in _variants(tiling, orders, number, node):
                 length, tensors = contents(tile.fragment)
                 variants.setdefault(tensors, []).append((length, tile))
         # Of the tiles that read the same tensors only the shortest is worth having: constants cost nothing.
@@ -88,12 +89,41 @@ def _is_light_product(tiling: Tiling, number: int, node: ENode) -> bool:
     return spec.flops([type.sizes for type in types], dict(node.attributes)) <= INTENSITY * moved
 
 
-def _variants(tiling: Tiling, number: int, node: ENode) -> Iterator[Tile]:
+def _variants(tiling: Tiling, orders: _Orders, number: int, node: ENode) -> Iterator[Tile]:
     yield Tile(tiling.over_leaves(number, node), (node,), "tvm")
     for style in STYLES if tiling.fused else ():
-        growth = _Growth(tiling, style, path=[number])
+        growth = _Growth(tiling, style, orders, path={number})
         operands = [growth.operand(child) for child in node.children]
         yield Tile(tiling.build(number, node, operands), (node, *dict.fromkeys(growth.covered)), "tvm")
+
+
+class _Orders:
+    """The e-nodes of a class that may be inlined, the preferred first; worked out once a class and kind of style."""
+
+    def __init__(self, tiling: Tiling) -> None:
+        self._tiling = tiling
+        self._known: dict[tuple[int, bool, bool], list[ENode]] = {}
+
+    def of(self, number: int, style: Style) -> list[ENode]:
+        """Prefer what reads the fewest bytes; between equals, go across or around transposes as the style says."""
+        key = (number, style.across_transposes, style.reductions)
+        if key not in self._known:
+            options = [node for node in self._tiling.frozen.classes[number] if _may_inline(node, style)]
+            self._known[key] = sorted(options, key=partial(self._rank, style))
+        return self._known[key]
+
+    def _rank(self, style: Style, node: ENode) -> tuple[int, bool, int]:
+        size = sum(self._tiling.size_bytes[child] for child in dict.fromkeys(node.children))
+        return size, (node.op == "Transpose") != style.across_transposes, len(node.children)
+
+
+def _may_inline(node: ENode, style: Style) -> bool:
+    spec = OPS.get(node.op)
+    if spec is None:
+        return False
+    # Overlapping windows would be reduced again and again; whole axes and rows are reduced once.
+    whole = spec.category == "normalization" or (spec.category == "reduction" and spec.attributes == ("axes",))
+    return spec.category in INLINED or (style.reductions and whole)
 
 
 @dataclass
@@ -102,7 +132,8 @@ class _Growth:
 
     tiling: Tiling
     style: Style
-    path: list[int]
+    orders: _Orders
+    path: set[int]
     covered: list[ENode] = field(default_factory=list)
     done: dict[int, Node] = field(default_factory=dict)
 
@@ -117,28 +148,11 @@ class _Growth:
             return leaf
         if self.style.stop_at_shared and self.tiling.is_shared(number):
             return leaf
-        node = self._choose(number)
+        node = next((node for node in self.orders.of(number, self.style) if self.path.isdisjoint(node.children)), None)
         if node is None:
             return leaf
         self.covered.append(node)
-        self.path.append(number)
+        self.path.add(number)
         operands = [self.operand(child) for child in node.children]
-        self.path.pop()
+        self.path.discard(number)
         return self.tiling.build(number, node, operands)
-
-    def _choose(self, number: int) -> ENode | None:
-        """Prefer what reads the fewest bytes; between equals, go across or around transposes as the style says."""
-        options = [node for node in self.tiling.frozen.classes[number] if self._may_inline(node)]
-        return min(options, key=partial(self._rank), default=None)
-
-    def _may_inline(self, node: ENode) -> bool:
-        spec = OPS.get(node.op)
-        if spec is None or any(child in self.path for child in node.children):
-            return False
-        # Overlapping windows would be reduced again and again; whole axes and rows are reduced once.
-        whole = spec.category == "normalization" or (spec.category == "reduction" and spec.attributes == ("axes",))
-        return spec.category in INLINED or (self.style.reductions and whole)
-
-    def _rank(self, node: ENode) -> tuple[int, bool, int]:
-        size = sum(self.tiling.size_bytes[child] for child in dict.fromkeys(node.children))
-        return size, (node.op == "Transpose") != self.style.across_transposes, len(node.children)

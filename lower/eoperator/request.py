@@ -133,6 +133,12 @@ def _type(term: Term, dtypes: dict[str, str], types: dict[Term, str]) -> str:
     return "bool" if term.data in _COMPARISONS else "float32"
 
 
+@lru_cache(maxsize=64)
+def _kernel_to_look_at(fragment: Node) -> Kernel:
+    """Return a fragment's kernel for several questions about it; nobody may change it."""
+    return kernel_of(KernelRequest(fragment))
+
+
 @lru_cache(maxsize=1 << 14)
 def supports(fragment: Node) -> str | None:
     """Return None when a kernel can be generated for a fragment, else the reason why not."""
@@ -142,7 +148,7 @@ def supports(fragment: Node) -> str | None:
         if not node.type.is_static:
             return f"{node.op} has unknown sizes ({node.type})"
     try:
-        kernel = kernel_of(KernelRequest(fragment))
+        kernel = _kernel_to_look_at(fragment)
         terms = subterms((kernel.root,))
         if len(terms) > MAXIMUM_TERMS:
             return f"{len(terms)} scalar operations an element are more than {MAXIMUM_TERMS}"
@@ -188,7 +194,7 @@ def _part(op: str, attributes: Attributes, operands: tuple[TensorType, ...], typ
     reason = supports(alone)
     if reason is not None:
         return reason
-    terms = subterms((kernel_of(KernelRequest(alone)).root,))
+    terms = subterms((_kernel_to_look_at(alone).root,))
     read = [term.data[0] for term in terms if term.kind == "read"]
     return len(terms) - len(read), tuple(max(1, read.count(str(i))) for i in range(len(operands)))
 
@@ -198,7 +204,7 @@ def may_overwrite(fragment: Node) -> frozenset[int]:
     """Return the placeholders whose memory (of the same dense layout) the output may share exactly."""
     if supports(fragment) is not None:
         return frozenset()
-    kernel = kernel_of(KernelRequest(fragment))
+    kernel = _kernel_to_look_at(fragment)
     terms = subterms((kernel.root,))
     if any(term.kind == "reduce" for term in terms):
         return frozenset()
