@@ -22,6 +22,8 @@ FREE = ("view", "constant")
 HOPELESS_RATIO = 3.0
 """A candidate whose estimate is this many times a measured rival's time is not measured."""
 FAILED_COST_US = 1e9
+CAUTIOUS_ABOUT_LIBRARIES = 3
+"""Power of the caution that untried kernels of libraries are met with."""
 
 KernelKey: TypeAlias = tuple[str, str]
 """Fragment text and implementation: what a measurement is filed under."""
@@ -96,7 +98,7 @@ class CostModel:
 
     def _caution_about(self, candidate: Candidate) -> float:
         """Return more for a library's kernels: it may have a reference implementation only, thousands of times slower."""
-        return self.caution**3 if is_library(candidate) else self.caution
+        return self.caution**CAUTIOUS_ABOUT_LIBRARIES if is_library(candidate) else self.caution
 
     def estimate_us(self, candidate: Candidate) -> float:
         """Return a guess: the time of the measured relative that moves most nearly as many bytes, else by the roofline."""

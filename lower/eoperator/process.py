@@ -18,6 +18,7 @@ from typing import IO, Any
 START_SECONDS = 30.0
 """How much longer the first answer of a process may take than any other."""
 MESSAGE_BYTES = 400
+MODULE = ("-m", "lower.eoperator.compiler")
 
 
 class Compiler:
@@ -36,7 +37,7 @@ class Compiler:
             paths = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
             self._messages = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "lower.eoperator.compiler"],
+                [sys.executable, *MODULE],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._messages, start_new_session=True,
                 env={**os.environ, "PYTHONPATH": paths, "PYTHONHASHSEED": "0"},
             )  # fmt: skip

@@ -1,0 +1,106 @@
+"""What unmeasured kernels are believed to cost, which are measured first, and what happens to those that hang."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from egraph.cost import CAUTIOUS_ABOUT_LIBRARIES, CostModel, jobs
+from egraph.cost_families import family
+from egraph.cost_roofline import DeviceSpeed
+from egraph.ir import Candidate, ENode, Node, TensorType, placeholder
+from egraph.ops import apply
+from egraph.optimize.measuring import Job, Measurer
+from lower.compile import CompileOptions
+from runtime.measure import Timing, Worker
+from runtime.profile import Database, Record
+
+LIBRARY = "onednn.matmul"
+
+
+def _tensor(index: int, *shape: int, constant: bool = False) -> Node:
+    return placeholder(index, TensorType("float32", shape), constant=constant)
+
+
+def _product(first: int = 0, columns: int = 32) -> Node:
+    return apply("MatMul", _tensor(first, 8, 16), _tensor(first + 1, 16, columns, constant=True))
+
+
+def _candidate(fragment: Node, implementation: str = LIBRARY, covered: int = 1) -> Candidate:
+    return Candidate(fragment, (0, 1), (ENode("MatMul", (), ()),) * covered, implementation)
+
+
+PLAIN = _candidate(_product())
+FUSED = _candidate(apply("Relu", apply("Add", _tensor(0, 8, 32), _product(1))), covered=3)
+WIDE = _candidate(_product(columns=64))
+
+
+def _model(**times_us: float) -> CostModel:
+    database = Database.in_memory()
+    model = CostModel(database, "here", DeviceSpeed())
+    for name, time_us in times_us.items():
+        database.put(Record("here", *model.key({"plain": PLAIN, "fused": FUSED, "wide": WIDE}[name]), "ok", (time_us,)))
+    return model
+
+
+def test_a_family_is_one_operator_over_what_it_reads() -> None:
+    assert family(PLAIN) == family(FUSED) != family(WIDE)
+    assert family(_candidate(PLAIN.fragment, "onednn.other")) != family(PLAIN)
+    assert family(_candidate(apply("Transpose", _product(), perm=(1, 0)))) != family(PLAIN)
+    assert family(_candidate(apply("Add", _product(), _product(2)))) is None  # two products: neither decides
+    assert family(_candidate(apply("Relu", _tensor(0, 4)))) is None
+
+
+def test_a_measured_relative_tells_more_than_arithmetic() -> None:
+    model = _model(plain=70.0)
+    model.look_up({1: (PLAIN, FUSED, WIDE)})
+    more_bytes = model.work(FUSED.fragment).size_bytes - model.work(PLAIN.fragment).size_bytes
+    assert model.estimate_us(FUSED) == pytest.approx(70.0 + more_bytes / (model.speed.memory_gigabytes_s * 1e3))
+    assert model.estimate_us(WIDE) == model.speed.estimate_us(model.work(WIDE.fragment))
+    assert model.has_relatives(FUSED) and not model.has_relatives(WIDE)
+
+
+def test_the_plainest_of_each_family_is_measured_first_and_only_where_none_is() -> None:
+    assert jobs(_model(), {1: (FUSED, PLAIN), 2: (WIDE,)}) == [WIDE, PLAIN]
+    assert jobs(_model(fused=70.0), {1: (FUSED, PLAIN), 2: (WIDE,)}) == [WIDE]
+    assert jobs(_model(wide=1e-3), {1: (FUSED, PLAIN, WIDE)}) == []  # hopeless beside it
+
+
+def test_caution_is_greatest_about_libraries() -> None:
+    model = _model()
+    generated = _candidate(PLAIN.fragment, "tvm")
+    careless = model.cost_us(PLAIN), model.cost_us(generated)
+    model.caution = 4.0
+    assert model.cost_us(generated) == 4.0 * careless[1]
+    assert model.cost_us(PLAIN) == 4.0**CAUTIOUS_ABOUT_LIBRARIES * careless[0]
+
+
+def test_what_failed_is_not_believed_to_be_unknown() -> None:
+    model = _model()
+    model.file(Record("here", *model.key(PLAIN), "failed", (), "no"))
+    assert model.cost_us(PLAIN) > 1e8 and model.is_settled(PLAIN) and not model.has_relatives(FUSED)
+
+
+def test_a_kernel_that_hangs_is_tried_once_more(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    timings = iter([Timing("hung"), Timing("hung"), Timing("hung"), Timing("ok", (3.0,))])
+    monkeypatch.setattr(Measurer, "_timing", lambda *_: next(timings))
+    monkeypatch.setattr("egraph.optimize.measuring.compile_batch", lambda programs, *_: [tmp_path for _ in programs])
+    database = Database.in_memory()
+    measurer = Measurer(database, "here", CompileOptions(threads=1), Worker())
+    hangs, slept = (Job(one.fragment, LIBRARY, name) for one, name in ((PLAIN, "hangs"), (WIDE, "slept")))
+    for job in (hangs, hangs, slept, slept):
+        measurer.measure([job], lambda: 1.0, lambda _: None)
+    found = [database.get("here", name, LIBRARY) for name in ("hangs", "slept")]
+    assert [record and record.status for record in found] == ["hung", "ok"]
+    assert measurer.measured == 4
+
+
+def test_nothing_is_filed_after_the_first_hang() -> None:
+    database = Database.in_memory()
+    measurer = Measurer(database, "here", CompileOptions(threads=1), Worker())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Measurer, "_timing", lambda *_: Timing("hung"))
+        patch.setattr("egraph.optimize.measuring.compile_batch", lambda programs, *_: [Path() for _ in programs])
+        measurer.measure([Job(PLAIN.fragment, LIBRARY, "hangs")], lambda: 1.0, lambda _: None)
+    assert database.get("here", "hangs", LIBRARY) is None
