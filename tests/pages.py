@@ -18,6 +18,9 @@ COMMANDS = {
     "runtime.run": "Run an artefact.",
     "runtime.profile": "Look after the profile database.",
     "verify": "Test the rules of a file.",
+    "verify.generate": "Find rules.",
+    "verify.model": "Compare two models.",
+    "verify.bisect": "Find what makes an optimised model wrong.",
 }
 PACKAGES = {
     "egraph": "from a model to the chosen program",
@@ -30,6 +33,9 @@ PACKAGES = {
     "egraph/extract": "the choice of kernels",
     "egraph/optimize": "the main job",
     "verify": "testing rules",
+    "verify/generate": "finding rules",
+    "verify/model": "comparing models",
+    "verify/bisect": "finding what is wrong",
     "lower": "kernels, memory, artefacts",
     "lower/candidates": "kernels laid over the e-graph",
     "lower/library": "the vendor library",

@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from egraph import exporter, importer
 from egraph.expr.functions import PRIME
 from egraph.optimize.estimated import compile_options, estimated_programs
+from egraph.optimize.original import digest
 from lower.compile import compile_program
 from verify.model.__main__ import main
 from verify.model.comparing import Comparison, compare_models, difference
@@ -131,6 +132,27 @@ def test_an_artefact_compares_equal_to_its_model_and_not_to_another(tmp_path: Pa
     compile_program(estimated_programs(importer.load(other).graph)[0], tmp_path / "m.einsat", compile_options(1))
     found = compare_models(source, tmp_path / "m.einsat")
     assert not found.equal and found.first_differing == "y", "the artefact's own kernels are what is compared"
+
+
+def test_certificates_speak_for_the_model_that_an_artefact_was_made_from(tmp_path: Path) -> None:
+    source, other = write(tmp_path / "m.onnx", LAYERS), write(tmp_path / "n.onnx", (LAYERS[0], node("Tanh", "a", "b"), LAYERS[2]))
+    program = estimated_programs(importer.load(source).graph)[0]
+    exporter.save(program, tmp_path / "m.opt.onnx")
+    compile_program(program, tmp_path / "m.einsat", compile_options(1))
+    assert compare_models(source, tmp_path / "m.einsat").chain is None, "a manifest that does not say what it was made from says nothing"
+    manifest = json.loads((tmp_path / "m.einsat" / "manifest.json").read_text())
+    used = [{"name": "rule_of_a_user", "verdict": "proved"}]
+    manifest["run"] = {"model_digest": digest(source), "rules": used}
+    (tmp_path / "m.einsat" / "manifest.json").write_text(json.dumps(manifest))
+    for made in (tmp_path / "m.einsat", tmp_path / "m.opt.onnx"):
+        found = compare_models(source, made)
+        assert found.equal and found.chain is not None and found.chain.is_proved
+        assert "certificates: made from this file by 1 rules, 1 of them proved" in found.lines()
+    stranger = compare_models(other, tmp_path / "m.einsat")
+    assert not stranger.equal and stranger.chain is not None and not stranger.chain.is_proved
+    used[0]["verdict"] = "refuted"
+    (tmp_path / "m.einsat" / "manifest.json").write_text(json.dumps(manifest))
+    assert "not proved: rule_of_a_user (refuted)" in "\n".join(compare_models(source, tmp_path / "m.einsat").lines())
 
 
 def test_exit_codes_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -96,7 +96,7 @@ def compare_models(a: Path, b: Path, settings: Settings = Settings()) -> Compari
             outputs[name] = max(outputs[name], difference(ours[name], theirs[pairs.get(name, name)]))
     parts = tuple(
         Part(one.tensor, one.method, one.operators, errors.get(one.tensor) if one.method in ("float32", "follows", "differs") else None,
-             second.rules_of([name for node in one.nodes for name in graph.origins.get(node, ())]))
+             second.rules_behind(pairs.get(one.tensor, one.tensor), names))
         for one in settle(first.graph, graph, errors, settings.tolerance)
     )  # fmt: skip
     differing = next((part.tensor for part in parts if part.method == "differs"), "")

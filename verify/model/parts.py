@@ -80,12 +80,11 @@ def aligned(graph: Graph, like: Graph) -> Graph:
 
 @dataclass(frozen=True)
 class Settled:
-    """A common tensor, how it was settled, and the nodes of its part in the second model."""
+    """A common tensor, how it was settled, and how many operators make it on either side."""
 
     tensor: str
     method: Method
     operators: tuple[int, int]
-    nodes: tuple[Node, ...]
 
 
 def settle(a: Graph, b: Graph, errors: Mapping[str, float], tolerance: float) -> Iterator[Settled]:
@@ -100,7 +99,7 @@ def settle(a: Graph, b: Graph, errors: Mapping[str, float], tolerance: float) ->
         if not errors.get(name, 0.0) <= tolerance:
             reads = differing.intersection(walk((one, other)))
             method = "follows" if reads and method != "float32" else "differs"
-        yield Settled(name, method, (_operators(one), _operators(other)), inside)
+        yield Settled(name, method, (_operators(one), _operators(other)))
         if left not in known and right not in theirs:
             leaf = make("Input", (), attributes(name=f"common {name}"), left.type)
             known[left], theirs[right] = leaf, leaf

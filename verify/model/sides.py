@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,10 @@ class Side:
     proto: onnx.ModelProto
     graph: Graph
     artefact: Path | None = None
+    rules: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Rules that the node which makes a tensor owes something to."""
+    read_by: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """What the node which makes a tensor reads."""
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -48,13 +52,18 @@ class Side:
         run: Mapping[str, Any] = found.get("run", {})
         return run
 
-    def rules_of(self, sources: Sequence[str]) -> frozenset[str]:
-        """Return the rules that the nodes of these names owe something to."""
-        wanted = set(sources)
+    def rules_behind(self, tensor: str, known: Collection[str]) -> frozenset[str]:
+        """Return the rules that a tensor owes something to, down to the known tensors."""
         found: set[str] = set()
-        for node in self.proto.graph.node:
-            if node.name in wanted:
-                found |= {rule for entry in node.metadata_props if entry.key == "einsat.rules" for rule in entry.value.split(",") if rule}
+        seen: set[str] = set()
+        stack = [tensor]
+        while stack:
+            name = stack.pop()
+            if name in seen or (name in known and name != tensor):
+                continue
+            seen.add(name)
+            found |= self.rules.get(name, frozenset())
+            stack += self.read_by.get(name, ())
         return frozenset(found)
 
     def values(self, feeds: Mapping[str, Any], names: Sequence[str], threads: int) -> dict[str, np.ndarray]:
@@ -95,6 +104,12 @@ def read_side(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Side:
         proto = onnx.load(str(file))
     except Exception as error:  # protobuf and the file system raise their own classes
         raise ModelError(f"the model cannot be read: {error}", where=str(file), fix="give an ONNX model") from error
+    rules = {output: _rules(node) for node in proto.graph.node for output in node.output}
+    read_by = {output: tuple(node.input) for node in proto.graph.node for output in node.output}
     if proto.functions:
         proto = inliner.inline_local_functions(proto)
-    return Side(file, proto, importer.load(proto, shapes=shapes).graph, artefact)
+    return Side(file, proto, importer.load(proto, shapes=shapes).graph, artefact, rules, read_by)
+
+
+def _rules(node: onnx.NodeProto) -> frozenset[str]:
+    return frozenset(rule for entry in node.metadata_props if entry.key == "einsat.rules" for rule in entry.value.split(",") if rule)
