@@ -8,7 +8,7 @@ from verify.assumptions import Assumptions
 from verify.normal.algebra import ordered
 from verify.normal.context import Context, TooLarge
 from verify.normal.naming import unique
-from verify.normal.scopes import Instantiation, rebuild
+from verify.normal.scopes import Instantiation, chooses, rebuild
 from verify.normal.terms import Alternative, Call, Element, Extremum, IndexFactor, Product, Term, Value
 
 __all__ = [
@@ -23,28 +23,9 @@ def normalise(scope: Scope, output: tuple[Index, ...], assumptions: Assumptions,
     """
     context = Context(assumptions)
     value = Instantiation(context).at(scope, output)
-    if _chooses(value):
+    if chooses(value):
         context.resolving = True
         value = rebuild(context, value, {})
     if facts is not None:
         facts |= context.facts
     return unique(context, ordered(value, context))
-
-
-def _chooses(value: Value) -> bool:
-    """Return whether a value holds a maximum of plain values or a condition on data, so that a second pass may find more."""
-    for term in value.terms:
-        for factor in term.factors:
-            match factor:
-                case Extremum(_, alternatives):
-                    if sum(not one.iterators for one in alternatives) > 1 or any(_chooses(one.value) for one in alternatives):
-                        return True
-                case Call("positive" | "zero", _):
-                    return True
-                case Call(_, arguments):
-                    if any(_chooses(argument) for argument in arguments):
-                        return True
-                case Product(_, _, inner):
-                    if _chooses(inner):
-                        return True
-    return False

@@ -16,6 +16,7 @@ from verify.normal.algebra import add, guarded, only_term, plain
 from verify.normal.choices import Build, positive, split, under
 from verify.normal.conditions import Conditions, conjunction, negation
 from verify.normal.context import Context, negated, number, scaled, single
+from verify.normal.monotone import corner_of
 from verify.normal.naming import (
     close,
     condition_text,
@@ -31,6 +32,8 @@ from verify.normal.signs import filled, sign, sign_of_factor
 from verify.normal.terms import INFINITY, Alternative, Call, Extremum, Factor, Term, Value
 
 INCREASING = frozenset({"log", "sqrt", "tanh", "erf", "floor", "round"})
+FEW = 3
+"""Most plain values whose maximum is written with conditions on data."""
 MANY = 8
 """Most alternatives that are compared with each other."""
 
@@ -130,7 +133,7 @@ def largest(context: Context, given: Sequence[Candidate]) -> Value:
         return scaled(single(Call(INFINITY, ())), Fraction(-1))
     if len(kept) == 1 and not kept[0].iterators:
         return kept[0].value
-    return _bounded(context, kept) or _monotone(context, kept)
+    return _bounded(context, kept) or _cornered(context, kept) or _monotone(context, kept)
 
 
 def trimmed(context: Context, one: Candidate) -> Candidate:
@@ -248,6 +251,20 @@ def _bounded(context: Context, given: list[Candidate]) -> Value | None:
     return minimum(context, [largest(context, flattened(context, rest)), *(negated(lower[0][key].value) for key in fixed)])
 
 
+def _cornered(context: Context, given: list[Candidate]) -> Value | None:
+    """max g(v) = g(max v) for a function with one corner that does not fall."""
+    corners = []
+    for one in given:
+        corner = corner_of(context, one.value, frozenset(one.iterators)) if one.iterators else None
+        if corner is None:
+            return None
+        corners.append(corner)
+    if len({corner.text(context) for corner in corners}) != 1 or not corners[0].rises(context):
+        return None
+    inner = largest(context, [replace(one, value=single(c.variable)) for one, c in zip(given, corners, strict=True)])
+    return corners[0].at(context, inner)
+
+
 def _monotone(context: Context, given: list[Candidate]) -> Value:
     """max f(v) = f(max v) for an increasing f, f(min v) for a decreasing one, and likewise for -f."""
     factors: list[tuple[Call, ...]] = []
@@ -298,10 +315,14 @@ def _translated(context: Context, given: list[Candidate]) -> Value:
         out = scaled(product_of(context, factors), scale)
         divided = [replace(one, value=_divided_by(context, one.value, scale, factors)) for one in given]
         return multiply(context, out, largest(context, divided))
-    if len(given) == 2 and context.resolving and not any(one.iterators for one in given):
-        first, second = given[0].value, given[1].value
-        difference = add(context, first, negated(second))
-        return add(context, second, multiply(context, difference, positive(context, _direction(context, difference))))
+    still = [one for one in given if not one.iterators]
+    if context.resolving and len(given) > 1 and 0 < len(still) <= FEW:
+        moving = [one for one in given if one.iterators]
+        result = largest(context, moving) if moving else still.pop().value
+        for one in still:
+            difference = add(context, result, negated(one.value))
+            result = add(context, one.value, multiply(context, difference, positive(context, _direction(context, difference))))
+        return result
     return single(_extremum(context, given))
 
 

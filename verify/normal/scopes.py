@@ -164,9 +164,44 @@ def extremum(context: Context, given: Sequence[Candidate]) -> Value:
     bound = frozenset(i for one in given for i in one.iterators)
 
     def build(values: Sequence[Value]) -> Value:
-        return largest(context, flattened(context, [replace(one, value=v) for one, v in zip(given, values, strict=True)]))
+        simpler = [replace(one, value=_resolved(context, v)) for one, v in zip(given, values, strict=True)]
+        return largest(context, flattened(context, simpler))
 
     return split(context, [one.value for one in given], build, bound)
+
+
+def _resolved(context: Context, value: Value) -> Value:
+    """Return a value without its maxima where writing them as conditions on data makes those vanish: softplus(x) = log(1 + exp(x))."""
+    if context.resolving or not any(chooses(Value((t,)), inside=True) for t in value.terms):
+        return value
+    context.resolving = True
+    try:
+        result = rebuild(context, value, {})
+    finally:
+        context.resolving = False
+    return value if chooses(result) else result
+
+
+def chooses(value: Value, *, inside: bool = False) -> bool:
+    """Return whether a value holds a maximum of plain values or a condition on data; ``inside``: in an argument of a function."""
+    for term in value.terms:
+        for factor in term.factors:
+            match factor:
+                case Extremum(_, alternatives) if not inside:
+                    if len(alternatives) > 1 and any(not one.iterators for one in alternatives):
+                        return True
+                    if any(chooses(one.value) for one in alternatives):
+                        return True
+                case Call("positive" | "zero", _):
+                    if not inside:
+                        return True
+                case Call(_, arguments):
+                    if any(chooses(argument) for argument in arguments):
+                        return True
+                case Product(_, _, inner) if not inside:
+                    if chooses(inner):
+                        return True
+    return False
 
 
 def total(context: Context, iterators: Sequence[Iterator], value: Value) -> Value:
