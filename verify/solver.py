@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 from egraph.expr.index import Iterator, RealSymbol, Symbol
-from verify.facts import Facts, Literal0, negation
-from verify.polynomials import ONE, FloorAtom, Monomial, Polynomial, entry
+from verify.facts import Facts, Literal0, closure, negation
+from verify.polynomials import ONE, FloorAtom, Monomial, Polynomial, divide, entry
 from verify.witnesses import instances, refuted
 
 _FALSE = Literal0(Polynomial({}), "!=")
+_LONGEST = 4  # terms of an inequality that is multiplied
 LINEAR_LIMIT, PRODUCT_LIMIT = 400_000, 1_500_000
 """Resource units of Z3 (not seconds: the answer must not depend on how busy the machine is)."""
 
@@ -74,7 +75,46 @@ def _question(facts: Facts, added: tuple[Literal0, ...]) -> list[Literal0]:
         for value in definition(facts, atom):
             question.append(Literal0(value, ">="))
             pending += value.atoms()
-    return question
+    return [*question, *_consequences(facts, question)]
+
+
+def _consequences(facts: Facts, question: list[Literal0]) -> list[Literal0]:
+    """Return what linear arithmetic over products cannot see: bounds of quotients, and inequalities times what is not negative.
+
+    ``e >= k * d`` makes ``e // d >= k``, ``e < k * d`` makes ``e // d < k``; ``p >= 0`` makes ``p * b >= 0`` for the
+    factors b with which p's atoms occur in products.
+    """
+    known = [one.value for one in question if one.relation == ">="]
+    atoms = {a for one in question for m in one.value.terms for a in m}
+    found: dict[Polynomial, None] = {}
+    for atom in sorted(atoms):
+        kind = entry(atom).kind
+        if not isinstance(kind, FloorAtom) or not facts.nonnegative(kind.divisor - ONE):
+            continue
+        itself = Polynomial({(atom,): 1})
+        for value in known:
+            for rest, bound in ((kind.numerator - value, 1), (kind.numerator + value + ONE, -1)):
+                times, left = divide(rest, kind.divisor)
+                if not left.terms and not closure(times) & {atom}:
+                    found[itself - times if bound > 0 else times - ONE - itself] = None
+    products = {m for one in question for m in one.value.terms if len(m) > 1}
+    products |= {m for value in found for m in value.terms if len(m) > 1}
+    for value in [*known, *found]:
+        if len(value.terms) > _LONGEST or not any(len(m) == 1 for m in value.terms):
+            continue
+        for monomial in sorted(products):
+            for atom in set(monomial):
+                rest = tuple(a for a in monomial if a != atom)
+                if len(rest) == len(monomial) - 1 and rest in value.terms and _not_negative(atom):
+                    scaled = value * Polynomial({(atom,): 1})
+                    if sum(len(m) > 1 and m not in products for m in scaled.terms) == 0:
+                        found[scaled] = None
+    return [Literal0(value, ">=") for value in found]
+
+
+def _not_negative(atom: int) -> bool:
+    kind = entry(atom).kind
+    return (isinstance(kind, Symbol) and kind.minimum >= 0) or (isinstance(kind, Iterator) and kind.low == 0)
 
 
 def definition(facts: Facts, atom: int) -> list[Polynomial]:
