@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+from functools import lru_cache
 from pathlib import Path
 
 import onnx
@@ -22,6 +23,12 @@ def digest(model: Path) -> str:
 
 def external_files(model: Path) -> tuple[str, ...]:
     """Return the names, relative to the model, of the files that hold its large tensors."""
+    status = model.stat()
+    return _external_files(model, status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=4)
+def _external_files(model: Path, changed_ns: int, size_bytes: int) -> tuple[str, ...]:
     proto = onnx.load_model(str(model), load_external_data=False)
     tensors = [tensor for graph in _graphs(proto.graph) for tensor in _tensors(graph)]
     places = {entry.value for tensor in tensors for entry in tensor.external_data if entry.key == "location"}
