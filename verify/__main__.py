@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--rule", action="append", default=[], metavar="NAME", help="only this rule; repeatable")
     parser.add_argument("--no-cache", action="store_true", help="prove everything anew, whatever certificates there are")
     parser.add_argument("--write", action="store_true", help="write the certificates of the shipped rules")
+    parser.add_argument("--seconds", type=float, default=60.0, metavar="S", help="processor time for one shipped rule (default: 60)")
     parser.add_argument("--jobs", type=int, default=0, metavar="N", help="processes that prove shipped rules (default: all usable cores)")
     parser.add_argument("--no-suggestions", action="store_true", help="do not look for guards that would make a rule provable")
     parser.add_argument("--cases", type=int, default=64, help="random instances to compare of each rule (default: 64)")
@@ -87,7 +89,19 @@ def proofs(rules: Sequence[Rule | MergeRule], arguments: argparse.Namespace) -> 
         proof = next(made)
         if not arguments.shipped:
             keep(Certificate.of(proof, rule_key(rule)))
-        yield proof
+        yield proof if arguments.no_suggestions or arguments.shipped else with_suggestion(rule, proof)
+
+
+def with_suggestion(rule: Rule | MergeRule, proof: Proof) -> Proof:
+    """Add a guard that would make the rule provable, where one is found."""
+    from egraph.rule import Rule as OneRule
+
+    may_help = proof.verdict in ("refuted", "unknown") and proof.failure in ("", "difference", "missing guard")
+    if not may_help or not isinstance(rule, OneRule):
+        return proof
+    from verify.suggest import suggestion
+
+    return replace(proof, suggestion=suggestion(rule))
 
 
 def _made(rules: Sequence[Rule | MergeRule], arguments: argparse.Namespace) -> Iterator[Proof]:
@@ -95,7 +109,7 @@ def _made(rules: Sequence[Rule | MergeRule], arguments: argparse.Namespace) -> I
 
     effort = Effort(tests=arguments.cases, tries=100 * arguments.cases, seed=arguments.seed)
     jobs = arguments.jobs or len(os.sched_getaffinity(0))
-    if not arguments.shipped or min(jobs, len(rules)) < 2:
+    if not arguments.shipped:
         yield from (prove(rule, effort) for rule in rules)
         return
     from concurrent.futures import ProcessPoolExecutor
@@ -103,8 +117,8 @@ def _made(rules: Sequence[Rule | MergeRule], arguments: argparse.Namespace) -> I
 
     from verify.shipped import prove_shipped
 
-    with ProcessPoolExecutor(min(jobs, len(rules)), get_context("spawn")) as pool:
-        yield from pool.map(prove_shipped, [rule.name for rule in rules], [effort] * len(rules))
+    with ProcessPoolExecutor(max(1, min(jobs, len(rules))), get_context("spawn")) as pool:
+        yield from pool.map(prove_shipped, [rule.name for rule in rules], [effort] * len(rules), [arguments.seconds] * len(rules))
 
 
 def write_certificates(rules: Sequence[Rule | MergeRule], found: Sequence[Proof]) -> None:

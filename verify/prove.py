@@ -41,7 +41,7 @@ SMALL_SETS: tuple[Mapping[str, tuple[int, ...]], ...] = (
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is tried for one rule. ``tests``: random instances (none: the symbolic cases alone decide); ``tries``: draws at most; ``open_cases``: given up after."""
+    """How much is tried for one rule. ``tests``: random instances (none: the cases alone decide); ``open_cases``: given up after."""
 
     tests: int = 64
     tries: int = 6000
@@ -118,7 +118,8 @@ def _judged_by_cases(rule: Rule | MergeRule, blank: Proof, effort: Effort) -> Pr
     complaint = objection(rule, blank.facts, effort.seed)
     if complaint:
         return replace(blank, failure="rounding", reason=complaint)
-    return replace(blank, verdict="proved", scope=_scope(attempt), covers={"tree": tree})
+    verdict = "proved for these sizes" if attempt.obligations else "proved"
+    return replace(blank, verdict=verdict, scope=_scope(attempt), covers={"tree": tree})
 
 
 def _applications(rule: Rule | MergeRule, effort: Effort) -> str:
@@ -146,7 +147,7 @@ def _attempt(rule: Rule | MergeRule, fixed: Fixed | None, effort: Effort) -> Att
         for case in cases(rule, fixed, found.survey):
             if case.ill_typed or case.failure:
                 if _model(case) is None:  # it may be that no instance takes this path
-                    told = f"the right side is well-typed: {case.ill_typed}" if case.ill_typed else f"the rule does not raise {case.failure}"
+                    told = f"the right side is well-typed: {case.ill_typed}" if case.ill_typed else f"no {case.failure}"
                     found.obligations.append(Obligation(case.scope_note, told, tuple(map(str, case.assumptions.conditions))))
                     found.judged.append((case.choices, "open"))
                     continue

@@ -1,17 +1,32 @@
-"""Prove a shipped rule by its name, in a process of its own."""
+"""Prove a shipped rule by its name, in a process of its own with a bounded processor time."""
 
 from __future__ import annotations
 
+import signal
 from dataclasses import replace
+from types import FrameType
 
 from egraph.rules import rule_named
+from verify.paths import TooManyPaths
 from verify.proof import Proof
 from verify.prove import Effort, prove
 
 
-def prove_shipped(name: str, effort: Effort) -> Proof:
-    """Return the proof; a counterexample travels as text, since nodes are objects of their process."""
-    proof = prove(rule_named(name), effort)
+def prove_shipped(name: str, effort: Effort, seconds: float) -> Proof:
+    """Return the proof; beyond ``seconds`` of processor time the general proof is given up.
+
+    A counterexample travels as text, since nodes are objects of their process.
+    """
+
+    def give_up(number: int, frame: FrameType | None) -> None:
+        raise TooManyPaths(f"given up after {seconds:g} s of processor time")
+
+    signal.signal(signal.SIGVTALRM, give_up)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        proof = prove(rule_named(name), effort)
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
     if proof.counterexample is None:
         return proof
     text = "\n".join((proof.reason, *proof.counterexample.lines(), proof.counterexample.script()))

@@ -1,0 +1,160 @@
+"""Look for a guard that makes a rule provable: the weakest of the usual ones, alone or two together.
+
+Guards are tried on random instances first: one that helps refuses every instance on which the sides differ and keeps as
+many others as it can. The first that is then proved is the suggestion.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import combinations
+from random import Random
+from typing import Any
+
+from egraph.errors import EinsatError
+from egraph.ops import OPS
+from egraph.rule import Mismatch, Pattern, Rule, Variable, require
+from verify.prove import Effort, prove
+from verify.random_binding import Refused, draw_binding
+from verify.random_testing import CRASHES, Data, compare, instantiate
+
+INSTANCES, DRAWS = 60, 1500
+"""Instances that guards are tried on, and draws at most to find them."""
+DATA: tuple[tuple[int, Data], ...] = ((0, "integers"), (1, "signed"))
+PROOFS = 8
+"""Guards that are handed to the prover, the weakest first."""
+EFFORT = Effort(tests=24, tries=3000, open_cases=1, applications=0)
+
+_BY_ATTRIBUTE = {
+    "group": ("{a}.group == 1",),
+    "strides": ("all(s == 1 for s in {a}.strides)",),
+    "dilations": ("all(d == 1 for d in {a}.dilations)",),
+    "pads": ("all(p == 0 for p in {a}.pads)",),
+    "kernel_shape": ("all(k % 2 == 1 for k in {a}.kernel_shape)", "all(k == 1 for k in {a}.kernel_shape)"),
+    "steps": ("all(s == 1 for s in {a}.steps)",),
+    "layout": ('{a}.layout == "NCHW"',),
+    "mode": ('{a}.mode == "constant"',),
+    "value": ("{a}.value == 0",),
+    "count_include_pad": ("{a}.count_include_pad == 0",),
+    "alpha": ("{a}.alpha >= 0",),
+}
+_BY_PAIR_OF_BUNDLES = ("{a}.values == {b}.values",)
+_BY_TENSOR = ("{x}.rank == 2", "{x}.rank >= 2", "{x}.type.elements == 1")
+_BY_WEIGHT = ("{x}.number is not None", "{x}.number is not None and {x}.number >= 0")
+_BY_KERNEL = ("all(k % 2 == 1 for k in {x}.shape[2:])", "all(k == 1 for k in {x}.shape[2:])")
+_BY_PAIR_OF_TENSORS = (
+    "{x}.rank == {y}.rank", "{x}.shape[2:] == {y}.shape[2:]", "{x}.shape[1:] == {y}.shape[1:]", "{x}.shape[:1] == {y}.shape[:1]",
+    "{x}.shape == {y}.shape", "{x}.rank <= {y}.rank",
+)  # fmt: skip
+_BY_TENSOR_AND_AXIS = ("{x}.rank == {y}.rank and {x}.shape[{a}.axis] == 1",)
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A guard, the positions of the good instances that it keeps and of the bad ones that it lets through."""
+
+    guards: tuple[str, ...]
+    kept: frozenset[int]
+    missed: frozenset[int]
+
+
+def suggestion(rule: Rule) -> str:
+    """Return a guard with which the rule is proved, as a line of its text; '' where none of the usual ones helps."""
+    good, bad = _instances(rule)
+    singles = [_tried(rule, text, good, bad) for text in candidates(rule)]
+    singles = [one for one in singles if one.kept and (one.missed != frozenset(range(len(bad))) or not bad)]
+    pairs = [Tried(a.guards + b.guards, a.kept & b.kept, a.missed & b.missed) for a, b in combinations(singles, 2)]
+    useful = [one for one in (*singles, *pairs) if not one.missed and len(one.kept) > 1]
+    useful.sort(key=lambda one: (-len(one.kept), len(one.guards)))
+    if not bad:  # nothing tells guards apart but how much they refuse; one that refuses nothing changes nothing
+        useful = [one for one in useful if len(one.kept) < len(good)]
+    for one in useful[:PROOFS]:
+        if prove(guarded(rule, one.guards), EFFORT).verdict == "proved":
+            lines = "; ".join(f'require({text}, "...")' for text in one.guards)
+            return f"it is proved with the guard: {lines}"
+    return ""
+
+
+def candidates(rule: Rule) -> tuple[str, ...]:
+    """Return the usual guards over a rule's variables, as Python expressions."""
+    bundles: dict[str, str] = {}
+    kernels: list[str] = []
+
+    def visit(term: Pattern | Variable) -> None:
+        if isinstance(term, Variable):
+            return
+        if isinstance(term.attributes, str):
+            bundles[term.attributes] = term.op
+        if term.op in ("Conv", "ConvTranspose") and isinstance(term.operands[1], Variable):
+            kernels.append(term.operands[1].name)
+        for operand in term.operands:
+            visit(operand)
+
+    visit(rule.pattern)
+    tensors = [variable.name for variable in rule.variables]
+    weights = [variable.name for variable in rule.variables if variable.constant]
+    pairs = list(combinations(tensors, 2))
+    found = [text.format(a=a) for a, op in bundles.items() for name in OPS[op].attributes for text in _BY_ATTRIBUTE.get(name, ())]
+    found += [t.format(a=a, b=b) for a, b in combinations(bundles, 2) if bundles[a] == bundles[b] for t in _BY_PAIR_OF_BUNDLES]
+    both = [*pairs, *((y, x) for x, y in pairs)]
+    along = [a for a, op in bundles.items() if "axis" in OPS[op].attributes]
+    found += [text.format(x=x, y=y, a=a) for a in along for x, y in both for text in _BY_TENSOR_AND_AXIS]
+    found += [text.format(x=x, y=y) for x, y in pairs for text in _BY_PAIR_OF_TENSORS]
+    found += [text.format(x=y, y=x) for x, y in pairs for text in _BY_PAIR_OF_TENSORS[-1:]]
+    found += [text.format(x=x) for x in kernels for text in _BY_KERNEL]
+    found += [text.format(x=x) for x in tensors for text in _BY_TENSOR]
+    found += [text.format(x=x) for x in weights for text in _BY_WEIGHT]
+    return tuple(dict.fromkeys(found))
+
+
+def guarded(rule: Rule, guards: tuple[str, ...]) -> Rule:
+    """Return the rule with more guards, which are asked first."""
+    tests = [(compile(text, "<guard>", "eval"), text) for text in guards]
+
+    def function(**arguments: Any) -> Any:
+        for code, text in tests:
+            require(eval(code, {"all": all}, arguments), text)
+        return rule.function(**arguments)
+
+    return replace(rule, function=function)
+
+
+def _instances(rule: Rule) -> tuple[list[Any], list[Any]]:
+    """Return bindings on which both sides agree, and such on which they differ or the right side is ill-typed."""
+    random = Random(f"suggest {rule.name}")
+    good: list[Any] = []
+    bad: list[Any] = []
+    for _ in range(DRAWS):
+        if len(good) + len(bad) >= INSTANCES:
+            break
+        try:
+            binding = draw_binding(rule, random)
+        except (Refused, EinsatError):
+            continue
+        try:
+            instance = instantiate(rule, (binding,))
+            agrees = not any(compare(instance, seed, kind, bits=False)[1] for seed, kind in DATA)
+            (good if agrees else bad).append(instance.bindings[0])
+        except Mismatch as mismatch:
+            if mismatch.reason.startswith("ill-typed"):
+                bad.append(binding)
+        except (*CRASHES, Refused, EinsatError):
+            continue
+    return good, bad
+
+
+def _tried(rule: Rule, text: str, good: list[Any], bad: list[Any]) -> Tried:
+    other = guarded(rule, (text,))
+    kept = frozenset(i for i, binding in enumerate(good) if not _refuses(other, text, binding))
+    return Tried((text,), kept, frozenset(i for i, binding in enumerate(bad) if not _refuses(other, text, binding)))
+
+
+def _refuses(rule: Rule, text: str, binding: Any) -> bool:
+    try:
+        rule.apply(binding)
+    except Mismatch as mismatch:
+        return mismatch.reason == text
+    except (*CRASHES, TypeError, AttributeError, EinsatError):
+        return True
+    return False
+
