@@ -239,3 +239,11 @@ def test_json_says_what_was_found(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--ops", "add,relu", "--json", "--quiet"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["stop_reason"] == "complete" and {"x + y = y + x"} <= {rule["equation"] for rule in report["rules"]}
+
+
+def test_float_data_have_both_signs() -> None:
+    """Where all data are negative, every relu is the same zero."""
+    for context in contexts(productions(["add", "relu"]), 2, 2):
+        for number in (0, 1):
+            for variable, value in World(context, "float64", number).values.items():
+                assert (value > 0).sum() == value.size // 2 and (value != 0).all(), variable

@@ -8,6 +8,7 @@ by congruence from the one that it contains (TASO's common subgraphs, and those 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -72,8 +73,10 @@ class World:
 
     @staticmethod
     def _signed(generator: np.random.Generator, sizes: tuple[int, ...]) -> np.ndarray:
-        """Draw multiples of 1/8 of both signs, never zero: polynomials and maxima of them are exact."""
-        return np.asarray(generator.integers(1, 17, sizes) * generator.choice((-1, 1), sizes) / 8)
+        """Draw multiples of 1/8 of both signs, as many of either, never zero: polynomials and maxima of them are exact."""
+        count = math.prod(sizes)
+        signs = generator.permutation(np.where(np.arange(count) % 2, 1, -1)).reshape(sizes)
+        return np.asarray(generator.integers(1, 25, sizes) * signs / 8)
 
     def value(self, term: Term) -> np.ndarray:
         """Return what a term computes."""
