@@ -12,7 +12,7 @@ from egraph.expr.scope import ZERO, Compare, Scope, Tensor, inside
 from egraph.ops.dtypes import same_dtype
 from egraph.ops.sampling import Sample
 from egraph.ops.scopes import grid, guarded, multiply, read
-from egraph.ops.sizes import at_least, divide, entries, is_one, known, plain, rank_between, refuse, same
+from egraph.ops.sizes import at_least, divide, entries, is_one, known, plain, quotient, rank_between, refuse, same
 from egraph.ops.spec import OpSpec, Shape, Values
 from egraph.ops.window import LAYOUTS, Layout, draw_window, layout_of, window_of
 
@@ -31,13 +31,13 @@ def _channel(output: Index, outputs: Size, inputs: Size, group: Size, inner: Ind
     """(f // (F/g)) * (C/g) + ci, where ci counts the channels of one group"""
     if is_one(group):
         return inner
-    return index((output // divide(outputs, group, "group must divide the channels")) * inputs + inner)
+    return index((output // quotient(outputs, group)) * inputs + inner)
 
 
 def _conv_meaning(operands: Sequence[Tensor], a: Values) -> Scope:
     data, weight = operands
-    shape = _conv_shape([data.shape, weight.shape], a)
     layout, window = layout_of(data.shape, a), window_of(weight.shape[2:], a)
+    shape = layout.join(data.shape[0], weight.shape[0], window.output_sizes(layout.space(data.shape)))
     iterators, out = grid("i", shape)
     sums, (inner, *taps) = grid("k", weight.shape[1:])
     f = out[layout.channel]
@@ -92,7 +92,7 @@ def _transposed_meaning(operands: Sequence[Tensor], a: Values) -> Scope:
     shape = _transposed_shape([data.shape, weight.shape], a)
     layout, window, group = layout_of(data.shape, a), window_of(weight.shape[2:], a), a["group"]
     iterators, out = grid("i", shape)
-    inputs = divide(weight.shape[0], group, "group must divide the input channels")
+    inputs = quotient(weight.shape[0], group)
     sums, (inner, *taps) = grid("k", (inputs, *weight.shape[2:]))
     f, outputs = out[layout.channel], weight.shape[1]
     channel = _channel(f, shape[layout.channel], inputs, group, inner)

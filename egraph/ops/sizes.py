@@ -169,6 +169,14 @@ def divide(total: Size, divisor: Size, reason: str) -> Size:
     refuse(f"{reason}: {show(total)} by {show(divisor)}")
 
 
+def quotient(total: Size, divisor: Size) -> Size:
+    """total / divisor, where a shape rule has found that it divides: as polynomials where that shows, else rounded down"""
+    try:
+        return divide(total, divisor, "")
+    except TypeMismatch:
+        return simplify(index(total) // divisor)
+
+
 def broadcast(shapes: Sequence[Shape]) -> Shape:
     """Return the numpy broadcast of the shapes: sizes are equal or the literal 1."""
     rank = max(len(shape) for shape in shapes)
