@@ -61,17 +61,15 @@ class Deferred:
 
 @dataclass
 class Path:
-    """The assumptions of one run; ``script`` answers the open questions that earlier runs met."""
+    """The assumptions of one run."""
 
-    script: tuple[int, ...] = ()
     conclusion: bool = False
     """Whether demands of shape rules are obligations (a right side) or assumptions (the left side)."""
     conditions: list[Compare] = field(default_factory=list)
     """What is assumed and not expressed by a substitution."""
     choices: dict[str, object] = field(default_factory=dict)
-    answers: list[int] = field(default_factory=list)
-    alternatives: list[tuple[int, ...]] = field(default_factory=list)
-    """Scripts of the ways not taken, for later runs."""
+    alternatives: list[Path] = field(default_factory=list)
+    """The ways not taken: what is assumed there."""
     bounds: Bounds = field(default_factory=Bounds)
     deferred: list[Deferred] = field(default_factory=list)
     _solved: dict[Atom, Index] = field(default_factory=dict)
@@ -82,18 +80,19 @@ class Path:
     _version: int = 0
     """Counts the inequalities: a floor-division is looked at again when there are more."""
     _fresh: int = 0
+    _settling: list[Deferred] = field(default_factory=list)
 
     def copy(self) -> Path:
-        """Return an independent copy, to go back to."""
+        """Return an independent copy, to go on from later."""
         made = Path()
-        made.restore(self, self.script)
+        made.restore(self)
         return made
 
-    def restore(self, other: Path, script: tuple[int, ...]) -> None:
-        """Become like the other path, before its open questions."""
-        self.script, self.conclusion, self._version, self._fresh = script, other.conclusion, other._version, other._fresh
-        self.conditions, self.answers, self.alternatives = list(other.conditions), list(other.answers), []
-        self.choices, self.bounds, self.deferred = dict(other.choices), other.bounds.copy(), list(other.deferred)
+    def restore(self, other: Path) -> None:
+        """Assume what the other path assumes."""
+        self.conclusion, self._version, self._fresh = other.conclusion, other._version, other._fresh
+        self.conditions, self.alternatives, self.deferred = list(other.conditions), [], list(other.deferred)
+        self.choices, self.bounds = dict(other.choices), other.bounds.copy()
         self._solved, self._rewrites, self._memo = dict(other._solved), dict(other._rewrites), dict(other._memo)
         self._age, self._floors = dict(other._age), dict(other._floors)
 
@@ -105,19 +104,12 @@ class Path:
             return self.choices[name]  # type: ignore[return-value]
         if not options:
             raise Ended(f"nothing fits {name}")
-        picked = options[self._answer(len(options)) if len(options) > 1 else 0]
-        self.choices[name] = picked
-        return picked
-
-    def _answer(self, count: int) -> int:
-        position = len(self.answers)
-        if position < len(self.script):
-            answer = self.script[position]
-        else:
-            answer = 0
-            self.alternatives += [(*self.answers, other) for other in range(count - 1, 0, -1)]
-        self.answers.append(answer)
-        return answer
+        for other in reversed(options[1:]):
+            way = self.copy()
+            way.choices[name] = other
+            self.alternatives.append(way)
+        self.choices[name] = options[0]
+        return options[0]
 
     def symbol(self, name: str, minimum: int = 1) -> Index:
         """Return a fresh integer unknown of at least ``minimum``; names are unique on a path."""
@@ -136,6 +128,11 @@ class Path:
         self._fresh += 1
         return Symbol(f"{prefix}_{self._fresh}", minimum)
 
+    def _become(self, other: Path) -> None:
+        alternatives = self.alternatives
+        self.restore(other)
+        self.alternatives = alternatives
+
     # Questions
 
     def ask(self, condition: Compare) -> bool:
@@ -146,9 +143,20 @@ class Path:
                 return known
             if not self._settle(self.canonical(condition.right - condition.left)):
                 break
-        holds = self._answer(2) == 0
-        self.assume(condition if holds else negated(condition))
-        return holds
+        other = self.copy()
+        try:
+            other.assume(negated(condition))
+            self.alternatives.append(other)
+        except Ended:
+            pass
+        try:
+            self.assume(condition)
+        except Ended:  # only the other way is possible: go on there
+            if not self.alternatives or self.alternatives[-1] is not other:
+                raise
+            self._become(self.alternatives.pop())
+            return False
+        return True
 
     def demand(self, condition: Compare) -> bool:
         """Assume a condition of the left side's shape rules; ask for it on the right side."""
@@ -163,15 +171,15 @@ class Path:
         """Return what the path implies about a condition, None when that is open or hard to see."""
         difference = self.canonical(condition.right - condition.left)
         match condition.operator:
-            case "<=":
-                return self.bounds.sign(difference, strict=False)
-            case "<":
-                return self.bounds.sign(difference, strict=True)
-            case "==":
-                return self.bounds.zero(difference)
-            case "!=":
+            case "<=" | "<":
+                return self.bounds.sign(difference, strict=condition.operator == "<")
+            case _:
                 known = self.bounds.zero(difference)
-                return None if known is None else not known
+                if known is None and difference.terms:
+                    reduced = without_content(difference, self.bounds)
+                    stated = (Compare(index(0), "==", reduced), Compare(index(0), "==", -reduced))
+                    known = True if any(each in self.conditions for each in stated) else None
+                return known if known is None or condition.operator == "==" else not known
 
     def whole(self, value: Index) -> int:
         """Return a plain number for a symbolic one: each small value is a path of its own, larger ones are not covered."""
@@ -215,7 +223,7 @@ class Path:
             return
         if self.bounds.zero(difference) is False:
             raise Ended("contradiction")
-        modulus = _single(difference, Modulo)
+        modulus = _single(difference, Modulo) or _single(_remainder(difference), Modulo)
         if modulus is not None:  # a % d == r: a is d times something, plus r
             atom, rest = modulus
             self._divisible(atom.numerator - rest, atom.divisor)
@@ -280,7 +288,8 @@ class Path:
         if abs(top[1]) != 1 or any(isinstance(atom, Floor | Modulo) for atom in top[0]):
             return
         rest = Index(tuple(t for t in difference.terms if t[0] != top[0])) * -top[1]
-        if atoms_of(rest).isdisjoint(top[0]):  # a product that returns inside a division would be replaced forever
+        divisions = (atom for atom in atoms_of(rest) if isinstance(atom, Floor | Modulo))
+        if all((atoms_of(d.numerator) | atoms_of(d.divisor)).isdisjoint(top[0]) for d in divisions):  # else it would return forever
             self._rewrite(top[0], rest)
 
     def _rewrite(self, monomial: Monomial, value: Index) -> None:
@@ -322,11 +331,14 @@ class Path:
     def _rebuild(self) -> None:
         """Note all conditions anew, in solved form."""
         old, self.conditions = self.conditions, []
+        simpler: list[Index] = []
         self.bounds.restart()
         for condition in old:
             difference = self.canonical(condition.right)
             if condition.operator == "==":
-                if difference.constant is None:
+                if difference.constant is None and difference != condition.right:
+                    simpler.append(difference)
+                elif difference.constant is None:
                     self.conditions.append(Compare(index(0), "==", difference))
                 elif difference.constant:
                     raise Ended("contradiction")
@@ -336,6 +348,8 @@ class Path:
                 raise Ended("contradiction")
             if known is None:
                 self._keep(condition.operator, difference)
+        for difference in simpler:  # what could not be solved may be solvable now
+            self._equate(self.canonical(difference))
 
     def _note(self, operator: str, difference: Index) -> None:
         """Keep 0 OPERATOR difference, which is news."""
@@ -396,18 +410,15 @@ class Path:
     def _settle(self, asked: Index) -> bool:
         """Decide one open broadcast that a question is about; return whether there was one."""
         for each in self.deferred:
-            if any(atom in atoms_of(asked) for atom in atoms_of(self.canonical(each.result))):
-                self.deferred.remove(each)
+            if each not in self._settling and any(atom in atoms_of(asked) for atom in atoms_of(self.canonical(each.result))):
                 self._settle_one(each)
                 return True
         return False
 
     def settle_all(self) -> None:
         """Decide every open broadcast that the right side asks for, and say of the others what they are."""
-        for each in [each for each in self.deferred if each.obligation]:
-            if each in self.deferred:
-                self.deferred.remove(each)
-                self._settle_one(each)
+        while waiting := [each for each in self.deferred if each.obligation]:
+            self._settle_one(waiting[0])
 
     def equalities(self) -> list[Compare]:
         """Return the equalities that are kept as rewrites of products and divisions, which the conditions leave out."""
@@ -425,6 +436,16 @@ class Path:
         return [c for c in found if c.left.constant is None or c.right.constant is None]
 
     def _settle_one(self, each: Deferred) -> None:
+        """Decide an open broadcast; it stays among the open ones until that is done, for the ways not taken."""
+        self._settling.append(each)
+        try:
+            self._settled(each)
+        finally:
+            self._settling.remove(each)
+        if each in self.deferred:
+            self.deferred.remove(each)
+
+    def _settled(self, each: Deferred) -> None:
         left, right, result = self.canonical(each.left), self.canonical(each.right), self.canonical(each.result)
         if left.constant == 1:
             self.assume(Compare(result, "==", right))
@@ -556,6 +577,16 @@ def atoms_of(value: Index) -> frozenset[Atom]:
     return frozenset(atoms(value))
 
 
+def _remainder(difference: Index) -> Index:
+    """d (a // d) = a - a % d, where a division stands with its own divisor"""
+    for monomial, coefficient in difference.terms:
+        if len(monomial) == 1 and isinstance(monomial[0], Floor) and abs(coefficient) == monomial[0].divisor.constant:
+            numerator, divisor = monomial[0].numerator, monomial[0].divisor
+            sign = 1 if coefficient > 0 else -1
+            return difference - index(monomial[0]) * coefficient + (numerator - index(Modulo(numerator, divisor))) * sign
+    return difference
+
+
 def _single(difference: Index, kind: type[Floor] | type[Modulo]) -> tuple[Any, Index] | None:
     """Return (atom, value) for difference == 0 read as atom == value, where one division stands alone, else None."""
     found = [(m[0], c) for m, c in difference.terms if len(m) == 1 and isinstance(m[0], kind)]
@@ -589,28 +620,26 @@ def explore(prepare: Callable[[Path], State], run: Callable[[Path, State], T], l
 
     What was prepared is kept for all paths that differ later only. Raises ``TooManyPaths`` beyond ``limit`` runs.
     """
-    waiting: list[tuple[int, ...]] = [()]
-    kept: tuple[Path, Path, State, Any] | None = None
+    waiting: list[tuple[Path, tuple[Path, State, Any] | None]] = [(Path(), None)]
     runs = 0
     while waiting:
         if runs == limit:
             raise TooManyPaths(f"more than {limit} paths")
         runs += 1
-        script = waiting.pop()
+        path, kept = waiting.pop()
         try:
-            if kept is not None and script[: len(kept[1].answers)] == tuple(kept[1].answers):
-                path, state = kept[0], kept[2]
-                path.restore(kept[1], script)
-                state.restore(kept[3])
-            else:
-                path, kept = Path(script), None
+            if kept is None:
                 state = prepare(path)
-                kept = path, path.copy(), state, state.saved()
-                waiting += path.alternatives
+                waiting += [(other, None) for other in path.alternatives]
                 path.alternatives = []
-            result = run(path, state)
+                kept = path, state, state.saved()
+            else:
+                kept[0].restore(path)
+                kept[1].restore(kept[2])
+                path = kept[0]
+            result = run(path, kept[1])
         except Ended:
-            waiting += path.alternatives
+            waiting += [(other, kept) for other in path.alternatives]
             continue
-        waiting += path.alternatives
+        waiting += [(other, kept) for other in path.alternatives]
         yield path, result
