@@ -8,7 +8,7 @@ just met. What one witness does not cover is left to the next. An empty extremum
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
+from itertools import islice, product
 
 from verify.facts import Facts, Literal0, closure, negation
 from verify.forms import Best, Choice, Sum, replaced, replaced_literal, replaced_sum
@@ -20,6 +20,7 @@ from verify.solver import holds, possible
 Equal = Callable[[Sum, Sum, Facts], bool]
 _PIECES = 60  # of the domain of one choice
 _WITNESSES = 64  # for one pair of choices
+_COMBINATIONS = 1000  # of the witnesses of blocks
 
 
 def covers(covered: Best, by: Best, facts: Facts, equal: Equal) -> bool:
@@ -28,6 +29,8 @@ def covers(covered: Best, by: Best, facts: Facts, equal: Equal) -> bool:
 
 
 def _covered(choice: Choice, candidates: Sequence[Choice], kind: str, facts: Facts, equal: Equal) -> bool:
+    if any(_covered_by_blocks(choice, candidate, facts, equal) for candidate in candidates if len(candidate.iterators) > 1):
+        return True
     witnesses = [(c, w) for c in candidates for w in islice(_witnesses(choice, c, facts), _WITNESSES)]
     pieces = [choice.conditions]
     for _ in range(_PIECES):
@@ -54,6 +57,68 @@ def _covered(choice: Choice, candidates: Sequence[Choice], kind: str, facts: Fac
                 return False
             continue
         pieces += [(*piece, *chosen[:count], negation(condition)) for count, condition in enumerate(chosen)]
+    return not pieces
+
+
+def _covered_by_blocks(choice: Choice, candidate: Choice, facts: Facts, equal: Equal) -> bool:
+    """Return whether one candidate covers a choice, its iterators taken in blocks that no equation or condition joins.
+
+    Each block has its own witnesses and its own proof that one of them always fits; any combination of witnesses has
+    to give the value.
+    """
+    equations, inner_left, inner_right = equations_of_choices(choice, candidate)
+    if inner_left - set(choice.iterators) or inner_right - set(candidate.iterators):
+        return False
+    blocks = _blocks(candidate, equations)
+    inside = facts.extended(choice.conditions)
+    if len(blocks) < 2 or not all(
+        holds(inside, c) for c in candidate.conditions if not closure(c.value) & set(candidate.iterators)
+    ):
+        return False
+    found: list[list[dict[int, Polynomial]]] = []
+    for block in blocks:
+        conditions = tuple(c for c in candidate.conditions if closure(c.value) & block)
+        part = Choice(tuple(a for a in candidate.iterators if a in block), conditions, candidate.value)
+        related = [e for e in equations if closure(e) & block]
+        witnesses = list(islice(_distinct(_completed(related, part, set(), set(), facts, len(block))), _WITNESSES))
+        if any(closure(v) & set(candidate.iterators) for one in witnesses for v in one.values()) or not _always_fits(part, witnesses, inside):
+            return False
+        found.append(witnesses)
+    combinations = list(islice(product(*found), _COMBINATIONS + 1))
+    return len(combinations) <= _COMBINATIONS and all(
+        equal(choice.value, replaced_sum(candidate.value, {a: v for one in chosen for a, v in one.items()}), inside)
+        for chosen in combinations
+    )
+
+
+def _blocks(candidate: Choice, equations: Sequence[Polynomial]) -> list[set[int]]:
+    """Return the candidate's iterators, those together that one equation or condition mentions."""
+    blocks = [{a} for a in candidate.iterators]
+    for value in (*equations, *(c.value for c in candidate.conditions)):
+        mentioned = closure(value) & set(candidate.iterators)
+        joined = [b for b in blocks if b & mentioned]
+        if len(joined) > 1:
+            blocks = [b for b in blocks if not b & mentioned] + [set().union(*joined)]
+    return sorted(blocks, key=lambda b: min(entry(a).key for a in b))
+
+
+def _always_fits(part: Choice, witnesses: Sequence[dict[int, Polynomial]], inside: Facts) -> bool:
+    """Return whether wherever the facts hold one of the witnesses lies in the domain."""
+    pieces = [inside]
+    for _ in range(_PIECES):
+        if not pieces:
+            return True
+        piece = pieces.pop()
+        needs = [_needed(part, witness, piece) for witness in witnesses]
+        if not all(needs):
+            continue
+        usable = [n for n in needs if possible(piece.extended(n))]
+        if not usable:
+            if possible(piece):
+                return False
+            continue
+        chosen = min(usable, key=len)
+        pieces += [piece.extended((*chosen[:count], negation(condition))) for count, condition in enumerate(chosen)]
     return not pieces
 
 
@@ -99,8 +164,12 @@ def _witnesses(choice: Choice, candidate: Choice, facts: Facts) -> Iterable[dict
     """Guess values of the candidate's iterators in terms of the choice's."""
     equations, inner_left, inner_right = equations_of_choices(choice, candidate)
     inner_left, inner_right = inner_left - set(choice.iterators), inner_right - set(candidate.iterators)
+    yield from _distinct(_completed(equations, candidate, inner_left, inner_right, facts, len(candidate.iterators)))
+
+
+def _distinct(witnesses: Iterable[dict[int, Polynomial]]) -> Iterable[dict[int, Polynomial]]:
     seen: list[dict[int, Polynomial]] = []
-    for witness in _completed(equations, candidate, inner_left, inner_right, facts, len(candidate.iterators)):
+    for witness in witnesses:
         if witness not in seen:
             seen.append(witness)
             yield witness

@@ -175,6 +175,8 @@ class Facts:
             kept.append(value)
             self.known = {known: True for known, holds in self.known.items() if holds}
             self.memo.clear()
+            if one.relation == ">=" and self.nonnegative(-value - ONE):
+                self.contradiction = True
 
     def _replace(self, atom: int, replacement: Polynomial) -> None:
         self.substitution[atom] = replacement

@@ -6,7 +6,7 @@ Products of atoms are first unknowns of their own (linear arithmetic decides tha
 
 from __future__ import annotations
 
-from typing import Any
+from functools import lru_cache
 
 from egraph.expr.index import Iterator, RealSymbol, Symbol
 from verify.facts import Facts, Literal0, closure, negation
@@ -104,8 +104,8 @@ def _consequences(facts: Facts, question: list[Literal0]) -> list[Literal0]:
             continue
         for monomial in sorted(products):
             for atom in set(monomial):
-                rest = tuple(a for a in monomial if a != atom)
-                if len(rest) == len(monomial) - 1 and rest in value.terms and _not_negative(atom):
+                others = tuple(a for a in monomial if a != atom)
+                if len(others) == len(monomial) - 1 and others in value.terms and _not_negative(atom):
                     scaled = value * Polynomial({(atom,): 1})
                     if sum(len(m) > 1 and m not in products for m in scaled.terms) == 0:
                         found[scaled] = None
@@ -135,48 +135,50 @@ def definition(facts: Facts, atom: int) -> list[Polynomial]:
 
 
 def _check(question: list[Literal0], *, products: bool) -> bool:
+    """Return whether Z3 finds the literals contradictory. They are handed over as text, which is quicker than object by object."""
     import z3
 
+    monomials = {m for one in question for m in one.value.terms if m}
+    lines = [_declared(a) for a in sorted({a for m in monomials for a in m})]
+    if not products:
+        for monomial in sorted(m for m in monomials if len(m) > 1):
+            sort = "Real" if any(isinstance(entry(a).kind, RealSymbol) for a in monomial) else "Int"
+            lines.append(f"(declare-const {_product(monomial, False)} {sort})")
+            if len(monomial) == 2 and all(_at_least_one(a) for a in monomial):
+                lines += [f"(assert (>= {_product(monomial, False)} {_name(a)}))" for a in monomial]
+    lines += [_asserted(one, products) for one in question]
     solver = z3.SimpleSolver()
     solver.set("rlimit", PRODUCT_LIMIT if products else LINEAR_LIMIT)
-    variables: dict[int, Any] = {}
-    monomials: dict[Monomial, Any] = {}
-
-    def atom_of(atom: int) -> Any:
-        if atom not in variables:
-            real = isinstance(entry(atom).kind, RealSymbol)
-            variables[atom] = z3.Real(f"r{len(variables)}") if real else z3.Int(f"v{len(variables)}")
-        return variables[atom]
-
-    def product_of(monomial: Monomial) -> Any:
-        if len(monomial) == 1:
-            return atom_of(monomial[0])
-        if monomial not in monomials:
-            if products:
-                monomials[monomial] = z3.Product(*(atom_of(a) for a in monomial))
-            else:
-                real = any(isinstance(entry(a).kind, RealSymbol) for a in monomial)
-                monomials[monomial] = z3.Real(f"q{len(monomials)}") if real else z3.Int(f"p{len(monomials)}")
-        return monomials[monomial]
-
-    for one in question:
-        terms = [product_of(m) * c if m else z3.IntVal(c) for m, c in one.value.terms.items()]
-        value = z3.Sum(terms) if terms else z3.IntVal(0)
-        match one.relation:
-            case ">=":
-                solver.add(value >= 0)
-            case ">":
-                solver.add(value > 0)
-            case "==":
-                solver.add(value == 0)
-            case "!=":
-                solver.add(value != 0)
-    if not products:
-        for monomial, name in list(monomials.items()):
-            for atom in set(monomial):
-                if len(monomial) == 2 and all(_at_least_one(a) for a in monomial):
-                    solver.add(name >= atom_of(atom))
+    solver.from_string("".join(lines))
     return bool(solver.check() == z3.unsat)
+
+
+def _name(atom: int) -> str:
+    return f"v{atom}"
+
+
+@lru_cache(maxsize=20_000)
+def _declared(atom: int) -> str:
+    return f"(declare-const {_name(atom)} {'Real' if isinstance(entry(atom).kind, RealSymbol) else 'Int'})"
+
+
+def _product(monomial: Monomial, products: bool) -> str:
+    if len(monomial) == 1:
+        return _name(monomial[0])
+    return f"(* {' '.join(map(_name, monomial))})" if products else "p" + "_".join(map(str, monomial))
+
+
+@lru_cache(maxsize=20_000)
+def _asserted(one: Literal0, products: bool) -> str:
+    terms = []
+    for monomial, coefficient in one.value.terms.items():
+        number = str(coefficient) if coefficient >= 0 else f"(- {-coefficient})"
+        terms.append(f"(* {number} {_product(monomial, products)})" if monomial else number)
+    total = f"(+ {' '.join(terms)})" if len(terms) > 1 else (terms or ["0"])[0]
+    return f"(assert (not (= {total} 0)))" if one.relation == "!=" else f"(assert ({_SMT[one.relation]} {total} 0))"
+
+
+_SMT = {">=": ">=", ">": ">", "==": "="}
 
 
 def _at_least_one(atom: int) -> bool:
