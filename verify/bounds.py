@@ -78,7 +78,7 @@ class Bounds:
             return True
         if not facts or not self.positive:
             return False
-        falling = {m for m, c in value.terms if m and self._end(m, c) is None}
+        falling = {m for m, c in value.terms if m and (self._end(m, c) is None or (strict and isinstance(m[0], RealSymbol)))}
         if not falling:
             return False
         return any(

@@ -1,0 +1,154 @@
+"""The symbolic cases of a rule cover what its left side admits, and say what they leave out."""
+
+from __future__ import annotations
+
+import pytest
+
+from egraph.expr.scope import Scope
+from egraph.rule import Attributes, Equation, Rule, Steps, Tensor, Weight, require, require_number, rule
+from egraph.rule_operators import clip, concat, conv, max_pool, relu, reshape, slice_, transpose
+from egraph.rules import rule_named
+from verify.bindings import Fixed
+from verify.cases import FLOAT32, Case, Survey, cases
+from verify.equality import Equal, prove_equal
+
+
+@rule
+def associate(a: Tensor, b: Tensor, c: Tensor) -> Equation:
+    """(A B) C = A (B C)"""
+    return (a @ b) @ c == a @ (b @ c)
+
+
+@rule
+def distribute(x: Tensor, y: Tensor, s: Tensor) -> Equation:
+    """(x + y) * s = x * s + y * s"""
+    return (x + y) * s == x * s + y * s
+
+
+@rule
+def unguarded_concat(x: Tensor, y: Tensor, w: Weight, a: Attributes) -> Steps:
+    """conv(x, w) + conv(y, w) = conv(concat(x, y), w) on the batch: ill-typed where strides leave out a border"""
+    yield conv(x, w, a) + conv(y, w, a)
+    yield conv(concat(x, y, axis=0), w, a)
+
+
+@rule
+def half(x: Tensor, two: Weight) -> Steps:
+    """x / 2 = x * 0.5, were it so"""
+    yield x / two
+    require_number(two, 2.0)
+    yield x * two
+
+
+@rule
+def last_of_nothing(x: Tensor, a: Attributes) -> Steps:
+    """A rule whose code fails on scalars."""
+    yield reshape(x, a)
+    require(x.shape[0] == 1, "the first axis must be one")
+    yield reshape(x, a)
+
+
+def proved(case: Case) -> bool:
+    return all(isinstance(prove_equal(left, right, case.assumptions), Equal) for left, right in zip(case.left, case.right, strict=True))
+
+
+def all_cases(each: Rule) -> tuple[list[Case], Survey]:
+    survey = Survey()
+    return list(cases(each, survey=survey)), survey
+
+
+def test_a_pointwise_rule_is_one_case_for_all_ranks() -> None:
+    found, survey = all_cases(distribute)
+    assert survey.pointwise
+    assert [case.ranks for case in found] == [None]
+    assert proved(found[0])
+
+
+def test_a_rule_that_looks_at_shapes_is_run_rank_by_rank() -> None:
+    found, survey = all_cases(rule_named("number_into_matmul_left"))  # type: ignore[arg-type]
+    assert not survey.pointwise
+    assert {case.ranks["c"] for case in found if case.ranks} == {0, 1, 2, 3}
+    assert survey.refused["c must be one number"]
+
+
+def test_matmul_associativity_for_all_sizes() -> None:
+    found, _ = all_cases(associate)
+    assert {tuple(case.ranks.values()) for case in found if case.ranks} >= {(2, 2, 2), (3, 3, 3), (3, 2, 3)}
+    assert proved(next(case for case in found if case.ranks == {"a": 2, "b": 2, "c": 2}))
+
+
+@pytest.mark.parametrize("name", ["conv_then_pointwise_conv", "add_convs_of_one_weight", "pad_into_conv"])
+def test_convolution_rules_are_cases_for_every_rank_and_layout(name: str) -> None:
+    found, _ = all_cases(rule_named(name))  # type: ignore[arg-type]
+    assert {(case.ranks["x"], case.choices["a.layout"]) for case in found if case.ranks} == {
+        (rank, layout) for rank in (3, 4, 5) for layout in ("NCHW", "NHWC")
+    }
+    assert not any(case.ill_typed or case.failure or case.left_out for case in found)
+    assert proved(found[0])
+
+
+def test_a_missing_guard_is_a_case_with_an_instance() -> None:
+    found, _ = all_cases(unguarded_concat)
+    assert any("differs from operand 0" in case.ill_typed for case in found)
+
+
+def test_a_number_that_the_guard_asks_for_is_fixed_and_noted() -> None:
+    found, _ = all_cases(half)
+    assert len(found) == 1
+    assert FLOAT32 in found[0].scope_note
+    assert not proved(found[0])
+
+
+def test_errors_of_the_rule_itself_are_told() -> None:
+    found, _ = all_cases(last_of_nothing)
+    assert any(case.failure.startswith("IndexError") for case in found)
+
+
+def test_merge_rules_are_proved_for_two_and_three_members() -> None:
+    found = list(cases(rule_named("merge_matmuls")))
+    assert {(len(case.left), case.choices["members"]) for case in found} == {(2, 2), (3, 3)}
+    assert all(isinstance(side, Scope) for case in found for side in (*case.left, *case.right))
+    assert proved(found[0])
+
+
+def test_attributes_may_be_enumerated_over_small_sets() -> None:
+    found = list(cases(rule_named("max_pool_of_one"), Fixed(ranks=(3,), sets={"kernel_shape": (1, 2), "dilations": (1,)})))
+    assert {case.choices["a.kernel_shape[0]"] for case in found} == {1}
+    assert {rank for case in found for rank in (case.ranks or {}).values()} == {3, 4, 5}
+
+
+def test_limits_may_be_open() -> None:
+    @rule
+    def relu_of(x: Tensor, a: Attributes) -> Equation:
+        """relu(clip(x)) = relu(clip(x))"""
+        return relu(clip(x, a)) == relu(clip(x, a))
+
+    found, _ = all_cases(relu_of)
+    assert {(case.choices["a.max is finite"], case.choices["a.min is finite"]) for case in found} == {
+        (high, low) for high in (True, False) for low in (True, False)
+    }
+    assert all(case.same for case in found)
+
+
+def test_permutations_and_slices_are_covered_in_all_directions() -> None:
+    @rule
+    def law(x: Tensor, p: Attributes, a: Attributes) -> Equation:
+        """slice(transpose(x)) = slice(transpose(x))"""
+        return slice_(transpose(x, p), a) == slice_(transpose(x, p), a)
+
+    found, _ = all_cases(law)
+    assert {(case.choices["p.perm"], case.choices["a goes down axis 0"], case.choices["a goes down axis 1"])
+            for case in found if case.ranks == {"x": 2}} == {
+        (perm, one, other) for perm in ((0, 1), (1, 0)) for one in (True, False) for other in (True, False)
+    }  # fmt: skip
+
+
+def test_what_pools_refuse_is_demanded_of_the_right_side() -> None:
+    @rule
+    def wider(x: Tensor, a: Attributes) -> Steps:
+        """max_pool(x) with one more padding, whatever the window"""
+        yield max_pool(x, a)
+        yield max_pool(x, a.but(pads=tuple(p + 1 for p in a.pads)))
+
+    found, _ = all_cases(wider)
+    assert any("must be smaller than the window" in case.ill_typed for case in found)

@@ -1,0 +1,133 @@
+"""Symbolic numbers decide what a path implies and fork where both answers are possible."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from egraph.expr.index import index
+from egraph.expr.scope import Compare
+from verify.paths import Ended, LeftOut, Path, explore
+from verify.symbolic import SymbolicReal, integer
+
+
+class Nothing:
+    """A state that needs no saving."""
+
+    def saved(self) -> None:
+        return None
+
+    def restore(self, saved: None) -> None:
+        return None
+
+
+def size(path: Path, name: str, minimum: int = 1) -> Any:
+    return integer(path, path.symbol(name, minimum))
+
+
+def outcomes(function: Callable[[Path], object], limit: int = 100) -> list[object]:
+    """Return what a function returns on each path."""
+    return [result for _, result in explore(lambda _: Nothing(), lambda path, _: function(path), limit)]
+
+
+def test_a_comparison_forks_once() -> None:
+    def run(path: Path) -> tuple[bool, bool]:
+        x, y = size(path, "x"), size(path, "y")
+        return x == y, y == x
+
+    assert outcomes(run) == [(True, True), (False, False)]
+
+
+def test_an_equality_makes_later_values_equal() -> None:
+    def run(path: Path) -> str:
+        x, y = size(path, "x"), size(path, "y")
+        return str(x * 2 + y) if x == y else ""
+
+    assert sorted(map(str, outcomes(run))) == ["", "3*x"]
+
+
+def test_shapes_compare_as_tuples_and_sets() -> None:
+    def run(path: Path) -> int:
+        x, y, z = (size(path, name) for name in "xyz")
+        return len({(x, z), (y, z)})
+
+    assert sorted(map(int, map(str, outcomes(run)))) == [1, 2]
+
+
+def test_minimum_and_order() -> None:
+    def run(path: Path) -> tuple[bool, str]:
+        x, y = size(path, "x"), size(path, "y")
+        return x < 1, str(min(x, y))
+
+    found = outcomes(run)
+    assert all(small is False for small, _ in found)  # type: ignore[misc]
+    assert {text for _, text in found} == {"x", "y"}  # type: ignore[misc]
+
+
+def test_exact_division_is_exact_and_the_rest_is_known() -> None:
+    path = Path()
+    x, n = size(path, "x"), size(path, "n")
+    assert str((x * n) // n) == "x"
+    assert (x * n) % n == 0
+    assert (x * n + n - 1) // n == x
+    assert -(-(x * n) // n) == x
+
+
+def test_a_product_that_is_one_makes_its_factors_one() -> None:
+    path = Path()
+    x, y = size(path, "x"), size(path, "y")
+    path.assume(Compare(index(1), "==", path.symbol("x") * path.symbol("y")))
+    assert (x, y) == (1, 1)
+    assert not path.alternatives
+
+
+def test_a_quotient_gets_its_bounds() -> None:
+    path = Path()
+    x, s = size(path, "x"), size(path, "s")
+    path.assume(Compare((x // s).value, "==", index(2)))
+    assert x >= 2 * s
+    assert x < 3 * s
+    assert not path.alternatives
+
+
+def test_a_contradiction_ends_the_path() -> None:
+    path = Path()
+    path.assume(Compare(path.symbol("x"), "<", index(3)))
+    with pytest.raises(Ended):
+        path.assume(Compare(index(3), "<", path.symbol("x")))
+
+
+def test_where_a_plain_number_is_needed_small_ones_are_tried_and_the_rest_is_left_out() -> None:
+    def run(path: Path) -> int:
+        try:
+            return len(range(size(path, "x")))
+        except LeftOut:
+            return -1
+
+    assert outcomes(run) == [1, 2, 3, 4, -1]
+
+
+def test_a_broadcast_stays_open_until_asked() -> None:
+    path = Path()
+    x, y = size(path, "x"), size(path, "y")
+    wide = x.widened(y)
+    assert not path.alternatives
+    assert wide == y.widened(x)
+    assert len(path.deferred) == 1
+    path.assume(Compare(path.symbol("x"), "!=", index(1)))
+    assert wide == x
+    assert not path.alternatives
+
+
+def test_reals_compare_with_numbers_and_infinities() -> None:
+    path = Path()
+    a = SymbolicReal(path, path.real("a"))
+    path.assume(Compare(index(0), "<", path.real("a")))
+    assert 0 < a < float("inf")
+    assert a * 2 > a
+    assert 1 / a > 0
+    assert a.differs_from(1.0)
+    assert not (a / 2 * 2).differs_from(a)
+    assert not path.alternatives
