@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -9,8 +11,9 @@ import pytest
 from egraph.ir import Node, TensorType, placeholder
 from egraph.ops import apply
 from lower.eoperator import compile_library
+from lower.eoperator import library as library_module
 from lower.eoperator import process as process_module
-from lower.eoperator.process import Compiler, compile_jobs, kept_compiler
+from lower.eoperator.process import Compiler, borrowed_compilers, kept_compiler
 
 
 def _fragment(size: int) -> Node:
@@ -57,9 +60,40 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("fake")
 def test_answers_that_come_at_once_are_all_read() -> None:
-    with kept_compiler():
-        assert compile_jobs(["good", "bad", "good"], 1, 5.0) == (["", "bad", ""], "")
-        assert compile_jobs(["bad"], 1, 5.0) == (["bad"], "")
+    with kept_compiler() as compiler:
+        assert compiler.compile(["good", "bad", "good"], 1, 5.0) == (["", "bad", ""], "")
+        assert compiler.compile(["bad"], 1, 5.0) == (["bad"], "")
+
+
+@pytest.mark.usefixtures("fake")
+def test_an_error_elsewhere_ends_all_that_compile() -> None:
+    """Ctrl-C arrives in the main thread while others wait for their compilers."""
+    used: list[Compiler] = []
+    answers: list[Future[tuple[list[str], str]]] = []
+
+    def interrupted() -> None:
+        with ThreadPoolExecutor(2) as pool, borrowed_compilers(2) as compilers:
+            used.extend(compilers)
+            answers.extend(pool.submit(compiler.compile, ["good", "hang"], 1, 30.0) for compiler in compilers)
+            while not all(compiler._has_answered for compiler in compilers):
+                time.sleep(0.01)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert all(answer.result()[0] == [""] and "died" in answer.result()[1] for answer in answers)
+    assert used[0].compile(["good"], 1, 5.0) == ([], "compiling was interrupted")
+
+
+def test_many_kernels_are_compiled_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library_module, "most_processes", lambda: 2)
+    monkeypatch.setattr(library_module, "LEAST_A_PROCESS", 1)
+    fragments = [_fragment(size) for size in (3, 5, 7)]
+    both = compile_library(fragments, tmp_path / "a.so", threads=1, cache=tmp_path / "cache")
+    monkeypatch.setattr(library_module, "most_processes", lambda: 1)
+    alone = compile_library(fragments, tmp_path / "b.so", threads=1, cache=tmp_path / "other")
+    assert (both.compiled, alone.compiled) == (3, 3)
+    assert both.path.read_bytes() == alone.path.read_bytes()
 
 
 @pytest.mark.usefixtures("fake")

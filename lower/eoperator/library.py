@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -20,10 +21,12 @@ import platformdirs
 from egraph.errors import LowerError
 from egraph.ir import Node, format_fragment
 from lower.eoperator.compiler import flatten
-from lower.eoperator.process import compile_jobs
+from lower.eoperator.process import Compiler, borrowed_compilers, most_processes
 from lower.eoperator.request import KernelRequest, may_overwrite, supports
 
 SECONDS_PER_KERNEL = 60.0
+LEAST_A_PROCESS = 8
+"""Kernels that make it worth to start another compiling process."""
 _SOURCES = ("lower/eoperator", "egraph/expr", "egraph/ops", "egraph/ir")
 
 
@@ -106,7 +109,8 @@ def compile_library(
         else:
             wanted[request] = folder / f"{request.symbol}.{'parallel' if threads > 1 else 'serial'}{threads if threads > 1 else ''}.o"
     missing = [request for request, file in wanted.items() if not file.exists()]
-    failures |= _compile(missing, wanted, threads, seconds_per_kernel)
+    if missing:
+        failures |= _compile(missing, wanted, threads, seconds_per_kernel)
     ready = {request: file for request, file in wanted.items() if request not in failures}
     if ready:
         _link(sorted(set(ready.values())), path)
@@ -122,10 +126,25 @@ def compile_library(
 def _compile(
     missing: list[KernelRequest], wanted: Mapping[KernelRequest, Path], threads: int, limit: float
 ) -> dict[KernelRequest, LowerError]:
-    """Run the compiling process over the batch, again without the culprit when it dies or hangs."""
+    """Compile in as many processes as are worth starting."""
+    count = max(1, min(most_processes(), len(missing) // LEAST_A_PROCESS))
+    failures: dict[KernelRequest, LowerError] = {}
+    with ThreadPoolExecutor(count) as pool, borrowed_compilers(count) as compilers:
+        parts = [
+            pool.submit(_compile_part, missing[slot::count], wanted, threads, limit, compiler) for slot, compiler in enumerate(compilers)
+        ]
+        for part in parts:
+            failures |= part.result()
+    return failures
+
+
+def _compile_part(
+    missing: list[KernelRequest], wanted: Mapping[KernelRequest, Path], threads: int, limit: float, compiler: Compiler
+) -> dict[KernelRequest, LowerError]:
+    """Compile in one process, again without the culprit when it dies or hangs."""
     failures: dict[KernelRequest, LowerError] = {}
     while missing:
-        done, problem = _batch(missing, wanted, threads, limit, failures)
+        done, problem = _batch(missing, wanted, threads, limit, failures, compiler)
         if problem and done < len(missing):
             culprit = missing[done]
             failures[culprit] = LowerError(problem, where=format_fragment(culprit.fragment))
@@ -135,11 +154,16 @@ def _compile(
 
 
 def _batch(
-    batch: list[KernelRequest], wanted: Mapping[KernelRequest, Path], threads: int, limit: float, failures: dict[KernelRequest, LowerError]
+    batch: list[KernelRequest],
+    wanted: Mapping[KernelRequest, Path],
+    threads: int,
+    limit: float,
+    failures: dict[KernelRequest, LowerError],
+    compiler: Compiler,
 ) -> tuple[int, str]:
     """Compile a batch; return how many were answered, and what ended it early."""
     jobs = [(flatten(r.fragment), r.output_strides, r.input_strides, str(wanted[r])) for r in batch]
-    errors, problem = compile_jobs(jobs, threads, limit)
+    errors, problem = compiler.compile(jobs, threads, limit)
     for request, error in zip(batch, errors, strict=False):
         if error:
             failures[request] = LowerError(error, where=format_fragment(request.fragment))

@@ -1,4 +1,4 @@
-"""The compiling process from outside: started when first needed, kept while a run lasts, ended when it crashes or hangs."""
+"""The compiling processes from outside: started when first needed, kept while a run lasts, ended when they crash or hang."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from typing import IO, Any
 START_SECONDS = 30.0
 """How much longer the first answer of a process may take than any other."""
 MESSAGE_BYTES = 400
+MOST_PROCESSES = 4
+"""At once: each takes a few hundred megabytes."""
 MODULE = ("-m", "lower.eoperator.compiler")
 
 
@@ -29,6 +31,8 @@ class Compiler:
         self._messages: IO[bytes] | None = None
         self._has_answered = False
         self._unread = b""
+        self._is_stopped = False
+        self._lock = threading.Lock()
 
     def start(self) -> None:
         """Let the process load the code generator, which takes seconds, while the caller does something else."""
@@ -45,6 +49,18 @@ class Compiler:
 
     def compile(self, jobs: Sequence[Any], threads: int, limit_seconds: float) -> tuple[list[str], str]:
         """Return one error ('' where there is none) for each job that was answered, and what ended it early."""
+        with self._lock:
+            return self._compile(jobs, threads, limit_seconds)
+
+    def stop(self) -> None:
+        """End the process for good: whoever waits for it, in another thread, gets errors from now on."""
+        self._is_stopped = True
+        if self._process is not None:
+            self._process.kill()
+
+    def _compile(self, jobs: Sequence[Any], threads: int, limit_seconds: float) -> tuple[list[str], str]:
+        if self._is_stopped:
+            return [], "compiling was interrupted"
         self.start()
         process, messages = self._process, self._messages
         assert process is not None and messages is not None and process.stdin is not None and process.stdout is not None
@@ -99,29 +115,39 @@ class Compiler:
             messages.close()
 
 
-_lock = threading.Lock()
-_kept: list[Compiler] = []
+def most_processes() -> int:
+    """Return how many processes may compile at once."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    return min(cores, MOST_PROCESSES)
+
+
+_kept: list[list[Compiler]] = []
 
 
 @contextmanager
 def kept_compiler() -> Iterator[Compiler]:
-    """Keep one compiling process for everything that is compiled meanwhile; yield it, not started yet."""
-    compiler = Compiler()
-    _kept.append(compiler)
+    """Keep the compiling processes for everything that is compiled meanwhile; yield the first, not started yet."""
+    compilers = [Compiler() for _ in range(most_processes())]
+    _kept.append(compilers)
     try:
-        yield compiler
+        yield compilers[0]
     finally:
-        _kept.remove(compiler)
-        compiler.close()
+        _kept.remove(compilers)
+        for compiler in compilers:
+            compiler.close()
 
 
-def compile_jobs(jobs: Sequence[Any], threads: int, limit_seconds: float) -> tuple[list[str], str]:
-    """Compile in the kept process, or in one of its own where none is kept."""
-    if _kept:
-        with _lock:
-            return _kept[-1].compile(jobs, threads, limit_seconds)
-    compiler = Compiler()
+@contextmanager
+def borrowed_compilers(count: int) -> Iterator[list[Compiler]]:
+    """Yield this many compilers: kept ones, or ones that are ended afterwards. After an error, such as Ctrl-C, all are ended."""
+    compilers = [*_kept[-1][:count]] if _kept else [Compiler() for _ in range(count)]
     try:
-        return compiler.compile(jobs, threads, limit_seconds)
+        yield compilers
+    except BaseException:
+        for compiler in compilers:
+            compiler.stop()
+        raise
     finally:
-        compiler.close()
+        if not _kept:
+            for compiler in compilers:
+                compiler.close()
