@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import islice, permutations, product
 
 from verify.assumptions import Assumptions
-from verify.covering import covers
+from verify.covering import covers, inhabited
 from verify.facts import Facts, Literal0, closure, negation
 from verify.forms import (
     Best,
@@ -42,10 +42,11 @@ from verify.normal.terms import Value
 from verify.outcome import Equal, Open, Outcome
 from verify.polynomials import ONE, ZERO, Polynomial, entry
 from verify.solver import holds, possible
-from verify.tidying import tidy
+from verify.tidying import mentions, tidy
 
 _PAIRINGS = 24  # of equal-named parts of two terms
 _SPLITS = 40  # of terms of one sum
+_DIVISORS = 3  # one after the other, by which all terms are multiplied
 
 
 @dataclass(frozen=True)
@@ -78,16 +79,28 @@ class Pairing:
             return True
         return self._cancel([*left.terms, *(_negated(t) for t in right.terms)], facts)
 
-    def _cancel(self, terms: list[Summand], facts: Facts) -> bool:
+    def _cancel(self, terms: list[Summand], facts: Facts, depth: int = 0) -> bool:
+        """Return whether signed terms are proved to cancel, if need be after multiplication by what some are divided by."""
+        left = self._paired(terms, facts)
+        if not left:
+            return True
+        cleared = self._times_divisor(left, facts) if depth < _DIVISORS else None
+        if cleared is not None and self._cancel(cleared, facts, depth + 1):
+            return True
+        self.open_term, self.open_facts = left[0], facts
+        return False
+
+    def _paired(self, terms: list[Summand], facts: Facts) -> list[Summand]:
+        """Return what is left of signed terms when those that cancel are gone."""
         terms = [tidied for term in terms if (tidied := tidy(term, facts)) is not None]
         terms = [term for term in terms if not _alone(term, terms) or possible(facts.extended(term.conditions))]
         if any(_alone(term, terms) for term in terms):
-            return self._left_open(next(term for term in terms if _alone(term, terms)), facts)
+            return terms
         matches: dict[tuple[int, int], Match | None] = {}
         kept: list[Summand] = []  # holds terms alive, so that their ids stay their own
         for _ in range(_SPLITS):
             if not terms:
-                return True
+                break
             chosen: tuple[int, Summand, Summand, Match] | None = None
             for first, second in _pairs(terms):
                 at = (id(first), id(second))
@@ -110,11 +123,35 @@ class Pairing:
             _, first, second, match = chosen
             terms = [t for t in terms if t is not first and t is not second]
             terms += self._combined(first, second, match, facts)
-        return self._left_open(terms[0], facts) if terms else True
+        return terms
 
-    def _left_open(self, term: Summand, facts: Facts) -> bool:
-        self.open_term, self.open_facts = term, facts
-        return False
+    def _times_divisor(self, terms: list[Summand], facts: Facts) -> list[Summand] | None:
+        """Multiply all terms by the divisor of one of them, a count that is certainly positive; None where there is none."""
+        for term in terms:
+            for part in term.parts:
+                if not (isinstance(part, Function) and part.name == "reciprocal"):
+                    continue
+                (divisor,) = part.arguments
+                if any(mentions(part, a) for a in term.iterators) or not _counts(divisor, facts):
+                    continue
+                return [product for one in terms for product in self._multiplied(one, part, divisor, facts)]
+        return None
+
+    def _multiplied(self, term: Summand, part: Part, divisor: Sum, facts: Facts) -> list[Summand]:
+        for own in term.parts:
+            if name_of(own) == name_of(part) and not any(mentions(own, a) for a in term.iterators) and self.equal_parts(own, part, facts):
+                left = tuple(p for p in term.parts if p is not own)
+                return [Summand(term.numerator, term.denominator, term.iterators, term.conditions, left)]
+        found = []
+        for count in divisor.terms:
+            other = renamed_term(count, self.names)
+            found.append(
+                Summand(
+                    term.numerator * other.numerator, term.denominator * other.denominator, (*term.iterators, *other.iterators),
+                    (*term.conditions, *other.conditions), term.parts,
+                )
+            )  # fmt: skip
+        return [renamed_term(one, self.names) for one in found]
 
     def _combined(self, first: Summand, second: Summand, match: Match, facts: Facts) -> list[Summand]:
         """Add the overlap of two terms; keep what lies outside it."""
@@ -282,6 +319,15 @@ def _best(value: Sum) -> Best | None:
         case (Summand(numerator, denominator, (), (), (Best() as best,)),) if numerator == ONE == denominator:
             return best
     return None
+
+
+def _counts(value: Sum, facts: Facts) -> bool:
+    """Return whether a value is proved positive: a sum of numbers that are, over domains of which one is not empty."""
+    plain = all(not t.parts and facts.nonnegative(facts.canonical(t.numerator)) for t in value.terms)
+    return plain and any(
+        facts.nonnegative(facts.canonical(t.numerator) - ONE) and inhabited(Choice(t.iterators, t.conditions, value), facts)
+        for t in value.terms
+    )
 
 
 def _alone(term: Summand, terms: list[Summand]) -> bool:

@@ -81,7 +81,8 @@ def _covered_by_blocks(choice: Choice, candidate: Choice, facts: Facts, equal: E
         part = Choice(tuple(a for a in candidate.iterators if a in block), conditions, candidate.value)
         related = [e for e in equations if closure(e) & block]
         witnesses = list(islice(_distinct(_completed(related, part, set(), set(), facts, len(block))), _WITNESSES))
-        if any(closure(v) & set(candidate.iterators) for one in witnesses for v in one.values()) or not _always_fits(part, witnesses, inside):
+        circular = any(closure(v) & set(candidate.iterators) for one in witnesses for v in one.values())
+        if circular or not _always_fits(part, witnesses, inside):
             return False
         found.append(witnesses)
     combinations = list(islice(product(*found), _COMBINATIONS + 1))
@@ -100,6 +101,12 @@ def _blocks(candidate: Choice, equations: Sequence[Polynomial]) -> list[set[int]
         if len(joined) > 1:
             blocks = [b for b in blocks if not b & mentioned] + [set().union(*joined)]
     return sorted(blocks, key=lambda b: min(entry(a).key for a in b))
+
+
+def inhabited(choice: Choice, facts: Facts) -> bool:
+    """Return whether a choice's domain is proved not to be empty wherever the facts hold."""
+    witnesses = list(islice(_distinct(_completed([], choice, set(), set(), facts, len(choice.iterators))), _WITNESSES))
+    return _always_fits(choice, witnesses, facts)
 
 
 def _always_fits(part: Choice, witnesses: Sequence[dict[int, Polynomial]], inside: Facts) -> bool:
