@@ -398,6 +398,12 @@ def test_sums_fold() -> None:
     assert scalar(Read(Scope((), (k,), "sum", X), ())) == "<n> * $x[]"
 
 
+def test_a_size_and_an_iterator_may_have_one_name() -> None:
+    size, i = Symbol("o0"), Iterator("o0", 0, 5)
+    difference = apply("sub", IndexNumber(index(size)), IndexNumber(index(i)))
+    assert normalise(Scope((i,), (), "sum", difference), (index(i),), Assumptions()).terms
+
+
 def test_a_variance_has_one_form() -> None:
     """mean((x - mean x)^2) = mean(x^2) - mean(x)^2, for all sizes"""
     n = index(Symbol("n"))

@@ -123,10 +123,10 @@ def logarithm(context: Context, value: Value) -> Value:
     if coefficient < 0:
         return opaque(context, "log", (value,))
     parts = [] if coefficient == 1 else [opaque(context, "log", (number(coefficient),))]
-    for factor in factors:
-        if sign_of_factor(context, factor) != 1:
-            context.use("positive argument of a logarithm")
-        parts.append(_logarithm_of_factor(context, factor))
+    unknown = sum(sign_of_factor(context, factor) != 1 for factor in factors) + (constant(rest) is None)
+    if unknown > 1:  # two of them may be negative
+        context.use("positive argument of a logarithm")
+    parts += [_logarithm_of_factor(context, factor) for factor in factors]
     if constant(rest) is None:
         parts.append(opaque(context, "log", (rest,)))
     return add(context, *parts)

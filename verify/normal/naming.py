@@ -47,8 +47,8 @@ def _atom_text(atom: object, labels: Labels) -> str:
             return f"({index_text(a, labels)}%{index_text(b, labels)})"
         case DataIndex(Read(source, indices)):
             return f"{getattr(source, 'name', source)}[{','.join(index_text(i, labels) for i in indices)}]"
-        case Symbol() | RealSymbol():
-            return atom.name
+        case Symbol() | RealSymbol():  # may have the name of an iterator
+            return f"'{atom.name}"
     return str(atom)
 
 
