@@ -14,8 +14,9 @@ from types import FrameType
 from typing import Any
 
 from egraph.errors import EinsatError
+from egraph.rule import MergeRule, Rule
 from egraph.rule_file import load_rules
-from verify.certificates import Certificate, format_certificates
+from verify.certificates import Certificate, certify, format_certificates
 from verify.fingerprint import rule_key
 from verify.generate.comparison import Comparison, compare, read_list
 from verify.generate.judge import proved
@@ -97,7 +98,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         text = _file(found, operators)
         if chosen.output:
             _write(chosen.output, text)
-            _write(certificates_beside(chosen.output), _certificates(chosen.output, found))
+            rules = load_rules(chosen.output)
+            _write(certificates_beside(chosen.output), _certificates(rules, found))
+            _file_certificates(rules, found)
         comparison = None
         if listed is not None and found.stop_reason != "interrupted":
             comparison = compare(listed, [equation for equation, _ in found.equations], found.rules, operators, chosen.depth)
@@ -120,10 +123,14 @@ def certificates_beside(path: Path) -> Path:
     return path.with_suffix(".certificates.json")
 
 
-def _certificates(path: Path, found: Generated[Proof]) -> str:
+def _certificates(rules: Sequence[Rule | MergeRule], found: Generated[Proof]) -> str:
     """Return the proofs as certificates of the rules as they stand in the file."""
-    proofs = {accepted.rule.name: accepted.outcome for accepted in found.accepted}
-    return format_certificates(Certificate.of(proofs[rule.name], rule_key(rule)) for rule in load_rules(path))
+    return format_certificates(Certificate.of(found.outcomes[rule.name], rule_key(rule)) for rule in rules)
+
+
+def _file_certificates(rules: Sequence[Rule | MergeRule], found: Generated[Proof]) -> None:
+    """Keep the proofs where the optimiser looks for those of a user's rules, so that it need not prove them again."""
+    certify(rules, lambda rule: found.outcomes[rule.name])
 
 
 def _command(found: Generated[Proof]) -> str:

@@ -58,6 +58,11 @@ class Generated(Generic[Outcome]):
         return tuple(accepted for _, found in self.equations for accepted in found)
 
     @property
+    def outcomes(self) -> dict[str, Outcome]:
+        """Return what the judge said of each rule."""
+        return {accepted.rule.name: accepted.outcome for accepted in self.accepted}
+
+    @property
     def rules(self) -> tuple[Rule, ...]:
         return tuple(accepted.rule for accepted in self.accepted)
 

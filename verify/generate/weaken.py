@@ -8,7 +8,9 @@ stays accepted.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from random import Random
 from typing import Generic, TypeAlias, TypeVar
 
 import numpy as np
@@ -16,16 +18,18 @@ import numpy as np
 from egraph.errors import EinsatError
 from egraph.ir import Node, walk
 from egraph.ops.reference import evaluate
-from egraph.rule import Mismatch, Rounding, Rule
+from egraph.rule import Binding, Mismatch, Rounding, Rule
 from verify.generate.enumeration import agree, field_of, lengths_of
 from verify.generate.source import Draft, Guard, compile_rule
 from verify.generate.terms import applications
+from verify.random_binding import draw_binding
 
 LADDER = (
     "", "equality", "equality implied", "equality attribute", "equality rank", "equality implied rank", "equality attribute rank",
     "equality implied attribute rank",
 )  # fmt: skip
 """Kinds of guards that are tried together, weak sets first."""
+EXTENTS = (1, 2, 3, 4, 5, 7)
 Outcome = TypeVar("Outcome")
 Judge: TypeAlias = Callable[[Rule], Outcome | None]
 """Returns what was found out about a rule that is accepted, None for one that is not."""
@@ -50,6 +54,7 @@ def weakest(draft: Draft, judge: Judge[Outcome]) -> Accepted[Outcome] | None:
 
     def attempt(guards: Sequence[Guard], rounding: Rounding = "assumes finite") -> Accepted[Outcome] | None:
         rule = compile_rule(draft, guards, rounding)
+        rule = replace(rule, draw=partial(_draw, draft, rule))
         outcome = judge(rule) if _holds_in_context(draft, rule) else None
         return None if outcome is None else Accepted(rule, draft.text(guards, rounding), tuple(guards), outcome, draft)
 
@@ -60,6 +65,13 @@ def weakest(draft: Draft, judge: Judge[Outcome]) -> Accepted[Outcome] | None:
         if guard in accepted.guards and len(accepted.guards) > 1:
             accepted = attempt([kept for kept in accepted.guards if kept != guard]) or accepted
     return attempt(accepted.guards, "exact") or attempt(accepted.guards, "reassociates") or accepted
+
+
+def _draw(draft: Draft, rule: Rule, random: Random) -> Binding:
+    """Draw a binding for tests: by turns any that fits the left side, and the context's own with random extents."""
+    if random.random() < 0.5:
+        return draw_binding(rule, random)
+    return draft.binding({name: random.choice(EXTENTS) for name in lengths_of(draft.equation.context, 0)})
 
 
 def _ladder(guards: Sequence[Guard]) -> Iterator[tuple[Guard, ...]]:
