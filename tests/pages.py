@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from egraph.rules.__main__ import document as rules
+from verify.table import document as proofs
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMANDS = {
@@ -17,7 +18,7 @@ COMMANDS = {
     "egraph.inspect": "Look into an artefact.",
     "runtime.run": "Run an artefact.",
     "runtime.profile": "Look after the profile database.",
-    "verify": "Test the rules of a file.",
+    "verify": "Prove the rules of a file.",
     "verify.generate": "Find rules.",
     "verify.model": "Compare two models.",
     "verify.bisect": "Find what makes an optimised model wrong.",
@@ -32,7 +33,7 @@ PACKAGES = {
     "egraph/rules": "the rules",
     "egraph/extract": "the choice of kernels",
     "egraph/optimize": "the main job",
-    "verify": "testing rules",
+    "verify": "proving rules",
     "verify/generate": "finding rules",
     "verify/model": "comparing models",
     "verify/bisect": "finding what is wrong",
@@ -81,7 +82,9 @@ def modules() -> str:
     return "\n".join(lines) + "\n"
 
 
-PAGES: Mapping[str, Callable[[], str]] = {"docs/rules.md": rules, "docs/command-line.md": command_line, "docs/modules.md": modules}
+PAGES: Mapping[str, Callable[[], str]] = {
+    "docs/rules.md": rules, "docs/proofs.md": proofs, "docs/command-line.md": command_line, "docs/modules.md": modules
+}  # fmt: skip
 
 
 if __name__ == "__main__":
