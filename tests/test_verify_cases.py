@@ -77,7 +77,7 @@ def test_matmul_associativity_for_all_sizes() -> None:
     assert proved(next(case for case in found if case.ranks == {"a": 2, "b": 2, "c": 2}))
 
 
-@pytest.mark.parametrize("name", ["conv_then_pointwise_conv", "add_convs_of_one_weight", "pad_into_conv"])
+@pytest.mark.parametrize("name", ["scale_into_conv", "add_convs_of_one_weight", "pad_into_conv"])
 def test_convolution_rules_are_cases_for_every_rank_and_layout(name: str) -> None:
     found, _ = all_cases(rule_named(name))  # type: ignore[arg-type]
     assert {(case.ranks["x"], case.choices["a.layout"]) for case in found if case.ranks} == {

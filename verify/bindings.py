@@ -40,6 +40,8 @@ class Fixed:
 
     ranks: tuple[int, ...] = (0, 1, 2, 3, 4, 5)
     """Ranks that free variables and free shapes may have."""
+    windowed: tuple[int, ...] = (3, 4, 5)
+    """Ranks of what convolutions, pools and instance normalisations read."""
     numbers: Mapping[str, float | Quotient] = field(default_factory=dict)
     """Constants that are one number, which the rule asked for."""
     values: Mapping[tuple[str, str], float | Quotient] = field(default_factory=dict)
@@ -71,6 +73,8 @@ class Binder:
         for position, operand in enumerate(term.operands):
             kind = _DTYPES.get((term.op, position), "float32" if OPS[term.op].category == "elementwise" else dtype)
             operands.append(self.fill(operand, self._ranks(term.op, operands), kind))
+        if term.op in ("Pad", "Slice") and not operands[0].shape:
+            raise Ended("scalars have no axes")
         bundle = term.attributes
         if isinstance(bundle, str):
             if bundle not in self.bundles:
@@ -95,7 +99,7 @@ class Binder:
         allowed, position = self.fixed.ranks, len(before)
         match op:
             case "MaxPool" | "AveragePool" | "Conv" | "ConvTranspose" | "InstanceNormalization" if position == 0:
-                return (3, 4, 5)
+                return self.fixed.windowed
             case "Conv" | "ConvTranspose":
                 return (len(before[0].shape),)
             case "InstanceNormalization":

@@ -213,7 +213,8 @@ class Bounds:
             ends = [a if lowest else b for a, b in ranges]
             if len(monomial) > 1 and any(end is None or end < 1 for end in (a for a, _ in ranges)):
                 continue
-            found += [(atom, end) for atom, end in zip(monomial, ends, strict=True) if end is not None and isinstance(atom, Symbol)]
+            parts = zip(monomial, ends, strict=True)
+            found += [(atom, end) for atom, end in parts if end is not None and isinstance(atom, Symbol | RealSymbol)]
         return found
 
 

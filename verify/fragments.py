@@ -12,7 +12,7 @@ from typing import Any
 
 from egraph.errors import TypeMismatch
 from egraph.expr.compose import inline
-from egraph.expr.index import Size, index, simplify
+from egraph.expr.index import Size, simplify
 from egraph.expr.scope import Scope, Tensor, number
 from egraph.ir import Attributes
 from egraph.ops import OPS
@@ -130,7 +130,8 @@ class Workshop:
         return inline(scope, {str(position): self.meaning(operand) for position, operand in enumerate(term.operands)})
 
     def _broadcast(self, left: Size, right: Size) -> Size | None:
-        found = self.path.known_broadcast(index(left), index(right))
+        one, other = self.path.canonical(left), self.path.canonical(right)
+        found = one if one == other or other.constant == 1 else other if one.constant == 1 else self.path.known_broadcast(one, other)
         return None if found is None else simplify(found)
 
 

@@ -172,7 +172,14 @@ class Path:
         difference = self.canonical(condition.right - condition.left)
         match condition.operator:
             case "<=" | "<":
-                return self.bounds.sign(difference, strict=condition.operator == "<")
+                known = self.bounds.sign(difference, strict=condition.operator == "<")
+                if known is None:
+                    reduced = without_content(difference, self.bounds)
+                    if Compare(index(0), condition.operator, reduced) in self.conditions:
+                        return True
+                    if Compare(index(0), "<" if condition.operator == "<=" else "<=", -reduced) in self.conditions:
+                        return False
+                return known
             case _:
                 known = self.bounds.zero(difference)
                 if known is None and difference.terms:
@@ -275,6 +282,10 @@ class Path:
         _, rest = divide_terms(value, divisor)
         if not rest.terms:
             return
+        d = divisor.constant
+        if d is not None:  # a multiple more or less, and the sign, are no matter
+            reduced = [each - _free(each) + _free(each) % d for each in (rest, -rest)]
+            rest = next((each for each in reduced if self.bounds.sign(each, strict=False) is True), rest)
         if self.bounds.sign(rest, strict=False) is not True:
             self.conditions.append(Compare(index(Modulo(value, divisor)), "==", index(0)))
             self._rewrite((Modulo(rest, divisor),), index(0))
@@ -575,6 +586,11 @@ def negated(condition: Compare) -> Compare:
 def atoms_of(value: Index) -> frozenset[Atom]:
     """Return every atom of a value, those inside divisions too."""
     return frozenset(atoms(value))
+
+
+def _free(value: Index) -> int:
+    """Return the constant term."""
+    return next((coefficient for monomial, coefficient in value.terms if not monomial), 0)
 
 
 def _remainder(difference: Index) -> Index:

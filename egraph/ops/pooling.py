@@ -103,6 +103,13 @@ def _lrn_shape(shapes: Sequence[Shape], a: Values) -> Shape:
     return shapes[0]
 
 
+def _share(alpha: float | Scalar, count: Size) -> Scalar:
+    """alpha / count, as one number where both are known"""
+    if isinstance(alpha, float) and isinstance(count, int):
+        return number(Fraction(alpha) / count)
+    return call("div", number(alpha), as_number(count))
+
+
 def _lrn_meaning(operands: Sequence[Tensor], a: Values) -> Scope:
     """x / (bias + alpha/size * sum of x^2 over the neighbouring channels) ^ beta"""
     data, axis, count = operands[0], a["axis"], a["size"]
@@ -114,7 +121,7 @@ def _lrn_meaning(operands: Sequence[Tensor], a: Values) -> Scope:
     squares = Scope(iterators, sums, "sum", square)
 
     def body(indices: tuple[Index, ...]) -> Scalar:
-        scaled = multiply(number(Fraction(a["alpha"]) / count), read(squares, indices))
+        scaled = multiply(_share(a["alpha"], count), read(squares, indices))
         return call("div", read(data, indices), call("pow", add(number(a["bias"]), scaled), number(a["beta"])))
 
     return pointwise("i", data.shape, body)
