@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from egraph.cost import FREE, CostModel, is_library, jobs, unmeasured, without_twins
 from egraph.errors import ExtractError
@@ -129,6 +130,7 @@ def search(
     model.caution = CAUTION
     selections = settled or read_selections(choices, laid, model) or chooser.choose(finalists)
     model.caution = 1.0
+    selections = tuple(_repriced(selection, model) for selection in selections)
     progress.update(f"best cost {selections[0].cost_us:.0f} us ({selections[0].method}), {len(selections)} programs")
     programs: dict[str, Program] = {}
     folder = Folder(graph)
@@ -153,6 +155,12 @@ def search(
         lost,
         selections_text(selections, laid, model),
     )
+
+
+def _repriced(selection: Selection, model: CostModel) -> Selection:
+    """Return the selection at the costs that are believed, whatever it was chosen by."""
+    chosen = {number: replace(one, cost_us=model.cost_us(one)) for number, one in selection.chosen.items()}
+    return replace(selection, chosen=chosen, cost_us=math.fsum(one.cost_us for one in chosen.values()))
 
 
 @dataclass
