@@ -38,8 +38,12 @@ def _max_pool(a: Mapping[str, Any], x: Tensor) -> Tensor:
 
 
 def _average_pool(a: Mapping[str, Any], x: Tensor) -> Tensor:
-    x, pads = _pad(x, a.get("pads", [0] * 4))
-    return F.avg_pool2d(x, a["kernel_shape"], a.get("strides", [1, 1]), pads, count_include_pad=bool(a.get("count_include_pad", 0)))
+    whole, pads = _pad(x, a.get("pads", [0] * 4))
+    total = F.avg_pool2d(whole, a["kernel_shape"], a.get("strides", [1, 1]), pads)
+    if a.get("count_include_pad", 0):
+        return total
+    counted, _ = _pad(torch.ones_like(x[:1, :1]), a.get("pads", [0] * 4))
+    return total / F.avg_pool2d(counted, a["kernel_shape"], a.get("strides", [1, 1]), pads)
 
 
 def _batch_norm(a: Mapping[str, Any], x: Tensor, s: Tensor, b: Tensor, m: Tensor, v: Tensor) -> Tensor:
@@ -50,10 +54,45 @@ def _gemm(a: Mapping[str, Any], x: Tensor, w: Tensor, b: Tensor) -> Tensor:
     return F.linear(x, w if a.get("transB") else w.T, b)
 
 
+def _gather(a: Mapping[str, Any], x: Tensor, places: Tensor) -> Tensor:
+    axis = a.get("axis", 0) % x.ndim
+    taken = torch.index_select(x, axis, places.reshape(-1))
+    return taken.reshape(*x.shape[:axis], *places.shape, *x.shape[axis + 1 :])
+
+
+def _constant_pad(a: Mapping[str, Any], x: Tensor, pads: Tensor, value: Tensor | None = None) -> Tensor:
+    if a.get("mode", b"constant") != b"constant":
+        raise LookupError("bench/torch_model.py pads by constants only")
+    sides = pads.tolist()
+    order = [side for axis in reversed(range(x.ndim)) for side in (sides[axis], sides[x.ndim + axis])]
+    return F.pad(x, order, value=0.0 if value is None else float(value))
+
+
+def _unsqueeze(a: Mapping[str, Any], x: Tensor, axes: Tensor | None = None) -> Tensor:
+    wanted = a["axes"] if axes is None else axes.tolist()
+    rank = x.ndim + len(wanted)
+    for axis in sorted(axis % rank for axis in wanted):
+        x = x.unsqueeze(axis)
+    return x
+
+
+def _hard_sigmoid(a: Mapping[str, Any], x: Tensor) -> Tensor:
+    return (a.get("alpha", 0.2) * x + a.get("beta", 0.5)).clamp(0, 1)
+
+
+def _softmax_over_rest(a: Mapping[str, Any], x: Tensor) -> Tensor:
+    """Softmax before opset 13: over all axes from the given one on."""
+    axis = a.get("axis", 1) % x.ndim
+    return torch.softmax(x.flatten(axis), axis).reshape(x.shape)
+
+
+TYPES = {onnx.TensorProto.FLOAT: torch.float32, onnx.TensorProto.INT64: torch.int64, onnx.TensorProto.INT32: torch.int32}
 OPERATORS: Mapping[str, Callable[..., Tensor]] = {
     "Add": lambda a, x, y: x + y,
     "AveragePool": _average_pool,
     "BatchNormalization": _batch_norm,
+    "Cast": lambda a, x: x.to(TYPES[a["to"]]),
+    "Clip": lambda a, x, low=None, high=None: torch.clamp(x, low, high),
     "Concat": lambda a, *x: torch.cat(x, a["axis"]),
     "Conv": _conv,
     "ConvTranspose": _deconv,
@@ -61,43 +100,58 @@ OPERATORS: Mapping[str, Callable[..., Tensor]] = {
     "Dropout": lambda a, x, *rest: x,
     "Erf": lambda a, x: torch.erf(x),
     "Flatten": lambda a, x: x.flatten(a.get("axis", 1)),
+    "Gather": _gather,
     "Gemm": _gemm,
     "GlobalAveragePool": lambda a, x: x.mean((2, 3), keepdim=True),
+    "HardSigmoid": _hard_sigmoid,
+    "HardSwish": lambda a, x: F.hardswish(x),
+    "Identity": lambda a, x: x,
     "LRN": lambda a, x: F.local_response_norm(x, a["size"], a.get("alpha", 1e-4), a.get("beta", 0.75), a.get("bias", 1.0)),
     "LayerNormalization": lambda a, x, s, b: F.layer_norm(x, s.shape, s, b, a.get("epsilon", 1e-5)),
     "MatMul": lambda a, x, y: x @ y,
     "MaxPool": _max_pool,
     "Mul": lambda a, x, y: x * y,
     "PRelu": lambda a, x, s: torch.where(x > 0, x, x * s),
+    "Pad": _constant_pad,
     "Pow": lambda a, x, y: x**y,
     "ReduceMean": lambda a, x, axes: x.mean(tuple(axes.tolist()), keepdim=bool(a.get("keepdims", 1))),
+    "ReduceSum": lambda a, x, axes: x.sum(tuple(axes.tolist()), keepdim=bool(a.get("keepdims", 1))),
     "Relu": lambda a, x: F.relu(x),
     "Reshape": lambda a, x, shape: x.reshape(shape.tolist()),
     "Sigmoid": lambda a, x: torch.sigmoid(x),
     "Softmax": lambda a, x: torch.softmax(x, a.get("axis", -1)),
     "Sqrt": lambda a, x: torch.sqrt(x),
+    "Squeeze": lambda a, x, axes=None: x.squeeze(tuple(a["axes"] if axes is None else axes.tolist())),
     "Sub": lambda a, x, y: x - y,
     "Sum": lambda a, *x: sum(x[1:], start=x[0]),
     "Tanh": lambda a, x: torch.tanh(x),
     "Transpose": lambda a, x: x.permute(a["perm"]),
+    "Unsqueeze": _unsqueeze,
 }
 
 
 class TorchModel(torch.nn.Module):
-    """The graph's nodes, one torch function each. Raises KeyError naming an operator that is not in the table."""
+    """The graph's nodes, one torch function each. Raises LookupError naming operators that are not in the table."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         super().__init__()
-        self.weights = {t.name: torch.from_numpy(numpy_helper.to_array(t).copy()) for t in model.graph.initializer}
+        constants = {n.output[0]: n.attribute[0].t for n in model.graph.node if n.op_type == "Constant" and n.attribute[0].name == "value"}
+        constants |= {t.name: t for t in model.graph.initializer}
+        self.weights = {name: torch.from_numpy(numpy_helper.to_array(t).copy()) for name, t in constants.items()}
+        nodes = [n for n in model.graph.node if n.output[0] not in constants]
+        if missing := sorted({n.op_type for n in nodes} - set(OPERATORS)):
+            raise LookupError(f"bench/torch_model.py does not translate {', '.join(missing)}")
         self.inputs = [i.name for i in model.graph.input]
         self.outputs = [o.name for o in model.graph.output]
+        opset = next(o.version for o in model.opset_import if not o.domain)
+        operators = {**OPERATORS, "Softmax": _softmax_over_rest} if opset < 13 else OPERATORS
         self.steps = [
-            (OPERATORS[n.op_type], {a.name: onnx.helper.get_attribute_value(a) for a in n.attribute}, tuple(n.input), n.output[0])
-            for n in model.graph.node
+            (operators[n.op_type], {a.name: onnx.helper.get_attribute_value(a) for a in n.attribute}, tuple(n.input), n.output[0])
+            for n in nodes
         ]
 
     def forward(self, *operands: Tensor) -> list[Tensor]:
         values = dict(self.weights) | dict(zip(self.inputs, operands, strict=True))
         for function, attributes, inputs, output in self.steps:
-            values[output] = function(attributes, *[values[name] for name in inputs])
+            values[output] = function(attributes, *[values.get(name) for name in inputs])
         return [values[name] for name in self.outputs]
