@@ -111,6 +111,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except EinsatError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:  # while comparing: the rules are written
+        return 130
     return 130 if found.stop_reason == "interrupted" else 0
 
 

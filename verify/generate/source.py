@@ -4,52 +4,17 @@ from __future__ import annotations
 
 import linecache
 import re
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, assert_never
 
 import egraph.rule as rule_language
 from egraph import rule_operators
-from egraph.ir import AttributeValue, TensorType
+from egraph.ir import TensorType
 from egraph.rule import Binding, Rounding, Rule
-from verify.generate.dimensions import Size
-from verify.generate.terms import (
-    Application,
-    Equation,
-    Term,
-    applications,
-    attributes_of,
-    bindings,
-    joint_context,
-    length_in,
-    renamed,
-    variables,
-)
+from verify.generate.terms import Application, Equation, Term, applications, attributes_of, length_in, variables
+from verify.generate.writer import FUNCTIONS, Guard, Writer
 
-Kind: TypeAlias = Literal["equality", "implied", "rank", "attribute"]
-"""``implied``: extents that the left side makes equal unless it broadcasts."""
 _LANGUAGE = ("Attributes", "Equation", "Steps", "Tensor", "operation", "require")
-NAMES = ("x", "y", "z", "w", "v", "u")
-_INFIX = {"Add": "+", "Sub": "-", "Mul": "*", "Div": "/", "MatMul": "@"}
-_FUNCTIONS = {
-    "Slice": "slice_", "Abs": "absolute", "Max": "maximum", "Min": "minimum",
-    "ReduceSum": "reduce_sum", "ReduceMean": "reduce_mean", "ReduceMax": "reduce_max", "MaxPool": "max_pool", "AveragePool": "average_pool",
-    **{op: op.lower() for op in ("Relu", "Sigmoid", "Tanh", "Exp", "Log", "Sqrt", "Erf", "Reciprocal")},
-    **{op: op.lower() for op in ("Transpose", "Concat", "Pad", "Conv", "Softmax")},
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Guard:
-    """A condition on the types or attributes of the left side, as text, with what it says to people."""
-
-    kind: Kind
-    condition: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f'require({self.condition}, "{self.reason}")'
 
 
 @dataclass(frozen=True)
@@ -105,7 +70,7 @@ def module_text(texts: Sequence[str], names: Sequence[str], title: str, command:
     """Return a rule file: what it imports, the rules, and ``RULES``."""
     body = "\n\n".join(texts)
     language = [name for name in _LANGUAGE if re.search(rf"\b{name}\b", body)]
-    functions = sorted({name for name in [*_FUNCTIONS.values()] if f"{name}(" in body})
+    functions = sorted({name for name in [*FUNCTIONS.values()] if f"{name}(" in body})
     imports = [f"from egraph.rule import {', '.join([*language, 'rule'])}"]
     imports += [f"from egraph.rule_operators import {', '.join(functions)}"] if functions else []
     listed = "".join(f"    {name},\n" for name in names)
@@ -127,174 +92,13 @@ def compile_rule(draft: Draft, guards: Sequence[Guard], rounding: Rounding) -> R
 
 def draft(equation: Equation, name: str) -> Draft:
     """Return the rule ``equation.left -> equation.right``, not yet guarded."""
-    writer = _Writer(equation)
+    writer = Writer(equation)
     left = writer.side(equation.left, on_the_left=True)
     guards = tuple(writer.guards())
     right = writer.side(equation.right, on_the_left=False)
     return Draft(
         name, left, right, tuple(writer.names.values()), tuple(writer.bundles.values()), guards, equation, tuple(writer.of_bundles.values())
     )
-
-
-class _Writer:
-    """Names for the variables, attributes and extents of one equation."""
-
-    def __init__(self, equation: Equation) -> None:
-        self.equation = equation
-        self.names = {variable: NAMES[i] for i, variable in enumerate(variables(equation.left))}
-        self.bundles: dict[tuple[str, object], str] = {}
-        self.of_bundles: dict[str, Application] = {}
-        self.known: list[tuple[Size, str]] = [
-            (size, f"{name}.shape[{axis}]")
-            for variable, name in self.names.items() for axis, size in enumerate(equation.context[variable])
-        ]  # fmt: skip
-        for one in applications(equation.left):
-            key = self._attribute_key(one)
-            if key is not None and key not in self.bundles:
-                self.bundles[key] = "abcdef"[len(self.bundles)]
-                self.of_bundles[self.bundles[key]] = one
-                if one.production.part is not None:
-                    axis, which = one.production.part
-                    first = one.production.shapes[0][0][axis][0]
-                    self.known.append((self._bound(one)[first], f"{self.bundles[key]}.{'starts' if which else 'ends'}[{axis}]"))
-
-    def _bound(self, one: Application) -> dict[str, Size]:
-        bound = bindings(one, self.equation.context)
-        assert bound is not None
-        return bound
-
-    def _attribute_key(self, one: Application) -> tuple[str, object] | None:
-        if one.production.part is not None:
-            shape = tuple(tuple(sorted(part for n in size for part in self._bound(one)[n])) for size in one.production.shapes[0][0])
-            axis, _ = one.production.part
-            return one.production.op, (one.production.part, shape, self._bound(one)[one.production.shapes[0][0][axis][0]])
-        return (one.production.op, one.production.values) if one.production.values else None
-
-    def length(self, size: Size) -> str:
-        """Return the text of an extent: a variable's, or what sums and differences of known ones say."""
-        if all(name.isdigit() for name in size):
-            return str(sum(map(int, size)))
-        for known, text in self.known:
-            if sorted(known) == sorted(size):
-                return text
-        for known, text in sorted(self.known, key=lambda item: -len(item[0])):
-            if 0 < len(known) < len(size) and not Counter(known) - Counter(size):
-                return f"{text} + {self.length(tuple((Counter(size) - Counter(known)).elements()))}"
-        if len(size) > 1:
-            return " + ".join(self.length((name,)) for name in size)
-        for known, text in self.known:
-            rest = list(known)
-            if size[0] in rest:
-                rest.remove(size[0])
-                if size[0] not in rest and all(any((name,) == k for k, _ in self.known) for name in rest):
-                    return " - ".join([text, *(self.length((name,)) for name in rest)])
-        raise LookupError(f"the extent {size} cannot be told from the left side")
-
-    def values(self, one: Application) -> Iterator[tuple[str, str]]:
-        """Yield the attributes of an application as text."""
-        part = one.production.part
-        if part is None:
-            for key, value in one.production.values:
-                yield key, _literal(value)
-            return
-        (cut,), _ = one.production.shapes
-        bound, (axis, which) = self._bound(one), part
-        first, _ = (bound[name] for name in cut[axis])
-        whole = tuple(p for name in cut[axis] for p in bound[name])
-        yield "starts", _tuple("0" if i != axis or not which else self.length(first) for i in range(len(cut)))
-        yield "ends", _tuple(self.length(bound[size[0]] if i != axis else whole if which else first) for i, size in enumerate(cut))
-        yield "steps", _tuple("1" for _ in cut)
-
-    def side(self, term: Term, *, on_the_left: bool, inside: bool = False) -> str:
-        """Return a term as Python."""
-        if isinstance(term, int):
-            return self.names[term]
-        op = term.production.op
-        if op in _INFIX:
-            one, other = (self.side(operand, on_the_left=on_the_left, inside=True) for operand in term.operands)
-            return f"({one} {_INFIX[op]} {other})" if inside else f"{one} {_INFIX[op]} {other}"
-        operands = [self.side(operand, on_the_left=on_the_left) for operand in term.operands]
-        if op == "Neg":
-            return f"-{self.side(term.operands[0], on_the_left=on_the_left, inside=True)}"
-        key = self._attribute_key(term)
-        if key is not None and key in self.bundles:
-            bundle = self.bundles[key]
-            operands.append(f"a={bundle}" if op in _FUNCTIONS else f"by={bundle}")
-        elif key is not None:
-            operands += [f"{name}={value}" for name, value in self.values(term)]
-        return f"{_FUNCTIONS[op]}({', '.join(operands)})" if op in _FUNCTIONS else f'operation("{op}", {", ".join(operands)})'
-
-    def guards(self) -> Iterator[Guard]:
-        """Yield what the context knows beyond what makes the left side well-typed."""
-        equation = self.equation
-        for variable, name in self.names.items():
-            rank = len(equation.context[variable])
-            yield Guard("rank", f"{name}.rank == {rank}", f"{name} must have {rank} axes")
-        for bundle, one in self.of_bundles.items():
-            for key, value in self.values(one):
-                if value != f"{bundle}.{key}":
-                    yield Guard("attribute", f"{bundle}.{key} == {value}", f"{one.production.op}: {key} must be {_quiet(value)}")
-        yield from self._equalities()
-
-    def _equalities(self) -> Iterator[Guard]:
-        context, order = self.equation.context, list(self.names)
-        own = joint_context((_relabelled(self.equation.left, order),), len(order), loose=True)
-        assert own is not None
-        place = {variable: position for position, variable in enumerate(order)}
-        for position, variable in enumerate(order):
-            shape, name, before = context[variable], self.names[variable], order[:position]
-            twin = next((v for v in before if context[v] == shape), None)
-            if twin is not None:
-                kind: Kind = "implied" if own[position] == own[place[twin]] else "equality"
-                other = self.names[twin]
-                yield Guard(kind, f"{name}.shape == {other}.shape", f"{name} and {other} must have one shape")
-                continue
-            for axis, size in enumerate(shape):
-                earlier = [(v, k) for v in before for k, there in enumerate(context[v]) if there == size]
-                text, mine = f"{name}.shape[{axis}]", own[position][axis]
-                if all(n.isdigit() for n in size):
-                    if mine != size:
-                        yield Guard("equality", f"{text} == {size[0]}", f"{name} must have size {size[0]} along axis {axis}")
-                elif earlier:
-                    v, k = earlier[0]
-                    kind = "implied" if any(own[place[w]][j] == mine for w, j in earlier) else "equality"
-                    reason = f"axis {axis} of {name} must be as long as axis {k} of {self.names[v]}"
-                    yield Guard(kind, f"{text} == {self.names[v]}.shape[{k}]", reason)
-                elif len(size) > 1 and len(mine) == 1:
-                    total = self._sum(size)
-                    if total and text not in total:  # else its parts are known from the sum alone
-                        yield Guard("equality", f"{text} == {total}", f"axis {axis} of {name} must be {total}")
-
-    def _sum(self, size: Size) -> str:
-        try:
-            return " + ".join(self.length((name,)) for name in size)
-        except LookupError:
-            return ""
-
-
-def _relabelled(term: Term, order: Sequence[int]) -> Term:
-    return renamed(term, {variable: position for position, variable in enumerate(order)})
-
-
-def _literal(value: AttributeValue) -> str:
-    match value:
-        case tuple():
-            return _tuple(map(_literal, value))
-        case str():
-            return f'"{value}"'
-        case bool() | int() | float() | bytes():
-            return repr(value)
-        case _:
-            assert_never(value)
-
-
-def _tuple(parts: Iterator[str] | map[str]) -> str:
-    items = list(parts)
-    return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
-
-
-def _quiet(text: str) -> str:
-    return text.replace('"', "'")
 
 
 def title(equation: Equation, taken: frozenset[str] | set[str]) -> str:
@@ -307,4 +111,4 @@ def title(equation: Equation, taken: frozenset[str] | set[str]) -> str:
 def _skeleton(term: Term) -> str:
     if isinstance(term, int):
         return "operand"
-    return "_".join(_FUNCTIONS.get(one.production.op, one.production.op.lower()).strip("_") for one in reversed([*applications(term)]))
+    return "_".join(FUNCTIONS.get(one.production.op, one.production.op.lower()).strip("_") for one in reversed([*applications(term)]))

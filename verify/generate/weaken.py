@@ -20,8 +20,9 @@ from egraph.ir import Node, walk
 from egraph.ops.reference import evaluate
 from egraph.rule import Binding, Mismatch, Rounding, Rule
 from verify.generate.enumeration import agree, field_of, lengths_of
-from verify.generate.source import Draft, Guard, compile_rule
+from verify.generate.source import Draft, compile_rule
 from verify.generate.terms import applications
+from verify.generate.writer import Guard
 from verify.random_binding import draw_binding
 
 LADDER = (
