@@ -140,7 +140,7 @@ def _positive(context: Context, value: Value) -> Value:
         return ONE
     if sign(context, negated(value)) is not None:
         return ZERO
-    endless = [t for t in value.terms if plain(t) and len(t.factors) == 1 and _is_infinity(t.factors[0])]
+    endless = [t for t in value.terms if plain(t) and len(t.factors) == 1 and is_infinity(t.factors[0])]
     if endless:
         context.use("finite")
         return ONE if endless[0].coefficient > 0 else ZERO
@@ -161,7 +161,8 @@ def _zero(context: Context, value: Value) -> Value:
     return single(Call("zero", (close(context, canonical),)))
 
 
-def _is_infinity(factor: Factor) -> bool:
+def is_infinity(factor: Factor) -> bool:
+    """Return whether a factor is the constant infinity."""
     return type(factor) is Call and factor.function == INFINITY
 
 

@@ -13,20 +13,11 @@ from fractions import Fraction
 from egraph.expr.index import Iterator
 from egraph.expr.scope import Compare
 from verify.normal.algebra import add, guarded, only_term, plain
-from verify.normal.choices import Build, positive, split, under
+from verify.normal.choices import Build, is_infinity, positive, split, under
 from verify.normal.conditions import Conditions, conjunction, negation
 from verify.normal.context import Context, negated, number, scaled, single
 from verify.normal.monotone import corner_of
-from verify.normal.naming import (
-    close,
-    condition_text,
-    factor_text,
-    free_iterators,
-    named,
-    rename_condition,
-    rename_term,
-    value_text,
-)
+from verify.normal.naming import close, condition_text, factor_text, free_iterators, named, rename_condition, rename_term, value_text
 from verify.normal.products import content, exponential, multiply, product_of, reciprocal
 from verify.normal.signs import filled, sign, sign_of_factor
 from verify.normal.terms import INFINITY, Alternative, Call, Extremum, Factor, Term, Value
@@ -63,8 +54,7 @@ def minimum(context: Context, values: Sequence[Value]) -> Value:
 
 def candidates(context: Context, value: Value) -> list[Candidate]:
     """Return alternatives whose maximum is the value: those of a maximum inside, plus and times what is around it."""
-    term = only_term(value)
-    if term is not None and plain(term) and len(term.factors) == 1 and _is_infinity(term.factors[0]) and term.coefficient < 0:
+    if _is_lowest(value):
         return []
     inside: tuple[Term, Extremum] | None = None
     for term in value.terms:
@@ -85,10 +75,6 @@ def candidates(context: Context, value: Value) -> list[Candidate]:
         opened = _opened(context, alternative)
         result.append(replace(opened, value=add(context, multiply(context, scale, opened.value), around)))
     return result
-
-
-def _is_infinity(factor: Factor) -> bool:
-    return type(factor) is Call and factor.function == INFINITY
 
 
 def _opened(context: Context, alternative: Alternative) -> Candidate:
@@ -196,7 +182,7 @@ def _divided(context: Context, one: Candidate) -> list[Candidate]:
 
 def _is_lowest(value: Value) -> bool:
     term = only_term(value)
-    return term is not None and plain(term) and term.coefficient < 0 and len(term.factors) == 1 and _is_infinity(term.factors[0])
+    return term is not None and plain(term) and term.coefficient < 0 and len(term.factors) == 1 and is_infinity(term.factors[0])
 
 
 def _key(context: Context, one: Candidate) -> str:
