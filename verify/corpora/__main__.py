@@ -19,6 +19,9 @@ from verify.corpora.judge import Judgement, Pains, judge
 from verify.corpora.read import read_corpus
 from verify.prove import Effort, prove
 
+FEW = 8
+"""So few entries are shown with all details."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print a line an entry and a summary; return 1 when a verdict contradicts the corpus, 2 when the file cannot be used."""
@@ -37,13 +40,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     pains = Pains(tests=options.tests, seed=options.seed)
-    effort = Effort(tests=2, tries=pains.tries, seed=options.seed)  # judging has tested already
+    effort = Effort(tests=2, tries=pains.tries, seed=options.seed, open_cases=1, applications=0)  # judging has tested already
     prover = None if options.test_only else lambda rule: prove(rule, effort)
     found: list[Judgement] = []
     for entry in entries:
         found.append(judge(entry, prover, pains))
         if not options.json:
-            print("\n".join(_lines(found[-1], verbose=bool(options.only))), flush=True)
+            print("\n".join(_lines(found[-1], verbose=len(entries) <= FEW)), flush=True)
     seconds = time.process_time() - start
     if options.json:
         told = {"entries": [each.to_json() for each in found], "summary": _counts(found), "cpu_seconds": round(seconds, 2)}

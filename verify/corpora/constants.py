@@ -28,8 +28,10 @@ def centred(x: Tensor, kernel: Shape) -> Tensor:
     for have, want in zip(x.shape[2:], kernel, strict=True):
         if have > want:
             refuse("enlarge: the kernel is larger already")
-        before.append((want - have) // 2)
-        after.append((want - have) - (want - have) // 2)
+        odd = have % 2 == want % 2  # asked, so that both sizes are known as even or odd
+        low = (want - have) // 2 if odd else (want - have - 1) // 2
+        before.append(low)
+        after.append(want - have - low)
     return pad(x, before=tuple(before), after=tuple(after), mode="constant", value=0.0)
 
 

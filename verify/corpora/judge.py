@@ -121,7 +121,7 @@ def _stays(rules: Sequence[Rule], prover: Prover | None) -> str:
         proof = prover(rule)
         if proof.failure == "missing guard":
             return MISSING
-        if not proof.is_proved and proof.failure != "same sides":  # a rule that changes nothing holds
+        if proof.verdict != "proved" and proof.failure != "same sides":  # a rule that changes nothing holds
             return f"{rule.name}: {' '.join((proof.reason or proof.verdict, *(o.text for o in proof.obligations[:1])))}"
     return ""
 

@@ -1,0 +1,299 @@
+"""Mutate rules and ask the prover: ``python -m verify.mutation``. Nothing that is wrong may be proved.
+
+A mutant is a rule with one change in its text: operands swapped, an operator or a constant replaced, a guard dropped, a
+number off by one, an attribute left out. The prover judges it by its symbolic cases alone, without the random tests that
+would refute it first; what it calls proved is then compared with the reference on many random shapes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import inspect
+import json
+import platform
+import sys
+import textwrap
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from egraph.errors import EinsatError
+from egraph.rule import MergeRule, Rule
+from egraph.rule import rule as make_rule
+from egraph.rule_file import load_rules
+from verify.prove import Effort, prove
+from verify.random_binding import Refused
+from verify.random_testing import compare, draws
+from verify.scope import Tree, outside
+
+SWAPPED_FUNCTIONS = {
+    "maximum": "minimum", "minimum": "maximum", "relu": "absolute", "sigmoid": "tanh", "tanh": "sigmoid", "exp": "erf", "sqrt": "exp",
+    "reduce_sum": "reduce_mean", "reduce_mean": "reduce_sum", "reduce_max": "reduce_sum", "max_pool": "average_pool",
+    "softmax": "log_softmax",
+}  # fmt: skip
+SWAPPED_NAMES = {
+    "Add": "Sub", "Sub": "Add", "Mul": "Add", "Div": "Mul", "Max": "Min", "Min": "Max", "Relu": "Abs", "ReduceSum": "ReduceMax",
+    "ReduceMax": "ReduceMin", "ReduceMin": "ReduceMax", "ReduceMean": "ReduceSum", "NCHW": "NHWC", "constant": "edge", "Exp": "Tanh",
+}  # fmt: skip
+SWAPPED_OPERATORS: dict[type[ast.AST], type[ast.AST]] = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt,
+}  # fmt: skip
+
+
+ORDERED = ("require", "range", "zip", "enumerate", "isinstance", "require_number", "require_attribute")
+"""Functions whose arguments are no operands."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A changed rule, and what was changed."""
+
+    rule: Rule | MergeRule
+    change: str
+    line: str
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What became of the mutants. ``wrong``: proved, and refuted by the reference. There must be none."""
+
+    rules: int
+    mutants: int
+    stillborn: int
+    rejected: int
+    proved: int
+    compared: int
+    wrong: tuple[str, ...]
+    proved_names: tuple[str, ...]
+    by_change: dict[str, int]
+
+
+def mutants(rule: Rule | MergeRule) -> Iterator[Mutant | None]:
+    """Yield every mutant of a rule in a fixed order; None for a change after which it is no rule."""
+    function = rule.function
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, TypeError, SyntaxError, IndentationError):
+        return
+    definition = tree.body[0]
+    if not isinstance(definition, ast.FunctionDef) or definition.name != function.__code__.co_name:
+        return
+    definition.decorator_list = []
+    for position in range(len(list(_changes(definition)))):
+        copy = ast.parse(ast.unparse(tree))
+        changed = copy.body[0]
+        assert isinstance(changed, ast.FunctionDef)
+        name, node, apply = list(_changes(changed))[position]
+        before = ast.unparse(node)
+        apply()
+        yield _built(rule, changed, f"{rule.name}~{position}", name, before)
+
+
+def _built(rule: Rule | MergeRule, definition: ast.FunctionDef, name: str, change: str, line: str) -> Mutant | None:
+    try:
+        function = _compiled(rule.function, definition)
+        if isinstance(rule, MergeRule):
+            return Mutant(replace(rule, name=name, function=function), change, line)
+        return Mutant(replace(make_rule(rounding=rule.rounding, phase=rule.phase)(function), name=name), change, line)
+    except (EinsatError, TypeError, ValueError, AttributeError, AssertionError, IndexError, StopIteration, NameError, ZeroDivisionError):
+        return None
+
+
+def _compiled(original: Callable[..., Any], definition: ast.FunctionDef) -> Callable[..., Any]:
+    """Return the changed function with the original's globals and closure."""
+    closure = inspect.getclosurevars(original).nonlocals
+    module = ast.parse(f"def _outer({', '.join(closure)}):\n    return {definition.name}")
+    outer = module.body[0]
+    assert isinstance(outer, ast.FunctionDef)
+    outer.body.insert(0, definition)
+    ast.fix_missing_locations(module)
+    space: dict[str, Any] = dict(original.__globals__)
+    exec(compile(module, f"<mutant of {original.__name__}>", "exec", flags=0, dont_inherit=True), space)
+    function: Callable[..., Any] = space["_outer"](**closure)
+    function.__annotations__, function.__doc__, function.__name__ = dict(original.__annotations__), original.__doc__, original.__name__
+    return function
+
+
+def _changes(definition: ast.FunctionDef) -> Iterator[tuple[str, ast.AST, Callable[[], None]]]:
+    """Yield what can be changed in a function: a name for the change, where, and how to do it."""
+    for holder in ast.walk(definition):
+        for block in ("body", "orelse"):
+            statements = getattr(holder, block, None)
+            if isinstance(statements, list):
+                for statement in statements:
+                    if isinstance(statement, ast.Expr) and _called(statement.value) in ("require", "require_number", "require_attribute"):
+                        yield "guard dropped", statement, partial(_drop, statements, statement)
+    for node in ast.walk(definition):
+        yield from _change_of(node)
+
+
+def _change_of(node: ast.AST) -> Iterator[tuple[str, ast.AST, Callable[[], None]]]:
+    match node:
+        case ast.BinOp(op=operator):
+            if type(operator) in SWAPPED_OPERATORS:
+                yield "operator replaced", node, lambda: setattr(node, "op", SWAPPED_OPERATORS[type(operator)]())
+            if not isinstance(operator, ast.Add | ast.Mult):
+                yield "operands swapped", node, lambda: _swap(node)
+        case ast.Compare(ops=[operator]) if type(operator) in SWAPPED_OPERATORS and not isinstance(operator, ast.Eq):
+            yield "comparison replaced", node, lambda: setattr(node, "ops", [SWAPPED_OPERATORS[type(operator)]()])
+        case ast.Call(func=ast.Name(id=name), args=arguments, keywords=keywords):
+            if name in SWAPPED_FUNCTIONS:
+                yield "function replaced", node, lambda: setattr(node.func, "id", SWAPPED_FUNCTIONS[name])
+            if len(arguments) > 1 and name not in ORDERED:
+                yield "arguments swapped", node, lambda: arguments.insert(0, arguments.pop(1))
+            if len(keywords) > 1:
+                yield "attributes swapped", node, lambda: _exchange(keywords)
+        case ast.Call(func=ast.Attribute(attr="but"), keywords=keywords) if keywords:
+            yield "attribute left as it was", node, lambda: keywords.__delitem__(-1)
+        case ast.Call(func=ast.Attribute(attr="reshape" | "transpose"), args=arguments) if len(arguments) > 1:
+            yield "arguments swapped", node, lambda: arguments.insert(0, arguments.pop(1))
+        case ast.Tuple(elts=elements) if len(elements) > 1 and isinstance(node.ctx, ast.Load):
+            yield "entries swapped", node, lambda: elements.insert(0, elements.pop(1))
+        case ast.Constant(value=bool() | None):
+            return
+        case ast.Constant(value=int(number)):
+            yield "number off by one", node, lambda: setattr(node, "value", number + 1)
+            yield "number off by one", node, lambda: setattr(node, "value", number - 1)
+        case ast.Constant(value=float(number)):
+            yield "constant replaced", node, lambda: setattr(node, "value", number + 1.0)
+        case ast.Constant(value=str(text)) if text in SWAPPED_NAMES:
+            yield "name replaced", node, lambda: setattr(node, "value", SWAPPED_NAMES[text])
+
+
+def _called(value: ast.expr) -> str:
+    return value.func.id if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) else ""
+
+
+def _drop(statements: list[ast.stmt], statement: ast.stmt) -> None:
+    statements[statements.index(statement)] = ast.Pass()
+
+
+def _swap(node: ast.BinOp) -> None:
+    node.left, node.right = node.right, node.left
+
+
+def _exchange(keywords: list[ast.keyword]) -> None:
+    keywords[0].value, keywords[1].value = keywords[1].value, keywords[0].value
+
+
+def run(rules: Sequence[Rule | MergeRule], count: int, seed: int, cases: int, say: Callable[[str], None] = lambda _: None) -> Tally:
+    """Judge ``count`` mutants of the rules, drawn at random, and compare what is proved with the reference."""
+    random = Random(seed)
+    drawn: list[Mutant] = []
+    stillborn = 0
+    for rule in rules:
+        for mutant in mutants(rule):
+            if mutant is None:
+                stillborn += 1
+            else:
+                drawn.append(mutant)
+    random.shuffle(drawn)
+    drawn = drawn[:count]
+    rejected = compared = 0
+    wrong: list[str] = []
+    proved: list[str] = []
+    for number, mutant in enumerate(drawn):
+        proof = prove(mutant.rule, Effort(tests=0, open_cases=1, applications=0))
+        if proof.verdict != "proved" or proof.covers is None:
+            rejected += 1
+            continue
+        done, difference = _compared(mutant.rule, proof.covers["tree"], seed, cases)
+        compared += done
+        told = f"{mutant.rule.name}: {mutant.change} in {' '.join(mutant.line.split())}"
+        proved.append(told)
+        if difference:
+            wrong.append(f"{told}\n{difference}")
+            say(f"WRONG {told}")
+        if number % 50 == 0:
+            say(f"{number} of {len(drawn)}: {len(proved)} proved, {len(wrong)} of them wrong")
+    changes = Counter(mutant.change for mutant in drawn)
+    by_change = dict(sorted(changes.items()))
+    return Tally(len(rules), len(drawn), stillborn, rejected, len(proved), compared, tuple(wrong), tuple(proved), by_change)
+
+
+def _compared(rule: Rule | MergeRule, tree: Tree, seed: int, cases: int) -> tuple[int, str]:
+    """Compare the sides of a rule on random instances that its proof covers; return how many, and the first difference."""
+    done = 0
+    for instance in draws(rule, seed, 60 * cases):
+        if done == cases:
+            break
+        if outside(tree, rule, instance.bindings):
+            continue
+        try:
+            with np.errstate(all="ignore"):
+                _, difference = compare(instance, done, "signed" if done % 2 else "positive", bits=False)
+        except (Refused, EinsatError):
+            continue
+        done += 1
+        if difference:
+            return done, str(difference)
+    return done, ""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print what became of the mutants; return 1 when one that is wrong was proved."""
+    parser = argparse.ArgumentParser(prog="python -m verify.mutation", description=str(__doc__).split(":")[0] + ".")
+    parser.add_argument("rules", type=Path, nargs="?", help="a Python file that ends in RULES = (my_rule, ...); the shipped rules without")
+    parser.add_argument("--mutants", type=int, default=1000, help="mutants to judge, drawn at random (default: 1000)")
+    parser.add_argument("--cases", type=int, default=64, help="random instances on which a proved one is compared (default: 64)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random draws (default: 0)")
+    parser.add_argument("--results", type=Path, metavar="FOLDER", help="write mutation.json and mutation.md there")
+    options = parser.parse_args(arguments)
+    start = time.process_time()
+    try:
+        rules = _shipped() if options.rules is None else load_rules(options.rules)
+    except EinsatError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    tally = run(rules, options.mutants, options.seed, options.cases, lambda text: print(text, file=sys.stderr, flush=True))
+    seconds = time.process_time() - start
+    print(_table(tally, seconds))
+    if options.results is not None:
+        given = f"{options.rules} " if options.rules else ""
+        command = f"python -m verify.mutation {given}--mutants {options.mutants} --cases {options.cases} --seed {options.seed}"
+        _write(options.results, tally, seconds, command)
+    return 1 if tally.wrong else 0
+
+
+def _shipped() -> tuple[Rule | MergeRule, ...]:
+    from egraph.rules import RULES
+
+    return RULES
+
+
+def _table(tally: Tally, seconds: float) -> str:
+    lines = [
+        f"{tally.mutants} mutants of {tally.rules} rules: {tally.rejected} rejected, {tally.proved} proved",
+        f"{len(tally.wrong)} of the proved ones differ from the reference, on {tally.compared} random instances",
+        f"{seconds:.0f} s of processor time", *tally.wrong,
+    ]  # fmt: skip
+    return "\n".join(lines)
+
+
+def _write(folder: Path, tally: Tally, seconds: float, command: str) -> None:
+    about = {
+        "command": command, "date": time.strftime("%Y-%m-%d"), "machine": platform.processor() or platform.machine(),
+        "python": platform.python_version(), "z3": version("z3-solver"), "numpy": version("numpy"), "cpu_seconds": round(seconds, 1),
+    }  # fmt: skip
+    (folder / "mutation.json").write_text(json.dumps({**about, **asdict(tally)}, indent=1) + "\n")
+    rows = "\n".join(f"| {change} | {count} |" for change, count in tally.by_change.items())
+    proved = "\n".join(f"* `{told}`" for told in tally.proved_names)
+    (folder / "mutation.md").write_text(
+        f"# Mutated rules\n\n{_table(tally, seconds)}.\n\nBy `{command}` on {about['date']} ({about['machine']}, Python {about['python']}, "
+        f"Z3 {about['z3']}, numpy {about['numpy']}).\n\n| change | mutants |\n|---|---|\n{rows}\n\n"
+        f"A proved mutant says something that is true too: an equal guard, a change that means the same.\n\n{proved}\n"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
