@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 from egraph.expr.index import Index, Size, Symbol
 from egraph.expr.scope import Compare
-from verify.facts import Facts, Literal0, literal, negation
+from verify.facts import Facts
+from verify.literals import Literal0, literal, negation
 from verify.models import small_model
 from verify.polynomials import to_index, to_polynomial
 from verify.solver import holds, possible

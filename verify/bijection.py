@@ -14,7 +14,7 @@ from itertools import islice, permutations, product
 
 from verify.assumptions import Assumptions
 from verify.covering import covers, inhabited
-from verify.facts import Facts, Literal0, closure, negation
+from verify.facts import Facts
 from verify.forms import (
     Best,
     Choice,
@@ -38,6 +38,7 @@ from verify.forms import (
 )
 from verify.guesses import equations_of
 from verify.index_equations import solve
+from verify.literals import Literal0, closure, negation
 from verify.normal.terms import Value
 from verify.outcome import Equal, Open, Outcome
 from verify.polynomials import ONE, ZERO, Polynomial, entry

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import TypeAlias, assert_never
 
 from egraph.expr.index import Iterator
-from verify.facts import Facts, Literal0, closure, literal
+from verify.facts import Facts
+from verify.literals import Literal0, closure, literal
 from verify.normal.terms import Alternative, Call, Element, Extremum, IndexFactor, Kind, Product, Term, Value
 from verify.polynomials import ONE, ZERO, DataAtom, Polynomial, constant, entry, floor_of, inside, number_of, to_polynomial, variable
 

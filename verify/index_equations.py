@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence, Set
 
 from egraph.expr.index import Iterator
-from verify.facts import Facts, closure
+from verify.facts import Facts
 from verify.forms import replaced
+from verify.literals import closure
 from verify.polynomials import ONE, FloorAtom, Polynomial, divide, entry
 
 _STEPS = 64

@@ -7,7 +7,8 @@ from typing import Any
 
 from egraph.expr.index import Index, Iterator, RealSymbol, Symbol, atoms, index, substitute
 from egraph.expr.scope import Compare
-from verify.facts import Facts, Literal0, literal
+from verify.facts import Facts
+from verify.literals import Literal0, literal
 from verify.polynomials import FloorAtom, entry
 from verify.solver import definition
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from functools import lru_cache
 
 from egraph.expr.index import Iterator, RealSymbol, Symbol
-from verify.facts import Facts, Literal0, closure, negation
+from verify.facts import Facts
+from verify.literals import Literal0, closure, negation
 from verify.polynomials import ONE, FloorAtom, Monomial, Polynomial, divide, entry
 from verify.witnesses import instances, refuted
 

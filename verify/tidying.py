@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from verify.facts import Facts, Literal0, closure
+from verify.facts import Facts
 from verify.forms import Best, Function, Multiplied, Part, Read, Summand, replaced_term
+from verify.literals import Literal0, closure
 from verify.polynomials import ONE, Polynomial, entry
 
 

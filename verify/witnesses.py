@@ -11,7 +11,8 @@ from random import Random
 
 from egraph.expr.index import Iterator, RealSymbol, Symbol
 from egraph.expr.scope import Scope, Tensor
-from verify.facts import Facts, Literal0
+from verify.facts import Facts
+from verify.literals import Literal0
 from verify.polynomials import DataAtom, FloorAtom, Polynomial, entry
 
 _INSTANCES = 6  # kept with facts

@@ -1,0 +1,85 @@
+"""Literals: polynomials compared with zero; and what an atom depends on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+from typing import Literal
+
+from egraph.expr.index import RealSymbol, Symbol
+from egraph.expr.scope import Compare
+from verify.polynomials import ONE, Polynomial, constant, entry, inside, to_polynomial
+
+Relation = Literal[">=", ">", "==", "!="]
+
+
+@dataclass(frozen=True)
+class Literal0:
+    """value RELATION 0; ``>`` only over reals (over integers it is ``value - 1 >= 0``)"""
+
+    value: Polynomial
+    relation: Relation
+
+
+def has_reals(value: Polynomial) -> bool:
+    return any(isinstance(entry(a).kind, RealSymbol) for a in value.atoms())
+
+
+def literal(condition: Compare) -> Literal0:
+    """Return a condition as a polynomial compared with zero."""
+    difference = to_polynomial(condition.right) - to_polynomial(condition.left)
+    match condition.operator:
+        case "==" | "!=":
+            return Literal0(difference, condition.operator)
+        case "<=":
+            return Literal0(difference, ">=")
+        case "<":
+            return Literal0(difference, ">") if has_reals(difference) else Literal0(difference - ONE, ">=")
+
+
+def negation(value: Literal0) -> Literal0:
+    """not value"""
+    match value.relation:
+        case "==":
+            return Literal0(value.value, "!=")
+        case "!=":
+            return Literal0(value.value, "==")
+        case ">":
+            return Literal0(-value.value, ">=")
+        case ">=":
+            return Literal0(-value.value, ">") if has_reals(value.value) else Literal0(-value.value - ONE, ">=")
+
+
+def tightened(value: Polynomial) -> Polynomial:
+    """Divide ``value >= 0`` over integers by the common factor of its terms, the constant rounded down."""
+    common = 0
+    for monomial, coefficient in value.terms.items():
+        if monomial:
+            common = gcd(common, coefficient)
+    if common < 2 or has_reals(value):
+        return value
+    return Polynomial({m: c // common for m, c in value.terms.items() if c // common})
+
+
+def closure(value: Polynomial) -> set[int]:
+    """Return every atom of a polynomial, of the floor-divisions in it and of its iterators' ranges."""
+    found: set[int] = set()
+    pending = list(value.atoms())
+    while pending:
+        atom = pending.pop()
+        if atom in found:
+            continue
+        found.add(atom)
+        one = entry(atom)
+        pending += [a for part in (*inside(atom), one.low, one.high) if part is not None for a in part.atoms()]
+    return found
+
+
+def domain(atom: int, value: Polynomial) -> list[Polynomial]:
+    """Return what is not negative when an iterator or symbol is the value."""
+    one = entry(atom)
+    if isinstance(one.kind, Symbol):
+        return [value - constant(one.kind.minimum)]
+    if one.low is not None and one.high is not None:
+        return [value - one.low, one.high - ONE - value]
+    return []
