@@ -45,8 +45,11 @@ def wrong_rules(graph: Graph, rules: Sequence[Rule | MergeRule], limits: Limits,
 def difference(rule: Rule | MergeRule, bindings: Sequence[Binding], *, seed: int) -> str:
     """Return how an instance's sides differ on random data, executed by onnxruntime; empty where they agree."""
     numbers: dict[int, float] = {}
+    lefts: tuple[Node, ...]
+    rights: tuple[Node, ...]
     if isinstance(rule, Rule):
-        lefts, rights = (tuple([side]) for side in replace(rule, admits=None).apply(bindings[0]))
+        left, right = replace(rule, admits=None).apply(bindings[0])
+        lefts, rights = (left,), (right,)
         numbers = {i: bindings[0].numbers[v.name] for i, v in enumerate(rule.variables) if v.name in bindings[0].numbers}
     else:
         lefts, rights = replace(rule, admits=None).apply(bindings)
