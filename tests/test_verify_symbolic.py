@@ -9,7 +9,8 @@ import pytest
 
 from egraph.expr.index import index
 from egraph.expr.scope import Compare
-from verify.paths import Ended, LeftOut, Path, explore
+from verify.paths import LeftOut, Path, explore
+from verify.solved import Ended
 from verify.symbolic import SymbolicReal, integer
 
 

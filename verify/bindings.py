@@ -19,7 +19,8 @@ from egraph.ir import Attributes, attributes
 from egraph.ops import OPS
 from egraph.rule import Pattern, Variable
 from verify.fragments import SymbolicTerm, Workshop
-from verify.paths import Ended, LeftOut, Path
+from verify.paths import LeftOut, Path
+from verify.solved import Ended
 from verify.symbolic import SymbolicReal, integer
 
 WINDOWED = ("Conv", "ConvTranspose", "MaxPool", "AveragePool")

@@ -26,7 +26,8 @@ from egraph.rule import Tensor as RuleTensor
 from verify.assumptions import Assumptions
 from verify.bindings import WINDOWED, Binder, Fixed, Quotient
 from verify.fragments import SymbolicTerm, Workshop, operators
-from verify.paths import Ended, LeftOut, Path, TooManyPaths, explore
+from verify.paths import LeftOut, Path, TooManyPaths, explore
+from verify.solved import Ended
 from verify.symbolic import SymbolicReal
 
 FLOAT32 = "constants are compared to float32 precision"

@@ -1,0 +1,392 @@
+"""Assumptions in solved form: an equality eliminates a symbol wherever it can, so that values compare structurally.
+
+Nearly all questions are then answered by polynomial identity and by the symbols' bounds, in microseconds; what stays open
+here is decided by ``verify.assumptions`` where a proof needs it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from egraph.expr.index import Atom, DataIndex, Floor, Index, Modulo, Monomial, RealSymbol, Size, Symbol, atoms, index
+from egraph.expr.scope import Compare
+from verify.bounds import Bounds, divide_terms, over, without_content
+
+
+class Ended(Exception):
+    """This path leads nowhere: its decisions contradict each other, or it leaves what is covered."""
+
+
+@dataclass(frozen=True)
+class Deferred:
+    """result = the broadcast of left and right: which of the two is one is decided only when somebody asks."""
+
+    left: Index
+    right: Index
+    result: Index
+    obligation: bool
+
+
+@dataclass
+class Solved:
+    """What is assumed, in solved form."""
+
+    conditions: list[Compare] = field(default_factory=list)
+    """What is assumed and not expressed by a substitution."""
+    bounds: Bounds = field(default_factory=Bounds)
+    deferred: list[Deferred] = field(default_factory=list)
+    _solved: dict[Atom, Index] = field(default_factory=dict)
+    _rewrites: dict[Monomial, Index] = field(default_factory=dict)
+    _memo: dict[Index, Index] = field(default_factory=dict)
+    _age: dict[Atom, int] = field(default_factory=dict)
+    _floors: dict[tuple[Index, Index], tuple[int, Index]] = field(default_factory=dict)
+    _version: int = 0
+    """Counts the inequalities: a floor-division is looked at again when there are more."""
+    _fresh: int = 0
+
+    def fresh(self, minimum: int = 1, prefix: str = "q") -> Symbol:
+        """Return an unknown that the function did not name."""
+        self._fresh += 1
+        return Symbol(f"{prefix}_{self._fresh}", minimum)
+
+    def decide(self, condition: Compare) -> bool | None:
+        """Return what the path implies about a condition, None when that is open or hard to see."""
+        difference = self.canonical(condition.right - condition.left)
+        match condition.operator:
+            case "<=" | "<":
+                known = self.bounds.sign(difference, strict=condition.operator == "<")
+                if known is None:
+                    reduced = without_content(difference, self.bounds)
+                    if Compare(index(0), condition.operator, reduced) in self.conditions:
+                        return True
+                    if Compare(index(0), "<" if condition.operator == "<=" else "<=", -reduced) in self.conditions:
+                        return False
+                return known
+            case _:
+                known = self.bounds.zero(difference)
+                if known is None and difference.terms:
+                    reduced = without_content(difference, self.bounds)
+                    stated = (Compare(index(0), "==", reduced), Compare(index(0), "==", -reduced))
+                    known = True if any(each in self.conditions for each in stated) else None
+                return known if known is None or condition.operator == "==" else not known
+
+    def assume(self, condition: Compare) -> None:
+        """Add what a condition says; raise ``Ended`` when that contradicts the path."""
+        difference = self.canonical(condition.right - condition.left)
+        if condition.operator == "==":
+            self._equate(difference)
+            return
+        known = self.decide(Compare(index(0), condition.operator, difference))
+        if known is False:
+            raise Ended("contradiction")
+        if known is None:
+            if condition.operator == "<=" and self.bounds.sign(-difference, strict=False) is True:
+                self._equate(difference)
+                return
+            self._note(condition.operator, difference)
+            self._tighten()
+
+    def _tighten(self) -> None:
+        """Solve what the bounds have pinned to one value."""
+        for atom, value in self.bounds.pinned():
+            if atom not in self._solved:
+                self._substitute(atom, index(value))
+
+    def _equate(self, difference: Index) -> None:
+        difference = without_content(difference, self.bounds)
+        if difference.constant is not None:
+            if difference.constant:
+                raise Ended("contradiction")
+            return
+        if self.bounds.zero(difference) is False:
+            raise Ended("contradiction")
+        modulus = _single(difference, Modulo) or _single(_remainder(difference), Modulo)
+        if modulus is not None:  # a % d == r: a is d times something, plus r
+            atom, rest = modulus
+            self._divisible(atom.numerator - rest, atom.divisor)
+            return
+        parts = self.bounds.extreme_parts(difference)
+        if parts is not None:  # a sum at the end of its range: every part is at the end of its own
+            for atom, value in parts:
+                if atom not in self._solved:
+                    self._substitute(atom, index(value))
+            rest = self.canonical(difference)
+            if rest.constant is None:
+                self.conditions.append(Compare(index(0), "==", rest))
+            return
+        floor = _single(difference, Floor)
+        if floor is not None:  # a // d == q: q d <= a < (q + 1) d
+            quotient, q = floor
+            low = self.canonical(quotient.numerator - q * quotient.divisor)
+            self._rewrite((quotient,), q)
+            self.assume(Compare(index(0), "<=", low))
+            self.assume(Compare(low, "<", quotient.divisor))
+            return
+        found = self._unknown(difference)
+        if found is not None:
+            self._substitute(*found)
+            return
+        self.conditions.append(Compare(index(0), "==", difference))
+        self._orient(difference)
+
+    def _unknown(self, difference: Index) -> tuple[Symbol | RealSymbol, Index] | None:
+        """Return a symbol to eliminate and its value: it occurs once, alone, with the coefficient one."""
+        best: tuple[tuple[bool, bool, int, int], Symbol | RealSymbol, Index] | None = None
+        results = {atom for each in self.deferred for atom in atoms_of(each.result)}
+        for monomial, coefficient in difference.terms:
+            if len(monomial) != 1 or abs(coefficient) != 1 or not isinstance(monomial[0], Symbol | RealSymbol):
+                continue
+            atom = monomial[0]
+            rest = Index(tuple(t for t in difference.terms if t[0] != monomial)) * -coefficient
+            if atom in atoms_of(rest):
+                continue
+            minimum = self.bounds.low.get(atom, atom.minimum) if isinstance(atom, Symbol) else None
+            fits = minimum is None or self.bounds.sign(rest - minimum, strict=False) is True
+            rank = (not fits, atom not in results, len(rest.terms), -self._age.get(atom, 0))
+            if best is None or rank < best[0]:
+                best = (rank, atom, rest)
+        return None if best is None else (best[1], best[2])
+
+    def _divisible(self, value: Index, divisor: Index) -> None:
+        value = self.canonical(value)
+        _, rest = divide_terms(value, divisor)
+        if not rest.terms:
+            return
+        d = divisor.constant
+        if d is not None:  # a multiple more or less, and the sign, are no matter
+            reduced = [each - _free(each) + _free(each) % d for each in (rest, -rest)]
+            rest = next((each for each in reduced if self.bounds.sign(each, strict=False) is True), rest)
+        if self.bounds.sign(rest, strict=False) is not True:
+            self.conditions.append(Compare(index(Modulo(value, divisor)), "==", index(0)))
+            self._rewrite((Modulo(rest, divisor),), index(0))
+            return
+        positive = self.bounds.sign(rest, strict=True) is True
+        self._equate(self.canonical(rest - divisor * index(self.fresh(1 if positive else 0))))
+
+    def _orient(self, difference: Index) -> None:
+        """Use an equality of products as a rule that replaces the greatest product."""
+        top = max((t for t in difference.terms if t[0]), key=lambda t: _order(t[0]))
+        if abs(top[1]) != 1 or any(isinstance(atom, Floor | Modulo) for atom in top[0]):
+            return
+        rest = Index(tuple(t for t in difference.terms if t[0] != top[0])) * -top[1]
+        divisions = (atom for atom in atoms_of(rest) if isinstance(atom, Floor | Modulo))
+        if all((atoms_of(d.numerator) | atoms_of(d.divisor)).isdisjoint(top[0]) for d in divisions):  # else it would return forever
+            self._rewrite(top[0], rest)
+
+    def _rewrite(self, monomial: Monomial, value: Index) -> None:
+        self._rewrites[monomial] = value
+        self._memo.clear()
+        self._rebuild()
+
+    def _substitute(self, atom: Atom, value: Index) -> None:
+        self._solved[atom] = value
+        self._refresh(atom)
+        if isinstance(atom, Symbol):
+            value = self.canonical(value)
+            least = Compare(index(atom.minimum), "<=", value)
+            if self.decide(least) is not True:
+                self.assume(least)
+
+    def _refresh(self, changed: Atom) -> None:
+        """Bring everything known about an atom into the solved form without it."""
+        for known, value in list(self._memo.items()):
+            if changed in atoms_of(known) or changed in atoms_of(value):
+                del self._memo[known]
+        for atom, value in list(self._solved.items()):
+            if changed in atoms_of(value):
+                self._solved[atom] = self.canonical(value)
+        for monomial, value in list(self._rewrites.items()):
+            if monomial not in self._rewrites or not (changed in atoms_of(value) or changed in atoms_of(Index(((monomial, 1),)))):
+                continue
+            del self._rewrites[monomial]
+            self._memo.clear()
+            rest = self.canonical(Index(((monomial, 1),)) - value)
+            if rest.terms:
+                self._equate(rest)
+        if any(changed in atoms_of(c.right) for c in self.conditions):
+            self._rebuild()
+        if self.deferred:
+            self._narrow()
+        self._tighten()
+
+    def _rebuild(self) -> None:
+        """Note all conditions anew, in solved form."""
+        old, self.conditions = self.conditions, []
+        simpler: list[Index] = []
+        self.bounds.restart()
+        for condition in old:
+            difference = self.canonical(condition.right)
+            if condition.operator == "==":
+                if difference.constant is None and difference != condition.right:
+                    simpler.append(difference)
+                elif difference.constant is None:
+                    self.conditions.append(Compare(index(0), "==", difference))
+                elif difference.constant:
+                    raise Ended("contradiction")
+                continue
+            known = self.decide(Compare(index(0), condition.operator, difference))
+            if known is False:
+                raise Ended("contradiction")
+            if known is None:
+                self._keep(condition.operator, difference)
+        for difference in simpler:  # what could not be solved may be solvable now
+            self._equate(self.canonical(difference))
+
+    def _note(self, operator: str, difference: Index) -> None:
+        """Keep 0 OPERATOR difference, which is news."""
+        self._version += 1
+        for known, value in list(self._memo.items()):
+            if any(isinstance(atom, Floor | Modulo) for atom in atoms_of(value)):
+                del self._memo[known]
+        self._keep(operator, difference)
+        if self.deferred:
+            self._narrow()
+
+    def _keep(self, operator: str, difference: Index) -> None:
+        difference = without_content(difference, self.bounds)
+        if operator == "!=":
+            self.conditions.append(Compare(index(0), "!=", difference))
+            fits = self.bounds.differs(difference)
+        else:
+            self.conditions.append(Compare(index(0), "<" if operator == "<" else "<=", difference))
+            fits = self.bounds.at_least_zero(difference, strict=operator == "<")
+        if not fits:
+            raise Ended("contradiction")
+
+    def _broadcast_known(self, each: Deferred) -> Index | None:
+        left, right = self.canonical(each.left), self.canonical(each.right)
+        return right if left == right or left.constant == 1 else left if right.constant == 1 else None
+
+    def _narrow(self) -> None:
+        """Use what has become known about the operands of open broadcasts."""
+        for each in list(self.deferred):
+            if each not in self.deferred:
+                continue
+            result = self._broadcast_known(each)
+            if result is not None:
+                self.deferred.remove(each)
+                self.assume(Compare(each.result, "==", result))
+                continue
+            for operand in (each.left, each.right):
+                if self.decide(Compare(operand, "==", index(1))) is False and self.decide(Compare(each.result, "==", operand)) is None:
+                    self.assume(Compare(each.result, "==", operand))
+
+    def canonical(self, value: Size) -> Index:
+        """Return a value in solved form."""
+        given = index(value)
+        known = self._memo.get(given)
+        if known is None:
+            known = self._memo[given] = self._canonical(given)
+        return known
+
+    def _canonical(self, value: Index) -> Index:
+        if not any(m for m, _ in value.terms):
+            return value
+        total = Index(())
+        changed = False
+        for monomial, coefficient in value.terms:
+            product = Index((((), coefficient),))
+            for atom in monomial:
+                part = self._atom(atom)
+                changed = changed or part is not None
+                product = product * (index(atom) if part is None else part)
+            total = total + product
+        if not changed:
+            total = value
+        for monomial, replacement in self._rewrites.items():
+            new = _replace(total, monomial, replacement)
+            if new is not total:
+                return self.canonical(new)
+        return total
+
+    def _atom(self, atom: Atom) -> Index | None:
+        known = self._solved.get(atom)
+        if known is not None:
+            return known
+        match atom:
+            case Floor(numerator, divisor):
+                new = self.floor(self.canonical(numerator), self.canonical(divisor))
+            case Modulo(numerator, divisor):
+                new = self.modulo(self.canonical(numerator), self.canonical(divisor))
+            case DataIndex():
+                return None
+            case _:
+                return None
+        return None if new.terms == (((atom,), 1),) else new
+
+    def floor(self, numerator: Index, divisor: Index) -> Index:
+        """numerator // divisor in canonical operands, the divisor positive"""
+        known = self._floors.get((numerator, divisor))
+        if known is None or known[0] != self._version:
+            known = self._floors[numerator, divisor] = self._version, self._floor(numerator, divisor)
+        return known[1]
+
+    def _floor(self, numerator: Index, divisor: Index) -> Index:
+        quotient, rest = divide_terms(numerator, divisor)
+        if not rest.terms:
+            return quotient
+        for shift in (0, -1):
+            moved = rest - divisor * shift
+            if self.bounds.sign(moved, strict=False) is True and self.bounds.sign(divisor - moved, strict=True) is True:
+                return quotient + shift
+        return quotient + (rest // divisor if divisor.constant is not None else index(Floor(rest, divisor)))
+
+    def modulo(self, numerator: Index, divisor: Index) -> Index:
+        """numerator % divisor in canonical operands, the divisor positive"""
+        _, rest = divide_terms(numerator, divisor)
+        for shift in (0, -1):
+            moved = rest - divisor * shift
+            if self.bounds.sign(moved, strict=False) is True and self.bounds.sign(divisor - moved, strict=True) is True:
+                return moved
+        return rest % divisor if divisor.constant is not None else index(Modulo(rest, divisor))
+
+
+@lru_cache(maxsize=1 << 14)
+def atoms_of(value: Index) -> frozenset[Atom]:
+    """Return every atom of a value, those inside divisions too."""
+    return frozenset(atoms(value))
+
+
+def _free(value: Index) -> int:
+    """Return the constant term."""
+    return next((coefficient for monomial, coefficient in value.terms if not monomial), 0)
+
+
+def _remainder(difference: Index) -> Index:
+    """d (a // d) = a - a % d, where a division stands with its own divisor"""
+    for monomial, coefficient in difference.terms:
+        if len(monomial) == 1 and isinstance(monomial[0], Floor) and abs(coefficient) == monomial[0].divisor.constant:
+            numerator, divisor = monomial[0].numerator, monomial[0].divisor
+            sign = 1 if coefficient > 0 else -1
+            return difference - index(monomial[0]) * coefficient + (numerator - index(Modulo(numerator, divisor))) * sign
+    return difference
+
+
+def _single(difference: Index, kind: type[Floor] | type[Modulo]) -> tuple[Any, Index] | None:
+    """Return (atom, value) for difference == 0 read as atom == value, where one division stands alone, else None."""
+    found = [(m[0], c) for m, c in difference.terms if len(m) == 1 and isinstance(m[0], kind)]
+    if len(found) != 1 or abs(found[0][1]) != 1:
+        return None
+    atom, coefficient = found[0]
+    rest = Index(tuple(t for t in difference.terms if t[0] != (atom,)))
+    if atom in atoms_of(rest):
+        return None
+    return atom, rest * -coefficient
+
+
+def _order(monomial: Monomial) -> tuple[int, list[str]]:
+    """Order products by degree, then by their greatest factors: multiplying both sides keeps the order, so rewriting ends."""
+    return len(monomial), sorted(map(repr, monomial), reverse=True)
+
+
+def _replace(value: Index, monomial: Monomial, replacement: Index) -> Index:
+    """Return the value with every multiple of a product replaced."""
+    for term, coefficient in value.terms:
+        if len(term) >= len(monomial):
+            left = over(term, monomial)
+            if left is not None:
+                rest = Index(tuple(t for t in value.terms if t[0] != term))
+                return _replace(rest + Index(((left, coefficient),)) * replacement, monomial, replacement)
+    return value
