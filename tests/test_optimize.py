@@ -201,6 +201,7 @@ def stage(self, name):
     elif name == {stage!r}:
         threading.Thread(target=lambda: (time.sleep(0.2), os.kill(os.getpid(), signal.SIGINT)), daemon=True).start()
 Progress.stage = stage
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 sys.exit(main.main())
 """
 
