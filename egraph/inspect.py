@@ -117,6 +117,15 @@ def find_rule(outcome: Outcome, artefact: Path, name: str, files: Sequence[Path]
         return found
 
 
+def _gated(rule: Rule | MergeRule, where: Path) -> Rule | MergeRule:
+    """Return the rule as the gate lets it in, so that a match outside its proof is told as such."""
+    from egraph.optimize.gate import admitted
+    from egraph.rules import RULES
+
+    (gated,) = admitted([rule], unsafe=True, where={} if any(rule is each for each in RULES) else {rule.name: where})
+    return gated
+
+
 def why_not(
     outcome: Outcome, artefact: Path, rule_name: str, node_name: str, model: Path | None, rule_files: Sequence[Path] = ()
 ) -> dict[str, Any]:
@@ -132,7 +141,7 @@ def why_not(
     if not nodes:
         known = sorted({name for names in graph.origins.values() for name in names})
         raise ModelError(f"the model has no node {node_name!r}", fix=f"give one of: {', '.join(known[:20])}")
-    rule = find_rule(outcome, artefact, rule_name, rule_files)
+    rule = _gated(find_rule(outcome, artefact, rule_name, rule_files), path)
     found = [explain(rule, node, graph) for node in nodes]
     best = min(found, key=lambda e: (not e.applies, -e.matched_operators))
     used = {r.name: r.uses for r in outcome.rules}.get(rule_name, 0)

@@ -95,7 +95,7 @@ def _judged_by_test(rule: Rule | MergeRule, test: RuleTest, blank: Proof, effort
 
 def _judged_by_cases(rule: Rule | MergeRule, blank: Proof, effort: Effort) -> Proof:
     attempt = _attempt(rule, None, effort)
-    if attempt.obligations and not attempt.broken and _has_small_sets(rule):
+    if attempt.obligations and not attempt.broken and not attempt.gave_up and _has_small_sets(rule):
         for sets in SMALL_SETS:
             narrower = _attempt(rule, Fixed(ranks=attempt.survey.ranks, sets=sets), effort)
             if narrower.is_complete:
