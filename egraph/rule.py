@@ -33,37 +33,13 @@ from egraph.ir import Attributes as AttributeTuple
 from egraph.ir import Node, TensorType, placeholder
 from egraph.ir import attributes as make_attributes
 from egraph.ops import apply
+from egraph.rule_refusals import Mismatch as Mismatch
+from egraph.rule_refusals import WrongAttribute as WrongAttribute
+from egraph.rule_refusals import WrongNumber as WrongNumber
 
 Rounding: TypeAlias = Literal["exact", "reassociates", "assumes finite"]
 Verdict: TypeAlias = Literal["proved", "proved for these sizes", "tested only", "refuted", "unknown"]
 Steps: TypeAlias = Generator["Tensor", None, None]
-
-
-@dataclass(frozen=True)
-class Mismatch(Exception):
-    """Why a rule did not apply: ``k must be 1, got 3``."""
-
-    reason: str
-
-    def __str__(self) -> str:
-        return self.reason
-
-
-@dataclass(frozen=True)
-class WrongNumber(Mismatch):
-    """A constant is not the number that the rule needs; tests read which number it is."""
-
-    variable: str
-    number: float
-
-
-@dataclass(frozen=True)
-class WrongAttribute(Mismatch):
-    """An attribute has not the one value that the rule needs; tests read which value it is."""
-
-    variable: str
-    attribute: str
-    value: float
 
 
 def require(condition: bool, reason: str) -> None:
