@@ -6,6 +6,7 @@ from egraph.expr.index import Iterator, index
 from egraph.expr.scope import Scope
 from verify.assumptions import Assumptions
 from verify.bijection import equal_values
+from verify.definedness import differences
 from verify.normal import normalise
 from verify.normal.context import TooLarge
 from verify.outcome import Equal, Open, Outcome
@@ -27,4 +28,5 @@ def prove_equal(left: Scope, right: Scope, assumptions: Assumptions) -> Outcome:
     except TooLarge as reason:
         return Open(str(reason), assumptions.conditions)
     outcome = equal_values(first, second, assumptions)
+    facts |= differences(left, right)
     return Equal(outcome.facts | facts) if isinstance(outcome, Equal) else outcome

@@ -195,7 +195,7 @@ def cube(x: Tensor, three: Weight) -> Steps:
     yield (x * x) * x
 
 
-@rule(rounding="reassociates")
+@rule(rounding="assumes finite")
 def power_of_one_half(x: Tensor, half: Weight) -> Steps:
     """x ** 0.5 = sqrt(x)"""
     yield power(x, half)
@@ -203,7 +203,7 @@ def power_of_one_half(x: Tensor, half: Weight) -> Steps:
     yield sqrt(x)
 
 
-@rule(rounding="reassociates")
+@rule(rounding="assumes finite")
 def power_of_minus_one_half(x: Tensor, minus_half: Weight) -> Steps:
     """x ** -0.5 = 1 / sqrt(x)"""
     yield power(x, minus_half)
