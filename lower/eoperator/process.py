@@ -87,7 +87,7 @@ class Compiler:
             problem = "the compiler died before it read its work"
         finally:
             if problem:  # Ctrl-C too: answers that come later must not be taken for the next job's
-                self.close()
+                self._end()
         return errors, problem
 
     def _line(self, descriptor: int) -> bytes:
@@ -101,7 +101,14 @@ class Compiler:
         return line
 
     def close(self) -> None:
-        """End the process, whatever it is doing."""
+        """End the process, whatever it is doing, and wait for whoever waits for it."""
+        process = self._process
+        if process is not None:
+            process.kill()
+        with self._lock:
+            self._end()
+
+    def _end(self) -> None:
         process, self._process = self._process, None
         messages, self._messages = self._messages, None
         if process is not None:
