@@ -7,16 +7,20 @@ from dataclasses import replace
 from types import FrameType
 
 from egraph.rules import rule_named
+from verify.certificates import Certificate, keep
+from verify.fingerprint import rule_key
 from verify.paths import TooManyPaths
 from verify.proof import Proof
 from verify.prove import Effort, prove
 
 
 def prove_shipped(name: str, effort: Effort, seconds: float) -> Proof:
-    """Return the proof; beyond ``seconds`` of processor time the general proof is given up.
+    """Return the proof, and keep its certificate; beyond ``seconds`` of processor time the general proof is given up.
 
-    A counterexample travels as text, since nodes are objects of their process.
+    So that an interrupted `make prove` goes on where it was. A counterexample travels as text, since nodes are objects of
+    their process.
     """
+    rule = rule_named(name)
 
     def give_up(number: int, frame: FrameType | None) -> None:
         raise TooManyPaths(f"given up after {seconds:g} s of processor time")
@@ -24,9 +28,10 @@ def prove_shipped(name: str, effort: Effort, seconds: float) -> Proof:
     signal.signal(signal.SIGVTALRM, give_up)
     signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
     try:
-        proof = prove(rule_named(name), effort)
+        proof = prove(rule, effort)
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+    keep(Certificate.of(proof, rule_key(rule)))
     if proof.counterexample is None:
         return proof
     text = "\n".join((proof.reason, *proof.counterexample.lines(), proof.counterexample.script()))
