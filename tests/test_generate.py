@@ -247,3 +247,17 @@ def test_float_data_have_both_signs() -> None:
         for number in (0, 1):
             for variable, value in World(context, "float64", number).values.items():
                 assert (value > 0).sum() == value.size // 2 and (value != 0).all(), variable
+
+
+def test_an_equation_is_stated_in_its_most_general_context() -> None:
+    """Terms that are equal for all matrices are equal for square ones too: that says nothing new."""
+    chosen = productions(["matmul", "add"])
+    every = contexts(chosen, 2, 3)
+    for context in every:
+        for equation in candidates(context, chosen, 2, frozenset(every), terms=2000)[0]:
+            count = len(context)
+            assert joint_context((equation.left, equation.right), count) == context, f"{equation} holds more generally than in {context}"
+    found = generate(Settings(("matmul", "concat"), 3, 3), lambda rule: True)
+    split = {str(equation): equation.context for equation, _ in found.equations}
+    rows = next(context for text, context in split.items() if text.startswith("Concat{axis=0}(MatMul"))
+    assert len({size for shape in rows for size in shape}) == 4, "x y above z y: x and z have rows of their own"

@@ -22,7 +22,7 @@ from egraph.expr.functions import PRIME
 from egraph.expr.scope import Scope, Tensor
 from egraph.ir import Attributes
 from egraph.ops import OPS
-from verify.generate.contexts import Context
+from verify.generate.contexts import Context, settle
 from verify.generate.dimensions import Sizes, instantiate, match
 from verify.generate.productions import Production
 from verify.generate.terms import Application, Equation, Term, attributes_of, describe, joint_context, length_in, variables
@@ -149,7 +149,7 @@ def candidates(
             if used | frozenset(variables(first)) != everything:
                 continue
             general = joint_context((term, first), len(context))
-            if general is not None and general != context and general in known:
+            if general is not None and general != context and settle(general)[0] in known:
                 continue
             if agree(second.value(term), second.value(first), arithmetic):
                 equation = Equation(term, first, context)

@@ -117,7 +117,7 @@ def _enumerate(depth: int, seen: dict[str, Equation], result: Generated[Outcome]
         result.terms += terms
         for equation in map(settled, equations):
             if str(equation) not in seen:
-                new[str(equation)] = equation
+                new.setdefault(str(equation), equation)  # the most general context, which came first
         say(f"depth {depth}, typing {position + 1} of {len(every)}: {result.terms} terms, {len(seen) + len(new)} equations")
     seen |= new
     result.candidates = len(seen)
