@@ -21,7 +21,7 @@ def prove_equal(left: Scope, right: Scope, assumptions: Assumptions) -> Outcome:
     for axis, (size, other) in enumerate(zip(left.shape, right.shape, strict=True)):
         if not assumptions.equal(size, other):
             return Open(f"axis {axis}: {index(size)} == {index(other)}", assumptions.conditions)
-    output = tuple(index(Iterator(f"o{axis}", 0, size)) for axis, size in enumerate(left.shape))
+    output = tuple(index(0 if assumptions.equal(size, 1) else Iterator(f"o{axis}", 0, size)) for axis, size in enumerate(left.shape))
     facts: set[str] = set()
     try:
         first, second = normalise(left, output, assumptions, facts), normalise(right, output, assumptions, facts)

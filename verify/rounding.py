@@ -89,7 +89,7 @@ class _Rounding(Evaluator):
                 return quotient(np.ones_like(a), a)
         return super().call(name, arguments, env, mask)  # type: ignore[arg-type]
 
-    def _block(self, scope: Scope, iterators: Sequence[object], ranges: Sequence[range]) -> Array:  # type: ignore[override]
+    def _block(self, scope: Scope, iterators: Sequence[object], ranges: Sequence[range]) -> Array:
         if not scope.summation or scope.reduction != "sum":
             return super()._block(scope, iterators, ranges)  # type: ignore[arg-type]
         values = self.scalar(scope.body, self._axes(iterators, ranges), None)  # type: ignore[arg-type]
