@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from egraph import rule_operators
 from egraph.errors import EinsatError
 from egraph.rule import MergeRule, Rule
 from egraph.rule import rule as make_rule
@@ -117,7 +118,7 @@ def _compiled(original: Callable[..., Any], definition: ast.FunctionDef) -> Call
     assert isinstance(outer, ast.FunctionDef)
     outer.body.insert(0, definition)
     ast.fix_missing_locations(module)
-    space: dict[str, Any] = dict(original.__globals__)
+    space: dict[str, Any] = {**vars(rule_operators), **original.__globals__}
     exec(compile(module, f"<mutant of {original.__name__}>", "exec", flags=0, dont_inherit=True), space)
     function: Callable[..., Any] = space["_outer"](**closure)
     function.__annotations__, function.__doc__, function.__name__ = dict(original.__annotations__), original.__doc__, original.__name__

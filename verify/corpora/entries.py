@@ -34,6 +34,10 @@ class Entry:
     claim: str = ""
     """The corpus's own verdict."""
     reason: str = ""
+    open: bool = False
+    """The statement leaves attributes and preconditions out: it holds where a reading does under one of its candidates."""
+    conditional: bool = False
+    """False as it stands; it may be accepted under a precondition, among which finite numbers and well-typed right sides."""
 
 
 def reading_of(statements: tuple[Statement, ...], candidates: tuple[Guard, ...] = (), note: str = "") -> Reading:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Literal, TypeAlias
 
-from egraph.errors import EinsatError, TypeMismatch
+from egraph.errors import TypeMismatch
 from egraph.ir import placeholder
 from egraph.rule import Binding, Mismatch, Rule, Tensor
 from verify.corpora.entries import Entry, Expected, Reading
@@ -20,8 +20,12 @@ from verify.proof import Proof
 from verify.random_binding import Refused
 from verify.random_testing import check_rule
 
-Decision: TypeAlias = Literal["proved", "proved where the right side is well-typed", "refuted", "tested only", "unknown", "not expressible"]
+Decision: TypeAlias = Literal[
+    "proved", "proved where the right side is well-typed", "proved under a precondition", "refuted", "tested only", "unknown",
+    "not expressible",
+]  # fmt: skip
 Prover: TypeAlias = Callable[[Rule], Proof]
+SOUND = ("proved", "proved where the right side is well-typed", "proved under a precondition", "tested only")
 MISSING = "the right side may be ill-typed"
 
 
@@ -53,9 +57,11 @@ class Judgement:
     @property
     def agrees(self) -> bool | None:
         """Whether the decision is the corpus's own; None where either has none."""
-        sound = {"proved": True, "proved where the right side is well-typed": True, "tested only": True, "refuted": False}
+        sound = {**dict.fromkeys(SOUND, True), "refuted": False}
         if self.entry.expected is None or self.decision not in sound:
             return None
+        if self.entry.conditional:
+            return self.decision == "refuted" or bool(self.guard)
         wanted: Expected = "sound" if sound[self.decision] else "unsound"
         return wanted == self.entry.expected
 
@@ -91,36 +97,43 @@ def _judge(entry: Entry, reading: Reading, prover: Prover | None, pains: Pains) 
         tests += result.cases
         if result.failures:
             return _refuted(entry, reading, f"{rule.name}:\n{result.failures[0]}", prover, pains, tests)
+        if not result.cases and _ill_typed(rule, pains):
+            return _refuted(entry, reading, f"{rule.name}: no draw has a right side of the left side's type", prover, pains, tests)
         if not result.cases:
             return Judgement(entry, "unknown", str(result), note=reading.note)
     typed = any(_ill_typed(rule, pains) for rule in rules)
-    stays = "" if typed else _stays(rules, prover)
+    facts: set[str] = set()
+    stays = "" if typed else _stays(rules, prover, facts)
     if typed or stays == MISSING:
         typed, rules = True, reading.rules(True, ())
-        stays = _stays(rules, prover)
+        stays = _stays(rules, prover, facts)
     if stays and prover:
         for rule in rules:  # a false rule that few tests did not find
             result = check_rule(rule, pains.seed + 1, 10 * pains.tests, 10 * pains.tries)
             if result.failures:
                 return _refuted(entry, reading, f"{rule.name}:\n{result.failures[0]}", prover, pains, tests)
-    guard = "the right side is well-typed" if typed else ""
+    guard = " and ".join((*(["the right side is well-typed"] if typed else []), *sorted(facts)))
     if stays:
         return Judgement(entry, "unknown" if prover else "tested only", stays, guard, reading.note, tests=tests)
     return Judgement(entry, "proved where the right side is well-typed" if typed else "proved", "", guard, reading.note, tests=tests)
 
 
 def _refuted(entry: Entry, reading: Reading, reason: str, prover: Prover | None, pains: Pains, tests: int) -> Judgement:
-    return Judgement(entry, "refuted", reason, _guard(reading, prover, pains), reading.note, tests=tests)
+    guard = _guard(reading, prover, pains)
+    decision: Decision = "proved under a precondition" if entry.open and guard and prover else "refuted"
+    return Judgement(entry, decision, reason, guard, reading.note, tests=tests)
 
 
-def _stays(rules: Sequence[Rule], prover: Prover | None) -> str:
-    """Return what stays open of the first rule that is not proved, '' where all are."""
+def _stays(rules: Sequence[Rule], prover: Prover | None, facts: set[str] | None = None) -> str:
+    """Return what stays open of the first rule that is not proved, '' where all are; note what the proofs assume."""
     if prover is None:
         return "no prover was asked"
     for rule in rules:
         proof = prover(rule)
         if proof.failure == "missing guard":
             return MISSING
+        if facts is not None:
+            facts |= proof.facts
         if proof.verdict != "proved" and proof.failure != "same sides":  # a rule that changes nothing holds
             return f"{rule.name}: {' '.join((proof.reason or proof.verdict, *(o.text for o in proof.obligations[:1])))}"
     return ""
@@ -161,5 +174,5 @@ def right_fits(rule: Rule, binding: Binding) -> bool:
         return bool(next(sides).type == left.type)
     except Mismatch:
         return True
-    except EinsatError:
+    except TypeMismatch:
         return False

@@ -1,0 +1,65 @@
+"""Mutants of rules: what the prover calls proved is right, and it is not because it proves nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from egraph.rule import Attributes, Equation, Steps, Tensor, Weight, require, rule
+from egraph.rule_operators import concat, relu, transpose
+from verify.mutation import main, mutants, run
+
+
+@rule
+def transposed_sum(x: Tensor, y: Tensor, p: Attributes) -> Equation:
+    """(x + y)^p = x^p + y^p"""
+    return transpose(x + y, p) == transpose(x, p) + transpose(y, p)
+
+
+@rule(rounding="reassociates")
+def parts_of_a_product(x: Tensor, y: Tensor, u: Weight, v: Weight) -> Steps:
+    """[x y] [u; v] = x u + y v"""
+    yield concat(x, y, axis=1) @ concat(u, v, axis=0)
+    require(x.rank == 2, "matrices are joined")
+    require(x.shape[1] == u.shape[0], "the parts must fit")
+    yield x @ u + y @ v
+
+
+@rule
+def relu_of_concat(x: Tensor, y: Tensor, c: Attributes) -> Equation:
+    """relu([x y]) = [relu(x) relu(y)]"""
+    return relu(concat(x, y, a=c)) == concat(relu(x), relu(y), a=c)
+
+
+RULES = (transposed_sum, parts_of_a_product, relu_of_concat)
+
+
+def test_every_mutant_changes_the_rule() -> None:
+    for each in RULES:
+        found = [mutant for mutant in mutants(each) if mutant is not None]
+        assert len(found) > 1
+        assert len({mutant.rule.name for mutant in found}) == len(found)
+    changes = {mutant.change for each in RULES for mutant in mutants(each) if mutant is not None}
+    assert {"guard dropped", "operands swapped", "operator replaced", "number off by one", "function replaced"} <= changes
+
+
+def test_nothing_wrong_is_proved() -> None:
+    tally = run(RULES, 40, seed=0, cases=16)
+    assert tally.mutants >= 20
+    assert not tally.wrong, tally.wrong
+    assert tally.proved > 0, "a swapped sum is true, and has to be proved"
+    assert tally.rejected > tally.proved
+
+
+def test_results_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "rules.py"
+    source.write_text(
+        "from egraph.rule import Equation, Tensor, rule\n"
+        "@rule\ndef commute(x: Tensor, y: Tensor) -> Equation:\n    'x - y = -(y - x)'\n    return x - y == -(y - x)\n"
+        "RULES = (commute,)\n"
+    )
+    assert main([str(source), "--mutants", "8", "--cases", "8", "--results", str(tmp_path)]) == 0
+    assert "0 of the proved ones differ" in capsys.readouterr().out
+    assert "Z3" in (tmp_path / "mutation.md").read_text()
+    assert main([str(tmp_path / "missing.py")]) == 2
