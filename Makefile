@@ -7,7 +7,7 @@ DEMO_STAMP := $(VENV)/.demo-installed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint prove fuzz bench conformance docs clean
+.PHONY: help venv demo test lint prove mutate fuzz bench conformance docs clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -38,6 +38,9 @@ lint: venv ## ruff and mypy --strict
 
 prove: venv ## prove the rules that changed; writes egraph/rules/certificates.json
 	$(BIN)/python -m verify --shipped --write
+
+mutate: venv ## judge 1,000 mutants of the shipped rules; writes bench/results/mutation.*
+	$(BIN)/python -m verify.mutation --mutants 1000 --results bench/results
 
 fuzz: venv ## random graphs and random rule instances for ten minutes
 	$(BIN)/python -m pytest -m slow tests/test_fuzz.py --timeout 1200
