@@ -51,11 +51,6 @@ class Statement:
         """Return the statement under more preconditions."""
         return replace(self, typed=self.typed or typed, guards=self.guards + guards)
 
-    @property
-    def text(self) -> str:
-        sides = " and ".join(f"{left} = {right}" for left, right in zip(self.lefts, self.rights, strict=True))
-        return sides + "".join(f" if {guard.text}" for guard in self.guards)
-
 
 def rules_of(statement: Statement) -> tuple[Rule, ...]:
     """Return one rule an equation of the statement."""
