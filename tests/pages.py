@@ -34,6 +34,8 @@ PACKAGES = {
     "egraph/extract": "the choice of kernels",
     "egraph/optimize": "the main job",
     "verify": "proving rules",
+    "verify/corpora": "rules of others",
+    "verify/normal": "normal forms",
     "verify/generate": "finding rules",
     "verify/model": "comparing models",
     "verify/bisect": "finding what is wrong",
