@@ -257,7 +257,9 @@ def test_an_equation_is_stated_in_its_most_general_context() -> None:
         for equation in candidates(context, chosen, 2, frozenset(every), terms=2000)[0]:
             count = len(context)
             assert joint_context((equation.left, equation.right), count) == context, f"{equation} holds more generally than in {context}"
-    found = generate(Settings(("matmul", "concat"), 3, 3), lambda rule: True)
-    split = {str(equation): equation.context for equation, _ in found.equations}
-    rows = next(context for text, context in split.items() if text.startswith("Concat{axis=0}(MatMul"))
-    assert len({size for shape in rows for size in shape}) == 4, "x y above z y: x and z have rows of their own"
+
+
+def test_of_two_contexts_the_general_one_is_kept() -> None:
+    found = generate(Settings(("concat",), 2, 3), lambda rule: True)
+    associates = [equation for equation, _ in found.equations if "axis=0" in str(equation)]
+    assert associates and all(len({size for shape in equation.context for size in shape}) == 4 for equation in associates)
