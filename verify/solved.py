@@ -102,7 +102,10 @@ class Solved:
             return
         if self.bounds.zero(difference) is False:
             raise Ended("contradiction")
-        modulus = _single(difference, Modulo) or _single(_remainder(difference), Modulo)
+        modulus = _single(difference, Modulo)
+        if modulus is None:
+            folded = _single(_remainder(difference), Modulo)
+            modulus = folded if folded is not None and folded[1].constant in (0, 1) else None  # else it says more than divisibility
         if modulus is not None:  # a % d == r: a is d times something, plus r
             atom, rest = modulus
             self._divisible(atom.numerator - rest, atom.divisor)
