@@ -194,6 +194,8 @@ class Pairing:
         backward = _restricted(solve(equations, other | inner_second, facts), other, inner_first | inner_second)
         left = sorted(own - forward.keys(), key=lambda a: entry(a).key)
         right = sorted(other - backward.keys(), key=lambda a: entry(a).key)
+        if len(left) != len(right):  # one side's conditions determine its iterators: pair them all, the checks use the conditions
+            forward, backward, left, right = {}, {}, sorted(own, key=lambda a: entry(a).key), sorted(other, key=lambda a: entry(a).key)
         if len(left) != len(right):
             return
         for order in islice(permutations(right), _PAIRINGS):

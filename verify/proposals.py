@@ -5,6 +5,7 @@ A proposal may be wrong; the operator's own shape rule decides. So this only mak
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
@@ -170,7 +171,7 @@ def _pad(result: Shape | None, known: Known, fixed: Values | None, random: Rando
         before.append(low)
         after.append(high)
     mode = "constant" if random.random() < 0.8 else random.choice(("edge", "reflect"))
-    value = random.choice((0.0, 0.0, 0.0, -3.0, 1.5, -3.5e38)) if mode == "constant" else 0.0
+    value = random.choice((0.0, 0.0, 0.0, -3.0, 1.5, -3.5e38, -math.inf)) if mode == "constant" else 0.0
     values = {"before": tuple(before), "after": tuple(after), "mode": mode, "value": value}
     return [operand if operand is not None else tuple(inner)], values
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from egraph.rule import Attributes, Rule, Steps, Tensor, Weight, operation, require, rule
 from egraph.rule_operators import average_pool, concat, conv, max_pool, pad, reduce_max, reduce_mean, relu, unary
 from egraph.rules.axes import alike_but, channel_axis, per_channel, spatial_axes
@@ -78,23 +80,26 @@ def pad_into_average_pool(x: Tensor, p: Attributes, a: Attributes) -> Steps:
     yield average_pool(x, a.but(pads=_joined(a, extra), count_include_pad=1))
 
 
-@rule(rounding="assumes finite")
+@rule
 def pad_into_max_pool(x: Tensor, p: Attributes, a: Attributes) -> Steps:
-    """max_pool(pad(x)) = max_pool(x) with more padding,  padded with the lowest number
+    """max_pool(pad(x)) = max_pool(x) with more padding,  padded with minus infinity
 
-    Infinite elements would lose against the lowest finite number."""
+    A finite number would win over minus infinity, and where a window lies wholly in the padding."""
     yield max_pool(pad(x, p), a)
     extra = _spatial_zeros(p, spatial_axes(a, x.rank), x.rank)
-    require(p.value <= -3.4e38, "the padding must never win")
+    require(p.value == -math.inf, "the padding must never win")
     yield max_pool(x, a.but(pads=_joined(a, extra)))
 
 
 @rule
 def pad_of_relu_into_max_pool(x: Tensor, p: Attributes, a: Attributes) -> Steps:
-    """max_pool(pad(relu(x))) = max_pool(relu(x)) with more padding,  zeros below every element"""
+    """max_pool(pad(relu(x))) = max_pool(relu(x)) with more padding,  zeros below every element
+
+    A dilated window may lie wholly in the padding, and is minus infinity there."""
     yield max_pool(pad(relu(x), p), a)
     extra = _spatial_zeros(p, spatial_axes(a, x.rank), x.rank)
     require(p.value <= 0, "the padding must never win over zero")
+    require(all(d == 1 for d in a.dilations), "every window must hold an element")
     yield max_pool(relu(x), a.but(pads=_joined(a, extra)))
 
 
@@ -167,7 +172,9 @@ def average_pool_before_bias(x: Tensor, b: Weight, a: Attributes) -> Steps:
     whole = x + b
     yield average_pool(whole, a)
     require(whole.shape == x.shape, "the bias must not widen x")
-    require(not any(a.pads) or not a.count_include_pad, "counted padding lacks the bias")
+    if any(a.pads):
+        require(not a.count_include_pad, "counted padding lacks the bias")
+        require(all(d == 1 for d in a.dilations), "dilated windows may hold no element to which the bias is added")
     axis = channel_axis(a, x.rank)
     per_channel(b, axis, x.rank, x.shape[axis])
     yield average_pool(x, a) + b
