@@ -75,10 +75,37 @@ class Pairing:
         """Return whether two sums are proved equal wherever the facts hold."""
         if left == right:
             return True
-        extrema = _extrema(left, right)
+        extrema = self._extrema(left, right, facts)
         if extrema is not None and self.equal_parts(*extrema, facts):
             return True
         return self._cancel([*left.terms, *(_negated(t) for t in right.terms)], facts)
+
+    def _extrema(self, left: Sum, right: Sum, facts: Facts) -> tuple[Best, Best] | None:
+        """Return both sides as extrema where one is nothing else and the other is not: a value is the extremum of itself."""
+        bests = [_best(left), _best(right)]
+        if None not in bests:
+            return None
+        bests = [best or self._at_least_zero(side, facts) for best, side in zip(bests, (left, right), strict=True)]
+        kinds = {best.kind for best in bests if best is not None}
+        if len(kinds) != 1:
+            return None
+        (kind,) = kinds
+        first, second = (best or Best(kind, (Choice((), (), side),)) for best, side in zip(bests, (left, right), strict=True))
+        return first, second
+
+    def _at_least_zero(self, value: Sum, facts: Facts) -> Best | None:
+        """m [m > 0] = max(m, 0) for a maximum m"""
+        match value.terms:
+            case (Summand(numerator, denominator, (), (), (Best("max") as best, Function("positive", (tested,)))),):
+                pass
+            case (Summand(numerator, denominator, (), (), (Function("positive", (tested,)), Best("max") as best)),):
+                pass
+            case _:
+                return None
+        whole = Sum((Summand(ONE, ONE, (), (), (best,)),))
+        if numerator != ONE or denominator != ONE or not self.equal(whole, tested, facts):
+            return None
+        return Best("max", (*best.choices, Choice((), (), Sum(()))))
 
     def _cancel(self, terms: list[Summand], facts: Facts, depth: int = 0) -> bool:
         """Return whether signed terms are proved to cancel, if need be after multiplication by what some are divided by."""
@@ -304,17 +331,6 @@ def _returns(forward: dict[int, Polynomial], backward: dict[int, Polynomial], in
     return all(
         holds(inside, Literal0(replaced(value, forward) - Polynomial({(atom,): 1}), "==")) for atom, value in backward.items()
     )
-
-
-def _extrema(left: Sum, right: Sum) -> tuple[Best, Best] | None:
-    """Return both sides as extrema where one is nothing else and the other is not: a value is the extremum of itself."""
-    bests = [_best(left), _best(right)]
-    kinds = {best.kind for best in bests if best is not None}
-    if len(kinds) != 1 or None not in bests:
-        return None
-    (kind,) = kinds
-    first, second = (best or Best(kind, (Choice((), (), side),)) for best, side in zip(bests, (left, right), strict=True))
-    return first, second
 
 
 def _best(value: Sum) -> Best | None:

@@ -104,9 +104,34 @@ class Facts:
                     unsolved.append(Literal0(value, one.relation))
             pending = unsolved
             if not solved:
-                break
+                consequence = self._difference([one.value for one in unsolved if one.relation == "=="])
+                if consequence is None:
+                    break
+                pending = [*unsolved, Literal0(consequence, "==")]
         for one in pending:
             self._keep(one)
+
+    def _difference(self, equalities: list[Polynomial]) -> Polynomial | None:
+        """Return what two equalities with a common term say together: a b = c and a d = c give b = d for a positive a."""
+        for number, first in enumerate(equalities):
+            for second in equalities[:number]:
+                for monomial, coefficient in first.terms.items():
+                    other = second.terms.get(monomial, 0)
+                    if len(monomial) < 2 or abs(other) != abs(coefficient):
+                        continue
+                    whole = first - second if other == coefficient else first + second
+                    value = self._without_factors(whole)
+                    if value.terms and (self._solve(value) is not None or value not in (whole, *equalities, *(-one for one in equalities))):
+                        return value
+        return None
+
+    def _without_factors(self, value: Polynomial) -> Polynomial:
+        """Return the polynomial divided by the symbols that all its terms share and that are certainly positive."""
+        for atom in sorted(set(value.atoms()), key=lambda a: entry(a).key):
+            same = Polynomial({(atom,): 1})
+            while value.terms and all(atom in monomial for monomial in value.terms) and self.nonnegative(same - ONE):
+                value = divide(value, same)[0]
+        return value
 
     def _settled(self, one: Literal0) -> bool:
         """Return whether a literal needs no keeping: it is true of numbers, or false and so noted."""

@@ -44,10 +44,15 @@ def _as_affine(c: Tensor, x: Tensor, axis: int) -> Tensor:
     return c.reshape(*shape[axis:])
 
 
+def _require_single(c: Weight) -> None:
+    require(c.rank <= 1 and all(size == 1 for size in c.shape), "the constant must be a scalar or hold one element")
+
+
 @rule(rounding="reassociates")
 def layer_normalization_from_power(x: Tensor, two: Weight, epsilon: Weight, s: Weight, b: Weight, a: Attributes) -> Steps:
     """(x - mean) / sqrt(mean((x - mean) ** 2) + e) * s + b = layer_normalization(x, s, b)"""
     yield _deviation(x, a) / sqrt(_variance(x, a, two) + epsilon) * s + b
+    _require_single(two)
     require_number(two, 2.0)
     yield _affine(x, epsilon, s, b, a)
 
@@ -67,8 +72,10 @@ def layer_normalization_from_scaled_reciprocal(x: Tensor, epsilon: Weight, s: We
 
 
 def _affine(x: Tensor, epsilon: Weight, s: Tensor, b: Tensor, a: Attributes) -> Tensor:
-    require(epsilon.number is not None and epsilon.number > 0, "epsilon must be one known positive number")
     require(_is_last(a.axes, x.rank), "the last axes must be normalised")
+    require(s.rank <= x.rank and b.rank <= x.rank, "scale and bias must not add axes")
+    _require_single(epsilon)
+    require(epsilon.number is not None and epsilon.number > 0, "epsilon must be one known positive number")
     axis = x.rank - len(a.axes)
     return layer_normalization(x, _as_affine(s, x, axis), _as_affine(b, x, axis), axis=axis, epsilon=epsilon.number)
 

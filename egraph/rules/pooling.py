@@ -93,14 +93,14 @@ def pad_into_max_pool(x: Tensor, p: Attributes, a: Attributes) -> Steps:
 
 @rule
 def pad_of_relu_into_max_pool(x: Tensor, p: Attributes, a: Attributes) -> Steps:
-    """max_pool(pad(relu(x))) = max_pool(relu(x)) with more padding,  zeros below every element
+    """max_pool(pad(relu(x))) = relu(max_pool(x)) with more padding,  zeros below every element
 
-    A dilated window may lie wholly in the padding, and is minus infinity there."""
+    Padding of the pool's own is minus infinity, and a dilated window may lie wholly in it."""
     yield max_pool(pad(relu(x), p), a)
     extra = _spatial_zeros(p, spatial_axes(a, x.rank), x.rank)
-    require(p.value <= 0, "the padding must never win over zero")
-    require(all(d == 1 for d in a.dilations), "every window must hold an element")
-    yield max_pool(relu(x), a.but(pads=_joined(a, extra)))
+    require(p.value == 0, "the padding must be zeros")
+    require(not any(a.pads), "the pool must not pad")
+    yield relu(max_pool(x, a.but(pads=_joined(a, extra))))
 
 
 def _concat_of_pools(op: str) -> tuple[Rule, ...]:
