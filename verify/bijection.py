@@ -46,7 +46,7 @@ from verify.solver import holds, possible
 from verify.tidying import mentions, tidy
 
 _PAIRINGS = 24  # of equal-named parts of two terms
-_SPLITS = 40  # of terms of one sum
+_SPLITS = 200  # of terms of one sum
 _DIVISORS = 3  # one after the other, by which all terms are multiplied
 
 

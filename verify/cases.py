@@ -33,7 +33,7 @@ from verify.symbolic import SymbolicReal
 FLOAT32 = "constants are compared to float32 precision"
 MEMBERS = (2, 3)
 """Numbers of members of a merge that are proved."""
-RUNS = 4000
+RUNS = 16000
 """Runs of one rule after which the rest of its paths is left out."""
 
 

@@ -75,10 +75,11 @@ def _conv_with_bias(x: Tensor, w: Weight, b: Weight, a: Attributes) -> Tensor:
 
 
 def _wide_conv_with_bias(x: Tensor, w: list[Weight], b: list[Weight], a: Attributes) -> Tensor:
-    axis = channel_axis(a, x.rank)
+    require(len({bias.rank for bias in b}) == 1, "the biases must have the same rank")
+    wide, axis = _wide_conv(x, w, a), channel_axis(a, x.rank)
     rows = [per_channel(bias, axis, x.rank, each.shape[0]) for bias, each in zip(b, w, strict=True)]
     require(all(row.shape[0] == each.shape[0] for row, each in zip(rows, w, strict=True)), "there must be one bias a channel")
-    return _wide_conv(x, w, a) + along(concat(*rows, axis=0), axis, x.rank)
+    return wide + along(concat(*rows, axis=0), axis, x.rank)
 
 
 @merge_rule(member=_conv_with_bias, shared=("x",), rounding="reassociates")
