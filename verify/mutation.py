@@ -12,11 +12,13 @@ import ast
 import inspect
 import json
 import platform
+import signal
 import sys
 import textwrap
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import version
@@ -51,6 +53,8 @@ SWAPPED_OPERATORS: dict[type[ast.AST], type[ast.AST]] = {
 }  # fmt: skip
 
 
+SECONDS = 8.0
+"""Processor time after which the proof of a mutant is given up."""
 ORDERED = ("require", "range", "zip", "enumerate", "isinstance", "require_number", "require_attribute")
 """Functions whose arguments are no operands."""
 
@@ -66,17 +70,38 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Tally:
-    """What became of the mutants. ``wrong``: proved, and refuted by the reference. There must be none."""
+    """What became of the mutants. ``slow``: given up. ``wrong``: proved, and refuted by the reference; there must be none."""
 
     rules: int
     mutants: int
     stillborn: int
     rejected: int
+    slow: int
     proved: int
     compared: int
     wrong: tuple[str, ...]
     proved_names: tuple[str, ...]
     by_change: dict[str, int]
+
+
+class TooSlow(Exception):
+    """A proof that takes too long: the mutant is not proved."""
+
+
+@contextmanager
+def limited(seconds: float) -> Iterator[None]:
+    """Raise ``TooSlow`` when the block takes more processor time."""
+
+    def stop(_: int, __: object) -> None:
+        raise TooSlow
+
+    before = signal.signal(signal.SIGVTALRM, stop)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 def mutants(rule: Rule | MergeRule) -> Iterator[Mutant | None]:
@@ -200,11 +225,18 @@ def run(rules: Sequence[Rule | MergeRule], count: int, seed: int, cases: int, sa
                 drawn.append(mutant)
     random.shuffle(drawn)
     drawn = drawn[:count]
-    rejected = compared = 0
+    rejected = slow = compared = 0
     wrong: list[str] = []
     proved: list[str] = []
     for number, mutant in enumerate(drawn):
-        proof = prove(mutant.rule, Effort(tests=0, open_cases=1, applications=0))
+        if number % 50 == 0:
+            say(f"{number} of {len(drawn)}: {len(proved)} proved, {len(wrong)} of them wrong")
+        try:
+            with limited(SECONDS):
+                proof = prove(mutant.rule, Effort(tests=0, open_cases=1, applications=0))
+        except TooSlow:
+            slow += 1
+            continue
         if proof.verdict != "proved" or proof.covers is None:
             rejected += 1
             continue
@@ -215,11 +247,9 @@ def run(rules: Sequence[Rule | MergeRule], count: int, seed: int, cases: int, sa
         if difference:
             wrong.append(f"{told}\n{difference}")
             say(f"WRONG {told}")
-        if number % 50 == 0:
-            say(f"{number} of {len(drawn)}: {len(proved)} proved, {len(wrong)} of them wrong")
     changes = Counter(mutant.change for mutant in drawn)
     by_change = dict(sorted(changes.items()))
-    return Tally(len(rules), len(drawn), stillborn, rejected, len(proved), compared, tuple(wrong), tuple(proved), by_change)
+    return Tally(len(rules), len(drawn), stillborn, rejected, slow, len(proved), compared, tuple(wrong), tuple(proved), by_change)
 
 
 def _compared(rule: Rule | MergeRule, tree: Tree, seed: int, cases: int) -> tuple[int, str]:
@@ -274,7 +304,7 @@ def _shipped() -> tuple[Rule | MergeRule, ...]:
 
 def _table(tally: Tally, seconds: float) -> str:
     lines = [
-        f"{tally.mutants} mutants of {tally.rules} rules: {tally.rejected} rejected, {tally.proved} proved",
+        f"{tally.mutants} mutants of {tally.rules} rules: {tally.rejected} rejected, {tally.slow} given up, {tally.proved} proved",
         f"{len(tally.wrong)} of the proved ones differ from the reference, on {tally.compared} random instances",
         f"{seconds:.0f} s of processor time", *tally.wrong,
     ]  # fmt: skip
