@@ -44,6 +44,7 @@ from verify.outcome import Equal, Open, Outcome
 from verify.polynomials import ONE, ZERO, Polynomial, entry
 from verify.solver import holds, possible
 from verify.tidying import mentions, tidy
+from verify.unrolling import unrolled
 
 _PAIRINGS = 24  # of equal-named parts of two terms
 _SPLITS = 200  # of terms of one sum
@@ -114,6 +115,9 @@ class Pairing:
             return True
         cleared = self._times_divisor(left, facts) if depth < _DIVISORS else None
         if cleared is not None and self._cancel(cleared, facts, depth + 1):
+            return True
+        written_out = unrolled(left, self.names, facts)
+        if written_out is not None and self._cancel(written_out, facts, depth):
             return True
         self.open_term, self.open_facts = left[0], facts
         return False
