@@ -11,7 +11,9 @@ import argparse
 import ast
 import inspect
 import json
+import multiprocessing
 import platform
+import resource
 import signal
 import sys
 import textwrap
@@ -24,7 +26,7 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -55,6 +57,10 @@ SWAPPED_OPERATORS: dict[type[ast.AST], type[ast.AST]] = {
 
 SECONDS = 5.0
 """Processor time after which the proof of a mutant is given up."""
+CHUNK = 50
+"""Mutants that one process judges: what proofs remember is forgotten with it."""
+MEMORY = 6 << 30
+"""Address space of such a process in bytes."""
 ORDERED = ("require", "range", "zip", "enumerate", "isinstance", "require_number", "require_attribute")
 """Functions whose arguments are no operands."""
 
@@ -66,6 +72,20 @@ class Mutant:
     rule: Rule | MergeRule
     change: str
     line: str
+
+    @property
+    def told(self) -> str:
+        return f"{self.rule.name}: {self.change} in {' '.join(self.line.split())}"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What became of a mutant; ``difference``: where the reference refutes a proved one."""
+
+    told: str
+    fate: Literal["rejected", "slow", "proved"]
+    compared: int = 0
+    difference: str = ""
 
 
 @dataclass(frozen=True)
@@ -225,31 +245,47 @@ def run(rules: Sequence[Rule | MergeRule], count: int, seed: int, cases: int, sa
                 drawn.append(mutant)
     random.shuffle(drawn)
     drawn = drawn[:count]
-    rejected = slow = compared = 0
-    wrong: list[str] = []
-    proved: list[str] = []
-    for number, mutant in enumerate(drawn):
-        if number % 50 == 0:
-            say(f"{number} of {len(drawn)}: {len(proved)} proved, {len(wrong)} of them wrong")
-        try:
-            with limited(SECONDS):
-                proof = prove(mutant.rule, Effort(tests=0, open_cases=1, applications=0))
-        except TooSlow:
-            slow += 1
-            continue
-        if proof.verdict != "proved" or proof.covers is None:
-            rejected += 1
-            continue
-        done, difference = _compared(mutant.rule, proof.covers["tree"], seed, cases)
-        compared += done
-        told = f"{mutant.rule.name}: {mutant.change} in {' '.join(mutant.line.split())}"
-        proved.append(told)
-        if difference:
-            wrong.append(f"{told}\n{difference}")
-            say(f"WRONG {told}")
+    found: list[Judged] = []
+    for start in range(0, len(drawn), CHUNK):
+        found += _apart(drawn[start : start + CHUNK], seed, cases)
+        proved = [each for each in found if each.fate == "proved"]
+        say(f"{len(found)} of {len(drawn)}: {len(proved)} proved, {sum(bool(each.difference) for each in proved)} of them wrong")
+    fates = Counter(each.fate for each in found)
+    wrong = tuple(f"{each.told}\n{each.difference}" for each in found if each.difference)
+    names = tuple(each.told for each in found if each.fate == "proved")
     changes = Counter(mutant.change for mutant in drawn)
     by_change = dict(sorted(changes.items()))
-    return Tally(len(rules), len(drawn), stillborn, rejected, slow, len(proved), compared, tuple(wrong), tuple(proved), by_change)
+    compared = sum(each.compared for each in found)
+    return Tally(len(rules), len(drawn), stillborn, fates["rejected"], fates["slow"], len(names), compared, wrong, names, by_change)
+
+
+def _apart(chunk: Sequence[Mutant], seed: int, cases: int) -> list[Judged]:
+    """Judge mutants in a process of their own, whose memory ends with it; one that dies takes its mutants with it, unproved."""
+    receiver, sender = multiprocessing.get_context("fork").Pipe(duplex=False)
+    process = multiprocessing.get_context("fork").Process(target=lambda: sender.send([_judged(each, seed, cases) for each in chunk]))
+    process.start()
+    sender.close()
+    try:
+        return list(receiver.recv())
+    except EOFError:
+        if len(chunk) == 1:
+            return [Judged(chunk[0].told, "slow")]
+        return [judged for each in chunk for judged in _apart([each], seed, cases)]
+    finally:
+        process.join()
+
+
+def _judged(mutant: Mutant, seed: int, cases: int) -> Judged:
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    try:
+        with limited(SECONDS):
+            proof = prove(mutant.rule, Effort(tests=0, open_cases=1, applications=0))
+    except (TooSlow, MemoryError):
+        return Judged(mutant.told, "slow")
+    if proof.verdict != "proved" or proof.covers is None:
+        return Judged(mutant.told, "rejected")
+    done, difference = _compared(mutant.rule, proof.covers["tree"], seed, cases)
+    return Judged(mutant.told, "proved", done, difference)
 
 
 def _compared(rule: Rule | MergeRule, tree: Tree, seed: int, cases: int) -> tuple[int, str]:
