@@ -37,7 +37,8 @@ STAGE = {
 }
 PACKAGES = {
     "verify": (
-        *("egraph.errors", "egraph.ir", "egraph.expr", "egraph.ops", "egraph.rule", "egraph.rule_operators", "egraph.rule_file", "egraph.rules"),
+        *("egraph.errors", "egraph.ir", "egraph.expr", "egraph.ops"),
+        *("egraph.rule", "egraph.rule_operators", "egraph.rule_file", "egraph.rules"),
         "verify",
     ),
     "lower": ("egraph.errors", "egraph.ir", "egraph.expr", "egraph.ops", "runtime.plan", "runtime.native", "lower"),
