@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -106,6 +107,22 @@ def test_a_frozen_run_repeats_the_same_bytes(optimised: tuple[Path, Path, Mappin
         done = command(*arguments, "-o", tmp_path / name, **environment)
         assert done.returncode == 0, done.stderr
         assert files_below(tmp_path / name) == files_below(out)
+
+
+def test_a_second_run_is_warm(optimised: tuple[Path, Path, Mapping[str, object]], tmp_path: Path) -> None:
+    """The same command measures nothing and writes the same bytes; --again and a larger budget search on."""
+    model, out, _ = optimised
+    database = shutil.copyfile(model.parent / "p.sqlite", tmp_path / "p.sqlite")
+    arguments = (model, "--threads", 1, "--finalists", 2, "--database", database)
+    same = command(*arguments, "--budget", "6s", "-o", tmp_path / "same")
+    assert same.returncode == 0 and "the search of an earlier run is used (6 s budget" in same.stderr
+    assert "] measure" not in same.stderr
+    assert files_below(tmp_path / "same") == files_below(out)
+    for more in (("--budget", "6s", "--again"), ("--budget", "7s")):
+        done = command(*arguments, *more, "-o", tmp_path / "more")
+        assert done.returncode == 0 and "] measure" in done.stderr and "earlier" not in done.stderr
+    less = command(*arguments, "--budget", "6s", "-o", tmp_path / "less")
+    assert "the search of an earlier run is used (7 s budget" in less.stderr
 
 
 def test_frozen_without_measurements_says_what_is_missing(optimised: tuple[Path, Path, Mapping[str, object]], tmp_path: Path) -> None:

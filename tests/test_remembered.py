@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from egraph.check_tolerance import Tolerance
 from egraph.constant_values import DIRECT, value_of_array, value_of_term
 from egraph.cost import CostModel, without_twins
 from egraph.cost_roofline import DeviceSpeed
@@ -14,7 +16,8 @@ from egraph.extract import extract
 from egraph.ir import Graph, Node, TensorType, attributes, make, placeholder
 from egraph.ops import apply
 from egraph.ops.reference import evaluate
-from egraph.optimize.remembered import read_selections, selections_text
+from egraph.optimize.options import Options
+from egraph.optimize.remembered import Earlier, read_search, read_selections, search_key, selections_text, write_search
 from egraph.rules import RULES
 from egraph.saturate import Limits, saturate
 from lower.candidates import candidates
@@ -52,6 +55,26 @@ def test_what_does_not_fit_is_forgotten() -> None:
     assert read_selections("", laid, model) == read_selections("[{}]", laid, model) == read_selections("{", laid, model) == ()
     model.file(Record("here", *model.key(one), "wrong", (), "differs"))
     assert read_selections(text, laid, model) == ()
+
+
+def test_a_search_is_filed_by_what_makes_it_another() -> None:
+    options = Options(Path("m.onnx"), seed=1)
+    key = search_key(_graph(), RULES, options)
+    same = dataclasses.replace(options, budget_seconds=5.0, checks=7, tolerance=Tolerance(1e-2), output=Path("elsewhere"), frozen=True)
+    assert search_key(_graph(), RULES, same) == key
+    others = [dataclasses.replace(options, **change) for change in ({"seed": 2}, {"threads": 2}, {"max_nodes": 10}, {"finalists": 1})]
+    assert len({key, search_key(_graph(), RULES[1:], options), *(search_key(_graph(), RULES, other) for other in others)}) == 6
+
+
+def test_a_filed_search_is_read_back_and_other_records_are_not() -> None:
+    database = Database.in_memory()
+    assert read_search(database, "here", "key") is None
+    found = Earlier(18, 3, 60.0, "[]")
+    write_search(database, "here", "key", found)
+    assert read_search(database, "here", "key") == found and read_search(database, "there", "key") is None
+    assert "60 s budget, 3 of the chosen kernels unmeasured" in found.told()
+    database.put(Record("here", "key", "search", "ok", (18.0, 3.0), "[]"))  # an earlier version's
+    assert read_search(database, "here", "key") is None
 
 
 def _leaf(index: int, *shape: int, dtype: str = "float32") -> Node:

@@ -91,11 +91,14 @@ def build_parser() -> argparse.ArgumentParser:
         default="finite",
         help="what rules may change: 'exact' nothing, 'reassociate' rounding, 'finite' also what happens to infinities and NaN (default)",
     )
-    add = parser.add_argument_group("checking and measuring").add_argument
+    group = parser.add_argument_group("checking and measuring")
+    add = group.add_argument
     add("--tolerance", type=parse_tolerance, default=Tolerance(), metavar="REL[,ABS]", help="accepted error (default: 1e-4,1e-6)")
     add("--check", type=_at_least(1), default=3, metavar="N", help="random inputs to compare on (default: 3)")
     add("--database", type=Path, metavar="PATH", help="the profile database (default: in the user's data directory)")
-    add("--frozen", action="store_true", help="measure nothing: use the profile database as it is")
+    either = group.add_mutually_exclusive_group().add_argument
+    either("--frozen", action="store_true", help="measure nothing: use the profile database as it is")
+    either("--again", action="store_true", help="search on, also where an earlier search had this --budget or a larger one")
     add = parser.add_argument_group("output").add_argument
     add("--report", type=Path, metavar="OUT.html", help="also write the report here (it is always in the artefact)")
     add("--json", action="store_true", help="print one JSON object on standard output")
@@ -133,6 +136,7 @@ def to_options(arguments: argparse.Namespace) -> Options:
         checks=arguments.check,
         database=arguments.database,
         frozen=arguments.frozen,
+        again=arguments.again,
         seed=arguments.seed,
         report=arguments.report,
         json=arguments.json,

@@ -32,6 +32,7 @@ class Options:
     checks: int = 3
     database: Path | None = None
     frozen: bool = False
+    again: bool = False
     seed: int = 0
     report: Path | None = None
     json: bool = False

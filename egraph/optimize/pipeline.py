@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import platform
 import shutil
 import statistics
@@ -31,6 +30,7 @@ from egraph.optimize.options import Options
 from egraph.optimize.outcome import Finalist, Growth, Outcome, RuleUse
 from egraph.optimize.output import destination, publish, staging, write_beside
 from egraph.optimize.progress import Progress
+from egraph.optimize.remembered import Earlier, read_search, search_key, write_search
 from egraph.optimize.search import Search, plain_program, program_digest, search
 from egraph.rule import MergeRule, Rule
 from egraph.saturate import Limits
@@ -43,7 +43,7 @@ from runtime.measure import Worker
 from runtime.profile import Database, Record, device_key
 from runtime.profile.device import library_version
 
-ORIGINAL, PLAIN, SEARCHED = "onnxruntime", "unoptimized", "search"
+ORIGINAL, PLAIN = "onnxruntime", "unoptimized"
 RACE_SHARE = 0.25
 """Part of the budget for timing whole programs (at least until every contender has run a few times)."""
 ATTEMPTS = 3
@@ -141,7 +141,7 @@ class Run:
         artefact, model_file = results / artefact_name, results / model_name
         learnt: tuple[str, ...] = ()
         for attempt in range(1, ATTEMPTS + 1):
-            trial = self._trial(rules, model, measurer, device, is_first=attempt == 1)
+            trial = self._trial(rules, model, measurer, device)
             self._save(trial.best, model_file, artefact)
             progress.stage("check the saved files")
             try:
@@ -164,26 +164,25 @@ class Run:
         finish_artefact(artefact, outcome, trial.best.program if trial.best else None, options.rule_files)
         return outcome
 
-    def _trial(
-        self, rules: Sequence[Rule | MergeRule], model: CostModel, measurer: Measurer | None, device: str, *, is_first: bool
-    ) -> Trial:
+    def _trial(self, rules: Sequence[Rule | MergeRule], model: CostModel, measurer: Measurer | None, device: str) -> Trial:
         """Search, compile and time the finalists."""
         options, progress = self.options, self.progress
         plain = plain_program(self.graph, model, seed=options.seed)
         key = search_key(self.graph, rules, options)
-        before = self.database.get(device, key, SEARCHED)
-        if before and before.samples_us[-1] > 0 and not options.frozen:
-            before = None  # time ran out before all kernels that it chose were measured: go on from there
-        if measurer is not None and before is None:
+        earlier = read_search(self.database, device, key)
+        if earlier and not options.frozen and (options.again or earlier.budget_seconds < options.budget_seconds):
+            earlier = None
+        if measurer is not None and earlier is None:
             self.compiler.start()  # it loads while this process saturates
         found = search(
-            self.graph, rules, model, None if before and is_first else measurer, progress,
-            finalists=options.finalists, max_nodes=options.max_nodes, seed=options.seed,
-            iterations=int(before.samples_us[0]) if before else None, choices=before.message if before else "",
+            self.graph, rules, model, measurer, progress,
+            finalists=options.finalists, max_nodes=options.max_nodes, seed=options.seed, earlier=earlier,
         )  # fmt: skip
-        if before is None and not options.frozen:
-            counts = (float(len(found.saturation.iterations)), float(found.kernels_unmeasured))
-            self.database.put(Record(device, key, SEARCHED, "ok", counts, found.choices))
+        if earlier and found.is_earlier:
+            progress.note(earlier.told())
+        elif not options.frozen:
+            made = Earlier(len(found.saturation.iterations), found.kernels_unmeasured, options.budget_seconds, found.choices)
+            write_search(self.database, device, key, made)
         self.worker.close()
         progress.stage("time the finalists")
         entries = [
@@ -345,13 +344,6 @@ class Run:
             unsafe_rules=unproved(rules),
             rule_notes=rule_notes(rules),
         )
-
-
-def search_key(graph: Graph, rules: Sequence[Rule | MergeRule], options: Options) -> str:
-    """Return what a finished search is filed under: the same model, rules and options need no measuring again."""
-    parts = [f"{name}={node.digest}" for name, node in graph.outputs] + [f"{rule.name}|{rule.text}" for rule in rules]
-    parts += [__version__, repr(sorted(options.stored().items()))]
-    return f"search {hashlib.sha256(chr(10).join(parts).encode()).hexdigest()[:32]}"
 
 
 def _time(raced: Race, entry: Entry) -> float | None:

@@ -16,7 +16,7 @@ from egraph.optimize.measuring import Measurer
 from egraph.optimize.outcome import Refused, summary
 from egraph.optimize.progress import Progress
 from egraph.optimize.refused import refused
-from egraph.optimize.remembered import read_selections, selections_text
+from egraph.optimize.remembered import Earlier, read_selections, selections_text
 from egraph.rule import MergeRule, Rule
 from egraph.saturate import Iteration, Limits, Saturation, saturate
 from lower.candidates import candidates as lay_candidates
@@ -48,6 +48,8 @@ class Search:
     refused: tuple[Refused, ...] = ()
     choices: str = ""
     """What was chosen, for the same search again."""
+    is_earlier: bool = False
+    """Whether the choice is an earlier search's."""
 
 
 def program_digest(program: Program) -> str:
@@ -92,18 +94,17 @@ def search(
     finalists: int,
     max_nodes: int,
     seed: int,
-    iterations: int | None = None,
-    choices: str = "",
+    earlier: Earlier | None = None,
 ) -> Search:
     """Return the ``finalists`` best programs; without a measurer, by what the database already knows.
 
-    ``iterations``: how many the same search took before; then they and not the clock end the saturation. ``choices``:
-    what it chose.
+    Where the same search was made ``earlier``, its number of iterations and not the clock ends the saturation, and what it
+    chose is taken as long as nothing of it has proved wrong since.
     """
     progress.stage("saturate")
     limits = Limits(seconds=SATURATE_SHARE * progress.budget_seconds, e_nodes=max_nodes)
-    if iterations is not None:
-        limits = Limits(seconds=float("inf"), e_nodes=max_nodes, iterations=iterations)
+    if earlier is not None:
+        limits = Limits(seconds=float("inf"), e_nodes=max_nodes, iterations=earlier.iterations)
     history: list[Iteration] = []
 
     def show(iteration: Iteration) -> None:
@@ -119,8 +120,9 @@ def search(
         return progress.left_seconds - (1.0 - MEASURE_SHARE) * progress.budget_seconds
 
     chooser = Chooser(saturation.frozen, laid, model, progress, EXTRACT_SHARE * progress.budget_seconds, seed)
-    settled: tuple[Selection, ...] = ()
-    if measurer is not None:
+    known = read_selections(earlier.choices, laid, model) if earlier else ()
+    settled = known
+    if measurer is not None and not known:
         progress.stage("measure")
         share_seconds = time_left() / 2
         for _ in range(FAMILY_ROUNDS):
@@ -128,7 +130,7 @@ def search(
         settled = chooser.refine(measurer, time_left, count=finalists)
     progress.stage("extract")
     model.caution = CAUTION
-    selections = settled or read_selections(choices, laid, model) or chooser.choose(finalists)
+    selections = settled or chooser.choose(finalists)
     model.caution = 1.0
     selections = tuple(_repriced(selection, model) for selection in selections)
     progress.update(f"best cost {selections[0].cost_us:.0f} us ({selections[0].method}), {len(selections)} programs")
@@ -154,6 +156,7 @@ def search(
         len(open_ones) if measurer is not None and time_left() <= 0 else 0,
         lost,
         selections_text(selections, laid, model),
+        is_earlier=bool(known),
     )
 
 
