@@ -11,7 +11,7 @@ from fractions import Fraction
 import numpy as np
 
 from egraph.expr.index import DataIndex, Floor, Index, Iterator, Modulo, Symbol, index
-from egraph.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Tensor
+from egraph.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Table, Tensor
 from egraph.ir import Node, walk
 from egraph.ops import OPS
 from egraph.ops.reference import meaning
@@ -125,6 +125,9 @@ class _Writer:
                 return _number(value)
             case IndexNumber(value):
                 return f"np.float64({_index(value)})"
+            case Table(shape, values, indices):
+                places = ", ".join(self._place(place, operands) for place in indices)
+                return f"np.reshape([{', '.join(map(_number, values))}], {shape})[{places}]"
             case Apply(function, arguments):
                 return FUNCTIONS[function].format(*(self._scalar(a, operands, broadcast=broadcast) for a in arguments))
             case Guarded(conditions, then, otherwise):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
+from fractions import Fraction
 
 from egraph.expr.evaluate import EvaluationError
 from egraph.expr.index import Index, Iterator, Size, Symbol, bounds, index, substitute
-from egraph.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Tensor
+from egraph.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Table, Tensor
 
 Producers = Mapping[str, Scope | Tensor]
 
@@ -41,6 +43,8 @@ def _scalar(body: Scalar, replace: Mapping[Iterator | Symbol, Size], producers: 
             return body
         case IndexNumber(value):
             return IndexNumber(substitute(value, replace, read))
+        case Table(shape, values, indices):
+            return tabulated(shape, values, tuple(substitute(place, replace, read) for place in indices))
         case Apply(function, arguments):
             return Apply(function, tuple(_scalar(a, replace, producers, memo) for a in arguments))
         case Guarded(conditions, then, otherwise):
@@ -100,6 +104,32 @@ def guarded(conditions: Iterable[Compare], then: Scalar, otherwise: Scalar) -> S
     if left is None:
         return otherwise
     return Guarded(left, then, otherwise) if left else then
+
+
+def tabulated(shape: tuple[int, ...], values: tuple[Fraction, ...], indices: tuple[Index, ...]) -> Scalar:
+    """Read a table; axes that are read at a known place are gone, and where all are it is a number."""
+    for axis in reversed(range(len(shape))):
+        place = indices[axis].constant
+        if place is None:
+            continue
+        if not 0 <= place < shape[axis]:
+            raise EvaluationError(f"a table of {shape} is read at {place} along axis {axis}")
+        after = math.prod(shape[axis + 1 :])
+        values = tuple(v for position, v in enumerate(values) if position // after % shape[axis] == place)
+        shape, indices = shape[:axis] + shape[axis + 1 :], indices[:axis] + indices[axis + 1 :]
+    return Table(shape, values, indices) if shape else Number(values[0])
+
+
+def chosen(table: Table) -> Scalar:
+    """Return a table as choices between its values: what is true of choices is true of tables."""
+    otherwise: Scalar = Number(table.values[-1])
+    for position, value in reversed(list(enumerate(table.values[:-1]))):
+        conditions = []
+        for size, place in zip(reversed(table.shape), reversed(table.indices), strict=True):
+            position, digit = divmod(position, size)
+            conditions.append(Compare(place, "==", index(digit)))
+        otherwise = guarded(reversed(conditions), Number(value), otherwise)
+    return otherwise
 
 
 def identity(tensor: Tensor) -> Scope:

@@ -18,7 +18,7 @@ import numpy as np
 from egraph.errors import EinsatError
 from egraph.expr.functions import FUNCTIONS, PRIME, prime_power, surrogate
 from egraph.expr.index import DataIndex, Floor, Index, Iterator, Modulo, Size, Symbol, index
-from egraph.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Tensor
+from egraph.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Table, Tensor
 
 Array = np.ndarray
 Field: TypeAlias = Literal["float64", "prime"]
@@ -185,6 +185,8 @@ class Evaluator:
                 return result.astype(np.float64) if self.arithmetic == "float64" else result % PRIME
             case Read():
                 return self.read(body, env, mask)
+            case Table():
+                return self.table(body, env, mask)
             case Apply(name, arguments):
                 return self.call(name, arguments, env, mask)
             case Guarded(conditions, then, otherwise):
@@ -215,15 +217,21 @@ class Evaluator:
 
     def read(self, read: Read, env: Mapping[Iterator, Array], mask: Array | None) -> Array:
         source = self.operands[read.source.name] if isinstance(read.source, Tensor) else self.tensor(read.source)
-        if source.ndim != len(read.indices):
-            raise EvaluationError(f"a tensor of rank {source.ndim} is read with {len(read.indices)} indices")
+        return self.elements(source, read.indices, read.source.name if isinstance(read.source, Tensor) else "an inner scope", env, mask)
+
+    def table(self, table: Table, env: Mapping[Iterator, Array], mask: Array | None) -> Array:
+        values = np.array([self.number(value) for value in table.values], self.dtype).reshape(table.shape)
+        return self.elements(values, table.indices, "a table", env, mask)
+
+    def elements(self, source: Array, indices: Sequence[Index], name: str, env: Mapping[Iterator, Array], mask: Array | None) -> Array:
+        if source.ndim != len(indices):
+            raise EvaluationError(f"a tensor of rank {source.ndim} is read with {len(indices)} indices")
         places: list[Array] = []
-        for size, expression in zip(source.shape, read.indices, strict=True):
+        for size, expression in zip(source.shape, indices, strict=True):
             place = self.index(expression, env)
             outside = (place < 0) | (place >= size)
             if outside.any():
                 if (outside if mask is None else outside & mask).any():
-                    name = read.source.name if isinstance(read.source, Tensor) else "an inner scope"
                     raise EvaluationError(f"{name} is read at {expression}, outside 0..{size - 1}, where no guard forbids it")
                 place = np.clip(place, 0, max(size - 1, 0))
             places.append(place)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from egraph.expr.index import Iterator, format_index
-from egraph.expr.scope import Apply, Guarded, IndexNumber, Number, Read, Scalar, Scope, Tensor
+from egraph.expr.scope import Apply, Guarded, IndexNumber, Number, Read, Scalar, Scope, Table, Tensor
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 
@@ -33,6 +33,8 @@ def format_scalar(body: Scalar) -> str:
         case Read(source, indices):
             name = f"${source.name}" if isinstance(source, Tensor) else "{" + format_scope(source) + "}"
             return f"{name}[{','.join(format_index(i) for i in indices)}]"
+        case Table(shape, values, indices):
+            return f"table({'x'.join(map(str, shape))}: {' '.join(map(str, values))})[{','.join(format_index(i) for i in indices)}]"
         case Apply(name, (left, right)) if name in _INFIX:
             return f"({format_scalar(left)} {_INFIX[name]} {format_scalar(right)})"
         case Apply(name, arguments):

@@ -10,6 +10,7 @@ tensor wherever its guards hold: padding is a guard, never an implicit zero.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal, TypeAlias
@@ -63,6 +64,15 @@ class Read:
 
 
 @dataclass(frozen=True, slots=True)
+class Table:
+    """values[indices], row-major over ``shape``: the exact constants of a bilinear algorithm, selections, interpolation weights."""
+
+    shape: tuple[int, ...]
+    values: tuple[Fraction, ...]
+    indices: tuple[Index, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Apply:
     """function(arguments): arithmetic and scalar functions by their name in ``functions.FUNCTIONS``."""
 
@@ -79,7 +89,7 @@ class Guarded:
     otherwise: Scalar
 
 
-Scalar: TypeAlias = Number | IndexNumber | Read | Apply | Guarded
+Scalar: TypeAlias = Number | IndexNumber | Read | Table | Apply | Guarded
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +113,30 @@ def inside(value: object, low: object, high: object) -> tuple[Compare, Compare]:
 
 def number(value: float | Fraction | Scalar) -> Scalar:
     """Return a constant, exact when it is an integer, a fraction or a finite float; a scalar (a number with a name) stays itself."""
-    if isinstance(value, Number | IndexNumber | Read | Apply | Guarded):
+    if isinstance(value, Number | IndexNumber | Read | Table | Apply | Guarded):
         return value
     if not math.isfinite(value):
         return Number(float(value))
     return Number(Fraction(value))
+
+
+Rows: TypeAlias = "Sequence[Rows] | Sequence[int | Fraction]"
+
+
+def table(rows: Rows, *indices: Size) -> Table:
+    """Return nested ``rows`` of numbers, read at ``indices``; ValueError where rows differ in length."""
+    values, shape = _flat(rows)
+    return Table(shape, values, tuple(index(i) for i in indices))
+
+
+def _flat(rows: Rows | int | Fraction) -> tuple[tuple[Fraction, ...], tuple[int, ...]]:
+    if isinstance(rows, int | Fraction):
+        return (Fraction(rows),), ()
+    parts = [_flat(row) for row in rows]
+    shapes = {shape for _, shape in parts}
+    if len(shapes) != 1:
+        raise ValueError("rows of a table differ in length")
+    return tuple(value for values, _ in parts for value in values), (len(parts), *shapes.pop())
 
 
 def apply(function: str, *arguments: Scalar) -> Apply:

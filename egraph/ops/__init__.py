@@ -13,6 +13,7 @@ from egraph.ops.attributes import check_attributes
 from egraph.ops.contraction import CONTRACTION
 from egraph.ops.convolution import CONVOLUTION
 from egraph.ops.elementwise import ELEMENTWISE
+from egraph.ops.expression import EXPRESSION
 from egraph.ops.movement import MOVEMENT
 from egraph.ops.normalization import NORMALIZATION
 from egraph.ops.padding import PADDING
@@ -29,7 +30,7 @@ OPS: Mapping[str, OpSpec] = MappingProxyType(
         spec.name: spec
         for family in (
             *(ELEMENTWISE, RESHAPE, MOVEMENT, PADDING, RESIZE),
-            *(CONTRACTION, CONVOLUTION, REDUCTION, POOLING, NORMALIZATION),
+            *(CONTRACTION, CONVOLUTION, REDUCTION, POOLING, NORMALIZATION, EXPRESSION),
         )
         for spec in family
     }

@@ -11,7 +11,7 @@ from egraph.ops.sizes import refuse
 _INTEGER = ("axis", "count_include_pad", "exclude_outside", "group", "size")
 _FLOAT = ("alpha", "beta", "bias", "cubic_coeff_a", "epsilon", "gamma", "max", "min", "value")
 _BOUNDS = ("max", "min", "value")  # these may be infinite
-_TEXT = ("approximate", "coordinate_mode", "layout", "mode", "nearest_mode")
+_TEXT = ("approximate", "coordinate_mode", "layout", "mode", "nearest_mode", "text")
 _INTEGERS = (
     "after", "axes", "before", "dilations", "ends", "kernel_shape", "output_padding", "pads", "perm", "shape", "sizes", "starts",
     "steps", "strides",

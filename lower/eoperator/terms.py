@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Literal, TypeAlias
 
-from egraph.expr.compose import undecided
+from egraph.expr.compose import chosen, undecided
 from egraph.expr.index import DataIndex, Floor, Index, Iterator, Modulo, Size, Symbol, floor_divide, index, substitute
-from egraph.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Tensor
+from egraph.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Table, Tensor
 
 Kind: TypeAlias = Literal["number", "index", "read", "apply", "guard", "reduce"]
 Replacement: TypeAlias = Mapping[Iterator | Symbol, Size]
@@ -195,6 +195,8 @@ class Terms:
                 return self.number(value)
             case IndexNumber(value):
                 return self.index_number(substitute(value, replace, data))
+            case Table():
+                return self._scalar(chosen(body), replace)
             case Apply(function, arguments):
                 return self.apply(function, (self._scalar(a, replace) for a in arguments))
             case Guarded(conditions, then, otherwise):

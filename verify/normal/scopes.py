@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
+from egraph.expr.compose import chosen
 from egraph.expr.index import Index, Iterator, Size, Symbol, index, substitute
-from egraph.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Tensor
+from egraph.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Table, Tensor
 from verify.normal.algebra import add, bind, collect, guarded, only_term, pieces, plain, unused
 from verify.normal.choices import count, index_number, positive, split, under, zero
 from verify.normal.conditions import Conditions, conjunction, negation
@@ -106,6 +107,8 @@ class Instantiation:
             case Read(source, indices):
                 assert isinstance(source, Scope)
                 return self.at(source, tuple(self.place(i, where) for i in indices))
+            case Table():
+                return self.scalar(chosen(body), where)
             case Apply(function, arguments):
                 return call(self.context, function, [self.scalar(a, where) for a in arguments])
             case Guarded(conditions, then, otherwise):

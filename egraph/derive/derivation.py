@@ -1,0 +1,43 @@
+"""What a derivation is: an equal program for one operator, with the steps that lead there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from egraph.ir import Node
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step: the rule that was used, and the expressions after it, in the papers' notation."""
+
+    rule: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Derivation:
+    """``program`` computes what the derived operator computes, over the same placeholders.
+
+    It is made of core operators, so that rules of the graph go on with it, and of ``Expression`` nodes for what is none of
+    them. The name says how it came about; equal programs of one operator are one derivation, the first found.
+    """
+
+    name: str
+    program: Node
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DerivationRule:
+    """A way to derive programs for operators of the given kinds.
+
+    ``derive`` receives an operator over placeholders (of which some are constants: weights) and yields equal programs; it
+    depends on nothing else, so that what it finds holds for every operator of the same signature.
+    """
+
+    name: str
+    operators: tuple[str, ...]
+    derive: Callable[[Node], Iterable[Derivation]]
+    rounding: str = "reassociates"
