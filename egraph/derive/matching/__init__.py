@@ -1,0 +1,1 @@
+"""Matching: recognise a scope as one core operator between layout operators."""
