@@ -3,18 +3,20 @@
 Every iteration egglog finds the matches of each rule; Python builds the right sides (once for each combination of
 types and attributes) and gives them back as unions. A rule may use a bounded number of matches an iteration, the
 rest wait for the next one, so that no rule starves the others. Phases run one after another, each together with
-the rules of the phases before it.
+the rules of the phases before it. Derivations come last: where the rules have settled, single operators get derived
+programs, and the rules go on with those.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from egraph.applications import Application, Rewriting, RuleStatistics
 from egraph.constant_values import value_of_array
+from egraph.deriving import Derivations, Deriving
 from egraph.eclasses import EClasses
 from egraph.encode import Labels, count_matches
 from egraph.engine import Engine
@@ -28,6 +30,8 @@ from egraph.uniform import number_of_array
 StopReason: TypeAlias = Literal["saturated", "time", "e-nodes", "iterations", "matches", "interrupted"]
 """``matches``: nothing is new but what rules would find that have more matches than egglog can list in time."""
 
+BEFORE_DERIVATIONS = 0.6
+"""Part of the budgets that rules may spend before derivations run, so that derivations always do."""
 LARGEST_JOIN = 1_000_000
 """A rule sits an iteration out when it has more matches than this: egglog cannot be stopped inside a query."""
 
@@ -69,9 +73,10 @@ def saturate(
     limits: Limits = Limits(),
     progress: Callable[[Iteration], None] | None = None,
     interrupted: Callable[[], bool] = lambda: False,
+    derivations: Derivations | None = None,
 ) -> Saturation:
     """Return the e-graph of ``graph`` under ``rules``; ``interrupted`` is polled often and ends the growth early."""
-    names = [rule.name for rule in rules]
+    names = [rule.name for rule in (*rules, *(derivations.rules if derivations else ()))]
     for name in names:
         if names.count(name) > 1:
             raise RuleError(f"two rules are called {name!r}", fix="rename one of them")
@@ -86,23 +91,16 @@ def saturate(
         else Merging(rule, classes, engine, source, limits.matches)
         for rule in rules
     ]
-    history: list[Iteration] = []
-
-    def stop() -> StopReason | None:
-        if interrupted():
-            return "interrupted"
-        if time.monotonic() - start > limits.seconds:
-            return "time"
-        return "e-nodes" if len(classes.nodes) >= limits.e_nodes else None
-
+    deriving = Deriving(derivations, classes, source) if derivations else None
+    growth = _Growth(engine, classes, applications, deriving, limits, start, progress, interrupted)
     try:
-        reason = _run_phases(engine, classes, applications, limits, history, stop, progress)
+        reason = growth.run()
     finally:
         engine.close()
-    statistics = tuple(application.statistics() for application in applications)
+    statistics = tuple(application.statistics() for application in applications) + (deriving.statistics() if deriving else ())
     classes.close(_names(applications))
     frozen = freeze(classes, tuple(source[root] for root in graph.roots), source)
-    return Saturation(frozen, tuple(history), statistics, reason, time.monotonic() - start)
+    return Saturation(frozen, tuple(growth.history), statistics, reason, time.monotonic() - start)
 
 
 def _insert_graph(classes: EClasses, graph: Graph) -> dict[Node, int]:
@@ -117,49 +115,87 @@ def _insert_graph(classes: EClasses, graph: Graph) -> dict[Node, int]:
     return handles
 
 
-def _run_phases(
-    engine: Engine,
-    classes: EClasses,
-    applications: list[Application],
-    limits: Limits,
-    history: list[Iteration],
-    stop: Callable[[], StopReason | None],
-    progress: Callable[[Iteration], None] | None,
-) -> StopReason:
-    phases = ["main", *dict.fromkeys(a.phase for a in applications if a.phase != "main")]
-    for position in range(len(phases)):
-        active = [a for a in applications if a.phase in phases[: position + 1]]
-        while True:
-            if len(history) >= limits.iterations:
-                return "iterations"
+@dataclass
+class _Growth:
+    """The growth of one e-graph within its limits."""
+
+    engine: Engine
+    classes: EClasses
+    applications: list[Application]
+    deriving: Deriving | None
+    limits: Limits
+    start: float
+    progress: Callable[[Iteration], None] | None
+    interrupted: Callable[[], bool]
+    history: list[Iteration] = field(default_factory=list)
+    share: float = 1.0
+    """Part of the budgets that may be spent now."""
+
+    def stop(self) -> StopReason | None:
+        if self.interrupted():
+            return "interrupted"
+        if time.monotonic() - self.start > self.share * self.limits.seconds:
+            return "time"
+        return "e-nodes" if len(self.classes.nodes) >= self.share * self.limits.e_nodes else None
+
+    def run(self) -> StopReason:
+        """Run the rules, phase by phase; then, round by round, the derivations and all rules again."""
+        phases = ["main", *dict.fromkeys(a.phase for a in self.applications if a.phase != "main")]
+        self.share = BEFORE_DERIVATIONS if self.deriving is not None and self.deriving.has_work else 1.0
+        stages = [[a for a in self.applications if a.phase in phases[: k + 1]] for k in range(len(phases))]
+        reason = self._run_phases(stages)
+        self.share = 1.0
+        while self.deriving is not None and self.deriving.has_work and reason != "interrupted" and self._has_iterations:
             started = time.monotonic()
-            engine.insert(*classes.take())
-            operands = classes.operands_by_class()
-            skipped = 0
-            for application in active:
-                count = count_matches(application.pattern.pattern, operands)
-                if count > LARGEST_JOIN:
-                    skipped += 1
-                elif count:
-                    application.search()
-                if reason := stop():
-                    return reason
-            picture = engine.read()
-            classes.follow(picture.classes, _names(active))
-            for application in active:
-                application.receive(picture.matches.get(application.rule.name, ()))
-            used = sum(application.apply(stop) for application in active)
-            seconds = time.monotonic() - started
-            history.append(Iteration(len(classes.nodes), classes.class_count, used, seconds))
-            if progress:
-                progress(history[-1])
-            if reason := stop():
-                return reason
-            if not classes.changed and not any(a.waiting for a in active):
-                if skipped:
-                    return "matches"
+            used = self.deriving.apply(self.stop)
+            if used:
+                self._note(used, started)
+            if stopped := self.stop():
+                return stopped
+            if not used and reason not in ("time", "e-nodes"):
                 break
-    return "saturated"
+            reason = self._run_phases(stages if reason in ("time", "e-nodes") else [self.applications])
+        return reason
+
+    @property
+    def _has_iterations(self) -> bool:
+        return len(self.history) < self.limits.iterations
+
+    def _note(self, used: int, started: float) -> None:
+        self.history.append(Iteration(len(self.classes.nodes), self.classes.class_count, used, time.monotonic() - started))
+        if self.progress:
+            self.progress(self.history[-1])
+
+    def _run_phases(self, phases: Sequence[list[Application]]) -> StopReason:
+        engine, classes = self.engine, self.classes
+        for active in phases:
+            while True:
+                if not self._has_iterations:
+                    return "iterations"
+                started = time.monotonic()
+                engine.insert(*classes.take())
+                operands = classes.operands_by_class()
+                skipped = 0
+                for application in active:
+                    count = count_matches(application.pattern.pattern, operands)
+                    if count > LARGEST_JOIN:
+                        skipped += 1
+                    elif count:
+                        application.search()
+                    if reason := self.stop():
+                        return reason
+                picture = engine.read()
+                classes.follow(picture.classes, _names(active))
+                for application in active:
+                    application.receive(picture.matches.get(application.rule.name, ()))
+                self._note(sum(application.apply(self.stop) for application in active), started)
+                if reason := self.stop():
+                    return reason
+                if not classes.changed and not any(a.waiting for a in active):
+                    if skipped:
+                        return "matches"
+                    break
+        return "saturated"
 
 
 def _names(applications: Sequence[Application]) -> str:

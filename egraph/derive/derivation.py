@@ -27,6 +27,8 @@ class Derivation:
     name: str
     program: Node
     steps: tuple[Step, ...]
+    error_bound: float = 0.0
+    """Largest relative error that its arithmetic is known to add in float32, 0 where that is ordinary rounding."""
 
 
 @dataclass(frozen=True, slots=True)

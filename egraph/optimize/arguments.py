@@ -83,6 +83,7 @@ def build_parser() -> argparse.ArgumentParser:
     add = parser.add_argument_group("rules").add_argument
     add("--rules", type=Path, action="append", default=[], metavar="FILE", help="a Python file with RULES = (...); repeatable")
     add("--skip-rule", action="append", default=[], metavar="NAME", help="do without a rule; repeatable")
+    add("--no-derivations", action="store_true", help="use listed rules only; derive no programs of single operators")
     add("--list-rules", action="store_true", help="print every rule and exit")
     add("--unsafe-rules", action="store_true", help="also load rules that are not proved; every report names them")
     add(
@@ -130,6 +131,7 @@ def to_options(arguments: argparse.Namespace) -> Options:
         finalists=arguments.finalists,
         rule_files=tuple(arguments.rules),
         skip_rules=tuple(arguments.skip_rule),
+        derivations=not arguments.no_derivations,
         unsafe_rules=arguments.unsafe_rules,
         allow=arguments.allow,
         tolerance=arguments.tolerance,

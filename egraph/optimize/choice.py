@@ -1,4 +1,4 @@
-"""Choose the rules of a run: the shipped ones and the user's, without the skipped and the disallowed."""
+"""Choose the rules and derivations of a run: the shipped ones and the user's, without the skipped and the disallowed."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import difflib
 from collections.abc import Sequence
 from pathlib import Path
 
+from egraph.derive.derivation import DerivationRule
+from egraph.derive.registry import DERIVATIONS
 from egraph.errors import RuleError
-from egraph.optimize.gate import Tell, admitted
+from egraph.optimize.gate import VALIDATED, Tell, admitted
 from egraph.optimize.options import Allow
 from egraph.rule import MergeRule, Rule
 from egraph.rule_file import load_rules
@@ -39,7 +41,7 @@ def choose_rules(
 ) -> tuple[Rule | MergeRule, ...]:
     """Return the rules to saturate with, each with its verdict; ``tell`` hears which rules are being proved."""
     rules, where = gather(files)
-    names = [rule.name for rule in rules]
+    names = [rule.name for rule in (*rules, *DERIVATIONS)]
     for name in skip:
         if name not in names:
             close = difflib.get_close_matches(name, names, n=3, cutoff=0.4)
@@ -51,11 +53,17 @@ def choose_rules(
     return admitted(wanted, unsafe=unsafe, where=where, tell=tell)
 
 
+def choose_derivations(skip: Sequence[str], *, allow: Allow, enabled: bool = True) -> tuple[DerivationRule, ...]:
+    """Return the derivation rules to use; the names in ``skip`` are known to exist."""
+    return tuple(rule for rule in DERIVATIONS if enabled and rule.name not in skip and rule.rounding in ALLOWED[allow])
+
+
 def list_rules(files: Sequence[Path]) -> str:
-    """Return one line a rule: name, verdict, rounding, equation."""
+    """Return one line a rule: name, verdict, rounding, equation; derivation rules last."""
     rules, where = gather(files)
     judged = {rule.name: rule.verdict for rule in admitted(rules, unsafe=True, where=where)}
-    rows = [(rule.name, judged[rule.name], rule.rounding, rule.text.splitlines()[0]) for rule in rules]
+    rows: list[tuple[str, str, str, str]] = [(rule.name, judged[rule.name], rule.rounding, rule.text.splitlines()[0]) for rule in rules]
+    rows += [(rule.name, VALIDATED, rule.rounding, f"derives programs of {', '.join(rule.operators)}") for rule in DERIVATIONS]
     widths = [max([len(row[column]) for row in rows], default=0) for column in range(3)]
     lines = [f"{name:{widths[0]}}  {verdict:{widths[1]}}  {rounding:{widths[2]}}  {text}" for name, verdict, rounding, text in rows]
-    return "\n".join([*lines, f"{len(rows)} rules"])
+    return "\n".join([*lines, f"{len(rules)} rules" + (f", {len(DERIVATIONS)} derivation rules" if DERIVATIONS else "")])

@@ -12,7 +12,8 @@ from verify.certificates import certify, shipped
 from verify.proof import Proof
 from verify.scope import Tree, outside
 
-PROVED = ("proved", "proved for these sizes")
+VALIDATED = "proved for these sizes"
+PROVED = ("proved", VALIDATED)
 Tell = Callable[[str], None]
 
 

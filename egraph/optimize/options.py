@@ -26,6 +26,7 @@ class Options:
     finalists: int = 4
     rule_files: tuple[Path, ...] = ()
     skip_rules: tuple[str, ...] = ()
+    derivations: bool = True
     unsafe_rules: bool = False
     allow: Allow = "finite"
     tolerance: Tolerance = field(default_factory=Tolerance)
@@ -43,7 +44,7 @@ class Options:
         return {
             "device": self.device, "threads": self.threads, "shapes": {k: list(v) for k, v in sorted(self.shapes.items())},
             "budget_seconds": self.budget_seconds, "max_nodes": self.max_nodes, "finalists": self.finalists,
-            "rule_files": [path.name for path in self.rule_files], "skip_rules": sorted(self.skip_rules),
+            "rule_files": [path.name for path in self.rule_files], "skip_rules": sorted(self.skip_rules), "derivations": self.derivations,
             "unsafe_rules": self.unsafe_rules, "allow": self.allow, "checks": self.checks, "seed": self.seed,
             "tolerance": {"relative": self.tolerance.relative, "absolute": self.tolerance.absolute},
         }  # fmt: skip

@@ -20,6 +20,19 @@ class RuleUse:
 
 
 @dataclass(frozen=True)
+class Derived:
+    """A derivation that kernels of the shipped program come from: its operator, and step by step how its program came about."""
+
+    name: str
+    rule: str
+    operator: str
+    steps: tuple[tuple[str, str], ...]
+    """Rule and expressions after it."""
+    kernels: tuple[int, ...]
+    """Kernels that compute a part of its program, by position."""
+
+
+@dataclass(frozen=True)
 class KernelRow:
     """One kernel of a program: what it computes, from where, and how fast."""
 
@@ -126,6 +139,7 @@ class Outcome:
     outputs about which random inputs tell little."""
     unsafe_rules: tuple[str, ...] = ()
     """Rules that were in use without a proof, with their verdicts: ``--unsafe-rules`` admitted them."""
+    derived: tuple[Derived, ...] = ()
     rule_notes: tuple[str, ...] = ()
     """Rules that were proved at the sizes of some matches, outside what their certificates cover."""
 
@@ -175,6 +189,9 @@ class Outcome:
         """Read a manifest back; durations that it leaves out are zero."""
         raw = dict(data)
         raw["rules"] = tuple(RuleUse(**rule) for rule in raw["rules"])
+        raw["derived"] = tuple(
+            Derived(**{**one, "steps": tuple(map(tuple, one["steps"])), "kernels": tuple(one["kernels"])}) for one in raw.get("derived", ())
+        )
         raw["growth"] = tuple(Growth(seconds=0.0, **growth) for growth in raw["growth"])
         raw["refused"] = tuple(Refused(**row) for row in raw.get("refused", ()))
         for name in ("check_notes", "unsafe_rules", "rule_notes"):

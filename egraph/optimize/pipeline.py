@@ -12,7 +12,7 @@ from typing import Any
 
 from egraph import __version__, exporter, importer
 from egraph.check import CheckResult, Disagreement, check, find_feeds, open_onnxruntime
-from egraph.cost import CostModel
+from egraph.cost import FREE, CostModel
 from egraph.errors import CheckFailed, EinsatError, ModelError
 from egraph.finalists import Contender, Race, race, remembered
 from egraph.ir import Graph, Program, format_fragment
@@ -20,7 +20,8 @@ from egraph.optimize import original
 from egraph.optimize.artefact import finish_artefact
 from egraph.optimize.batch import compile_ahead
 from egraph.optimize.blame import blame
-from egraph.optimize.choice import choose_rules
+from egraph.optimize.choice import choose_derivations, choose_rules
+from egraph.optimize.derivations import Gate
 from egraph.optimize.gate import notes as rule_notes
 from egraph.optimize.gate import unproved
 from egraph.optimize.instances import wrong_rules
@@ -64,6 +65,7 @@ def optimize(options: Options, progress: Progress) -> Outcome:
     rules = choose_rules(
         options.rule_files, options.skip_rules, allow=options.allow, unsafe=options.unsafe_rules, tell=progress.note
     )
+    derivations = choose_derivations(options.skip_rules, allow=options.allow, enabled=options.derivations)
     place = destination(options.model, options.output)
     progress.stage("read the model")
     imported = importer.load(options.model, shapes=options.shapes)
@@ -78,7 +80,8 @@ def optimize(options: Options, progress: Progress) -> Outcome:
             work.mkdir()
             results = stage / "results"
             results.mkdir()
-            run = Run(options, progress, imported.graph, feeds, database, worker, compiler, work)
+            gate = Gate(derivations, database, options.tolerance)
+            run = Run(options, progress, imported.graph, feeds, database, worker, compiler, work, gate)
             outcome = run.outcome(rules, results, place.model.name, place.artefact.name, reference, imported.notes + imported.hints)
             progress.stage("write")
             for path in results.glob("*.partial"):
@@ -115,6 +118,7 @@ class Run:
     worker: Worker
     compiler: Compiler
     work: Path
+    derivations: Gate
 
     @property
     def compile_options(self) -> CompileOptions:
@@ -168,7 +172,7 @@ class Run:
         """Search, compile and time the finalists."""
         options, progress = self.options, self.progress
         plain = plain_program(self.graph, model, seed=options.seed)
-        key = search_key(self.graph, rules, options)
+        key = search_key(self.graph, rules, options, self.derivations.told())
         earlier = read_search(self.database, device, key)
         if earlier and not options.frozen and (options.again or earlier.budget_seconds < options.budget_seconds):
             earlier = None
@@ -177,6 +181,7 @@ class Run:
         found = search(
             self.graph, rules, model, measurer, progress,
             finalists=options.finalists, max_nodes=options.max_nodes, seed=options.seed, earlier=earlier,
+            derivations=self.derivations.open(),
         )  # fmt: skip
         if earlier and found.is_earlier:
             progress.note(earlier.told())
@@ -228,12 +233,14 @@ class Run:
         found = blame(self.graph, best.program, error.feeds, self.compile_options)
         if not found.kernels:
             limits = Limits(float("inf"), self.options.max_nodes, len(trial.found.saturation.iterations))
-            found = replace(found, rules=tuple(wrong_rules(self.graph, rules, limits, seed=self.options.seed)) or found.rules)
+            derived = tuple(use.name for use in self.derivations.uses(best.program.kernels))
+            found = replace(found, rules=tuple(wrong_rules(self.graph, rules, limits, seed=self.options.seed)) or found.rules or derived)
         if not may_retry or not (found.kernels or found.rules):
             raise CheckFailed(f"{error.what}; {found}", where=error.where, fix=error.fix) from error
         for kernel, reason in found.kernels:
             model.file(Record(model.device, format_fragment(kernel.fragment), kernel.implementation, "wrong", (), reason))
         dropped = () if found.kernels else found.rules
+        self.derivations.leave_out(dropped, f"a program with it failed the check: {error.what}")
         told = f"a first program failed the check ({error.what}) and was given up for one without {found}"
         self.progress.note(f"warning: {told}")
         return [rule for rule in rules if rule.name not in dropped], told
@@ -295,6 +302,7 @@ class Run:
     ) -> Outcome:
         found, plain, raced, best = trial.found, trial.plain, trial.raced, trial.best
         rows = kernel_rows(best.program, model) if best else ()
+        launched = [kernel for kernel in best.program.kernels if kernel.implementation not in FREE] if best else []
         uses = {rule.name: sum(rule.name in row.rules for row in rows) for rule in rules}
         finalists = [
             Finalist(c.contender.name, c.contender.digest, len(c.program.kernels), c.program.cost_us, _time(raced, c), _message(raced, c))
@@ -319,7 +327,9 @@ class Run:
                 RuleUse(rule.name, rule.verdict, uses[rule.name], rule.text.splitlines()[0], rule.rounding)
                 for rule in sorted(rules, key=lambda rule: (-uses[rule.name], rule.name))
                 if uses[rule.name]
-            ),
+            )
+            + self.derivations.uses(launched),
+            derived=self.derivations.derived(launched),
             growth=tuple(Growth(i.e_nodes, i.e_classes, i.matches, i.seconds) for i in found.saturation.iterations),
             rule_statistics=tuple(
                 {"rule": s.rule, "matches": s.matches, "unions": s.unions, "e_nodes": s.e_nodes, "built": s.built}

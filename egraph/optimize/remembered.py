@@ -39,11 +39,11 @@ class Earlier:
         return f"the search of an earlier run is used ({self.budget_seconds:g} s budget{rest}); a larger --budget or --again continues it"
 
 
-def search_key(graph: Graph, rules: Sequence[Rule | MergeRule], options: Options) -> str:
-    """Return what a search is filed under: the same model, rules and options need no measuring again."""
+def search_key(graph: Graph, rules: Sequence[Rule | MergeRule], options: Options, more: Sequence[str] = ()) -> str:
+    """Return what a search is filed under: the same model, rules, options and whatever ``more`` counts need no measuring again."""
     parts = [f"{name}={node.digest}" for name, node in graph.outputs] + [f"{rule.name}|{rule.text}" for rule in rules]
     stored = {name: value for name, value in options.stored().items() if name not in ELSEWHERE}
-    parts += [__version__, repr(sorted(stored.items()))]
+    parts += [__version__, repr(sorted(stored.items())), *more]
     return f"search {hashlib.sha256(chr(10).join(parts).encode()).hexdigest()[:32]}"
 
 

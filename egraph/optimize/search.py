@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from egraph.cost import FREE, CostModel, is_library, jobs, unmeasured, without_twins
+from egraph.deriving import Derivations
 from egraph.errors import ExtractError
 from egraph.extract import extract, to_program
 from egraph.ir import Candidate, FrozenEGraph, Graph, Program, Selection, format_fragment
@@ -95,6 +96,7 @@ def search(
     max_nodes: int,
     seed: int,
     earlier: Earlier | None = None,
+    derivations: Derivations | None = None,
 ) -> Search:
     """Return the ``finalists`` best programs; without a measurer, by what the database already knows.
 
@@ -111,7 +113,7 @@ def search(
         history.append(iteration)
         progress.update(f"iteration {len(history)}, {iteration.e_nodes} e-nodes, {iteration.e_classes} e-classes")
 
-    saturation = saturate(graph, rules, limits, show)
+    saturation = saturate(graph, rules, limits, show, derivations=derivations)
     e_nodes = history[-1].e_nodes if history else 0
     progress.update(f"{len(history)} iterations, {e_nodes} e-nodes, stopped: {saturation.stop_reason}")
     laid = without_twins(model, lay_candidates(saturation.frozen, "cpu"))

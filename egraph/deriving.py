@@ -1,0 +1,144 @@
+"""Derivations at work in an e-graph: programs of single operators, each proved, joined to the class of the operator.
+
+Rules match patterns, which egglog finds; a derivation looks at one operator over its operands, so the book of classes is
+enough. It runs in rounds after the rules have settled, and the rules go on with what a round made.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from egraph.applications import Refusal, RuleStatistics, Template, compile_template
+from egraph.derive.derivation import DerivationRule, Step
+from egraph.eclasses import EClasses, Key
+from egraph.ir import Node, format_fragment, make, placeholder
+
+ROUNDS = 2
+"""How often derivations run: operators inside a derived program (convolutions of phases) may have derivations of their own."""
+MOST_PROGRAMS = 16
+"""Programs that one e-class gets, at most."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A derived program over placeholders, with the steps that lead to it; ``reason`` says why it may not be used, '' when it may."""
+
+    name: str
+    program: Node
+    steps: tuple[Step, ...] = ()
+    reason: str = ""
+    error_bound: float = 0.0
+
+
+@dataclass(frozen=True)
+class Derivations:
+    """Derivation rules, and how to find and judge what one derives for an operator over placeholders.
+
+    ``programs`` must depend on its arguments alone; it is asked once a signature and run.
+    """
+
+    rules: tuple[DerivationRule, ...]
+    programs: Callable[[DerivationRule, Node], Sequence[Judged]]
+
+
+@dataclass
+class _Count:
+    """What one derivation rule did."""
+
+    operators: int = 0
+    unions: int = 0
+    e_nodes: int = 0
+    refusals: dict[str, list[tuple[str, int]]] = dataclasses.field(default_factory=dict)
+
+
+class Deriving:
+    """The derivation rules at work in one e-graph."""
+
+    def __init__(self, derivations: Derivations, classes: EClasses, source: Mapping[Node, int]) -> None:
+        self._derivations, self._classes, self._source = derivations, classes, source
+        self._by_operator: dict[str, list[DerivationRule]] = {}
+        for rule in derivations.rules:
+            for op in rule.operators:
+                self._by_operator.setdefault(op, []).append(rule)
+        self._judged: dict[tuple[str, str], Sequence[Judged]] = {}
+        self._templates: dict[Node, Template] = {}
+        self._done: set[tuple[str, Key]] = set()
+        self._programs: dict[int, int] = {}
+        self._counts = {rule.name: _Count() for rule in derivations.rules}
+        self.rounds = 0
+
+    @property
+    def has_work(self) -> bool:
+        """Return whether any operator that a rule derives from is in the e-graph, and rounds are left."""
+        return self.rounds < ROUNDS and any(op in self._by_operator for op, _, _ in self._classes.nodes)
+
+    def apply(self, stop: Callable[[], object]) -> int:
+        """Derive from every operator that is new since the last round, unless ``stop`` says so; return how many programs were joined."""
+        self.rounds += 1
+        used = 0
+        for key in [key for key in self._classes.nodes if key[0] in self._by_operator]:
+            for rule in self._by_operator[key[0]]:
+                if stop():
+                    return used
+                if (rule.name, key) not in self._done:
+                    self._done.add((rule.name, key))
+                    used += self._derive(rule, key)
+        return used
+
+    def _derive(self, rule: DerivationRule, key: Key) -> int:
+        op, label, operands = key
+        classes = self._classes
+        root = classes.find(classes.nodes[key].handle)
+        types = [classes.types[operand] for operand in operands]
+        if root in classes.constants or root in operands or not all(type.is_static for type in (classes.types[root], *types)):
+            return 0  # computed once, at compile time; or of sizes that are not known
+        fixed = [classes.find(operand) in classes.constants for operand in operands]
+        leaves = [placeholder(k, type, constant=constant) for k, (type, constant) in enumerate(zip(types, fixed, strict=True))]
+        node = make(op, leaves, classes.labels.attributes(label), classes.types[root])
+        signature = (rule.name, format_fragment(node))
+        if signature not in self._judged:
+            self._judged[signature] = self._derivations.programs(rule, node)
+        count = self._counts[rule.name]
+        count.operators += 1
+        used = 0
+        for judged in self._judged[signature]:
+            if judged.reason:
+                count.refusals.setdefault(f"{judged.name}: {judged.reason}", []).append((signature[1], root))
+            elif self._programs.get(root, 0) >= MOST_PROGRAMS:
+                count.refusals.setdefault(f"{judged.name}: its class has {MOST_PROGRAMS} programs already", []).append((signature[1], root))
+            elif self._join(judged, operands, root, count):
+                self._programs[root] = self._programs.get(root, 0) + 1
+                used += 1
+        return used
+
+    def _join(self, judged: Judged, operands: Sequence[int], root: int, count: _Count) -> bool:
+        classes = self._classes
+        template = self._templates.get(judged.program)
+        if template is None:
+            template = self._templates[judged.program] = compile_template([judged.program], len(operands), classes)
+        made, joined = len(classes.nodes), len(classes.joined)
+        values = list(operands)
+        for op, label, below, type in template.steps:
+            goal = root if len(values) == template.results[0] else None
+            values.append(classes.add(op, label, [values[k] for k in below], type, judged.name, goal))
+        classes.union(root, values[template.results[0]], judged.name)
+        count.e_nodes += len(classes.nodes) - made
+        changed = len(classes.nodes) > made or len(classes.joined) > joined
+        count.unions += changed
+        return changed
+
+    def statistics(self) -> tuple[RuleStatistics, ...]:
+        nodes = {self._classes.find(handle): node for node, handle in reversed(list(self._source.items()))}
+        found = []
+        for name, count in self._counts.items():
+            built = sum(1 for rule, _ in self._judged if rule == name)
+            by_number = sorted(count.refusals.items(), key=lambda item: (-len(item[1]), item[0]))
+            refusals = tuple(self._refusal(reason, met, nodes) for reason, met in by_number)
+            found.append(RuleStatistics(name, count.operators, count.unions, count.e_nodes, refusals, built))
+        return tuple(found)
+
+    def _refusal(self, reason: str, met: Sequence[tuple[str, int]], nodes: Mapping[int, Node]) -> Refusal:
+        roots = dict.fromkeys(self._classes.find(root) for _, root in met)
+        return Refusal(reason, len(met), met[0][0], tuple(nodes[root] for root in roots if root in nodes))

@@ -1,0 +1,177 @@
+"""The gate for derivations: what a rule derives enters the e-graph where it is proved equal at its own sizes.
+
+What was derived and proved is kept in the profile database under the operator's signature and a hash of all that it depends
+on, so that the same operator, in any model, is derived from once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from egraph.applications import BROKEN
+from egraph.check_tolerance import Tolerance
+from egraph.derive.derivation import DerivationRule, Step
+from egraph.derive.storing import Unreadable, read_program, write_program
+from egraph.deriving import Derivations, Judged
+from egraph.errors import EinsatError
+from egraph.ir import Kernel, Node, format_fragment, walk
+from egraph.optimize.gate import VALIDATED
+from egraph.optimize.outcome import Derived, RuleUse
+from runtime.profile import Database, Record
+
+STORE, KIND = "derivations", "derivation"
+"""Device and implementation that derivations are filed under."""
+SOURCES = ("egraph/derive", "egraph/expr", "egraph/ops", "egraph/ir", "verify")
+"""What decides which programs are derived and whether they are proved."""
+
+Prover = Callable[[Node, Node], str]
+"""Says what stays open when two fragments over the same placeholders are compared; '' when they are proved equal."""
+
+
+@cache
+def sources_key() -> str:
+    """Return a hash of the sources that derivations and their proofs depend on."""
+    root = Path(__file__).parent.parent.parent
+    digest = hashlib.sha256()
+    for folder in SOURCES:
+        for path in sorted((root / folder).rglob("*.py")):
+            text = path.read_bytes()
+            digest.update(f"{path.relative_to(root).as_posix()} {len(text)}:".encode() + text)
+    return digest.hexdigest()[:32]
+
+
+def prove(left: Node, right: Node) -> str:
+    """Return what stays open when two programs are compared at their own sizes; '' when they are proved equal."""
+    from verify.application import expression  # the prover: not needed where everything was proved before
+    from verify.assumptions import Assumptions
+    from verify.equality import prove_equal
+    from verify.outcome import Open
+
+    outcome = prove_equal(expression(left, {}), expression(right, {}), Assumptions())
+    return outcome.obligation if isinstance(outcome, Open) else ""
+
+
+@dataclass(eq=False)
+class Gate:
+    """Derives, proves and remembers; ``open`` gives the derivations that an e-graph takes."""
+
+    rules: tuple[DerivationRule, ...]
+    database: Database
+    tolerance: Tolerance = field(default_factory=Tolerance)
+    prover: Prover = prove
+    proved_now: int = 0
+    """Programs that were proved in this run, not read from the database."""
+    seconds: float = 0.0
+    judged: dict[tuple[str, str], tuple[Judged, ...]] = field(default_factory=dict)
+    """What is known by now, by the rule's name and the operator's signature."""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Reasons why derivations of some names are not used any more: a program with them failed its check."""
+
+    def open(self) -> Derivations:
+        return Derivations(self.rules, self.programs)
+
+    def programs(self, rule: DerivationRule, node: Node) -> tuple[Judged, ...]:
+        """Return what ``rule`` derives for an operator over placeholders, each with the reason why it may not be used."""
+        key = (rule.name, format_fragment(node))
+        if key not in self.judged:
+            found = self._read(key)
+            if found is None:
+                started = time.process_time()
+                found = self._derive(rule, node)
+                spent_seconds = time.process_time() - started
+                self.seconds += spent_seconds
+                self._write(key, found, spent_seconds)
+            self.judged[key] = tuple(map(self._tolerated, found))
+        return tuple(replace(one, reason=one.reason or self.left_out.get(one.name, "")) for one in self.judged[key])
+
+    def told(self) -> tuple[str, ...]:
+        """Return what, beside the operators, decides which programs are given."""
+        names = [rule.name for rule in self.rules]
+        return (*names, *sorted(self.left_out), f"{self.tolerance.relative:g}") if names else ()
+
+    def leave_out(self, names: Iterable[str], reason: str) -> tuple[str, ...]:
+        """Use no derivation of these names any more; return those of them that are derivations' names."""
+        known = {one.name for found in self.judged.values() for one in found}
+        dropped = tuple(name for name in dict.fromkeys(names) if name in known)
+        self.left_out |= dict.fromkeys(dropped, reason)
+        return dropped
+
+    def uses(self, kernels: Sequence[Kernel]) -> tuple[RuleUse, ...]:
+        """Return what kernels owe to derivations, one entry a name, those with most kernels first."""
+        rounding = {rule.name: rule.rounding for rule in self.rules}
+        by_name = {one.name: rule for (rule, _), found in self.judged.items() for one in found}
+        counts = {name: sum(name in kernel.rules for kernel in kernels) for name in sorted(by_name)}
+        used = sorted((name for name in counts if counts[name]), key=lambda name: (-counts[name], name))
+        return tuple(
+            RuleUse(name, VALIDATED, counts[name], f"a program that {by_name[name]} derives", rounding[by_name[name]])
+            for name in used
+        )
+
+    def derived(self, kernels: Sequence[Kernel]) -> tuple[Derived, ...]:
+        """Return the derivations that kernels come from: of the same name, and computing a node of the kernel's fragment."""
+        inside = [{(node.op, node.attributes, node.type) for node in walk((kernel.fragment,))} for kernel in kernels]
+        found = []
+        for (rule, operator), programs in sorted(self.judged.items()):
+            for one in programs:
+                own = {(node.op, node.attributes, node.type) for node in walk((one.program,)) if node.op != "Placeholder"}
+                at = tuple(k for k, kernel in enumerate(kernels) if one.name in kernel.rules and own & inside[k])
+                if at and not one.reason:
+                    steps = tuple((step.rule, step.text) for step in one.steps)
+                    found.append(Derived(one.name, rule, operator, steps, at))
+        return tuple(found)
+
+    def _tolerated(self, judged: Judged) -> Judged:
+        if judged.reason or judged.error_bound <= self.tolerance.relative:
+            return judged
+        return replace(judged, reason=f"its error of up to {judged.error_bound:.1g} is above the tolerance {self.tolerance.relative:g}")
+
+    def _derive(self, rule: DerivationRule, node: Node) -> tuple[Judged, ...]:
+        found: dict[Node, Judged] = {}
+        try:
+            for one in rule.derive(node):
+                if one.program not in found:
+                    reason = self._objection(node, one.program)
+                    self.proved_now += not reason
+                    found[one.program] = Judged(one.name, one.program, one.steps, reason, one.error_bound)
+        except (EinsatError, RecursionError, *BROKEN) as error:
+            found[node] = Judged(rule.name, node, (), f"deriving failed: {type(error).__name__}: {error}")
+        return tuple(found.values())
+
+    def _objection(self, node: Node, program: Node) -> str:
+        if program.type != node.type:
+            return f"it computes a {program.type} instead of a {node.type}"
+        try:
+            return self.prover(node, program)
+        except (EinsatError, RecursionError, *BROKEN) as error:
+            return f"the prover gave up: {type(error).__name__}: {error}"
+
+    def _read(self, key: tuple[str, str]) -> tuple[Judged, ...] | None:
+        record = self.database.get(STORE, " ".join(key), KIND)
+        if record is None:
+            return None
+        try:
+            kept = json.loads(record.message)
+            return tuple(map(_from_json, kept["programs"])) if kept["key"] == sources_key() else None
+        except (ValueError, KeyError, TypeError, Unreadable):
+            return None  # damaged, or of another version: it is derived anew
+
+    def _write(self, key: tuple[str, str], found: Sequence[Judged], seconds: float) -> None:
+        text = json.dumps({"key": sources_key(), "programs": [_to_json(one) for one in found]}, separators=(",", ":"))
+        self.database.put(Record(STORE, " ".join(key), KIND, "ok", (seconds * 1e6,), text))
+
+
+def _to_json(one: Judged) -> dict[str, Any]:
+    steps = [[step.rule, step.text] for step in one.steps]
+    return {"name": one.name, "program": write_program(one.program), "steps": steps, "reason": one.reason, "error_bound": one.error_bound}
+
+
+def _from_json(raw: dict[str, Any]) -> Judged:
+    steps = tuple(Step(rule, text) for rule, text in raw["steps"])
+    return Judged(raw["name"], read_program(raw["program"]), steps, raw["reason"], raw["error_bound"])
