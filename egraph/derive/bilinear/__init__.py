@@ -1,0 +1,8 @@
+"""Bilinear algorithms: convolutions and products with fewer multiplications, as derived programs."""
+
+from __future__ import annotations
+
+from egraph.derive.bilinear.convolutions import winograd_programs
+from egraph.derive.derivation import DerivationRule
+
+RULES: tuple[DerivationRule, ...] = (DerivationRule("winograd", ("Conv",), winograd_programs),)

@@ -1,0 +1,181 @@
+"""One spatial axis of a convolution as a bilinear algorithm: which inputs a tile reads, which taps weights hold, where outputs come from.
+
+    y[o] = sum_xi A[p,xi] sum_c M,  M = V U,  V = sum_i B[xi,i] x[position(tile, inner, i)],  U = sum_q G[xi,q] w[tap(inner, outer, q)]
+
+``inner`` counts what is summed in the product beside the channels (taps that are not transformed, phases of a stride),
+``outer`` what the product makes beside them (phases of a transposed convolution).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from egraph.derive.bilinear.cook_toom import CookToom, cook_toom
+from egraph.expr.index import Index, index
+
+DIRECT = cook_toom(1, 1)
+
+
+class Axis(Protocol):
+    """An axis of ``size`` inputs and ``outputs`` outputs; ``limit`` bounds what ``tap`` may return."""
+
+    @property
+    def size(self) -> int: ...
+    @property
+    def outputs(self) -> int: ...
+    @property
+    def taps(self) -> int: ...
+    @property
+    def algorithm(self) -> CookToom: ...
+    @property
+    def tiles(self) -> int: ...
+    @property
+    def inner(self) -> int: ...
+    @property
+    def outer(self) -> int: ...
+    def position(self, tile: Index, inner: Index, i: Index) -> Index: ...
+    def tap(self, inner: Index, outer: Index, q: Index) -> Index: ...
+    def source(self, output: Index) -> tuple[Index, Index, Index]:
+        """Return the tile, the phase (of ``outer``) and the place within the tile of an output."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """y[o] = sum_r w[r] x[o s + r d - before]: taps are summed by the matrix product."""
+
+    size: int
+    outputs: int
+    taps: int
+    stride: int
+    dilation: int
+    before: int
+    algorithm: CookToom = DIRECT
+    outer: int = 1
+
+    @property
+    def tiles(self) -> int:
+        return self.outputs
+
+    @property
+    def inner(self) -> int:
+        return self.taps
+
+    def position(self, tile: Index, inner: Index, i: Index) -> Index:
+        return tile * self.stride + inner * self.dilation + i - self.before
+
+    def tap(self, inner: Index, outer: Index, q: Index) -> Index:
+        return inner + outer + q
+
+    def source(self, output: Index) -> tuple[Index, Index, Index]:
+        return output, index(0), index(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Strided:
+    """y[o] = sum_ph sum_q w[s q + ph] x[s (o + q) + ph - before]: every phase is a correlation of ceil(taps / s) taps.
+
+    With stride 1 there is one phase, and this is the plain case.
+    """
+
+    size: int
+    outputs: int
+    taps: int
+    stride: int
+    before: int
+    algorithm: CookToom
+    outer: int = 1
+
+    @property
+    def tiles(self) -> int:
+        return -(-self.outputs // self.algorithm.outputs)
+
+    @property
+    def inner(self) -> int:
+        return self.stride
+
+    def position(self, tile: Index, inner: Index, i: Index) -> Index:
+        return (tile * self.algorithm.outputs + i) * self.stride + inner - self.before
+
+    def tap(self, inner: Index, outer: Index, q: Index) -> Index:
+        return q * self.stride + inner + outer
+
+    def source(self, output: Index) -> tuple[Index, Index, Index]:
+        m = self.algorithm.outputs
+        return output // m, index(0), output % m
+
+
+@dataclass(frozen=True, slots=True)
+class Dilated:
+    """y[d t + ph] = sum_r w[r] x[d (t + r) + ph - before]: every phase of the output is a plain correlation of its own tiles."""
+
+    size: int
+    outputs: int
+    taps: int
+    dilation: int
+    before: int
+    algorithm: CookToom
+    inner: int = 1
+    outer: int = 1
+
+    @property
+    def in_phase(self) -> int:
+        """Tiles of one phase."""
+        return -(-self.outputs // (self.dilation * self.algorithm.outputs))
+
+    @property
+    def tiles(self) -> int:
+        return self.dilation * self.in_phase
+
+    def position(self, tile: Index, inner: Index, i: Index) -> Index:
+        phase, place = tile // self.in_phase, tile % self.in_phase
+        return (place * self.algorithm.outputs + i) * self.dilation + phase + inner - self.before
+
+    def tap(self, inner: Index, outer: Index, q: Index) -> Index:
+        return inner + outer + q
+
+    def source(self, output: Index) -> tuple[Index, Index, Index]:
+        m = self.algorithm.outputs
+        phase, place = output % self.dilation, output // self.dilation
+        return phase * self.in_phase + place // m, index(0), place % m
+
+
+@dataclass(frozen=True, slots=True)
+class Transposed:
+    """y[s t + ph - before] = sum_j w[s j + ph] x[t - j]: the phases of the output read the same tiles with other taps.
+
+    The taps are reversed to make a correlation of r = ceil(taps / s): j = r - 1 - q.
+    """
+
+    size: int
+    outputs: int
+    taps: int
+    stride: int
+    before: int
+    algorithm: CookToom
+    inner: int = 1
+
+    @property
+    def outer(self) -> int:
+        return self.stride
+
+    @property
+    def first(self) -> int:
+        """The first t."""
+        return self.before // self.stride
+
+    @property
+    def tiles(self) -> int:
+        return -(-((self.before + self.outputs - 1) // self.stride + 1 - self.first) // self.algorithm.outputs)
+
+    def position(self, tile: Index, inner: Index, i: Index) -> Index:
+        return tile * self.algorithm.outputs + i + inner + self.first - (self.algorithm.taps - 1)
+
+    def tap(self, inner: Index, outer: Index, q: Index) -> Index:
+        return (self.algorithm.taps - 1 - q) * self.stride + outer + inner
+
+    def source(self, output: Index) -> tuple[Index, Index, Index]:
+        shifted = output + self.before
+        place = shifted // self.stride - self.first
+        return place // self.algorithm.outputs, shifted % self.stride, place % self.algorithm.outputs

@@ -1,0 +1,127 @@
+"""Cook-Toom: the fewest products for a short correlation, as exact rational matrices.
+
+F(m, r) gives m outputs of a correlation with r taps, ``y[p] = sum_r g[r] d[p+r]``, by m + r - 1 products:
+
+    y[p] = sum_xi A[p,xi] (sum_r G[xi,r] g[r]) (sum_i B[xi,i] d[i]),   sum_xi A[p,xi] B[xi,i] G[xi,r] = [i == p+r]
+
+The three are transforms of polynomials at m + r - 2 points and infinity: A and G evaluate, B interpolates, transposed.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from typing import TypeAlias
+
+Matrix: TypeAlias = tuple[tuple[Fraction, ...], ...]
+
+MAGNITUDES = tuple(Fraction(*pair) for pair in ((1, 1), (2, 1), (1, 2), (3, 1), (3, 2), (3, 4), (4, 1), (1, 4), (3, 8), (5, 4)))
+"""Points to choose from, beside 0 and infinity: dyadic, so that A and B hold nothing that float32 would round."""
+WORSE = 1.1
+"""How much more growth is accepted for smaller constants: points are tried in the order above."""
+
+
+@dataclass(frozen=True, slots=True)
+class CookToom:
+    """F(outputs, taps): A[outputs, products], G[products, taps], B[products, products]."""
+
+    outputs: int
+    taps: int
+    points: tuple[Fraction, ...]
+    a: Matrix
+    g: Matrix
+    b: Matrix
+
+    @property
+    def products(self) -> int:
+        return self.outputs + self.taps - 1
+
+    @property
+    def growth(self) -> float:
+        """max_p sum_xi |A[p,xi]| ||G[xi]||_1 ||B[xi]||_1 / r
+
+        Bounds the error beside that of the direct sum: every rounding is magnified by no more. Growths of axes multiply.
+        """
+        return float(_growth(self.a, self.g, self.b))
+
+
+@lru_cache(maxsize=256)
+def cook_toom(outputs: int, taps: int) -> CookToom:
+    """Return F(outputs, taps) over the first points whose growth is near the least; of one tap or one output, the plain products."""
+    if outputs < 1 or taps < 1 or outputs + taps - 2 > 2 * len(MAGNITUDES) + 1:
+        raise ValueError(f"F({outputs}, {taps}) needs more points than there are")
+    if outputs == 1:
+        ones = tuple(Fraction(1) for _ in range(taps))
+        return CookToom(1, taps, (), (ones,), _identity(taps), _identity(taps))
+    if taps == 1:
+        return CookToom(outputs, 1, (), _identity(outputs), tuple((Fraction(1),) for _ in range(outputs)), _identity(outputs))
+    estimates = {points: _estimate(outputs, taps, points) for points in _choices(outputs + taps - 2)}
+    limit = WORSE * min(estimates.values())
+    return over(outputs, taps, next(points for points, growth in estimates.items() if growth <= limit))
+
+
+def over(outputs: int, taps: int, points: tuple[Fraction, ...]) -> CookToom:
+    """Return F(outputs, taps) at these points and infinity.
+
+    The numbers of B are the coefficients of prod_{j != xi} (x - p_j), leading with 1; what they are divided by to interpolate
+    is divided out of G, which weights are transformed with ahead of time.
+    """
+    count = outputs + taps - 1
+    a = [[point**p for point in points] + [Fraction(p == outputs - 1)] for p in range(outputs)]
+    g, b = [], []
+    for position, point in enumerate(points):
+        others = points[:position] + points[position + 1 :]
+        b.append((*_product(others), *[Fraction(0)] * (count - 1 - len(others))))
+        scale = Fraction(1)
+        for other in others:
+            scale *= point - other
+        g.append(tuple(point**r / scale for r in range(taps)))
+    b.append(_product(points))
+    g.append(tuple(Fraction(r == taps - 1) for r in range(taps)))
+    return CookToom(outputs, taps, points, tuple(tuple(row) for row in a), tuple(g), tuple(b))
+
+
+def _choices(count: int) -> list[tuple[Fraction, ...]]:
+    """Return sets of points: 0 and pairs of opposites, whose transforms share sums; one half of a pair where one is left over."""
+    pairs, single = divmod(count - 1, 2)
+    found = []
+    for chosen in itertools.combinations(MAGNITUDES, pairs):
+        points = (Fraction(0), *(signed for magnitude in chosen for signed in (magnitude, -magnitude)))
+        rest = [magnitude for magnitude in MAGNITUDES if magnitude not in chosen] if single else []
+        found += [(*points, sign * magnitude) for magnitude in rest for sign in (1, -1)] if single else [points]
+    return found if count else [()]
+
+
+def _estimate(outputs: int, taps: int, points: tuple[Fraction, ...]) -> float:
+    """Return the growth in float arithmetic, rounded so that equals are equal: hundreds of sets are compared."""
+    values = [float(point) for point in points]
+    total = [0.0] * outputs
+    for position, point in enumerate(values):
+        others = values[:position] + values[position + 1 :]
+        scale, polynomial = 1.0, [1.0]
+        for other in others:
+            scale *= point - other
+            polynomial = [low - other * high for low, high in zip([0.0, *polynomial], [*polynomial, 0.0], strict=True)]
+        weight = sum(map(abs, polynomial)) * sum(abs(point) ** r for r in range(taps)) / abs(scale)
+        total = [sofar + abs(point) ** p * weight for p, sofar in enumerate(total)]
+    total[-1] += sum(abs(float(value)) for value in _product(points))
+    return round(max(total), 6)
+
+
+def _growth(a: Matrix, g: Matrix, b: Matrix) -> Fraction:
+    weights = [sum(map(abs, g_row), Fraction(0)) * sum(map(abs, b_row), Fraction(0)) for g_row, b_row in zip(g, b, strict=True)]
+    return max(sum((abs(value) * weight for value, weight in zip(row, weights, strict=True)), Fraction(0)) for row in a) / len(g[0])
+
+
+def _product(roots: tuple[Fraction, ...]) -> tuple[Fraction, ...]:
+    """Return the coefficients of prod (x - root), the constant first."""
+    result = [Fraction(1)]
+    for root in roots:
+        result = [low - root * high for low, high in zip([Fraction(0), *result], [*result, Fraction(0)], strict=True)]
+    return tuple(result)
+
+
+def _identity(size: int) -> Matrix:
+    return tuple(tuple(Fraction(row == column) for column in range(size)) for row in range(size))

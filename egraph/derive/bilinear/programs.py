@@ -1,0 +1,157 @@
+"""A convolution as V, U, M, Y: transformed tiles times transformed weights, one matrix product for every place of the transform.
+
+    V[xi, tile, c] = sum_i B[xi,i] x[tile's position i, c]        U[xi, c, k] = sum_q G[xi,q] w[k, c, q]  (weights alone)
+    M = MatMul(V, U)                                              Y[o, k] = sum_xi A[place of o, xi] M[xi, tile of o, k]
+
+with the products of all axes in one index xi, all tiles in one, all of batch and axes alike; groups stand before xi. All data NHWC.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from egraph.derive.bilinear.axes import Axis
+from egraph.derive.bilinear.cook_toom import Matrix
+from egraph.derive.derivation import Step
+from egraph.expr.index import Index, Iterator, index
+from egraph.expr.scope import ZERO, Scalar, Scope, Tensor, inside, table
+from egraph.ir import Node
+from egraph.ops import apply
+from egraph.ops.expression import text_of
+from egraph.ops.scopes import grid, guarded, multiply, read
+
+
+@dataclass(frozen=True, slots=True)
+class Bilinear:
+    """What is computed: the axes, the groups, channels of one group, and whether weights are [C, K, ...] as ConvTranspose has them."""
+
+    axes: tuple[Axis, ...]
+    group: int
+    channels: int
+    outputs: int
+    transposed: bool = False
+
+    @property
+    def products(self) -> int:
+        """Places of the transform of one tile."""
+        return math.prod(axis.algorithm.products for axis in self.axes)
+
+    @property
+    def growth(self) -> float:
+        """Bound of the error beside that of the direct sum."""
+        return math.prod(axis.algorithm.growth for axis in self.axes)
+
+    def tiles(self, batch: int) -> int:
+        return batch * math.prod(axis.tiles for axis in self.axes)
+
+    @property
+    def depth(self) -> int:
+        """What the matrix product sums over."""
+        return self.channels * math.prod(axis.inner for axis in self.axes)
+
+    @property
+    def width(self) -> int:
+        """Columns of the matrix product."""
+        return self.outputs * math.prod(axis.outer for axis in self.axes)
+
+
+def program(x: Node, w: Node, what: Bilinear) -> Node:
+    """Return Y over the nodes of the data and of the weights."""
+    v = apply("Expression", x, text=text_of(transformed_data(x, what)))
+    u = apply("Expression", w, text=text_of(transformed_weights(w, what)))
+    m = apply("MatMul", v, u)
+    return apply("Expression", m, text=text_of(transformed_product(m, x.type.sizes[0], what)))
+
+
+def steps(x: Node, w: Node, what: Bilinear) -> tuple[Step, ...]:
+    """Return how the program comes about, as expressions."""
+    y = program(x, w, what)
+    (m,) = y.inputs
+    v, u = m.inputs
+    names = "x".join(f"F({axis.algorithm.outputs},{axis.algorithm.taps})" for axis in what.axes)
+    return (
+        Step(f"bilinear algorithm {names}: V", str(v.attribute("text"))),
+        Step("expression splitting: U", str(u.attribute("text"))),
+        Step("operator matching: M = MatMul(V, U)", f"{m.type}"),
+        Step("expression splitting: Y", str(y.attribute("text"))),
+    )
+
+
+def transformed_data(x: Node, what: Bilinear) -> Scope:
+    """V[group xi, tile, inner c] = sum_i B[xi,i] x[n, position, group c]"""
+    source = Tensor("0", x.type.sizes)
+    shape = (what.group * what.products, what.tiles(x.type.sizes[0]), what.depth)
+    traversal, (place, tile, deep) = _grid(shape)
+    group, *xi = _digits(place, (what.group, *(axis.algorithm.products for axis in what.axes)))
+    n, *tiles = _digits(tile, (x.type.sizes[0], *(axis.tiles for axis in what.axes)))
+    *inner, c = _digits(deep, (*(axis.inner for axis in what.axes), what.channels))
+    sums, at = grid("k", [axis.algorithm.products if _is_transformed(axis) else 1 for axis in what.axes])
+    positions = [axis.position(*where) for axis, *where in zip(what.axes, tiles, inner, at, strict=True)]
+    value = multiply(read(source, (n, *positions, group * what.channels + c)), *_tables([a.algorithm.b for a in what.axes], xi, at))
+    conditions = [c for axis, position in zip(what.axes, positions, strict=True) for c in inside(position, 0, axis.size)]
+    return Scope(traversal, sums, "sum", guarded(conditions, value, ZERO))
+
+
+def transformed_weights(w: Node, what: Bilinear) -> Scope:
+    """U[group xi, inner c, outer k] = sum_q G[xi,q] w[group k, c, tap]"""
+    source = Tensor("0", w.type.sizes)
+    traversal, (place, deep, wide) = _grid((what.group * what.products, what.depth, what.width))
+    group, *xi = _digits(place, (what.group, *(axis.algorithm.products for axis in what.axes)))
+    *inner, c = _digits(deep, (*(axis.inner for axis in what.axes), what.channels))
+    *outer, k = _digits(wide, (*(axis.outer for axis in what.axes), what.outputs))
+    sums, q = grid("k", [axis.algorithm.taps for axis in what.axes])
+    taps = [axis.tap(*where) for axis, *where in zip(what.axes, inner, outer, q, strict=True)]
+    channels = (group * what.channels + c, k) if what.transposed else (group * what.outputs + k, c)
+    value = multiply(read(source, (*channels, *taps)), *_tables([a.algorithm.g for a in what.axes], xi, q))
+    conditions = [c for axis, tap in zip(what.axes, taps, strict=True) for c in inside(tap, 0, axis.taps)]
+    return Scope(traversal, sums, "sum", guarded(conditions, value, ZERO))
+
+
+def transformed_product(m: Node, batch: int, what: Bilinear) -> Scope:
+    """Y[n, o, group k] = sum_xi A[place,xi] M[group xi, tile, outer k]"""
+    source = Tensor("0", m.type.sizes)
+    traversal, (n, *outputs, wide) = _grid((batch, *(axis.outputs for axis in what.axes), what.group * what.outputs))
+    group, k = _digits(wide, (what.group, what.outputs))
+    sums, xi = grid("k", [axis.algorithm.products if _is_transformed(axis) else 1 for axis in what.axes])
+    tiles, outer, places = zip(*(axis.source(output) for axis, output in zip(what.axes, outputs, strict=True)), strict=True)
+    tile = _number((n, *tiles), (batch, *(axis.tiles for axis in what.axes)))
+    place = _number((group, *xi), (what.group, *(axis.algorithm.products for axis in what.axes)))
+    column = _number((*outer, k), (*(axis.outer for axis in what.axes), what.outputs))
+    value = multiply(read(source, (place, tile, column)), *_tables([a.algorithm.a for a in what.axes], places, xi))
+    return Scope(traversal, sums, "sum", value)
+
+
+def _grid(sizes: Sequence[int]) -> tuple[tuple[Iterator, ...], tuple[Index, ...]]:
+    """Return iterators over the sizes and the same as indices: 0 where there is one value only."""
+    iterators, indices = grid("i", sizes)
+    return iterators, tuple(index(0) if size == 1 else i for size, i in zip(sizes, indices, strict=True))
+
+
+def _is_transformed(axis: Axis) -> bool:
+    return axis.algorithm.products > 1
+
+
+def _tables(matrices: Sequence[Matrix], rows: Sequence[Index], columns: Sequence[Index]) -> list[Scalar]:
+    """Return matrix[row, column] for every axis that has one."""
+    read = zip(matrices, rows, columns, strict=True)
+    return [table(matrix, row, column) for matrix, row, column in read if (len(matrix), len(matrix[0])) != (1, 1)]
+
+
+def _digits(value: Index, sizes: Sequence[int]) -> list[Index]:
+    """Return the digits of a number in a mixed base, the highest first; a size of 1 has the digit 0."""
+    found: list[Index] = []
+    rest = math.prod(sizes)
+    for size in sizes:
+        rest //= size
+        found.append(index(0) if size == 1 else (value // rest) % size)
+    return found
+
+
+def _number(digits: Sequence[Index], sizes: Sequence[int]) -> Index:
+    """Return the number with these digits."""
+    total = index(0)
+    for digit, size in zip(digits, sizes, strict=True):
+        total = total * size + digit
+    return total
