@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
 
+from egraph.derive.bilinear.convolutions import algorithms, winograd_programs
 from egraph.derive.bilinear.cook_toom import cook_toom
+from egraph.derive.bilinear.programs import program
+from egraph.ir import Node, TensorType, placeholder
+from egraph.ops import apply
+from egraph.ops.reference import evaluate
 
 
 @pytest.mark.parametrize("taps", range(1, 8))
@@ -43,3 +51,71 @@ def test_error_stays_below_its_bound(outputs: int, taps: int) -> None:
         worst = max(worst, float(np.max(np.abs(found - exact))))
     roundings = 2 * f.products + 2  # one for each product and sum of the two transforms, one for U, one for the product itself
     assert 0 < worst <= roundings * 2**-24 * f.growth * taps
+
+
+def conv(x: tuple[int, ...], w: tuple[int, ...], layout: str = "NHWC", **values: Any) -> Node:
+    spatial = len(x) - 2
+    given = {"strides": (1,) * spatial, "pads": (0,) * 2 * spatial, "dilations": (1,) * spatial, "group": 1, "layout": layout, **values}
+    data, weight = placeholder(0, TensorType("float32", x)), placeholder(1, TensorType("float32", w), constant=True)
+    return apply("Conv", data, weight, **given)
+
+
+def leaves(node: Node, random: Random, low: int = -9, high: int = 9) -> dict[Node, np.ndarray]:
+    generator = np.random.default_rng(random.randrange(1 << 30))
+    return {leaf: generator.integers(low, high, leaf.type.sizes) for leaf in node.inputs}
+
+
+def assert_equal(node: Node, derived: Node, random: Random) -> None:
+    """Assert that two programs are equal in the prime field, exactly, and about equal in float64."""
+    values = leaves(node, random)
+    assert derived.type == node.type
+    exact, found = evaluate([node, derived], values, "prime")
+    assert np.array_equal(exact, found)
+    want, got = evaluate([node, derived], values)
+    np.testing.assert_allclose(got, want, atol=1e-7 * max(1.0, float(np.max(np.abs(want)))))
+
+
+@st.composite
+def convolutions(draw: st.DrawFn) -> Node:
+    """Convolutions whose axes differ in everything; tiles need not divide them."""
+    spatial = draw(st.sampled_from((1, 2, 2, 2, 3)))
+    ints = lambda low, high: tuple(draw(st.integers(low, high)) for _ in range(spatial))  # noqa: E731
+    taps = ints(1, 7 if spatial < 3 else 3)
+    plain = draw(st.booleans())
+    strides = (1,) * spatial if plain else ints(1, 3)
+    dilations = tuple(1 if plain or stride > 1 else draw(st.integers(1, 3)) for stride in strides)
+    extents = [d * (r - 1) + 1 for d, r in zip(dilations, taps, strict=True)]
+    before, after = ([draw(st.integers(0, extent - 1)) for extent in extents] for _ in range(2))
+    space = tuple(
+        draw(st.integers(max(1, e - b - a), e + (9 if spatial < 3 else 4))) for e, b, a in zip(extents, before, after, strict=True)
+    )
+    group, inner, outer = draw(st.sampled_from((1, 1, 2, 3))), draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    batch = draw(st.integers(1, 3))
+    return conv(
+        (batch, *space, group * inner), (group * outer, inner, *taps),
+        strides=strides, dilations=dilations, pads=(*before, *after), group=group,
+    )  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(convolutions(), st.randoms(use_true_random=False))
+def test_winograd_programs_compute_the_convolution(node: Node, random: Random) -> None:
+    found = algorithms(node)
+    assume(found)
+    what = found[random.randrange(len(found))]
+    assert_equal(node, program(*node.inputs, what), random)
+
+
+def test_every_tile_size_of_a_plain_convolution() -> None:
+    node, random = conv((2, 9, 13, 3), (4, 3, 3, 3), pads=(1, 0, 2, 1)), Random(3)
+    found = algorithms(node)
+    assert {axis.algorithm.outputs for what in found for axis in what.axes} == {1, 2, 3, 4, 5, 6}
+    for what in found:
+        assert_equal(node, program(*node.inputs, what), random)
+
+
+def test_what_is_no_faster_is_left_alone() -> None:
+    assert winograd_programs(conv((1, 28, 28, 64), (64, 64, 3, 3), pads=(1, 1, 1, 1)))
+    assert not winograd_programs(conv((1, 28, 28, 64), (64, 64, 1, 1)))
+    assert not winograd_programs(conv((1, 28, 28, 64), (64, 1, 3, 3), pads=(1, 1, 1, 1), group=64))
+    assert not winograd_programs(conv((1, 64, 28, 28), (64, 64, 3, 3), layout="NCHW"))

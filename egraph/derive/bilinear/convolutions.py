@@ -38,18 +38,21 @@ def winograd_programs(node: Node) -> tuple[Derivation, ...]:
 def alternatives(node: Node) -> tuple[Bilinear, ...]:
     """Return the algorithms that are estimated to cost less than the convolution itself, the best first."""
     x, w = node.inputs
-    a = dict(node.attributes)
-    if a["layout"] != "NHWC" or x.type.dtype not in ("float32", "float64") or w.op != "Placeholder" or not w.attribute("constant"):
+    if w.op != "Placeholder" or not w.attribute("constant"):
         return ()
-    lines, group = _lines(node), int(str(a["group"]))
-    found = []
-    for choice in _choices(lines):
-        what = Bilinear(choice, group, w.type.sizes[1], w.type.sizes[0] // group)
-        if what.growth <= MOST_GROWTH:
-            found.append((estimate(x.type.sizes[0], what), what))
     direct = math.prod(node.type.sizes) * math.prod(w.type.sizes[1:])
-    best = sorted((pair for pair in found if pair[0] < direct), key=lambda pair: (pair[0], repr(pair[1])))
-    return tuple(what for _, what in best[:MOST_PROGRAMS])
+    estimates = {what: estimate(x.type.sizes[0], what) for what in algorithms(node) if what.growth <= MOST_GROWTH}
+    best = sorted((what for what in estimates if estimates[what] < direct), key=lambda what: (estimates[what], repr(what)))
+    return tuple(best[:MOST_PROGRAMS])
+
+
+def algorithms(node: Node) -> tuple[Bilinear, ...]:
+    """Return all algorithms for a convolution with channels last."""
+    x, w = node.inputs
+    if node.attribute("layout") != "NHWC" or x.type.dtype not in ("float32", "float64"):
+        return ()
+    group = int(str(node.attribute("group")))
+    return tuple(Bilinear(choice, group, w.type.sizes[1], w.type.sizes[0] // group) for choice in _choices(_lines(node)))
 
 
 def estimate(batch: int, what: Bilinear) -> float:
