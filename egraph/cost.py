@@ -151,7 +151,7 @@ def without_twins(model: CostModel, candidates: Mapping[int, tuple[Candidate, ..
         groups: dict[tuple[tuple[int, ...], str], list[Candidate]] = {}
         for one in options:
             groups.setdefault((tuple(sorted(one.operands)), one.implementation), []).append(one)
-        kept[number] = tuple(min(group, key=effort) for group in groups.values())
+        kept[number] = tuple(min(group, key=effort) if len(group) > 1 else group[0] for group in groups.values())
     return kept
 
 

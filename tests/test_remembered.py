@@ -13,11 +13,13 @@ from egraph.constant_values import DIRECT, value_of_array, value_of_term
 from egraph.cost import CostModel, without_twins
 from egraph.cost_roofline import DeviceSpeed
 from egraph.extract import extract
-from egraph.ir import Graph, Node, TensorType, attributes, make, placeholder
+from egraph.ir import FrozenEGraph, Graph, Node, Selection, TensorType, attributes, make, placeholder
 from egraph.ops import apply
 from egraph.ops.reference import evaluate
 from egraph.optimize.options import Options
-from egraph.optimize.remembered import Earlier, read_search, read_selections, search_key, selections_text, write_search
+from egraph.optimize.outcome import Refused
+from egraph.optimize.remembered import Earlier, read_search, search_key, write_search
+from egraph.optimize.replay import candidate_of, read_selections, selections_text
 from egraph.rules import RULES
 from egraph.saturate import Limits, saturate
 from lower.candidates import candidates
@@ -25,36 +27,57 @@ from lower.eoperator.request import MAXIMUM_TERMS, supports, supports_by_parts
 from runtime.profile import Database, Record
 
 
-def _graph() -> Graph:
+def _graph(activation: str = "Relu") -> Graph:
     x = make("Input", (), attributes(name="x"), TensorType("float32", (4, 8)))
-    y = apply("Softmax", apply("Add", apply("Relu", x), apply("Exp", x)), axis=1)
+    y = apply("Softmax", apply("Add", apply(activation, x), apply("Exp", x)), axis=1)
     return Graph("small", (x,), (("y", y),), {})
 
 
-def _searched() -> tuple[CostModel, dict, tuple]:
+def _searched() -> tuple[CostModel, FrozenEGraph, tuple[Selection, ...]]:
     frozen = saturate(_graph(), RULES, Limits(e_nodes=300, iterations=3)).frozen
     model = CostModel(Database.in_memory(), "here", DeviceSpeed())
     laid = without_twins(model, candidates(frozen))
-    return model, laid, extract(frozen, model.price(laid), 2, 1.0, 0)
+    return model, frozen, extract(frozen, model.price(laid), 2, 1.0, 0)
 
 
-def test_a_finished_search_is_read_back() -> None:
-    model, laid, selections = _searched()
-    again = read_selections(selections_text(selections, laid, model), laid, model)
-    assert [s.chosen for s in again] == [s.chosen for s in selections]
-    assert [s.method for s in again] == [s.method for s in selections]
-    assert again[0].cost_us == pytest.approx(selections[0].cost_us)
+def test_a_choice_is_read_back() -> None:
+    model, frozen, selections = _searched()
+    text = selections_text(selections, frozen, model)
+    again = read_selections(text, frozen, CostModel(Database.in_memory(), "here", DeviceSpeed(), caution=9.0))
+    for new, old in zip(again, selections, strict=True):
+        assert list(new.chosen) == list(old.chosen)
+        assert [(c.fragment, c.operands, c.cost_us) for c in new.chosen.values()] == [
+            (c.fragment, c.operands, c.cost_us) for c in old.chosen.values()
+        ]
+        assert [set(c.covered) for c in new.chosen.values()] == [set(c.covered) for c in old.chosen.values()]
+        assert [c.covered[0] for c in new.chosen.values()] == [c.covered[0] for c in old.chosen.values()]
+        assert (new.method, new.optimal) == (old.method, old.optimal)
+    assert selections_text(again, frozen, model) == text
 
 
 def test_what_does_not_fit_is_forgotten() -> None:
-    model, laid, selections = _searched()
-    text = selections_text(selections, laid, model)
-    number, one = next((n, c) for n, c in selections[0].chosen.items() if c.implementation != "view")
-    others = {**laid, number: tuple(dataclasses.replace(c, implementation="other") for c in laid[number])}
-    assert read_selections(text, others, model) == ()
-    assert read_selections("", laid, model) == read_selections("[{}]", laid, model) == read_selections("{", laid, model) == ()
+    model, frozen, selections = _searched()
+    text = selections_text(selections, frozen, model)
+    one = next(c for c in selections[0].chosen.values() if c.implementation != "view")
+    other = saturate(_graph("Tanh"), RULES, Limits(e_nodes=300, iterations=3)).frozen
+    assert read_selections(text, other, model) == ()
+    assert read_selections("", frozen, model) == read_selections("[{}]", frozen, model) == read_selections("{", frozen, model) == ()
+    assert read_selections(text.replace(one.implementation, "other"), frozen, model) == ()
     model.file(Record("here", *model.key(one), "wrong", (), "differs"))
-    assert read_selections(text, laid, model) == ()
+    assert read_selections(text, frozen, model) == ()
+
+
+def test_steps_that_are_not_operands_of_each_other_are_refused() -> None:
+    """A text cannot bring in what the e-graph does not say: every step must compute the class that the next one reads."""
+    frozen = saturate(_graph(), (), Limits()).frozen
+    relu, exp, add = (next(n for n, nodes in frozen.classes.items() if nodes[0].op == op) for op in ("Relu", "Exp", "Add"))
+    children = frozen.classes[add][0].children
+    first, second = (relu, exp) if children == (relu, exp) else (exp, relu)
+    good = [(first, 0, (-1,)), (second, 0, (-1,)), (add, 0, (0, 1))]
+    assert candidate_of(good, "tvm", 1.0, frozen).fragment.op == "Add"
+    assert len(candidate_of([good[0], (add, 0, (0, -1))], "tvm", 1.0, frozen).operands) == 2
+    with pytest.raises(ValueError, match="is not class"):
+        candidate_of([good[0], good[1], (add, 0, (1, 0))], "tvm", 1.0, frozen)
 
 
 def test_a_search_is_filed_by_what_makes_it_another() -> None:
@@ -69,12 +92,13 @@ def test_a_search_is_filed_by_what_makes_it_another() -> None:
 def test_a_filed_search_is_read_back_and_other_records_are_not() -> None:
     database = Database.in_memory()
     assert read_search(database, "here", "key") is None
-    found = Earlier(18, 3, 60.0, "[]")
+    found = Earlier(18, 3, 60.0, "[]", (Refused("slow", "onednn.softmax", "Softmax(%0:float32[4])", "a reference"),))
     write_search(database, "here", "key", found)
     assert read_search(database, "here", "key") == found and read_search(database, "there", "key") is None
     assert "60 s budget, 3 of the chosen kernels unmeasured" in found.told()
-    database.put(Record("here", "key", "search", "ok", (18.0, 3.0), "[]"))  # an earlier version's
-    assert read_search(database, "here", "key") is None
+    for samples, message in (((18.0, 3.0), "[]"), ((18.0, 3.0, 60.0), "[]")):  # other versions'
+        database.put(Record("here", "key", "search", "ok", samples, message))
+        assert read_search(database, "here", "key") is None
 
 
 def _leaf(index: int, *shape: int, dtype: str = "float32") -> Node:

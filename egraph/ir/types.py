@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import ml_dtypes
 import numpy as np
@@ -31,14 +31,14 @@ class TensorType:
 
     @property
     def is_static(self) -> bool:
-        return self.shape is not None and all(isinstance(size, int) for size in self.shape)
+        return self.shape is not None and str not in map(type, self.shape)
 
     @property
     def sizes(self) -> tuple[int, ...]:
         """Return the shape of a static tensor; raise ValueError when a size is unknown."""
-        if self.shape is None or not self.is_static:
+        if self.shape is None or str in map(type, self.shape):
             raise ValueError(f"{self} has unknown sizes")
-        return tuple(int(size) for size in self.shape)
+        return cast(tuple[int, ...], self.shape)
 
     @property
     def rank(self) -> int:

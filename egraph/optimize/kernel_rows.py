@@ -22,7 +22,7 @@ def kernel_rows(program: Program, model: CostModel) -> tuple[KernelRow, ...]:
         candidate = Candidate(kernel.fragment, (), (), kernel.implementation)
         record = model.record(candidate)
         is_measured = record is not None and record.median_us is not None
-        time_us = model.cost_us(candidate)
+        time_us = record.median_us if record is not None and record.median_us is not None else kernel.cost_us
         amount = work(kernel.fragment)
         made_by[kernel.output] = len(rows)
         sources = dict.fromkeys(name for node in (kernel.output, *_inside(kernel.output, kernel.inputs)) for name in origins.get(node, ()))

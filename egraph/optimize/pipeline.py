@@ -183,11 +183,12 @@ class Run:
             finalists=options.finalists, max_nodes=options.max_nodes, seed=options.seed, earlier=earlier,
             derivations=self.derivations.open(),
         )  # fmt: skip
-        if earlier and found.is_earlier:
+        choice = found.choice
+        if earlier and choice.is_earlier:
             progress.note(earlier.told())
         elif not options.frozen:
-            made = Earlier(len(found.saturation.iterations), found.kernels_unmeasured, options.budget_seconds, found.choices)
-            write_search(self.database, device, key, made)
+            counts = len(found.saturation.iterations), choice.kernels_unmeasured
+            write_search(self.database, device, key, Earlier(*counts, options.budget_seconds, found.text, choice.refused))
         self.worker.close()
         progress.stage("time the finalists")
         entries = [
@@ -338,9 +339,9 @@ class Run:
             ),
             stop_reason=found.saturation.stop_reason,
             search_seconds=found.saturation.seconds,
-            extract_method=found.method,
-            extract_optimal=found.optimal,
-            extract_seconds=found.extract_seconds,
+            extract_method=found.choice.selections[0].method,
+            extract_optimal=found.choice.selections[0].optimal,
+            extract_seconds=found.choice.extract_seconds,
             kernels=rows,
             before=kernel_rows(plain, model),
             finalists=tuple(finalists),
@@ -350,7 +351,7 @@ class Run:
             options=self.options.stored(),
             notes=notes,
             kernel_counts=counts,
-            refused=found.refused,
+            refused=found.choice.refused,
             unsafe_rules=unproved(rules),
             rule_notes=rule_notes(rules),
         )

@@ -1,20 +1,16 @@
-"""Keep what a search found within its budget, so that the same search again measures and extracts nothing.
-
-Choices are kept by their place among the candidates, which the same model, rules and options lay in the same order;
-a digest of the chosen kernels notices where that is not so.
-"""
+"""Keep what a search found within its budget, so that the same search again lays, measures and extracts nothing."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 
 from egraph import __version__
-from egraph.cost import CostModel
-from egraph.ir import Candidate, Graph, Selection
+from egraph.ir import Graph
 from egraph.optimize.options import Options
+from egraph.optimize.outcome import Refused
 from egraph.rule import MergeRule, Rule
 from runtime.profile import Database, Record
 
@@ -32,6 +28,8 @@ class Earlier:
     """Kernels that it chose and had no time to measure."""
     budget_seconds: float
     choices: str
+    """The chosen kernels, as :mod:`egraph.optimize.replay` writes them."""
+    refused: tuple[Refused, ...] = ()
 
     def told(self) -> str:
         """Return one line for people."""
@@ -53,54 +51,16 @@ def read_search(database: Database, device: str, key: str) -> Earlier | None:
     if record is None or len(record.samples_us) != 3:
         return None
     iterations, unmeasured, budget_seconds = record.samples_us
-    return Earlier(int(iterations), int(unmeasured), budget_seconds, record.message)
+    try:
+        content = json.loads(record.message)
+        refused = tuple(Refused(**row) for row in content["refused"])
+        return Earlier(int(iterations), int(unmeasured), budget_seconds, str(content["choices"]), refused)
+    except (ValueError, KeyError, TypeError):
+        return None  # written by another version
 
 
 def write_search(database: Database, device: str, key: str, found: Earlier) -> None:
     """File a search; one of a smaller budget is replaced."""
     counts = (float(found.iterations), float(found.unmeasured), found.budget_seconds)
-    database.put(Record(device, key, SEARCHED, "ok", counts, found.choices))
-
-
-def selections_text(selections: Sequence[Selection], candidates: Mapping[int, Sequence[Candidate]], model: CostModel) -> str:
-    """Return selections as text for the profile database."""
-    kept = [
-        {
-            "places": [[number, _place(one, candidates[number])] for number, one in selection.chosen.items()],
-            "digest": _digest(selection.chosen, model),
-            "optimal": selection.optimal,
-            "method": selection.method,
-            "seconds": selection.seconds,
-        }
-        for selection in selections
-    ]
-    return json.dumps(kept, separators=(",", ":"))
-
-
-def read_selections(text: str, candidates: Mapping[int, Sequence[Candidate]], model: CostModel) -> tuple[Selection, ...]:
-    """Return the selections of a text; none where it does not fit the candidates, or a kernel has proved wrong since."""
-    try:
-        kept = json.loads(text) if text else []
-        found = []
-        for entry in kept:
-            chosen = {number: candidates[number][place] for number, place in entry["places"]}
-            if _digest(chosen, model) != entry["digest"] or any(map(model.is_wrong, chosen.values())):
-                return ()
-            priced = {number: replace(one, cost_us=model.cost_us(one)) for number, one in chosen.items()}
-            cost_us = sum(one.cost_us for one in priced.values())
-            found.append(Selection(priced, cost_us, entry["optimal"], entry["method"], entry["seconds"]))
-    except (KeyError, IndexError, TypeError, ValueError):
-        return ()  # written by another version: extraction tells it anew
-    return tuple(found)
-
-
-def _place(one: Candidate, options: Sequence[Candidate]) -> int:
-    for place, option in enumerate(options):
-        if (option.fragment, option.operands, option.implementation) == (one.fragment, one.operands, one.implementation):
-            return place
-    raise KeyError(f"{one.implementation} is not among the candidates")
-
-
-def _digest(chosen: Mapping[int, Candidate], model: CostModel) -> str:
-    parts = [f"{number}|{model.key(one)}|{one.operands}" for number, one in chosen.items()]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+    content = {"choices": found.choices, "refused": [asdict(row) for row in found.refused]}
+    database.put(Record(device, key, SEARCHED, "ok", counts, json.dumps(content, separators=(",", ":"))))

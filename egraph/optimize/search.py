@@ -17,7 +17,8 @@ from egraph.optimize.measuring import Measurer
 from egraph.optimize.outcome import Refused, summary
 from egraph.optimize.progress import Progress
 from egraph.optimize.refused import refused
-from egraph.optimize.remembered import Earlier, read_selections, selections_text
+from egraph.optimize.remembered import Earlier
+from egraph.optimize.replay import read_selections, selections_text
 from egraph.rule import MergeRule, Rule
 from egraph.saturate import Iteration, Limits, Saturation, saturate
 from lower.candidates import candidates as lay_candidates
@@ -35,22 +36,27 @@ SATURATE_SHARE, MEASURE_SHARE, EXTRACT_SHARE = 0.25, 0.6, 0.04
 
 
 @dataclass(frozen=True)
+class Choice:
+    """What was chosen from an e-graph, the best predicted first."""
+
+    selections: tuple[Selection, ...]
+    refused: tuple[Refused, ...] = ()
+    extract_seconds: float = 0.0
+    kernels_unmeasured: int = 0
+    """Chosen kernels that there was no time to measure; 0 where the search was finished."""
+    is_earlier: bool = False
+    """Whether an earlier search chose it."""
+
+
+@dataclass(frozen=True)
 class Search:
     """What the search found: programs with different kernels, the best predicted first."""
 
     saturation: Saturation
+    choice: Choice
     programs: tuple[Program, ...]
-    method: str
-    optimal: bool
-    extract_seconds: float
-    kernels_measured: int
-    kernels_unmeasured: int
-    """Chosen kernels that there was no time to measure; 0 where the search was finished."""
-    refused: tuple[Refused, ...] = ()
-    choices: str = ""
+    text: str
     """What was chosen, for the same search again."""
-    is_earlier: bool = False
-    """Whether the choice is an earlier search's."""
 
 
 def program_digest(program: Program) -> str:
@@ -116,15 +122,36 @@ def search(
     saturation = saturate(graph, rules, limits, show, derivations=derivations)
     e_nodes = history[-1].e_nodes if history else 0
     progress.update(f"{len(history)} iterations, {e_nodes} e-nodes, stopped: {saturation.stop_reason}")
-    laid = without_twins(model, lay_candidates(saturation.frozen, "cpu"))
+    known = read_selections(earlier.choices, saturation.frozen, model) if earlier else ()
+    if earlier and known:
+        choice = Choice(known, earlier.refused, is_earlier=True)
+    else:
+        choice = _choose(saturation.frozen, model, measurer, progress, finalists, seed)
+    selections = choice.selections
+    progress.update(f"best cost {selections[0].cost_us:.0f} us ({selections[0].method}), {len(selections)} programs")
+    programs: dict[str, Program] = {}
+    folder = Folder(graph)
+    for selection in selections:
+        program = folder.fold(to_program(saturation.frozen, selection, graph))
+        programs.setdefault(program_digest(program), program)
+    if choice.refused:
+        progress.detail(summary(choice.refused))
+    for one in choice.refused:
+        if one.kind == "wrong":
+            progress.detail(f"  {one.implementation} computes {one.fragment} wrongly: {one.reason}")
+    return Search(saturation, choice, tuple(programs.values()), selections_text(selections, saturation.frozen, model))
+
+
+def _choose(frozen: FrozenEGraph, model: CostModel, measurer: Measurer | None, progress: Progress, finalists: int, seed: int) -> Choice:
+    """Lay candidates, measure and extract."""
+    laid = without_twins(model, lay_candidates(frozen, "cpu"))
 
     def time_left() -> float:
         return progress.left_seconds - (1.0 - MEASURE_SHARE) * progress.budget_seconds
 
-    chooser = Chooser(saturation.frozen, laid, model, progress, EXTRACT_SHARE * progress.budget_seconds, seed)
-    known = read_selections(earlier.choices, laid, model) if earlier else ()
-    settled = known
-    if measurer is not None and not known:
+    chooser = Chooser(frozen, laid, model, progress, EXTRACT_SHARE * progress.budget_seconds, seed)
+    settled: tuple[Selection, ...] = ()
+    if measurer is not None:
         progress.stage("measure")
         share_seconds = time_left() / 2
         for _ in range(FAMILY_ROUNDS):
@@ -135,31 +162,9 @@ def search(
     selections = settled or chooser.choose(finalists)
     model.caution = 1.0
     selections = tuple(_repriced(selection, model) for selection in selections)
-    progress.update(f"best cost {selections[0].cost_us:.0f} us ({selections[0].method}), {len(selections)} programs")
-    programs: dict[str, Program] = {}
-    folder = Folder(graph)
-    for selection in selections:
-        program = folder.fold(to_program(saturation.frozen, selection, graph))
-        programs.setdefault(program_digest(program), program)
-    lost = refused(model, laid)
-    if lost:
-        progress.detail(summary(lost))
-    for one in lost:
-        if one.kind == "wrong":
-            progress.detail(f"  {one.implementation} computes {one.fragment} wrongly: {one.reason}")
     open_ones = {model.key(one) for selection in selections for one in unmeasured(model, selection.chosen.values())}
-    return Search(
-        saturation,
-        tuple(programs.values()),
-        selections[0].method,
-        selections[0].optimal,
-        chooser.seconds,
-        0 if measurer is None else measurer.measured,
-        len(open_ones) if measurer is not None and time_left() <= 0 else 0,
-        lost,
-        selections_text(selections, laid, model),
-        is_earlier=bool(known),
-    )
+    is_open = measurer is not None and time_left() <= 0
+    return Choice(selections, refused(model, laid), chooser.seconds, len(open_ones) if is_open else 0)
 
 
 def _repriced(selection: Selection, model: CostModel) -> Selection:

@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
@@ -48,7 +49,7 @@ class Record:
     samples_us: tuple[float, ...] = ()
     message: str = ""
 
-    @property
+    @cached_property
     def median_us(self) -> float | None:
         return statistics.median(self.samples_us) if self.samples_us else None
 
