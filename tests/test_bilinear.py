@@ -79,7 +79,10 @@ def assert_equal(node: Node, derived: Node, random: Random) -> None:
 def convolutions(draw: st.DrawFn) -> Node:
     """Convolutions whose axes differ in everything; tiles need not divide them."""
     spatial = draw(st.sampled_from((1, 2, 2, 2, 3)))
-    ints = lambda low, high: tuple(draw(st.integers(low, high)) for _ in range(spatial))  # noqa: E731
+
+    def ints(low: int, high: int) -> tuple[int, ...]:
+        return tuple(draw(st.integers(low, high)) for _ in range(spatial))
+
     taps = ints(1, 7 if spatial < 3 else 3)
     plain = draw(st.booleans())
     strides = (1,) * spatial if plain else ints(1, 3)
@@ -103,7 +106,7 @@ def test_winograd_programs_compute_the_convolution(node: Node, random: Random) -
     found = algorithms(node)
     assume(found)
     what = found[random.randrange(len(found))]
-    assert_equal(node, program(*node.inputs, what), random)
+    assert_equal(node, program(node.inputs[0], node.inputs[1], what), random)
 
 
 def test_every_tile_size_of_a_plain_convolution() -> None:
@@ -111,7 +114,7 @@ def test_every_tile_size_of_a_plain_convolution() -> None:
     found = algorithms(node)
     assert {axis.algorithm.outputs for what in found for axis in what.axes} == {1, 2, 3, 4, 5, 6}
     for what in found:
-        assert_equal(node, program(*node.inputs, what), random)
+        assert_equal(node, program(node.inputs[0], node.inputs[1], what), random)
 
 
 def test_what_is_no_faster_is_left_alone() -> None:

@@ -1,0 +1,155 @@
+"""Time derived programs of convolutions beside the library's direct one, in turns: ``python -m bench.derivations [name part ...]``.
+
+Prints for every program the ratio to the direct convolution (above 1: faster), its error beside that of the direct one (largest
+error over largest output, against float64), and where its time goes. Programs are lowered by estimates, as a model's are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from egraph.derive.bilinear import RULES
+from egraph.ir import Graph, Node, TensorType, attributes, make, placeholder, rewrite, walk
+from egraph.ops import apply
+from egraph.ops.reference import evaluate
+from egraph.optimize.estimated import estimated_programs, open_program
+from runtime import Session
+
+TARGETS = ("64@56", "128@28", "256@14", "512@7", "256@56", "512@28", "64@224")
+
+
+def conv(text: str) -> Node:
+    """Return the convolution of a text such as ``64@56``, ``64@56->128``, ``64@56 5x5``, ``64@56 3x3 s2``, ``64@56 n4 p0 d2 g8``."""
+    first, *rest = text.split()
+    channels, _, tail = first.partition("@")
+    size, _, outputs = tail.partition("->")
+    height, _, width = size.partition("x")
+    taps, letters = (3, 3), {"s": 1, "d": 1, "g": 1, "n": 1, "p": -1}
+    for part in rest:
+        if "x" in part:
+            one, other = part.split("x")
+            taps = int(one), int(other)
+        else:
+            letters[part[0]] = int(part[1:])
+    stride, dilation, group = letters["s"], letters["d"], letters["g"]
+    pads = tuple((t - 1) * dilation // 2 if letters["p"] < 0 else letters["p"] for t in taps) * 2
+    x = placeholder(0, TensorType("float32", (letters["n"], int(height), int(width or height), int(channels))))
+    w = placeholder(1, TensorType("float32", (int(outputs or channels), int(channels) // group, *taps)), constant=True)
+    return apply("Conv", x, w, strides=(stride,) * 2, dilations=(dilation,) * 2, pads=pads, group=group, layout="NHWC")
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A fragment over data: the graph to compile, and what it must compute."""
+
+    graph: Graph
+    feeds: Mapping[str, np.ndarray]
+
+
+def bind(fragment: Node, leaves: Mapping[Node, np.ndarray], *, epilogue: bool) -> Bound:
+    """Return a graph of a fragment on given data; what it computes from weights alone is computed in float64, ahead of time."""
+    constant = {leaf for leaf in leaves if leaf.attribute("constant")}
+    derived = [node for node in walk((fragment,)) if node.inputs and _leaves(node) <= constant]
+    tensors: dict[str, np.ndarray] = {}
+    new: dict[Node, Node] = {}
+    for number, node in enumerate([*constant, *derived]):
+        value = leaves[node] if node in constant else evaluate([node], {leaf: leaves[leaf] for leaf in _leaves(node)})[0]
+        tensors[f"w{number}"] = value.astype(np.float32)
+        new[node] = make("Constant", (), attributes(digest=f"w{number}"), node.type)
+    inputs = [make("Input", (), attributes(name=f"x{leaf.attribute('index')!r}"), leaf.type) for leaf in leaves if leaf not in constant]
+    new |= dict(zip((leaf for leaf in leaves if leaf not in constant), inputs, strict=True))
+    root = rewrite((fragment,), lambda old, operands: new.get(old) or make(old.op, operands, old.attributes, old.type))[fragment]
+    if epilogue:
+        tensors["bias"] = np.zeros((root.type.sizes[-1],), np.float32)
+        root = apply(
+            "Relu", apply("Add", root, make("Constant", (), attributes(digest="bias"), TensorType("float32", root.type.sizes[-1:])))
+        )
+    used = {str(node.attribute("digest")) for node in walk((root,)) if node.op == "Constant"}
+    graph = Graph("derived", tuple(inputs), (("y", root),), {digest: value for digest, value in tensors.items() if digest in used})
+    return Bound(graph, {f"x{leaf.attribute('index')!r}": value for leaf, value in leaves.items() if leaf not in constant})
+
+
+def _leaves(node: Node) -> frozenset[Node]:
+    return frozenset(leaf for leaf in walk((node,)) if leaf.op == "Placeholder")
+
+
+def programs(node: Node) -> Iterable[tuple[str, Node]]:
+    """Yield the convolution itself, then what is derived from it."""
+    yield "direct", node
+    for rule in RULES:
+        if node.op in rule.operators:
+            yield from ((derivation.name, derivation.program) for derivation in rule.derive(node))
+
+
+def opened(bound: Bound, threads: int) -> Session:
+    """Return a session that has run once."""
+    session = open_program(estimated_programs(bound.graph, ())[0], threads=threads)
+    session.run(None, dict(bound.feeds))
+    return session
+
+
+def interleaved_us(sessions: Mapping[str, Session], rounds: int, runs: int) -> dict[str, list[float]]:
+    """Return every session's median of each round."""
+    found: dict[str, list[float]] = {name: [] for name in sessions}
+    for _ in range(rounds):
+        for name, session in sessions.items():
+            found[name].append(statistics.median(session.run_native(runs)) / 1e3)
+    return found
+
+
+def report(name: str, options: argparse.Namespace) -> None:
+    """Time one convolution and print a line for each program."""
+    node, random = conv(name), np.random.default_rng(0)
+    scale = np.sqrt(np.prod(node.inputs[1].type.sizes[1:]))
+    leaves = {leaf: random.standard_normal(leaf.type.sizes).astype(np.float32) for leaf in node.inputs}
+    leaves[node.inputs[1]] = (leaves[node.inputs[1]] / scale).astype(np.float32)
+    wanted = np.maximum(evaluate([node], leaves)[0], 0.0) if options.epilogue else evaluate([node], leaves)[0]
+    sessions: dict[str, Session] = {}
+    errors: dict[str, float] = {}
+    for title, fragment in programs(node):
+        if title != "direct" and not any(part in title for part in options.only):
+            continue
+        bound = bind(fragment, leaves, epilogue=options.epilogue)
+        sessions[title] = opened(bound, options.threads)
+        (result,) = sessions[title].run(None, dict(bound.feeds))
+        errors[title] = float(np.max(np.abs(np.asarray(result) - wanted)) / np.max(np.abs(wanted)))
+    times = interleaved_us(sessions, options.rounds, options.runs)
+    for title, samples in times.items():
+        ratio = statistics.median(base / own for base, own in zip(times["direct"], samples, strict=True))
+        line = f"{name:16s} {title:28s} {min(samples):9.1f} us  {ratio:5.2f}x  error {errors[title]:.1e}"
+        print(line + (_stages(sessions[title]) if options.stages else ""), flush=True)
+
+
+def _stages(session: Session) -> str:
+    """Return the time of every kind of step."""
+    spent: dict[str, float] = {}
+    for step, time_us in session.profile(10):
+        spent[step[:24]] = spent.get(step[:24], 0.0) + time_us
+    return "  " + ", ".join(f"{step} {time_us:.0f}" for step, time_us in spent.items())
+
+
+def main() -> None:
+    """Time the chosen convolutions."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.derivations", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("convolutions", nargs="*", default=TARGETS, help=f"such as {', '.join(map(repr, TARGETS))}; {conv.__doc__}")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--runs", type=int, default=5, help="in a row, each round")
+    parser.add_argument("--only", nargs="*", default=[""], help="programs whose name holds one of these")
+    parser.add_argument("--epilogue", action="store_true", help="with a bias and a relu behind")
+    parser.add_argument("--stages", action="store_true", help="also the time of every kind of step")
+    options: Any = parser.parse_args()
+    for name in options.convolutions:
+        report(name, options)
+
+
+if __name__ == "__main__":
+    main()
