@@ -21,6 +21,7 @@ from egraph.expr.scope import Compare, Guarded, IndexNumber, Number, Read, Scala
 from egraph.ops import OPS
 from verify.assumptions import Assumptions
 from verify.normal import Call, Element, Extremum, IndexFactor, Product, Term, TooLarge, Value, normalise
+from verify.normal.tables import grid_of
 from verify.normal.terms import Factor
 
 Environment = Mapping[object, int]
@@ -117,8 +118,11 @@ class Evaluator:
     def factor(self, factor: Factor, where: Environment):
         match factor:
             case Element(tensor, shape, indices):
+                grid = grid_of(factor)
                 place = tuple(at(i, where, self.data) for i in indices)
                 assert all(0 <= p < at(n, where, self.data) for p, n in zip(place, shape, strict=True)), "a read outside its tensor"
+                if grid is not None:
+                    return self.field.number(Fraction(int(grid.array[place])))
                 read = self.data[tensor][place]
                 return float(read) if isinstance(self.field, Reals) else int(read)
             case IndexFactor(value):

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from egraph.expr.compose import chosen
-from egraph.expr.index import Index, Iterator, Size, Symbol, index, substitute
+from egraph.expr.index import Index, Iterator, Size, Symbol, index, simplify, substitute
 from egraph.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Table, Tensor
 from verify.normal.algebra import add, bind, collect, guarded, only_term, pieces, plain, unused
 from verify.normal.choices import count, index_number, positive, split, under, zero
@@ -19,6 +18,7 @@ from verify.normal.functions import call, divided, root
 from verify.normal.naming import close, free_iterators, named, rename_condition, rename_term
 from verify.normal.products import multiply
 from verify.normal.signs import filled, sign
+from verify.normal.tables import contracted, digits, grid_of, replaced, tabulated
 from verify.normal.terms import INFINITY, Call, Element, Extremum, Factor, IndexFactor, Product, Term, Value
 
 LARGEST_DENOMINATOR, LARGEST_SQUARE = 10**6, 2**12
@@ -107,8 +107,8 @@ class Instantiation:
             case Read(source, indices):
                 assert isinstance(source, Scope)
                 return self.at(source, tuple(self.place(i, where) for i in indices))
-            case Table():
-                return self.scalar(chosen(body), where)
+            case Table(shape, values, indices):
+                return tabulated(self.context, shape, values, tuple(self.place(i, where) for i in indices))
             case Apply(function, arguments):
                 return call(self.context, function, [self.scalar(a, where) for a in arguments])
             case Guarded(conditions, then, otherwise):
@@ -222,17 +222,32 @@ def tidy(context: Context, term: Term) -> Value:
             at = _solved(condition, iterator)
             if at is not None:
                 inside = (Compare(index(iterator.low), "<=", at), Compare(at, "<", index(iterator.high)))
-                rest = replace(
-                    term,
-                    iterators=tuple(i for i in term.iterators if i != iterator),
-                    conditions=tuple(c for c in term.conditions if c != condition) + inside,
-                )
-                return rebuild(context, Value((rest,)), {iterator: at})
+                rest = replace(term, iterators=(), conditions=tuple(c for c in term.conditions if c != condition) + inside)
+                left = [i for i in term.iterators if i != iterator]  # they stay free while they may occur in what is put in
+                return total(context, left, rebuild(context, Value((rest,)), {iterator: at}))
+    if (simpler := _tables_contracted(context, term)) is not None:
+        return simpler
     idle = [iterator for iterator in unused(context, term) if filled(context, iterator)]
     result = Value((replace(term, iterators=tuple(i for i in term.iterators if i not in idle)),))
     for iterator in idle:
         result = multiply(context, result, count(context, index(iterator.low), index(iterator.high)))
     return result
+
+
+def _tables_contracted(context: Context, term: Term) -> Value | None:
+    """Return the term with one sum over tables alone done, or its iterator split into digits; None where there is none."""
+    split = digits(context, term)
+    if split is not None:
+        iterator, base = split
+        upper = context.fresh(Iterator(iterator.name, 0, simplify(index(iterator.high) // base)))
+        lower = context.fresh(Iterator(iterator.name, 0, base))
+        left = (upper, lower, *(i for i in term.iterators if i != iterator))
+        return total(context, left, rebuild(context, Value((replace(term, iterators=()),)), {iterator: index(upper) * base + lower}))
+    found = contracted(context, term)
+    if found is None:
+        return None
+    rest, table = found
+    return total(context, rest.iterators, multiply(context, Value((replace(rest, iterators=()),)), table))
 
 
 def _solved(condition: Compare, iterator: Iterator) -> Index | None:
@@ -272,6 +287,8 @@ def _placed_conditions(context: Context, conditions: Sequence[Compare], where: P
 def rebuild_factor(context: Context, factor: Factor, where: Places) -> Value:
     """Return a factor with iterators replaced, as a value."""
     match factor:
+        case Element(_, _, indices) if (grid := grid_of(factor)) is not None:
+            return replaced(context, grid, [substitute(i, where) for i in indices])
         case Element(tensor, shape, indices):
             return single(Element(tensor, shape, tuple(placed(context, i, where) for i in indices)))
         case IndexFactor(value):

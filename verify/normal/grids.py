@@ -1,0 +1,241 @@
+"""Tables of integers as data: what they are zero outside of, what they do not depend on, which are products of smaller ones.
+
+Everything here is exact and knows nothing of iterators: a table is analysed once, axis by axis, and read anywhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from itertools import combinations, permutations
+
+import numpy as np
+
+Array = np.ndarray
+"""Python integers (dtype object), so that nothing overflows."""
+MOST_ORDERED = 4
+"""Axes of a table that is brought into its smallest order; beyond, equal tables read in two orders may be taken for different ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Integers in row-major order without a common factor, the first that is not zero positive."""
+
+    shape: tuple[int, ...]
+    numbers: tuple[int, ...]
+
+    @property
+    def array(self) -> Array:
+        return np.array(self.numbers, dtype=object).reshape(self.shape)
+
+    def __str__(self) -> str:
+        return f"table({'x'.join(map(str, self.shape))}: {' '.join(map(str, self.numbers))})"
+
+
+@dataclass(frozen=True, slots=True)
+class Restriction:
+    """offset + coefficients * indices RELATION 0, with RELATION one of ``==``, ``>=``"""
+
+    coefficients: tuple[int, ...]
+    offset: int
+    relation: str
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A grid read at some of the axes, each shifted: grid[index[axes[0]] - shifts[0], ...]"""
+
+    grid: Grid
+    axes: tuple[int, ...]
+    shifts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """coefficient * product of the pieces where all restrictions hold, zero elsewhere."""
+
+    coefficient: int
+    restrictions: tuple[Restriction, ...]
+    pieces: tuple[Piece, ...]
+
+
+def primitive(values: Sequence[Fraction | int]) -> tuple[Fraction, tuple[int, ...]]:
+    """Return (c, integers) with values = c * integers, the integers without a common factor and the first not zero positive."""
+    whole = math.lcm(*(value.denominator for value in values))
+    numbers = [value.numerator * (whole // value.denominator) for value in values]
+    common = math.gcd(*numbers)
+    if not common:
+        return Fraction(0), tuple(numbers)
+    if next(number for number in numbers if number) < 0:
+        common = -common
+    return Fraction(common, whole), tuple(number // common for number in numbers)
+
+
+@lru_cache(maxsize=1 << 12)
+def structure(grid: Grid) -> Structure:
+    """Return what a grid is made of."""
+    found = _Finder(len(grid.shape))
+    found.split(grid.array, tuple(range(len(grid.shape))), (0,) * len(grid.shape))
+    pieces = tuple(sorted(found.pieces, key=lambda piece: piece.axes))
+    return Structure(found.coefficient, tuple(found.restrictions), pieces)
+
+
+class _Finder:
+    """Takes a grid apart, piece by piece."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.coefficient = 1
+        self.restrictions: list[Restriction] = []
+        self.pieces: list[Piece] = []
+
+    def restrict(self, axes: Sequence[int], coefficients: Sequence[int], offset: int, relation: str) -> None:
+        row = [0] * self.rank
+        for axis, coefficient in zip(axes, coefficients, strict=True):
+            row[axis] = coefficient
+        self.restrictions.append(Restriction(tuple(row), offset, relation))
+
+    def split(self, array: Array, axes: tuple[int, ...], shifts: tuple[int, ...]) -> None:
+        """Take apart an array whose axis k is read at index[axes[k]] - shifts[k]."""
+        if not array.any():
+            self.coefficient = 0
+            return
+        array, axes, shifts = _dependent(*self._boxed(array, axes, shifts))
+        array, axes, shifts = _dependent(*self._determined(array, axes, shifts))
+        parts = _factors(array)
+        if parts is not None:
+            (one, mine), (other, rest) = parts
+            self.split(one, tuple(axes[k] for k in mine), tuple(shifts[k] for k in mine))
+            self.split(other, tuple(axes[k] for k in rest), tuple(shifts[k] for k in rest))
+            return
+        scale, numbers = primitive(array.reshape(-1).tolist())
+        self.coefficient *= int(scale)
+        if axes:
+            sign, piece = _ordered(Piece(Grid(array.shape, numbers), axes, shifts))
+            self.coefficient *= sign
+            self.pieces.append(piece)
+
+    def _boxed(self, array: Array, axes: tuple[int, ...], shifts: tuple[int, ...]) -> Read:
+        """Restrict axes to where the array is not zero."""
+        moved = list(shifts)
+        for k, axis in enumerate(axes):
+            filled = [bool(np.any(part)) for part in np.moveaxis(array, k, 0)]
+            first, last = filled.index(True), len(filled) - 1 - filled[::-1].index(True)
+            if first == last and len(filled) > 1:
+                self.restrict((axis,), (1,), -(first + moved[k]), "==")
+            else:
+                if first:
+                    self.restrict((axis,), (1,), -(first + moved[k]), ">=")
+                if last < len(filled) - 1:
+                    self.restrict((axis,), (-1,), last + moved[k], ">=")
+            array = array[(slice(None),) * k + (slice(first, last + 1),)]
+            moved[k] += first
+        return array, axes, tuple(moved)
+
+    def _determined(self, array: Array, axes: tuple[int, ...], shifts: tuple[int, ...]) -> Read:
+        """Take out axes whose index an equation between the indices gives wherever the array is not zero."""
+        while len(axes) > 1:
+            equation = _equation(array)
+            if equation is None:
+                break
+            k, coefficients, offset = equation  # coefficients * places + offset == 0, with 1 at k
+            self.restrict(axes, coefficients, offset - sum(c * s for c, s in zip(coefficients, shifts, strict=True)), "==")
+            places = np.indices(array.shape)
+            at = -offset - sum(c * places[n] for n, c in enumerate(coefficients) if n != k)
+            at = at.take([0], axis=k)
+            inside = ((at >= 0) & (at < array.shape[k])).take(0, axis=k)
+            chosen = np.take_along_axis(array, np.clip(at, 0, array.shape[k] - 1), axis=k).take(0, axis=k)
+            values = set(chosen[inside].tolist())
+            array = np.where(inside, chosen, values.pop() if len(values) == 1 else 0)  # outside, the equation has no solution
+            axes, shifts = axes[:k] + axes[k + 1 :], shifts[:k] + shifts[k + 1 :]
+        return array, axes, shifts
+
+
+Read = tuple[Array, tuple[int, ...], tuple[int, ...]]
+
+
+def _dependent(array: Array, axes: tuple[int, ...], shifts: tuple[int, ...]) -> Read:
+    """Drop axes on which nothing depends."""
+    kept = [k for k in range(len(axes)) if (array != array.take([0], axis=k)).any()]
+    for k in reversed(range(len(axes))):
+        if k not in kept:
+            array = np.asarray(array.take(0, axis=k), dtype=object)
+    return array, tuple(axes[k] for k in kept), tuple(shifts[k] for k in kept)
+
+
+def _equation(array: Array) -> tuple[int, tuple[int, ...], int] | None:
+    """Return (axis, coefficients, offset) of an equation with coefficient 1 at the axis, met by all places that are not zero."""
+    places = np.argwhere(array).tolist()
+    first = places[0]
+    rows = _reduced([[a - b for a, b in zip(place, first, strict=True)] for place in places[1:]], array.ndim)
+    for coefficients in _kernel(rows, array.ndim):
+        for k, coefficient in enumerate(coefficients):
+            if abs(coefficient) == 1:
+                signed = tuple(c * coefficient for c in coefficients)
+                return k, signed, -sum(c * p for c, p in zip(signed, first, strict=True))
+    return None
+
+
+def _reduced(rows: list[list[int]], width: int) -> list[list[Fraction]]:
+    """Return the reduced echelon form of the rows, without those that are zero."""
+    result: list[list[Fraction]] = []
+    for row in rows:
+        left = [Fraction(v) for v in row]
+        for known in result:
+            pivot = next(k for k, v in enumerate(known) if v)
+            if left[pivot]:
+                left = [v - left[pivot] * w for v, w in zip(left, known, strict=True)]
+        pivot = next((k for k, v in enumerate(left) if v), width)
+        if pivot == width:
+            continue
+        left = [v / left[pivot] for v in left]
+        result = [[v - known[pivot] * w for v, w in zip(known, left, strict=True)] for known in result] + [left]
+        if len(result) == width:
+            break
+    return result
+
+
+def _kernel(rows: list[list[Fraction]], width: int) -> list[tuple[int, ...]]:
+    """Return integer vectors that span what is orthogonal to the rows of a reduced echelon form."""
+    pivots = [next(k for k, v in enumerate(row) if v) for row in rows]
+    vectors = []
+    for free in (k for k in range(width) if k not in pivots):
+        vector = [Fraction(0)] * width
+        vector[free] = Fraction(1)
+        for row, pivot in zip(rows, pivots, strict=True):
+            vector[pivot] = -row[free]
+        vectors.append(primitive(vector)[1])
+    return vectors
+
+
+def _factors(array: Array) -> tuple[tuple[Array, tuple[int, ...]], tuple[Array, tuple[int, ...]]] | None:
+    """Return (f, axes), (g, others) with array = f g / f[0] where f and g share no axis, None where there are none."""
+    for count in range(1, array.ndim // 2 + 1):
+        for mine in combinations(range(array.ndim), count):
+            rest = tuple(k for k in range(array.ndim) if k not in mine)
+            matrix = np.transpose(array, (*mine, *rest)).reshape(math.prod(array.shape[k] for k in mine), -1)
+            row = next(k for k in range(len(matrix)) if matrix[k].any())
+            column = next(k for k in range(matrix.shape[1]) if matrix[row, k])
+            if (matrix * matrix[row, column] == np.outer(matrix[:, column], matrix[row])).all():
+                scale, numbers = primitive([Fraction(v, matrix[row, column]) for v in matrix[:, column].tolist()])
+                left = np.array(numbers, dtype=object).reshape([array.shape[k] for k in mine])
+                right = np.array([int(v * scale) for v in matrix[row].tolist()], dtype=object)
+                return (left, mine), (right.reshape([array.shape[k] for k in rest]), rest)
+    return None
+
+
+def _ordered(piece: Piece) -> tuple[int, Piece]:
+    """Return (sign, piece) with its axes in the order that gives the smallest shape and numbers."""
+    rank = len(piece.axes)
+    if rank > MOST_ORDERED:
+        return 1, piece
+    array = piece.grid.array
+    found = []
+    for order in permutations(range(rank)):
+        scale, numbers = primitive(np.transpose(array, order).reshape(-1).tolist())
+        found.append((tuple(array.shape[k] for k in order), numbers, order, int(scale)))
+    shape, numbers, order, sign = min(found)
+    return sign, Piece(Grid(shape, numbers), tuple(piece.axes[k] for k in order), tuple(piece.shifts[k] for k in order))

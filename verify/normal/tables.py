@@ -1,0 +1,254 @@
+"""Tables of constants in normal forms: exact factors, contracted where a sum runs over nothing else.
+
+A table is an ``Element`` of a tensor whose name spells its integers, so that equal tables read at equal places are equal
+data. What the integers say is taken out of it: a table that is zero off an equation between its indices becomes a
+condition, one that is a product becomes factors, and ``sum(x) A[p,x] B[x,i] G[x,r]`` becomes one table ``T[p,i,r]``:
+
+    sum(x < 4) A[h%2,x] B[x,i] G[x,r] = [i == h%2 + r]     for Winograd's F(2, 3), by arithmetic alone
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import lru_cache
+
+import numpy as np
+
+from egraph.expr.index import DataIndex, Floor, Index, Iterator, Modulo, RealSymbol, Symbol, atoms, bounds, index, substitute
+from egraph.expr.scope import Compare
+from verify.normal.algebra import guarded
+from verify.normal.context import ZERO, Context, mentioned
+from verify.normal.grids import Array, Grid, primitive, structure
+from verify.normal.naming import free_iterators
+from verify.normal.terms import Element, Factor, Term, Value
+
+LARGEST_TABLE = 1 << 12
+"""Entries of a table that a contraction may make; beyond it the sum stays a sum."""
+LARGEST_WORK = 1 << 17
+"""Products of entries that one contraction may take."""
+LONGEST_SUM = 1 << 10
+"""Values of an iterator that tables are contracted over."""
+_PREFIX = "table("
+_grids: dict[str, Grid] = {}
+
+
+def tabulated(context: Context, shape: Sequence[int], values: Sequence[Fraction | int], indices: Sequence[Index]) -> Value:
+    """Return a table read at indices, which lie inside of it wherever it counts."""
+    array, places = _reduced(np.array(values, dtype=object).reshape(shape), [context.simplify(i) for i in indices])
+    if not array.size:
+        return ZERO  # an index outside of the table: what it guards never happens
+    coefficient, numbers = primitive(array.reshape(-1).tolist())
+    if not coefficient:
+        return ZERO
+    found = structure(Grid(array.shape, numbers))
+    conditions = [
+        Compare(index(0), "==" if one.relation == "==" else "<=", _combined(one.coefficients, places) + one.offset)
+        for one in found.restrictions
+    ]
+    factors = [_element(p.grid, [places[a] - s for a, s in zip(p.axes, p.shifts, strict=True)]) for p in found.pieces]
+    whole = Value((Term(coefficient * found.coefficient, (), (), tuple(factors)),))
+    return guarded(context, conditions, whole) if conditions else whole
+
+
+def _reduced(array: Array, places: Sequence[Index]) -> tuple[Array, list[Index]]:
+    """Return the part of a table that the indices' ranges reach, without axes that are read at a known place or as another is."""
+    kept: list[Index] = []
+    pending = list(places)
+    while pending:  # the axis of the next place is behind those that are kept
+        axis, place = len(kept), pending.pop(0)
+        digits = _radix(place, array.shape[axis])
+        if digits is not None:
+            base, upper, lower = digits
+            array = array.reshape(*array.shape[:axis], array.shape[axis] // base, base, *array.shape[axis + 1 :])
+            pending = [upper, lower, *pending]
+            continue
+        limits = bounds(place)
+        low, high = (0, array.shape[axis] - 1) if limits is None else (max(limits[0], 0), min(limits[1], array.shape[axis] - 1))
+        array = array[(slice(None),) * axis + (slice(low, high + 1),)]
+        if not array.size:
+            return array, kept
+        same = next((k for k, other in enumerate(kept) if (place - other).constant is not None and place.constant is None), None)
+        if place.constant is not None:
+            array = np.asarray(array.take(0, axis=axis), dtype=object)
+        elif same is None:
+            kept.append(place - low)
+        else:
+            array = _diagonal(array, same, axis, (place - low - kept[same]).constant or 0)
+            if not array.size:
+                return array, kept
+    return array, kept
+
+
+def _radix(place: Index, size: int) -> tuple[int, Index, Index] | None:
+    """Return (b, e, f) with place = b e + f and 0 <= f < b, both varying, where b divides the size."""
+    for base in sorted({abs(c) for m, c in place.terms if m and 1 < abs(c) < size and not size % c}):
+        lower = Index(tuple((m, c) for m, c in place.terms if c % base))
+        limits = bounds(lower)
+        if lower.constant is None and limits is not None and limits[0] >= 0 and limits[1] < base:
+            return base, Index(tuple((m, c // base) for m, c in place.terms if not c % base)), lower
+    return None
+
+
+def _diagonal(array: Array, axis: int, other: int, shift: int) -> Array:
+    """Return the array read at i along the axis and at i + shift along the other, which is gone; zero where that is outside."""
+    rows = [
+        np.moveaxis(array, axis, 0)[i].take(i + shift, axis=other - 1)
+        if 0 <= i + shift < array.shape[other]
+        else np.zeros_like(np.moveaxis(array, axis, 0)[i].take(0, axis=other - 1))
+        for i in range(array.shape[axis])
+    ]
+    return np.stack(rows, axis=axis)
+
+
+def _combined(coefficients: Sequence[int], places: Sequence[Index]) -> Index:
+    total = index(0)
+    for coefficient, place in zip(coefficients, places, strict=True):
+        total = total + place * coefficient
+    return total
+
+
+def _element(grid: Grid, places: Sequence[Index]) -> Element:
+    name = str(grid)
+    _grids.setdefault(name, grid)
+    return Element(name, grid.shape, tuple(places))
+
+
+def grid_of(factor: Factor) -> Grid | None:
+    """Return the table that a factor reads, None where it reads none."""
+    return _grids[factor.tensor] if type(factor) is Element and factor.tensor.startswith(_PREFIX) else None
+
+
+def replaced(context: Context, grid: Grid, indices: Sequence[Index]) -> Value:
+    """Return a table at other places, with what these say of it."""
+    return tabulated(context, grid.shape, grid.numbers, indices)
+
+
+Reading = tuple[int, tuple[int, ...]]
+"""How one index of a table is read: the axis of the result that it follows (or -1), and what each value of the iterator adds."""
+
+
+@dataclass(frozen=True)
+class _Contraction:
+    """A sum of products of tables over one iterator: the grids, how they are read, and the axes of what comes out."""
+
+    iterator: Iterator
+    tables: tuple[Element, ...]
+    grids: tuple[tuple[Grid, tuple[Reading, ...]], ...]
+    places: tuple[Index, ...]
+    sizes: tuple[int, ...]
+
+    @property
+    def entries(self) -> int:
+        return math.prod(self.sizes)
+
+
+def contracted(context: Context, term: Term) -> tuple[Term, Value] | None:
+    """Return (rest, table): the term is the sum over the rest's iterators of both's product, with an iterator less."""
+    found = [one for iterator in _of_tables(context, term) if (one := _contraction(context, iterator, term)) is not None]
+    if not found:
+        return None
+    best = min(found, key=lambda one: one.entries)
+    rest = replace(
+        term, iterators=tuple(i for i in term.iterators if i != best.iterator),
+        factors=tuple(f for f in term.factors if not any(f is table for table in best.tables)),
+    )  # fmt: skip
+    return rest, tabulated(context, best.sizes, _summed(best.grids, best.sizes), best.places)
+
+
+def _of_tables(context: Context, term: Term) -> list[Iterator]:
+    """Return the iterators that occur in tables and nowhere else."""
+    tables = [factor for factor in term.factors if grid_of(factor) is not None]
+    if not tables or not term.iterators:
+        return []
+    others = [part for part in (*term.conditions, *term.factors) if isinstance(part, Compare) or grid_of(part) is None]
+    elsewhere = frozenset[Iterator]().union(*(free_iterators(context, part) for part in others))
+    within = frozenset[Iterator]().union(*(free_iterators(context, part) for part in tables))
+    return [iterator for iterator in term.iterators if iterator in within and iterator not in elsewhere]
+
+
+def digits(context: Context, term: Term) -> tuple[Iterator, int] | None:
+    """Return (i, b) for an iterator of tables alone that is read as ``i // b`` or ``i % b``, where b divides its range."""
+    for iterator in _of_tables(context, term):
+        values = _values(iterator)
+        itself = index(iterator)
+        if values is None or values.start:
+            continue
+        places = [place for factor in term.factors if isinstance(factor, Element) and grid_of(factor) for place in factor.indices]
+        bases = [
+            base
+            for place in places
+            for atom in atoms(place)
+            if isinstance(atom, Floor | Modulo) and atom.numerator == itself and (base := atom.divisor.constant) is not None
+        ]
+        proper = [base for base in bases if base < len(values) and not len(values) % base]
+        if proper:
+            return iterator, min(proper)
+    return None
+
+
+def _values(iterator: Iterator) -> range | None:
+    low, high = index(iterator.low).constant, index(iterator.high).constant
+    return None if low is None or high is None or not 0 < high - low <= LONGEST_SUM else range(low, high)
+
+
+def _contraction(context: Context, iterator: Iterator, term: Term) -> _Contraction | None:
+    values = _values(iterator)
+    if values is None:
+        return None
+    tables = [f for f in term.factors if isinstance(f, Element) and grid_of(f) and iterator in free_iterators(context, f)]
+    axes: dict[Index, tuple[int, int]] = {}  # place: number and size of its axis
+    grids: list[tuple[Grid, tuple[Reading, ...]]] = []
+    for table in tables:
+        readings: list[Reading] = []
+        for place, size in zip(table.indices, _grids[table.tensor].shape, strict=True):
+            read = _reading(place, size, iterator, values)
+            if read is None:
+                return None
+            axis, extent, offsets = read
+            if axis is None:
+                readings.append((-1, offsets))
+                continue
+            number, known = axes.get(axis, (len(axes), extent))
+            axes[axis] = number, min(known, extent)
+            readings.append((number, offsets))
+        grids.append((_grids[table.tensor], tuple(readings)))
+    sizes = tuple(size for _, size in axes.values())
+    if not tables or math.prod(sizes) > LARGEST_TABLE or math.prod(sizes) * len(values) > LARGEST_WORK:
+        return None
+    return _Contraction(iterator, tuple(tables), tuple(grids), tuple(axes), sizes)
+
+
+def _reading(place: Index, size: int, iterator: Iterator, values: range) -> tuple[Index | None, int, tuple[int, ...]] | None:
+    """Return (axis, its size, what each value adds) with place = axis + what is added; None where it is not of that form."""
+    found = mentioned((place,))
+    if iterator not in found:
+        return place, size, (0,) * len(values)
+    if found == {iterator} and not any(isinstance(atom, Symbol | RealSymbol | DataIndex) for atom in atoms(place)):
+        return None, 0, tuple(substitute(place, {iterator: value}).constant or 0 for value in values)
+    slope = dict(place.terms).get((iterator,), 0)
+    rest = place - index(iterator) * slope
+    limits = bounds(rest)
+    if iterator in mentioned((rest,)) or limits is None:
+        return None
+    return rest - limits[0], limits[1] - limits[0] + 1, tuple(limits[0] + slope * value for value in values)
+
+
+@lru_cache(maxsize=1 << 10)
+def _summed(grids: tuple[tuple[Grid, tuple[Reading, ...]], ...], sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the sum over the iterator's values of the product of the grids, row-major over the axes; outside of a grid it is zero."""
+    rank = len(sizes)
+    axes = [np.arange(size).reshape([1] + [-1 if k == axis else 1 for k in range(rank)]) for axis, size in enumerate(sizes)]
+    total: Array = np.ones([1] * (rank + 1), dtype=object)
+    for grid, readings in grids:
+        places, inside = [], np.ones([1] * (rank + 1), dtype=bool)
+        for (axis, offsets), size in zip(readings, grid.shape, strict=True):
+            place = np.array(offsets).reshape([-1] + [1] * rank)
+            place = place if axis < 0 else place + axes[axis]
+            inside = inside & (place >= 0) & (place < size)
+            places.append(np.clip(place, 0, size - 1))
+        total = total * np.where(inside, grid.array[tuple(places)], 0)
+    whole = np.broadcast_to(total, (total.shape[0], *sizes)).sum(axis=0)
+    return tuple(int(value) for value in np.asarray(whole).reshape(-1).tolist())
