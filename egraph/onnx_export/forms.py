@@ -14,6 +14,7 @@ import numpy as np
 from egraph.errors import LowerError
 from egraph.ir import Node
 from egraph.onnx_export.emitter import Emitter
+from egraph.onnx_export.expression import expression
 from egraph.onnx_export.windows import FORMS as WINDOW_FORMS
 from egraph.ops import OPS
 
@@ -197,6 +198,7 @@ FORMS: Mapping[str, Form] = {
     "Pad": _pad,
     "Resize": _resize,
     **dict.fromkeys(("ReduceSum", "ReduceMax", "ReduceMin", "ReduceMean", "ReduceProd"), _reduce),
+    "Expression": expression,
     "Softmax": _softmax,
     "LogSoftmax": _softmax,
     "LayerNormalization": _layer_normalization,
