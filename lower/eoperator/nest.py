@@ -21,9 +21,11 @@ from lower.eoperator.costs import cost_ns, dear
 from lower.eoperator.emit import Emitter
 from lower.eoperator.functions import Expr, cast, widen
 from lower.eoperator.reduction import vectorizes
+from lower.eoperator.tabled import has_tables, spelled_out
 from lower.eoperator.terms import Term, Terms, coefficient, extent, indices_of, iterators_of, subterms
 from lower.eoperator.transforms import breakpoints, digits, merge, shifted, simplify_reductions
 from lower.eoperator.transpose import transpose_tile, transposed_reads
+from lower.eoperator.unrolled import write_tile
 
 SERIAL_NS = 20_000.0
 """Work below this many nanoseconds is not worth waking other threads for."""
@@ -41,6 +43,10 @@ class Planner:
     def kernel(self, iterators: Sequence[Iterator], root: Term, offset: Index) -> None:
         """Write the loops that store ``root`` at ``offset`` for all values of the iterators."""
         iterators, root, offset = self._digits(tuple(iterators), root, offset)
+        if has_tables(root):
+            if write_tile(self, iterators, root, offset):
+                return
+            root = spelled_out(self.table, root)
         root = simplify_reductions(self.table, root)
         if any(term.kind == "reduce" for term in subterms((root,))):
             self._reductions(iterators, root, offset)
@@ -52,18 +58,18 @@ class Planner:
         while position < len(iterators):
             parts = digits(self.table, iterators[position], indices_of((root,)))
             if parts:
-                root, offset = self._replace(root, offset, {iterators[position]: parts[1]})
+                root, offset = self.replaced(root, offset, {iterators[position]: parts[1]})
                 iterators = (*iterators[:position], *parts[0], *iterators[position + 1 :])
             else:
                 position += 1
         return iterators, root, offset
 
-    def _replace(self, root: Term, offset: Index, replace: dict[Iterator | Symbol, Size]) -> tuple[Term, Index]:
+    def replaced(self, root: Term, offset: Index, replace: dict[Iterator | Symbol, Size]) -> tuple[Term, Index]:
         return self.table.substitute(root, replace), self.table.index(offset, replace)
 
     def _merge(self, iterators: tuple[Iterator, ...], root: Term, offset: Index) -> tuple[tuple[Iterator, ...], Term, Index]:
         merged, replace = merge(self.table, iterators, [offset, *indices_of((root,))])
-        return (merged, *self._replace(root, offset, replace)) if replace else (iterators, root, offset)
+        return (merged, *self.replaced(root, offset, replace)) if replace else (iterators, root, offset)
 
     def _work_ns(self, iterators: Sequence[Iterator], root: Term) -> float:
         """Estimate the time of a nest on one thread."""
@@ -86,7 +92,7 @@ class Planner:
             for low, high in itertools.pairwise(points):
                 part, meaning = shifted(self.table, iterators[0], low, high)
                 inner = (part, *iterators[1:]) if high - low > 1 else iterators[1:]
-                self._movement(inner, *self._replace(root, offset, {iterators[0]: meaning}), parallel=parallel)
+                self._movement(inner, *self.replaced(root, offset, {iterators[0]: meaning}), parallel=parallel)
             return
         first, rest = iterators[0], iterators[1:]
         wide = parallel and extent(first) >= self.threads
@@ -127,7 +133,7 @@ class Planner:
             else:
                 self.blocked(vector, lambda points: self._store(root, offset, points), parallel=base_parallel)
 
-        self._outer(iterators[:-1], inner, parallel=parallel)
+        self.outer(iterators[:-1], inner, parallel=parallel)
 
     def _vector(self, last: Iterator, root: Term, offset: Index) -> bool:
         if coefficient(offset, last) != 1 or extent(last) < 4:
@@ -148,7 +154,7 @@ class Planner:
 
         self.emitter.loop(0, extent(iterator), body)
 
-    def _outer(self, iterators: Sequence[Iterator], inner: Callable[[bool], None], *, parallel: bool) -> None:
+    def outer(self, iterators: Sequence[Iterator], inner: Callable[[bool], None], *, parallel: bool) -> None:
         """Write loops over the outer iterators; in parallel, as many are fused as give every thread its share."""
         if not parallel:
             self._loops(iterators, lambda: inner(False))
@@ -213,9 +219,9 @@ class Planner:
 
     def _store(self, root: Term, offset: Index, points: tuple[Point, ...]) -> None:
         for point in points:
-            self._store_one(root, offset, point)
+            self.store_one(root, offset, point)
 
-    def _store_one(self, root: Term, offset: Index, point: Point) -> None:
+    def store_one(self, root: Term, offset: Index, point: Point) -> None:
         emitter = self.emitter
         value = emitter.value(root, point)
         vector = next((i for i, place in point.items() if place.count > 1), None)
@@ -266,7 +272,7 @@ class Planner:
                 place = _along(emitter, first, step)
                 emitter.loop(0, blocks, lambda k, step=step, place=place: strips(step, place(k)), kind=kind)  # type: ignore[misc]
 
-        self._outer(outer, inner, parallel=parallel)
+        self.outer(outer, inner, parallel=parallel)
 
     # Reductions
 
@@ -289,7 +295,7 @@ class Planner:
                     kept = (
                         tuple(part if i is iterator else i for i in its) if high - low > 1 else tuple(i for i in its if i is not iterator)
                     )
-                    found.append((kept, *self._replace(term, where, {iterator: meaning})))
+                    found.append((kept, *self.replaced(term, where, {iterator: meaning})))
             parts = found
         for its, term, where in parts:
             its, term, where = self._merge(its, simplify_reductions(self.table, term), where)
@@ -309,7 +315,7 @@ class Planner:
             if self.output_type != "float32" or not dear(body) or again not in subterms((root,)):
                 continue
             self.emitter.kept[term] = self.table.index(offset, {vector: index(reduction_iterators[0])})
-            return _replaced(self.table, root, again, self.table.read("out", offset))
+            return self.table.exchange(root, {again: self.table.read("out", offset)})
         return root
 
     def _reduction(self, iterators: tuple[Iterator, ...], root: Term, offset: Index, *, whole: bool) -> None:
@@ -347,18 +353,7 @@ class Planner:
                 values(({},))
                 self._loops(inner, lambda: self.blocked(vector, lambda points: self._store(root, offset, points)))
 
-        self._outer(outer, body, parallel=parallel)
-
-
-def _replaced(table: Terms, root: Term, old: Term, new: Term) -> Term:
-    """Return ``root`` with one term in place of another, reductions left as they are."""
-    memo = {old: new}
-    for term in subterms((root,)):
-        if term not in memo:
-            children = tuple(memo[child] for child in term.children)
-            changed = children != term.children and term.kind == "apply"
-            memo[term] = table.apply(term.data, children) if changed else term
-    return memo[root]
+        self.outer(outer, body, parallel=parallel)
 
 
 def pieces(size: int, steps: Sequence[int]) -> list[tuple[int, int, int]]:

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Literal, TypeAlias
 
-from egraph.expr.compose import chosen, undecided
+from egraph.expr.compose import undecided
 from egraph.expr.index import DataIndex, Floor, Index, Iterator, Modulo, Size, Symbol, floor_divide, index, substitute
 from egraph.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Table, Tensor
 
-Kind: TypeAlias = Literal["number", "index", "read", "apply", "guard", "reduce"]
+Kind: TypeAlias = Literal["number", "index", "read", "table", "apply", "guard", "reduce"]
 Replacement: TypeAlias = Mapping[Iterator | Symbol, Size]
 
 
@@ -25,7 +25,8 @@ _NOTHING: Mapping[str, Fraction | float] = {"add": Fraction(0), "max": -math.inf
 
 
 class Term:
-    """A scalar. ``data`` by kind: number value; Index; (tensor name, offset); function; conditions; (reduction, iterators)."""
+    """A scalar. ``data`` by kind: number; Index; (tensor name, offset); (shape, values, indices); function; conditions;
+    (reduction, iterators)."""
 
     __slots__ = ("children", "data", "free", "kind")
     kind: Kind
@@ -129,6 +130,21 @@ class Terms:
     def read(self, name: str, offset: Index) -> Term:
         return self._make("read", (name, offset), (), iterators_of(offset))
 
+    def table(self, shape: tuple[int, ...], values: tuple[Fraction, ...], indices: tuple[Index, ...]) -> Term:
+        """Build a read of a table; a number where its place is known, zero outside (where a guard that fails forbids it)."""
+        places = [place.constant for place in indices]
+        if any(place is not None and not 0 <= place < size for place, size in zip(places, shape, strict=True)):
+            return self.number(Fraction(0))
+        for axis in reversed(range(len(shape))):
+            place = places[axis]
+            if place is not None:
+                after = math.prod(shape[axis + 1 :])
+                values = tuple(v for position, v in enumerate(values) if position // after % shape[axis] == place)
+                shape, indices = shape[:axis] + shape[axis + 1 :], indices[:axis] + indices[axis + 1 :]
+        if not shape:
+            return self.number(values[0])
+        return self._make("table", (shape, values, indices), (), frozenset().union(*map(iterators_of, indices)))
+
     def apply(self, function: str, children: Iterable[Term]) -> Term:
         arguments = tuple(children)
         nothing = _NOTHING.get(function)
@@ -195,8 +211,8 @@ class Terms:
                 return self.number(value)
             case IndexNumber(value):
                 return self.index_number(substitute(value, replace, data))
-            case Table():
-                return self._scalar(chosen(body), replace)
+            case Table(shape, values, indices):
+                return self.table(shape, values, tuple(self.index(place, replace) for place in indices))
             case Apply(function, arguments):
                 return self.apply(function, (self._scalar(a, replace) for a in arguments))
             case Guarded(conditions, then, otherwise):
@@ -212,6 +228,28 @@ class Terms:
         """Return a term with iterators replaced, offsets recombined and guards decided anew."""
         return self._substitute(term, replace, frozenset(i for i in replace if isinstance(i, Iterator)), {})
 
+    def exchange(self, root: Term, known: Mapping[Term, Term]) -> Term:
+        """Return ``root`` with terms replaced by others, wherever they occur."""
+        memo = dict(known)
+        for term in subterms((root,)):
+            if term in memo:
+                continue
+            children = tuple(memo[child] for child in term.children)
+            memo[term] = term if children == term.children else self.rebuilt(term, children)
+        return memo[root]
+
+    def rebuilt(self, term: Term, children: tuple[Term, ...]) -> Term:
+        """Return a term over other children."""
+        match term.kind:
+            case "apply":
+                return self.apply(term.data, children)
+            case "guard":
+                return self.guard(term.data, *children)
+            case "reduce":
+                reduction, iterators = term.data
+                return self.reduce(reduction, iterators, children[0])
+        return term
+
     def index(self, value: Index, replace: Replacement) -> Index:
         return recombine(substitute(value, replace, lambda r: self._data(r, replace)))
 
@@ -226,6 +264,9 @@ class Terms:
                 result = self.index_number(self.index(term.data, replace))
             case "read":
                 result = self.read(term.data[0], self.index(term.data[1], replace))
+            case "table":
+                shape, values, indices = term.data
+                result = self.table(shape, values, tuple(self.index(place, replace) for place in indices))
             case "apply":
                 result = self.apply(term.data, children)
             case "guard":
@@ -264,6 +305,8 @@ def indices_of(roots: Iterable[Term]) -> list[Index]:
                 found.append(term.data[1])
             case "index":
                 found.append(term.data)
+            case "table":
+                found += term.data[2]
             case "guard":
                 found += [c.left - c.right for c in term.data]
     return found

@@ -64,7 +64,7 @@ def _divisors(iterator: Iterator, indices: Iterable[Index]) -> set[int]:
 def digits(table: Terms, iterator: Iterator, indices: Iterable[Index]) -> tuple[tuple[Iterator, ...], Index] | None:
     """Split i into i1*d + i0 where i // d or i % d occurs and d divides its extent."""
     size = extent(iterator)
-    for by in sorted(_divisors(iterator, indices)):
+    for by in sorted(_divisors(iterator, indices), reverse=True):  # the digits of what is left may be split again
         if 1 < by < size and size % by == 0:
             outer, inner = table.fresh(iterator.name + "o", size // by), table.fresh(iterator.name + "i", by)
             return (outer, inner), index(outer) * by + inner

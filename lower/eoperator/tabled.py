@@ -1,0 +1,324 @@
+"""Unroll kernels that read tables: over the iterators that index them, so that every table becomes numbers in the code.
+
+The sum over tables is taken apart one iterator at a time (a transform in two dimensions becomes rows, then columns), and
+every product with a matrix of numbers is a short program of its own (``linear``). What is left is a *tile*: the elements
+at all places of the unrolled iterators, to be computed together at each place of the others.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TypeAlias
+
+from egraph.expr.index import Floor, Index, Iterator, Modulo, Size, Symbol, index
+from egraph.expr.scope import Compare
+from lower.eoperator.linear import Matrix, linear_program
+from lower.eoperator.terms import Replacement, Term, Terms, extent, iterators_of, low_of, subterms
+from lower.eoperator.transforms import COMBINE
+
+MOST_PLACES = 64
+"""Places of the unrolled output iterators, and of the unrolled summation iterators, at most: 8 x 8 products of F(6x6, 3x3)."""
+Places: TypeAlias = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Store:
+    """``root`` goes to ``offset`` where the conditions hold; ``parts`` are worth computing outside of them."""
+
+    conditions: tuple[Compare, ...]
+    root: Term
+    offset: Index
+    parts: tuple[Term, ...]
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Elements that are computed together. ``stages``: values that several of them share, in an order that keeps few alive."""
+
+    stages: tuple[Term, ...]
+    stores: tuple[Store, ...]
+
+    @property
+    def roots(self) -> list[Term]:
+        return [*self.stages, *(store.root for store in self.stores)]
+
+
+def has_tables(root: Term) -> bool:
+    return any(term.kind == "table" for term in subterms((root,)))
+
+
+def ragged_digits(table: Terms, iterators: Sequence[Iterator], root: Term) -> tuple[tuple[Iterator, ...], Replacement, list[Compare]]:
+    """Split iterators by the digit that indexes a table, i = d * outer + inner, with the condition that i ends where it did."""
+    kept: list[Iterator] = []
+    replace: dict[Iterator | Symbol, Size] = {}
+    conditions: list[Compare] = []
+    places = [place for term in subterms((root,)) if term.kind == "table" for place in term.data[2]]
+    for iterator in iterators:
+        divisors = {by for place in places for by in _digits_of(place, iterator)}
+        by = min(divisors, default=0)
+        if not 1 < by < extent(iterator):
+            kept.append(iterator)
+            continue
+        outer = table.fresh(iterator.name + "o", -(-extent(iterator) // by))
+        inner = table.fresh(iterator.name + "i", by)
+        replace[iterator] = index(outer) * by + inner
+        kept += [outer, inner]
+        if extent(iterator) % by:
+            conditions.append(Compare(index(outer) * by + inner, "<", index(extent(iterator))))
+    return tuple(kept), replace, conditions
+
+
+def _digits_of(place: Index, iterator: Iterator) -> Iterable[int]:
+    for monomial, _ in place.terms:
+        for atom in monomial:
+            if isinstance(atom, Modulo | Floor) and atom.numerator == index(iterator) and atom.divisor.constant:
+                yield atom.divisor.constant
+
+
+def unrolled(iterators: Sequence[Iterator], root: Term) -> tuple[Iterator, ...] | None:
+    """Return the output iterators to unroll so that every table is read at known places; None where they would be too many."""
+    summed: set[Iterator] = set()
+    wanted: set[Iterator] = set()
+    for term in subterms((root,)):
+        if term.kind == "table":
+            wanted |= term.free
+        elif term.kind == "reduce" and has_tables(term.children[0]):
+            within = [t for t in subterms(term.children) if t.kind == "reduce" and has_tables(t)]
+            if within or math.prod(extent(i) for i in term.data[1]) > MOST_PLACES:
+                return None
+            summed |= set(term.data[1])
+    chosen = tuple(i for i in iterators if i in wanted)
+    if not wanted <= summed | set(chosen) or math.prod(map(extent, chosen)) > MOST_PLACES:
+        return None
+    return chosen
+
+
+def spelled_out(table: Terms, root: Term) -> Term:
+    """Return a term with every table as choices between its values."""
+    known: dict[Term, Term] = {}
+    for term in subterms((root,)):
+        if term.kind != "table":
+            continue
+        shape, values, indices = term.data
+        chosen = table.number(values[-1])
+        for position, value in reversed(list(enumerate(values[:-1]))):
+            conditions = []
+            for size, place in zip(reversed(shape), reversed(indices), strict=True):
+                position, digit = divmod(position, size)
+                conditions.append(Compare(place, "==", index(digit)))
+            chosen = table.guard(reversed(conditions), table.number(value), chosen)
+        known[term] = chosen
+    return table.exchange(root, known)
+
+
+def tile(table: Terms, chosen: Sequence[Iterator], root: Term, offset: Index, conditions: Sequence[Compare]) -> Tile:
+    """Return the elements at all places of the ``chosen`` iterators, reductions over tables taken apart."""
+    sums = [term for term in subterms((root,)) if term.kind == "reduce" and has_tables(term.children[0])]
+    stages: list[Term] = []
+    found = {term: _contract(table, term, frozenset(chosen), stages) for term in sums}
+    order = _order(chosen, list(found.values()))
+    stores = []
+    for places in order:
+        replace: dict[Iterator | Symbol, Size] = dict(zip(chosen, places, strict=True))
+        known = {term: values.at(replace) for term, values in found.items()}
+        element = table.substitute(table.exchange(root, known), replace)
+        limits = [Compare(table.index(c.left, replace), c.operator, table.index(c.right, replace)) for c in conditions]
+        holds = table.guard(limits, table.number(Fraction(1)), table.number(Fraction(0)))
+        if holds.kind == "number" and not holds.data:
+            continue
+        left = holds.data if holds.kind == "guard" else ()
+        stores.append(Store(left, element, table.index(offset, replace), tuple(known.values())))
+    return Tile(tuple(stages), tuple(stores))
+
+
+@dataclass
+class _Values:
+    """Terms by the places of ``axes``."""
+
+    axes: tuple[Iterator, ...]
+    terms: dict[Places, Term]
+
+    def at(self, replace: Mapping[Iterator | Symbol, Size]) -> Term:
+        return self.terms[tuple(int(str(replace[i])) for i in self.axes)]
+
+
+def _order(chosen: Sequence[Iterator], values: list[_Values]) -> list[Places]:
+    """Return all places of the chosen iterators, in the order in which the values come about."""
+    axes = values[0].axes if len(values) == 1 else ()
+    rest = [i for i in chosen if i not in axes]
+    first = list(values[0].terms) if axes else [()]
+    found = []
+    for places in first:
+        for others in itertools.product(*map(_range, rest)):
+            at = dict(zip([*axes, *rest], [*places, *others], strict=True))
+            found.append(tuple(at[i] for i in chosen))
+    return found
+
+
+def _range(iterator: Iterator) -> range:
+    return range(low_of(iterator), low_of(iterator) + extent(iterator))
+
+
+def _contract(table: Terms, term: Term, chosen: frozenset[Iterator], stages: list[Term]) -> _Values:
+    """Return a reduction's values at all places of the chosen iterators that it depends on."""
+    reduction, iterators = term.data
+    tables, core = _factors(table, term.children[0]) if reduction == "sum" else ([], term.children[0])
+    own = tuple(i for i in iterators if i in core.free or any(i in t.free for t in tables))
+    axes = (*own, *sorted(core.free & chosen, key=lambda i: i.name))
+    data = _Values(axes, {})
+    for places in itertools.product(*map(_range, axes)):
+        data.terms[places] = table.substitute(core, dict(zip(axes, places, strict=True)))
+    repeated = math.prod(extent(i) for i in iterators if i not in own)
+    remaining = list(own)
+    while remaining:
+        along = min(remaining, key=lambda i: (_size_without(data.axes, tables, i), remaining.index(i)))
+        remaining.remove(along)
+        mine = [t for t in tables if along in t.free]
+        tables = [t for t in tables if along not in t.free]
+        data = _sum_along(table, data, along, mine, reduction)
+        if remaining:
+            stages += [value for value in data.terms.values() if value.kind != "number"]
+    if tables or repeated > 1:
+        data = _scaled(table, data, tables, Fraction(repeated), reduction)
+    return data
+
+
+def _factors(table: Terms, term: Term) -> tuple[list[Term], Term]:
+    """Return the tables that a scalar is a product of, and the rest; guards that are zero where they fail move inwards."""
+    if term.kind == "table":
+        return [term], table.number(Fraction(1))
+    if term.kind == "apply" and term.data == "mul":
+        (left, a), (right, b) = (_factors(table, child) for child in term.children)
+        return [*left, *right], combination(table, [(a, b.data)]) if b.kind == "number" and isinstance(b.data, Fraction) else (
+            combination(table, [(b, a.data)]) if a.kind == "number" and isinstance(a.data, Fraction) else table.apply("mul", (a, b))
+        )
+    if term.kind == "guard" and term.children[1] is table.number(Fraction(0)):
+        found, core = _factors(table, term.children[0])
+        return found, table.guard(term.data, core, term.children[1])
+    return [], term
+
+
+def _size_without(axes: Sequence[Iterator], tables: Sequence[Term], along: Iterator) -> int:
+    """Return how many values are left when an iterator has been summed over."""
+    after = set(axes).union(*(t.free for t in tables if along in t.free)) - {along}
+    return math.prod(map(extent, after))
+
+
+def _sum_along(table: Terms, data: _Values, along: Iterator, tables: Sequence[Term], reduction: str) -> _Values:
+    """Sum products of values and tables over one iterator: for each place of the others, a matrix times a vector."""
+    others = tuple(i for i in data.axes if i is not along)
+    new = tuple(sorted(frozenset().union(*(t.free for t in tables)) - set(data.axes), key=lambda i: i.name))
+    result = _Values((*others, *new), {})
+    position = data.axes.index(along)
+    for places in itertools.product(*map(_range, others)):
+        vector = [data.terms[(*places[:position], k, *places[position:])] for k in _range(along)]
+        if reduction != "sum":
+            total = vector[0]
+            for value in vector[1:]:
+                total = table.apply(COMBINE[reduction], (total, value))
+            result.terms[places] = total
+            continue
+        rows = list(itertools.product(*map(_range, new)))
+        at = dict(zip(others, places, strict=True))
+        matrix: Matrix = tuple(
+            tuple(_coefficient(table, tables, {**at, **dict(zip(new, row, strict=True)), along: k}) for k in _range(along)) for row in rows
+        )
+        values = linear_program(matrix).run(vector, lambda pairs: combination(table, pairs))
+        result.terms |= {(*places, *row): value for row, value in zip(rows, values, strict=True)}
+    return result
+
+
+def _coefficient(table: Terms, tables: Sequence[Term], places: Mapping[Iterator, int]) -> Fraction:
+    product = Fraction(1)
+    for each in tables:
+        value = table.substitute(each, {i: places[i] for i in each.free})
+        assert value.kind == "number"
+        product *= Fraction(value.data)
+    return product
+
+
+def _scaled(table: Terms, data: _Values, tables: Sequence[Term], repeated: Fraction, reduction: str) -> _Values:
+    """Multiply by tables that no summation iterator indexes, and by how often equal terms are added."""
+    new = tuple(sorted(frozenset().union(*(t.free for t in tables)) - set(data.axes), key=lambda i: i.name))
+    result = _Values((*data.axes, *new), {})
+    for places, value in data.terms.items():
+        for row in itertools.product(*map(_range, new)):
+            at = dict(zip(result.axes, (*places, *row), strict=True))
+            factor = _coefficient(table, tables, at)
+            if reduction == "sum":
+                result.terms[(*places, *row)] = combination(table, [(value, factor * repeated)])
+            else:
+                result.terms[(*places, *row)] = table.apply("pow", (value, table.number(repeated))) if reduction == "prod" else value
+    return result
+
+
+def combination(table: Terms, pairs: Sequence[tuple[Term, Fraction]]) -> Term:
+    """Return a sum of values times numbers: nothing for zeros, no multiplication by one or minus one."""
+    zero = table.number(Fraction(0))
+    terms = [(value, c) for value, c in pairs if c and value is not zero]
+    if not terms:
+        return zero
+    # What needs no multiplication comes first, so that each of the others is one multiply-add.
+    terms.sort(key=lambda pair: (pair[1] != 1, pair[1] != -1))
+    total, c = terms[0]
+    if c == -1:
+        total = table.apply("neg", (total,))
+    elif c != 1:
+        total = table.apply("mul", (total, table.number(c)))
+    for value, c in terms[1:]:
+        if abs(c) == 1:
+            total = table.apply("add" if c == 1 else "sub", (total, value))
+        else:
+            total = table.apply("add", (total, table.apply("mul", (value, table.number(c)))))
+    return total
+
+
+def assumed(table: Terms, given: Tile, conditions: Sequence[Compare]) -> Tile:
+    """Return a tile where these conditions hold: without the guards that consist of them."""
+    dropped = frozenset(conditions)
+    memo: dict[Term, Term] = {}
+    for term in subterms([*given.roots, *(part for store in given.stores for part in store.parts)]):
+        children = tuple(memo[child] for child in term.children)
+        if term.kind == "guard":
+            memo[term] = table.guard([c for c in term.data if c not in dropped], *children)
+        else:
+            memo[term] = term if children == term.children else table.rebuilt(term, children)
+    stores = [
+        Store(tuple(c for c in s.conditions if c not in dropped), memo[s.root], s.offset, tuple(memo[p] for p in s.parts))
+        for s in given.stores
+    ]
+    return Tile(tuple(memo[stage] for stage in given.stages), tuple(stores))
+
+
+def tests_of(given: Tile, bound: frozenset[Iterator]) -> tuple[Compare, ...]:
+    """Return every condition in a tile over ``bound`` iterators alone."""
+    found: dict[Compare, None] = {}
+    for term in subterms(given.roots):
+        if term.kind == "guard":
+            found |= dict.fromkeys(term.data)
+    for store in given.stores:
+        found |= dict.fromkeys(store.conditions)
+    return tuple(c for c in found if iterators_of(c.left - c.right) <= bound and "DataIndex" not in repr(c))
+
+
+def strongest(conditions: Sequence[Compare]) -> tuple[Compare, ...] | None:
+    """Return conditions that hold exactly where all given ones do, one for each linear form; None where they never do."""
+    least: dict[Index, int] = {}
+    others: dict[Compare, None] = {}
+    for c in conditions:
+        if c.operator not in ("<", "<="):
+            others[c] = None
+            continue
+        slack = c.right - c.left - (1 if c.operator == "<" else 0)  # not negative where the condition holds
+        constant = next((value for monomial, value in slack.terms if not monomial), 0)
+        form = slack - constant
+        least[form] = min(constant, least.get(form, constant))
+    for form, constant in least.items():
+        if constant + least.get(-form, -constant) < 0:
+            return None
+    return (*(Compare(index(0), "<=", form + constant) for form, constant in least.items()), *others)
+

@@ -1,0 +1,116 @@
+"""Write kernels that are unrolled over tables: a tile of elements at once, in vectors along the contiguous axis.
+
+Where a tile lies inside (nothing is padding, nothing hangs over) its code has no conditions; at the borders the same tile
+is written with them. Which of the two runs is decided once a tile, outside of the vectors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tvm import tirx
+from tvm.tirx import ForKind
+
+from egraph.expr.index import Index, Iterator
+from lower.eoperator.blocks import LANES, Block, Place, Point, sequence
+from lower.eoperator.functions import Expr
+from lower.eoperator.reduction import vectorizes
+from lower.eoperator.tabled import Tile, assumed, ragged_digits, strongest, tests_of, tile, unrolled
+from lower.eoperator.terms import Term, coefficient, extent, iterators_of, subterms
+
+if TYPE_CHECKING:
+    from lower.eoperator.nest import Planner
+
+NANOSECONDS_A_VALUE = 0.3
+"""Of a vector, with its loads, multiplications and stores."""
+PARALLEL_NS = 10_000.0
+WIDTHS = (LANES, 8, 4)
+
+
+def write_tile(planner: Planner, iterators: Sequence[Iterator], root: Term, offset: Index) -> bool:
+    """Write a kernel whose tables can all be unrolled; return whether they can."""
+    table = planner.table
+    iterators, replace, conditions = ragged_digits(table, iterators, root)
+    if replace:
+        root, offset = table.substitute(root, replace), table.index(offset, replace)
+    chosen = unrolled(iterators, root)
+    if chosen is None:
+        return False
+    given = tile(table, chosen, root, offset, conditions)
+    outer = tuple(i for i in iterators if i not in chosen)
+    vector = outer[-1] if outer and _is_vector(outer[-1], given) else None
+    rest = outer[:-1] if vector is not None else outer
+    tests = tests_of(given, frozenset(rest))
+    needed = strongest(tests)
+    inside = assumed(table, given, tests) if tests and needed is not None else None
+    vectors = math.prod(map(extent, rest)) * (1 if vector is None else -(-extent(vector) // LANES))
+    parallel = planner.threads > 1 and vectors * len(subterms(given.roots)) * NANOSECONDS_A_VALUE > PARALLEL_NS
+    emitter = planner.emitter
+
+    def body(_: bool) -> None:
+        if inside is None:
+            _vectors(planner, vector, given)
+            return
+        branches = []
+        for each in (inside, given):
+            with emitter.inside(Block(barrier=True)) as block:
+                _vectors(planner, vector, each)
+            branches.append(sequence(block.statements))
+        emitter.append(tirx.IfThenElse(emitter.condition(needed or (), {}), *branches))
+
+    planner.outer(rest, body, parallel=parallel)
+    return True
+
+
+def _is_vector(iterator: Iterator, given: Tile) -> bool:
+    """Return whether all elements can be computed in vectors along an iterator, and stored contiguously."""
+    return extent(iterator) >= WIDTHS[-1] and all(
+        coefficient(store.offset, iterator) == 1
+        and not any(iterator in iterators_of(c.left - c.right) for c in store.conditions)
+        and (iterator not in store.root.free or vectorizes(store.root, iterator))
+        for store in given.stores
+    )
+
+
+def _vectors(planner: Planner, vector: Iterator | None, given: Tile) -> None:
+    """Write a tile at all places of the vector iterator; the last vector overlaps the one before rather than being short."""
+    emitter = planner.emitter
+    if vector is None:
+        _elements(planner, given, {})
+        return
+    size = extent(vector)
+    width = next(width for width in WIDTHS if width <= size)
+
+    def one(base: Expr) -> None:
+        point: Point = {vector: Place(base, width)}
+        with emitter.at_points((point,)):
+            _elements(planner, given, point)
+
+    blocks, left = divmod(size, width)
+    if blocks == 1 and not left:
+        with emitter.scope():
+            one(emitter.integer(0))
+        return
+
+    def step(k: Expr) -> None:
+        base = k * emitter.integer(width)
+        one(emitter.bind(tirx.Min(base, emitter.integer(size - width))) if left else base)
+
+    emitter.loop(0, blocks + bool(left), step, kind=ForKind.SERIAL)
+
+
+def _elements(planner: Planner, given: Tile, point: Point) -> None:
+    emitter = planner.emitter
+    for stage in given.stages:
+        emitter.value(stage, point)
+    for store in given.stores:
+        if not store.conditions:
+            planner.store_one(store.root, store.offset, point)
+            continue
+        for part in store.parts:
+            emitter.value(part, point)
+        with emitter.inside(Block(barrier=True)) as block:
+            planner.store_one(store.root, store.offset, point)
+        emitter.append(tirx.IfThenElse(emitter.condition(store.conditions, point), sequence(block.statements), None))
