@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from egraph.derive.bilinear import RULES as BILINEAR
 from egraph.derive.derivation import DerivationRule
 
-DERIVATIONS: tuple[DerivationRule, ...] = ()
+DERIVATIONS: tuple[DerivationRule, ...] = BILINEAR
