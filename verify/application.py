@@ -1,4 +1,4 @@
-"""Prove one application of a rule at its own sizes: translation validation, for what a rule's certificate does not cover."""
+"""Prove one application of a rule, or a derived program, at its own sizes: translation validation."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from egraph.expr.scope import Scope, Tensor, number
 from egraph.ir import Node, walk
 from egraph.ops.reference import meaning
 from egraph.ops.scopes import pointwise
-from egraph.rule import Binding, MergeRule, Rule
+from egraph.rule import Binding, MergeRule, Rounding, Rule
 from verify.assumptions import Assumptions
 from verify.equality import prove_equal
 from verify.outcome import Open
 from verify.random_binding import Refused
 from verify.random_testing import instantiate, position_of
+from verify.rounding import ONLY_ROUNDING
 
 
 def objection(rule: Rule | MergeRule, bindings: Sequence[Binding]) -> str:
@@ -29,6 +30,23 @@ def objection(rule: Rule | MergeRule, bindings: Sequence[Binding]) -> str:
     except (Refused, EinsatError) as error:
         return str(error)
     return ""
+
+
+def equal_at_sizes(left: Node, right: Node, rounding: Rounding = "reassociates") -> str:
+    """Return what stays open when two fragments over the same placeholders are compared; '' when they are proved equal.
+
+    Equal for all contents of the operands. Laws that need more than the rounding class allows count as open.
+    """
+    if left.type != right.type:
+        return f"the left side is {left.type}, the right side {right.type}"
+    try:
+        outcome = prove_equal(expression(left, {}), expression(right, {}), Assumptions())
+    except EinsatError as error:
+        return str(error)
+    if isinstance(outcome, Open):
+        return outcome.obligation
+    needed = sorted(outcome.facts - set(ONLY_ROUNDING))
+    return f"it holds under assumptions only: {', '.join(needed)}" if needed and rounding != "assumes finite" else ""
 
 
 def expression(root: Node, numbers: Mapping[int, float]) -> Scope:
