@@ -7,9 +7,11 @@ import math
 from collections.abc import Iterable, Sequence
 
 from egraph.derive.bilinear.axes import Axis, Dilated, Gathered, Strided
+from egraph.derive.bilinear.blocks import blocked_program
 from egraph.derive.bilinear.cook_toom import cook_toom
+from egraph.derive.bilinear.estimates import Plan, estimate, plans
 from egraph.derive.bilinear.programs import Bilinear, program, steps
-from egraph.derive.derivation import Derivation
+from egraph.derive.derivation import Derivation, Step
 from egraph.ir import Node
 from egraph.ops.window import layout_of, window_of
 
@@ -20,29 +22,33 @@ MOST_GROWTH = 600.0
 """Bound of the error beside the direct sum's: F(6x6, 3x3) has 509, and in float32 an error of 1e-5 of the largest output."""
 MOST_PROGRAMS = 3
 """Programs for one convolution, at most: those with the best estimates."""
-ELEMENT_BYTES = 4
-MULTIPLICATIONS_A_BYTE = 4.0
-"""Multiply-adds of a matrix product that take as long as moving a byte of what is transformed."""
 
 
 def winograd_programs(node: Node) -> tuple[Derivation, ...]:
     """Return programs by transformed tiles for a convolution of constant weights with channels last, the best estimate first."""
-    found = {}
-    for what in alternatives(node):
-        x, w = node.inputs
-        sizes = "x".join(f"{axis.algorithm.outputs}" for axis in what.axes)
-        found[what] = Derivation(f"winograd F({sizes})", program(x, w, what), steps(x, w, what))
-    return tuple(found.values())
+    x, w = node.inputs
+    found = []
+    for plan in alternatives(node):
+        sizes = "x".join(f"{axis.algorithm.outputs}" for axis in plan.what.axes)
+        if plan.blocks is None:
+            found.append(Derivation(f"winograd F({sizes})", program(x, w, plan.what), steps(x, w, plan.what)))
+        else:
+            images, rows = plan.blocks
+            cut = Step("traversal splitting: blocks", f"{images} images, {rows} rows of tiles each")
+            root = blocked_program(x, w, plan.what, images, rows)
+            found.append(Derivation(f"winograd F({sizes}) by {images}x{rows}", root, (cut, *steps(x, w, plan.what))))
+    return tuple(found)
 
 
-def alternatives(node: Node) -> tuple[Bilinear, ...]:
-    """Return the algorithms that are estimated to cost less than the convolution itself, the best first."""
+def alternatives(node: Node) -> tuple[Plan, ...]:
+    """Return the plans that are estimated to cost less than the convolution itself, the best first."""
     x, w = node.inputs
     if w.op != "Placeholder" or not w.attribute("constant"):
         return ()
+    batch = x.type.sizes[0]
     direct = math.prod(node.type.sizes) * math.prod(w.type.sizes[1:])
-    estimates = {what: estimate(x.type.sizes[0], what) for what in algorithms(node) if what.growth <= MOST_GROWTH}
-    best = sorted((what for what in estimates if estimates[what] < direct), key=lambda what: (estimates[what], repr(what)))
+    estimates = {plan: estimate(batch, plan) for what in algorithms(node) if what.growth <= MOST_GROWTH for plan in plans(batch, what)}
+    best = sorted((plan for plan in estimates if estimates[plan] < direct), key=lambda plan: (estimates[plan], repr(plan)))
     return tuple(best[:MOST_PROGRAMS])
 
 
@@ -53,15 +59,6 @@ def algorithms(node: Node) -> tuple[Bilinear, ...]:
         return ()
     group = int(str(node.attribute("group")))
     return tuple(Bilinear(choice, group, w.type.sizes[1], w.type.sizes[0] // group) for choice in _choices(_lines(node)))
-
-
-def estimate(batch: int, what: Bilinear) -> float:
-    """Return the multiplications of the product, and what is moved between the stages in as many."""
-    rows = what.group * what.products * what.tiles(batch)
-    inputs = what.group * what.channels * batch * math.prod(axis.size for axis in what.axes)
-    outputs = what.group * what.outputs * batch * math.prod(axis.outputs for axis in what.axes)
-    elements = 2 * rows * (what.depth + what.width) + inputs + outputs
-    return rows * what.depth * what.width + ELEMENT_BYTES * elements * MULTIPLICATIONS_A_BYTE
 
 
 def _lines(node: Node) -> tuple[Gathered, ...]:

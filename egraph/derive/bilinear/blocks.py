@@ -1,0 +1,88 @@
+"""Blocks: a convolution is the concatenation of convolutions over rows (with a halo) or images, whose transforms stay in cache.
+
+    conv(x) = concat_H(conv(x[rows of block 0]), conv(x[rows of block 1]), ...)
+
+Inner blocks are alike but for the rows that they read, so that they share their kernels; slices of rows are views where one image
+is cut, and a concatenation along the outermost axis is no copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from egraph.derive.bilinear.axes import Strided
+from egraph.derive.bilinear.programs import Bilinear, program
+from egraph.ir import Node
+from egraph.ops import apply
+
+ELEMENT_BYTES = 4
+
+
+def stage_bytes(batch: int, what: Bilinear) -> int:
+    """Return the size of V and M together."""
+    return ELEMENT_BYTES * what.group * what.products * what.tiles(batch) * (what.depth + what.width)
+
+
+def blocks_of(batch: int, what: Bilinear, budget_bytes: int) -> tuple[int, int] | None:
+    """Return images and tile rows of a block whose V and M take at most so many bytes; None where nothing is to be cut, or cannot be.
+
+    Whole images where several or one fit, else rows of one image: all blocks of about one size.
+    """
+    rows = what.axes[0].tiles
+    if stage_bytes(batch, what) <= budget_bytes:
+        return None
+    images = budget_bytes // stage_bytes(1, what)
+    if images:
+        return (_even(batch, images), rows) if batch > 1 else None
+    if not isinstance(what.axes[0], Strided):
+        return (1, rows) if batch > 1 else None
+    least = stage_bytes(1, what) // rows
+    count = _even(rows, max(1, budget_bytes // least))
+    return (1, count) if (batch, rows) != (1, count) else None
+
+
+def _even(total: int, most: int) -> int:
+    """Return the size of the fewest parts of at most ``most``, all of about one size."""
+    return -(-total // -(-total // most))
+
+
+def blocked_program(x: Node, w: Node, what: Bilinear, images: int, rows: int) -> Node:
+    """Return the concatenation of programs over blocks of so many images and rows of tiles."""
+    batch = x.type.sizes[0]
+    parts = []
+    for first in range(0, batch, images):
+        part = _slice(x, 0, first, min(first + images, batch))
+        parts.append(_cut(part, w, what, rows))
+    return _concat(parts, 0)
+
+
+def _cut(x: Node, w: Node, what: Bilinear, rows: int) -> Node:
+    """Return one image, or a few, in blocks of rows of tiles."""
+    axis = what.axes[0]
+    if rows >= axis.tiles or not isinstance(axis, Strided):
+        return program(x, w, what)
+    parts = []
+    for tile in range(0, axis.tiles, rows):
+        first = tile * axis.algorithm.outputs
+        outputs = min(axis.outputs, first + rows * axis.algorithm.outputs) - first
+        start = first * axis.stride - axis.before
+        low, high = max(0, start), min(axis.size, start + (outputs - 1) * axis.stride + axis.taps)
+        if high <= low:  # outputs over padding alone
+            low, high = (0, 1) if high <= 0 else (axis.size - 1, axis.size)
+        own = replace(axis, size=high - low, outputs=outputs, before=low - start)
+        parts.append(program(_slice(x, 1, low, high), w, replace(what, axes=(own, *what.axes[1:]))))
+    return _concat(parts, 1)
+
+
+def _slice(x: Node, axis: int, low: int, high: int) -> Node:
+    sizes = x.type.sizes
+    if (low, high) == (0, sizes[axis]):
+        return x
+    starts = tuple(low if k == axis else 0 for k in range(len(sizes)))
+    ends = tuple(high if k == axis else size for k, size in enumerate(sizes))
+    return apply("Slice", x, starts=starts, ends=ends, steps=(1,) * len(sizes))
+
+
+def _concat(parts: Sequence[Node], axis: int) -> Node:
+    return parts[0] if len(parts) == 1 else apply("Concat", *parts, axis=axis)
