@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
+from egraph.expr.products import contracted_operations
+from egraph.expr.scope import Tensor
 from egraph.ir import Node, TensorType, walk
 from egraph.ops import OPS
 
@@ -42,12 +45,21 @@ def node_flops(node: Node) -> float:
     spec = OPS.get(node.op)
     if spec is None or not node.type.is_static or not all(operand.type.is_static for operand in node.inputs):
         return 0.0
+    if node.op == "Expression" and (shared := _contracted(node)) is not None:
+        return shared
     if spec.flops is not None:
         return float(spec.flops([operand.type.sizes for operand in node.inputs], dict(node.attributes)))
     if spec.category in ("view", "movement"):
         return 0.0
     largest = max([operand.type.elements for operand in node.inputs], default=0)
     return float(max(node.type.elements, largest))
+
+
+@lru_cache(maxsize=1 << 12)
+def _contracted(node: Node) -> float | None:
+    """Return what an expression takes where its tables are applied one after the other, None where it has no such form."""
+    tensors = [Tensor(str(k), operand.type.sizes) for k, operand in enumerate(node.inputs)]
+    return contracted_operations(OPS[node.op].meaning(tensors, dict(node.attributes)))
 
 
 def work(fragment: Node) -> Work:

@@ -11,15 +11,15 @@ import math
 import string
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 
 import numpy as np
 
+from egraph.expr.digits import Digits, length, split_digits
 from egraph.expr.evaluate import Evaluator
 from egraph.expr.index import Index, Iterator, atoms
+from egraph.expr.products import Product, sum_of_products
 from egraph.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Table, Tensor
 from egraph.ir import Node
-from egraph.onnx_export.digits import Digits, length, split_digits
 from egraph.onnx_export.emitter import Emitter
 from egraph.ops import OPS
 
@@ -32,15 +32,6 @@ ONNX = {
 COMPARISONS = {"less": "Less", "less_equal": "LessOrEqual", "greater": "Greater", "greater_equal": "GreaterOrEqual", "equal": "Equal"}
 LOGIC = {"and_": "And", "or_": "Or", "not_": "Not"}
 REDUCTIONS = {"sum": "ReduceSum", "max": "ReduceMax", "min": "ReduceMin", "prod": "ReduceProd"}
-
-
-@dataclass(frozen=True)
-class Product:
-    """coefficient * factors where the conditions hold, else 0"""
-
-    coefficient: Fraction
-    factors: tuple[Read | Table, ...] = ()
-    conditions: tuple[Compare, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -57,7 +48,7 @@ def expression(e: Emitter, node: Node, operands: Sequence[str], output: str) -> 
     scope = OPS[node.op].meaning(tensors, dict(node.attributes))
     digits = split_digits(scope)
     writer = _Writer(e, tuple(operands), node.type.dtype, (*digits.outer, *digits.summation))
-    products = _products(digits.body) if scope.reduction == "sum" and e.opset >= EINSUM_SINCE else None
+    products = sum_of_products(digits.body) if scope.reduction == "sum" and e.opset >= EINSUM_SINCE else None
     name = writer.reduced(digits, scope.reduction) if products is None else writer.summed(digits, products)
     sizes = [math.prod(map(length, axis)) for axis in digits.traversal]
     cut = [k for k, (size, wanted) in enumerate(zip(sizes, node.type.sizes, strict=True)) if size != wanted]
@@ -65,40 +56,6 @@ def expression(e: Emitter, node: Node, operands: Sequence[str], output: str) -> 
     for k in cut:
         chosen = e.integers(range(node.type.sizes[k]))
         whole = e.add("Gather", [whole, chosen], axis=k, output=output if k == cut[-1] else "")
-
-
-def _products(body: Scalar) -> list[Product] | None:
-    """Return a body as a sum of products, None where it is none."""
-    match body:
-        case Number(Fraction() as value):
-            return [Product(value)]
-        case Read(source=Tensor()) | Table():
-            return [Product(Fraction(1), (body,))]
-        case Guarded(conditions, then, Number(value)) if value == 0:
-            inner = _products(then)
-            return inner and [Product(p.coefficient, p.factors, p.conditions + conditions) for p in inner]
-        case Apply("neg", (argument,)):
-            return _scaled(_products(argument), -1)
-        case Apply("add", (left, right)):
-            return _joined(_products(left), _products(right))
-        case Apply("sub", (left, right)):
-            return _joined(_products(left), _scaled(_products(right), -1))
-        case Apply("mul", (left, right)):
-            first, second = _products(left), _products(right)
-            if first is None or second is None or len(first) * len(second) > 1:
-                return None
-            return [
-                Product(a.coefficient * b.coefficient, a.factors + b.factors, a.conditions + b.conditions) for a in first for b in second
-            ]
-    return None
-
-
-def _scaled(products: list[Product] | None, by: int) -> list[Product] | None:
-    return products and [Product(p.coefficient * by, p.factors, p.conditions) for p in products]
-
-
-def _joined(left: list[Product] | None, right: list[Product] | None) -> list[Product] | None:
-    return None if left is None or right is None else left + right
 
 
 @dataclass
