@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import gcd
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from verify.polynomials import (
     ZERO,
     DataAtom,
     FloorAtom,
+    Monomial,
     Polynomial,
     constant,
     divide,
@@ -48,6 +50,7 @@ class Facts:
     contradiction: bool = False
     memo: dict[int, Polynomial] = field(default_factory=dict)
     known: dict[Polynomial, bool] = field(default_factory=dict)
+    bounded: dict[Polynomial, bool] = field(default_factory=dict)
     solved: dict[Literal0, bool] = field(default_factory=dict)
     children: dict[tuple[Literal0, ...], Facts] = field(default_factory=dict)
     instances: list[Instance] | None = None
@@ -70,6 +73,7 @@ class Facts:
             result.inequalities, result.strict = list(self.inequalities), list(self.strict)
             result.equalities, result.disequalities = list(self.equalities), list(self.disequalities)
             result.known = {value: True for value, holds in self.known.items() if holds}
+            result.bounded = self.bounded.copy()
             result.solved = {one: True for one, holds in self.solved.items() if holds}
             for one in here:
                 if not result._settled(one):
@@ -156,6 +160,7 @@ class Facts:
         self.substitution[atom] = replacement
         self.memo.clear()
         self.known.clear()
+        self.bounded.clear()
         for other, value in list(self.substitution.items()):
             self.substitution[other] = self.canonical(value)
         self.memo.clear()
@@ -304,6 +309,12 @@ class Facts:
 
     def _bounded(self, value: Polynomial, depth: int) -> bool:
         """Replace atoms by the ends of their ranges, those that depend on others first."""
+        known = self.bounded.get(value)
+        if known is None:
+            known = self.bounded[value] = self._in_ranges(value, depth)
+        return known
+
+    def _in_ranges(self, value: Polynomial, depth: int) -> bool:
         if all(c >= 0 for c in value.terms.values()) and all(self._positive(a) for a in value.atoms()):
             return True
         atoms = value.atoms()
@@ -311,7 +322,7 @@ class Facts:
             return not atoms and value.terms.get((), 0) >= 0
         top = max(entry(a).level for a in atoms)
         if top == 0:
-            return self._at_minimums(value)
+            return at_minimums(value)
         atom = min((a for a in atoms if entry(a).level == top), key=lambda a: entry(a).key)
         parts = value.collect(atom)
         if len(parts) != 2:
@@ -342,21 +353,22 @@ class Facts:
                 return kind.low == 0
         return False
 
-    def _at_minimums(self, value: Polynomial) -> bool:
-        """Write every symbol as its minimum plus something >= 0, and look whether all coefficients are >= 0."""
-        for atom in value.atoms():
+
+@lru_cache(maxsize=1 << 17)
+def at_minimums(value: Polynomial) -> bool:
+    """Return whether a polynomial in symbols is >= 0: with each written as its minimum plus something, no coefficient is negative."""
+    shifted: dict[Monomial, int] = {}
+    for monomial, coefficient in value.terms.items():
+        parts: list[tuple[Monomial, int]] = [((), coefficient)]
+        for atom in monomial:
             kind = entry(atom).kind
             if not isinstance(kind, Symbol):
                 return False
-            if kind.minimum:
-                shifted = ZERO
-                for degree, part in enumerate(value.collect(atom)):
-                    power = ONE
-                    for _ in range(degree):
-                        power = power * (variable(kind) + constant(kind.minimum))
-                    shifted = shifted + part * power
-                value = shifted
-        return all(c >= 0 for c in value.terms.values())
+            with_atom = [((*m, atom), c) for m, c in parts]
+            parts = with_atom + [(m, c * kind.minimum) for m, c in parts] if kind.minimum else with_atom
+        for m, c in parts:
+            shifted[m] = shifted.get(m, 0) + c
+    return all(c >= 0 for c in shifted.values())
 
 
 def _unit_symbol(kind: FloorAtom) -> tuple[int, Polynomial] | None:

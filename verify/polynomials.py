@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 
 from egraph.expr.index import Atom, DataIndex, Floor, Index, Iterator, Modulo, RealSymbol, Symbol, _make, index
 from egraph.expr.scope import Read, Scope, Tensor
@@ -20,11 +21,12 @@ _STEPS = 200  # of one division: every intermediate result is right, so stopping
 class Polynomial:
     """A polynomial over atoms: monomial (sorted atom numbers) -> integer coefficient, without zeros; never changed."""
 
-    __slots__ = ("_hash", "terms")
+    __slots__ = ("_atoms", "_hash", "terms")
 
     def __init__(self, terms: dict[Monomial, int]) -> None:
         self.terms = terms
         self._hash: int | None = None
+        self._atoms: frozenset[int] | None = None
 
     def __hash__(self) -> int:
         if self._hash is None:
@@ -82,18 +84,23 @@ class Polynomial:
             return 0
         return self.terms.get(()) if len(self.terms) == 1 else None
 
-    def atoms(self) -> set[int]:
+    def atoms(self) -> frozenset[int]:
         """Return the atoms of the monomials (not those inside floor-divisions)."""
-        return {a for m in self.terms for a in m}
+        if self._atoms is None:
+            self._atoms = frozenset(chain.from_iterable(self.terms))
+        return self._atoms
 
     def collect(self, atom: int) -> list[Polynomial]:
         """Return [c0, c1, ...] with self = c0 + c1 * atom + c2 * atom^2 + ..."""
         parts: list[dict[Monomial, int]] = [{}]
         for m, c in self.terms.items():
             degree = m.count(atom)
+            if not degree:
+                parts[0][m] = c
+                continue
             while len(parts) <= degree:
                 parts.append({})
-            parts[degree][tuple(a for a in m if a != atom) if degree else m] = c
+            parts[degree][tuple([a for a in m if a != atom]) if len(m) > 1 else ()] = c
         return [Polynomial(part) for part in parts]
 
 

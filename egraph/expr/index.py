@@ -7,7 +7,7 @@ polynomials are equal values. Divisions are floor divisions (Python's), divisors
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -26,6 +26,9 @@ class Iterator:
     low: Size
     high: Size
 
+    def __hash__(self) -> int:
+        return hash(self.name)
+
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
@@ -33,6 +36,9 @@ class Symbol:
 
     name: str
     minimum: int = 1
+
+    def __hash__(self) -> int:
+        return hash(self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +81,19 @@ class Index:
     """A polynomial: sorted (monomial, coefficient) pairs without zeros."""
 
     terms: tuple[tuple[Monomial, int], ...]
+    _hash: int = field(init=False, repr=False, compare=False)
+    """Remembered: indices are the keys of most memos, and hashing goes through all their atoms."""
+
+    def __hash__(self) -> int:
+        try:
+            return self._hash
+        except AttributeError:
+            value = hash(self.terms)
+            object.__setattr__(self, "_hash", value)
+            return value
+
+    def __reduce__(self) -> tuple[type[Index], tuple[object, ...]]:
+        return Index, (self.terms,)  # a hash is a process's own
 
     def __add__(self, other: object) -> Index:
         return _sum((self, index(other)))
@@ -145,11 +164,23 @@ def _sum(parts: tuple[Index, ...]) -> Index:
     parts = tuple(part for part in parts if part.terms)
     if len(parts) < 2:
         return parts[0] if parts else Index(())
+    if len(parts) == 2:
+        for value, other in (parts, parts[::-1]):
+            if len(other.terms) == 1 and not other.terms[0][0]:
+                return _shifted(value, other.terms[0][1])
     total: dict[Monomial, int] = {}
     for part in parts:
         for m, c in part.terms:
             total[m] = total.get(m, 0) + c
     return _make(total)
+
+
+def _shifted(value: Index, by: int) -> Index:
+    """value + by; the number stands first, where its empty product is sorted."""
+    if value.terms[0][0]:
+        return Index((((), by), *value.terms))
+    number = value.terms[0][1] + by
+    return Index((((), number), *value.terms[1:]) if number else value.terms[1:])
 
 
 def index(value: object) -> Index:

@@ -9,16 +9,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import count
 from random import Random
 from typing import Any, Literal, TypeAlias
 
-from egraph.errors import TypeMismatch
+from egraph.errors import EinsatError, TypeMismatch
 from egraph.ir import placeholder
 from egraph.rule import Binding, Mismatch, Rule, Tensor
 from verify.corpora.entries import Entry, Expected, Reading
 from verify.proof import Proof
 from verify.random_binding import Refused
-from verify.random_testing import check_rule
+from verify.random_testing import Instance, check_rule, compare, draws
 
 Decision: TypeAlias = Literal[
     "proved", "proved where the right side is well-typed", "proved under a precondition", "refuted", "tested only", "unknown",
@@ -141,12 +142,61 @@ def _stays(rules: Sequence[Rule], prover: Prover | None, facts: set[str] | None 
 
 def _guard(reading: Reading, prover: Prover | None, pains: Pains) -> str:
     """Return the first candidate precondition under which the reading holds."""
+    pools: tuple[Pool, ...] = ()
     for guard in reading.candidates[: pains.guards]:
+        pools = pools or tuple(Pool(rule, pains) for rule in reading.rules(True, ()))
         rules = reading.rules(True, (guard,))
-        passed = all(check_rule(rule, pains.seed, pains.tests, pains.tries).passed for rule in rules)
+        passed = all(pool.passes(rule) for pool, rule in zip(pools, rules, strict=True))
         if passed and (prover is None or not _stays(rules, prover)):
             return guard.text
     return ""
+
+
+class Pool:
+    """Random instances of a rule, drawn and compared once, to test the rule under one precondition after another."""
+
+    def __init__(self, rule: Rule, pains: Pains) -> None:
+        self.pains, self._random = pains, Random(f"{rule.name} {pains.seed} preconditions")
+        self._instances = draws(rule, pains.seed, pains.tries)
+        self._drawn: list[Instance] = []
+        self._equal: dict[int, bool | None] = {}
+
+    def passes(self, rule: Rule) -> bool:
+        """Return whether the rule, which differs by a precondition, holds on the instances that meet it, and meets some."""
+        done = 0
+        for position in count():
+            if done == 2 * self.pains.tests:
+                break
+            instance = self._instance(position)
+            if instance is None:
+                break
+            try:
+                rule.apply(instance.bindings[0])
+            except (TypeMismatch, Mismatch):
+                continue
+            holds = self._holds(position, instance)
+            if holds is False:
+                return False
+            done += holds is not None
+        return done > 0
+
+    def _instance(self, position: int) -> Instance | None:
+        if position == len(self._drawn):
+            found = next(self._instances, None)
+            if found is None:
+                return None
+            self._drawn.append(found)
+        return self._drawn[position]
+
+    def _holds(self, position: int, instance: Instance) -> bool | None:
+        """Return whether the sides agree; None where nothing can be compared."""
+        if position not in self._equal:
+            try:
+                _, difference = compare(instance, self._random.getrandbits(32), "positive" if position % 2 else "signed", bits=False)
+                self._equal[position] = difference is None
+            except (EinsatError, Refused):
+                self._equal[position] = None
+        return self._equal[position]
 
 
 def _ill_typed(rule: Rule, pains: Pains) -> bool:

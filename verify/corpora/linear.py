@@ -22,11 +22,14 @@ class Affine:
     terms: tuple[tuple[int, int], ...] = ()
 
     def __add__(self, other: Affine | int) -> Affine:
-        right = other if isinstance(other, Affine) else Affine(other)
+        if not isinstance(other, Affine):
+            return Affine(self.constant + other, self.terms)
+        if not other.terms or not self.terms:
+            return Affine(self.constant + other.constant, self.terms or other.terms)
         total = dict(self.terms)
-        for unknown, coefficient in right.terms:
+        for unknown, coefficient in other.terms:
             total[unknown] = total.get(unknown, 0) + coefficient
-        return Affine(self.constant + right.constant, tuple(sorted((u, c) for u, c in total.items() if c)))
+        return Affine(self.constant + other.constant, tuple(sorted((u, c) for u, c in total.items() if c)))
 
     def __sub__(self, other: Affine | int) -> Affine:
         return self + (other * -1 if isinstance(other, Affine) else -other)
@@ -55,12 +58,25 @@ class System:
 
     def simplify(self, value: Affine) -> Affine:
         """Return the size over the unknowns that are still free."""
-        while any(unknown in self.solved for unknown, _ in value.terms):
-            total = Affine(value.constant)
-            for unknown, coefficient in value.terms:
-                total = total + self.solved.get(unknown, Affine(0, ((unknown, 1),))) * coefficient
-            value = total
-        return value
+        if not any(unknown in self.solved for unknown, _ in value.terms):
+            return value
+        constant, total = value.constant, dict[int, int]()
+        for unknown, coefficient in value.terms:
+            known = self._free(unknown)
+            if known is None:
+                total[unknown] = total.get(unknown, 0) + coefficient
+                continue
+            constant += known.constant * coefficient
+            for other, times in known.terms:
+                total[other] = total.get(other, 0) + times * coefficient
+        return Affine(constant, tuple(sorted((u, c) for u, c in total.items() if c)))
+
+    def _free(self, unknown: int) -> Affine | None:
+        """Return what a solved unknown is over free ones, and remember it; None for a free one."""
+        known = self.solved.get(unknown)
+        if known is not None and any(other in self.solved for other, _ in known.terms):
+            known = self.solved[unknown] = self.simplify(known)
+        return known
 
     def equate(self, left: Affine, right: Affine) -> None:
         """Add an equation; raises ``Refused`` where it cannot hold."""

@@ -16,6 +16,13 @@ NOTHING = Index(())
 
 def condition(context: Context, given: Compare) -> Compare | bool:
     """Return a condition in its one form, or its truth where that is known."""
+    known = context.forms.get(given)
+    if known is None:
+        known = context.forms[given] = _condition(context, given)
+    return known
+
+
+def _condition(context: Context, given: Compare) -> Compare | bool:
     if has_reals(given.left) or has_reals(given.right):
         return _over_reals(context, given)
     match given.operator:
@@ -82,6 +89,13 @@ def negation(given: Compare) -> Compare:
 
 def conjunction(context: Context, conditions: Iterable[Compare]) -> Conditions | None:
     """Return the conditions without what the others imply, or None when they contradict each other."""
+    given = tuple(conditions)
+    if given not in context.conjunctions:
+        context.conjunctions[given] = _conjunction(context, given)
+    return context.conjunctions[given]
+
+
+def _conjunction(context: Context, conditions: Conditions) -> Conditions | None:
     limits: dict[Index, int] = {}  # 0 <= key + value
     others: dict[Compare, None] = {}
     for given in conditions:

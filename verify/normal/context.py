@@ -39,6 +39,8 @@ class Context:
     """The texts of the reciprocals of such pieces."""
     count: int = 0
     decided: dict[Compare, bool | None] = field(default_factory=dict)
+    forms: dict[Compare, Compare | bool] = field(default_factory=dict)
+    conjunctions: dict[tuple[Compare, ...], tuple[Compare, ...] | None] = field(default_factory=dict)
     texts: dict[int, tuple[Factor, str]] = field(default_factory=dict)
     keys: dict[int, tuple[Term, str]] = field(default_factory=dict)
     free: dict[int, tuple[object, frozenset[Iterator]]] = field(default_factory=dict)

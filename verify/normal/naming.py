@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from hashlib import blake2b
 
 from egraph.expr.index import DataIndex, Floor, Index, Iterator, Modulo, RealSymbol, Size, Symbol, index, substitute
@@ -25,8 +26,22 @@ def index_text(value: Size, labels: Labels = NO_LABELS) -> str:
     """Return an index as text that does not depend on the names of labelled iterators."""
     if type(value) is int:
         return str(value)
+    given = index(value)
+    if not labels:
+        return _labelled(given, ())
+    return _labelled(given, tuple((i, labels[i]) for i in _iterators(given) if i in labels))
+
+
+@lru_cache(maxsize=1 << 16)
+def _iterators(value: Index) -> tuple[Iterator, ...]:
+    return tuple(mentioned((value,)))
+
+
+@lru_cache(maxsize=1 << 16)
+def _labelled(value: Index, labelled: tuple[tuple[Iterator, str], ...]) -> str:
+    labels = dict(labelled)
     parts = []
-    for monomial, coefficient in index(value).terms:
+    for monomial, coefficient in value.terms:
         if len(monomial) == 1:
             text = _atom_text(monomial[0], labels)
         else:
