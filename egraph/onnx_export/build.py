@@ -83,7 +83,7 @@ class Builder:
         """Say of which source nodes and rules the next ONNX nodes come."""
         sources = list(dict.fromkeys(name for node in nodes for name in self.graph.origins.get(node, ())))
         self.emitter.label = sources[-1] if sources else ""
-        self.emitter.metadata = {"einsat.rules": ",".join(rules), "einsat.source_nodes": ",".join(sources)}
+        self.emitter.metadata = {"einsat.rules": ";".join(rules), "einsat.source_nodes": ",".join(sources)}
 
     def value(self, node: Node) -> str:
         """Return the name of a value, appending what it needs that is not there yet."""

@@ -112,4 +112,4 @@ def read_side(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Side:
 
 
 def _rules(node: onnx.NodeProto) -> frozenset[str]:
-    return frozenset(rule for entry in node.metadata_props if entry.key == "einsat.rules" for rule in entry.value.split(",") if rule)
+    return frozenset(rule for entry in node.metadata_props if entry.key == "einsat.rules" for rule in entry.value.split(";") if rule)
