@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 from egraph.ir import Node
 
@@ -42,4 +43,4 @@ class DerivationRule:
     name: str
     operators: tuple[str, ...]
     derive: Callable[[Node], Iterable[Derivation]]
-    rounding: str = "reassociates"
+    rounding: Literal["exact", "reassociates", "assumes finite"] = "reassociates"

@@ -24,6 +24,7 @@ from egraph.errors import EinsatError
 from egraph.ir import Kernel, Node, format_fragment, walk
 from egraph.optimize.gate import VALIDATED
 from egraph.optimize.outcome import Derived, RuleUse
+from egraph.rule import Rounding
 from runtime.profile import Database, Record
 
 STORE, KIND = "derivations", "derivation"
@@ -31,7 +32,7 @@ STORE, KIND = "derivations", "derivation"
 SOURCES = ("egraph/derive", "egraph/expr", "egraph/ops", "egraph/ir", "verify")
 """What decides which programs are derived and whether they are proved."""
 
-Prover = Callable[[Node, Node], str]
+Prover = Callable[[Node, Node, Rounding], str]
 """Says what stays open when two fragments over the same placeholders are compared; '' when they are proved equal."""
 
 
@@ -47,15 +48,11 @@ def sources_key() -> str:
     return digest.hexdigest()[:32]
 
 
-def prove(left: Node, right: Node) -> str:
+def prove(left: Node, right: Node, rounding: Rounding) -> str:
     """Return what stays open when two programs are compared at their own sizes; '' when they are proved equal."""
-    from verify.application import expression  # the prover: not needed where everything was proved before
-    from verify.assumptions import Assumptions
-    from verify.equality import prove_equal
-    from verify.outcome import Open
+    from verify.application import equal_at_sizes  # the prover: not needed where everything was proved before
 
-    outcome = prove_equal(expression(left, {}), expression(right, {}), Assumptions())
-    return outcome.obligation if isinstance(outcome, Open) else ""
+    return equal_at_sizes(left, right, rounding)
 
 
 @dataclass(eq=False)
@@ -137,18 +134,16 @@ class Gate:
         try:
             for one in rule.derive(node):
                 if one.program not in found:
-                    reason = self._objection(node, one.program)
+                    reason = self._objection(rule, node, one.program)
                     self.proved_now += not reason
                     found[one.program] = Judged(one.name, one.program, one.steps, reason, one.error_bound)
         except (EinsatError, RecursionError, *BROKEN) as error:
             found[node] = Judged(rule.name, node, (), f"deriving failed: {type(error).__name__}: {error}")
         return tuple(found.values())
 
-    def _objection(self, node: Node, program: Node) -> str:
-        if program.type != node.type:
-            return f"it computes a {program.type} instead of a {node.type}"
+    def _objection(self, rule: DerivationRule, node: Node, program: Node) -> str:
         try:
-            return self.prover(node, program)
+            return self.prover(node, program, rule.rounding)
         except (EinsatError, RecursionError, *BROKEN) as error:
             return f"the prover gave up: {type(error).__name__}: {error}"
 
