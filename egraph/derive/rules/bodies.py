@@ -1,0 +1,186 @@
+"""Walk and rebuild the bodies of scopes: iterators replaced, guards gathered in front, factors listed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from egraph.expr.compose import guarded, tabulated, undecided
+from egraph.expr.index import Floor, Index, Iterator, Modulo, Size, Symbol, atoms, index, substitute
+from egraph.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Reduction, Scalar, Scope, Table, number
+
+MOST_VALUES = 64
+"""Values of an iterator that are tried to see that a division is affine over its range."""
+Replacement = Mapping[Iterator, Size]
+_IDENTITY: Mapping[Reduction, float] = {"sum": 0, "prod": 1, "max": -math.inf, "min": math.inf}
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a rule does not apply."""
+
+    reason: str
+
+
+def identity_of(reduction: Reduction) -> Scalar:
+    """Return the value that a reduction ignores: 0, 1, -inf or inf."""
+    return number(_IDENTITY[reduction])
+
+
+def is_identity(value: Scalar, reduction: Reduction) -> bool:
+    return isinstance(value, Number) and value.value == _IDENTITY[reduction]
+
+
+def length(iterator: Iterator) -> int:
+    """Return the number of values of an iterator with known ends."""
+    size = (index(iterator.high) - iterator.low).constant
+    if size is None:
+        raise ValueError(f"the range of {iterator.name} is symbolic")
+    return size
+
+
+def iterators_in(*values: Size) -> frozenset[Iterator]:
+    """Return the iterators of indices, those inside divisions too."""
+    return frozenset(atom for value in values for atom in atoms(value) if isinstance(atom, Iterator))
+
+
+def indices_of(body: Scalar) -> Iterable[Index]:
+    """Yield every index of a body, those of conditions too; inner scopes are closed."""
+    match body:
+        case IndexNumber(value):
+            yield value
+        case Read(_, indices) | Table(_, _, indices):
+            yield from indices
+        case Apply(_, arguments):
+            for argument in arguments:
+                yield from indices_of(argument)
+        case Guarded(conditions, then, otherwise):
+            for condition in conditions:
+                yield condition.left
+                yield condition.right
+            yield from indices_of(then)
+            yield from indices_of(otherwise)
+
+
+def used(body: Scalar) -> frozenset[Iterator]:
+    """Return the iterators that a body depends on."""
+    return iterators_in(*indices_of(body))
+
+
+def mapped(body: Scalar, change: Callable[[Index], Index]) -> Scalar:
+    """Return a body with every index changed; conditions that ranges then decide are gone."""
+    match body:
+        case Number():
+            return body
+        case IndexNumber(value):
+            return IndexNumber(change(value))
+        case Table(shape, values, indices):
+            return tabulated(shape, values, tuple(change(i) for i in indices))
+        case Read(source, indices):
+            return Read(source, tuple(change(i) for i in indices))
+        case Apply(function, arguments):
+            return Apply(function, tuple(mapped(a, change) for a in arguments))
+        case Guarded(conditions, then, otherwise):
+            changed = [Compare(change(c.left), c.operator, change(c.right)) for c in conditions]
+            return guarded(changed, mapped(then, change), mapped(otherwise, change))
+
+
+def replaced(body: Scalar, names: Replacement) -> Scalar:
+    """Return a body with iterators replaced by indices."""
+    return mapped(body, lambda value: place(value, names))
+
+
+def place(value: Index, names: Replacement) -> Index:
+    """Return an index with iterators replaced by indices, divisions that are affine over their ranges written so."""
+    full: dict[Iterator | Symbol, Size] = {old: new for old, new in names.items()}  # noqa: C416 (a dict of iterators is no dict of atoms)
+
+    def read(inner: Read) -> Read:
+        return Read(inner.source, tuple(place(i, names) for i in inner.indices))
+
+    return straightened(substitute(value, full, read))
+
+
+def straightened(value: Index) -> Index:
+    """(p + 1) // 2 = p for p < 2: a division that is affine over the range of its one iterator is written so."""
+    total = Index(())
+    for monomial, coefficient in value.terms:
+        atom = monomial[0] if len(monomial) == 1 else None
+        affine = _affine(atom) if isinstance(atom, Floor | Modulo) else None
+        total = total + (Index(((monomial, coefficient),)) if affine is None else affine * coefficient)
+    return total
+
+
+def _affine(atom: Floor | Modulo) -> Index | None:
+    iterators = iterators_in(atom.numerator)
+    if len(iterators) != 1 or atom.divisor.constant is None:
+        return None
+    (iterator,) = iterators
+    low, high = index(iterator.low).constant, index(iterator.high).constant
+    if low is None or high is None or not 0 < high - low <= MOST_VALUES:
+        return None
+    values = [substitute(index(atom), {iterator: x}).constant for x in range(low, high)]
+    if any(v is None for v in values):
+        return None
+    known = [v for v in values if v is not None]
+    slope = known[1] - known[0] if len(known) > 1 else 0
+    if any(v != known[0] + slope * k for k, v in enumerate(known)):
+        return None
+    return index(iterator) * slope + (known[0] - slope * low)
+
+
+def pulled(body: Scalar, reduction: Reduction) -> tuple[tuple[Compare, ...], Scalar]:
+    """Return (conditions, rest) with body = [conditions ? rest : the reduction's identity]; products pull from their factors."""
+    match body:
+        case Guarded(conditions, then, otherwise) if is_identity(otherwise, reduction):
+            more, rest = pulled(then, reduction)
+            return tuple(dict.fromkeys(conditions + more)), rest
+        case Apply("mul", (left, right)) if reduction == "sum":
+            (a, x), (b, y) = pulled(left, reduction), pulled(right, reduction)
+            return tuple(dict.fromkeys(a + b)), Apply("mul", (x, y)) if a or b else body
+    return (), body
+
+
+def where(conditions: Iterable[Compare], body: Scalar, reduction: Reduction) -> Scalar:
+    """[conditions ? body : the reduction's identity], conditions that ranges decide left out."""
+    left = undecided(conditions)
+    if left is None:
+        return identity_of(reduction)
+    more, rest = pulled(body, reduction)
+    every = tuple(dict.fromkeys(left + more))
+    return Guarded(every, rest, identity_of(reduction)) if every else rest
+
+
+def factors(body: Scalar) -> tuple[Scalar, ...]:
+    """Return the factors of a product, from left to right."""
+    if isinstance(body, Apply) and body.function == "mul":
+        return tuple(factor for argument in body.arguments for factor in factors(argument))
+    return (body,)
+
+
+def product(parts: Iterable[Scalar]) -> Scalar:
+    """parts[0] * parts[1] * ..."""
+    first, *others = parts
+    for other in others:
+        first = Apply("mul", (first, other))
+    return first
+
+
+def fresh(name: str, size: int, taken: Iterable[Iterator]) -> Iterator:
+    """Return an iterator over [0, size) with a name that is not taken."""
+    names = {i.name for i in taken}
+    while name in names:
+        name += "'"
+    return Iterator(name, 0, size)
+
+
+def every(scope: Scope) -> tuple[Iterator, ...]:
+    return scope.traversal + scope.summation
+
+
+def counted(scope: Scope) -> Refusal | None:
+    """Refuse a scope whose ranges are symbolic or do not start at 0 (canonical scopes do)."""
+    for iterator in every(scope):
+        if index(iterator.low).constant != 0 or index(iterator.high).constant is None:
+            return Refusal(f"the range of {iterator.name} must be known and start at 0")
+    return None

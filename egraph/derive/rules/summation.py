@@ -1,0 +1,85 @@
+"""Summation splitting and traversal merging: an outer scope that reduces, or only reads, an inner one; and back into one scope."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from egraph.derive.rules.bodies import Refusal, counted, identity_of, is_identity, iterators_in, pulled, replaced, where
+from egraph.derive.rules.inside import reads_inside
+from egraph.expr.index import Index, Iterator, Size, index
+from egraph.expr.scope import Guarded, Read, Scope
+
+
+def split_summation(scope: Scope, outward: Collection[Iterator]) -> Scope | Refusal:
+    """{t} sum(o, i) body  =  {t} sum(o) {t, o: sum(i) body}[t, o]"""
+    if refusal := counted(scope):
+        return refusal
+    moved = tuple(i for i in scope.summation if i in outward)
+    if not moved or len(moved) != len(outward):
+        return Refusal("at least one iterator must be moved outward, and only summation iterators")
+    kept = tuple(i for i in scope.summation if i not in outward)
+    traversal = scope.traversal + moved
+    inner = Scope(traversal, kept, scope.reduction if kept else "sum", scope.body)
+    return Scope(scope.traversal, moved, scope.reduction, Read(inner, tuple(map(index, traversal))))
+
+
+def merge_traversal(scope: Scope) -> Scope | Refusal:
+    """{t} sum(o) [g ? {u: sum(i) body}[e] : 0]  =  {t} sum(o, i) [g ? body at u = e : 0]
+
+    if both reduce alike or one of them does not, and 0 is what that reduction ignores.
+    """
+    inner = inner_read(scope)
+    if inner is None:
+        return Refusal("the body is not a read of an inner scope under guards")
+    source, places = inner
+    if scope.summation and source.summation and scope.reduction != source.reduction:
+        return Refusal(f"a {scope.reduction} of a {source.reduction} is no single reduction")
+    reduction = source.reduction if source.summation else scope.reduction
+    otherwise = scope.body.otherwise if isinstance(scope.body, Guarded) else identity_of(reduction)
+    if not is_identity(otherwise, reduction) and (scope.summation or source.summation):
+        return Refusal(f"what stands where the guards fail is not ignored by {reduction}")
+    taken = {i.name for i in (*scope.traversal, *scope.summation)}
+    renamed = tuple(_renamed(i, taken) for i in source.summation)
+    names: dict[Iterator, Size] = dict(zip(source.traversal, places, strict=True))
+    names |= {old: index(new) for old, new in zip(source.summation, renamed, strict=True)}
+    body = replaced(source.body, names)
+    conditions = scope.body.conditions if isinstance(scope.body, Guarded) else ()
+    if is_identity(otherwise, reduction):
+        body = where(conditions, body, reduction)
+    elif conditions:
+        body = Guarded(conditions, body, otherwise)
+    return Scope(scope.traversal, scope.summation + renamed, reduction, body)
+
+
+def inner_read(scope: Scope) -> tuple[Scope, tuple[Index, ...]] | None:
+    """Return the inner scope and where it is read, where the body is that read alone, under guards or not."""
+    body = scope.body.then if isinstance(scope.body, Guarded) else scope.body
+    if isinstance(body, Read) and isinstance(body.source, Scope):
+        return body.source, body.indices
+    return None
+
+
+def _renamed(iterator: Iterator, taken: set[str]) -> Iterator:
+    name = iterator.name
+    while name in taken:
+        name += "'"
+    taken.add(name)
+    return Iterator(name, iterator.low, iterator.high)
+
+
+def guards_outward(scope: Scope) -> Scope | Refusal:
+    """{t} sum(i) [g(t), c ? body : 0]  =  {t} [g(t) ? {t: sum(i) [c ? body : 0]}[t] : 0]
+
+    if no summation iterator occurs in g, and the reads stay inside their tensors without g.
+    """
+    conditions, rest = pulled(scope.body, scope.reduction)
+    reduced = frozenset(scope.summation)
+    outer = tuple(c for c in conditions if not iterators_in(c.left, c.right) & reduced)
+    if not outer:
+        return Refusal("every guard depends on a summation iterator")
+    body = where([c for c in conditions if c not in outer], rest, scope.reduction)
+    inner = Scope(scope.traversal, scope.summation, scope.reduction, body)
+    if not reads_inside(inner):
+        return Refusal("a read leaves its tensor where the guards outside fail")
+    read = Read(inner, tuple(map(index, scope.traversal)))
+    return Scope(scope.traversal, (), "sum", Guarded(outer, read, identity_of(scope.reduction)))

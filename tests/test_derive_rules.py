@@ -1,0 +1,259 @@
+"""Every derivation rule keeps the value of every scope: operators' meanings with all their attributes, before and after, in F_p."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterator as Iterable
+from random import Random
+
+import numpy as np
+import pytest
+
+from egraph.derive.rules.bodies import Refusal, every, factors, indices_of, iterators_in, length, pulled
+from egraph.derive.rules.boundary import relax, tighten
+from egraph.derive.rules.expressions import concatenate_expressions, merge_expressions, split_range, split_terms, split_values
+from egraph.derive.rules.instances import instantiate, substitute_indices
+from egraph.derive.rules.substitution import merge_iterators, reverse, skew, solve, split_iterator, unimodular
+from egraph.derive.rules.summation import guards_outward, merge_traversal, split_summation
+from egraph.expr.canonical import canonical
+from egraph.expr.evaluate import evaluate
+from egraph.expr.functions import PRIME
+from egraph.expr.index import Index, Iterator, index
+from egraph.expr.parsing import parse_scope
+from egraph.expr.printing import format_scope
+from egraph.expr.scope import Read, Scalar, Scope, Tensor
+from egraph.ops import OPS
+
+DRAWN = (
+    "Conv", "ConvTranspose", "MatMul", "Expression", "MaxPool", "AveragePool", "ReduceSum", "ReduceMax", "ReduceProd", "Softmax",
+    "LayerNormalization", "Add", "PRelu", "Concat", "Pad", "Slice", "Transpose",
+)  # fmt: skip
+
+
+def drawn(random: Random, name: str) -> Scope:
+    """Return the canonical meaning of an operator at drawn sizes and attributes."""
+    spec = OPS[name]
+    shapes, attributes = spec.sample(random)
+    return canonical(spec.meaning([Tensor(str(k), shape) for k, shape in enumerate(shapes)], attributes))
+
+
+def tensors_of(body: Scalar) -> Iterable[Tensor]:
+    match body:
+        case Read(Tensor() as source, _):
+            yield source
+        case Read(Scope() as source, _):
+            yield from tensors_of(source.body)
+        case _:
+            for part in (*getattr(body, "arguments", ()), *(getattr(body, k) for k in ("then", "otherwise") if hasattr(body, k))):
+                yield from tensors_of(part)
+
+
+def assert_equal(before: Scope, after: Scope) -> None:
+    """Compare two scopes on one random draw of operands, exactly in F_p; maxima and functions compare as residues do."""
+    random = np.random.default_rng(3)
+    values = {t.name: random.integers(0, PRIME, [int(str(n)) for n in t.shape]) for t in sorted(tensors_of(before.body), key=str)}
+    one, other = evaluate(before, values, "prime"), evaluate(after, values, "prime")
+    assert np.array_equal(one, other), f"{format_scope(before)}\n{format_scope(after)}"
+
+
+Ways = Iterable[Scope | Refusal]
+
+
+def _split_sums(scope: Scope, random: Random) -> Ways:
+    yield split_summation(scope, [i for i in scope.summation if random.random() < 0.5])
+
+
+def _splits(scope: Scope, random: Random) -> Ways:
+    for iterator in every(scope):
+        for factor in range(2, length(iterator)):
+            yield split_iterator(scope, iterator, factor)
+
+
+def _merges(scope: Scope, random: Random) -> Ways:
+    for group in (scope.traversal, scope.summation):
+        if len(group) > 1:
+            yield merge_iterators(scope, *random.sample(group, 2))
+
+
+def _unimodular(scope: Scope, random: Random) -> Ways:
+    for group in (scope.traversal, scope.summation):
+        if len(group) > 1:
+            a = random.choice((-2, -1, 1, 2))
+            yield unimodular(scope, random.sample(group, 2), ((1, a), (0, random.choice((1, -1)))))
+
+
+def _relaxed(scope: Scope, random: Random) -> Ways:
+    for iterator in every(scope):
+        yield relax(scope, iterator, random.randrange(3), random.randrange(3))
+
+
+def _tightened(scope: Scope, random: Random) -> Ways:
+    for iterator in every(scope):
+        yield tighten(scope, iterator)
+        wider = relax(scope, iterator, 1, 2)
+        if isinstance(wider, Scope) and iterator in scope.summation:
+            yield tighten(wider, next(i for i in wider.summation if i.name == iterator.name))
+
+
+def _indices(scope: Scope, random: Random) -> Ways:
+    reduced = frozenset(scope.summation)
+    for value in dict.fromkeys(indices_of(scope.body)):
+        outer = sum((Index((t,)) for t in value.terms if t[0] and not iterators_in(Index((t,))) & reduced), Index(()))
+        if iterators_in(outer):
+            yield substitute_indices(scope, [outer], random.choice(("outward", "inward")))
+        outside = split_summation(scope, [i for i in scope.summation if i in iterators_in(value)])
+        if isinstance(outside, Scope) and isinstance(outside.body, Read) and isinstance(outside.body.source, Scope):
+            inner = substitute_indices(outside.body.source, [value])
+            if isinstance(inner, Scope):
+                inner = Scope(outside.traversal, outside.summation, outside.reduction, Read(inner, outside.body.indices))
+            yield inner
+
+
+def _instances(scope: Scope, random: Random) -> Ways:
+    for part in factors(pulled(scope.body, scope.reduction)[1]):
+        yield instantiate(scope, part)
+        if isinstance(part, Read):
+            moving = [i for i in part.indices if len(i.terms) > 1]
+            yield instantiate(scope, part, moving)
+
+
+def _merged_traversals(scope: Scope, random: Random) -> Ways:
+    yield merge_traversal(scope)
+    for ways in (_split_sums, _relaxed, _tightened, _splits):
+        for nested in ways(scope, random):
+            if isinstance(nested, Scope):
+                yield merge_traversal(nested)
+
+
+def _skews(scope: Scope, random: Random) -> Ways:
+    for iterator in scope.summation:
+        others = [i for i in every(scope) if i != iterator]
+        if others:
+            by = index(random.choice(others)) * random.choice((-1, 1, 2))
+            yield skew(scope, iterator, by // 2 if random.random() < 0.3 else by)
+
+
+def _solved(scope: Scope, random: Random) -> Ways:
+    for iterator in scope.summation:
+        yield solve(scope, iterator)
+        for factor in (2, 3):
+            split = split_iterator(scope, iterator, factor)
+            if isinstance(split, Scope):
+                yield from (solve(split, i) for i in split.summation)
+
+
+def _ranges(scope: Scope, random: Random) -> Ways:
+    for iterator in every(scope):
+        yield split_range(scope, iterator, random.randrange(1, max(2, length(iterator))))
+
+
+RULES: dict[str, Callable[[Scope, Random], Ways]] = {
+    "split_summation": _split_sums,
+    "merge_traversal": _merged_traversals,
+    "guards_outward": lambda scope, _: iter([guards_outward(scope)]),
+    "split_iterator": _splits,
+    "merge_iterators": _merges,
+    "unimodular": _unimodular,
+    "skew": _skews,
+    "reverse": lambda scope, _: (reverse(scope, i) for i in every(scope)),
+    "solve": _solved,
+    "relax": _relaxed,
+    "tighten": _tightened,
+    "substitute_indices": _indices,
+    "instantiate": _instances,
+    "split_range": _ranges,
+    "split_values": lambda scope, _: (split_values(scope, i) for i in scope.traversal),
+    "split_terms": lambda scope, _: iter([split_terms(scope)]),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_rule_keeps_the_value_of_operators(name: str) -> None:
+    random, applied = Random(name), 0
+    for operator in DRAWN:
+        for _ in range(30 if (name, operator) == ("solve", "ConvTranspose") else 4 if operator.startswith("Conv") else 2):
+            scope = drawn(random, operator)
+            for result in RULES[name](scope, random):
+                if isinstance(result, Scope):
+                    assert_equal(scope, result)
+                    assert_equal(scope, canonical(result))
+                    applied += 1
+                else:
+                    assert result.reason
+    assert applied >= (1 if name == "split_terms" else 3), f"{name} was applied {applied} times"
+
+
+def parsed(text: str, **shapes: tuple[int, ...]) -> Scope:
+    return parse_scope(text, {name[1:]: Tensor(name[1:], shape) for name, shape in shapes.items()})
+
+
+@pytest.mark.parametrize("image", ["x+2*y", "x-2*y+6", "7-x-2*y"])
+def test_skewed_images_are_read_at_one_index(image: str) -> None:
+    """EinNet's Rule2 cases: x in 2, y in 4, whatever the signs, are one iterator of 8 values."""
+    scope = parsed("{x<2,y<4} sum(t<5) ($0[" + image + "+t] * $1[t])", t0=(12,), t1=(5,))
+    place = next(indices_of(scope.body)) - index(scope.summation[0])
+    result = substitute_indices(scope, [place])
+    assert isinstance(result, Scope) and isinstance(result.body, Read) and result.body.source.shape == (8,)
+    assert_equal(scope, result)
+
+
+def test_taps_beyond_the_image_are_tightened_away() -> None:
+    """EinNet's Relaxation case: 230 rows of which 226 hold anything."""
+    scope = parsed("{i<230} sum(r<3) [0<=i+r-4, i+r-4<224 ? ($0[i+r-4] * $1[r]) : 0]", t0=(224,), t1=(3,))
+    result = tighten(scope, scope.traversal[0])
+    assert isinstance(result, Scope)
+    assert format_scope(result).startswith("{i<230} [2<=i, i<228 ? {{i<226} sum(r<3)")
+    assert_equal(scope, result)
+
+
+def test_matmuls_merge_into_one() -> None:
+    tensors = {"a": (3, 4), "b": (4, 5), "c": (3, 4), "d": (4, 5), "e": (4, 2)}
+    shapes = {f"t{k}": shape for k, shape in tensors.items()}
+    first, apart = (parsed("{m<3,n<5} sum(k<4) ($" + a + "[m,k] * $" + b + "[k,n])", **shapes) for a, b in ("ab", "cd"))
+    narrow = parsed("{m<3,n<2} sum(k<4) ($a[m,k] * $e[k,n])", **shapes)
+    batched, wide = merge_expressions([first, apart]), concatenate_expressions(first, narrow, 1)
+    assert not isinstance(batched, Refusal) and not isinstance(wide, Refusal)
+    values = {k: np.random.default_rng(0).integers(0, PRIME, shape) for k, shape in tensors.items()}
+    for one, other in zip((first, apart, first, narrow), (*batched, *wide), strict=True):
+        assert np.array_equal(evaluate(one, values, "prime"), evaluate(other, values, "prime"))
+    assert len({id(part.body.source) for part in batched}) == len({id(part.body.source) for part in wide}) == 1  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("result", "reason"),
+    [
+        (lambda s: split_summation(s, [s.traversal[0]]), "only summation iterators"),
+        (lambda s: split_iterator(s, s.summation[0], 2), "does not split"),
+        (lambda s: merge_iterators(s, s.traversal[0], s.summation[0]), "two traversal iterators"),
+        (lambda s: unimodular(s, s.summation, ((2, 0), (0, 1))), "determinant"),
+        (lambda s: relax(s, s.traversal[0], 0, 0), "must grow"),
+        (lambda s: tighten(s, s.traversal[0]), "may hold"),
+        (lambda s: merge_traversal(s), "not a read of an inner scope"),
+        (lambda s: substitute_indices(s, [index(s.traversal[0])]), "iterators themselves"),
+        (lambda s: substitute_indices(s, [index(s.traversal[0]) + s.traversal[1]]), "no iterator occurs"),
+        (lambda s: split_terms(s), "no sum of terms"),
+        (lambda s: merge_expressions([s, s]), "one and the same"),
+        (lambda s: solve(s, s.summation[0]), "no guard is an equation"),
+        (lambda s: guards_outward(s), "depends on a summation iterator"),
+    ],
+)
+def test_a_rule_that_does_not_apply_says_why(result: Callable[[Scope], Scope | Refusal], reason: str) -> None:
+    scope = parsed("{h<4,f<2} sum(r<3,c<5) [0<=h+r-1, h+r-1<4 ? ($0[c,h+r-1] * $1[f,h,c,r]) : 0]", t0=(5, 4), t1=(2, 4, 5, 3))
+    refusal = result(scope)
+    assert isinstance(refusal, Refusal) and reason in refusal.reason
+
+
+def test_a_maximum_of_sums_stays_two_scopes() -> None:
+    nested = parsed("{h<4} max(r<3) {{h<4,r<3} sum(c<5) $0[h,r,c]}[h,r]", t0=(4, 3, 5))
+    assert isinstance(merge_traversal(nested), Refusal)
+
+
+def test_sums_of_terms_are_split() -> None:
+    scope = parsed("{h<4} sum(r<3) [h+r<5 ? ($0[h] - $1[r]) : 0]", t0=(4,), t1=(3,))
+    result = split_terms(scope)
+    assert isinstance(result, Scope)
+    assert_equal(scope, result)
+
+
+def test_iterators_in_a_shape_with_unit_sizes_are_one_value() -> None:
+    assert length(Iterator("i", 2, 7)) == 5
