@@ -32,19 +32,19 @@ class Folder:
                 self._tensors.setdefault(digest, array)
                 self._folded[node] = make("Constant", (), attributes(digest=digest), array_type(array))
         folded = self._folded
-        used = list(walk([*program.graph.roots, *read, *made]))
-        new = rewrite(used, lambda old, operands: folded.get(old) or make(old.op, operands, old.attributes, old.type))
+        kept = [*program.graph.roots, *read, *made]
+        new = rewrite(kept, lambda old, operands: folded.get(old) or make(old.op, operands, old.attributes, old.type))
         kernels = tuple(replace(k, inputs=tuple(new[node] for node in k.inputs), output=new[k.output]) for k in program.kernels)
-        return Program(_rebuilt(program.graph, new, self._tensors), kernels, program.cost_us)
+        alive = {str(node.attribute("digest")) for node in walk(new[node] for node in kept) if node.op == "Constant"}
+        return Program(_rebuilt(program.graph, new, alive, self._tensors), kernels, program.cost_us)
 
 
-def _rebuilt(graph: Graph, new: Mapping[Node, Node], tensors: Mapping[str, np.ndarray]) -> Graph:
+def _rebuilt(graph: Graph, new: Mapping[Node, Node], alive: set[str], tensors: Mapping[str, np.ndarray]) -> Graph:
     outputs = tuple((name, new[node]) for name, node in graph.outputs)
-    digests = {str(node.attribute("digest")) for node in walk(new.values()) if node.op == "Constant"}
     return replace(
         graph,
         outputs=outputs,
-        tensors={digest: tensors[digest] for digest in tensors if digest in digests},
+        tensors={digest: tensors[digest] for digest in sorted(alive)},
         origins={new[node]: names for node, names in graph.origins.items() if node in new},
         names={new[node]: name for node, name in graph.names.items() if node in new},
     )

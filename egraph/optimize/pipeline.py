@@ -6,6 +6,7 @@ import platform
 import shutil
 import statistics
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from egraph.optimize.batch import compile_ahead
 from egraph.optimize.blame import blame
 from egraph.optimize.choice import choose_derivations, choose_rules
 from egraph.optimize.derivations import Gate
+from egraph.optimize.folding import Folder
 from egraph.optimize.gate import notes as rule_notes
 from egraph.optimize.gate import unproved
 from egraph.optimize.instances import wrong_rules
@@ -59,6 +61,10 @@ class Entry:
     contender: Contender
     program: Program
 
+    def folded(self, folder: Folder) -> Entry:
+        """Return the entry with what its program derives from weights computed: what can be compiled and saved."""
+        return replace(self, program=folder.fold(self.program))
+
 
 def optimize(options: Options, progress: Progress) -> Outcome:
     """Optimise a model and write the results; raises EinsatError, and then nothing is written."""
@@ -75,13 +81,14 @@ def optimize(options: Options, progress: Progress) -> Outcome:
     feeds = find_feeds(reference, imported.graph, options.seed)
     database = Database.open(options.database, read_only=options.frozen, warn=lambda text: progress.note(f"warning: {text}"))
     try:
-        with staging(place) as stage, Worker() as worker, kept_compiler() as compiler:
+        with staging(place) as stage, Worker() as worker, kept_compiler() as compiler, ThreadPoolExecutor(1) as aside:
+            digest = aside.submit(original.digest, options.model)  # it need not wait for the search
             work = stage / "work"
             work.mkdir()
             results = stage / "results"
             results.mkdir()
             gate = Gate(derivations, database, options.tolerance)
-            run = Run(options, progress, imported.graph, feeds, database, worker, compiler, work, gate)
+            run = Run(options, progress, imported.graph, feeds, database, worker, compiler, work, gate, digest)
             outcome = run.outcome(rules, results, place.model.name, place.artefact.name, reference, imported.notes + imported.hints)
             progress.stage("write")
             for path in results.glob("*.partial"):
@@ -119,6 +126,7 @@ class Run:
     compiler: Compiler
     work: Path
     derivations: Gate
+    model_digest: Future[str]
 
     @property
     def compile_options(self) -> CompileOptions:
@@ -195,16 +203,19 @@ class Run:
             Entry(Contender(name, program_digest(program), "einsat", str(self.work / name.replace(" ", "-"))), program)
             for name, program in [(PLAIN, plain), *((f"program {i}", p) for i, p in enumerate(found.programs, start=1))]
         ]
-        contenders = [Contender(ORIGINAL, original.digest(options.model), "onnxruntime", str(options.model.absolute()))]
+        contenders = [Contender(ORIGINAL, self.model_digest.result(), "onnxruntime", str(options.model.absolute()))]
         contenders += [entry.contender for entry in entries]
         raced = remembered(contenders, self.feeds, database=self.database, device=device, frozen=options.frozen)
         best = self._fastest(entries, raced) if raced else None
+        folder = Folder(self.graph)
         if raced and best:
+            best = best.folded(folder)
             try:
                 self._compile(best)
             except EinsatError:
                 raced = None  # it could be compiled once: say of each program again which can
         if raced is None:
+            entries = [entry.folded(folder) for entry in entries]
             sizes_bytes, failed = self._compile_all(entries)
             contenders = [replace(c, size_bytes=sizes_bytes.get(c.name, sizes_bytes[PLAIN])) for c in contenders]
             raced = race(
@@ -224,7 +235,7 @@ class Run:
                 (artefact / "opaque" / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(options.model.parent / name, artefact / "opaque" / name)
         else:
-            shutil.copytree(best.contender.path, artefact)
+            Path(best.contender.path).rename(artefact)
             exporter.save(best.program, model_file, rules={k.output: k.rules for k in best.program.kernels if k.rules})
 
     def _learn(
@@ -317,7 +328,7 @@ class Run:
         weights = best.program.graph.tensors if best else self.graph.tensors
         return Outcome(
             model=self.options.model.name,
-            model_digest=original.digest(self.options.model),
+            model_digest=self.model_digest.result(),
             device=device_key(self.options.threads),
             threads=self.options.threads,
             status="faster" if best else "unchanged",

@@ -12,7 +12,6 @@ from egraph.deriving import Derivations
 from egraph.errors import ExtractError
 from egraph.extract import extract, to_program
 from egraph.ir import Candidate, FrozenEGraph, Graph, Program, Selection, format_fragment
-from egraph.optimize.folding import Folder
 from egraph.optimize.measuring import Measurer
 from egraph.optimize.outcome import Refused, summary
 from egraph.optimize.progress import Progress
@@ -55,6 +54,7 @@ class Search:
     saturation: Saturation
     choice: Choice
     programs: tuple[Program, ...]
+    """Not folded: what a kernel reads may be an expression over weights."""
     text: str
     """What was chosen, for the same search again."""
 
@@ -69,7 +69,7 @@ def program_digest(program: Program) -> str:
 
 
 def plain_program(graph: Graph, known: CostModel, *, seed: int) -> Program:
-    """Return the input program as it stands: no rules, one kernel a node (the smallest that exists), no measurements.
+    """Return the input program as it stands, not folded: no rules, one kernel a node (the smallest that exists), no measurements.
 
     What is ``known`` to compute wrong results is left out all the same.
     """
@@ -80,7 +80,7 @@ def plain_program(graph: Graph, known: CostModel, *, seed: int) -> Program:
     best = extract(frozen, model.price(smallest), 1, 0.0, seed)  # there is next to nothing to choose
     if not best:
         raise ExtractError("the input program has no lowering")
-    return Folder(graph).fold(to_program(frozen, best[0], graph))
+    return to_program(frozen, best[0], graph)
 
 
 def _smallest(options: Sequence[Candidate]) -> tuple[Candidate, ...]:
@@ -130,9 +130,8 @@ def search(
     selections = choice.selections
     progress.update(f"best cost {selections[0].cost_us:.0f} us ({selections[0].method}), {len(selections)} programs")
     programs: dict[str, Program] = {}
-    folder = Folder(graph)
     for selection in selections:
-        program = folder.fold(to_program(saturation.frozen, selection, graph))
+        program = to_program(saturation.frozen, selection, graph)
         programs.setdefault(program_digest(program), program)
     if choice.refused:
         progress.detail(summary(choice.refused))
