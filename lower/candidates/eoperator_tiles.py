@@ -8,15 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
+from typing import TypeAlias
 
-from egraph.ir import ENode, Node
+from egraph.expr.products import contracted_operations
+from egraph.expr.scope import Scope, Tensor
+from egraph.ir import Attributes, ENode, Node
 from egraph.ops import OPS
 from lower.candidates.tile import Tile, Tiling, contents
 from lower.candidates.view_tiles import is_view
 
 INLINED = ("elementwise", "view", "movement")
 REDUCED = ("reduction", "normalization")
+Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 LARGEST = 24
 """Operators in one tile, at most."""
 BEAM = 8
@@ -62,7 +66,7 @@ def eoperator_tiles(tiling: Tiling, supports: Callable[[Node], str | None]) -> I
             spec = OPS.get(node.op)
             if spec is None or is_view(tiling, number, node):
                 continue  # a view is free, and so is a view of the kernel that computes its operand
-            if spec.category not in INLINED + REDUCED and not _is_light_product(tiling, number, node):
+            if not _is_root(tiling, number, node):
                 continue
             for tile in _variants(tiling, orders, number, node):
                 length, tensors = contents(tile.fragment)
@@ -75,25 +79,47 @@ def eoperator_tiles(tiling: Tiling, supports: Callable[[Node], str | None]) -> I
                     break
 
 
-def _is_light_product(tiling: Tiling, number: int, node: ENode) -> bool:
-    """Return whether an e-node multiplies so little for what it reads that making its operands in place beats a library call.
-
-    A row times a matrix of its own (banded attention) is; sliding windows are left to the library, which reads them once."""
+def _is_root(tiling: Tiling, number: int, node: ENode) -> bool:
+    """Return whether a kernel may end in an e-node: what is bound by memory may."""
     spec = OPS[node.op]
-    if spec.category != "contraction" or spec.flops is None or "strides" in spec.attributes:
-        return False
+    if node.op == "Expression":
+        return _is_light(tiling, number, node)
+    # Sliding windows are left to the library, which reads them once.
+    return spec.category in INLINED + REDUCED or (
+        spec.category == "contraction" and "strides" not in spec.attributes and _is_light(tiling, number, node)
+    )
+
+
+def _is_light(tiling: Tiling, number: int, node: ENode) -> bool:
+    """Return whether an e-node computes so little for what it reads that memory bounds it.
+
+    A row times a matrix of its own (banded attention) does, and so does a sum over tables, which are applied one by one.
+    """
     types = [tiling.frozen.types[child] for child in node.children]
     if not all(type.is_static for type in types):
         return False
     moved = sum(tiling.size_bytes[each] for each in {number, *node.children})
-    return spec.flops([type.sizes for type in types], dict(node.attributes)) <= INTENSITY * moved
+    operations = _operations(node.op, node.attributes, tuple(type.sizes for type in types))
+    return operations is not None and operations <= INTENSITY * moved
+
+
+@lru_cache(maxsize=1 << 12)
+def _operations(op: str, attributes: Attributes, shapes: Shapes) -> float | None:
+    shared = contracted_operations(_scope(attributes, shapes)) if op == "Expression" else None
+    flops = OPS[op].flops
+    return shared if shared is not None or flops is None else float(flops(shapes, dict(attributes)))
+
+
+@lru_cache(maxsize=1 << 12)
+def _scope(attributes: Attributes, shapes: Shapes) -> Scope:
+    return OPS["Expression"].meaning([Tensor(str(k), shape) for k, shape in enumerate(shapes)], dict(attributes))
 
 
 def _variants(tiling: Tiling, orders: _Orders, number: int, node: ENode) -> Iterator[Tile]:
     yield Tile(tiling.over_leaves(number, node), (node,), "tvm")
     for style in STYLES if tiling.fused else ():
         growth = _Growth(tiling, style, orders, path={number})
-        operands = [growth.operand(child) for child in node.children]
+        operands = [growth.operand(child, once=growth.reads_once(number, node, child)) for child in node.children]
         yield Tile(tiling.build(number, node, operands), (node, *dict.fromkeys(growth.covered)), "tvm")
 
 
@@ -123,7 +149,7 @@ def _may_inline(node: ENode, style: Style) -> bool:
         return False
     # Overlapping windows would be reduced again and again; whole axes and rows are reduced once.
     whole = spec.category == "normalization" or (spec.category == "reduction" and spec.attributes == ("axes",))
-    return spec.category in INLINED or (style.reductions and whole)
+    return spec.category in INLINED or node.op == "Expression" or (style.reductions and whole)
 
 
 @dataclass
@@ -137,22 +163,37 @@ class _Growth:
     covered: list[ENode] = field(default_factory=list)
     done: dict[int, Node] = field(default_factory=dict)
 
-    def operand(self, number: int) -> Node:
+    def operand(self, number: int, *, once: bool) -> Node:
+        """Return an operand as a fragment; ``once``: each of its elements is read for one element of the result."""
         if number not in self.done:
-            self.done[number] = self._inline(number)
+            self.done[number] = self._inline(number, once=once)
         return self.done[number]
 
-    def _inline(self, number: int) -> Node:
+    def reads_once(self, number: int, node: ENode, child: int) -> bool:
+        """Return whether an e-node reads each element of an operand for one element of its result, in the same order."""
+        types = self.tiling.frozen.types
+        return OPS[node.op].category == "elementwise" and types[number].shape == types[child].shape
+
+    def _inline(self, number: int, *, once: bool) -> Node:
         leaf = self.tiling.leaf(number)
         if number in self.tiling.leaves or number in self.path or len(self.covered) >= LARGEST:
             return leaf
         if self.style.stop_at_shared and self.tiling.is_shared(number):
             return leaf
-        node = next((node for node in self.orders.of(number, self.style) if self.path.isdisjoint(node.children)), None)
+        node = next((node for node in self.orders.of(number, self.style) if self._fits(number, node, once=once)), None)
         if node is None:
             return leaf
         self.covered.append(node)
         self.path.add(number)
-        operands = [self.operand(child) for child in node.children]
+        operands = [self.operand(child, once=once and self.reads_once(number, node, child)) for child in node.children]
         self.path.discard(number)
         return self.tiling.build(number, node, operands)
+
+    def _fits(self, number: int, node: ENode, *, once: bool) -> bool:
+        if not self.path.isdisjoint(node.children):
+            return False
+        if node.op != "Expression":
+            return True
+        shapes = tuple(self.tiling.frozen.types[child].sizes for child in node.children)
+        # A sum is computed where it is read: it must be short, and read once.
+        return not _scope(node.attributes, shapes).summation or (once and _is_light(self.tiling, number, node))

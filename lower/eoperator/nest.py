@@ -23,7 +23,7 @@ from lower.eoperator.functions import Expr, cast, widen
 from lower.eoperator.reduction import vectorizes
 from lower.eoperator.tabled import has_tables, spelled_out
 from lower.eoperator.terms import Term, Terms, coefficient, extent, indices_of, iterators_of, subterms
-from lower.eoperator.transforms import breakpoints, digits, merge, shifted, simplify_reductions
+from lower.eoperator.transforms import breakpoints, merge, shifted, simplify_reductions, split_digits
 from lower.eoperator.transpose import transpose_tile, transposed_reads
 from lower.eoperator.unrolled import write_tile
 
@@ -42,7 +42,7 @@ class Planner:
 
     def kernel(self, iterators: Sequence[Iterator], root: Term, offset: Index) -> None:
         """Write the loops that store ``root`` at ``offset`` for all values of the iterators."""
-        iterators, root, offset = self._digits(tuple(iterators), root, offset)
+        iterators, root, offset = split_digits(self.table, tuple(iterators), root, offset)
         if has_tables(root):
             if write_tile(self, iterators, root, offset):
                 return
@@ -53,23 +53,12 @@ class Planner:
         else:
             self._movement(iterators, root, offset, parallel=True)
 
-    def _digits(self, iterators: tuple[Iterator, ...], root: Term, offset: Index) -> tuple[tuple[Iterator, ...], Term, Index]:
-        position = 0
-        while position < len(iterators):
-            parts = digits(self.table, iterators[position], indices_of((root,)))
-            if parts:
-                root, offset = self.replaced(root, offset, {iterators[position]: parts[1]})
-                iterators = (*iterators[:position], *parts[0], *iterators[position + 1 :])
-            else:
-                position += 1
-        return iterators, root, offset
-
-    def replaced(self, root: Term, offset: Index, replace: dict[Iterator | Symbol, Size]) -> tuple[Term, Index]:
+    def _replace(self, root: Term, offset: Index, replace: dict[Iterator | Symbol, Size]) -> tuple[Term, Index]:
         return self.table.substitute(root, replace), self.table.index(offset, replace)
 
     def _merge(self, iterators: tuple[Iterator, ...], root: Term, offset: Index) -> tuple[tuple[Iterator, ...], Term, Index]:
         merged, replace = merge(self.table, iterators, [offset, *indices_of((root,))])
-        return (merged, *self.replaced(root, offset, replace)) if replace else (iterators, root, offset)
+        return (merged, *self._replace(root, offset, replace)) if replace else (iterators, root, offset)
 
     def _work_ns(self, iterators: Sequence[Iterator], root: Term) -> float:
         """Estimate the time of a nest on one thread."""
@@ -92,7 +81,7 @@ class Planner:
             for low, high in itertools.pairwise(points):
                 part, meaning = shifted(self.table, iterators[0], low, high)
                 inner = (part, *iterators[1:]) if high - low > 1 else iterators[1:]
-                self._movement(inner, *self.replaced(root, offset, {iterators[0]: meaning}), parallel=parallel)
+                self._movement(inner, *self._replace(root, offset, {iterators[0]: meaning}), parallel=parallel)
             return
         first, rest = iterators[0], iterators[1:]
         wide = parallel and extent(first) >= self.threads
@@ -295,7 +284,7 @@ class Planner:
                     kept = (
                         tuple(part if i is iterator else i for i in its) if high - low > 1 else tuple(i for i in its if i is not iterator)
                     )
-                    found.append((kept, *self.replaced(term, where, {iterator: meaning})))
+                    found.append((kept, *self._replace(term, where, {iterator: meaning})))
             parts = found
         for its, term, where in parts:
             its, term, where = self._merge(its, simplify_reductions(self.table, term), where)

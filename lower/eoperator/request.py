@@ -14,6 +14,7 @@ from egraph.expr.scope import Scope
 from egraph.ir import Attributes, Node, TensorType, make, placeholder, walk
 from egraph.ops import OPS
 from egraph.ops.reference import fragment_expression
+from lower.eoperator.tabled import refusal
 from lower.eoperator.terms import Term, Terms, subterms
 
 MAXIMUM_TERMS = 1500
@@ -107,7 +108,7 @@ def _type(term: Term, dtypes: dict[str, str], types: dict[Term, str]) -> str:
     match term.kind:
         case "number":
             return ""
-        case "index":
+        case "index" | "table":
             return "float32"
         case "read":
             return dtypes[term.data[0]]
@@ -155,6 +156,9 @@ def supports(fragment: Node) -> str | None:
         types: dict[Term, str] = {}
         for term in terms:
             types[term] = _type(term, kernel.dtypes, types)
+        reason = refusal(kernel.table, kernel.iterators, kernel.root, kernel.offset)
+        if reason is not None:
+            return reason
     except EinsatError as error:
         return error.what
     if (types[kernel.root] or "float32") != fragment.type.dtype:
@@ -168,14 +172,14 @@ def supports_by_parts(fragment: Node) -> str | None:
     """Return what ``supports`` says, from its operators one by one where that is enough: much faster.
 
     Operators that can be generated alone can be together, as long as their terms stay few: every read of an operand
-    repeats at most the operand's own terms. Indices that are computed, and long fragments, are looked at as a whole.
+    repeats at most the operand's own terms. Indices that are computed, tables below others, and long fragments, are looked at as a whole.
     """
     terms: dict[Node, int] = {}
     for node in walk((fragment,)):
         if node.op == "Placeholder":
             terms[node] = 1
             continue
-        if node.op == "Gather" and node.inputs[1].op != "Placeholder":
+        if (node.op == "Gather" and node.inputs[1].op != "Placeholder") or (node.op == "Expression" and node is not fragment):
             return supports(fragment)
         part = _part(node.op, node.attributes, tuple(operand.type for operand in node.inputs), node.type)
         if isinstance(part, str):

@@ -18,10 +18,12 @@ from egraph.expr.index import Floor, Index, Iterator, Modulo, Size, Symbol, inde
 from egraph.expr.scope import Compare
 from lower.eoperator.linear import Matrix, linear_program
 from lower.eoperator.terms import Replacement, Term, Terms, extent, iterators_of, low_of, subterms
-from lower.eoperator.transforms import COMBINE
+from lower.eoperator.transforms import COMBINE, split_digits
 
 MOST_PLACES = 64
 """Places of the unrolled output iterators, and of the unrolled summation iterators, at most: 8 x 8 products of F(6x6, 3x3)."""
+MOST_CHOICES = 16
+"""Numbers of tables that are spelled out as choices where they cannot be unrolled, at most."""
 Places: TypeAlias = tuple[int, ...]
 
 
@@ -95,6 +97,17 @@ def unrolled(iterators: Sequence[Iterator], root: Term) -> tuple[Iterator, ...] 
     if not wanted <= summed | set(chosen) or math.prod(map(extent, chosen)) > MOST_PLACES:
         return None
     return chosen
+
+
+def refusal(table: Terms, iterators: tuple[Iterator, ...], root: Term, offset: Index) -> str | None:
+    """Return why a kernel's tables would make it hopeless: they are large and no short loop reads them."""
+    length = sum(len(term.data[1]) for term in subterms((root,)) if term.kind == "table")
+    if length <= MOST_CHOICES:
+        return None
+    iterators, root, _ = split_digits(table, iterators, root, offset)
+    iterators, replace, _ = ragged_digits(table, iterators, root)
+    chosen = unrolled(iterators, table.substitute(root, replace))
+    return None if chosen is not None else f"tables of {length} numbers are read at places that no short loop runs over"
 
 
 def spelled_out(table: Terms, root: Term) -> Term:

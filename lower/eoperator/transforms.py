@@ -71,6 +71,20 @@ def digits(table: Terms, iterator: Iterator, indices: Iterable[Index]) -> tuple[
     return None
 
 
+def split_digits(table: Terms, iterators: tuple[Iterator, ...], root: Term, offset: Index) -> tuple[tuple[Iterator, ...], Term, Index]:
+    """Split every iterator of which only digits are used, as far as its extent allows."""
+    position = 0
+    while position < len(iterators):
+        parts = digits(table, iterators[position], indices_of((root,)))
+        if parts:
+            replace: dict[Iterator | Symbol, Size] = {iterators[position]: parts[1]}
+            root, offset = table.substitute(root, replace), table.index(offset, replace)
+            iterators = (*iterators[:position], *parts[0], *iterators[position + 1 :])
+        else:
+            position += 1
+    return iterators, root, offset
+
+
 def merge(
     table: Terms, iterators: Sequence[Iterator], indices: Sequence[Index]
 ) -> tuple[tuple[Iterator, ...], dict[Iterator | Symbol, Size]]:
