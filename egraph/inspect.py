@@ -66,21 +66,28 @@ def why(outcome: Outcome, node: str) -> dict[str, Any]:
         names = sorted({name for row in outcome.kernels or outcome.before for name in row.source_nodes})
         raise ModelError(f"no kernel comes from {node!r}", fix=f"give a kernel's number or one of: {', '.join(names[:20])}")
     known = {rule.name: rule for rule in outcome.rules}
+    numbers = {number for number, row in enumerate(outcome.kernels) if row in rows}
     sources = {name for row in rows for name in row.source_nodes}
     return {
         "kernels": [asdict(row) for row in rows],
         "rules": [asdict(known[name]) for name in dict.fromkeys(rule for row in rows for rule in row.rules) if name in known],
+        "derived": [asdict(one) for one in outcome.derived if numbers & set(one.kernels)],
         "before": [asdict(row) for row in outcome.before if sources & set(row.source_nodes)],
     }
 
 
 def why_text(found: dict[str, Any]) -> str:
+    from egraph.inspect_derivation import derivation_text
+    from egraph.optimize.outcome import Derived
+
     lines = []
     for row in found["kernels"]:
         lines += [f"{row['name']}  [{row['implementation']}]  {row['time_us']:.1f} us", f"  {row['fragment']}"]
         lines += [f"  from {', '.join(row['source_nodes'])}"] if row["source_nodes"] else []
     for rule in found["rules"]:
         lines.append(f"rule {rule['name']} ({rule['verdict']}, {rule['rounding']}): {rule['equation']}")
+    for one in found["derived"]:
+        lines += derivation_text(Derived(**one))
     if not found["rules"]:
         lines.append("no rewrite rule: these nodes are as in the input, fused where the kernel shows several")
     lines.append("before:")
@@ -131,6 +138,8 @@ def why_not(
 ) -> dict[str, Any]:
     """Try a rule at a node of the input model and say what stands in the way."""
     from egraph import importer
+    from egraph.check_tolerance import Tolerance
+    from egraph.inspect_derivation import derivation_rule, explain_derivation
     from egraph.inspect_match import explain, nodes_named
 
     path = model or artefact.resolve().parent / outcome.model
@@ -141,19 +150,25 @@ def why_not(
     if not nodes:
         known = sorted({name for names in graph.origins.values() for name in names})
         raise ModelError(f"the model has no node {node_name!r}", fix=f"give one of: {', '.join(known[:20])}")
-    rule = _gated(find_rule(outcome, artefact, rule_name, rule_files), path)
-    found = [explain(rule, node, graph) for node in nodes]
-    best = min(found, key=lambda e: (not e.applies, -e.matched_operators))
-    used = {r.name: r.uses for r in outcome.rules}.get(rule_name, 0)
     skipped = rule_name in outcome.options["skip_rules"]
-    return {**asdict(best), "uses_in_this_artefact": used, "skipped": skipped}
+    if deriving := derivation_rule(rule_name):
+        tolerance = Tolerance(**outcome.options["tolerance"])
+        told = [explain_derivation(deriving, rule_name, node, graph, tolerance) for node in nodes]
+        used = sum(rule.uses for rule in outcome.rules if rule_name == rule.name or rule.name.startswith(f"{rule_name} "))
+        skipped = skipped or deriving.name in outcome.options["skip_rules"] or not outcome.options.get("derivations", True)
+    else:
+        rule = _gated(find_rule(outcome, artefact, rule_name, rule_files), path)
+        told = [asdict(explain(rule, node, graph)) for node in nodes]
+        used = {r.name: r.uses for r in outcome.rules}.get(rule_name, 0)
+    best = min(told, key=lambda e: (not e["applies"], -e["matched_operators"]))
+    return {**best, "uses_in_this_artefact": used, "skipped": skipped}
 
 
 def why_not_text(found: dict[str, Any]) -> str:
     lines = [f"{found['rule']} at {found['node']}: {found['matched_operators']} of {found['pattern_operators']} operators match"]
     lines.append(("it applies here: " if found["applies"] else "it does not apply here: ") + found["reason"])
     if found["skipped"]:
-        lines.append("it was left out of this run by --skip-rule")
+        lines.append("it was left out of this run by --skip-rule or --no-derivations")
     elif found["applies"] and not found["uses_in_this_artefact"]:
         lines.append("no shipped kernel uses it: another program was cheaper")
     return "\n".join(lines)

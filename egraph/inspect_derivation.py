@@ -1,0 +1,77 @@
+"""Why a derivation is not in an artefact: the operator's forms, what is derived for each, and what the prover said."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from egraph.check_tolerance import Tolerance
+from egraph.derive.derivation import DerivationRule
+from egraph.derive.registry import DERIVATIONS
+from egraph.deriving import Judged
+from egraph.inspect_match import constants
+from egraph.ir import Graph, Node, TensorType, attributes, make, walk
+from egraph.ops import OPS
+from egraph.optimize.derivations import Gate
+from egraph.optimize.outcome import Derived
+from egraph.saturate import Limits, saturate
+from runtime.profile import Database
+
+LIMITS = Limits(seconds=10.0, e_nodes=2_000, iterations=10)
+"""For one operator."""
+
+
+def derivation_rule(name: str) -> DerivationRule | None:
+    """Return the derivation rule of a name, or the one that gives its programs such names."""
+    return next((rule for rule in DERIVATIONS if name == rule.name or name.startswith(f"{rule.name} ")), None)
+
+
+def explain_derivation(rule: DerivationRule, name: str, node: Node, graph: Graph, tolerance: Tolerance) -> dict[str, Any]:
+    """Try a derivation at an operator as it stands and in the forms that rules give it."""
+    found = {key: programs for key, programs in _judged(rule, node, graph, tolerance).items() if programs}
+    named = [one for programs in found.values() for one in programs if name in (rule.name, one.name)]
+    proved = sum(not one.reason for one in named)
+    if node.op not in rule.operators and not named:
+        reason = f"the root must be {' or '.join(rule.operators)}, it is {node.op} {node.type}"
+    elif named:
+        reason = "; ".join(f"{one.name}: {one.reason or 'derived, and proved equal at these sizes'}" for one in named)
+    else:
+        reason = f"it derives no program{'' if name == rule.name else f' called {name}'} for this operator, in any of its forms"
+    return {
+        "rule": name, "applies": proved > 0, "node": f"{node.op} {node.type}",
+        "matched_operators": int(bool(named)), "pattern_operators": 1, "reason": reason,
+    }  # fmt: skip
+
+
+def _judged(rule: DerivationRule, node: Node, graph: Graph, tolerance: Tolerance) -> Mapping[tuple[str, str], tuple[Judged, ...]]:
+    from egraph.optimize.estimated import shipped_rules
+
+    gate = Gate((rule,), Database.in_memory(), tolerance)
+    if node.op in OPS and all(type.is_static for type in (node.type, *(operand.type for operand in node.inputs))):
+        saturate(_alone(node, graph), shipped_rules(), LIMITS, derivations=gate.open())
+    return gate.judged
+
+
+def _alone(node: Node, graph: Graph) -> Graph:
+    """Return the graph of one operator: what is computed from weights as a constant, everything else as an input."""
+    fixed, tensors = constants(graph), {}
+    operands: list[Node] = []
+    for k, operand in enumerate(node.inputs):
+        if operand in fixed:
+            tensors[f"operand{k}"] = np.random.default_rng(k).standard_normal(operand.type.sizes).astype(operand.type.dtype)
+            operands.append(make("Constant", (), attributes(digest=f"operand{k}"), operand.type))
+        else:
+            operands.append(make("Input", (), attributes(name=f"x{k}"), TensorType(operand.type.dtype, operand.type.shape)))
+    root = make(node.op, operands, node.attributes, node.type)
+    return Graph("operator", tuple(n for n in walk((root,)) if n.op == "Input"), (("y", root),), tensors)
+
+
+def derivation_text(one: Derived) -> list[str]:
+    """Return a derivation as lines: the operator, step by step what became of it, and what was checked."""
+    lines = [f"derivation {one.name} of {one.operator}"]
+    for number, (rule, text) in enumerate(one.steps, start=1):
+        lines += [f"  {number}. {rule}", f"       {text}"]
+    checked = "the program was proved equal to the operator at these sizes, by its meaning (verify.equality), before it entered the e-graph"
+    return [*lines, f"  {checked}"]
