@@ -40,7 +40,7 @@ def equal_at_sizes(left: Node, right: Node, rounding: Rounding = "reassociates")
     if left.type != right.type:
         return f"the left side is {left.type}, the right side {right.type}"
     try:
-        outcome = prove_equal(expression(left, {}), expression(right, {}), Assumptions())
+        outcome = prove_equal(expression(left, {}), expression(right, {}), Assumptions(), at_sizes=True)
     except EinsatError as error:
         return str(error)
     if isinstance(outcome, Open):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Iterator as Stream
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -23,12 +25,19 @@ class TooLarge(EinsatError):
     """A normal form would have more terms than ``LARGEST``: the question stays open."""
 
 
+Memos = tuple[dict[Compare, bool | None], dict[Compare, Compare | bool], dict[tuple[Compare, ...], tuple[Compare, ...] | None]]
+
+
 @dataclass
 class Context:
     """The state of one normalisation; memos keep their keys alive, so that an ``id`` stays its own."""
 
     assumptions: Assumptions
     facts: set[str] = field(default_factory=set)
+    at_sizes: bool = False
+    """Whether all sizes are numbers: then guards simplify what they guard, and iterators are split into digits."""
+    guards: tuple[Compare, ...] = ()
+    """What holds here beyond the assumptions as they were given."""
     resolving: bool = False
     """Whether maxima of two plain values are written with conditions on data (the second pass)."""
     infinite: bool = False
@@ -41,10 +50,26 @@ class Context:
     decided: dict[Compare, bool | None] = field(default_factory=dict)
     forms: dict[Compare, Compare | bool] = field(default_factory=dict)
     conjunctions: dict[tuple[Compare, ...], tuple[Compare, ...] | None] = field(default_factory=dict)
+    memos: dict[tuple[Compare, ...], Memos] = field(default_factory=dict)
+    """The three above under other guards."""
     texts: dict[int, tuple[Factor, str]] = field(default_factory=dict)
     keys: dict[int, tuple[Term, str]] = field(default_factory=dict)
     free: dict[int, tuple[object, frozenset[Iterator]]] = field(default_factory=dict)
     rebuilt: dict[int, tuple[Factor, Value]] = field(default_factory=dict)
+
+    @contextmanager
+    def where(self, conditions: tuple[Compare, ...]) -> Stream[None]:
+        """Simplify under conditions; what comes out holds only where they do."""
+        if not conditions or not self.at_sizes:
+            yield
+            return
+        before = self.assumptions, self.decided, self.forms, self.conjunctions, self.guards
+        self.assumptions, self.guards = self.assumptions.assume(*conditions), (*self.guards, *conditions)
+        self.decided, self.forms, self.conjunctions = self.memos.setdefault(self.guards, ({}, {}, {}))
+        try:
+            yield
+        finally:
+            self.assumptions, self.decided, self.forms, self.conjunctions, self.guards = before
 
     def fresh(self, iterator: Iterator) -> Iterator:
         """Return an iterator over the same range with a name of its own."""

@@ -7,18 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from egraph.expr.index import Index, Iterator, Size, Symbol, index, simplify, substitute
+from egraph.expr.index import Index, Iterator, Size, Symbol, index, substitute
 from egraph.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Table, Tensor
 from verify.normal.algebra import add, bind, collect, guarded, only_term, pieces, plain, unused
 from verify.normal.choices import count, index_number, positive, split, under, zero
 from verify.normal.conditions import Conditions, conjunction, negation
 from verify.normal.context import ONE, ZERO, Context, constant, mentioned, negated, number, scaled, single
+from verify.normal.digits import substitution
 from verify.normal.extrema import Candidate, flattened, largest
 from verify.normal.functions import call, divided, root
 from verify.normal.naming import close, free_iterators, named, rename_condition, rename_term
 from verify.normal.products import multiply
 from verify.normal.signs import filled, sign
-from verify.normal.tables import contracted, digits, grid_of, replaced, tabulated
+from verify.normal.tables import contracted, grid_of, replaced, tabulated
 from verify.normal.terms import INFINITY, Call, Element, Extremum, Factor, IndexFactor, Product, Term, Value
 
 LARGEST_DENOMINATOR, LARGEST_SQUARE = 10**6, 2**12
@@ -32,11 +33,11 @@ class Instantiation:
 
     def __init__(self, context: Context) -> None:
         self.context = context
-        self.known: dict[tuple[int, tuple[Index, ...]], tuple[Scope, Value]] = {}
+        self.known: dict[tuple[int, tuple[Index, ...], Conditions], tuple[Scope, Value]] = {}
 
     def at(self, scope: Scope, places: tuple[Index, ...]) -> Value:
         """Return scope[places]."""
-        key = id(scope), places
+        key = id(scope), places, self.context.guards
         if key not in self.known:
             self.known[key] = scope, self._at(scope, places)
         return self.known[key][1]
@@ -117,10 +118,14 @@ class Instantiation:
                     return self.scalar(otherwise, where)
                 if not tests:
                     return self.scalar(then, where)
-                other = self.scalar(otherwise, where)
-                parts = [guarded(self.context, tests, self.scalar(then, where))]
+                with self.context.where(tests):
+                    parts = [self.scalar(then, where)]
+                pieces_otherwise = self._otherwise(tests)
+                with self.context.where(pieces_otherwise[0] if len(pieces_otherwise) == 1 else ()):
+                    other = self.scalar(otherwise, where)
+                parts = [guarded(self.context, tests, parts[0])]
                 if other.terms:
-                    parts += [guarded(self.context, piece, other) for piece in self._otherwise(tests)]
+                    parts += [guarded(self.context, piece, other) for piece in pieces_otherwise]
                 return add(self.context, *parts)
 
 
@@ -225,7 +230,7 @@ def tidy(context: Context, term: Term) -> Value:
                 rest = replace(term, iterators=(), conditions=tuple(c for c in term.conditions if c != condition) + inside)
                 left = [i for i in term.iterators if i != iterator]  # they stay free while they may occur in what is put in
                 return total(context, left, rebuild(context, Value((rest,)), {iterator: at}))
-    if (simpler := _tables_contracted(context, term)) is not None:
+    if (simpler := _simpler_sums(context, term)) is not None:
         return simpler
     idle = [iterator for iterator in unused(context, term) if filled(context, iterator)]
     result = Value((replace(term, iterators=tuple(i for i in term.iterators if i not in idle)),))
@@ -234,20 +239,19 @@ def tidy(context: Context, term: Term) -> Value:
     return result
 
 
-def _tables_contracted(context: Context, term: Term) -> Value | None:
-    """Return the term with one sum over tables alone done, or its iterator split into digits; None where there is none."""
-    split = digits(context, term)
+def _simpler_sums(context: Context, term: Term) -> Value | None:
+    """Return the term with an iterator replaced by its digits, or one sum over tables alone done; None where there is none."""
+    split = substitution(context, term) if context.at_sizes else None
     if split is not None:
-        iterator, base = split
-        upper = context.fresh(Iterator(iterator.name, 0, simplify(index(iterator.high) // base)))
-        lower = context.fresh(Iterator(iterator.name, 0, base))
-        left = (upper, lower, *(i for i in term.iterators if i != iterator))
-        return total(context, left, rebuild(context, Value((replace(term, iterators=()),)), {iterator: index(upper) * base + lower}))
+        conditions = tuple(c for c in term.conditions if c is not split.solved)
+        left = (*split.iterators, *(i for i in term.iterators if i != split.iterator))
+        rest = rebuild(context, Value((replace(term, iterators=(), conditions=conditions),)), {split.iterator: split.value})
+        return total(context, left, guarded(context, split.added, rest))
     found = contracted(context, term)
     if found is None:
         return None
-    rest, table = found
-    return total(context, rest.iterators, multiply(context, Value((replace(rest, iterators=()),)), table))
+    rest_of_term, table = found
+    return total(context, rest_of_term.iterators, multiply(context, Value((replace(rest_of_term, iterators=()),)), table))
 
 
 def _solved(condition: Compare, iterator: Iterator) -> Index | None:

@@ -17,7 +17,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from egraph.expr.index import DataIndex, Floor, Index, Iterator, Modulo, RealSymbol, Symbol, atoms, bounds, index, substitute
+from egraph.expr.index import DataIndex, Index, Iterator, RealSymbol, Symbol, atoms, bounds, index, substitute
 from egraph.expr.scope import Compare
 from verify.normal.algebra import guarded
 from verify.normal.context import ZERO, Context, mentioned
@@ -167,26 +167,6 @@ def _of_tables(context: Context, term: Term) -> list[Iterator]:
     elsewhere = frozenset[Iterator]().union(*(free_iterators(context, part) for part in others))
     within = frozenset[Iterator]().union(*(free_iterators(context, part) for part in tables))
     return [iterator for iterator in term.iterators if iterator in within and iterator not in elsewhere]
-
-
-def digits(context: Context, term: Term) -> tuple[Iterator, int] | None:
-    """Return (i, b) for an iterator of tables alone that is read as ``i // b`` or ``i % b``, where b divides its range."""
-    for iterator in _of_tables(context, term):
-        values = _values(iterator)
-        itself = index(iterator)
-        if values is None or values.start:
-            continue
-        places = [place for factor in term.factors if isinstance(factor, Element) and grid_of(factor) for place in factor.indices]
-        bases = [
-            base
-            for place in places
-            for atom in atoms(place)
-            if isinstance(atom, Floor | Modulo) and atom.numerator == itself and (base := atom.divisor.constant) is not None
-        ]
-        proper = [base for base in bases if base < len(values) and not len(values) % base]
-        if proper:
-            return iterator, min(proper)
-    return None
 
 
 def _values(iterator: Iterator) -> range | None:

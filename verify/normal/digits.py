@@ -1,0 +1,106 @@
+"""Iterators as their digits: sums read through floor-divisions and remainders become sums over digits.
+
+    sum(z < 8) x[z // 2, z % 2]                = sum(a < 4, b < 2) x[a, b]
+    sum(r < 4) [(o + r) % 2 == 0] w[r]         = sum(a < 2) w[2 a + o % 2]
+
+Both are substitutions: the sum runs over the same values, one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import gcd
+
+from egraph.expr.index import Floor, Index, Iterator, Modulo, atoms, index
+from egraph.expr.scope import Compare
+from verify.normal.context import Context, mentioned
+from verify.normal.terms import Element, IndexFactor, Term
+
+
+@dataclass(frozen=True)
+class Substitution:
+    """``iterator`` is ``value`` for all values of ``iterators`` at which ``added`` holds; ``solved`` always holds there."""
+
+    iterator: Iterator
+    value: Index
+    iterators: tuple[Iterator, ...]
+    added: tuple[Compare, ...] = ()
+    solved: Compare | None = None
+
+
+def substitution(context: Context, term: Term) -> Substitution | None:
+    """Return a substitution that rids a term of a floor-division or a remainder, None where there is none."""
+    for condition in term.conditions:
+        found = _congruence(context, condition, term.iterators)
+        if found is not None:
+            return found
+    places = [side for condition in term.conditions for side in (condition.left, condition.right)]
+    for factor in term.factors:
+        if isinstance(factor, Element):
+            places += factor.indices
+        elif isinstance(factor, IndexFactor):
+            places.append(factor.value)
+    return _digits(context, places, term.iterators)
+
+
+def _range(iterator: Iterator) -> range | None:
+    low, high = index(iterator.low).constant, index(iterator.high).constant
+    return None if low is None or high is None else range(low, high)
+
+
+def _congruence(context: Context, condition: Compare, iterators: tuple[Iterator, ...]) -> Substitution | None:
+    """Solve (c i + rest) % b == k for i, where c has an inverse modulo b."""
+    if condition.operator != "==":
+        return None
+    value = condition.left - condition.right
+    remainder, offset = 0, 0
+    found: Modulo | None = None
+    for monomial, coefficient in value.terms:
+        match monomial:
+            case ():
+                offset = coefficient
+            case (Modulo() as atom,) if found is None and abs(coefficient) == 1:
+                found, remainder = atom, coefficient
+            case _:
+                return None
+    base = None if found is None else found.divisor.constant
+    if found is None or base is None:
+        return None
+    wanted = -offset * remainder
+    if not 0 <= wanted < base:
+        return None
+    for iterator in iterators:
+        values = _range(iterator)
+        slope = dict(found.numerator.terms).get((iterator,), 0)
+        rest = found.numerator - index(iterator) * slope
+        if values is None or not slope or gcd(slope, base) != 1 or iterator in mentioned((rest,)):
+            continue
+        start = ((wanted - rest) * pow(slope, -1, base) - values.start) % base
+        whole = -(-len(values) // base)
+        upper = context.fresh(Iterator(iterator.name, 0, whole))
+        at = context.simplify(index(upper) * base + start + values.start)
+        added = () if len(values) % base == 0 else (Compare(at, "<", index(values.stop)),)
+        return Substitution(iterator, at, (upper,), added, condition)
+    return None
+
+
+def _digits(context: Context, places: Iterable[Index], iterators: tuple[Iterator, ...]) -> Substitution | None:
+    """Split an iterator i that is read as i // b or i % b, where b divides its range."""
+    bases: dict[Iterator, int] = {}
+    for place in places:
+        for atom in atoms(place):
+            if not isinstance(atom, Floor | Modulo):
+                continue
+            match atom.numerator.terms:
+                case ((((Iterator() as iterator,), 1),)) if iterator in iterators:
+                    values, base = _range(iterator), atom.divisor.constant
+                    if values and not values.start and base and 1 < base < len(values) and not len(values) % base:
+                        bases[iterator] = min(base, bases.get(iterator, base))
+    for iterator in iterators:
+        if iterator in bases:
+            base = bases[iterator]
+            upper = context.fresh(Iterator(iterator.name, 0, (index(iterator.high).constant or 0) // base))
+            lower = context.fresh(Iterator(iterator.name, 0, base))
+            return Substitution(iterator, index(upper) * base + lower, (upper, lower))
+    return None
