@@ -29,7 +29,8 @@ from tests.test_eoperator import Loaded, check, samples, tensor
 
 def convolution(x: tuple[int, ...], w: tuple[int, ...], **attributes: Any) -> Node:
     rank = len(x) - 2
-    values: dict[str, Any] = {"strides": (1,) * rank, "pads": (1,) * (2 * rank), "dilations": (1,) * rank, "group": 1, "layout": "NHWC", **attributes}
+    ones = (1,) * rank
+    values: dict[str, Any] = {"strides": ones, "pads": ones * 2, "dilations": ones, "group": 1, "layout": "NHWC", **attributes}
     weights = placeholder(1, TensorType("float32", w), constant=True)
     return apply("Conv", tensor(0, *x), weights, **values)
 
