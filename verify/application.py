@@ -13,6 +13,7 @@ from egraph.ops.scopes import pointwise
 from egraph.rule import Binding, MergeRule, Rounding, Rule
 from verify.assumptions import Assumptions
 from verify.equality import prove_equal
+from verify.facts import Facts
 from verify.outcome import Open
 from verify.random_binding import Refused
 from verify.random_testing import instantiate, position_of
@@ -40,7 +41,7 @@ def equal_at_sizes(left: Node, right: Node, rounding: Rounding = "reassociates")
     if left.type != right.type:
         return f"the left side is {left.type}, the right side {right.type}"
     try:
-        outcome = prove_equal(expression(left, {}), expression(right, {}), Assumptions(), at_sizes=True)
+        outcome = prove_equal(expression(left, {}), expression(right, {}), Assumptions(facts=Facts(at_sizes=True)))
     except EinsatError as error:
         return str(error)
     if isinstance(outcome, Open):

@@ -30,7 +30,6 @@ from verify.forms import (
     form_of,
     name_of,
     renamed_term,
-    replaced,
     replaced_literal,
     replaced_part,
     replaced_term,
@@ -41,7 +40,7 @@ from verify.index_equations import solve
 from verify.literals import Literal0, closure, negation
 from verify.normal.terms import Value
 from verify.outcome import Equal, Open, Outcome
-from verify.polynomials import ONE, ZERO, Polynomial, entry
+from verify.polynomials import ONE, ZERO, Polynomial, entry, replaced
 from verify.solver import holds, possible
 from verify.tidying import mentions, tidy
 from verify.unrolling import unrolled

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice, product
 
 from verify.facts import Facts
-from verify.forms import Best, Choice, Sum, replaced, replaced_literal, replaced_sum
+from verify.forms import Best, Choice, Sum, replaced_literal, replaced_sum
 from verify.guesses import equations_of_choices
 from verify.index_equations import solve
 from verify.literals import Literal0, closure, negation
-from verify.polynomials import ONE, Polynomial, entry
+from verify.polynomials import ONE, Polynomial, entry, replaced
 from verify.solver import holds, possible
 
 Equal = Callable[[Sum, Sum, Facts], bool]

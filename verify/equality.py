@@ -14,8 +14,8 @@ from verify.outcome import Equal, Open, Outcome
 __all__ = ["Equal", "Open", "Outcome", "prove_equal"]
 
 
-def prove_equal(left: Scope, right: Scope, assumptions: Assumptions, *, at_sizes: bool = False) -> Outcome:
-    """Normalise both at one generic output index and pair their terms; ``at_sizes``: all sizes are numbers."""
+def prove_equal(left: Scope, right: Scope, assumptions: Assumptions) -> Outcome:
+    """Normalise both at one generic output index and pair their terms."""
     if len(left.shape) != len(right.shape):
         return Open(f"the left side has {len(left.shape)} axes, the right side {len(right.shape)}", assumptions.conditions)
     for axis, (size, other) in enumerate(zip(left.shape, right.shape, strict=True)):
@@ -24,7 +24,7 @@ def prove_equal(left: Scope, right: Scope, assumptions: Assumptions, *, at_sizes
     output = tuple(index(0 if assumptions.equal(size, 1) else Iterator(f"o{axis}", 0, size)) for axis, size in enumerate(left.shape))
     facts: set[str] = set()
     try:
-        first, second = (normalise(side, output, assumptions, facts, at_sizes=at_sizes) for side in (left, right))
+        first, second = (normalise(side, output, assumptions, facts) for side in (left, right))
     except TooLarge as reason:
         return Open(str(reason), assumptions.conditions)
     outcome = equal_values(first, second, assumptions)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from verify.witnesses import Instance
 
 _ROUNDS = 50  # of solving equalities; what is left after them is kept as it is
+_COMBINED = 4  # conditions that are added up
 _DEPTH = 24  # of replacing atoms by the ends of their ranges
 
 
@@ -54,6 +55,8 @@ class Facts:
     solved: dict[Literal0, bool] = field(default_factory=dict)
     children: dict[tuple[Literal0, ...], Facts] = field(default_factory=dict)
     instances: list[Instance] | None = None
+    at_sizes: bool = False
+    """Whether all sizes are numbers: sums of conditions are tried then, and factors that only some terms share."""
 
     def extended(self, added: Iterable[Literal0]) -> Facts:
         """Return the facts with more literals; the same question is answered with the same object."""
@@ -66,7 +69,7 @@ class Facts:
         return known
 
     def _extended(self, new: tuple[Literal0, ...]) -> Facts:
-        result = Facts(self.literals | dict.fromkeys(new), dict(self.substitution))
+        result = Facts(self.literals | dict.fromkeys(new), dict(self.substitution), at_sizes=self.at_sizes)
         result.contradiction = self.contradiction
         here = [Literal0(self.canonical(one.value), one.relation) for one in new]
         if not any(one.relation == "==" and one.value.terms for one in here):  # what is solved stays as it is
@@ -246,6 +249,8 @@ class Facts:
         """numerator // divisor for canonical operands"""
         if not divisor.terms or not self.nonnegative(divisor - ONE):
             return floor_of(numerator, divisor) if divisor.terms else variable(FloorAtom(numerator, divisor))
+        if self.at_sizes and (digit := self._digit(numerator, divisor.constant or 0)) is not None:
+            return digit
         quotient, rest = divide(numerator, divisor)
         within = self._within(rest, divisor)
         if within is not None:
@@ -256,10 +261,20 @@ class Facts:
             return quotient + reduced
         return quotient + floor_of(rest, divisor)
 
+    def _digit(self, numerator: Polynomial, divisor: int) -> Polynomial | None:
+        """(g * x + y) // (g * d) = (x + y // g) // d where y // g is known, y being all that is no multiple of g as it stands"""
+        for factor in sorted({gcd(divisor, c) for m, c in numerator.terms.items() if m}, reverse=True):
+            rest = Polynomial({m: c for m, c in numerator.terms.items() if not m or c % factor})
+            if factor < 2 or (within := self._within(rest, constant(factor))) is None:
+                continue
+            upper = Polynomial({m: c // factor for m, c in numerator.terms.items() if m and not c % factor}) + constant(within)
+            return upper if factor == divisor else self.floor(upper, constant(divisor // factor))
+        return None
+
     def _within(self, rest: Polynomial, divisor: Polynomial) -> int | None:
         """Return rest // divisor where ranges say it is 0 or -1."""
-        for times in (0, -1):
-            low = rest + divisor if times else rest
+        for times in (0, -1, 1) if self.at_sizes else (0, -1):
+            low = rest.plus(divisor, -times)
             if self.nonnegative(low) and self.nonnegative(divisor - ONE - low):
                 return times
         return None
@@ -284,6 +299,9 @@ class Facts:
             common = gcd(common, c) if m else common
         if common > 1:
             factors.append(constant(common))
+        if self.at_sizes:
+            shared = {gcd(coefficient, c) for m, c in rest.terms.items() if m}
+            factors += [constant(g) for g in sorted(shared, reverse=True) if g > 1 and g != common]
         for factor in factors:
             if factor == divisor:
                 continue
@@ -298,7 +316,7 @@ class Facts:
         known = self.known.get(value)
         if known is None:
             self.known[value] = False  # asked again below itself, it counts as open
-            known = self._bounded(value, 0) or self._with_condition(value)
+            known = self._bounded(value, 0) or self._with_condition(value) or (self.at_sizes and self._with_conditions(value, _COMBINED))
             self.known[value] = known
         return known
 
@@ -306,6 +324,22 @@ class Facts:
         negative = {m for m, c in value.terms.items() if c < 0}
         helpful = (fact for fact in self.inequalities if any(fact.terms.get(m, 0) < 0 for m in negative))
         return any(self._bounded(value - fact, 0) for fact in helpful)
+
+    def _with_conditions(self, value: Polynomial, depth: int) -> bool:
+        """Subtract multiples of conditions, each such that the largest coefficient vanishes."""
+        for monomial in sorted((m for m in value.terms if m), key=lambda m: (-abs(value.terms[m]), m)):
+            usable = [fact for fact in self.inequalities if fact.terms.get(monomial, 0) * value.terms[monomial] > 0]
+            if not usable:
+                continue
+            for fact in usable:
+                times, left = divmod(value.terms[monomial], fact.terms[monomial])
+                if left:
+                    continue
+                rest = value.plus(fact, -times)
+                if self._bounded(rest, 0) or (depth > 1 and self._with_conditions(rest, depth - 1)):
+                    return True
+            return False
+        return False
 
     def _bounded(self, value: Polynomial, depth: int) -> bool:
         """Replace atoms by the ends of their ranges, those that depend on others first."""

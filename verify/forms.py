@@ -14,9 +14,7 @@ from egraph.expr.index import Iterator
 from verify.facts import Facts
 from verify.literals import Literal0, closure, literal
 from verify.normal.terms import Alternative, Call, Element, Extremum, IndexFactor, Kind, Product, Term, Value
-from verify.polynomials import ONE, ZERO, DataAtom, Polynomial, constant, entry, floor_of, inside, number_of, to_polynomial, variable
-
-Replacement: TypeAlias = Mapping[int, Polynomial]
+from verify.polynomials import ONE, ZERO, DataAtom, Polynomial, Replacement, constant, entry, number_of, replaced, to_polynomial
 
 
 @dataclass(frozen=True)
@@ -172,35 +170,6 @@ def _part(factor: Element | Call | Extremum | Product, facts: Facts, names: Name
             return Multiplied(_choice(factor, facts, names, replace))
         case _:
             assert_never(factor)
-
-
-def replaced(value: Polynomial, replace: Replacement) -> Polynomial:
-    """Return a polynomial with atoms replaced, inside floor-divisions too; nothing is simplified."""
-    images = {a: image for a in value.atoms() if (image := _image(a, replace)) is not None}
-    if not images:
-        return value
-    result = ZERO
-    for monomial, coefficient in value.terms.items():
-        product = constant(coefficient)
-        for atom in monomial:
-            product = product * images.get(atom, Polynomial({(atom,): 1}))
-        result = result + product
-    return result
-
-
-def _image(atom: int, replace: Replacement) -> Polynomial | None:
-    if atom in replace:
-        return replace[atom]
-    before = inside(atom)
-    if not before:
-        return None
-    after = tuple(replaced(part, replace) for part in before)
-    if all(a is b for a, b in zip(before, after, strict=True)):
-        return None
-    kind = entry(atom).kind
-    if isinstance(kind, DataAtom):
-        return variable(DataAtom(kind.source, after))
-    return floor_of(*after)
 
 
 def replaced_literal(one: Literal0, replace: Replacement) -> Literal0:

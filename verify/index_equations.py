@@ -9,9 +9,8 @@ from collections.abc import Iterable, Sequence, Set
 
 from egraph.expr.index import Iterator
 from verify.facts import Facts
-from verify.forms import replaced
 from verify.literals import closure
-from verify.polynomials import ONE, FloorAtom, Polynomial, divide, entry
+from verify.polynomials import ONE, FloorAtom, Polynomial, divide, entry, replaced
 
 _STEPS = 64
 

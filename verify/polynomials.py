@@ -7,14 +7,16 @@ so that ``(e // d) * d + e % d = e`` is an identity of polynomials.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
+from typing import TypeAlias
 
 from egraph.expr.index import Atom, DataIndex, Floor, Index, Iterator, Modulo, RealSymbol, Symbol, _make, index
 from egraph.expr.scope import Read, Scope, Tensor
 
 Monomial = tuple[int, ...]
+Replacement: TypeAlias = "Mapping[int, Polynomial]"
 _STEPS = 200  # of one division: every intermediate result is right, so stopping early only leaves more in the remainder
 
 
@@ -316,3 +318,32 @@ def _without(monomial: Monomial, factors: Monomial) -> Monomial | None:
 def from_index(value: object) -> Polynomial:
     """Return anything that ``egraph.expr.index.index`` takes as a polynomial."""
     return to_polynomial(index(value))
+
+
+def replaced(value: Polynomial, replace: Replacement) -> Polynomial:
+    """Return a polynomial with atoms replaced, inside floor-divisions too; nothing is simplified."""
+    images = {a: image for a in value.atoms() if (image := _image(a, replace)) is not None}
+    if not images:
+        return value
+    result = ZERO
+    for monomial, coefficient in value.terms.items():
+        product = constant(coefficient)
+        for atom in monomial:
+            product = product * images.get(atom, Polynomial({(atom,): 1}))
+        result = result + product
+    return result
+
+
+def _image(atom: int, replace: Replacement) -> Polynomial | None:
+    if atom in replace:
+        return replace[atom]
+    before = inside(atom)
+    if not before:
+        return None
+    after = tuple(replaced(part, replace) for part in before)
+    if all(a is b for a, b in zip(before, after, strict=True)):
+        return None
+    kind = entry(atom).kind
+    if isinstance(kind, DataAtom):
+        return variable(DataAtom(kind.source, after))
+    return floor_of(*after)

@@ -16,15 +16,12 @@ __all__ = [
 ]  # fmt: skip
 
 
-def normalise(
-    scope: Scope, output: tuple[Index, ...], assumptions: Assumptions, facts: set[str] | None = None, *, at_sizes: bool = False
-) -> Value:
+def normalise(scope: Scope, output: tuple[Index, ...], assumptions: Assumptions, facts: set[str] | None = None) -> Value:
     """Return scope[output] in normal form; the facts about data that its laws rest on are added to ``facts``.
 
-    ``at_sizes``: all sizes are numbers, of which more use is made then.
     Raises ``TooLarge`` where the form would have too many terms.
     """
-    context = Context(assumptions, at_sizes=at_sizes)
+    context = Context(assumptions)
     value = Instantiation(context).at(scope, output)
     if chooses(value):
         context.resolving = True

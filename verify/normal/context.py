@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from collections.abc import Iterator as Stream
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,12 +10,12 @@ from fractions import Fraction
 
 from egraph.errors import EinsatError
 from egraph.expr.compose import truth
-from egraph.expr.index import Floor, Index, Iterator, Modulo, RealSymbol, Size, index
+from egraph.expr.index import DataIndex, Floor, Index, Iterator, Modulo, RealSymbol, Size, Symbol, atoms, index, substitute
 from egraph.expr.scope import Compare
 from verify.assumptions import Assumptions
 from verify.normal.terms import Factor, Term, Value
 from verify.polynomials import ONE as POLYNOMIAL_ONE
-from verify.polynomials import Polynomial, to_polynomial
+from verify.polynomials import Polynomial, number_of, replaced, to_index, to_polynomial
 
 LARGEST = 1024
 """Most terms that a value may have; beyond it the product is not worth its price."""
@@ -34,8 +34,6 @@ class Context:
 
     assumptions: Assumptions
     facts: set[str] = field(default_factory=set)
-    at_sizes: bool = False
-    """Whether all sizes are numbers: then guards simplify what they guard, and iterators are split into digits."""
     guards: tuple[Compare, ...] = ()
     """What holds here beyond the assumptions as they were given."""
     resolving: bool = False
@@ -56,6 +54,11 @@ class Context:
     keys: dict[int, tuple[Term, str]] = field(default_factory=dict)
     free: dict[int, tuple[object, frozenset[Iterator]]] = field(default_factory=dict)
     rebuilt: dict[int, tuple[Factor, Value]] = field(default_factory=dict)
+
+    @property
+    def at_sizes(self) -> bool:
+        """Return whether all sizes are numbers: then guards simplify what they guard, and iterators are split into digits."""
+        return self.assumptions.facts.at_sizes
 
     @contextmanager
     def where(self, conditions: tuple[Compare, ...]) -> Stream[None]:
@@ -110,6 +113,14 @@ class Context:
         if any(isinstance(atom, Floor | Modulo) for monomial, _ in value.terms for atom in monomial):
             return index(self.assumptions.simplify(value))
         return value
+
+    def placed(self, value: Index, where: Mapping[Iterator | Symbol, Size]) -> Index:
+        """Return an index with iterators replaced inside divisions before any of these is simplified: ``n - r`` stays ``n - r`` there."""
+        if any(isinstance(atom, DataIndex) for atom in atoms(value)):
+            return self.simplify(substitute(value, where, None))
+        inner = [atom for atom in atoms(value) if isinstance(atom, Iterator | Symbol) and atom in where]
+        replacement = {number_of(atom): to_polynomial(where[atom]) for atom in inner}
+        return to_index(self.assumptions.facts.canonical(replaced(to_polynomial(value), replacement)))
 
     def use(self, fact: str) -> None:
         self.facts.add(fact)

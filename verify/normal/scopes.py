@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from egraph.expr.index import Index, Iterator, Size, Symbol, index, substitute
+from egraph.expr.index import Floor, Index, Iterator, Modulo, Size, Symbol, index, substitute
 from egraph.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Table, Tensor
 from verify.normal.algebra import add, bind, collect, guarded, only_term, pieces, plain, unused
 from verify.normal.choices import count, index_number, positive, split, under, zero
@@ -131,6 +131,8 @@ class Instantiation:
 
 def placed(context: Context, value: Index, where: Places) -> Index:
     """Return an index with iterators replaced, data indices inside too."""
+    if context.at_sizes and any(isinstance(atom, Floor | Modulo) for monomial, _ in value.terms for atom in monomial):
+        return context.placed(value, where)
 
     def read(inner: Read) -> Read:
         return Read(inner.source, tuple(placed(context, i, where) for i in inner.indices))
