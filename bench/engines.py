@@ -96,8 +96,13 @@ def einsat_engine(model: Path, feeds: Feeds, threads: int) -> Run:
     return lambda: session.run(None, feeds)
 
 
+WITHOUT_DERIVATIONS = "einsat_rules_only"
+"""Our own optimiser with ``--no-derivations``: no peer, it shows what derivations add."""
+OURS = ("einsat", WITHOUT_DERIVATIONS)
+
 ENGINES: Mapping[str, Callable[[Path, Feeds, int], Run]] = {
     "einsat": einsat_engine,
+    WITHOUT_DERIVATIONS: einsat_engine,
     "onnxruntime": onnxruntime_engine,
     "openvino": openvino_engine,
     "torch_compile": torch_compile_engine,

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from bench.engines import outputs_file
+from bench.engines import OURS, WITHOUT_DERIVATIONS, outputs_file
 from bench.environment import ROOT, commit
 from bench.inputs import feeds_for, parse_shapes
 from bench.interleave import EngineFailed, EngineProcess, interleave
@@ -100,10 +100,14 @@ def _measured(entry: BenchModel, batch: int, request: Request, folder: Path, dea
     if request.warm:
         cold, warm = ((folder / name / f"{entry.name}.opt.onnx").read_bytes() for name in ("cold", "warm"))
         row["warm_is_the_same"] = cold == warm
+    if WITHOUT_DERIVATIONS in request.engines:
+        command += ["--no-derivations", "-o", str(folder / WITHOUT_DERIVATIONS)]
+        row["optimize_seconds"][WITHOUT_DERIVATIONS], _ = _optimize(command, deadline)
+    artefacts = {"einsat": "cold", WITHOUT_DERIVATIONS: WITHOUT_DERIVATIONS}
     with ExitStack() as stack:
         processes: dict[str, EngineProcess] = {}
         for engine in request.engines:
-            path = folder / "cold" / f"{entry.name}.einsat" if engine == "einsat" else source
+            path = folder / artefacts[engine] / f"{entry.name}.einsat" if engine in OURS else source
             try:
                 left = max(1.0, min(240.0, deadline - time.monotonic()))
                 processes[engine] = stack.enter_context(EngineProcess(engine, path, folder / "feeds.npz", request.threads, left))

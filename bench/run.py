@@ -21,14 +21,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from bench.engines import ENGINES
+from bench.engines import ENGINES, OURS
 from bench.environment import differences, environment
 from bench.models import MODELS
 from bench.row import Request, measure_row
 from bench.table import table
 
 RESULTS = Path(__file__).parent / "results"
-NEEDS = {"einsat": "runtime", "onnxruntime": "onnxruntime", "openvino": "openvino", "torch_compile": "torch", "tvm": "tvm"}
+NEEDS = {**dict.fromkeys(OURS, "runtime"), "onnxruntime": "onnxruntime", "openvino": "openvino", "torch_compile": "torch", "tvm": "tvm"}
 Rows = dict[tuple[str, int], dict[str, Any]]
 
 

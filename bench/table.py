@@ -6,15 +6,18 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bench.engines import OURS, WITHOUT_DERIVATIONS
+
 Row = Mapping[str, Any]
 COUNTED = """Counted: everything from numpy inputs to numpy outputs through each engine's Python call, 32-bit floats, random inputs.
 Not counted: loading, compiling, optimising (reported on their own). Medians of runs in turns, each engine in its own process.
 `cold`: seconds to optimise with an empty database of measurements; `warm`: once more, with what the first run measured.
 `over best peer`: against the fastest of the other engines that were asked for; tvm is TVM without tuning. `error`: the
-largest difference of an output over its largest magnitude, against onnxruntime on the original model."""
+largest difference of an output over its largest magnitude, against onnxruntime on the original model. `over rules only`:
+against our own optimiser with --no-derivations; `predicted`: what the cost model predicted over what was then measured."""
 COLUMNS = (
-    "model", "batch", "weights", "einsat ms", "onnxruntime ms", "best peer ms", "over onnxruntime", "over best peer", "error",
-    "cold s", "warm s", "commit", "note",
+    "model", "batch", "weights", "einsat ms", "onnxruntime ms", "best peer ms", "over onnxruntime", "over best peer",
+    "over rules only", "predicted", "error", "cold s", "warm s", "commit", "note",
 )  # fmt: skip
 
 
@@ -28,8 +31,15 @@ def ratio(row: Row, peer: str) -> float | None:
     return times[peer] / times["einsat"] if "error" not in row and peer in times and "einsat" in times else None
 
 
+def predicted(row: Row) -> float | None:
+    """Return the predicted time of what was shipped over the time of its race; None where onnxruntime was shipped."""
+    told = row.get("optimize", {})
+    predicted_us = told.get("predicted_us")
+    return predicted_us / told["latency_us"]["optimized"] if predicted_us else None
+
+
 def best_peer(row: Row) -> str | None:
-    peers = {name: time_us for name, time_us in row.get("median_us", {}).items() if name != "einsat"}
+    peers = {name: time_us for name, time_us in row.get("median_us", {}).items() if name not in OURS}
     return min(peers, key=lambda name: peers[name], default=None)
 
 
@@ -41,6 +51,8 @@ def note(row: Row) -> str:
         told.append("nothing faster was found: onnxruntime runs the model unchanged")
     elif opaque := optimized.get("kernels", {}).get("opaque", 0):
         told.append(f"{opaque} parts run in onnxruntime")
+    if derived := optimized.get("derivations"):
+        told.append("derived: " + ", ".join(f"{one['name']} ({one['uses']} kernels)" for one in derived))
     told += optimized.get("check_notes", [])
     if row.get("warm_is_the_same") is False:
         told.append("the warm run chose another program")
@@ -52,7 +64,7 @@ def line(row: Row) -> str:
     head = [row["model"], str(row["batch"]), row["weights"]]
     if "error" in row:
         last = row["error"].strip().splitlines()[-1] if row["error"].strip() else "no message"
-        return _cells([*head, *[""] * 8, row["commit"], f"failed: {last[:200].replace('|', '/')}"])
+        return _cells([*head, *[""] * 10, row["commit"], f"failed: {last[:200].replace('|', '/')}"])
     times, best = row["median_us"], best_peer(row)
 
     def shown(value: float | None, digits: int) -> str:
@@ -67,6 +79,8 @@ def line(row: Row) -> str:
             f"{best} {times[best] / 1e3:.3f}" if best else "",
             shown(ratio(row, "onnxruntime"), 2),
             shown(ratio(row, best) if best else None, 2),
+            shown(ratio(row, WITHOUT_DERIVATIONS), 2),
+            shown(predicted(row), 2),
             f"{row['optimize']['max_rel_err']:.1e}",
             shown(seconds["cold"], 0),
             shown(seconds.get("warm"), 0),

@@ -18,14 +18,14 @@ import pytest
 
 from bench import run as bench_run
 from bench.builder import Builder
-from bench.engines import outputs_file
+from bench.engines import WITHOUT_DERIVATIONS, outputs_file
 from bench.environment import differences, environment
 from bench.inputs import feeds_for
 from bench.interleave import _reason
 from bench.models import MODELS, BenchModel
 from bench.row import Request, compare_outputs, measure_row, without_places
 from bench.spread import spread
-from bench.table import line, table
+from bench.table import line, means, table
 from bench.unit_scale import unit_scale
 from egraph.check_spread import LITTLE, moved
 from egraph.check_tolerance import Tolerance
@@ -104,12 +104,25 @@ def test_engines_that_compute_something_else_are_told_apart(tmp_path: Path) -> N
 def test_the_page_shows_every_row() -> None:
     page = table([ROW, FAILED], environment(2, ["python -m bench.run"]))
     shown = next(text for text in page.splitlines() if text.startswith("| m |"))
-    assert "| 1.000 | 2.000 | openvino 1.500 | 2.00 | 1.50 | 1.0e-06 | 30 | 12 | c0ffee |" in shown
+    assert "| 1.000 | 2.000 | openvino 1.500 | 2.00 | 1.50 |  |  | 1.0e-06 | 30 | 12 | c0ffee |" in shown
     assert shown.endswith("| 2 parts run in onnxruntime; tells little |")
     assert "failed: broke" in page and "* m, batch 1, tvm: stopped: no such operator" in page
     assert "* over onnxruntime: 2.000 on 1 rows" in page and "* over the best peer of each: 1.500 on 1 rows" in page
     header, *rows = [text for text in page.splitlines() if text.startswith("|") and not text.startswith("|---")]
     assert len(rows) == 2 and {text.count("|") for text in rows} == {header.count("|")}
+
+
+def test_what_derivations_add_is_shown_and_is_no_peer() -> None:
+    row = {**ROW, "median_us": {**ROW["median_us"], WITHOUT_DERIVATIONS: 1200.0}}
+    won = [{"name": "winograd F(4x4)", "uses": 3, "operators": ["Conv"]}]
+    row["optimize"] = {**ROW["optimize"], "predicted_us": 900.0, "latency_us": {"optimized": 1000.0}, "derivations": won}
+    assert "| openvino 1.500 | 2.00 | 1.50 | 1.20 | 0.90 |" in line(row) and "derived: winograd F(4x4) (3 kernels)" in line(row)
+    assert f"* over {WITHOUT_DERIVATIONS}: 1.200 on 1 rows" in means([row]) and means([row])[-1].startswith("* over the best peer of each: 1.500")
+
+
+def test_our_own_optimiser_without_derivations_is_an_engine() -> None:
+    row = measure_row(TINY, 1, replace(REQUEST, engines=("einsat", WITHOUT_DERIVATIONS), warm=False))
+    assert set(row["median_us"]) == {"einsat", WITHOUT_DERIVATIONS} == set(row["optimize_seconds"]) - {"cold"} | {"einsat"}
 
 
 def test_resume_keeps_rows_of_the_same_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

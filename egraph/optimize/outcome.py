@@ -151,6 +151,7 @@ class Outcome:
     def to_json(self) -> dict[str, Any]:
         """Return the object that ``--json`` prints."""
         last = self.growth[-1] if self.growth else Growth(0, 0, 0, 0.0)
+        shipped = [finalist for finalist in self.finalists if finalist.name == self.shipped]
         return {
             "model": self.model,
             "device": self.device,
@@ -169,11 +170,20 @@ class Outcome:
                 "seconds": round(self.search_seconds, 3),
             },
             "extract": {"method": self.extract_method, "optimal": self.extract_optimal, "seconds": round(self.extract_seconds, 3)},
+            **({"derivations": derivations} if (derivations := self._derivations()) else {}),
+            **({"predicted_us": round(shipped[0].predicted_us, 2)} if shipped else {}),
             "kernels": {name: self.kernel_counts.get(name, 0) for name in ("library", "eoperator", "opaque")},
             "seconds_total": round(self.seconds_total, 3),
             "files": list(self.files),
             **({"unsafe_rules": list(self.unsafe_rules)} if self.unsafe_rules else {}),
         }
+
+    def _derivations(self) -> list[dict[str, Any]]:
+        """Return the derivations among the rules, each with what derives it and the operators that it was derived for."""
+        operators: dict[str, list[str]] = {}
+        for one in self.derived:
+            operators.setdefault(one.name, []).append(one.operator)
+        return [{"name": r.name, "uses": r.uses, "operators": operators[r.name]} for r in self.rules if r.name in operators]
 
     def to_manifest(self) -> dict[str, Any]:
         """Return everything that does not depend on when or where the run happened, for the artefact."""
