@@ -10,10 +10,11 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from egraph.derive.bilinear.blocks import blocked_program, blocks_of, stage_bytes
 from egraph.derive.bilinear.convolutions import algorithms, winograd_programs
 from egraph.derive.bilinear.cook_toom import cook_toom
 from egraph.derive.bilinear.programs import program
-from egraph.ir import Node, TensorType, placeholder
+from egraph.ir import Node, TensorType, placeholder, walk
 from egraph.ops import apply
 from egraph.ops.reference import evaluate
 
@@ -115,6 +116,37 @@ def test_every_tile_size_of_a_plain_convolution() -> None:
     assert {axis.algorithm.outputs for what in found for axis in what.axes} == {1, 2, 3, 4, 5, 6}
     for what in found:
         assert_equal(node, program(node.inputs[0], node.inputs[1], what), random)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(convolutions(), st.integers(1, 3), st.integers(1, 3), st.randoms(use_true_random=False))
+def test_blocks_compute_the_convolution(node: Node, images: int, rows: int, random: Random) -> None:
+    found = algorithms(node)
+    assume(found)
+    what = found[random.randrange(len(found))]
+    assert_equal(node, blocked_program(node.inputs[0], node.inputs[1], what, images, rows), random)
+
+
+def test_inner_blocks_share_their_kernels() -> None:
+    node = conv((1, 40, 12, 8), (8, 8, 3, 3), pads=(1, 1, 1, 1))
+    what = next(what for what in algorithms(node) if [axis.algorithm.outputs for axis in what.axes] == [4, 4])
+    blocked = blocked_program(node.inputs[0], node.inputs[1], what, 1, 2)
+    first = [n for n in walk((blocked,)) if n.op == "Expression" and n.inputs[0].op in ("Slice", "Placeholder")]
+    assert len(first) - 1 == 5
+    assert len({(n.attribute("text"), n.inputs[0].type) for n in first}) - 1 == 3  # one for each border, one for all between
+
+
+@pytest.mark.parametrize(
+    ("batch", "rows", "budget", "blocks"),
+    [(1, 14, 10**9, None), (1, 14, 10**6, (1, 3)), (8, 14, 8 * 10**6, (2, 14)), (8, 14, 10**6, (1, 3)), (1, 14, 1, (1, 1))],
+)
+def test_blocks_fit_a_budget(batch: int, rows: int, budget: int, blocks: tuple[int, int] | None) -> None:
+    node = conv((batch, 4 * rows, 56, 64), (64, 64, 3, 3), pads=(1, 1, 1, 1))
+    what = next(what for what in algorithms(node) if [axis.algorithm.outputs for axis in what.axes] == [4, 4])
+    found = blocks_of(batch, what, budget)
+    assert found == blocks
+    if found is not None and budget > 1:
+        assert stage_bytes(1, what) * found[0] * found[1] // rows <= budget
 
 
 def test_what_is_no_faster_is_left_alone() -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterable, Sequence
 
 from egraph.derive.bilinear.axes import Axis, Dilated, Gathered, Strided
 from egraph.derive.bilinear.blocks import blocked_program
 from egraph.derive.bilinear.cook_toom import cook_toom
-from egraph.derive.bilinear.estimates import Plan, estimate, plans
+from egraph.derive.bilinear.estimates import Plan, direct_estimate, estimate, plans
 from egraph.derive.bilinear.programs import Bilinear, program, steps
 from egraph.derive.derivation import Derivation, Step
 from egraph.ir import Node
@@ -21,7 +20,9 @@ LARGEST_TILE = 6
 MOST_GROWTH = 600.0
 """Bound of the error beside the direct sum's: F(6x6, 3x3) has 509, and in float32 an error of 1e-5 of the largest output."""
 MOST_PROGRAMS = 3
-"""Programs for one convolution, at most: those with the best estimates."""
+"""Programs for one convolution, at most: those with the best estimates, each algorithm in its best blocks."""
+WORTH = 1.1
+"""How much faster than the convolution itself a program is estimated to be, at least."""
 
 
 def winograd_programs(node: Node) -> tuple[Derivation, ...]:
@@ -41,15 +42,18 @@ def winograd_programs(node: Node) -> tuple[Derivation, ...]:
 
 
 def alternatives(node: Node) -> tuple[Plan, ...]:
-    """Return the plans that are estimated to cost less than the convolution itself, the best first."""
+    """Return the plans that are estimated to be worth a try, the best first."""
     x, w = node.inputs
     if w.op != "Placeholder" or not w.attribute("constant"):
         return ()
-    batch = x.type.sizes[0]
-    direct = math.prod(node.type.sizes) * math.prod(w.type.sizes[1:])
-    estimates = {plan: estimate(batch, plan) for what in algorithms(node) if what.growth <= MOST_GROWTH for plan in plans(batch, what)}
-    best = sorted((plan for plan in estimates if estimates[plan] < direct), key=lambda plan: (estimates[plan], repr(plan)))
-    return tuple(best[:MOST_PROGRAMS])
+    batch, limit = x.type.sizes[0], direct_estimate(node) / WORTH
+    found = {}
+    for what in algorithms(node):
+        if what.growth <= MOST_GROWTH:
+            estimates = {plan: estimate(batch, plan) for plan in plans(batch, what)}
+            best = min(estimates, key=estimates.__getitem__)
+            found[best] = estimates[best]
+    return tuple(sorted((plan for plan in found if found[plan] <= limit), key=found.__getitem__)[:MOST_PROGRAMS])
 
 
 def algorithms(node: Node) -> tuple[Bilinear, ...]:

@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 Matrix: TypeAlias = tuple[tuple[Fraction, ...], ...]
 
-MAGNITUDES = tuple(Fraction(*pair) for pair in ((1, 1), (2, 1), (1, 2), (3, 1), (3, 2), (3, 4), (4, 1), (1, 4), (3, 8), (5, 4)))
+MAGNITUDES = tuple(Fraction(*pair) for pair in ((1, 1), (2, 1), (1, 2), (3, 1), (3, 2), (3, 4), (4, 1), (1, 4)))
 """Points to choose from, beside 0 and infinity: dyadic, so that A and B hold nothing that float32 would round."""
 WORSE = 1.1
 """How much more growth is accepted for smaller constants: points are tried in the order above."""
@@ -37,6 +37,12 @@ class CookToom:
     @property
     def products(self) -> int:
         return self.outputs + self.taps - 1
+
+    @property
+    def operations(self) -> tuple[float, float]:
+        """Return the numbers of B an element of V, and of A an element of M: multiply-adds of the transforms along this axis."""
+        b, a = (sum(value != 0 for row in matrix for value in row) / self.products for matrix in (self.b, self.a))
+        return b, a
 
     @property
     def growth(self) -> float:

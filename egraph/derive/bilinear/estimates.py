@@ -6,11 +6,11 @@ The numbers are those of a current processor core, not of one machine: they choo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from egraph.derive.bilinear.blocks import ELEMENT_BYTES, blocks_of, stage_bytes
 from egraph.derive.bilinear.programs import Bilinear
+from egraph.ir import Node
 
 
 @dataclass(frozen=True)
@@ -19,9 +19,11 @@ class Caches:
 
     near_bytes: int = 1 << 21
     shared_bytes: int = 1 << 24
-    near: float = 2.0
-    shared: float = 5.0
-    memory: float = 16.0
+    near: float = 0.5
+    shared: float = 1.0
+    memory: float = 4.0
+    block: float = 5e5
+    """Multiply-adds in the time that launching the kernels of a block takes."""
 
     def rate(self, size_bytes: float) -> float:
         """Return the multiply-adds a byte where so many bytes are used again and again."""
@@ -46,19 +48,30 @@ def plans(batch: int, what: Bilinear, caches: Caches = CACHES) -> tuple[Plan, ..
 
 
 def estimate(batch: int, plan: Plan, caches: Caches = CACHES) -> float:
-    """Return multiply-adds: those of the product, and those that would be done while the stages move their data."""
+    """Return multiply-adds: those of the product and of the transforms, and those that would be done while data is moved.
+
+    V and M are moved from stage to stage; images and weights come from memory, weights for every block once more.
+    """
     what = plan.what
     images, rows = plan.blocks or (batch, what.axes[0].tiles)
     count = -(-batch // images) * -(-what.axes[0].tiles // rows)
+    places = what.group * what.products * what.tiles(batch)
+    v, m = (sum(axis.algorithm.operations[side] for axis in what.axes) for side in (0, 1))
     stages, weights = stage_bytes(batch, what), ELEMENT_BYTES * what.group * what.products * what.depth * what.width
-    inputs = _elements(batch * what.group * what.channels, [axis.size for axis in what.axes])
-    outputs = _elements(batch * what.group * what.outputs, [axis.outputs for axis in what.axes])
-    data = ELEMENT_BYTES * (inputs + outputs)
-    once = stages / count
-    rate: Callable[[float], float] = caches.rate
-    moved = 2 * stages * rate(once) + data * rate(data) + count * weights * rate(weights + (once if count > 1 else data))
-    return what.group * what.products * what.tiles(batch) * what.depth * what.width + moved
+    moved = 1.5 * stages * caches.rate(stages / count) + (weights + data_bytes(batch, what)) * caches.memory
+    again = (count - 1) * (weights * caches.rate(weights + stages / count) + caches.block)
+    return places * (what.depth * what.width + v * what.depth + m * what.width) + moved + again
 
 
-def _elements(channels: int, sizes: list[int]) -> int:
-    return channels * math.prod(sizes)
+def direct_estimate(node: Node, caches: Caches = CACHES) -> float:
+    """Return the multiply-adds of a convolution, and those in the time that its operands take."""
+    weights = math.prod(node.inputs[1].type.sizes[1:])
+    data = sum(each.type.size_bytes for each in (*node.inputs, node))
+    return math.prod(node.type.sizes) * weights + data * caches.memory
+
+
+def data_bytes(batch: int, what: Bilinear) -> int:
+    """Return the size of the images that are read and made."""
+    inputs = what.group * what.channels * math.prod(axis.size for axis in what.axes)
+    outputs = what.group * what.outputs * math.prod(axis.outputs for axis in what.axes)
+    return ELEMENT_BYTES * batch * (inputs + outputs)
