@@ -331,7 +331,7 @@ def tensors(node: object) -> set[Tensor]:
     if isinstance(node, tuple):
         return set().union(*map(tensors, node))
     if is_dataclass(node):
-        return set().union(*(tensors(getattr(node, field.name)) for field in fields(node)))
+        return set().union(*(tensors(getattr(node, field.name)) for field in fields(node) if field.init))
     return set()
 
 
