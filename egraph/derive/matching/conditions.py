@@ -1,0 +1,125 @@
+"""Conditions of guards in one form, ``0 <= e`` or ``0 == e``, and what they say of one iterator or of one axis of a read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from egraph.derive.matching.laws import Affine, affine
+from egraph.expr.compose import undecided
+from egraph.expr.index import Index, Iterator, index
+from egraph.expr.scope import Compare
+
+Condition = Compare
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """low <= iterator < high, an absent side None"""
+
+    iterator: Iterator
+    low: int | None
+    high: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """low <= index < high"""
+
+    low: int
+    high: int
+
+
+def tightest(conditions: Iterable[Compare]) -> tuple[Condition, ...] | None:
+    """Return the conditions as ``0 <= e`` and ``0 == e``, without those that follow from ranges or from another; None: never true."""
+    kept: dict[tuple[str, Index], int] = {}
+    others: dict[Compare, None] = {}
+    for condition in conditions:
+        for operator, value in _zeroed(condition):
+            constant = next((c for m, c in value.terms if not m), 0)
+            linear = value - constant
+            if operator == "!=":
+                others[Compare(index(0), "!=", value)] = None
+                continue
+            divisor = math.gcd(*(c for _, c in linear.terms)) if linear.terms else 1
+            if operator == "<=" and divisor > 1:
+                linear, constant = Index(tuple((m, c // divisor) for m, c in linear.terms)), constant // divisor
+            if operator == "==" and linear.terms and linear.terms[0][1] < 0:
+                linear, constant = -linear, -constant
+            known = kept.get((operator, linear))
+            if operator == "==" and known is not None and known != constant:
+                return None
+            kept[operator, linear] = constant if known is None else min(known, constant)
+    made = [Compare(index(0), "<=" if operator == "<=" else "==", linear + constant) for (operator, linear), constant in kept.items()]
+    left = undecided([*made, *others])
+    return None if left is None else tuple(sorted(left, key=str))
+
+
+def _zeroed(condition: Compare) -> list[tuple[str, Index]]:
+    difference = condition.right - condition.left
+    match condition.operator:
+        case "<":
+            return [("<=", difference - 1)]
+        case "<=":
+            return [("<=", difference)]
+        case "==":
+            return [("==", difference)]
+        case "!=":
+            return [("!=", difference)]
+
+
+def bound_of(condition: Condition) -> Bound | None:
+    """Return what a condition says of a single iterator: 0 <= a x + c is x >= -c/a or x <= c/-a."""
+    parts = affine(condition.right)
+    if parts is None or len(parts[1]) != 1 or condition.operator not in ("<=", "=="):
+        return None
+    constant, ((iterator, coefficient),) = parts[0], tuple(parts[1].items())
+    if condition.operator == "==":
+        value, rest = divmod(-constant, coefficient)
+        return None if rest else Bound(iterator, value, value + 1)
+    if coefficient > 0:
+        return Bound(iterator, -(constant // coefficient), None)
+    return Bound(iterator, None, constant // -coefficient + 1)
+
+
+def interval(place: Affine, size: int, conditions: Sequence[Condition]) -> Interval:
+    """Return where a read stands along one axis by the conditions on that very index, within the tensor.
+
+    Where an index takes only some positions, several borders say the same; the tensor's own border is preferred.
+    """
+    low, high = 0, size
+    for condition in conditions:
+        limits = _limits(place, condition)
+        if limits is None:
+            continue
+        (least, most), step = limits, math.gcd(*place[1].values())
+        if least is not None:
+            low = max(low, min(max(least - step + 1, 0), least))
+        if most is not None:
+            high = min(high, max(min(most + step, size), most + 1))
+    return Interval(low, high)
+
+
+def speaks_of(place: Affine, condition: Condition) -> bool:
+    """Return whether a condition bounds this very index."""
+    return _limits(place, condition) is not None
+
+
+def _limits(place: Affine, condition: Condition) -> tuple[int | None, int | None] | None:
+    """Return the least and the greatest position: with place = q L + k, 0 <= p L + c bounds L by p's sign."""
+    parts = affine(condition.right)
+    if parts is None or condition.operator not in ("<=", "==") or not place[1] or set(parts[1]) != set(place[1]):
+        return None
+    q = math.gcd(*place[1].values())
+    linear = {i: c // q for i, c in place[1].items()}
+    first = next(iter(linear))
+    p, rest = divmod(parts[1][first], linear[first])
+    if rest or any(parts[1][i] != p * c for i, c in linear.items()):
+        return None
+    least = place[0] + q * -(parts[0] // p) if p > 0 else None
+    most = place[0] + q * (parts[0] // -p) if p < 0 else None
+    if condition.operator == "==":
+        value, rest = divmod(-parts[0], p)
+        return None if rest else (place[0] + q * value, place[0] + q * value)
+    return least, most

@@ -1,0 +1,171 @@
+"""Convolutions: sums of products where an output and a summed iterator run along one axis of the data together.
+
+Stride and dilation are the two coefficients, padding is what the conditions on that axis leave outside, groups are the iterators in
+both operands and the output. No axis has to stand where the operator wants it: data, weight and result are rearranged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator as Iterable
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from egraph.derive.matching.conditions import Condition, interval, speaks_of
+from egraph.derive.matching.form import Form, substituted
+from egraph.derive.matching.laws import affine, length
+from egraph.derive.matching.products import finished, occurring, operand, roles_of, two_reads
+from egraph.derive.matching.views import Group, arrange, expanded, padded, sliced
+from egraph.errors import TypeMismatch
+from egraph.expr.index import Index, Iterator, index
+from egraph.expr.scope import Read, Tensor
+from egraph.ir import AttributeValue, Node, attributes
+from egraph.ops import apply
+
+MOST_SPATIAL = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Spatial:
+    """One axis of the data under a window: ``stride * output + dilation * tap - before``, the data cut to [start, end)."""
+
+    axis: int
+    output: Iterator | None
+    tap: Iterator | None
+    stride: int
+    dilation: int
+    start: int
+    end: int
+    before: int
+    after: int
+
+    @property
+    def taps(self) -> int:
+        """The size of the window."""
+        return 1 if self.tap is None else length(self.tap)
+
+
+def spatial(
+    axis: int, place: Index, size: int, conditions: Sequence[Condition], outputs: Sequence[Iterator], taps: Sequence[Iterator]
+) -> Spatial | None:
+    """Return an axis as a window over it; None where it is read in another way, or outside without a condition."""
+    parts = affine(place)
+    if parts is None:
+        return None
+    constant, coefficients = parts
+    out, tap = [i for i in coefficients if i in outputs], [i for i in coefficients if i in taps]
+    if len(coefficients) != len(out) + len(tap) or len(out) > 1 or len(tap) > 1 or any(c < 1 for c in coefficients.values()):
+        return None
+    last = constant + sum(c * (length(i) - 1) for i, c in coefficients.items())
+    kept = interval(parts, size, conditions)
+    if kept.low >= kept.high or (not any(speaks_of(parts, c) for c in conditions) and (constant < 0 or last >= size)):
+        return None
+    stride = coefficients[out[0]] if out else 1
+    start, end = max(kept.low, constant), kept.high
+    if last < kept.high - 1 and (last - constant) // stride != (kept.high - 1 - constant) // stride:
+        end = last + 1
+    return Spatial(
+        axis, out[0] if out else None, tap[0] if tap else None, stride, coefficients[tap[0]] if tap else 1,
+        start, end, max(0, kept.low - constant), max(0, last - kept.high + 1),
+    )  # fmt: skip
+
+
+def flipped(form: Form, data: Read) -> Form:
+    """Run every summed iterator in the direction of the data."""
+    for place in data.indices:
+        parts = affine(place)
+        for i, coefficient in parts[1].items() if parts is not None else ():
+            if coefficient < 0 and i in form.sums:
+                return substituted(form, {i: length(i) - 1 - index(i)})
+    return form
+
+
+def convolutions(form: Form, leaves: Sequence[Node]) -> Iterable[Node]:
+    """Yield Conv programs in both layouts, with either operand as the data."""
+    yield from _of_either(form, leaves, True)
+
+
+def products_as_convolutions(form: Form, leaves: Sequence[Node]) -> Iterable[Node]:
+    """Yield Conv programs with a window of one element, for products without any window."""
+    yield from _of_either(form, leaves, False)
+
+
+def _of_either(form: Form, leaves: Sequence[Node], windowed: bool) -> Iterable[Node]:
+    for first in (0, 1):
+        turned = form
+        while True:
+            reads = two_reads(turned)
+            if reads is None:
+                return
+            after = flipped(turned, reads[first])
+            if after is turned:
+                break
+            turned = after
+        yield from _convolutions(turned, reads[first], reads[1 - first], leaves, windowed)
+
+
+def _convolutions(form: Form, data: Read, weight: Read, leaves: Sequence[Node], windowed: bool) -> Iterable[Node]:
+    roles, right = roles_of(form, data, weight), operand(form, weight, leaves)
+    assert isinstance(data.source, Tensor)
+    if roles is None or right is None or not (form.sums or (roles.left and roles.right)):
+        return
+    source = leaves[int(data.source.name)]
+    windows: list[Spatial] = []
+    for axis, (place, size) in enumerate(zip(data.indices, source.type.sizes, strict=True)):
+        parts = affine(place)
+        both = parts is not None and any(i in roles.left for i in parts[1]) and any(i in roles.summed for i in parts[1])
+        found = spatial(axis, place, size, form.conditions, roles.left, roles.summed) if both else None
+        if found is not None:
+            windows.append(found)
+    own = [i for w in windows for i in (w.output, w.tap) if i is not None]
+    plain = [place for axis, place in enumerate(data.indices) if axis not in [w.axis for w in windows]]
+    shared = len(set(own)) != len(own) or not set(own).isdisjoint(occurring(Read(data.source, tuple(plain))))
+    if bool(windows) != windowed or len(windows) > MOST_SPATIAL or shared:
+        return
+    batch = [i for i in roles.left if i not in own]
+    channels = [i for i in roles.summed if i not in own]
+    positions = [Iterator(f"p{w.axis}", 0, w.end - w.start) for w in windows]
+    indices = list(data.indices)
+    cut = [(0, size) for size in source.type.sizes]
+    for w, position in zip(windows, positions, strict=True):
+        indices[w.axis] = index(position)
+        cut[w.axis] = (w.start, w.end)
+    others = tuple(c for c in form.conditions if any(speaks_of(parts, c) for parts in map(affine, plain) if parts is not None))
+    whole = sliced(source, [low for low, _ in cut], [high for _, high in cut], [1] * len(cut))
+    left = padded(whole, indices, others, form.otherwise)
+    if left is None:
+        return
+    space: list[Group] = [[position] for position in positions]
+    taps: list[Group] = [[w.tap] if w.tap is not None else [] for w in windows]
+    outputs: list[Group] = [[w.output] if w.output is not None else [] for w in windows]
+    if not windows:
+        space, taps, outputs, batch = [batch], [[]], [list(roles.left)], []
+    weights = arrange(right.node, right.indices, [[*roles.batch, *roles.right], channels, *taps])
+    if weights is None:
+        return
+    weights = expanded(weights, [_count([group]) for group in ([*roles.batch, *roles.right], channels, *taps)])
+    window: dict[str, AttributeValue] = {
+        "strides": tuple(w.stride for w in windows) or (1,), "dilations": tuple(w.dilation for w in windows) or (1,),
+        "group": _count([roles.batch]), "pads": (*(w.before for w in windows), *(w.after for w in windows)) or (0, 0),
+    }  # fmt: skip
+    channel: Group = [*roles.batch, *channels]
+    result: Group = [*roles.batch, *roles.right]
+    for layout in ("NCHW", "NHWC"):
+        first = layout == "NCHW"
+        tensor = arrange(left.node, left.indices, [batch, *([channel] if first else []), *space, *([] if first else [channel])])
+        if tensor is None:
+            return
+        try:
+            node = apply("Conv", tensor, weights, attributes=attributes(layout=layout, **window))
+        except TypeMismatch:
+            return
+        axes: list[Group] = [batch, *([result] if first else []), *outputs, *([] if first else [result])]
+        if node.type.elements == _count(axes):
+            yield finished(form, node, axes)
+
+
+def _count(groups: Sequence[Group]) -> int:
+    total = 1
+    for group in groups:
+        for i in group:
+            total *= length(i)
+    return total

@@ -1,0 +1,307 @@
+"""The form in which scopes are matched and compared: a flat output of digits, conditions outside, indices affine where they can be.
+
+Iterators that are divided (``i//7``, ``i%7``) are split into digits, iterators that only occur together (``7*i+j``) are joined, so a
+scope and its program agree although one of them speaks of merged axes. The output is a list of digits in row-major order whose
+values make up ``shape``: a split or a join over the borders of axes is a reshape of the result.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from egraph.derive.matching.conditions import Condition, bound_of, tightest
+from egraph.derive.matching.laws import affine, change, indices_of, length, tidy
+from egraph.derive.matching.table import reads_of
+from egraph.expr.canonical import canonical
+from egraph.expr.index import Floor, Index, Iterator, Modulo, Size, Symbol, atoms, index, substitute
+from egraph.expr.printing import format_scope
+from egraph.expr.scope import ONE, ZERO, Apply, Compare, Guarded, Number, Read, Reduction, Scalar, Scope
+
+IDENTITY: Mapping[Reduction, Number] = {
+    "sum": ZERO, "max": Number(-math.inf), "min": Number(math.inf), "prod": Number(Fraction(1)),
+}  # fmt: skip
+MOST_STEPS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """``reduction`` over ``sums`` of: ``inner`` where all conditions hold, else ``otherwise``; the output is ``digits`` as ``shape``."""
+
+    shape: tuple[int, ...]
+    digits: tuple[Iterator, ...]
+    sums: tuple[Iterator, ...]
+    reduction: Reduction
+    conditions: tuple[Condition, ...]
+    inner: Scalar
+    otherwise: Number | None
+
+    @property
+    def body(self) -> Scalar:
+        """The conditions and what they guard."""
+        return Guarded(self.conditions, self.inner, self.otherwise) if self.conditions and self.otherwise is not None else self.inner
+
+    @property
+    def scope(self) -> Scope:
+        """The digits as traversal."""
+        return Scope(self.digits, self.sums, self.reduction if self.sums else "sum", self.body)
+
+    @property
+    def text(self) -> str:
+        """Equal for forms that differ in names and order alone, or in how they say position 0 of an axis of size 1."""
+        scope = self.scope
+        return f"{self.shape} {format_scope(canonical(replace(scope, body=_plain(scope.body, scope.traversal + scope.summation))))}"
+
+
+def form(scope: Scope, *, keep_strides: bool = False) -> Form:
+    """Return the form of a scope; with ``keep_strides``, iterators that a remainder's condition selects stay whole."""
+    scope = opened(merged(replace(scope, body=simpler(scope.body))))
+    shape = tuple(length(i) for i in scope.traversal)
+    names: dict[Iterator, Size] = {}
+    digits, sums = list[Iterator](), list[Iterator]()
+    for prefix, iterators, kept in (("t", scope.traversal, digits), ("s", scope.summation, sums)):
+        for position, old in enumerate(iterators):
+            new = Iterator(f"{prefix}{position}", 0, length(old))
+            names[old] = old.low if length(old) == 1 else index(new) + old.low
+            kept += [new] if length(old) != 1 else []
+    reduction = scope.reduction if scope.summation else "sum"
+    result = _of(Form(shape, tuple(digits), tuple(sums), reduction, (), put(scope.body, names), None))
+    for _ in range(MOST_STEPS):
+        after = _of(_split(_joined(_tightened(result)), keep_strides))
+        if after == result:
+            break
+        result = after
+    return result
+
+
+def _plain(body: Scalar, iterators: Sequence[Iterator]) -> Scalar:
+    """Say position 0 of axes of size 1; close every inner scope over the iterators that it depends on, as a form of its own."""
+    match body:
+        case Read(Scope() as source, _):
+            own = [i for i in iterators if any(i in atoms(place) for place in indices_of(body))]
+            inner = form(Scope(tuple(own), source.summation, source.reduction, source.body))
+            flat = index(0)
+            for i in own:
+                flat = flat * length(i) + i
+            places: list[Index] = []
+            for digit in reversed(inner.digits):
+                places.append(tidy(flat % length(digit)))
+                flat = tidy(flat // length(digit))
+            scope = inner.scope
+            return Read(replace(scope, body=_plain(scope.body, scope.traversal + scope.summation)), tuple(reversed(places)))
+        case Read(source, indices):
+            return Read(source, tuple(index(0) if size == 1 else place for size, place in zip(source.shape, indices, strict=True)))
+        case Apply(function, arguments):
+            return Apply(function, tuple(_plain(argument, iterators) for argument in arguments))
+        case Guarded(conditions, then, otherwise):
+            return Guarded(conditions, _plain(then, iterators), _plain(otherwise, iterators))
+        case _:
+            return body
+
+
+def put(body: Scalar, names: Mapping[Iterator, Size]) -> Scalar:
+    """Return a body with iterators replaced, in open inner scopes too."""
+    replacements: dict[Iterator | Symbol, Size] = {**names}
+    return change(body, lambda place: substitute(place, replacements))
+
+
+def opened(scope: Scope) -> Scope:
+    """Return a scope whose inner scopes are open: without a traversal, their bodies speak of the iterators around them.
+
+    So an iterator is split or joined in all that depends on it.
+    """
+    prefix = "u"
+    while any(i.name.startswith(prefix) for i in _bound(scope)):
+        prefix += "u"
+    names = itertools.count()
+
+    def of(body: Scalar) -> Scalar:
+        match body:
+            case Read(Scope() as source, indices):
+                fresh = tuple(Iterator(f"{prefix}{next(names)}", 0, length(i)) for i in source.summation)
+                there: dict[Iterator, Size] = dict(zip(source.traversal, indices, strict=True))
+                there |= {old: index(new) + old.low for old, new in zip(source.summation, fresh, strict=True)}
+                return Read(Scope((), fresh, source.reduction, of(put(source.body, there))), ())
+            case Apply(function, arguments):
+                return Apply(function, tuple(map(of, arguments)))
+            case Guarded(conditions, then, otherwise):
+                return Guarded(conditions, of(then), of(otherwise))
+            case _:
+                return body
+
+    return replace(scope, body=of(scope.body))
+
+
+def _bound(scope: Scope) -> list[Iterator]:
+    inner = [read.source for read in reads_of(scope.body) if isinstance(read.source, Scope)]
+    return [*scope.traversal, *scope.summation, *(i for source in inner for i in _bound(source))]
+
+
+def merged(scope: Scope) -> Scope:
+    """Return a scope that only reads another one, or reduces as it does, as one scope (traversal merging)."""
+    conditions, inner, otherwise = hoisted(scope.body)
+    if not isinstance(inner, Read) or not isinstance(inner.source, Scope):
+        return scope
+    below = merged(inner.source)
+    outer_reduces, inner_reduces = bool(scope.summation), bool(below.summation)
+    if outer_reduces and inner_reduces and scope.reduction != below.reduction:
+        return scope
+    reduction = scope.reduction if outer_reduces else below.reduction
+    if inner_reduces and conditions and otherwise != IDENTITY[reduction]:
+        return scope
+    renamed = tuple(Iterator(f"m{len(scope.traversal)}_{k}{i.name}", i.low, i.high) for k, i in enumerate(below.summation))
+    names: dict[Iterator, Size] = dict(zip(below.traversal, inner.indices, strict=True))
+    names |= {old: index(new) for old, new in zip(below.summation, renamed, strict=True)}
+    body = put(below.body, names)
+    if conditions and otherwise is not None:
+        body = Guarded(conditions, body, otherwise)
+    return merged(Scope(scope.traversal, scope.summation + renamed, reduction, body))
+
+
+def hoisted(body: Scalar) -> tuple[tuple[Compare, ...], Scalar, Number | None]:
+    """Return the conditions under which a body is not one number, what it is there, and that number."""
+    match body:
+        case Guarded(conditions, then, Number() as otherwise):
+            inner, value, number = hoisted(then)
+            return (conditions + inner, value, otherwise) if number in (None, otherwise) else (conditions, then, otherwise)
+        case Apply("mul", (left, right)):
+            sides = hoisted(left), hoisted(right)
+            if all(number in (None, ZERO) for _, _, number in sides):
+                conditions = sides[0][0] + sides[1][0]
+                return conditions, Apply("mul", (sides[0][1], sides[1][1])), ZERO if conditions else None
+    return (), body, None
+
+
+def _of(value: Form) -> Form:
+    """Tidy the indices and gather the conditions."""
+    conditions, inner, otherwise = hoisted(change(value.body, tidy))
+    kept, inner = tightest(conditions), _ordered(inner)
+    if kept is None:
+        return replace(value, conditions=(), inner=otherwise or ZERO, otherwise=None)
+    return replace(value, conditions=kept, inner=inner, otherwise=otherwise if kept else None)
+
+
+def simpler(body: Scalar) -> Scalar:
+    """Put inner scopes that reduce nothing in place of their reads, and drop factors and divisors of one."""
+    match body:
+        case Read(Scope() as source, indices):
+            names: dict[Iterator, Size] = {i: i.low for i in source.summation if length(i) == 1}
+            kept = tuple(i for i in source.summation if i not in names)
+            within = change(simpler(put(source.body, names)), tidy)
+            if not kept:
+                return put(within, dict(zip(source.traversal, indices, strict=True)))
+            if isinstance(within, Number) and isinstance(within.value, Fraction) and source.reduction == "sum":
+                return Number(within.value * math.prod(map(length, kept)))
+            if not any(True for _ in reads_of(within)):  # how many taps of a window lie inside: one number where all windows agree
+                counted = form(Scope(source.traversal, kept, source.reduction, within))
+                if not counted.sums and not counted.conditions and isinstance(counted.inner, Number):
+                    return counted.inner
+            return Read(Scope(source.traversal, kept, source.reduction, within), indices)
+        case Apply("mul", (left, right)):
+            sides = simpler(left), simpler(right)
+            if ONE in sides:
+                return sides[1 - sides.index(ONE)]
+            values = [side.value for side in sides if isinstance(side, Number) and isinstance(side.value, Fraction)]
+            return Number(values[0] * values[1]) if len(values) == 2 else Apply("mul", sides)
+        case Apply(function, arguments):
+            parts = tuple(map(simpler, arguments))
+            return parts[0] if function == "div" and parts[1] == ONE else Apply(function, parts)
+        case Guarded(conditions, then, otherwise):
+            return Guarded(conditions, simpler(then), simpler(otherwise))
+        case _:
+            return body
+
+
+def _ordered(body: Scalar) -> Scalar:
+    """Write the conditions of all choices in one form."""
+    match body:
+        case Guarded(conditions, then, otherwise):
+            kept = tightest(conditions)
+            if not kept:
+                return _ordered(otherwise if kept is None else then)
+            return Guarded(kept, _ordered(then), _ordered(otherwise))
+        case Apply(function, arguments):
+            return Apply(function, tuple(map(_ordered, arguments)))
+        case _:
+            return body
+
+
+def _tightened(value: Form) -> Form:
+    """Narrow the ranges of summation iterators to where conditions on them alone hold."""
+    if value.otherwise != IDENTITY[value.reduction]:
+        return value
+    for condition in value.conditions:
+        limit = bound_of(condition)
+        if limit is not None and limit.iterator in value.sums:
+            low, high = max(0, limit.low or 0), length(limit.iterator)
+            high = high if limit.high is None else min(high, limit.high)
+            if high <= low:
+                continue
+            new = Iterator(f"{limit.iterator.name}t", 0, high - low)
+            sums = tuple(new if i == limit.iterator else i for i in value.sums if i != limit.iterator or high - low > 1)
+            rest = tuple(c for c in value.conditions if c != condition)
+            place = index(new) + low if high - low > 1 else index(low)
+            narrowed = replace(value, sums=sums, conditions=rest, otherwise=value.otherwise if rest else None)
+            return _tightened(substituted(narrowed, {limit.iterator: place}))
+    return value
+
+
+def substituted(value: Form, names: Mapping[Iterator, Size]) -> Form:
+    """Return a form with iterators replaced in its body (and nowhere else)."""
+    return _of(replace(value, conditions=(), inner=put(value.body, names), otherwise=None))
+
+
+def _joined(value: Form) -> Form:
+    """Join x and y where everything depends on ``length(y)*x + y`` alone."""
+    indices = indices_of(value.body)
+    pairs = list(zip(value.digits, value.digits[1:], strict=False))
+    pairs += [(x, y) for x in value.sums for y in value.sums if x != y]
+    for x, y in pairs:
+        if all(_together(place, x, y) for place in indices):
+            new = Iterator(f"{x.name}_{y.name}", 0, length(x) * length(y))
+            iterators = [tuple(new if i == x else i for i in group if i != y) for group in (value.digits, value.sums)]
+            return _joined(substituted(replace(value, digits=iterators[0], sums=iterators[1]), {x: 0, y: index(new)}))
+    return value
+
+
+def _together(place: Index, x: Iterator, y: Iterator) -> bool:
+    coefficients = {x: 0, y: 0}
+    for monomial, coefficient in place.terms:
+        if monomial == (x,) or monomial == (y,):
+            coefficients[x if monomial == (x,) else y] = coefficient
+            continue
+        for atom in monomial:
+            if atom in (x, y):
+                return False
+            if isinstance(atom, Floor | Modulo) and not (_together(atom.numerator, x, y) and _together(atom.divisor, x, y)):
+                return False
+    return coefficients[x] == length(y) * coefficients[y]
+
+
+def _split(value: Form, keep_strides: bool) -> Form:
+    """Split an iterator x that is divided by d, which divides its length, into d*x1 + x0."""
+    kept: set[object] = set()
+    if keep_strides:
+        kept = set().union(*(atoms(c.right) for c in value.conditions if c.operator == "=="), set())
+    for place in indices_of(value.body):
+        for atom in sorted((a for a in atoms(place) if isinstance(a, Floor | Modulo)), key=str):
+            parts, by = affine(atom.numerator), atom.divisor.constant
+            if parts is None or by is None or parts[0] or len(parts[1]) != 1:
+                continue
+            ((iterator, coefficient),) = parts[1].items()
+            if iterator in kept or iterator not in value.digits + value.sums or coefficient != 1:
+                continue
+            if by < 2 or length(iterator) % by or length(iterator) == by:
+                continue
+            upper = Iterator(f"{iterator.name}h", 0, length(iterator) // by)
+            lower = Iterator(f"{iterator.name}l", 0, by)
+            parted = {iterator: (upper, lower)}
+            digits, sums = (tuple(part for i in group for part in parted.get(i, (i,))) for group in (value.digits, value.sums))
+            return _split(substituted(replace(value, digits=digits, sums=sums), {iterator: index(upper) * by + lower}), keep_strides)
+    return value
+
+
+__all__ = ["IDENTITY", "Form", "form", "hoisted", "merged", "put", "substituted"]

@@ -1,0 +1,100 @@
+"""Instantiation: inner scopes become nodes of their own, and what no operator computes becomes an Expression."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from egraph.derive.matching.form import merged, simpler
+from egraph.derive.matching.laws import change, tidy
+from egraph.errors import EinsatError
+from egraph.expr.compose import inline
+from egraph.expr.index import Index
+from egraph.expr.scope import Apply, Guarded, Read, Scalar, Scope, Tensor
+from egraph.ir import Node
+from egraph.ops import apply
+from egraph.ops.expression import text_of
+
+Instance = Callable[[Scope, Sequence[Node]], Node | None]
+"""Returns a program for a scope over operands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flat:
+    """A scope without inner scopes, over more operands: the values of those that it had."""
+
+    scope: Scope
+    operands: tuple[Node, ...]
+
+
+def flattened(scope: Scope, operands: Sequence[Node], instance: Instance) -> Flat | None:
+    """Compute every inner scope by a node of its own; None where one has no program, or depends on what is around it."""
+    scope = merged(Scope(scope.traversal, scope.summation, scope.reduction, simpler(scope.body)))
+    inner: dict[Scope, Node] = {}
+    for source in _inner(scope.body):
+        node = instance(source, operands)
+        if node is None:
+            return None
+        inner[source] = node
+    names = {source: Tensor(str(len(operands) + k), source.shape, node.type.dtype) for k, (source, node) in enumerate(inner.items())}
+    flat = Scope(scope.traversal, scope.summation, scope.reduction, _named(scope.body, names))
+    return Flat(flat, (*operands, *inner.values()))
+
+
+def expression(scope: Scope, operands: Sequence[Node], instance: Instance) -> Node | None:
+    """Return the Expression that computes a scope, its inner scopes computed by nodes of their own; None where there is none."""
+    flat = flattened(scope, operands, instance)
+    if flat is None:
+        return None
+    used = [position for position in range(len(flat.operands)) if str(position) in _tensors(flat.scope.body)]
+    nodes = [flat.operands[position] for position in used]
+    names = {str(old): Tensor(str(new), flat.operands[old].type.sizes, flat.operands[old].type.dtype) for new, old in enumerate(used)}
+    try:
+        return apply("Expression", *nodes, text=text_of(_tidied(inline(flat.scope, names))))
+    except EinsatError:
+        return None
+
+
+def _tidied(scope: Scope) -> Scope:
+    return Scope(scope.traversal, scope.summation, scope.reduction, change(scope.body, tidy))
+
+
+def _inner(body: Scalar) -> list[Scope]:
+    match body:
+        case Read(Scope() as source, _):
+            return [source]
+        case Apply(_, arguments):
+            return [source for argument in arguments for source in _inner(argument)]
+        case Guarded(_, then, otherwise):
+            return _inner(then) + _inner(otherwise)
+        case _:
+            return []
+
+
+def _named(body: Scalar, names: dict[Scope, Tensor]) -> Scalar:
+    match body:
+        case Read(Scope() as source, indices):
+            return Read(names[source], _lowered(source, indices))
+        case Apply(function, arguments):
+            return Apply(function, tuple(_named(argument, names) for argument in arguments))
+        case Guarded(conditions, then, otherwise):
+            return Guarded(conditions, _named(then, names), _named(otherwise, names))
+        case _:
+            return body
+
+
+def _lowered(source: Scope, indices: Sequence[Index]) -> tuple[Index, ...]:
+    """Count positions from 0, as a node's axes do."""
+    return tuple(place - i.low for place, i in zip(indices, source.traversal, strict=True))
+
+
+def _tensors(body: Scalar) -> set[str]:
+    match body:
+        case Read(Tensor(name), _):
+            return {name}
+        case Apply(_, arguments):
+            return {name for argument in arguments for name in _tensors(argument)}
+        case Guarded(_, then, otherwise):
+            return _tensors(then) | _tensors(otherwise)
+        case _:
+            return set()

@@ -1,0 +1,83 @@
+"""Match a scope as one core operator between layout operators, and check that the program means the scope.
+
+Every program is composed back into a scope and compared as a form with what was to be matched; one that differs is no match.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from egraph.derive.matching.convolutions import convolutions, products_as_convolutions
+from egraph.derive.matching.form import Form, form
+from egraph.derive.matching.instances import expression, flattened
+from egraph.derive.matching.movements import boxed, movements
+from egraph.derive.matching.normalizations import normalizations
+from egraph.derive.matching.pointwise import elementwise
+from egraph.derive.matching.products import products
+from egraph.derive.matching.transposed import transposed_convolutions
+from egraph.derive.matching.views import reshaped
+from egraph.derive.matching.windows import averages, reductions
+from egraph.expr.scope import Scope
+from egraph.ir import Node, format_fragment, make, placeholder, rewrite, walk
+from egraph.ops.reference import fragment_expression
+
+Matcher = Callable[[Form, Sequence[Node]], Iterable[Node]]
+MATCHERS: tuple[tuple[Matcher, bool], ...] = (
+    (products, False), (convolutions, False), (transposed_convolutions, True), (reductions, False), (averages, False),
+    (normalizations, False), (movements, False), (elementwise, False), (products_as_convolutions, False),
+)  # fmt: skip
+"""Matchers of forms, and whether iterators that a remainder selects have to be whole."""
+
+
+def match(scope: Scope, operands: Sequence[Node]) -> tuple[Node, ...]:
+    """Return programs that compute ``scope``: one core operator each where there are such, then the Expression.
+
+    Tensors of the scope are named by operand position. Inner scopes that an operator does not take in are computed first, each by
+    the first of its own matches.
+    """
+    found = dict.fromkeys(operators(scope, operands))
+    flat = flattened(scope, operands, instance)
+    if flat is not None and len(flat.operands) > len(operands):
+        found |= dict.fromkeys(operators(flat.scope, flat.operands))
+    general = expression(scope, operands, instance)
+    return (*found, *([] if general is None or general in found else [general]))
+
+
+def instance(scope: Scope, operands: Sequence[Node]) -> Node | None:
+    """Return the first match of a scope: the operator with the fewest movements, else the Expression."""
+    return next(iter(match(scope, operands)), None)
+
+
+def operators(scope: Scope, operands: Sequence[Node]) -> tuple[Node, ...]:
+    """Return programs of one core operator each between layout operators, those that move the fewest elements first.
+
+    A matrix product written as a convolution comes last.
+    """
+    leaves = [placeholder(position, node.type) for position, node in enumerate(operands)]
+    whole = form(scope)
+    found: dict[Node, tuple[object, ...]] = {}
+    for matcher, keep_strides in MATCHERS:
+        part = boxed(form(scope, keep_strides=True) if keep_strides else whole)
+        for node in matcher(part.form, leaves):
+            program = reshaped(part.around(node), whole.shape)
+            if program not in found and means(program, whole):
+                text = format_fragment(program)
+                found[program] = (matcher is products_as_convolutions, moved_elements(program), len(text), text)
+    ranked = sorted(found, key=lambda program: found[program])
+    return tuple(_over(program, leaves, operands) for program in ranked)
+
+
+def means(program: Node, whole: Form) -> bool:
+    """Return whether a program over placeholders is equal to a form when both are written as forms."""
+    return form(fragment_expression(program)).text == whole.text
+
+
+def moved_elements(program: Node) -> int:
+    """Return how many elements the movements of a program write."""
+    return sum(node.type.elements for node in walk((program,)) if node.op in ("Transpose", "Slice", "Pad", "Expand", "Concat"))
+
+
+def _over(program: Node, leaves: Sequence[Node], operands: Sequence[Node]) -> Node:
+    names = dict(zip(leaves, operands, strict=True))
+    built = rewrite((program,), lambda old, new: names[old] if old in names else make(old.op, new, old.attributes, old.type))
+    return built[program]

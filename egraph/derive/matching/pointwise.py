@@ -1,0 +1,129 @@
+"""Elementwise operators: their meanings as patterns over scalars, unified up to the order of sums, products, maxima and minima."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator as Iterable
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from random import Random
+
+from egraph.derive.matching.form import Form
+from egraph.derive.matching.movements import moved
+from egraph.derive.matching.views import expanded
+from egraph.errors import TypeMismatch
+from egraph.expr.index import RealSymbol, index
+from egraph.expr.printing import format_scalar
+from egraph.expr.scope import Apply, Guarded, IndexNumber, Number, Read, Scalar, Tensor
+from egraph.ir import AttributeValue, Node, attributes
+from egraph.ops import OPS, apply
+
+_COMMUTATIVE = ("add", "mul", "max", "min")
+DRAWS = 32
+"""Samples of an operator from which the values of its attributes that are words are taken."""
+Binding = Mapping[str, Scalar]
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """One elementwise operator on scalars: operands are tensors without axes, float attributes are real symbols."""
+
+    operator: str
+    operands: int
+    body: Scalar
+    attributes: tuple[tuple[str, AttributeValue], ...]
+    symbols: tuple[str, ...]
+
+
+@lru_cache(maxsize=1)
+def patterns() -> tuple[Pattern, ...]:
+    """Return the patterns of all elementwise operators; a float attribute is a symbol, or infinite where that is another meaning."""
+    found: dict[tuple[str, str], Pattern] = {}
+    for name, spec in sorted(OPS.items()):
+        if spec.category != "elementwise" or spec.arity is None:
+            continue
+        drawn = [spec.sample(Random(seed))[1] for seed in range(DRAWS)]
+        choices: list[list[AttributeValue | Scalar]] = []
+        for attribute in spec.attributes:
+            values = sorted({values[attribute] for values in drawn}, key=str)
+            real = all(isinstance(value, float) for value in values)
+            symbol: list[AttributeValue | Scalar] = [IndexNumber(index(RealSymbol(attribute)))]
+            choices.append([*symbol, -math.inf, math.inf] if real else list(values))
+        for chosen in itertools.product(*choices):
+            operands = [Tensor(str(k), ()) for k in range(spec.arity)]
+            try:
+                body = spec.meaning(operands, dict(zip(spec.attributes, chosen, strict=True))).body
+            except (OverflowError, ValueError):
+                continue
+            fixed = tuple((a, v) for a, v in zip(spec.attributes, chosen, strict=True) if not isinstance(v, IndexNumber))
+            symbols = tuple(a for a, v in zip(spec.attributes, chosen, strict=True) if isinstance(v, IndexNumber))
+            pattern = Pattern(name, spec.arity, body, fixed, symbols)  # type: ignore[arg-type]
+            text = format_scalar(body)
+            if "inf" not in text and all(f"index({symbol})" in text for symbol in symbols):
+                found.setdefault((name, text), pattern)
+    return tuple(found.values())
+
+
+def elementwise(form: Form, leaves: Sequence[Node]) -> Iterable[Node]:
+    """Yield the elementwise operators whose meaning the form's body is, each operand arranged to the output's axes."""
+    if form.sums or not isinstance(form.inner, Apply):
+        return
+    for pattern in patterns():
+        binding = next(unified(pattern.body, form.inner, {}), None)
+        if binding is None:
+            continue
+        values = {a: float(v.value) for a in pattern.symbols if isinstance(v := binding.get(f"@{a}"), Number)}
+        operands = [binding.get(str(k)) for k in range(pattern.operands)]
+        if len(values) != len(pattern.symbols) or None in operands:
+            continue
+        nodes = [_operand(form, value, leaves) for value in operands if value is not None]
+        if None in nodes:
+            continue
+        try:
+            given = attributes(**dict(pattern.attributes), **values)
+            node = apply(pattern.operator, *(n for n in nodes if n is not None), attributes=given)
+        except TypeMismatch:
+            continue
+        yield expanded(node, [int(str(i.high)) for i in form.digits])
+
+
+def _operand(form: Form, value: Scalar, leaves: Sequence[Node]) -> Node | None:
+    return moved(replace(form, inner=value), leaves, expand=False)
+
+
+def unified(pattern: Scalar, body: Scalar, binding: Binding) -> Iterable[Binding]:
+    """Yield the bindings of operands (by position) and attributes (``@name``) that make a pattern a body."""
+    match pattern:
+        case Read(Tensor(name), ()):
+            if isinstance(body, Read | Guarded) and binding.get(name, body) == body:
+                yield {**binding, name: body}
+        case IndexNumber(value) if isinstance(symbol := value.terms[0][0][0], RealSymbol):
+            if isinstance(body, Number) and binding.get(f"@{symbol.name}", body) == body:
+                yield {**binding, f"@{symbol.name}": body}
+        case Apply(function, arguments) if isinstance(body, Apply) and body.function == function:
+            if function not in _COMMUTATIVE:
+                yield from _all(list(arguments), list(body.arguments), binding)
+                return
+            parts, found = _flat(pattern), _flat(body)
+            if len(parts) == len(found):
+                for order in itertools.permutations(found):
+                    yield from _all(parts, list(order), binding)
+        case Number():
+            if pattern == body:
+                yield binding
+        case _:
+            pass
+
+
+def _all(parts: list[Scalar], found: list[Scalar], binding: Binding) -> Iterable[Binding]:
+    if not parts:
+        yield binding
+        return
+    for extended in unified(parts[0], found[0], binding):
+        yield from _all(parts[1:], found[1:], extended)
+
+
+def _flat(body: Apply) -> list[Scalar]:
+    return [p for a in body.arguments for p in (_flat(a) if isinstance(a, Apply) and a.function == body.function else [a])]

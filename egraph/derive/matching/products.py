@@ -1,0 +1,97 @@
+"""Matrix products: sums of products of two reads whose iterators fall into batch, rows, columns and summed ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator as Iterable
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from egraph.derive.matching.form import Form
+from egraph.derive.matching.laws import indices_of, length
+from egraph.derive.matching.views import Group, Padded, arrange, axes_in_order, expanded, padded, reshaped, transposed
+from egraph.expr.index import Iterator, atoms
+from egraph.expr.scope import Apply, Read, Scalar, Tensor
+from egraph.ir import Node
+from egraph.ops import apply
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """The iterators of a product by where they occur, each group in the order of the output or of the left operand.
+
+    A product of reads matches an operator only where no iterator is anywhere else.
+    """
+
+    batch: tuple[Iterator, ...]
+    left: tuple[Iterator, ...]
+    right: tuple[Iterator, ...]
+    summed: tuple[Iterator, ...]
+
+
+def factors(body: Scalar) -> list[Scalar]:
+    """Return the factors of a product."""
+    return factors(body.arguments[0]) + factors(body.arguments[1]) if isinstance(body, Apply) and body.function == "mul" else [body]
+
+
+def two_reads(form: Form) -> tuple[Read, Read] | None:
+    """Return the operands where a form is a sum of products of two reads of tensors."""
+    parts = factors(form.inner)
+    if form.reduction != "sum" or len(parts) != 2 or (form.conditions and form.otherwise is None):
+        return None
+    left, right = parts
+    if isinstance(left, Read) and isinstance(right, Read) and isinstance(left.source, Tensor) and isinstance(right.source, Tensor):
+        return left, right
+    return None
+
+
+def occurring(read: Read) -> set[Iterator]:
+    """Return the iterators that a read depends on."""
+    return {atom for place in indices_of(read) for atom in atoms(place) if isinstance(atom, Iterator)}
+
+
+def roles_of(form: Form, left: Read, right: Read) -> Roles | None:
+    """Return the iterators by role; None where one is in one operand and not in the output, or in the output alone."""
+    first, second = occurring(left), occurring(right)
+    batch, rows, columns = list[Iterator](), list[Iterator](), list[Iterator]()
+    for i in form.digits:
+        if i not in first | second:
+            return None
+        (batch if i in first & second else rows if i in first else columns).append(i)
+    if not all(i in first & second for i in form.sums):
+        return None
+    order = [*axes_in_order(left.indices), *form.sums]
+    return Roles(tuple(batch), tuple(rows), tuple(columns), tuple(sorted(form.sums, key=order.index)))
+
+
+def operand(form: Form, read: Read, leaves: Sequence[Node]) -> Padded | None:
+    """Return the tensor of a read, padded as the conditions on its indices say."""
+    assert isinstance(read.source, Tensor)
+    return padded(leaves[int(read.source.name)], read.indices, form.conditions, form.otherwise)
+
+
+def finished(form: Form, node: Node, groups: Sequence[Group]) -> Node:
+    """Return a result with one axis a group as the form's output digits."""
+    order = [i for group in groups for i in group]
+    given = [i for i in form.digits if i in order]
+    node = transposed(reshaped(node, [length(i) for i in order]), [order.index(i) for i in given])
+    return expanded(reshaped(node, [length(i) if i in order else 1 for i in form.digits]), [length(i) for i in form.digits])
+
+
+def products(form: Form, leaves: Sequence[Node]) -> Iterable[Node]:
+    """Yield MatMul programs: both orders of the operands, the summed iterators merged in the order of either operand."""
+    reads = two_reads(form)
+    if reads is None:
+        return
+    for first, second in (reads, reads[::-1]):
+        roles = roles_of(form, first, second)
+        left, right = operand(form, first, leaves), operand(form, second, leaves)
+        if roles is None or left is None or right is None or not (form.sums or (roles.left and roles.right)):
+            continue
+        for summed in dict.fromkeys((roles.summed, tuple(i for i in axes_in_order(second.indices) if i in roles.summed))):
+            if len(summed) != len(roles.summed):
+                continue
+            batch = [roles.batch] if roles.batch else []
+            rows = arrange(left.node, left.indices, [*batch, roles.left, summed])
+            columns = arrange(right.node, right.indices, [*batch, summed, roles.right])
+            if rows is not None and columns is not None:
+                yield finished(form, apply("MatMul", rows, columns), [*batch, roles.left, roles.right])

@@ -1,0 +1,120 @@
+"""Pools and reductions: one read, reduced over summed iterators that either slide with an output iterator or span an axis."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator as Iterable
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+from egraph.derive.matching.convolutions import Spatial, spatial
+from egraph.derive.matching.form import IDENTITY, Form, form
+from egraph.derive.matching.laws import affine, length
+from egraph.derive.matching.products import finished, occurring
+from egraph.derive.matching.views import Group, arrange, axes_in_order, padded, sliced
+from egraph.errors import TypeMismatch
+from egraph.expr.index import Iterator, index
+from egraph.expr.scope import Apply, Number, Read, Scope, Tensor
+from egraph.ir import AttributeValue, Node, attributes
+from egraph.ops import apply
+
+_REDUCE = {"sum": "ReduceSum", "max": "ReduceMax", "min": "ReduceMin", "prod": "ReduceProd"}
+
+
+def reductions(form: Form, leaves: Sequence[Node]) -> Iterable[Node]:
+    """Yield ReduceSum and its kin, and MaxPool."""
+    read = form.inner
+    if not form.sums or not isinstance(read, Read) or not isinstance(read.source, Tensor):
+        return
+    if not set(form.sums) <= occurring(read) or (form.conditions and form.otherwise != IDENTITY[form.reduction]):
+        return
+    yield from reduced(form, read, leaves, _REDUCE[form.reduction])
+    if form.reduction == "max":
+        yield from pooled(form, read, leaves, "MaxPool")
+
+
+def averages(outer: Form, leaves: Sequence[Node]) -> Iterable[Node]:
+    """Yield ReduceMean and AveragePool: a sum divided by how many elements it has, or by how many of them are not padding."""
+    if outer.sums or outer.conditions or not isinstance(outer.inner, Apply) or outer.inner.function != "div":
+        return
+    total, count = outer.inner.arguments
+    if not isinstance(total, Read) or not isinstance(total.source, Scope):
+        return
+    below = form(Scope(outer.digits, (), "sum", total))
+    read = below.inner
+    if not below.sums or below.reduction != "sum" or below.otherwise not in (None, IDENTITY["sum"]):
+        return
+    if not isinstance(read, Read) or not isinstance(read.source, Tensor) or not set(below.sums) <= occurring(read):
+        return
+    below = replace(below, shape=outer.shape)
+    counted = isinstance(count, Number) and count.value == Fraction(math.prod(map(length, below.sums)))
+    if counted:
+        yield from reduced(below, read, leaves, "ReduceMean")
+    for include in ((1, 0) if counted else (0,)):
+        yield from pooled(below, read, leaves, "AveragePool", count_include_pad=include)
+
+
+def reduced(form: Form, read: Read, leaves: Sequence[Node], operator: str) -> Iterable[Node]:
+    """Yield a reduction of whole axes."""
+    assert isinstance(read.source, Tensor)
+    source = padded(leaves[int(read.source.name)], read.indices, form.conditions, form.otherwise)
+    order = axes_in_order(read.indices)
+    node = None if source is None else arrange(source.node, source.indices, [[i] for i in order])
+    if node is None or len(order) != len(occurring(read)):
+        return
+    axes = tuple(axis for axis, i in enumerate(order) if i in form.sums)
+    yield finished(form, apply(operator, node, axes=axes), [[i] if i in form.digits else [] for i in order])
+
+
+def pooled(form: Form, read: Read, leaves: Sequence[Node], operator: str, **counting: int) -> Iterable[Node]:
+    """Yield a pool over the axes along which a summed iterator slides, in both layouts."""
+    assert isinstance(read.source, Tensor)
+    source = leaves[int(read.source.name)]
+    windows: list[Spatial] = []
+    for axis, (place, size) in enumerate(zip(read.indices, source.type.sizes, strict=True)):
+        parts = affine(place)
+        if parts is not None and any(i in form.sums for i in parts[1]):
+            window = spatial(axis, place, size, form.conditions, form.digits, form.sums)
+            if window is None:
+                return
+            windows.append(window)
+    own = [i for window in windows for i in (window.output, window.tap) if i is not None]
+    if all(window.output is None and not window.before + window.after for window in windows):
+        return  # whole axes are reduced
+    if not 1 <= len(windows) <= 3 or len(set(own)) != len(own) or not set(form.sums) <= set(own):
+        return
+    positions = [Iterator(f"p{window.axis}", 0, window.end - window.start) for window in windows]
+    indices, cut = list(read.indices), [(0, size) for size in source.type.sizes]
+    for window, position in zip(windows, positions, strict=True):
+        indices[window.axis], cut[window.axis] = index(position), (window.start, window.end)
+    source = sliced(source, [low for low, _ in cut], [high for _, high in cut], [1] * len(cut))
+    given = occurring(read)
+    others = [i for i in form.digits if i in given and i not in own]
+    data = padded(source, indices, (), None)
+    if data is None:
+        return
+    order = [i for i in axes_in_order(read.indices) if i in others or i == windows[0].output]
+    outputs: list[Group] = [[window.output] if window.output is not None else [] for window in windows]
+    first = order.index(windows[0].output) if windows[0].output in order else len(order)
+    ahead, behind = order[:first], order[first + 1 :]
+    for layout, batch, channel in (("NCHW", others[:1], others[1:]), ("NHWC", ahead, behind)):
+        space: list[Group] = [[position] for position in positions]
+        sides: tuple[list[Group], list[Group]] = ([channel], []) if layout == "NCHW" else ([], [channel])
+        node = arrange(data.node, data.indices, [batch, *sides[0], *space, *sides[1]])
+        if node is None:
+            return
+        try:
+            node = apply(operator, node, attributes=attributes(layout=layout, **_window(windows), **counting))
+        except TypeMismatch:
+            return
+        groups = [batch, *sides[0], *outputs, *sides[1]]
+        if node.type.elements == math.prod(length(i) for group in groups for i in group):
+            yield finished(form, node, groups)
+
+
+def _window(windows: Sequence[Spatial]) -> dict[str, AttributeValue]:
+    return {
+        "kernel_shape": tuple(w.taps for w in windows), "strides": tuple(w.stride for w in windows),
+        "dilations": tuple(w.dilation for w in windows), "pads": (*(w.before for w in windows), *(w.after for w in windows)),
+    }  # fmt: skip
