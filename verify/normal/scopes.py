@@ -16,6 +16,7 @@ from verify.normal.context import ONE, ZERO, Context, constant, mentioned, negat
 from verify.normal.digits import substitution
 from verify.normal.extrema import Candidate, flattened, largest
 from verify.normal.functions import call, divided, root
+from verify.normal.joining import joined
 from verify.normal.naming import close, free_iterators, named, rename_condition, rename_term
 from verify.normal.products import multiply
 from verify.normal.signs import filled, sign
@@ -126,7 +127,8 @@ class Instantiation:
                 parts = [guarded(self.context, tests, parts[0])]
                 if other.terms:
                     parts += [guarded(self.context, piece, other) for piece in pieces_otherwise]
-                return add(self.context, *parts)
+                whole = add(self.context, *parts)
+                return joined(self.context, whole) if other.terms and self.context.at_sizes else whole
 
 
 def placed(context: Context, value: Index, where: Places) -> Index:
