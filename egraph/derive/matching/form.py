@@ -104,7 +104,7 @@ def _plain(body: Scalar, iterators: Sequence[Iterator]) -> Scalar:
 
 def put(body: Scalar, names: Mapping[Iterator, Size]) -> Scalar:
     """Return a body with iterators replaced, in open inner scopes too."""
-    replacements: dict[Iterator | Symbol, Size] = {**names}
+    replacements: dict[Iterator | Symbol, Size] = {old: new for old, new in names.items()}  # noqa: C416 - keys widen
     return change(body, lambda place: substitute(place, replacements))
 
 
@@ -222,6 +222,10 @@ def _ordered(body: Scalar) -> Scalar:
             kept = tightest(conditions)
             if not kept:
                 return _ordered(otherwise if kept is None else then)
+            first, *more = kept
+            turned = not more and first.operator == "<=" and not isinstance(otherwise, Number)
+            if turned and next(c for m, c in first.right.terms if m) > 0:  # a choice is written in one of two ways
+                return Guarded((Compare(index(0), "<=", -first.right - 1),), _ordered(otherwise), _ordered(then))
             return Guarded(kept, _ordered(then), _ordered(otherwise))
         case Apply(function, arguments):
             return Apply(function, tuple(map(_ordered, arguments)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from egraph.expr.compose import guarded, tabulated
@@ -64,8 +65,9 @@ def _tidy_atom(atom: Atom) -> Index:
 
 
 def _cut(value: Index, divisor: int) -> tuple[int, Index, Index] | None:
-    """Return (a, H, L) with value = a H + L, 1 < a, a a divisor of ``divisor`` and 0 <= L < a; the largest such a."""
-    for a in sorted((a for a in range(2, divisor + 1) if divisor % a == 0), reverse=True) if divisor <= _MOST else ():
+    """Return (a, H, L) with value = a H + L and 0 <= L < a, for the largest a > 1 that divides ``divisor`` and a coefficient."""
+    borders = {divisor, *(math.gcd(divisor, coefficient) for monomial, coefficient in value.terms if monomial)}
+    for a in sorted(borders - {1}, reverse=True):
         for whole in (True, False):
             upper, lower = index(0), index(0)
             for monomial, coefficient in value.terms:
@@ -76,10 +78,6 @@ def _cut(value: Index, divisor: int) -> tuple[int, Index, Index] | None:
             if upper.terms and lower.terms and limits is not None and limits[0] >= 0 and limits[1] < a:
                 return a, upper, lower
     return None
-
-
-_MOST = 1 << 16
-"""Divisors beyond this are left as they are: their divisors would be tried one by one."""
 
 
 def _joined(value: Index) -> Index:
