@@ -174,6 +174,44 @@ def _concat_of_biased(op: str) -> Rule:
     return named(law, f"concat_of_{snake(op)}_with_constants", f"concat({op}(x, a), {op}(y, b)) = {op}(concat(x, y), concat(a, b))")
 
 
+def _unary_into_concat(op: str, n: int) -> Rule:
+    def law(x: list[Tensor], c: Attributes) -> Steps:
+        """The kernels that make the parts may do it on the way."""
+        yield unary(op, concat(*x, a=c))
+        yield concat(*(unary(op, each) for each in x), a=c)
+
+    law.__name__ = f"{snake(op)}_into_concat"
+    return of_arity(law, n, f"{op}(concat(x_i)) = concat({op}(x_i)),  i to {n}")
+
+
+def _binary_into_concat(op: str, n: int, *, second: bool = False) -> Rule:
+    def sides(left: Tensor, right: Tensor) -> Tensor:
+        return binary(op, right, left) if second else binary(op, left, right)
+
+    def law(x: list[Tensor], y: Tensor, c: Attributes) -> Steps:
+        """Where the other operand varies along the axis, each part meets its own part of it."""
+        whole = concat(*x, a=c)
+        result = sides(whole, y)
+        yield result
+        require(result.shape == whole.shape, "the other operand must not widen the concatenation")
+        axis = c.axis - (whole.rank - y.rank)
+        parts, begin = [], 0
+        for each in x:
+            end = begin + each.shape[c.axis]
+            if axis < 0 or y.shape[axis] == 1:
+                parts.append(sides(each, y))
+            else:
+                starts = tuple(begin if i == axis else 0 for i in range(y.rank))
+                ends = tuple(end if i == axis else size for i, size in enumerate(y.shape))
+                parts.append(sides(each, slice_(y, starts=starts, ends=ends, steps=(1,) * y.rank)))
+            begin = end
+        yield concat(*parts, a=c)
+
+    law.__name__ = f"{snake(op)}_into_{'second_' if second else ''}concat"
+    left, right = ("y, concat(x_i)", "slice_i(y), x_i") if second else ("concat(x_i), y", "x_i, slice_i(y)")
+    return of_arity(law, n, f"{op}({left}) = concat({op}({right})),  i to {n}")
+
+
 def _flatten_concat(position: int, outer: int, inner: int) -> Rule:
     def law(x: list[Tensor], y: list[Tensor], c: Attributes) -> Steps:
         left, right = x[:position], x[position:]
@@ -278,6 +316,9 @@ RULES: tuple[Rule, ...] = (
     named(concat_of_slices, "concat_of_slices", "concat(x[i:j], x[j:k]) = x[i:k]"),
     *(_slice_through_unary(op) for op in UNARY), *(_slice_through_binary(op) for op in BINARY),
     *(_concat_of_unaries(op, n) for op in ("Relu", "Sigmoid", "Tanh") for n in (2, 3, 4)),
+    *(_unary_into_concat(op, n) for op in ("Relu", "Sigmoid", "HardSwish") for n in (2, 3, 4)),
+    *(_binary_into_concat(op, n) for op in ("Add", "Mul") for n in (2, 3, 4)),
+    *(_binary_into_concat("Add", n, second=True) for n in (2, 3, 4)),
     *(_concat_of_binaries(op) for op in ("Add", "Mul", "Sub")), *(_concat_of_biased(op) for op in ("Add", "Mul")),
     *(_flatten_concat(position, outer, inner) for outer in (2, 3) for inner in (2, 3) for position in range(outer)),
     concat_of_one, pad_nothing, pad_twice, slice_of_pad, expand_nothing, expand_twice,
