@@ -7,6 +7,7 @@ Estimates only rank what is not measured yet; extraction is repeated until every
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -22,6 +23,8 @@ FREE = ("view", "constant")
 HOPELESS_RATIO = 3.0
 """A candidate whose estimate is this many times a measured rival's time is not measured."""
 FAILED_COST_US = 1e9
+ENOUGH_ALIKE = 3
+"""Measured generated kernels of about a size from which others of that size are estimated."""
 CAUTIOUS_ABOUT_LIBRARIES = 3
 """Power of the caution that untried kernels of libraries are met with."""
 
@@ -49,6 +52,8 @@ class CostModel:
         self._records: dict[KernelKey, Record | None] = {}
         self._families: dict[tuple[Node, str], Family | None] = {}
         self._relatives: dict[Family, dict[KernelKey, tuple[int, float]]] = {}
+        self._ratios: dict[int, dict[KernelKey, float]] = {}
+        """Measured over estimated times of generated kernels, by the binary order of the bytes that they move."""
 
     def key(self, candidate: Candidate) -> KernelKey:
         part = (candidate.fragment, candidate.implementation)
@@ -61,8 +66,12 @@ class CostModel:
         if key not in self._records:
             self._records[key] = self.database.get(self.device, *key)
         found = self._records[key]
-        if found is not None and found.median_us is not None and (of := self.family(candidate)) is not None:
-            self._relatives.setdefault(of, {})[key] = self.work(candidate.fragment).size_bytes, found.median_us
+        if found is not None and found.median_us is not None:
+            amount = self.work(candidate.fragment)
+            if (of := self.family(candidate)) is not None:
+                self._relatives.setdefault(of, {})[key] = amount.size_bytes, found.median_us
+            elif candidate.implementation == "tvm":
+                self._ratios.setdefault(amount.size_bytes.bit_length(), {})[key] = found.median_us / self.speed.estimate_us(amount)
         return found
 
     def family(self, candidate: Candidate) -> Family | None:
@@ -101,15 +110,24 @@ class CostModel:
         return self.caution**CAUTIOUS_ABOUT_LIBRARIES if is_library(candidate) else self.caution
 
     def estimate_us(self, candidate: Candidate) -> float:
-        """Return a guess: the time of the measured relative that moves most nearly as many bytes, else by the roofline."""
+        """Return a guess: the time of the measured relative that moves most nearly as many bytes, else by the roofline.
+
+        Where generated kernels of about the size have proved faster than the roofline says (their operands stay in a cache that
+        it does not know), the guess follows them: what could be fused is tried, not given up for what is measured.
+        """
         amount = self.work(candidate.fragment)
         of = self.family(candidate)
         relatives = self._relatives.get(of) if of is not None else None
         if not relatives:
-            return self.speed.estimate_us(amount)
+            return self.speed.estimate_us(amount) * (self._faster_than_estimated(amount) if candidate.implementation == "tvm" else 1.0)
         key = min(relatives, key=lambda one: (abs(relatives[one][0] - amount.size_bytes), one))
         size_bytes, time_us = relatives[key]
         return max(0.5 * time_us, time_us + (amount.size_bytes - size_bytes) / (self.speed.memory_gigabytes_s * 1e3))
+
+    def _faster_than_estimated(self, amount: Work) -> float:
+        order = amount.size_bytes.bit_length()
+        alike = [ratio for near in (order - 1, order, order + 1) for ratio in self._ratios.get(near, {}).values()]
+        return min(1.0, statistics.median(alike)) if len(alike) >= ENOUGH_ALIKE else 1.0
 
     def work(self, fragment: Node) -> Work:
         if fragment not in self._work:

@@ -21,6 +21,7 @@ def to_program(frozen: FrozenEGraph, selection: Selection, graph: Graph) -> Prog
     values = _constant_values(frozen, wanted)
     values |= {number: _leaf(frozen, number) for number in wanted if number not in values and number not in chosen}
     origins: dict[Node, dict[str, None]] = {}
+    sources = _sources(frozen)
     kernels: list[Kernel] = []
     for number in running:
         candidate = chosen[number]
@@ -28,11 +29,11 @@ def to_program(frozen: FrozenEGraph, selection: Selection, graph: Graph) -> Prog
         built = rewrite((candidate.fragment,), lambda old, new, inputs=inputs: _instantiate(old, new, inputs))  # type: ignore[misc]
         values[number] = built[candidate.fragment]
         for inner, at in _classes_inside(frozen, number, candidate):
-            _note(origins, built[inner], _names(frozen, graph, at))
+            _note(origins, built[inner], _names(sources, graph, at))
         rules = tuple(sorted({node.rule for node in candidate.covered if node.rule}))
         kernels.append(Kernel(candidate.fragment, inputs, values[number], candidate.implementation, rules, candidate.cost_us))
     for number, node in values.items():
-        _note(origins, node, _names(frozen, graph, number))
+        _note(origins, node, _names(sources, graph, number))
     outputs = tuple((name, values[root]) for (name, _), root in zip(graph.outputs, frozen.roots, strict=True))
     _inherit(origins, outputs)
     rebuilt = dataclasses.replace(graph, outputs=outputs, origins={node: tuple(names) for node, names in origins.items() if names})
@@ -93,8 +94,21 @@ def _classes_inside(frozen: FrozenEGraph, number: int, candidate: Candidate) -> 
     return found
 
 
-def _names(frozen: FrozenEGraph, graph: Graph, number: int) -> tuple[str, ...]:
-    source = frozen.source.get(number)
+def _sources(frozen: FrozenEGraph) -> Mapping[int, Node]:
+    """Return the source node of each class that has one, or that is a transpose of one that has: the same value in another layout."""
+    found = dict(frozen.source)
+    for number, nodes in frozen.classes.items():
+        for node in nodes:
+            if node.op == "Transpose":
+                (child,) = node.children
+                for own, other in ((number, child), (child, number)):
+                    if own not in frozen.source and other in frozen.source:
+                        found.setdefault(own, frozen.source[other])
+    return found
+
+
+def _names(sources: Mapping[int, Node], graph: Graph, number: int) -> tuple[str, ...]:
+    source = sources.get(number)
     return graph.origins.get(source, ()) if source is not None else ()
 
 
