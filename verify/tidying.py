@@ -5,7 +5,7 @@ from __future__ import annotations
 from verify.facts import Facts
 from verify.forms import Best, Function, Multiplied, Part, Read, Summand, replaced_term
 from verify.literals import Literal0, closure
-from verify.polynomials import ONE, Polynomial, entry
+from verify.polynomials import ONE, Polynomial, constant, entry
 
 
 def tidy(term: Summand, facts: Facts) -> Summand | None:
@@ -34,7 +34,7 @@ def _determined(term: Summand, facts: Facts) -> Summand | None:
         if facts.canonical(high - low) == ONE:
             return _without(term, atom, low, ())
     for condition in term.conditions:
-        if condition.relation != "==":
+        if condition.relation not in ("==", ">="):
             continue
         value = facts.canonical(condition.value)
         for atom in term.iterators:
@@ -45,7 +45,11 @@ def _determined(term: Summand, facts: Facts) -> Summand | None:
             if atom in closure(solved):
                 continue
             low, high = _range(atom)
-            return _without(term, atom, solved, (Literal0(solved - low, ">="), Literal0(high - ONE - solved, ">=")))
+            if condition.relation == "==":
+                return _without(term, atom, solved, (Literal0(solved - low, ">="), Literal0(high - ONE - solved, ">=")))
+            end = low if coefficient < 0 else high - ONE  # at most its least value, or at least its greatest
+            if facts.nonnegative(facts.canonical((end - solved) * constant(-coefficient))):
+                return _without(term, atom, end, (Literal0(high - ONE - low, ">="),))
     return None
 
 

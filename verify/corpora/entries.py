@@ -21,6 +21,8 @@ class Reading:
     """Preconditions that may make a false entry true, the most likely first."""
     note: str = ""
     """What the reading adds to the statement."""
+    given: str = ""
+    """A precondition that the rules themselves hold."""
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import count
+from dataclasses import dataclass, replace
+from itertools import count, product
 from random import Random
 from typing import Any, Literal, TypeAlias
 
@@ -79,11 +79,12 @@ def judge(entry: Entry, prover: Prover | None, pains: Pains = Pains()) -> Judgem
     """Return the verdict on an entry: its first reading that is proved, else the first reading's."""
     start = time.process_time()
     first: Judgement | None = None
-    for reading in entry.readings:
-        found = _judge(entry, reading, prover, pains)
-        first = first or found
-        if found.decision not in ("refuted", "unknown", "not expressible"):
+    passes = (replace(pains, guards=0), pains) if len(entry.readings) > 1 else (pains,)  # what needs no precondition comes first
+    for current, reading in product(passes, entry.readings):
+        found = _judge(entry, reading, prover, current)
+        if first is None or found.decision in SOUND or (found.guard and not first.guard):
             first = found
+        if found.decision in SOUND:
             break
     if first is None:
         return Judgement(entry, "not expressible", entry.reason)
@@ -113,10 +114,12 @@ def _judge(entry: Entry, reading: Reading, prover: Prover | None, pains: Pains) 
             result = check_rule(rule, pains.seed + 1, 10 * pains.tests, 10 * pains.tries)
             if result.failures:
                 return _refuted(entry, reading, f"{rule.name}:\n{result.failures[0]}", prover, pains, tests)
-    guard = " and ".join((*(["the right side is well-typed"] if typed else []), *sorted(facts)))
+    known = (reading.given, "the right side is well-typed" if typed else "", *sorted(facts))
+    guard = " and ".join(each for each in known if each)
     if stays:
         return Judgement(entry, "unknown" if prover else "tested only", stays, guard, reading.note, tests=tests)
-    return Judgement(entry, "proved where the right side is well-typed" if typed else "proved", "", guard, reading.note, tests=tests)
+    decision: Decision = "proved where the right side is well-typed" if typed else "proved"
+    return Judgement(entry, "proved under a precondition" if reading.given else decision, "", guard, reading.note, tests=tests)
 
 
 def _refuted(entry: Entry, reading: Reading, reason: str, prover: Prover | None, pains: Pains, tests: int) -> Judgement:

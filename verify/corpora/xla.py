@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from itertools import product
 from random import Random
 from typing import Any
 
 from egraph.errors import RuleError, TypeMismatch
 from egraph.ir import TensorType, placeholder
 from egraph.rule import Binding, Mismatch, Pattern, Rule, Steps, Tensor, Variable, require
-from egraph.rule_operators import expand
-from verify.corpora.entries import Entry, Reading
+from egraph.rule_operators import expand, unary
+from verify.corpora.entries import Entry, Expected, Reading
 from verify.corpora.statements import Guard
 from verify.corpora.taso_values import refuse
 from verify.corpora.terms import Application, Term, names, walk
-from verify.corpora.xla_operators import COUNTS, XlaReading, is_scalar, is_tensor, unknowns
+from verify.corpora.xla_operators import COUNTS, XlaReading, is_number, is_scalar, is_tensor, unknowns
 from verify.random_binding import Refused
 
-WAYS = ("the right side's attributes are the left side's", "moved, turned or joined as the left side does")
+WAYS = (
+    "the right side's attributes are the left side's", "moved, turned or joined as the left side does",
+    "those of two operators of the left side as one",
+)  # fmt: skip
+SLOTS = r"dims|\.\.\.|low\w*|.*size.*"
 SIZES = (1, 1, 2, 2, 3, 4, 5)
 
 
 def parse_call(text: str) -> Term:
     """Return ``Add(A, Slice(B, ...))`` as a term; a closing parenthesis may be missing at the end."""
-    tokens = re.findall(r"[(),]|\.\.\.|[\w.]+(?: \+ [\w.]+)*", re.sub(r" when .*", "", text))
+    tokens = re.findall(r"[(),]|\.\.\.|-?[\w.]+(?: \+ [\w.]+)*", re.sub(r" when .*", "", text))
     position = 0
 
     def one() -> Term:
@@ -58,7 +63,11 @@ def read_xla(data: Mapping[str, Any]) -> Iterator[Entry]:
         except RuleError as error:
             yield Entry(name, text, (), None, claim, error.what)
             continue
-        yield Entry(name, text, readings, "sound" if claim == "proven" else None, claim, open=True)
+        yield Entry(name, text, readings, _expected(claim), claim, open=True, conditional=_expected(claim) == "unsound")
+
+
+def _expected(claim: str) -> Expected | None:
+    return "sound" if claim == "proven" else "unsound" if claim.startswith(("refuted", "unsound", "REJECT")) else None
 
 
 def _readings(name: str, left: Term, right: Term) -> Iterator[Reading]:
@@ -67,36 +76,68 @@ def _readings(name: str, left: Term, right: Term) -> Iterator[Reading]:
         raise RuleError(f"the operator set has no {missing}")
     said = names([left])
     for variable in (*said, *names([right])):
-        if not (is_tensor(variable) or is_scalar(variable) or re.fullmatch(r"\d+|inf|True|False|dims|\.\.\.|low\w*|.*size.*", variable)):
+        if not (is_tensor(variable) or is_scalar(variable) or is_number(variable) or re.fullmatch(rf"True|False|{SLOTS}", variable)):
             raise RuleError(f"{variable} is not stated in terms of tensors")
-    if any(node.operator == "DynamicUpdateSlice" and sum(a != "..." for a in node.arguments) < 2 for node in walk(right)):
-        raise RuleError("what is written into the tensor is not stated")
     ranks = (3,) if "Conv" in operators else (2,) if operators & {"Dot", "Transpose"} else (1, 2)
-    for way, note in enumerate(WAYS):
-        yield Reading(_rules(name, left, right, ranks, way), tuple(_guards(operators)), note)
+    missing = ""
+    found = False
+    along = bool(operators & {"Concat", "ConcatList", "Reverse", "Reduce"})
+    axes: tuple[int | None, ...] = (0, 1) if along and "Dot" in operators else (None,)  # one of a product's axes is meant, else any
+    for (way, note), axis in product(enumerate(WAYS), axes):
+        rules = _rules(name, left, right, ranks, way, axis)
+        try:
+            for rule in rules(False, ()):
+                _tried(rule)
+        except RuleError as error:
+            missing = missing or error.what
+            continue
+        found = True
+        yield Reading(rules, tuple(_guards({node.operator for node in walk(left)}, {node.operator for node in walk(right)})), note)
+    if not found:
+        raise RuleError(missing)
+    if operators & {"Log", "Sqrt", "Rsqrt", "Pow", "Power"}:
+        yield Reading(_rules(name, left, right, ranks, 0, None, positive=True), (), WAYS[0], "the operands are positive")
 
 
-def _rules(name: str, left: Term, right: Term, ranks: tuple[int, ...], way: int) -> Callable[[bool, tuple[Guard, ...]], tuple[Rule, ...]]:
+def _tried(rule: Rule) -> None:
+    """Build both sides once; raises ``RuleError`` where the statement leaves out what no reading gives."""
+    random = Random(0)
+    for _ in range(8):
+        try:
+            assert rule.draw is not None
+            rule.apply(rule.draw(random))
+        except (Refused, Mismatch):
+            continue
+        return
+
+
+def _rules(
+    name: str, left: Term, right: Term, ranks: tuple[int, ...], way: int, only: int | None, *, positive: bool = False
+) -> Callable[[bool, tuple[Guard, ...]], tuple[Rule, ...]]:
     def rules(typed: bool, guards: tuple[Guard, ...]) -> tuple[Rule, ...]:
         operators = {node.operator for side in (left, right) for node in walk(side)}
         along = operators & {"Concat", "ConcatList", "Reverse", "Reduce"}
         return tuple(
-            _rule(f"{name} rank={rank} axis={axis}", left, right, rank, axis, way, typed, guards)
-            for rank in ranks for axis in (range(rank) if along else (0,))
+            _rule(f"{name} rank={rank} axis={axis}", left, right, rank, axis, way, typed, guards, positive)
+            for rank in ranks for axis in ((only,) if only is not None else range(rank) if along else (0,))
         )  # fmt: skip
 
     return rules
 
 
 def _rule(
-    name: str, left: Term, right: Term, rank: int, axis: int, way: int, typed: bool, guards: tuple[Guard, ...]
+    name: str, left: Term, right: Term, rank: int, axis: int, way: int, typed: bool, guards: tuple[Guard, ...], positive: bool
 ) -> Rule:
     ranks = {n: rank if is_tensor(n) else 0 for n in names([left, right]) if is_tensor(n) or is_scalar(n)}
+    ranks = ranks or {"seed": rank}
     ranks |= {f"attributes{i}": COUNTS[operator] * rank for i, operator in enumerate(unknowns(left))}
     variables = tuple(Variable(variable, False) for variable in ranks)
+    nested = frozenset(o.operator for o in walk(left) if any(n.operator == o.operator for a in o.arguments for n in walk(a)))
 
     def function(**tensors: Tensor) -> Steps:
-        reading = XlaReading(tensors, axis, rank, way)
+        if positive:  # exp reaches every positive number
+            tensors = {n: t if n.startswith("attributes") else unary("Exp", t) for n, t in tensors.items()}
+        reading = XlaReading(tensors, axis, rank, way, nested)
         own = reading.tensor(left)
         for guard in guards:
             require(guard.holds(reading), guard.text)  # type: ignore[arg-type]  # a guard over this language's readings
@@ -135,25 +176,27 @@ def _rule(
     return Rule(name, f"{left} = {right}", pattern, variables, (), function, "assumes finite", draw=draw, ranks=ranks)
 
 
-def _guards(operators: set[str]) -> Iterator[Guard]:
-    """Yield preconditions on the numbers that a statement leaves out."""
+def _guards(operators: set[str], right: set[str]) -> Iterator[Guard]:
+    """Yield preconditions on the numbers that a statement leaves out; some only where the right side does without an operator."""
+    gone = operators - right
 
     def of(reading: Any, operator: str, row: int) -> list[int]:
         return [value for noted in reading.noted.get(operator, ()) for value in noted[row]]
 
-    if "Reverse" in operators:
+    if "Reverse" in gone:
         yield Guard("the reversed axis has one element", lambda r: r.tensors["A"].shape[r.axis] == 1)  # type: ignore[attr-defined]
     if "Slice" in operators:
         yield Guard("slices take every element", lambda r: all(step == 1 for step in of(r, "Slice", 2)))
         yield Guard("the slices agree off the axis and meet on it, and take every element", _adjacent)
         yield Guard("the slice ends inside the padding", _in_padding)
-    if "Conv" in operators:
+        yield Guard("the slice is what was padded", _unpadded)
+    if "Conv" in gone:
         yield Guard("strides are one and there is no padding", lambda r: all(v == 1 for row in (0, 1) for v in of(r, "Conv", row)[:1]))
-    if operators >= {"DynamicSlice", "DynamicUpdateSlice"}:
+    if operators | right >= {"DynamicSlice", "DynamicUpdateSlice"}:
         yield Guard("what is written back is where it was taken", _written_back)
     if operators >= {"Concat", "Dot"}:
         yield Guard("corresponding parts have equal sizes", _parts_match)
-    elif "Dot" in operators:
+    elif "Dot" in gone:
         yield Guard("nothing is contracted", lambda r: r.tensors["A"].shape[1] == 1)  # type: ignore[attr-defined]
 
 
@@ -170,8 +213,16 @@ def _in_padding(reading: Any) -> bool:
     slices, pads = reading.noted.get("Slice", ()), reading.noted.get("Pad", ())
     if not slices or not pads:
         return False
-    (start, count, step), (low,) = slices[0], pads[0]
+    (start, count, step), (low, _) = slices[0], pads[0]
     return bool(start[0] - 1 + (count[0] - 1) * step[0] < low[0] - 1)
+
+
+def _unpadded(reading: Any) -> bool:
+    slices, pads = reading.noted.get("Slice", ()), reading.noted.get("Pad", ())
+    if not slices or not pads:
+        return False
+    (start, _, step), (low, _) = slices[0], pads[0]
+    return all(s == p for s, p in zip(start, low, strict=True)) and all(each == 1 for each in step)
 
 
 def _written_back(reading: Any) -> bool:
