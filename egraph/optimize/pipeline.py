@@ -2,39 +2,37 @@
 
 from __future__ import annotations
 
-import platform
 import shutil
-import statistics
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from egraph import __version__, exporter, importer
+from egraph import exporter, importer
 from egraph.check import CheckResult, Disagreement, check, find_feeds, open_onnxruntime
-from egraph.cost import FREE, CostModel
-from egraph.errors import CheckFailed, EinsatError, ModelError
-from egraph.finalists import Contender, Race, race, remembered
-from egraph.ir import Graph, Program, format_fragment
+from egraph.cost import CostModel
+from egraph.errors import CheckFailed, EinsatError, LowerError
+from egraph.finalists import Contender, race, remembered
+from egraph.ir import Graph, format_fragment
 from egraph.optimize import original
 from egraph.optimize.artefact import finish_artefact
 from egraph.optimize.batch import compile_ahead
 from egraph.optimize.blame import blame
 from egraph.optimize.choice import choose_derivations, choose_rules
 from egraph.optimize.derivations import Gate
+from egraph.optimize.describe import describe
 from egraph.optimize.folding import Folder
-from egraph.optimize.gate import notes as rule_notes
-from egraph.optimize.gate import unproved
 from egraph.optimize.instances import wrong_rules
-from egraph.optimize.kernel_rows import kernel_rows
 from egraph.optimize.measuring import Measurer, calibrate
+from egraph.optimize.memo import Memo, choices_digest, memo_path, read_memo, write_memo
 from egraph.optimize.options import Options
-from egraph.optimize.outcome import Finalist, Growth, Outcome, RuleUse
+from egraph.optimize.outcome import Outcome
 from egraph.optimize.output import destination, publish, staging, write_beside
 from egraph.optimize.progress import Progress
 from egraph.optimize.remembered import Earlier, read_search, search_key, write_search
-from egraph.optimize.search import Search, plain_program, program_digest, search
+from egraph.optimize.search import plain_program, program_digest, search
+from egraph.optimize.trial import ORIGINAL, PLAIN, Entry, Trial, fastest
 from egraph.rule import MergeRule, Rule
 from egraph.saturate import Limits
 from lower.compile import CompileOptions, compile_model, compile_program
@@ -44,36 +42,20 @@ from runtime.artefact import Artefact
 from runtime.feeds import FeedSpec
 from runtime.measure import Worker
 from runtime.profile import Database, Record, device_key
-from runtime.profile.device import library_version
 
-ORIGINAL, PLAIN = "onnxruntime", "unoptimized"
 RACE_SHARE = 0.25
 """Part of the budget for timing whole programs (at least until every contender has run a few times)."""
 ATTEMPTS = 3
 """Searches at most: after a failed check, the kernels or rules to blame are left out."""
-LIBRARIES = ("egglog", "onnx", "onnxruntime", "onednn-cpu-gomp", "apache-tvm", "ortools", "numpy")
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A program that takes part in the race; its contender's path is where it is compiled to."""
-
-    contender: Contender
-    program: Program
-
-    def folded(self, folder: Folder) -> Entry:
-        """Return the entry with what its program derives from weights computed: what can be compiled and saved."""
-        return replace(self, program=folder.fold(self.program))
 
 
 def optimize(options: Options, progress: Progress) -> Outcome:
     """Optimise a model and write the results; raises EinsatError, and then nothing is written."""
-    rules = choose_rules(
-        options.rule_files, options.skip_rules, allow=options.allow, unsafe=options.unsafe_rules, tell=progress.note
-    )
-    derivations = choose_derivations(options.skip_rules, allow=options.allow, enabled=options.derivations)
     place = destination(options.model, options.output)
     progress.stage("read the model")
+    aside = ThreadPoolExecutor(1)
+    digest = aside.submit(original.digest, options.model)
+    aside.shutdown(wait=False)
     imported = importer.load(options.model, shapes=options.shapes)
     for text in (*imported.notes, *imported.hints):
         progress.note(text)
@@ -81,15 +63,17 @@ def optimize(options: Options, progress: Progress) -> Outcome:
     feeds = find_feeds(reference, imported.graph, options.seed)
     database = Database.open(options.database, read_only=options.frozen, warn=lambda text: progress.note(f"warning: {text}"))
     try:
-        with staging(place) as stage, Worker() as worker, kept_compiler() as compiler, ThreadPoolExecutor(1) as aside:
-            digest = aside.submit(original.digest, options.model)  # it need not wait for the search
+        with staging(place) as stage, Worker() as worker, kept_compiler() as compiler:
             work = stage / "work"
             work.mkdir()
             results = stage / "results"
             results.mkdir()
-            gate = Gate(derivations, database, options.tolerance)
-            run = Run(options, progress, imported.graph, feeds, database, worker, compiler, work, gate, digest)
-            outcome = run.outcome(rules, results, place.model.name, place.artefact.name, reference, imported.notes + imported.hints)
+            derivations = choose_derivations(options.skip_rules, allow=options.allow, enabled=options.derivations)
+            run = Run(
+                options, progress, imported.graph, feeds, reference, database, worker, compiler, work,
+                results / place.model.name, results / place.artefact.name, Gate(derivations, database, options.tolerance), digest,
+            )  # fmt: skip
+            outcome = run.repeated() or run.outcome(imported.notes + imported.hints)
             progress.stage("write")
             for path in results.glob("*.partial"):
                 shutil.rmtree(path)
@@ -102,17 +86,6 @@ def optimize(options: Options, progress: Progress) -> Outcome:
         database.close()
 
 
-@dataclass(frozen=True)
-class Trial:
-    """One search with its race: what was found, what was timed, and what is best (None: onnxruntime on the original)."""
-
-    found: Search
-    plain: Program
-    entries: tuple[Entry, ...]
-    raced: Race
-    best: Entry | None
-
-
 @dataclass
 class Run:
     """One run's surroundings, shared by its stages."""
@@ -121,10 +94,14 @@ class Run:
     progress: Progress
     graph: Graph
     feeds: tuple[FeedSpec, ...]
+    reference: Any
+    """The model as it was given, in onnxruntime."""
     database: Database
     worker: Worker
     compiler: Compiler
     work: Path
+    model_file: Path
+    artefact: Path
     derivations: Gate
     model_digest: Future[str]
 
@@ -136,54 +113,104 @@ class Run:
 
         return CompileOptions(threads=self.options.threads, export_graph=export_graph)
 
-    def outcome(
-        self,
-        rules: Sequence[Rule | MergeRule],
-        results: Path,
-        model_name: str,
-        artefact_name: str,
-        reference: Any,
-        notes: tuple[str, ...],
-    ) -> Outcome:
+    def repeated(self) -> Outcome | None:
+        """Compile, check and save what the same command led to before; None where that is not known or has become wrong."""
+        options, device = self.options, device_key(self.options.threads)
+        path = memo_path(self.model_digest.result(), device, options)
+        memo = read_memo(path, self.graph) if path else None
+        earlier = self._earlier(device, memo.search_key) if memo else None
+        if memo is None or earlier is None or choices_digest(earlier.choices) != memo.choices:
+            return None
+        contenders = [Contender(name, digest, "einsat", str(self.work / name.replace(" ", "-"))) for name, digest in memo.contenders]
+        raced = remembered(contenders, self.feeds, database=self.database, device=device, frozen=False)
+        if raced is None or fastest([c.name for c in contenders if c.name != ORIGINAL], raced) != memo.outcome.shipped:
+            return None
+        self.progress.note(earlier.told())
+        self.progress.stage("compile the program")
+        try:
+            best = None
+            if memo.program is not None:
+                shipped = next(contender for contender in contenders if contender.name == memo.outcome.shipped)
+                best = Entry(shipped, memo.program).folded(Folder(self.graph))
+                self._compile(best)
+            self._save(best)
+            checked = self._check()
+        except (Disagreement, LowerError):
+            self._clear()  # the whole way finds out what is to blame
+            return None
+        latency_us = {name: raced.median_us(name) for name in (ORIGINAL, PLAIN)}
+        latency_us["optimized"] = raced.median_us(memo.outcome.shipped)
+        outcome = replace(memo.outcome, latency_us=latency_us, options=options.stored())
+        return self._finish(outcome, checked, best)
+
+    def outcome(self, notes: tuple[str, ...]) -> Outcome:
+        """Search, time, compile, check and save; ``notes`` are what reading the model said."""
         options, progress = self.options, self.progress
+        rules: Sequence[Rule | MergeRule] = choose_rules(
+            options.rule_files, options.skip_rules, allow=options.allow, unsafe=options.unsafe_rules, tell=progress.note
+        )
         device = device_key(options.threads)
         measurer = None if options.frozen else Measurer(self.database, device, self.compile_options, self.worker, options.seed)
         progress.stage("calibrate")
         model = CostModel(self.database, device, calibrate(self.database, device, measurer))
-        artefact, model_file = results / artefact_name, results / model_name
         learnt: tuple[str, ...] = ()
         for attempt in range(1, ATTEMPTS + 1):
             trial = self._trial(rules, model, measurer, device)
-            self._save(trial.best, model_file, artefact)
-            progress.stage("check the saved files")
+            self._save(trial.best)
             try:
-                checked = self._check(model_file, artefact, reference)
+                checked = self._check()
                 break
             except Disagreement as error:
                 if trial.best is None:
                     raise
                 rules, told = self._learn(error, trial, trial.best, rules, model, may_retry=attempt < ATTEMPTS and not options.frozen)
                 learnt += (told,)
-                for folder in (self.work, results):
-                    shutil.rmtree(folder)
-                    folder.mkdir()
-        progress.update(f"largest relative error {checked.max_rel_err:.2g} on {checked.inputs} random inputs")
+                self._clear()
+        arena_bytes = Artefact.open(self.artefact).plan.arena_bytes
+        outcome = describe(
+            trial, self.graph, model, checked, rules, self.derivations, options,
+            notes=notes, arena_bytes=arena_bytes, model_digest=self.model_digest.result(),
+        )  # fmt: skip
+        outcome = replace(outcome, check_notes=learnt)
+        self._remember(trial, outcome)
+        return self._finish(outcome, checked, trial.best)
+
+    def _finish(self, outcome: Outcome, checked: CheckResult, best: Entry | None) -> Outcome:
+        """Add what the check found, and complete the artefact."""
+        self.progress.update(f"largest relative error {checked.max_rel_err:.2g} on {checked.inputs} random inputs")
         for text in (*checked.amplified, *checked.weak):
-            progress.note(text)
-        arena_bytes = Artefact.open(artefact).plan.arena_bytes
-        said = learnt + checked.amplified + checked.weak
-        outcome = replace(self._describe(trial, model, checked, rules, notes, arena_bytes), check_notes=said)
-        finish_artefact(artefact, outcome, trial.best.program if trial.best else None, options.rule_files)
+            self.progress.note(text)
+        said = outcome.check_notes + checked.amplified + checked.weak
+        outcome = replace(outcome, max_rel_err=checked.max_rel_err, worst_output=checked.worst_output, check_notes=said)
+        finish_artefact(self.artefact, outcome, best.program if best else None, self.options.rule_files)
         return outcome
+
+    def _clear(self) -> None:
+        """Forget what was compiled and saved."""
+        for folder in (self.work, self.artefact.parent):
+            shutil.rmtree(folder)
+            folder.mkdir()
+
+    def _earlier(self, device: str, key: str) -> Earlier | None:
+        """Return the same search of an earlier run, unless this run is to search on."""
+        earlier = read_search(self.database, device, key)
+        searches_on = earlier and not self.options.frozen and (self.options.again or earlier.budget_seconds < self.options.budget_seconds)
+        return None if searches_on else earlier
+
+    def _remember(self, trial: Trial, outcome: Outcome) -> None:
+        """Keep which program the search led to, where the profile database can say again that it does."""
+        path = memo_path(self.model_digest.result(), outcome.device, self.options)
+        if path is not None and read_search(self.database, outcome.device, trial.search_key) is not None:
+            contenders = ((ORIGINAL, outcome.model_digest), *((e.contender.name, e.contender.digest) for e in trial.entries))
+            program = next((e.program for e in trial.entries if trial.best and e.contender == trial.best.contender), None)
+            write_memo(path, Memo(outcome, program, trial.search_key, choices_digest(trial.found.text), contenders))
 
     def _trial(self, rules: Sequence[Rule | MergeRule], model: CostModel, measurer: Measurer | None, device: str) -> Trial:
         """Search, compile and time the finalists."""
         options, progress = self.options, self.progress
         plain = plain_program(self.graph, model, seed=options.seed)
         key = search_key(self.graph, rules, options, self.derivations.told())
-        earlier = read_search(self.database, device, key)
-        if earlier and not options.frozen and (options.again or earlier.budget_seconds < options.budget_seconds):
-            earlier = None
+        earlier = self._earlier(device, key)
         if measurer is not None and earlier is None:
             self.compiler.start()  # it loads while this process saturates
         found = search(
@@ -206,7 +233,8 @@ class Run:
         contenders = [Contender(ORIGINAL, self.model_digest.result(), "onnxruntime", str(options.model.absolute()))]
         contenders += [entry.contender for entry in entries]
         raced = remembered(contenders, self.feeds, database=self.database, device=device, frozen=options.frozen)
-        best = self._fastest(entries, raced) if raced else None
+        names = [entry.contender.name for entry in entries]
+        best = self._entry(fastest(names, raced), entries) if raced else None
         folder = Folder(self.graph)
         if raced and best:
             best = best.folded(folder)
@@ -215,28 +243,32 @@ class Run:
             except EinsatError:
                 raced = None  # it could be compiled once: say of each program again which can
         if raced is None:
-            entries = [entry.folded(folder) for entry in entries]
-            sizes_bytes, failed = self._compile_all(entries)
+            sizes_bytes, failed = self._compile_all([entry.folded(folder) for entry in entries])
             contenders = [replace(c, size_bytes=sizes_bytes.get(c.name, sizes_bytes[PLAIN])) for c in contenders]
             raced = race(
                 contenders, self.feeds, failed=failed, essential=ORIGINAL,
                 threads=options.threads, seed=options.seed, database=self.database, device=device,
                 seconds=max(2.0, min(RACE_SHARE * options.budget_seconds, progress.left_seconds)),
             )  # fmt: skip
-            best = self._fastest(entries, raced)
-        return Trial(found, plain, tuple(entries), raced, best)
+            best = self._entry(fastest(names, raced), entries)
+            best = best and best.folded(folder)
+        return Trial(found, plain, tuple(entries), raced, best, key)
 
-    def _save(self, best: Entry | None, model_file: Path, artefact: Path) -> None:
+    @staticmethod
+    def _entry(name: str, entries: Sequence[Entry]) -> Entry | None:
+        return next((entry for entry in entries if entry.contender.name == name), None)
+
+    def _save(self, best: Entry | None) -> None:
         options = self.options
         if best is None:
-            original.copy_model(options.model, model_file)
-            compile_model(self.graph, options.model.read_bytes(), artefact)
+            original.copy_model(options.model, self.model_file)
+            compile_model(self.graph, options.model.read_bytes(), self.artefact)
             for name in original.external_files(options.model):
-                (artefact / "opaque" / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(options.model.parent / name, artefact / "opaque" / name)
+                (self.artefact / "opaque" / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(options.model.parent / name, self.artefact / "opaque" / name)
         else:
-            Path(best.contender.path).rename(artefact)
-            exporter.save(best.program, model_file, rules={k.output: k.rules for k in best.program.kernels if k.rules})
+            Path(best.contender.path).rename(self.artefact)
+            exporter.save(best.program, self.model_file, rules={k.output: k.rules for k in best.program.kernels if k.rules})
 
     def _learn(
         self, error: Disagreement, trial: Trial, best: Entry, rules: Sequence[Rule | MergeRule], model: CostModel, *, may_retry: bool
@@ -276,22 +308,13 @@ class Run:
                 failed[entry.contender.name] = str(error)
         return sizes_bytes, failed
 
-    @staticmethod
-    def _fastest(entries: Sequence[Entry], raced: Race) -> Entry | None:
-        """Return the fastest program, None when onnxruntime on the original model is."""
-        if raced.timings[ORIGINAL].status != "ok":
-            raise ModelError(f"onnxruntime cannot time the original model: {raced.timings[ORIGINAL].message}")
-        fastest = min(entries, key=lambda entry: raced.median_us(entry.contender.name), default=None)
-        if fastest is None or raced.median_us(fastest.contender.name) >= raced.median_us(ORIGINAL):
-            return None
-        return fastest
-
-    def _check(self, model_file: Path, artefact: Path, reference: Any) -> CheckResult:
-        saved = open_onnxruntime(model_file, self.options.threads)
-        with Session(artefact, threads=self.options.threads) as session:
+    def _check(self) -> CheckResult:
+        self.progress.stage("check the saved files")
+        saved = open_onnxruntime(self.model_file, self.options.threads)
+        with Session(self.artefact, threads=self.options.threads) as session:
             return check(
-                lambda feeds: reference.run(None, feeds),
-                {model_file.name: lambda feeds: saved.run(None, feeds), artefact.name: lambda feeds: session.run(None, feeds)},
+                lambda feeds: self.reference.run(None, feeds),
+                {self.model_file.name: lambda feeds: saved.run(None, feeds), self.artefact.name: lambda feeds: session.run(None, feeds)},
                 [name for name, _ in self.graph.outputs],
                 self.feeds,
                 tolerance=self.options.tolerance, count=self.options.checks, seed=self.options.seed,
@@ -302,76 +325,3 @@ class Run:
         """Run the original in onnxruntime without optimisations."""
         results: Sequence[Any] = open_onnxruntime(self.options.model, self.options.threads, optimise=False).run(None, dict(feeds))
         return results
-
-    def _describe(
-        self,
-        trial: Trial,
-        model: CostModel,
-        checked: CheckResult,
-        rules: Sequence[Rule | MergeRule],
-        notes: tuple[str, ...],
-        arena_bytes: int,
-    ) -> Outcome:
-        found, plain, raced, best = trial.found, trial.plain, trial.raced, trial.best
-        rows = kernel_rows(best.program, model) if best else ()
-        launched = [kernel for kernel in best.program.kernels if kernel.implementation not in FREE] if best else []
-        uses = {rule.name: sum(rule.name in row.rules for row in rows) for rule in rules}
-        finalists = [
-            Finalist(c.contender.name, c.contender.digest, len(c.program.kernels), c.program.cost_us, _time(raced, c), _message(raced, c))
-            for c in trial.entries
-        ]
-        latency_us = {ORIGINAL: raced.median_us(ORIGINAL), PLAIN: raced.median_us(PLAIN)}
-        latency_us["optimized"] = raced.median_us(best.contender.name) if best else latency_us[ORIGINAL]
-        counts = {"library": 0, "eoperator": 0, "opaque": 0 if best else 1}
-        for row in rows:
-            counts["opaque" if row.implementation == "opaque" else "eoperator" if row.implementation == "tvm" else "library"] += 1
-        weights = best.program.graph.tensors if best else self.graph.tensors
-        return Outcome(
-            model=self.options.model.name,
-            model_digest=self.model_digest.result(),
-            device=device_key(self.options.threads),
-            threads=self.options.threads,
-            status="faster" if best else "unchanged",
-            latency_us=latency_us,
-            max_rel_err=checked.max_rel_err,
-            worst_output=checked.worst_output,
-            rules=tuple(
-                RuleUse(rule.name, rule.verdict, uses[rule.name], rule.text.splitlines()[0], rule.rounding)
-                for rule in sorted(rules, key=lambda rule: (-uses[rule.name], rule.name))
-                if uses[rule.name]
-            )
-            + self.derivations.uses(launched),
-            derived=self.derivations.derived(launched),
-            growth=tuple(Growth(i.e_nodes, i.e_classes, i.matches, i.seconds) for i in found.saturation.iterations),
-            rule_statistics=tuple(
-                {"rule": s.rule, "matches": s.matches, "unions": s.unions, "e_nodes": s.e_nodes, "built": s.built}
-                for s in found.saturation.statistics
-                if s.matches
-            ),
-            stop_reason=found.saturation.stop_reason,
-            search_seconds=found.saturation.seconds,
-            extract_method=found.choice.selections[0].method,
-            extract_optimal=found.choice.selections[0].optimal,
-            extract_seconds=found.choice.extract_seconds,
-            kernels=rows,
-            before=kernel_rows(plain, model),
-            finalists=tuple(finalists),
-            shipped=best.contender.name if best else ORIGINAL,
-            memory={"arena_bytes": arena_bytes, "weights_bytes": sum(array.nbytes for array in weights.values())},
-            environment={"einsat": __version__, "python": platform.python_version(), **{name: library_version(name) for name in LIBRARIES}},
-            options=self.options.stored(),
-            notes=notes,
-            kernel_counts=counts,
-            refused=found.choice.refused,
-            unsafe_rules=unproved(rules),
-            rule_notes=rule_notes(rules),
-        )
-
-
-def _time(raced: Race, entry: Entry) -> float | None:
-    samples = raced.timings[entry.contender.name].samples_us
-    return statistics.median(samples) if samples else None
-
-
-def _message(raced: Race, entry: Entry) -> str:
-    return raced.timings[entry.contender.name].message

@@ -15,8 +15,10 @@ from egraph.rule import MergeRule, Rule
 from runtime.profile import Database, Record
 
 SEARCHED = "search"
-ELSEWHERE = ("budget_seconds", "checks", "tolerance")
+BUDGETS = ("budget_seconds", "checks")
 """Options that do not make another search: a larger budget continues the same one."""
+ELSEWHERE = (*BUDGETS, "tolerance")
+"""The tolerance decides only which derivations are used, and those are named apart."""
 
 
 @dataclass(frozen=True)
