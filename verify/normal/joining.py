@@ -31,7 +31,7 @@ def joined(context: Context, value: Value) -> Value:
 
 def _joined(context: Context, terms: list[Term]) -> list[Term]:
     """Join terms with the same factors, two at a time."""
-    left = list(terms)
+    left = [replace(term, conditions=_needed(context, term.conditions)) for term in terms] if len(terms) > 1 else terms
     position = 0
     while position < len(left):
         found = _partner(context, left, position)
@@ -53,8 +53,8 @@ def _partner(context: Context, terms: list[Term], position: int) -> tuple[int, C
             if number != position and opposite in second.conditions:
                 mine = [c for c in first.conditions if c != condition]
                 others = [c for c in second.conditions if c != opposite]
-                if _implied(context, opposite, [c for c in mine if c not in others]) and _implied(
-                    context, condition, [c for c in others if c not in mine]
+                if _implied(context, (opposite,), [c for c in mine if c not in others]) and _implied(
+                    context, (condition,), [c for c in others if c not in mine]
                 ):
                     kept = conjunction(context, (*mine, *others))
                     if kept is not None:
@@ -62,8 +62,17 @@ def _partner(context: Context, terms: list[Term], position: int) -> tuple[int, C
     return None
 
 
-def _implied(context: Context, condition: Compare, wanted: list[Compare]) -> bool:
+def _needed(context: Context, conditions: Conditions) -> Conditions:
+    """Return the conditions without those that the others imply together."""
+    for condition in conditions:
+        others = tuple(c for c in conditions if c is not condition)
+        if _implied(context, others, [condition]):
+            return _needed(context, others)
+    return conditions
+
+
+def _implied(context: Context, conditions: Conditions, wanted: list[Compare]) -> bool:
     if not wanted:
         return True
-    with context.where((condition,)):
+    with context.where(conditions):
         return all(context.decide(one) is True for one in wanted)

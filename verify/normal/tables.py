@@ -10,6 +10,7 @@ condition, one that is a product becomes factors, and ``sum(x) A[p,x] B[x,i] G[x
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -31,6 +32,7 @@ LARGEST_WORK = 1 << 17
 """Products of entries that one contraction may take."""
 LONGEST_SUM = 1 << 10
 """Values of an iterator that tables are contracted over."""
+_TESTS = {"<": operator.gt, "<=": operator.ge, "==": operator.eq, "!=": operator.ne}
 _PREFIX = "table("
 _grids: dict[str, Grid] = {}
 
@@ -135,7 +137,7 @@ class _Contraction:
     """A sum of products of tables over one iterator: the grids, how they are read, and the axes of what comes out."""
 
     iterator: Iterator
-    tables: tuple[Element, ...]
+    parts: tuple[Element | Compare, ...]
     grids: tuple[tuple[Grid, tuple[Reading, ...]], ...]
     places: tuple[Index, ...]
     sizes: tuple[int, ...]
@@ -151,21 +153,22 @@ def contracted(context: Context, term: Term) -> tuple[Term, Value] | None:
     if not found:
         return None
     best = min(found, key=lambda one: one.entries)
+    gone = {id(part) for part in best.parts}
     rest = replace(
         term, iterators=tuple(i for i in term.iterators if i != best.iterator),
-        factors=tuple(f for f in term.factors if not any(f is table for table in best.tables)),
+        conditions=tuple(c for c in term.conditions if id(c) not in gone), factors=tuple(f for f in term.factors if id(f) not in gone),
     )  # fmt: skip
     return rest, tabulated(context, best.sizes, _summed(best.grids, best.sizes), best.places)
 
 
 def _of_tables(context: Context, term: Term) -> list[Iterator]:
-    """Return the iterators that occur in tables and nowhere else."""
+    """Return the iterators that occur in tables, perhaps in conditions, and nowhere else."""
     tables = [factor for factor in term.factors if grid_of(factor) is not None]
     if not tables or not term.iterators:
         return []
-    others = [part for part in (*term.conditions, *term.factors) if isinstance(part, Compare) or grid_of(part) is None]
-    elsewhere = frozenset[Iterator]().union(*(free_iterators(context, part) for part in others))
-    within = frozenset[Iterator]().union(*(free_iterators(context, part) for part in tables))
+    others = [factor for factor in term.factors if grid_of(factor) is None]
+    elsewhere = frozenset[Iterator]().union(*(free_iterators(context, factor) for factor in others))
+    within = frozenset[Iterator]().union(*(free_iterators(context, factor) for factor in tables))
     return [iterator for iterator in term.iterators if iterator in within and iterator not in elsewhere]
 
 
@@ -178,12 +181,25 @@ def _contraction(context: Context, iterator: Iterator, term: Term) -> _Contracti
     values = _values(iterator)
     if values is None:
         return None
-    tables = [f for f in term.factors if isinstance(f, Element) and grid_of(f) and iterator in free_iterators(context, f)]
+    parts: list[Element | Compare] = []
+    reads: list[tuple[Grid, tuple[Index, ...]]] = []
+    for factor in term.factors:
+        grid = grid_of(factor)
+        if isinstance(factor, Element) and grid is not None and iterator in free_iterators(context, factor):
+            parts.append(factor)
+            reads.append((grid, factor.indices))
+    for condition in term.conditions:
+        if iterator in free_iterators(context, condition):
+            found = _truths(condition)
+            if found is None:
+                return None
+            parts.append(condition)
+            reads.append(found)
     axes: dict[Index, tuple[int, int]] = {}  # place: number and size of its axis
     grids: list[tuple[Grid, tuple[Reading, ...]]] = []
-    for table in tables:
+    for grid, places in reads:
         readings: list[Reading] = []
-        for place, size in zip(table.indices, _grids[table.tensor].shape, strict=True):
+        for place, size in zip(places, grid.shape, strict=True):
             read = _reading(place, size, iterator, values)
             if read is None:
                 return None
@@ -194,11 +210,21 @@ def _contraction(context: Context, iterator: Iterator, term: Term) -> _Contracti
             number, known = axes.get(axis, (len(axes), extent))
             axes[axis] = number, min(known, extent)
             readings.append((number, offsets))
-        grids.append((_grids[table.tensor], tuple(readings)))
+        grids.append((grid, tuple(readings)))
     sizes = tuple(size for _, size in axes.values())
-    if not tables or math.prod(sizes) > LARGEST_TABLE or math.prod(sizes) * len(values) > LARGEST_WORK:
+    if math.prod(sizes) > LARGEST_TABLE or math.prod(sizes) * len(values) > LARGEST_WORK:
         return None
-    return _Contraction(iterator, tuple(tables), tuple(grids), tuple(axes), sizes)
+    return _Contraction(iterator, tuple(parts), tuple(grids), tuple(axes), sizes)
+
+
+def _truths(condition: Compare) -> tuple[Grid, tuple[Index, ...]] | None:
+    """Return a condition as a table of zeros and ones."""
+    value = condition.right - condition.left
+    limits = bounds(value)
+    if limits is None or limits[1] - limits[0] >= LONGEST_SUM:
+        return None
+    test = _TESTS[condition.operator]
+    return Grid((limits[1] - limits[0] + 1,), tuple(int(test(v, 0)) for v in range(limits[0], limits[1] + 1))), (value - limits[0],)
 
 
 def _reading(place: Index, size: int, iterator: Iterator, values: range) -> tuple[Index | None, int, tuple[int, ...]] | None:
