@@ -154,9 +154,11 @@ def instantiate(scope: Scope, part: Scalar, parts: Sequence[Index] = (), order: 
         made = substitute_indices(inner, parts, "inward")
         if isinstance(made, Refusal):
             return made
-        if not isinstance(made.body, Read):
-            return Refusal("a guard holds iterators that occur in these indices alone")
-        read = made.body
+        outside = made.body.conditions if isinstance(made.body, Guarded) else ()  # they hold iterators that are gone inside
+        near = tuple(c for c in near if c not in outside)
+        value = made.body.then if isinstance(made.body, Guarded) else made.body
+        assert isinstance(value, Read)
+        read = value
     changed = _exchange(rest, part, read)
     if changed is None:
         return Refusal("the part does not occur in the body")

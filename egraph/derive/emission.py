@@ -1,0 +1,124 @@
+"""Programs of trees of scopes: what matches an operator becomes one, views become views, what memory bounds an Expression."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from egraph.derive.folding import folded
+from egraph.derive.matching.conditions import speaks_of, tightest
+from egraph.derive.matching.convolutions import products_as_convolutions
+from egraph.derive.matching.form import form
+from egraph.derive.matching.laws import affine
+from egraph.derive.matching.match import MATCHERS, means, moved_elements
+from egraph.derive.matching.movements import boxed
+from egraph.derive.matching.table import reads_of
+from egraph.derive.matching.views import arrange, padded, reshaped
+from egraph.derive.rules.bodies import length, pulled
+from egraph.derive.trees import BALANCE, contraction_of, intensity
+from egraph.errors import EinsatError
+from egraph.expr.index import Index
+from egraph.expr.scope import ZERO, Apply, Compare, Guarded, Read, Scalar, Scope, Tensor
+from egraph.ir import Node, format_fragment, make, placeholder, rewrite, walk
+from egraph.ops import apply
+from egraph.ops.expression import text_of
+
+
+def programs(scope: Scope, leaves: Mapping[str, Node], wanted: str, *, free: bool = False) -> Node | None:
+    """Return a program for a tree, its contractions as the operator ``wanted``; None where one is none and arithmetic bounds it.
+
+    ``free`` lets a contraction be an Expression whatever bounds it: where the tree came from one.
+    """
+    memo: dict[int, Node | None] = {}
+    program = _program(scope, leaves, wanted, free, memo)
+    return None if program is None else folded(program)
+
+
+def _program(scope: Scope, leaves: Mapping[str, Node], wanted: str, free: bool, memo: dict[int, Node | None]) -> Node | None:
+    if id(scope) not in memo:
+        memo[id(scope)] = _made(scope, leaves, wanted, free, memo)
+    return memo[id(scope)]
+
+
+def _made(scope: Scope, leaves: Mapping[str, Node], wanted: str, free: bool, memo: dict[int, Node | None]) -> Node | None:
+    nodes: list[Node] = []
+    names: dict[object, Tensor] = {}
+    for read in reads_of(scope.body):
+        key: object = read.source.name if isinstance(read.source, Tensor) else id(read.source)
+        if key in names:
+            continue
+        node = leaves[read.source.name] if isinstance(read.source, Tensor) else _program(read.source, leaves, wanted, free, memo)
+        if node is None:
+            return None
+        if node not in nodes:
+            nodes.append(node)
+        names[key] = Tensor(str(nodes.index(node)), node.type.sizes, node.type.dtype)
+    flat = Scope(scope.traversal, scope.summation, scope.reduction, _renamed(scope.body, names))
+    if contraction_of(scope) is not None:
+        found = matched(flat, nodes, wanted)
+        if found is not None:
+            return found
+        if not free and intensity(flat) > BALANCE:
+            return None
+    return _view(flat, nodes) or _expression(flat, nodes)
+
+
+def matched(scope: Scope, nodes: Sequence[Node], wanted: str) -> Node | None:
+    """Return the match of a scope as an operator that moves the fewest elements and means the scope."""
+    leaves = [placeholder(position, node.type) for position, node in enumerate(nodes)]
+    whole = form(scope)
+    ranked: dict[Node, tuple[object, ...]] = {}
+    for matcher, keep_strides in MATCHERS:
+        part = boxed(form(scope, keep_strides=True) if keep_strides else whole)
+        for node in matcher(part.form, leaves):
+            program = reshaped(part.around(node), whole.shape)
+            if any(inner.op == wanted for inner in walk((program,))):
+                text = format_fragment(program)
+                ranked[program] = (matcher is products_as_convolutions, moved_elements(program), len(text), text)
+    for program in sorted(ranked, key=ranked.__getitem__):
+        if means(program, whole):
+            return instantiated(program, nodes)
+    return None
+
+
+def instantiated(program: Node, nodes: Sequence[Node]) -> Node:
+    """Return a program over placeholders as one over nodes."""
+    names = {placeholder(position, node.type): node for position, node in enumerate(nodes)}
+    built = rewrite((program,), lambda old, new: names[old] if old in names else make(old.op, new, old.attributes, old.type))
+    return built[program]
+
+
+def _view(scope: Scope, nodes: Sequence[Node]) -> Node | None:
+    """Return a scope that moves elements of one tensor as Slice, Pad, Reshape and Transpose, where it is that."""
+    conditions, rest = pulled(scope.body, "sum")
+    if scope.summation or not isinstance(rest, Read) or len(nodes) != 1:
+        return None
+    source = padded(nodes[0], rest.indices, conditions, ZERO)
+    groups = [[i] if length(i) > 1 else [] for i in scope.traversal]
+    if source is None or any(c for c in conditions if not any(_bounds(c, p) for p in rest.indices)):
+        return None
+    return arrange(source.node, source.indices, groups)
+
+
+def _bounds(condition: Compare, place: Index) -> bool:
+    parts, normal = affine(place), tightest([condition])
+    return parts is not None and all(speaks_of(parts, c) for c in normal or ())
+
+
+def _expression(scope: Scope, nodes: Sequence[Node]) -> Node | None:
+    try:
+        return apply("Expression", *nodes, text=text_of(scope))
+    except EinsatError:
+        return None
+
+
+def _renamed(body: Scalar, names: Mapping[object, Tensor]) -> Scalar:
+    match body:
+        case Read(source, indices):
+            return Read(names[source.name if isinstance(source, Tensor) else id(source)], indices)
+        case Apply(function, arguments):
+            return Apply(function, tuple(_renamed(a, names) for a in arguments))
+        case Guarded(conditions, then, otherwise):
+            return Guarded(conditions, _renamed(then, names), _renamed(otherwise, names))
+        case _:
+            return body
+

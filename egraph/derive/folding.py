@@ -1,0 +1,62 @@
+"""Fold transposes into the Expressions beside them: these read and write in any order of axes for nothing."""
+
+from __future__ import annotations
+
+from egraph.errors import EinsatError
+from egraph.expr.index import Index
+from egraph.expr.scope import Apply, Guarded, Read, Scalar, Scope, Tensor
+from egraph.ir import Node, make, rewrite
+from egraph.ops import apply
+from egraph.ops.expression import text_of
+from egraph.ops.reference import meaning
+
+
+def folded(program: Node) -> Node:
+    """Return an equal program without transposes that an Expression reads, or that read one."""
+
+    def change(old: Node, operands: tuple[Node, ...]) -> Node:
+        node = make(old.op, operands, old.attributes, old.type)
+        try:
+            return _folded(node)
+        except EinsatError:
+            return node
+
+    return rewrite((program,), change)[program]
+
+
+def _folded(node: Node) -> Node:
+    if node.op == "Transpose" and node.inputs[0].op == "Expression":
+        (inner,) = node.inputs
+        scope, perm = meaning(inner), _perm(node)
+        traversal = tuple(scope.traversal[axis] for axis in perm)
+        return apply("Expression", *inner.inputs, text=text_of(Scope(traversal, scope.summation, scope.reduction, scope.body)))
+    if node.op == "Expression" and any(operand.op == "Transpose" for operand in node.inputs):
+        below = [operand.inputs[0] if operand.op == "Transpose" else operand for operand in node.inputs]
+        operands = list(dict.fromkeys(below))
+        tensors = [Tensor(str(operands.index(b)), b.type.sizes, b.type.dtype) for b in below]
+        scope = meaning(node)
+        perms = [_perm(operand) if operand.op == "Transpose" else tuple(range(operand.type.rank)) for operand in node.inputs]
+        body = _through(scope.body, tensors, perms)
+        return apply("Expression", *operands, text=text_of(Scope(scope.traversal, scope.summation, scope.reduction, body)))
+    return node
+
+
+def _perm(node: Node) -> tuple[int, ...]:
+    perm = node.attribute("perm")
+    assert isinstance(perm, tuple)
+    return tuple(int(axis) for axis in perm)  # type: ignore[arg-type]
+
+
+def _through(body: Scalar, tensors: list[Tensor], perms: list[tuple[int, ...]]) -> Scalar:
+    """Read what lies below the transposes: transposed[i] = below[j] with j[perm[a]] = i[a]."""
+    match body:
+        case Read(Tensor(name), indices):
+            perm = perms[int(name)]
+            places: list[Index] = [indices[perm.index(axis)] for axis in range(len(perm))]
+            return Read(tensors[int(name)], tuple(places))
+        case Apply(function, arguments):
+            return Apply(function, tuple(_through(a, tensors, perms) for a in arguments))
+        case Guarded(conditions, then, otherwise):
+            return Guarded(conditions, _through(then, tensors, perms), _through(otherwise, tensors, perms))
+        case _:
+            return body

@@ -1,0 +1,122 @@
+"""Derive programs by converging search: best first towards each target, by the iterators in conflict with it.
+
+A state is a tree of scopes; its canonical text is the key under which it is seen once. The first conflict of a state is repaired in
+every way there is; states are taken in an order that does not depend on the budget, so that a larger one finds what a smaller one
+found, and more.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from egraph.derive.derivation import Derivation, DerivationRule, Step
+from egraph.derive.emission import programs
+from egraph.derive.repairs import repairs
+from egraph.derive.targets import BAND, TARGETS, Target, conflicts, distance
+from egraph.derive.trees import contractions, exchanged, normal
+from egraph.derive.trees import estimate as tree_estimate
+from egraph.expr.printing import format_scope
+from egraph.expr.scope import Scope
+from egraph.ir import Node, walk
+from egraph.ops import OPS
+from egraph.ops.reference import meaning
+
+MOST_STATES = 64
+"""States that are taken up for one target."""
+MOST_OF_A_TARGET = 5
+MOST_PROGRAMS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A tree of scopes with the steps that led to it."""
+
+    tree: Scope
+    text: str
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How many states a search took up and how many it saw."""
+
+    taken: int
+    seen: int
+
+
+def search(start: Scope, target: Target, budget: int = MOST_STATES) -> tuple[tuple[State, ...], Effort]:
+    """Return the states without conflicts with ``target`` that ``budget`` states lead to, in the order they were found."""
+    tree = normal(start)
+    first = State(tree, format_scope(tree), ())
+    queue: list[tuple[int, int, str, State]] = [(_distance(tree, target), 0, first.text, first)]
+    seen, found, taken = {first.text}, list[State](), 0
+    while queue and taken < budget:
+        far, _, _, state = heapq.heappop(queue)
+        taken += 1
+        if far == 0:
+            found.append(state)
+            continue
+        for rule, tree in _next(state.tree, target):
+            text = format_scope(tree)
+            if text not in seen:
+                seen.add(text)
+                after = State(tree, text, (*state.steps, Step(rule, text)))
+                heapq.heappush(queue, (_distance(tree, target), len(after.steps), text, after))
+    return tuple(found), Effort(taken, len(seen))
+
+
+def _distance(tree: Scope, target: Target) -> int:
+    return sum(distance(contraction, target) for contraction in contractions(tree))
+
+
+def _next(tree: Scope, target: Target) -> Iterator[tuple[str, Scope]]:
+    for contraction in contractions(tree):
+        for conflict in conflicts(contraction, target)[:1]:
+            for rule, scope in repairs(contraction, conflict, target):
+                yield rule, exchanged(tree, contraction.scope, scope)
+            return
+
+
+def derive(node: Node, budget: int = MOST_STATES) -> tuple[Derivation, ...]:
+    """Return programs equal to an operator over placeholders: distinct, the estimated cheapest first."""
+    start = meaning(node)
+    leaves = {str(k): operand for k, operand in enumerate(node.inputs)}
+    found: dict[Node, Derivation] = {}
+    constants = frozenset(name for name, leaf in leaves.items() if leaf.attribute("constant"))
+    tried: set[tuple[str, str]] = set()
+    for target in TARGETS if node.op == "Expression" else [t for t in TARGETS if t is not BAND]:
+        states = [s for s in search(start, target, budget)[0] if (s.text, target.operator) not in tried]
+        tried |= {(s.text, target.operator) for s in states}
+        for state in sorted(states, key=lambda s: (tree_estimate(s.tree, constants), s.text))[:MOST_OF_A_TARGET]:
+            program = programs(state.tree, leaves, target.operator, free=target is BAND)
+            if program is not None and program is not node and program not in found:
+                name = f"{target.name}: " + ", ".join(step.rule for step in state.steps)
+                found[program] = Derivation(name, program, (*state.steps, Step("operator matching", f"{target.operator} {program.type}")))
+    return tuple(sorted(found.values(), key=lambda d: (estimate(d.program), d.program.digest)))[:MOST_PROGRAMS]
+
+
+def estimate(program: Node) -> int:
+    """Return what a program costs, in operations: its arithmetic, and 4 operations for every byte it moves; constants are free."""
+    total = 0
+    constant: dict[Node, bool] = {}
+    for node in walk((program,)):
+        if node.op == "Placeholder":
+            constant[node] = bool(node.attribute("constant"))
+            continue
+        constant[node] = all(constant[i] for i in node.inputs)
+        if constant[node] or OPS[node.op].category == "view":
+            continue
+        flops = OPS[node.op].flops
+        total += 4 * (node.type.size_bytes + sum(i.type.size_bytes for i in node.inputs))
+        total += flops([i.type.sizes for i in node.inputs], dict(node.attributes)) if flops else 0
+    return total
+
+
+def _derive(node: Node) -> Iterable[Derivation]:
+    return derive(node)
+
+
+DERIVATION = DerivationRule("derivation", ("Conv", "ConvTranspose", "MatMul", "Expression"), _derive)
+RULES: tuple[DerivationRule, ...] = (DERIVATION,)

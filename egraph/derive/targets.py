@@ -1,0 +1,100 @@
+"""Targets of derivations, and how far a scope is from one: conflicts of iterators with its iterator mapping table.
+
+An index of an operand conflicts where its iterators are no digits of one position (``h + r``), unless the target slides a window
+there; a guard conflicts where it is no bound of one index. The distance counts the iterators in conflict.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from egraph.derive.matching.conditions import speaks_of, tightest
+from egraph.derive.matching.laws import affine
+from egraph.derive.rules.bodies import iterators_in, length
+from egraph.derive.trees import Contraction
+from egraph.expr.index import Index, Iterator
+from egraph.expr.scope import Compare, Read
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What to derive towards: an operator, whether windows slide along its axes, and what coefficients and sizes they may have."""
+
+    name: str
+    operator: str
+    windows: bool
+    unit: bool = True
+    taps: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """An index of an operand, or a guard, that the target does not have, and the iterators in it."""
+
+    operand: int
+    place: Index | None
+    condition: Compare | None
+    iterators: frozenset[Iterator]
+
+
+PRODUCT = Target("product", "MatMul", windows=False)
+WINDOW = Target("window", "Conv", windows=True)
+SMALL_WINDOW = Target("small window", "Conv", windows=True, taps=3)
+BAND = Target("band", "Expression", windows=True)
+TARGETS = (PRODUCT, WINDOW, SMALL_WINDOW, BAND)
+
+
+def conflicts(contraction: Contraction, target: Target) -> tuple[Conflict, ...]:
+    """Return what keeps a contraction from being the target, the first operand's first."""
+    found: list[Conflict] = []
+    for position, operand in enumerate(contraction.operands):
+        if not isinstance(operand, Read):
+            found.append(Conflict(position, None, None, frozenset(i for i in contraction.scope.summation)))
+            continue
+        seen: set[Iterator] = set()
+        for place in operand.indices:
+            own = iterators_in(place)
+            shared = own & seen
+            seen |= own
+            if shared or not (is_digits(place) or (target.windows and _is_window(contraction, position, place, target))):
+                found.append(Conflict(position, place, None, own))
+    found += [Conflict(-1, None, c, iterators_in(c.left, c.right)) for c in _loose(contraction)]
+    return tuple(found)
+
+
+def distance(contraction: Contraction, target: Target) -> int:
+    """Return the number of iterators in conflict."""
+    return sum(max(1, len(c.iterators)) for c in conflicts(contraction, target))
+
+
+def is_digits(place: Index) -> bool:
+    """Return whether the iterators of an index are digits of a mixed-radix number: c1 > c2 > ..., each dividing the one before."""
+    parts = affine(place)
+    if parts is None:
+        return False
+    terms = sorted(((abs(c), length(i)) for i, c in parts[1].items()), reverse=True)
+    return all(upper % lower == 0 and count * lower <= upper for (upper, _), (lower, count) in pairwise(terms))
+
+
+def _is_window(contraction: Contraction, position: int, place: Index, target: Target) -> bool:
+    parts = affine(place)
+    if parts is None or len(parts[1]) != 2:
+        return False
+    if target.unit and any(abs(c) != 1 for c in parts[1].values()):
+        return False
+    if target is BAND:
+        return True
+    groups = {i: contraction.group(i) for i in parts[1]}
+    outputs = [i for i, g in groups.items() if g[-1] and sum(g) == 2]
+    taps = [i for i, g in groups.items() if not g[-1] and sum(g) == 2]
+    if len(outputs) != 1 or len(taps) != 1 or min(parts[1].values()) < 1:
+        return False
+    return target.taps is None or length(taps[0]) <= target.taps
+
+
+def _loose(contraction: Contraction) -> tuple[Compare, ...]:
+    """Return the guards that are no bounds of one index of an operand."""
+    places = [p for o in contraction.operands if isinstance(o, Read) for p in map(affine, o.indices) if p is not None and p[1]]
+    normal = tightest(contraction.conditions)
+    return tuple(c for c in normal or () if not any(speaks_of(p, c) for p in places))

@@ -1,0 +1,204 @@
+"""Trees of scopes: the products of tensors in them, and one scope exchanged for another with layers merged where they only read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator as Iterable
+from dataclasses import dataclass
+
+from egraph.derive.matching.table import reads_of
+from egraph.derive.rules.bodies import every, factors, length, pulled, replaced, used
+from egraph.derive.rules.summation import inner_read, merge_traversal
+from egraph.expr.canonical import canonical
+from egraph.expr.index import Iterator
+from egraph.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Table
+
+BALANCE = 4
+"""Operations a byte above which a scope is bound by arithmetic: no generated kernel is meant for it."""
+BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Contraction:
+    """A scope that sums products of two reads, each with the part of the body that makes it, and the guards of both."""
+
+    scope: Scope
+    conditions: tuple[Compare, ...]
+    operands: tuple[Scalar, ...]
+
+    @property
+    def reads(self) -> tuple[Read, ...]:
+        """The operands that are reads as they stand."""
+        return tuple(o for o in self.operands if isinstance(o, Read))
+
+    def group(self, iterator: Iterator) -> tuple[bool, ...]:
+        """Return in which operands an iterator occurs, and whether in the output."""
+        return (*(iterator in used(o) for o in self.operands), iterator in self.scope.traversal)
+
+
+def contraction_of(scope: Scope) -> Contraction | None:
+    """Return a scope as a contraction; None where it sums no product of two operands that share what is summed."""
+    if scope.reduction != "sum" or not scope.summation:
+        return None
+    conditions, rest = pulled(scope.body, "sum")
+    operands = tuple(f for f in factors(rest) if used(f))
+    if len(operands) < 2 or len(operands) != len(factors(rest)):
+        return None
+    shared = used(operands[0]) & used(operands[1]) & frozenset(scope.summation)
+    return Contraction(scope, conditions, operands) if shared and all(any(True for _ in reads_of(o)) for o in operands) else None
+
+
+def contractions(scope: Scope) -> tuple[Contraction, ...]:
+    """Return the contractions of a tree, outer ones first."""
+    found: dict[int, Contraction] = {}
+    for inner in _scopes(scope):
+        known = contraction_of(inner)
+        if known is not None:
+            found.setdefault(id(inner), known)
+    return tuple(found.values())
+
+
+def _scopes(scope: Scope) -> Iterable[Scope]:
+    yield scope
+    for read in reads_of(scope.body):
+        if isinstance(read.source, Scope):
+            yield from _scopes(read.source)
+
+
+def exchanged(root: Scope, old: Scope, new: Scope) -> Scope:
+    """Return the canonical tree with one scope (this object) exchanged; layers that only read the one below are merged with it."""
+    return canonical(_at_zero(_exchanged(root, old, new)))
+
+
+def normal(root: Scope) -> Scope:
+    """Return the canonical tree, iterators of one value at it."""
+    return canonical(_at_zero(root))
+
+
+def _exchanged(scope: Scope, old: Scope, new: Scope) -> Scope:
+    if scope is old:
+        return _flat(new)
+    body = _in_body(scope.body, old, new)
+    return scope if body is scope.body else _flat(Scope(scope.traversal, scope.summation, scope.reduction, body))
+
+
+def _in_body(body: Scalar, old: Scope, new: Scope) -> Scalar:
+    match body:
+        case Read(Scope() as source, indices):
+            inner = _exchanged(source, old, new)
+            return body if inner is source else Read(inner, indices)
+        case Apply(function, arguments):
+            changed = tuple(_in_body(a, old, new) for a in arguments)
+            return body if all(a is b for a, b in zip(changed, arguments, strict=True)) else Apply(function, changed)
+        case Guarded(conditions, then, otherwise):
+            one, two = _in_body(then, old, new), _in_body(otherwise, old, new)
+            return body if one is then and two is otherwise else Guarded(conditions, one, two)
+        case _:
+            return body
+
+
+def _flat(scope: Scope) -> Scope:
+    """Merge a layer with the one it only reads, where that one reads another in turn or does not reduce; below too."""
+    body = _flat_body(scope.body)
+    if not scope.summation:
+        body = _inlined(body)
+    scope = scope if body is scope.body else Scope(scope.traversal, scope.summation, scope.reduction, body)
+    inner = inner_read(scope)
+    if inner is None or (inner[0].summation and inner_read(inner[0]) is None) or contraction_of(inner[0]) is not None:
+        return scope
+    merged = merge_traversal(scope)
+    return _flat(merged) if isinstance(merged, Scope) else scope
+
+
+def _inlined(body: Scalar) -> Scalar:
+    """Write what inner scopes without a reduction compute in place of reads of them."""
+    match body:
+        case Read(Scope() as source, indices) if not source.summation:
+            return _inlined(replaced(source.body, dict(zip(source.traversal, indices, strict=True))))
+        case Apply(function, arguments):
+            changed = tuple(map(_inlined, arguments))
+            return body if all(a is b for a, b in zip(changed, arguments, strict=True)) else Apply(function, changed)
+        case Guarded(conditions, then, otherwise):
+            one, two = _inlined(then), _inlined(otherwise)
+            return body if one is then and two is otherwise else Guarded(conditions, one, two)
+        case _:
+            return body
+
+
+def _flat_body(body: Scalar) -> Scalar:
+    match body:
+        case Read(Scope() as source, indices):
+            flat = _flat(source)
+            return body if flat is source else Read(flat, indices)
+        case Apply(function, arguments):
+            changed = tuple(map(_flat_body, arguments))
+            return body if all(a is b for a, b in zip(changed, arguments, strict=True)) else Apply(function, changed)
+        case Guarded(conditions, then, otherwise):
+            one, two = _flat_body(then), _flat_body(otherwise)
+            return body if one is then and two is otherwise else Guarded(conditions, one, two)
+        case _:
+            return body
+
+
+def _at_zero(scope: Scope) -> Scope:
+    """Write 0 for iterators of one value, in inner scopes too, which lose their axes of one value."""
+    body = replaced(scope.body, {i: i.low for i in every(scope) if length(i) == 1})
+    return Scope(scope.traversal, scope.summation, scope.reduction, _each_inner(body))
+
+
+def _each_inner(body: Scalar) -> Scalar:
+    match body:
+        case Read(Scope() as source, indices):
+            inner = _at_zero(source)
+            kept = [k for k, i in enumerate(inner.traversal) if length(i) > 1] or [0] * bool(inner.traversal)
+            traversal = tuple(inner.traversal[k] for k in kept)
+            return Read(Scope(traversal, inner.summation, inner.reduction, inner.body), tuple(indices[k] for k in kept))
+        case Apply(function, arguments):
+            return Apply(function, tuple(map(_each_inner, arguments)))
+        case Guarded(conditions, then, otherwise):
+            return Guarded(conditions, _each_inner(then), _each_inner(otherwise))
+        case _:
+            return body
+
+
+def operations(scope: Scope) -> int:
+    """Return the arithmetic operations of a scope, its inner scopes' not counted."""
+    points = math.prod(length(i) for i in every(scope))
+    return points * (_operations(scope.body) + bool(scope.summation))
+
+
+def _operations(body: Scalar) -> int:
+    match body:
+        case Apply(_, arguments):
+            return 1 + sum(map(_operations, arguments))
+        case Guarded(_, then, otherwise):
+            return max(_operations(then), _operations(otherwise))
+        case Number() | IndexNumber() | Read() | Table():
+            return 0
+
+
+def estimate(tree: Scope, constants: frozenset[str], seen: set[int] | None = None) -> int:
+    """Return what a tree costs, in operations: its arithmetic, and 4 for every byte moved; what reads constants alone is free."""
+    seen = set() if seen is None else seen
+    inner = [read.source for read in reads_of(tree.body) if isinstance(read.source, Scope)]
+    total = sum(estimate(scope, constants, seen) for scope in inner if id(scope) not in seen)
+    seen |= {id(tree)}
+    return total if is_constant(tree, constants) else total + operations(tree) + round(operations_to_move(tree))
+
+
+def is_constant(tree: Scope, constants: frozenset[str]) -> bool:
+    """Return whether a tree reads constants alone."""
+    sources = [read.source for read in reads_of(tree.body)]
+    return all(is_constant(s, constants) if isinstance(s, Scope) else s.name in constants for s in sources)
+
+
+def operations_to_move(scope: Scope) -> int:
+    """Return the operations that take as long as moving a scope's operands and its result."""
+    sources = {id(read.source) if isinstance(read.source, Scope) else read.source.name: read.source for read in reads_of(scope.body)}
+    elements = math.prod(length(i) for i in scope.traversal) + sum(math.prod(int(str(n)) for n in s.shape) for s in sources.values())
+    return elements * BYTES * BALANCE
+
+
+def intensity(scope: Scope) -> float:
+    """Return operations a byte: operands read once, the result written once."""
+    return BALANCE * operations(scope) / operations_to_move(scope)

@@ -1,0 +1,173 @@
+"""Converging search: the published targets in few states, programs equal to what they derive from, more budget finds no less."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import numpy as np
+import pytest
+
+from egraph.derive.search import derive, search
+from egraph.derive.targets import BAND, PRODUCT, SMALL_WINDOW, TARGETS, WINDOW, Target
+from egraph.errors import EinsatError
+from egraph.expr.evaluate import evaluate
+from egraph.expr.functions import PRIME
+from egraph.expr.parsing import parse_scope
+from egraph.expr.scope import Tensor
+from egraph.ir import Node, TensorType, placeholder, walk
+from egraph.ops import OPS, apply
+from egraph.ops.expression import text_of
+from egraph.ops.reference import evaluate as run
+from egraph.ops.reference import meaning
+
+Attributes = tuple[int, ...] | int | str
+
+
+def convolution(data: tuple[int, ...], weight: tuple[int, ...], op: str = "Conv", **changed: Attributes) -> Node:
+    axes = len(data) - 2
+    values: dict[str, Attributes] = {
+        "strides": (1,) * axes, "pads": (0,) * 2 * axes, "dilations": (1,) * axes, "group": 1, "layout": "NCHW",
+        **({"output_padding": (0,) * axes} if op == "ConvTranspose" else {}),
+    }  # fmt: skip
+    operands = (placeholder(0, TensorType("float32", data)), placeholder(1, TensorType("float32", weight), constant=True))
+    return apply(op, *operands, **(values | changed))  # type: ignore[arg-type]
+
+
+def band(batch: int, rows: int, depth: int, half: int, dilation: int) -> Node:
+    """out[b,m,w] = sum_k A[b,m,k] B[b,m + d (w - W),k]: G2BMM"""
+    place = f"m+{dilation}*w-{dilation * half}" if dilation > 1 else f"m+w-{half}"
+    head = f"{{b<{batch},m<{rows},w<{2 * half + 1}}} sum(k<{depth}) [0<={place}, {place}<{rows} ? "
+    tensors = {name: Tensor(name, (batch, rows, depth)) for name in "01"}
+    scope = parse_scope(f"{head}($0[b,m,k] * $1[b,{place},k]) : 0]", tensors)
+    leaves = [placeholder(k, TensorType("float32", (batch, rows, depth))) for k in (0, 1)]
+    return apply("Expression", *leaves, text=text_of(scope))
+
+
+def assert_same(node: Node, program: Node) -> None:
+    """Compare a program with the operator on one random draw, exactly in F_p."""
+    random = np.random.default_rng(11)
+    leaves = {leaf: random.integers(0, PRIME, leaf.type.sizes) for leaf in node.inputs}
+    one, other = run([node, program], leaves, "prime")
+    assert np.array_equal(one, other)
+
+
+# what is derived, towards which target, the states EinNet took to its first match, and what the program is made of
+PUBLISHED = [
+    ("conv 3x3", lambda: convolution((1, 512, 7, 7), (512, 512, 3, 3), pads=(1, 1, 1, 1)), PRODUCT, 2_340, "sum(r0<3,r1<3)"),
+    (
+        "conv-transpose 4x4",
+        lambda: convolution((16, 2, 2, 448), (448, 256, 4, 4), "ConvTranspose", strides=(2, 2), pads=(1, 1, 1, 1), layout="NHWC"),
+        PRODUCT, 192_079, "sum(r0<4,r1<4)",
+    ),
+    ("conv 5x5", lambda: convolution((16, 32, 224, 224), (1, 32, 5, 5), pads=(2, 2, 2, 2)), SMALL_WINDOW, 2_227_699, "sum(r0<2,r1<2)"),
+    ("band", lambda: band(8, 10_000, 64, 1_000, 4), BAND, 635, "{ni0<8,ni1<2500,ni2<4,ni3<2001}"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("node", "target", "states", "text"), [row[1:] for row in PUBLISHED], ids=[row[0] for row in PUBLISHED])
+def test_published_targets_take_few_states(node: Callable[[], Node], target: Target, states: int, text: str) -> None:
+    found, effort = search(meaning(node()), target)
+    assert any(text in state.text for state in found)
+    assert effort.seen <= 16 < states
+
+
+def contraction_of(program: Node) -> list[Node]:
+    return [n for n in walk((program,)) if n.op in ("MatMul", "Conv", "ConvTranspose")]
+
+
+FAMILIES = {
+    "1x7": (lambda: convolution((1, 64, 7, 7), (32, 64, 1, 7), pads=(0, 3, 0, 3)), "MatMul", (224, 49)),
+    "9x9 to 3x3": (lambda: convolution((1, 16, 20, 20), (8, 16, 9, 9), pads=(4, 4, 4, 4)), "Conv", (1, 72, 22, 22)),
+    "6x6 to 3x3": (lambda: convolution((1, 16, 20, 20), (8, 16, 6, 6), pads=(2, 2, 2, 2)), "Conv", (1, 32, 22, 22)),
+    "7x7 stride 2": (lambda: convolution((1, 3, 32, 32), (16, 3, 7, 7), strides=(2, 2), pads=(3, 3, 3, 3)), "Conv", (1, 16, 16, 16)),
+    "dilation into the batch": (
+        lambda: convolution((1, 16, 14, 14), (16, 16, 3, 3), dilations=(2, 2), pads=(2,) * 4), "Conv", (4, 16, 7, 7),
+    ),
+    "one conv of 4x channels": (
+        lambda: convolution((1, 8, 5, 5), (8, 16, 4, 4), "ConvTranspose", strides=(2, 2), pads=(1, 1, 1, 1)), "Conv", (1, 64, 5, 5),
+    ),
+    "phases": (lambda: convolution((1, 8, 5, 5), (8, 16, 4, 4), "ConvTranspose", strides=(2, 2), pads=(1,) * 4), "Conv", (1, 16, 5, 5)),
+    "im2col": (lambda: convolution((1, 8, 9, 9), (16, 8, 3, 3), strides=(2, 2)), "MatMul", (16, 16)),
+    "groups": (lambda: convolution((1, 32, 6, 6), (32, 8, 3, 3), pads=(1,) * 4, group=4), "MatMul", (4, 36, 8)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_families_reach_their_operator(name: str) -> None:
+    """A program of the family holds an operator with this result, up to the order of its axes, and computes the same."""
+    make, operator, shape = FAMILIES[name]
+    node = make()
+    found = derive(node)
+    assert any(c.op == operator and sorted(c.type.sizes) == sorted(shape) for d in found for c in contraction_of(d.program)), [
+        (c.op, c.type.sizes) for d in found for c in contraction_of(d.program)
+    ]
+    for derivation in found:
+        assert_same(node, derivation.program)
+    if name == "phases":
+        assert any(len(contraction_of(d.program)) == 4 for d in found)
+
+
+def test_a_band_folds_its_dilation_into_the_batch() -> None:
+    """Chunks of the band never leak into each other, whatever the sizes (EinNet's form is wrong at their borders)."""
+    for rows, dilation in ((12, 4), (13, 4), (10, 3)):
+        node = band(2, rows, 3, 2, dilation)
+        for derivation in derive(node):
+            assert_same(node, derivation.program)
+        assert any(d.name.startswith("band") for d in derive(node))
+
+
+@pytest.mark.parametrize("operator", ["Conv", "ConvTranspose", "MatMul"])
+def test_programs_compute_what_they_derive_from(operator: str) -> None:
+    """Over all strides, dilations, pads, groups and layouts that samples draw."""
+    random, count = Random(5), 0
+    for _ in range(12):
+        shapes, attributes = OPS[operator].sample(random)
+        leaves = [placeholder(k, TensorType("float32", tuple(s)), constant=bool(k)) for k, s in enumerate(shapes)]
+        node = apply(operator, *leaves, **attributes)
+        for derivation in derive(node):
+            assert_same(node, derivation.program)
+            assert derivation.steps
+            count += 1
+    assert count >= 12
+
+
+def test_states_mean_the_same() -> None:
+    """Every state of a search is the operator, not only those that become programs."""
+    random = Random(2)
+    for operator in ("Conv", "ConvTranspose") * 4:
+        shapes, attributes = OPS[operator].sample(random)
+        scope = OPS[operator].meaning([Tensor(str(k), shape) for k, shape in enumerate(shapes)], attributes)
+        values = {str(k): np.random.default_rng(k).integers(0, PRIME, shape) for k, shape in enumerate(shapes)}
+        for target in TARGETS:
+            for state in search(scope, target, 20)[0]:
+                assert np.array_equal(evaluate(scope, values, "prime"), evaluate(state.tree, values, "prime"))
+
+
+def test_more_budget_never_loses_a_solution() -> None:
+    for node, target in (
+        (convolution((2, 8, 2, 2), (8, 4, 4, 4), "ConvTranspose", strides=(2, 2), pads=(1, 1, 1, 1)), PRODUCT),
+        (convolution((1, 4, 12, 12), (3, 4, 5, 5), pads=(2, 2, 2, 2)), SMALL_WINDOW),
+        (convolution((1, 4, 12, 12), (4, 3, 5, 5), "ConvTranspose", strides=(3, 3)), WINDOW),
+    ):
+        before: tuple[str, ...] = ()
+        for budget in range(1, 24):
+            texts = tuple(state.text for state in search(meaning(node), target, budget)[0])
+            assert texts[: len(before)] == before
+            before = texts
+        assert before
+
+
+def test_the_same_search_gives_the_same_programs() -> None:
+    node = convolution((1, 8, 6, 6), (8, 8, 3, 3), pads=(1, 1, 1, 1))
+    assert [d.program.digest for d in derive(node)] == [d.program.digest for d in derive(node)]
+
+
+def test_what_is_no_contraction_has_no_derivation() -> None:
+    leaf = placeholder(0, TensorType("float32", (4, 5)))
+    assert derive(apply("Expression", leaf, text="{i0<4} sum(r0<5) $0[i0,r0]")) == ()
+
+
+def test_a_failing_operand_is_an_error_with_a_reason() -> None:
+    with pytest.raises(EinsatError):
+        convolution((1, 4, 2, 2), (4, 4, 5, 5))
