@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from random import Random
 from typing import Literal, TypeAlias
 
-from egraph.rule import Rule
+from egraph.rule import Mismatch, Rule
 from verify.corpora.statements import Guard, Statement, rules_of
+from verify.random_binding import Refused
 
 Expected: TypeAlias = Literal["sound", "unsound"]
 
@@ -49,3 +51,15 @@ def reading_of(statements: tuple[Statement, ...], candidates: tuple[Guard, ...] 
         return tuple(rule for statement in statements for rule in rules_of(statement.restricted(typed, guards)))
 
     return Reading(rules, candidates, note)
+
+
+def tried(rule: Rule) -> None:
+    """Build both sides of a rule on a few draws; raises ``RuleError`` where a statement leaves out what no reading gives."""
+    random = Random(0)
+    for _ in range(8):
+        try:
+            assert rule.draw is not None
+            rule.apply(rule.draw(random))
+        except (Refused, Mismatch, ValueError, IndexError):
+            continue
+        return

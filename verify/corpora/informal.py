@@ -9,14 +9,34 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from random import Random
+from typing import Any
 
 from egraph.errors import RuleError, TypeMismatch
 from egraph.ir import TensorType, placeholder
 from egraph.rule import Binding, Mismatch, Pattern, Rule, Steps, Tensor, Variable, require
-from egraph.rule_operators import conv, expand, maximum, minimum, reduce_mean, reduce_sum, reshape, slice_, transpose
+from egraph.rule_operators import (
+    average_pool,
+    binary,
+    conv,
+    expand,
+    log_softmax,
+    maximum,
+    minimum,
+    pad,
+    power,
+    reduce_max,
+    reduce_mean,
+    reduce_sum,
+    reshape,
+    slice_,
+    softmax,
+    transpose,
+    unary,
+    where,
+)
 from verify.corpora.constants import number
 from verify.corpora.statements import Guard
-from verify.corpora.taso_operators import Operand, Reading
+from verify.corpora.taso_operators import Operand, Reading, same_pad
 from verify.corpora.taso_values import Value, plain, refuse
 from verify.corpora.terms import Application, Term
 from verify.random_binding import Refused
@@ -51,10 +71,41 @@ class InformalReading(Reading):
 
     def _application(self, operator: str, arguments: tuple[Term, ...]) -> Operand:
         match operator, arguments:
-            case "add" | "sub" | "mul" | "div", (x, y):
+            case _, (x, y) if operator in BINARY:
                 return plain(BINARY[operator](self._tensor(x), self._tensor(y)))
-            case "neg", (x,):
-                return plain(-self._tensor(x))
+            case _, (x,) if operator in UNARY:
+                return plain(unary(UNARY[operator], self._tensor(x)))
+            case "rsqrt", (x,):
+                return plain(unary("Reciprocal", unary("Sqrt", self._tensor(x))))
+            case "clip" | "clamp", (x, int() | str() as low, int() | str() as high):
+                return plain(minimum(maximum(self._tensor(x), self._tensor(low)), self._tensor(high)))
+            case "where" | "select", (c, x, y):
+                condition = self._tensor(c)
+                condition = condition if condition.type.dtype == "bool" else binary("Greater", condition, number(self.seed, 0.0))
+                return plain(where(condition, self._tensor(x), self._tensor(y)))
+            case "softmax" | "log_softmax", (int(axis), x):
+                apply = softmax if operator == "softmax" else log_softmax
+                return plain(apply(self._tensor(x), axis=axis))
+            case "batchnorm", (x, scale, bias, mean, variance):
+                data, *rows = (self._tensor(each) for each in (x, scale, bias, mean, variance))
+                s, b, m, v = (reshape(row, shape=(1, data.shape[1], *(1,) * (data.rank - 2))) for row in rows)
+                return plain((data - m) * unary("Reciprocal", unary("Sqrt", v + number(self.seed, EPSILON))) * s + b)
+            case "pad0" | "pad", (int(amount), x):
+                tensor = self._tensor(x)
+                border = tuple(amount if axis >= tensor.rank - 2 else 0 for axis in range(tensor.rank))
+                return plain(pad(tensor, before=border, after=border, mode="constant", value=0.0))
+            case "slice", (x, low, high) if (starts := integers(low)) is not None and (ends := integers(high)) is not None:
+                return plain(slice_(self._tensor(x), starts=starts, ends=ends, steps=(1,) * len(starts)))
+            case "conv2d", ("SAME" | "VALID" as padding, x, w):
+                return super()._application("conv2d", (1, 1, int(padding == "VALID"), 0, x, w))
+            case "conv2d", (str(stride), "SAME" | "VALID" as padding, x, w) if stride.startswith("stride="):
+                step = int(stride.removeprefix("stride="))
+                return super()._application("conv2d", (step, step, int(padding == "VALID"), 0, x, w))
+            case "poolavg", (int(kh), int(kw), int(sh), int(sw), *words, x) if set(words) <= AVERAGING:
+                self.window = (kh, kw, sh, sw, int("VALID" in words))
+                return plain(self._average(self._tensor(x), counted="include_pad" in words))
+            case "poolavg", (x,):
+                return plain(self._average(self._tensor(x), counted=False))
             case "conv2d", (x, w):
                 return super()._application("conv2d", (1, 1, 0, 0, x, w))
             case "conv2d", ("relu", x, w):
@@ -66,9 +117,11 @@ class InformalReading(Reading):
                 return super()._application("poolmax", (*self.window, x))
             case "poolmax", (x,):
                 return super()._application("poolmax", (*self.window, x))
-            case "reduce_mean" | "reduce_sum", (int(axis), x):
-                reduce = reduce_mean if operator == "reduce_mean" else reduce_sum
+            case "reduce_mean" | "reduce_sum" | "reduce_max", (int(axis), x):
+                reduce = {"reduce_mean": reduce_mean, "reduce_sum": reduce_sum, "reduce_max": reduce_max}[operator]
                 tensor = self._tensor(x)
+                if not 0 <= axis < tensor.rank:
+                    refuse(f"there is no axis {axis}")
                 kept = reduce(tensor, axes=(axis,))
                 return plain(reshape(kept, shape=tuple(s for i, s in enumerate(tensor.shape) if i != axis)))
             case "transpose", (x, perm) if (order := integers(perm)) is not None:
@@ -83,11 +136,32 @@ class InformalReading(Reading):
                 return plain(_half(self._tensor(x), axis, int(operator[-1])))
         return super()._application(operator, arguments)
 
+    def _average(self, x: Tensor, *, counted: bool) -> Tensor:
+        """Return the mean over windows; ``counted``: the padding counts, as ONNX's ``count_include_pad``."""
+        kh, kw, sh, sw, valid = self.window
+        if x.rank != 4:
+            refuse("poolavg: the operand has four axes")
+        sides = (0, 0) if valid else tuple(same_pad(*each) for each in zip(x.shape[2:], (kh, kw), (sh, sw), strict=True))
+        values: dict[str, Any] = {"kernel_shape": (kh, kw), "strides": (sh, sw), "dilations": (1, 1), "layout": "NCHW", "pads": sides * 2}
+        return average_pool(x, **values, count_include_pad=int(counted))
 
+
+AVERAGING = frozenset({"SAME", "VALID", "include_pad", "exclude_pad"})
+EPSILON = 1e-5
+UNARY: Mapping[str, str] = {
+    "neg": "Neg", "exp": "Exp", "log": "Log", "sqrt": "Sqrt", "abs": "Abs", "erf": "Erf", "floor": "Floor", "ceil": "Ceil", "sign": "Sign",
+    "sin": "Sin", "cos": "Cos", "softplus": "Softplus", "reciprocal": "Reciprocal", "relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid",
+}  # fmt: skip
 BINARY: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
     "add": lambda x, y: x + y, "sub": lambda x, y: x - y, "mul": lambda x, y: x * y, "div": lambda x, y: x / y,
-    "max": maximum, "min": minimum,
+    "max": maximum, "min": minimum, "pow": power,
 }  # fmt: skip
+OPERATORS = frozenset({
+    *UNARY, *BINARY, "rsqrt", "clip", "clamp", "where", "select", "softmax", "log_softmax", "batchnorm", "pad0", "pad", "slice", "concat",
+    "conv2d", "enlarge", "poolmax", "poolavg", "reduce_mean", "reduce_sum", "reduce_max", "transpose", "reshape", "matmul", "smul",
+    "ewadd", "ewmul", "split_0", "split_1", "half_0", "half_1", "Cpool", "Iconv",
+})  # fmt: skip
+WORDS = frozenset({"SAME", "SAME_UPPER", *AVERAGING})
 
 
 def _half(x: Tensor, axis: int, part: int) -> Tensor:

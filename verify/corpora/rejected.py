@@ -8,18 +8,12 @@ from typing import Any
 
 from egraph.errors import RuleError
 from egraph.rule import Rule
-from verify.corpora.entries import Entry, Reading
+from verify.corpora.entries import Entry, Reading, tried
+from verify.corpora.informal import OPERATORS, WORDS, integers
 from verify.corpora.informal import informal_rule as rule_of
-from verify.corpora.informal import integers
 from verify.corpora.statements import Guard, free_names
 from verify.corpora.taso_guards import candidates
 from verify.corpora.terms import Application, Term, names, parse, walk
-
-KNOWN = frozenset({
-    "relu", "add", "sub", "neg", "mul", "div", "concat", "conv2d", "enlarge", "poolmax", "reduce_mean", "reduce_sum", "transpose",
-    "reshape", "matmul", "smul", "split_0", "split_1", "half_0", "half_1",
-})  # fmt: skip
-WORDS = frozenset({"SAME", "SAME_UPPER", "VALID"})
 
 
 def read_rejected(data: Mapping[str, Any]) -> Iterator[Entry]:
@@ -31,14 +25,16 @@ def read_rejected(data: Mapping[str, Any]) -> Iterator[Entry]:
         except RuleError as error:
             yield Entry(str(item["id"]), text, (), "unsound", str(item["verdict"]), error.what, conditional=True)
             continue
-        yield Entry(str(item["id"]), text, (reading,), "unsound", f"{item['verdict']}; sound: {item['sound_variant']}", conditional=True)
+        claim = f"{item['verdict']}; sound: {item.get('sound_variant')}"
+        accepted = str(item["verdict"]).startswith("ACCEPT")
+        yield Entry(str(item["id"]), text, (reading,), "sound" if accepted else "unsound", claim, conditional=not accepted)
 
 
 def _reading(name: str, left: str, right: str, told: str) -> Reading:
     equations = list(_equations(left, right))
     flat = [side for pair in equations for side in pair]
     for node in (node for side in flat for node in walk(side)):
-        if node.operator not in KNOWN:
+        if node.operator not in OPERATORS:
             raise RuleError(f"{node.operator} is not an operator but prose")
     shapes = _shapes(told, [n for n in free_names(tuple(flat)) if not _is_word(n)], flat)
 
@@ -49,6 +45,8 @@ def _reading(name: str, left: str, right: str, told: str) -> Reading:
             for i, (one, other) in enumerate(equations)
         )
 
+    for rule in rules(False, ()):
+        tried(rule)
     return Reading(rules, candidates([pair[0] for pair in equations]))
 
 

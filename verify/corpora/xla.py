@@ -12,7 +12,7 @@ from egraph.errors import RuleError, TypeMismatch
 from egraph.ir import TensorType, placeholder
 from egraph.rule import Binding, Mismatch, Pattern, Rule, Steps, Tensor, Variable, require
 from egraph.rule_operators import expand, unary
-from verify.corpora.entries import Entry, Expected, Reading
+from verify.corpora.entries import Entry, Expected, Reading, tried
 from verify.corpora.statements import Guard
 from verify.corpora.taso_values import refuse
 from verify.corpora.terms import Application, Term, names, walk
@@ -87,7 +87,7 @@ def _readings(name: str, left: Term, right: Term) -> Iterator[Reading]:
         rules = _rules(name, left, right, ranks, way, axis)
         try:
             for rule in rules(False, ()):
-                _tried(rule)
+                tried(rule)
         except RuleError as error:
             missing = missing or error.what
             continue
@@ -97,18 +97,6 @@ def _readings(name: str, left: Term, right: Term) -> Iterator[Reading]:
         raise RuleError(missing)
     if operators & {"Log", "Sqrt", "Rsqrt", "Pow", "Power"}:
         yield Reading(_rules(name, left, right, ranks, 0, None, positive=True), (), WAYS[0], "the operands are positive")
-
-
-def _tried(rule: Rule) -> None:
-    """Build both sides once; raises ``RuleError`` where the statement leaves out what no reading gives."""
-    random = Random(0)
-    for _ in range(8):
-        try:
-            assert rule.draw is not None
-            rule.apply(rule.draw(random))
-        except (Refused, Mismatch):
-            continue
-        return
 
 
 def _rules(
