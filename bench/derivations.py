@@ -25,12 +25,15 @@ TARGETS = ("64@56", "128@28", "256@14", "512@7", "256@56", "512@28", "64@224")
 
 
 def conv(text: str) -> Node:
-    """Return the convolution of a text such as ``64@56``, ``64@56->128``, ``64@56 5x5``, ``64@56 3x3 s2``, ``64@56 n4 p0 d2 g8``."""
+    """Return the convolution of a text: channels@size, ``->`` outputs, taps, and s(tride), d(ilation), g(roups), n (batch), p(adding).
+
+    ``64@56``, ``64@56->128 3x3 s2``, ``64@56x48 1x7 n4 p0``; ``512@4->256 4x4 t2 p1`` is transposed, with stride 2.
+    """
     first, *rest = text.split()
     channels, _, tail = first.partition("@")
     size, _, outputs = tail.partition("->")
     height, _, width = size.partition("x")
-    taps, letters = (3, 3), {"s": 1, "d": 1, "g": 1, "n": 1, "p": -1}
+    taps, letters = (3, 3), {"s": 1, "d": 1, "g": 1, "n": 1, "p": -1, "t": 0}
     for part in rest:
         if "x" in part:
             one, other = part.split("x")
@@ -41,7 +44,11 @@ def conv(text: str) -> Node:
     pads = tuple((t - 1) * dilation // 2 if letters["p"] < 0 else letters["p"] for t in taps) * 2
     x = placeholder(0, TensorType("float32", (letters["n"], int(height), int(width or height), int(channels))))
     w = placeholder(1, TensorType("float32", (int(outputs or channels), int(channels) // group, *taps)), constant=True)
-    return apply("Conv", x, w, strides=(stride,) * 2, dilations=(dilation,) * 2, pads=pads, group=group, layout="NHWC")
+    values: dict[str, Any] = {"dilations": (dilation,) * 2, "pads": pads, "group": group, "layout": "NHWC"}
+    if letters["t"]:
+        w = placeholder(1, TensorType("float32", (int(channels), int(outputs or channels) // group, *taps)), constant=True)
+        return apply("ConvTranspose", x, w, strides=(letters["t"],) * 2, output_padding=(0, 0), **values)
+    return apply("Conv", x, w, strides=(stride,) * 2, **values)
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, given, reject, settings
 from hypothesis import strategies as st
 
 from egraph.derive.bilinear.blocks import blocked_program, blocks_of, stage_bytes
 from egraph.derive.bilinear.convolutions import algorithms, winograd_programs
-from egraph.derive.bilinear.cook_toom import cook_toom
+from egraph.derive.bilinear.cook_toom import cook_toom, strided
 from egraph.derive.bilinear.programs import program
+from egraph.errors import TypeMismatch
 from egraph.ir import Node, TensorType, placeholder, walk
 from egraph.ops import apply
 from egraph.ops.reference import evaluate
@@ -28,6 +29,17 @@ def test_cook_toom_is_exact(outputs: int, taps: int) -> None:
             for r in range(taps):
                 total = sum(f.a[p][xi] * f.b[xi][i] * f.g[xi][r] for xi in range(f.products))
                 assert total == (i == p + r)
+
+
+@pytest.mark.parametrize(("outputs", "taps", "stride"), [(2, 3, 2), (4, 3, 2), (4, 7, 2), (3, 7, 3), (2, 2, 3), (5, 4, 1), (3, 1, 2)])
+def test_strided_algorithms_are_exact(outputs: int, taps: int, stride: int) -> None:
+    f = strided(outputs, taps, stride)
+    assert f.products < outputs * taps or f.products == outputs * taps == outputs * min(taps, stride)
+    for p in range(outputs):
+        for i in range(f.window):
+            for r in range(taps):
+                total = sum(f.a[p][xi] * f.b[xi][i] * f.g[xi][r] for xi in range(f.products))
+                assert total == (i == stride * p + r)
 
 
 @pytest.mark.parametrize("taps", range(2, 8))
@@ -99,6 +111,35 @@ def convolutions(draw: st.DrawFn) -> Node:
         (batch, *space, group * inner), (group * outer, inner, *taps),
         strides=strides, dilations=dilations, pads=(*before, *after), group=group,
     )  # fmt: skip
+
+
+@st.composite
+def transposed_convolutions(draw: st.DrawFn) -> Node:
+    spatial = draw(st.sampled_from((1, 2, 2)))
+
+    def ints(low: int, high: int) -> tuple[int, ...]:
+        return tuple(draw(st.integers(low, high)) for _ in range(spatial))
+
+    taps, strides, space = ints(1, 7), ints(1, 3), ints(1, 7)
+    pads = [tuple(draw(st.integers(0, tap - 1)) for tap in taps) for _ in range(2)]
+    extra = tuple(draw(st.integers(0, stride - 1)) for stride in strides)
+    group, inner, outer = draw(st.sampled_from((1, 1, 2))), draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    data = placeholder(0, TensorType("float32", (draw(st.integers(1, 2)), *space, group * inner)))
+    weight = placeholder(1, TensorType("float32", (group * inner, outer, *taps)), constant=True)
+    values: dict[str, Any] = {"strides": strides, "pads": (*pads[0], *pads[1]), "dilations": (1,) * spatial, "output_padding": extra}
+    try:
+        return apply("ConvTranspose", data, weight, group=group, layout="NHWC", **values)
+    except TypeMismatch:  # the padding removes everything
+        reject()
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(transposed_convolutions(), st.randoms(use_true_random=False))
+def test_programs_compute_the_transposed_convolution(node: Node, random: Random) -> None:
+    found = algorithms(node)
+    assume(found)
+    what = found[random.randrange(len(found))]
+    assert_equal(node, program(node.inputs[0], node.inputs[1], what), random)
 
 
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))

@@ -5,4 +5,4 @@ from __future__ import annotations
 from egraph.derive.bilinear.convolutions import winograd_programs
 from egraph.derive.derivation import DerivationRule
 
-RULES: tuple[DerivationRule, ...] = (DerivationRule("winograd", ("Conv",), winograd_programs),)
+RULES: tuple[DerivationRule, ...] = (DerivationRule("winograd", ("Conv", "ConvTranspose"), winograd_programs),)

@@ -74,9 +74,10 @@ class Gathered:
 
 @dataclass(frozen=True, slots=True)
 class Strided:
-    """y[o] = sum_ph sum_q w[s q + ph] x[s (o + q) + ph - before]: every phase is a correlation of ceil(taps / s) taps.
+    """y[o] = sum_r w[r] x[s o + r - before] by tiles; with stride 1, the plain case.
 
-    With stride 1 there is one phase, and this is the plain case.
+    Phases of a stride are correlations of their own: either all of ceil(taps / s) taps, zeros added, which the matrix product
+    sums (``inner``), or each of its own length, with the products of an algorithm for all of them (``separate``).
     """
 
     size: int
@@ -85,6 +86,7 @@ class Strided:
     stride: int
     before: int
     algorithm: CookToom
+    separate: bool = False
     outer: int = 1
 
     @property
@@ -93,13 +95,13 @@ class Strided:
 
     @property
     def inner(self) -> int:
-        return self.stride
+        return 1 if self.separate else self.stride
 
     def position(self, tile: Index, inner: Index, i: Index) -> Index:
-        return (tile * self.algorithm.outputs + i) * self.stride + inner - self.before
+        return tile * self.algorithm.outputs * self.stride + i * self.inner + inner - self.before
 
     def tap(self, inner: Index, outer: Index, q: Index) -> Index:
-        return q * self.stride + inner + outer
+        return q * self.inner + inner + outer
 
     def source(self, output: Index) -> tuple[Index, Index, Index]:
         m = self.algorithm.outputs

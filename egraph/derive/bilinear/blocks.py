@@ -34,15 +34,15 @@ def blocks_of(batch: int, what: Bilinear, budget_bytes: int) -> tuple[int, int] 
         return None
     images = budget_bytes // stage_bytes(1, what)
     if images:
-        return (_even(batch, images), rows) if batch > 1 else None
+        return (even_part(batch, images), rows) if batch > 1 else None
     if not isinstance(what.axes[0], Strided):
         return (1, rows) if batch > 1 else None
     least = stage_bytes(1, what) // rows
-    count = _even(rows, max(1, budget_bytes // least))
+    count = even_part(rows, max(1, budget_bytes // least))
     return (1, count) if (batch, rows) != (1, count) else None
 
 
-def _even(total: int, most: int) -> int:
+def even_part(total: int, most: int) -> int:
     """Return the size of the fewest parts of at most ``most``, all of about one size."""
     return -(-total // -(-total // most))
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
 
-from egraph.derive.bilinear.axes import Axis, Dilated, Gathered, Strided
-from egraph.derive.bilinear.blocks import blocked_program
-from egraph.derive.bilinear.cook_toom import cook_toom
+from egraph.derive.bilinear.axes import Axis, Dilated, Gathered, Strided, Transposed
+from egraph.derive.bilinear.blocks import blocked_program, even_part
+from egraph.derive.bilinear.cook_toom import cook_toom, strided
 from egraph.derive.bilinear.estimates import Plan, direct_estimate, estimate, plans
 from egraph.derive.bilinear.programs import Bilinear, program, steps
 from egraph.derive.derivation import Derivation, Step
@@ -15,8 +14,8 @@ from egraph.ir import Node
 from egraph.ops.window import layout_of, window_of
 
 LARGEST_TAPS = 7
-LARGEST_TILE = 6
-"""Outputs of one tile along one axis, at most."""
+SIZES = range(2, 7)
+"""Outputs of one tile along one axis."""
 MOST_GROWTH = 600.0
 """Bound of the error beside the direct sum's: F(6x6, 3x3) has 509, and in float32 an error of 1e-5 of the largest output."""
 MOST_PROGRAMS = 3
@@ -57,12 +56,23 @@ def alternatives(node: Node) -> tuple[Plan, ...]:
 
 
 def algorithms(node: Node) -> tuple[Bilinear, ...]:
-    """Return all algorithms for a convolution with channels last."""
+    """Return all algorithms for a convolution, or a transposed one, with channels last."""
     x, w = node.inputs
     if node.attribute("layout") != "NHWC" or x.type.dtype not in ("float32", "float64"):
         return ()
+    lines = _lines(node)
     group = int(str(node.attribute("group")))
-    return tuple(Bilinear(choice, group, w.type.sizes[1], w.type.sizes[0] // group) for choice in _choices(_lines(node)))
+    if node.op == "Conv":
+        found = dict.fromkeys(choice for most in SIZES for choice in itertools.product(*(_ways(line, most) for line in lines)))
+        channels, outputs = w.type.sizes[1], w.type.sizes[0] // group
+    else:
+        if any(line.dilation > 1 for line in lines):
+            return ()
+        found = dict.fromkeys(tuple(_transposed(line, most) for line in lines) for most in SIZES)
+        channels, outputs = w.type.sizes[0] // group, w.type.sizes[1]
+    return tuple(
+        Bilinear(axes, group, channels, outputs, node.op != "Conv") for axes in found if any(axis.algorithm.products > 1 for axis in axes)
+    )
 
 
 def _lines(node: Node) -> tuple[Gathered, ...]:
@@ -75,21 +85,24 @@ def _lines(node: Node) -> tuple[Gathered, ...]:
     return tuple(Gathered(*(int(str(value)) for value in space)) for space in spaces)  # type: ignore[arg-type]
 
 
-def _choices(lines: Sequence[Gathered]) -> Iterable[tuple[Axis, ...]]:
-    """Yield distinct ways to treat all axes: tiles of about one size on some of them, taps gathered on the others."""
-    seen: dict[tuple[Axis, ...], None] = {}
-    for most in range(2, LARGEST_TILE + 1):
-        seen |= dict.fromkeys(itertools.product(*((line, *_transformed(line, most)) for line in lines)))
-    return (choice for choice in seen if any(axis.algorithm.products > 1 for axis in choice))
+def _ways(line: Gathered, most: int) -> tuple[Axis, ...]:
+    """Return an axis with its taps gathered, and in the least number of tiles of at most ``most`` outputs, all alike.
 
-
-def _transformed(line: Gathered, most: int) -> tuple[Axis, ...]:
-    """Return an axis in the least number of tiles of at most ``most`` outputs, all alike, if it has two taps and two outputs."""
+    Tiles need two taps and two outputs.
+    """
     taps, outputs = -(-line.taps // line.stride), -(-line.outputs // line.dilation)
-    m = -(-outputs // -(-outputs // most))
+    m = even_part(outputs, most)
     if m < 2 or not 2 <= taps <= LARGEST_TAPS or (line.stride > 1 and line.dilation > 1):
-        return ()
-    algorithm = cook_toom(m, taps)
+        return (line,)
     if line.dilation > 1:
-        return (Dilated(line.size, line.outputs, line.taps, line.dilation, line.before, algorithm),)
-    return (Strided(line.size, line.outputs, line.taps, line.stride, line.before, algorithm),)
+        return (line, Dilated(line.size, line.outputs, line.taps, line.dilation, line.before, cook_toom(m, taps)))
+    given = line.size, line.outputs, line.taps, line.stride, line.before
+    separate = (Strided(*given, strided(m, line.taps, line.stride), separate=True),) if line.stride > 1 else ()
+    return (line, Strided(*given, cook_toom(m, taps)), *separate)
+
+
+def _transposed(line: Gathered, most: int) -> Axis:
+    """Return an axis of a transposed convolution, its phases in tiles of at most ``most`` outputs; with one tap each, as they are."""
+    taps, outputs = -(-line.taps // line.stride), -(-(line.outputs + line.before % line.stride) // line.stride)
+    m = even_part(outputs, most) if taps > 1 else 1
+    return Transposed(line.size, line.outputs, line.taps, line.stride, line.before, cook_toom(m, taps))

@@ -25,7 +25,7 @@ WORSE = 1.1
 
 @dataclass(frozen=True, slots=True)
 class CookToom:
-    """F(outputs, taps): A[outputs, products], G[products, taps], B[products, products]."""
+    """F(outputs, taps): A[outputs, products], G[products, taps], B[products, window]; ``y[p] = sum_r g[r] d[stride p + r]``."""
 
     outputs: int
     taps: int
@@ -36,7 +36,12 @@ class CookToom:
 
     @property
     def products(self) -> int:
-        return self.outputs + self.taps - 1
+        return len(self.b)
+
+    @property
+    def window(self) -> int:
+        """Inputs of a tile."""
+        return len(self.b[0])
 
     @property
     def operations(self) -> tuple[float, float]:
@@ -87,6 +92,26 @@ def over(outputs: int, taps: int, points: tuple[Fraction, ...]) -> CookToom:
     b.append(_product(points))
     g.append(tuple(Fraction(r == taps - 1) for r in range(taps)))
     return CookToom(outputs, taps, points, tuple(tuple(row) for row in a), tuple(g), tuple(b))
+
+
+@lru_cache(maxsize=256)
+def strided(outputs: int, taps: int, stride: int) -> CookToom:
+    """y[p] = sum_ph sum_q g[stride q + ph] d[stride (p + q) + ph]: one algorithm for every phase, their products side by side."""
+    if stride == 1:
+        return cook_toom(outputs, taps)
+    a: list[tuple[Fraction, ...]] = [() for _ in range(outputs)]
+    g, b = [], []
+    for phase in range(min(stride, taps)):
+        part = cook_toom(outputs, -(-(taps - phase) // stride))
+        a = [row + own for row, own in zip(a, part.a, strict=True)]
+        g += [_spread(row, phase, stride, taps) for row in part.g]
+        b += [_spread(row, phase, stride, stride * (outputs - 1) + taps) for row in part.b]
+    return CookToom(outputs, taps, (), tuple(a), tuple(g), tuple(b))
+
+
+def _spread(row: tuple[Fraction, ...], first: int, step: int, size: int) -> tuple[Fraction, ...]:
+    """Return a row whose entries first, first + step, ... are the given ones, and the others 0."""
+    return tuple(row[i // step] if i >= 0 and i % step == 0 and i // step < len(row) else Fraction(0) for i in range(-first, size - first))
 
 
 def _choices(count: int) -> list[tuple[Fraction, ...]]:

@@ -65,9 +65,9 @@ def estimate(batch: int, plan: Plan, caches: Caches = CACHES) -> float:
 
 def direct_estimate(node: Node, caches: Caches = CACHES) -> float:
     """Return the multiply-adds of a convolution, and those in the time that its operands take."""
-    weights = math.prod(node.inputs[1].type.sizes[1:])
-    data = sum(each.type.size_bytes for each in (*node.inputs, node))
-    return math.prod(node.type.sizes) * weights + data * caches.memory
+    x, w = node.inputs
+    data = sum(each.type.size_bytes for each in (x, w, node))
+    return math.prod((x if node.op == "ConvTranspose" else node).type.sizes) * math.prod(w.type.sizes[1:]) + data * caches.memory
 
 
 def data_bytes(batch: int, what: Bilinear) -> int:

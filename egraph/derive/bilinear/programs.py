@@ -87,7 +87,7 @@ def transformed_data(x: Node, what: Bilinear) -> Scope:
     group, *xi = _digits(place, (what.group, *(axis.algorithm.products for axis in what.axes)))
     n, *tiles = _digits(tile, (x.type.sizes[0], *(axis.tiles for axis in what.axes)))
     *inner, c = _digits(deep, (*(axis.inner for axis in what.axes), what.channels))
-    sums, at = grid("k", [axis.algorithm.products if _is_transformed(axis) else 1 for axis in what.axes])
+    sums, at = grid("k", [axis.algorithm.window for axis in what.axes])
     positions = [axis.position(*where) for axis, *where in zip(what.axes, tiles, inner, at, strict=True)]
     value = multiply(read(source, (n, *positions, group * what.channels + c)), *_tables([a.algorithm.b for a in what.axes], xi, at))
     conditions = [c for axis, position in zip(what.axes, positions, strict=True) for c in inside(position, 0, axis.size)]
@@ -114,7 +114,7 @@ def transformed_product(m: Node, batch: int, what: Bilinear) -> Scope:
     source = Tensor("0", m.type.sizes)
     traversal, (n, *outputs, wide) = _grid((batch, *(axis.outputs for axis in what.axes), what.group * what.outputs))
     group, k = _digits(wide, (what.group, what.outputs))
-    sums, xi = grid("k", [axis.algorithm.products if _is_transformed(axis) else 1 for axis in what.axes])
+    sums, xi = grid("k", [axis.algorithm.products for axis in what.axes])
     tiles, outer, places = zip(*(axis.source(output) for axis, output in zip(what.axes, outputs, strict=True)), strict=True)
     tile = _number((n, *tiles), (batch, *(axis.tiles for axis in what.axes)))
     place = _number((group, *xi), (what.group, *(axis.algorithm.products for axis in what.axes)))
@@ -127,10 +127,6 @@ def _grid(sizes: Sequence[int]) -> tuple[tuple[Iterator, ...], tuple[Index, ...]
     """Return iterators over the sizes and the same as indices: 0 where there is one value only."""
     iterators, indices = grid("i", sizes)
     return iterators, tuple(index(0) if size == 1 else i for size, i in zip(sizes, indices, strict=True))
-
-
-def _is_transformed(axis: Axis) -> bool:
-    return axis.algorithm.products > 1
 
 
 def _tables(matrices: Sequence[Matrix], rows: Sequence[Index], columns: Sequence[Index]) -> list[Scalar]:
