@@ -131,7 +131,7 @@ class _Orders:
         self._known: dict[tuple[int, bool, bool], list[ENode]] = {}
 
     def of(self, number: int, style: Style) -> list[ENode]:
-        """Prefer what reads the fewest bytes; between equals, go across or around transposes as the style says."""
+        """Prefer what reads the fewest bytes, constants aside; between equals, go across or around transposes as the style says."""
         key = (number, style.across_transposes, style.reductions)
         if key not in self._known:
             options = [node for node in self._tiling.frozen.classes[number] if _may_inline(node, style)]
@@ -139,7 +139,8 @@ class _Orders:
         return self._known[key]
 
     def _rank(self, style: Style, node: ENode) -> tuple[int, bool, int]:
-        size = sum(self._tiling.size_bytes[child] for child in dict.fromkeys(node.children))
+        constants = self._tiling.frozen.constants
+        size = sum(self._tiling.size_bytes[child] for child in dict.fromkeys(node.children) if child not in constants)
         return size, (node.op == "Transpose") != style.across_transposes, len(node.children)
 
 

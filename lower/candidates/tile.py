@@ -40,6 +40,7 @@ class Tiling:
             for node in nodes:
                 for child in node.children:
                     self.consumers[child].add(number)
+        self._source_users = _source_users(frozen)
 
     def leaf(self, number: int) -> Node:
         """Return the placeholder that stands for a class."""
@@ -55,13 +56,37 @@ class Tiling:
         return self.build(number, node, [self.leaf(child) for child in node.children])
 
     def is_shared(self, number: int) -> bool:
-        """Return whether several other values are computed from a class."""
-        return len(self.consumers[number]) > 1 or number in self.frozen.roots
+        """Return whether several other values are computed from a class: in the input program, where it has the value.
+
+        Rules give a value that is read once many readers more, which are ways to compute one thing.
+        """
+        users = self._source_users.get(number)
+        return number in self.frozen.roots or (len(self.consumers[number]) if users is None else users) > 1
 
     @staticmethod
     def canonical(fragment: Node) -> tuple[Node, tuple[int, ...]]:
         """Return the fragment with placeholders numbered by first use, and the classes that they stand for."""
         return _canonical(fragment)
+
+
+def _source_users(frozen: FrozenEGraph) -> dict[int, int]:
+    """Return how many values of the input program read each of its values, in whichever layout a class holds that."""
+    number_of = {node: number for number, node in frozen.source.items()}
+    users: dict[int, set[int]] = {number: set() for number in frozen.source}
+    for number, node in frozen.source.items():
+        for operand in node.inputs:
+            if operand in number_of:
+                users[number_of[operand]].add(number)
+    counts = {number: len(found) for number, found in users.items()}
+    for number, nodes in frozen.classes.items():
+        for node in nodes:
+            if node.op == "Transpose":
+                (child,) = node.children
+                if number in users and child not in users:
+                    counts.setdefault(child, len(users[number]))
+                elif child in users and number not in users:
+                    counts.setdefault(number, len(users[child]))
+    return counts
 
 
 @lru_cache(maxsize=1 << 15)

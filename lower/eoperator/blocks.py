@@ -162,6 +162,13 @@ class Writer:
         return buffer
 
 
+    def array(self, name: str, count: int) -> Any:
+        """Allocate memory on the stack in the block being written."""
+        buffer = tirx.decl_buffer((count,), name, name=self.name("a"))
+        self.blocks[self._at].statements.append(tirx.AllocBuffer(buffer))
+        return buffer
+
+
 def shuffle(vectors: Sequence[Expr], order: Sequence[int]) -> Expr:
     order = list(order)
     if len(order) == 1:

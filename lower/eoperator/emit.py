@@ -162,6 +162,11 @@ class Emitter(Writer):
         count = max(lanes(v) for v in converted)
         return [widen(v, count) for v in converted]
 
+    def load(self, read: Term, point: Point) -> Expr:
+        """Return what a read finds at a point."""
+        name, offset = read.data
+        return self._load(name, offset, point)
+
     def _load(self, name: str, offset: Index, point: Point) -> Expr:
         buffer = self.buffers[name]
         vector = next((i for i, place in point.items() if place.count > 1), None)

@@ -211,6 +211,7 @@ class Planner:
             self.store_one(root, offset, point)
 
     def store_one(self, root: Term, offset: Index, point: Point) -> None:
+        """Compute ``root`` at a point and store it."""
         emitter = self.emitter
         value = emitter.value(root, point)
         vector = next((i for i, place in point.items() if place.count > 1), None)

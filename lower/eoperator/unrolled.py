@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tvm import tirx
-from tvm.tirx import ForKind
 
 from egraph.expr.index import Index, Iterator
 from lower.eoperator.blocks import LANES, Block, Place, Point, sequence
 from lower.eoperator.functions import Expr
 from lower.eoperator.reduction import vectorizes
+from lower.eoperator.staging import VECTORS, crowded_reads
 from lower.eoperator.tabled import Tile, assumed, ragged_digits, strongest, tests_of, tile, unrolled
 from lower.eoperator.terms import Term, coefficient, extent, iterators_of, subterms
 
@@ -27,6 +27,7 @@ NANOSECONDS_A_VALUE = 0.3
 """Of a vector, with its loads, multiplications and stores."""
 PARALLEL_NS = 10_000.0
 WIDTHS = (LANES, 8, 4)
+ELEMENT_BYTES = 4
 
 
 def write_tile(planner: Planner, iterators: Sequence[Iterator], root: Term, offset: Index) -> bool:
@@ -75,33 +76,61 @@ def _is_vector(iterator: Iterator, given: Tile) -> bool:
 
 
 def _vectors(planner: Planner, vector: Iterator | None, given: Tile) -> None:
-    """Write a tile at all places of the vector iterator; the last vector overlaps the one before rather than being short."""
+    """Write a tile at all places of the vector iterator; the last vectors overlap those before rather than being short."""
     emitter = planner.emitter
     if vector is None:
         _elements(planner, given, {})
         return
     size = extent(vector)
     width = next(width for width in WIDTHS if width <= size)
+    reads = [r for r in crowded_reads(given.roots, vector, ELEMENT_BYTES) if emitter.dtypes[r.data[0]] == "float32"]
+    together = min(VECTORS, size // width) if reads else 1
 
     def one(base: Expr) -> None:
-        point: Point = {vector: Place(base, width)}
-        with emitter.at_points((point,)):
-            _elements(planner, given, point)
+        if together == 1:
+            point: Point = {vector: Place(base, width)}
+            with emitter.at_points((point,)):
+                _elements(planner, given, point)
+            return
+        held = {read: emitter.array("float32", together * width) for read in reads}
 
-    blocks, left = divmod(size, width)
+        def place(k: Expr) -> tuple[Point, Expr]:
+            start = emitter.bind(k * emitter.integer(width))
+            return {vector: Place(emitter.bind(base + start), width)}, tirx.Ramp(start, emitter.integer(1), width)
+
+        for read, array in held.items():
+
+            def fill(k: Expr, read: Term = read, array: Any = array) -> None:
+                point, where = place(k)
+                emitter.append(tirx.BufferStore(array, emitter.load(read, point), [where]))
+
+            emitter.loop(0, together, fill)
+
+        def compute(k: Expr) -> None:
+            point, where = place(k)
+            with emitter.at_points((point,)):
+                for read, array in held.items():
+                    emitter.give(read, point, emitter.bind(tirx.BufferLoad(array, [where])))
+                _elements(planner, given, point)
+
+        emitter.loop(0, together, compute, barrier=True)
+
+    step = together * width
+    blocks, left = divmod(size, step)
     if blocks == 1 and not left:
         with emitter.scope():
             one(emitter.integer(0))
         return
 
-    def step(k: Expr) -> None:
-        base = k * emitter.integer(width)
-        one(emitter.bind(tirx.Min(base, emitter.integer(size - width))) if left else base)
+    def body(k: Expr) -> None:
+        base = k * emitter.integer(step)
+        one(emitter.bind(tirx.Min(base, emitter.integer(size - step))) if left else base)
 
-    emitter.loop(0, blocks + bool(left), step, kind=ForKind.SERIAL)
+    emitter.loop(0, blocks + bool(left), body)
 
 
 def _elements(planner: Planner, given: Tile, point: Point) -> None:
+    """Write a tile at one place."""
     emitter = planner.emitter
     for stage in given.stages:
         emitter.value(stage, point)
