@@ -1,0 +1,111 @@
+"""Merging: several products or convolutions as one, and each of their results out of it. Whether that pays is for the cost to say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+from egraph.derive.matching.views import reshaped, sliced, transposed
+from egraph.expr.index import Index
+from egraph.expr.scope import Compare, Number, Read, Scope, Tensor, inside
+from egraph.ir import Node, attributes
+from egraph.ops import apply
+from egraph.ops.expression import text_of
+from egraph.ops.scopes import grid, guarded
+from egraph.ops.window import Layout, window_of
+
+
+def stacked(nodes: Sequence[Node]) -> tuple[Node, ...] | None:
+    """Return results of equal operators on operands of equal types, out of one: a batched MatMul, or a Conv with as many groups.
+
+    None where they are no such operators.
+    """
+    first = nodes[0]
+    signature = [(node.op, node.attributes, tuple(operand.type for operand in node.inputs)) for node in nodes]
+    if len(nodes) < 2 or any(other != signature[0] for other in signature[1:]):
+        return None
+    match first.op:
+        case "MatMul":
+            return _batched(nodes)
+        case "Conv":
+            return _grouped(nodes)
+    return None
+
+
+def _batched(nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """{A_j B_j} = (A_0 | A_1 | ...) (B_0 | B_1 | ...) along a batch of its own"""
+    rank = nodes[0].type.rank
+    operands = []
+    for side in (0, 1):
+        parts = []
+        for node in nodes:
+            sizes = node.inputs[side].type.sizes
+            parts.append(reshaped(node.inputs[side], (1, *(1,) * (rank - len(sizes)), *sizes)))
+        operands.append(apply("Concat", *parts, axis=0))
+    product = apply("MatMul", *operands)
+    return tuple(reshaped(_part(product, 0, j, j + 1), node.type.sizes) for j, node in enumerate(nodes))
+
+
+def _grouped(nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """Channels beside channels, each convolution a group (or as many groups as it has)."""
+    first = nodes[0]
+    layout = Layout(str(first.attribute("layout")), first.type.rank - 2)
+    values = {**dict(first.attributes), "group": int(str(first.attribute("group"))) * len(nodes)}
+    data = apply("Concat", *(node.inputs[0] for node in nodes), axis=layout.channel)
+    weight = apply("Concat", *(node.inputs[1] for node in nodes), axis=0)
+    result = apply("Conv", data, weight, attributes=attributes(**values))
+    channels = first.type.sizes[layout.channel]
+    return tuple(_part(result, layout.channel, j * channels, (j + 1) * channels) for j in range(len(nodes)))
+
+
+def merged_correlations(nodes: Sequence[Node]) -> tuple[Node, ...] | None:
+    """Return convolutions of one input (1 x k and k x 1, or any windows) out of one product with all their taps.
+
+    The product is M[position, tap and filter]; each result sums its own columns at shifted positions, which is one Expression.
+    None where they are no ungrouped convolutions of the same input.
+    """
+    first = nodes[0]
+    if any(node.op != "Conv" or node.inputs[0] is not first.inputs[0] or node.attribute("group") != 1 for node in nodes):
+        return None
+    if len({node.attribute("layout") for node in nodes}) != 1:
+        return None
+    data = first.inputs[0]
+    layout = Layout(str(first.attribute("layout")), data.type.rank - 2)
+    channels, space = data.type.sizes[layout.channel], layout.space(data.type.sizes)
+    order = (0, *(layout.first + axis for axis in range(layout.spatial)), layout.channel)
+    rows = reshaped(transposed(data, order), (math.prod(data.type.sizes) // channels, channels))
+    columns = []
+    for node in nodes:
+        weight = node.inputs[1]
+        taps_first = transposed(weight, (1, *range(2, weight.type.rank), 0))
+        columns.append(reshaped(taps_first, (channels, weight.type.elements // channels)))
+    product = apply("MatMul", rows, apply("Concat", *columns, axis=1) if len(columns) > 1 else columns[0])
+    whole = reshaped(product, (data.type.sizes[0], *space, product.type.sizes[1]))
+    results, start = [], 0
+    for node, column in zip(nodes, columns, strict=True):
+        results.append(apply("Expression", whole, text=text_of(_shifted_sum(node, layout, whole.type.sizes, start))))
+        start += column.type.sizes[1]
+    return tuple(results)
+
+
+def _shifted_sum(node: Node, layout: Layout, sizes: Sequence[int], start: int) -> Scope:
+    """{n, f, h, w} sum(r, s) M[n, stride h + dilation r - pad, ..., start + (r S + s) F + f]"""
+    weight = node.inputs[1].type.sizes
+    window = window_of(weight[2:], dict(node.attributes))
+    iterators, out = grid("i", node.type.sizes)
+    summed, taps = grid("k", weight[2:])
+    positions = window.positions(layout.space(out), taps)
+    conditions: list[Compare] = [c for p, size in zip(positions, sizes[1:-1], strict=True) for c in inside(p, 0, size)]
+    column: Index = taps[0]
+    for tap, size in zip(taps[1:], weight[3:], strict=True):
+        column = column * size + tap
+    column = column * weight[0] + out[layout.channel] + start
+    value = Read(Tensor("0", tuple(sizes)), (out[0], *positions, column))
+    return Scope(iterators, summed, "sum", guarded(conditions, value, Number(Fraction(0))))
+
+
+def _part(node: Node, axis: int, start: int, end: int) -> Node:
+    sizes = node.type.sizes
+    starts = [start if k == axis else 0 for k in range(len(sizes))]
+    return sliced(node, starts, [end if k == axis else size for k, size in enumerate(sizes)], [1] * len(sizes))

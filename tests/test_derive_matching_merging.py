@@ -1,0 +1,104 @@
+"""Merged products and convolutions compute what the single ones do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from egraph.derive.matching.bands import Band, band
+from egraph.derive.matching.merging import merged_correlations, stacked
+from egraph.expr.functions import PRIME
+from egraph.expr.parsing import parse_scope
+from egraph.expr.scope import Tensor
+from egraph.ir import Node, TensorType, placeholder, walk
+from egraph.ops import apply
+from egraph.ops.reference import evaluate
+
+
+def leaf(position: int, *shape: int) -> Node:
+    return placeholder(position, TensorType("float32", shape))
+
+
+def conv(data: Node, weight: Node, pads: tuple[int, ...], layout: str = "NCHW", group: int = 1, stride: int = 1) -> Node:
+    spatial = weight.type.rank - 2
+    return apply(
+        "Conv", data, weight, strides=(stride,) * spatial, dilations=(1,) * spatial, pads=pads, group=group, layout=layout
+    )
+
+
+def equal(programs: tuple[Node, ...] | None, nodes: tuple[Node, ...]) -> None:
+    assert programs is not None
+    generator = np.random.default_rng(11)
+    leaves = {n: generator.integers(0, PRIME, n.type.sizes) for n in walk(nodes) if n.op == "Placeholder"}
+    for found, expected in zip(evaluate(programs, leaves, "prime"), evaluate(nodes, leaves, "prime"), strict=True):
+        assert np.array_equal(found, expected)
+
+
+def test_rule6_two_products_of_different_inputs_are_one_batched_product() -> None:
+    nodes = (apply("MatMul", leaf(0, 1, 8, 4), leaf(1, 1, 4, 8)), apply("MatMul", leaf(0, 1, 8, 4), leaf(2, 1, 4, 8)))
+    programs = stacked(nodes)
+    equal(programs, nodes)
+    assert programs is not None and len({n for n in walk(programs) if n.op == "MatMul"}) == 1
+
+
+def test_products_that_broadcast_are_stacked_on_an_axis_of_their_own() -> None:
+    nodes = (apply("MatMul", leaf(0, 3, 1, 5, 4), leaf(1, 4, 2)), apply("MatMul", leaf(2, 3, 1, 5, 4), leaf(3, 4, 2)))
+    equal(stacked(nodes), nodes)
+
+
+def test_products_of_different_shapes_are_not_stacked() -> None:
+    assert stacked((apply("MatMul", leaf(0, 8, 4), leaf(1, 4, 8)), apply("MatMul", leaf(0, 8, 4), leaf(2, 4, 7)))) is None
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("group", [1, 2])
+def test_rule9_convolutions_of_different_inputs_are_one_grouped_convolution(layout: str, group: int) -> None:
+    shape = (1, 4, 5, 6) if layout == "NCHW" else (1, 5, 6, 4)
+    nodes = tuple(conv(leaf(2 * j, *shape), leaf(2 * j + 1, 6, 4 // group, 3, 3), (1, 1, 0, 1), layout, group) for j in range(3))
+    programs = stacked(nodes)
+    equal(programs, nodes)
+    assert programs is not None and len({n for n in walk(programs) if n.op == "Conv"}) == 1
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_gcn_one_by_k_and_k_by_one_on_one_input_are_one_product(layout: str) -> None:
+    shape = (2, 5, 7, 7) if layout == "NCHW" else (2, 7, 7, 5)
+    data = leaf(0, *shape)
+    nodes = (conv(data, leaf(1, 3, 5, 1, 7), (0, 3, 0, 3), layout), conv(data, leaf(2, 4, 5, 7, 1), (3, 0, 3, 0), layout))
+    programs = merged_correlations(nodes)
+    equal(programs, nodes)
+    assert programs is not None
+    products = {n for n in walk(programs) if n.op == "MatMul"}
+    assert [n.type.sizes for n in products] == [(98, 7 * 3 + 7 * 4)] and not any(n.op == "Conv" for n in walk(programs))
+
+
+def test_rule13_three_rows_and_a_column_with_strides_are_one_product() -> None:
+    data = leaf(0, 2, 3, 8, 8)
+    rows = tuple(conv(data, leaf(j, 2, 3, 1, 3), (0, 1, 0, 1), stride=j) for j in (1, 2, 3))
+    nodes = (*rows, conv(data, leaf(4, 5, 3, 3, 1), (1, 0, 1, 0)))
+    equal(merged_correlations(nodes), nodes)
+
+
+def test_convolutions_of_other_inputs_or_with_groups_are_not_merged() -> None:
+    one = conv(leaf(0, 1, 4, 5, 5), leaf(1, 2, 4, 3, 3), (1, 1, 1, 1))
+    assert merged_correlations((one, conv(leaf(2, 1, 4, 5, 5), leaf(1, 2, 4, 3, 3), (1, 1, 1, 1)))) is None
+    assert merged_correlations((one, conv(leaf(0, 1, 4, 5, 5), leaf(3, 2, 2, 3, 3), (1, 1, 1, 1), group=2))) is None
+
+
+G2BMM = "{b<8,m<100,w<65} sum(k<16) [0<=m+4*w-128,m+4*w-128<100 ? ($0[b,m,k] * $1[b,m+4*w-128,k]) : 0]"
+GBMM = "{b<8,m<100,n<16} sum(w<65) [0<=m+4*w-128,m+4*w-128<100 ? ($0[b,m,w] * $1[b,m+4*w-128,n]) : 0]"
+
+
+def test_band_products_are_named() -> None:
+    rows, weights = Tensor("1", (8, 100, 16)), Tensor("0", (8, 100, 65))
+    named = band(parse_scope(G2BMM, {"0": Tensor("0", (8, 100, 16)), "1": rows}))
+    assert named == Band("G2BMM", batch=8, rows=100, taps=65, inner=16, dilation=4, offset=128, left=0, right=1)
+    named = band(parse_scope(GBMM, {"0": weights, "1": rows}))
+    assert named == Band("GBMM", batch=8, rows=100, taps=65, inner=16, dilation=4, offset=128, left=0, right=1)
+
+
+def test_a_batched_product_and_a_convolution_are_no_band_products() -> None:
+    tensors = {"0": Tensor("0", (8, 10, 16)), "1": Tensor("1", (8, 12, 16))}
+    assert band(parse_scope("{b<8,m<10,n<12} sum(k<16) ($0[b,m,k] * $1[b,n,k])", tensors)) is None
+    tensors = {"0": Tensor("0", (16, 10)), "1": Tensor("1", (4, 16, 3))}
+    assert band(parse_scope("{f<4,h<8} sum(c<16,r<3) ($0[c,h+r] * $1[f,c,r])", tensors)) is None
