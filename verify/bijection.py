@@ -12,6 +12,7 @@ from collections.abc import Iterator as Iterable
 from dataclasses import dataclass
 from itertools import islice, permutations, product
 
+from egraph.expr.index import Iterator
 from verify.assumptions import Assumptions
 from verify.covering import covers, inhabited
 from verify.facts import Facts
@@ -41,7 +42,7 @@ from verify.literals import Literal0, closure, negation
 from verify.normal.terms import Value
 from verify.outcome import Equal, Open, Outcome
 from verify.polynomials import ONE, ZERO, Polynomial, entry, replaced
-from verify.solver import holds, possible
+from verify.solver import holds, possible, solution
 from verify.tidying import mentions, tidy
 from verify.unrolling import unrolled
 
@@ -70,6 +71,13 @@ class Pairing:
     def obligation(self) -> str:
         """Say which term stayed without a partner."""
         return f"no partner for {describe(self.open_term)}" if self.open_term else "the sides did not pair"
+
+    def place(self) -> dict[str, int]:
+        """Return values of iterators at which the term without a partner counts; only where all sizes are numbers."""
+        if self.open_term is None or self.open_facts is None or not self.open_facts.at_sizes:
+            return {}
+        found = solution(self.open_facts.extended(self.open_term.conditions)) or {}
+        return {kind.name: value for atom, value in found.items() if isinstance(kind := entry(atom).kind, Iterator)}
 
     def equal(self, left: Sum, right: Sum, facts: Facts) -> bool:
         """Return whether two sums are proved equal wherever the facts hold."""
@@ -290,7 +298,7 @@ def equal_values(left: Value, right: Value, assumptions: Assumptions) -> Outcome
             return Equal()
     except Unsupported as reason:
         return Open(str(reason), assumptions.conditions)
-    return Open(pairing.obligation(), assumptions.conditions)
+    return Open(pairing.obligation(), assumptions.conditions, pairing.place())
 
 
 COMMUTATIVE = frozenset({"equal", "and_", "or_"})

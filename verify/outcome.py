@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from egraph.expr.scope import Compare
@@ -21,6 +22,8 @@ class Open:
 
     obligation: str
     conditions: tuple[Compare, ...] = ()
+    at: Mapping[str, int] = field(default_factory=dict)
+    """Values of iterators, by name, at which the sides may well differ: a guess."""
 
 
 Outcome: TypeAlias = Equal | Open

@@ -7,12 +7,16 @@ Products of atoms are first unknowns of their own (linear arithmetic decides tha
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from egraph.expr.index import Iterator, RealSymbol, Symbol
 from verify.facts import Facts
 from verify.literals import Literal0, closure, negation
 from verify.polynomials import ONE, FloorAtom, Monomial, Polynomial, divide, entry
 from verify.witnesses import instances, refuted
+
+if TYPE_CHECKING:
+    import z3
 
 _FALSE = Literal0(Polynomial({}), "!=")
 _LONGEST = 4  # terms of an inequality that is multiplied
@@ -135,8 +139,28 @@ def definition(facts: Facts, atom: int) -> list[Polynomial]:
     return []
 
 
+def solution(facts: Facts) -> dict[int, int] | None:
+    """Return values of atoms at which all facts hold, None where Z3 finds none. They are a guess: real products are not looked at."""
+    import z3
+
+    question = _question(facts, ())
+    solver = _solver(question, products=False)
+    if solver.check() != z3.sat:
+        return None
+    model = solver.model()
+    values = {str(name): model[name] for name in model.decls()}
+    atoms = {a for one in question for m in one.value.terms for a in m}
+    return {a: values[_name(a)].as_long() for a in sorted(atoms) if isinstance(values.get(_name(a)), z3.IntNumRef)}
+
+
 def _check(question: list[Literal0], *, products: bool) -> bool:
     """Return whether Z3 finds the literals contradictory. They are handed over as text, which is quicker than object by object."""
+    import z3
+
+    return bool(_solver(question, products=products).check() == z3.unsat)
+
+
+def _solver(question: list[Literal0], *, products: bool) -> z3.Solver:
     import z3
 
     monomials = {m for one in question for m in one.value.terms if m}
@@ -151,7 +175,7 @@ def _check(question: list[Literal0], *, products: bool) -> bool:
     solver = z3.SimpleSolver()
     solver.set("rlimit", PRODUCT_LIMIT if products else LINEAR_LIMIT)
     solver.from_string("".join(lines))
-    return bool(solver.check() == z3.unsat)
+    return solver
 
 
 def _name(atom: int) -> str:
