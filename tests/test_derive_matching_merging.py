@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from egraph.derive.matching.bands import Band, band
-from egraph.derive.matching.merging import merged_correlations, stacked
+from egraph.derive.matching.merging import beside, merged_correlations, stacked
 from egraph.expr.functions import PRIME
 from egraph.expr.parsing import parse_scope
 from egraph.expr.scope import Tensor
@@ -58,6 +58,41 @@ def test_rule9_convolutions_of_different_inputs_are_one_grouped_convolution(layo
     programs = stacked(nodes)
     equal(programs, nodes)
     assert programs is not None and len({n for n in walk(programs) if n.op == "Conv"}) == 1
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_rule10_two_groups_and_three_groups_are_five(layout: str) -> None:
+    shapes = ((1, 4, 4, 4), (1, 6, 4, 4)) if layout == "NCHW" else ((1, 4, 4, 4), (1, 4, 4, 6))
+    weights = ((4, 2, 3, 3), (6, 2, 3, 3))
+    nodes = tuple(
+        conv(leaf(j, *shapes[j]), leaf(2 + j, *weights[j]), (1, 1, 1, 1), layout, group) for j, group in enumerate((2, 3))
+    )
+    programs = stacked(nodes)
+    equal(programs, nodes)
+    assert programs is not None and {n.attribute("group") for n in walk(programs) if n.op == "Conv"} == {5}
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_rule16_filters_of_two_grouped_convolutions_stand_beside_each_other_in_each_group(layout: str) -> None:
+    data = leaf(0, *((1, 4, 14, 14) if layout == "NCHW" else (1, 14, 14, 4)))
+    nodes = tuple(conv(data, leaf(j, 2 * j + 2, 2, 3, 3), (1, 1, 1, 1), layout, 2) for j in (1, 2))
+    programs = beside(nodes)
+    equal(programs, nodes)
+    assert programs is not None and len({n for n in walk(programs) if n.op == "Conv"}) == 1
+
+
+def test_group_conv_test_1_two_convolutions_of_one_input_are_one_that_is_split() -> None:
+    data = leaf(0, 1, 4, 6, 6)
+    nodes = (conv(data, leaf(1, 2, 4, 3, 3), (1, 1, 1, 1)), conv(data, leaf(2, 3, 4, 3, 3), (1, 1, 1, 1)))
+    equal(beside(nodes), nodes)
+    extended = stacked((conv(data, leaf(1, 2, 4, 3, 3), (1, 1, 1, 1)), conv(data, leaf(3, 2, 4, 3, 3), (1, 1, 1, 1))))
+    equal(extended, (nodes[0], conv(data, leaf(3, 2, 4, 3, 3), (1, 1, 1, 1))))
+
+
+def test_groups_of_different_sizes_do_not_stand_beside_each_other() -> None:
+    pads = (1, 1, 1, 1)
+    nodes = (conv(leaf(0, 1, 4, 5, 5), leaf(1, 4, 2, 3, 3), pads, group=2), conv(leaf(2, 1, 4, 5, 5), leaf(3, 4, 4, 3, 3), pads))
+    assert stacked(nodes) is None and beside(nodes) is None
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])

@@ -17,20 +17,47 @@ from egraph.ops.window import Layout, window_of
 
 
 def stacked(nodes: Sequence[Node]) -> tuple[Node, ...] | None:
-    """Return results of equal operators on operands of equal types, out of one: a batched MatMul, or a Conv with as many groups.
+    """Return results of operators on different operands out of one: a batched MatMul, or a Conv with all their groups.
 
-    None where they are no such operators.
+    None where they are no products of equal types, or convolutions whose groups differ in size or window.
+    """
+    if len(nodes) < 2:
+        return None
+    if all(node.op == "MatMul" for node in nodes) and len({tuple(i.type for i in node.inputs) for node in nodes}) == 1:
+        return _batched(nodes)
+    if all(node.op == "Conv" for node in nodes) and len({_group_signature(node) for node in nodes}) == 1:
+        return _grouped(nodes)
+    return None
+
+
+def beside(nodes: Sequence[Node]) -> tuple[Node, ...] | None:
+    """Return convolutions of one input out of one: in each group the filters of all of them beside each other.
+
+    None where they are no convolutions of the same input with the same groups and windows.
     """
     first = nodes[0]
-    signature = [(node.op, node.attributes, tuple(operand.type for operand in node.inputs)) for node in nodes]
-    if len(nodes) < 2 or any(other != signature[0] for other in signature[1:]):
+    same = {(node.inputs[0], node.inputs[1].type.sizes[1:], node.attributes) for node in nodes if node.op == "Conv"}
+    if len(nodes) < 2 or len(same) != 1 or any(node.op != "Conv" for node in nodes):
         return None
-    match first.op:
-        case "MatMul":
-            return _batched(nodes)
-        case "Conv":
-            return _grouped(nodes)
-    return None
+    group, layout = int(str(first.attribute("group"))), Layout(str(first.attribute("layout")), first.type.rank - 2)
+    filters = [node.type.sizes[layout.channel] // group for node in nodes]
+    rest = first.inputs[1].type.sizes[1:]
+    parts = [reshaped(node.inputs[1], (group, count, *rest)) for node, count in zip(nodes, filters, strict=True)]
+    weight = reshaped(apply("Concat", *parts, axis=1), (group * sum(filters), *rest))
+    result = apply("Conv", first.inputs[0], weight, attributes=first.attributes)
+    shape = result.type.sizes
+    by_group = reshaped(result, (*shape[: layout.channel], group, sum(filters), *shape[layout.channel + 1 :]))
+    ends = [sum(filters[: j + 1]) for j in range(len(nodes))]
+    taken = [_part(by_group, layout.channel + 1, end - count, end) for end, count in zip(ends, filters, strict=True)]
+    return tuple(reshaped(part, node.type.sizes) for part, node in zip(taken, nodes, strict=True))
+
+
+def _group_signature(node: Node) -> tuple[object, ...]:
+    """Return all that convolutions share whose groups can stand beside each other."""
+    data, weight = (operand.type.sizes for operand in node.inputs)
+    group, channel = int(str(node.attribute("group"))), 1 if node.attribute("layout") == "NCHW" else node.type.rank - 1
+    others = tuple((key, value) for key, value in node.attributes if key != "group")
+    return data[:channel], data[channel + 1 :], weight[1:], weight[0] // group, others, node.type.dtype
 
 
 def _batched(nodes: Sequence[Node]) -> tuple[Node, ...]:
@@ -48,15 +75,18 @@ def _batched(nodes: Sequence[Node]) -> tuple[Node, ...]:
 
 
 def _grouped(nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """Channels beside channels, each convolution a group (or as many groups as it has)."""
+    """Channels beside channels, groups beside groups."""
     first = nodes[0]
-    layout = Layout(str(first.attribute("layout")), first.type.rank - 2)
-    values = {**dict(first.attributes), "group": int(str(first.attribute("group"))) * len(nodes)}
-    data = apply("Concat", *(node.inputs[0] for node in nodes), axis=layout.channel)
+    channel = Layout(str(first.attribute("layout")), first.type.rank - 2).channel
+    values = {**dict(first.attributes), "group": sum(int(str(node.attribute("group"))) for node in nodes)}
+    data = apply("Concat", *(node.inputs[0] for node in nodes), axis=channel)
     weight = apply("Concat", *(node.inputs[1] for node in nodes), axis=0)
     result = apply("Conv", data, weight, attributes=attributes(**values))
-    channels = first.type.sizes[layout.channel]
-    return tuple(_part(result, layout.channel, j * channels, (j + 1) * channels) for j in range(len(nodes)))
+    results, end = [], 0
+    for node in nodes:
+        start, end = end, end + node.type.sizes[channel]
+        results.append(_part(result, channel, start, end))
+    return tuple(results)
 
 
 def merged_correlations(nodes: Sequence[Node]) -> tuple[Node, ...] | None:
