@@ -131,17 +131,18 @@ class _Orders:
         self._known: dict[tuple[int, bool, bool], list[ENode]] = {}
 
     def of(self, number: int, style: Style) -> list[ENode]:
-        """Prefer what reads the fewest bytes, constants aside; between equals, go across or around transposes as the style says."""
+        """Go around transposes, or across them, as the style says; prefer what reads the fewest bytes, constants aside."""
         key = (number, style.across_transposes, style.reductions)
         if key not in self._known:
             options = [node for node in self._tiling.frozen.classes[number] if _may_inline(node, style)]
             self._known[key] = sorted(options, key=partial(self._rank, style))
         return self._known[key]
 
-    def _rank(self, style: Style, node: ENode) -> tuple[int, bool, int]:
+    def _rank(self, style: Style, node: ENode) -> tuple[bool, int, bool, int]:
         constants = self._tiling.frozen.constants
         size = sum(self._tiling.size_bytes[child] for child in dict.fromkeys(node.children) if child not in constants)
-        return size, (node.op == "Transpose") != style.across_transposes, len(node.children)
+        moves = node.op == "Transpose"
+        return moves and not style.across_transposes, size, moves != style.across_transposes, len(node.children)
 
 
 def _may_inline(node: ENode, style: Style) -> bool:

@@ -79,9 +79,9 @@ def _source_users(frozen: FrozenEGraph) -> dict[int, int]:
                 users[number_of[operand]].add(number)
     counts = {number: len(found) for number, found in users.items()}
     for number, nodes in frozen.classes.items():
-        for node in nodes:
-            if node.op == "Transpose":
-                (child,) = node.children
+        for each in nodes:
+            if each.op == "Transpose":
+                (child,) = each.children
                 if number in users and child not in users:
                     counts.setdefault(child, len(users[number]))
                 elif child in users and number not in users:
