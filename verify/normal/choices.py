@@ -8,11 +8,11 @@ from fractions import Fraction
 
 from egraph.expr.index import Index, Iterator, index
 from egraph.expr.scope import Compare
-from verify.normal.algebra import add, guarded, plain
+from verify.normal.algebra import add, guarded, only_term, plain
 from verify.normal.conditions import conjunction, negation
 from verify.normal.context import ONE, ZERO, Context, TooLarge, constant, negated, scaled, single
 from verify.normal.naming import blind_key, close, condition_text, factor_text, free_iterators, value_text
-from verify.normal.products import common_factors, independent, multiply, without
+from verify.normal.products import common_factors, divide_by, independent, multiply, without
 from verify.normal.signs import above, sign, sign_of_factor, split_offset
 from verify.normal.terms import INFINITY, Call, Factor, IndexFactor, Term, Value
 
@@ -122,6 +122,10 @@ def _implied(context: Context, factor: Factor, atom: Call, *, truth: bool) -> bo
             return False if factor.function == "zero" and same else None
 
 
+_ODD = frozenset({"tanh", "erf", "reciprocal"})
+"""Functions that are positive where their argument is, and negative where that is."""
+
+
 def positive(context: Context, value: Value) -> Value:
     """[value > 0]"""
     return split(context, (value,), lambda values: _positive(context, values[0]))
@@ -144,11 +148,30 @@ def _positive(context: Context, value: Value) -> Value:
     if endless:
         context.use("finite")
         return ONE if endless[0].coefficient > 0 else ZERO
+    same = _of_same_sign(context, value)
+    if same is not None:
+        return positive(context, same)
     canonical, flipped = _oriented(context, value)
     atom = single(Call("positive", (close(context, canonical),)))
     if not flipped:
         return atom
     return add(context, ONE, negated(atom), negated(_zero(context, canonical)))
+
+
+def _of_same_sign(context: Context, value: Value) -> Value | None:
+    """Return a simpler value of the same sign: a tanh(b) / c for a product has the sign of a b c."""
+    term = only_term(value)
+    if term is None or not plain(term) or not any(type(f) is Call and f.function in _ODD for f in term.factors):
+        return None
+    result = scaled(ONE, term.coefficient)
+    for factor in term.factors:
+        inner = single(factor)
+        if type(factor) is Call and factor.function in _ODD:
+            inner = factor.arguments[0]
+            if factor.function == "reciprocal":
+                divide_by(context, factor)
+        result = multiply(context, result, inner)
+    return result
 
 
 def _zero(context: Context, value: Value) -> Value:

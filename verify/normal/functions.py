@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 
-from verify.normal.algebra import add, plain
+from verify.normal.algebra import add, only_term, plain
 from verify.normal.choices import choose, positive, split, truth, zero
 from verify.normal.context import ONE, ZERO, Context, constant, has_reals, negated, number, scaled, single
 from verify.normal.extrema import maximum, minimum
@@ -56,6 +56,13 @@ def _reciprocal(context: Context, arguments: Sequence[Value]) -> Value:
 
 
 def _absolute(context: Context, arguments: Sequence[Value]) -> Value:
+    """|a b| = |a| |b|"""
+    term = only_term(arguments[0])
+    if term is not None and plain(term) and len(term.factors) > 1:
+        result = number(abs(term.coefficient))
+        for factor in term.factors:
+            result = multiply(context, result, _absolute(context, (single(factor),)))
+        return result
     return maximum(context, (arguments[0], negated(arguments[0])))
 
 

@@ -80,7 +80,7 @@ def _without_exponents(context: Context, factors: Sequence[Factor], depth: int) 
                     continue
                 text = factor_text(context, term.factors[0])
                 if text in texts:
-                    _divide_by(context, factor)
+                    divide_by(context, factor)
                     return _without(context, left, (position, texts.index(text)), ONE, depth)
                 if isinstance(term.factors[0], Call) and term.factors[0].function == "sqrt" and texts.count(texts[position]) > 1:
                     radicand = term.factors[0].arguments[0]
@@ -98,6 +98,8 @@ def _without_exponents(context: Context, factors: Sequence[Factor], depth: int) 
             reduced = _reduced(context, checked, position, factor, depth)
             if reduced is not None:
                 return reduced
+        if type(factor) is Call and factor.function == "positive" and (squareless := _without_squares(context, checked, position, factor)):
+            return product_of(context, squareless, depth - 1)
     return with_factors(Fraction(1), checked)
 
 
@@ -107,7 +109,7 @@ def _without(context: Context, factors: list[Factor], positions: tuple[int, ...]
     return multiply(context, product_of(context, rest, depth), by)
 
 
-def _divide_by(context: Context, divisor: Call) -> None:
+def divide_by(context: Context, divisor: Call) -> None:
     """Record that a reciprocal was cancelled, unless what it divides by cannot be zero."""
     inner = divisor.arguments[0]
     if factor_text(context, divisor) not in context.nonzero and 1 not in (sign(context, inner), sign(context, negated(inner))):
@@ -185,8 +187,35 @@ def _reduced(context: Context, factors: list[Factor], position: int, relation: C
         for_rest = add(context, for_rest, scaled(product_of(context, (*term.factors, relation), depth - 1), term.coefficient))
     total = negated(for_rest) if relation.function == "zero" else add(context, ONE, negated(for_rest))
     if relation.function == "reciprocal":
-        _divide_by(context, relation)
+        divide_by(context, relation)
     return multiply(context, product_of(context, others, depth - 1), scaled(total, 1 / leading.coefficient))
+
+
+def _without_squares(context: Context, factors: list[Factor], position: int, relation: Call) -> list[Factor] | None:
+    """f positive(f^2 v) = f positive(v): where f is zero, both are."""
+    term = only_term(relation.arguments[0])
+    if term is None or not plain(term) or len(term.factors) < 2:
+        return None
+    others = factors[:position] + factors[position + 1 :]
+    outside = {factor_text(context, f) for f in others}
+    left: dict[str, Factor] = {}
+    squares = 0
+    for factor in term.factors:
+        text = factor_text(context, factor)
+        if text in left and text in outside:
+            del left[text]
+            squares += 1
+        elif text in left:
+            return None
+        else:
+            left[text] = factor
+    if not squares:
+        return None
+    value = Value((Term(term.coefficient, (), (), tuple(left.values())),))
+    known = sign(context, value)
+    if known != 1 and not left:
+        return None
+    return others if known == 1 else [*others, Call("positive", (close(context, value),))]
 
 
 def exponential(context: Context, value: Value) -> Value:
@@ -311,7 +340,7 @@ def reciprocal(context: Context, value: Value) -> Value:
 def _inverse(context: Context, factor: Factor) -> Value:
     match factor:
         case Call("reciprocal", (inner,)):
-            _divide_by(context, factor)
+            divide_by(context, factor)
             return inner
         case Call("exp", (exponent,)):
             return exponential(context, negated(exponent))
