@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator as Iterable
 from dataclasses import dataclass
-from itertools import islice, permutations, product
+from itertools import islice, permutations
 
 from egraph.expr.index import Iterator
 from verify.assumptions import Assumptions
@@ -41,12 +41,12 @@ from verify.index_equations import solve
 from verify.literals import Literal0, closure, negation
 from verify.normal.terms import Value
 from verify.outcome import Equal, Open, Outcome
+from verify.pairs import PAIRINGS, pairings, pairs_of_terms
 from verify.polynomials import ONE, ZERO, Polynomial, entry, replaced
 from verify.solver import holds, possible, solution
 from verify.tidying import mentions, tidy
 from verify.unrolling import unrolled
 
-_PAIRINGS = 24  # of equal-named parts of two terms
 _SPLITS = 200  # of terms of one sum
 _DIVISORS = 3  # one after the other, by which all terms are multiplied
 
@@ -141,7 +141,7 @@ class Pairing:
             if not terms:
                 break
             chosen: tuple[int, Summand, Summand, Match] | None = None
-            for first, second in _pairs(terms):
+            for first, second in pairs_of_terms(terms):
                 at = (id(first), id(second))
                 if at not in matches:
                     kept += [first, second]
@@ -214,7 +214,7 @@ class Pairing:
     def _match(self, first: Summand, second: Summand, facts: Facts) -> Match | None:
         """Return how two terms with the same signature agree, by the first pairing of their parts that works."""
         best: Match | None = None
-        for parts in islice(_part_pairings(first.parts, second.parts), _PAIRINGS):
+        for parts in islice(pairings(first.parts, second.parts), PAIRINGS):
             for forward, backward in self._maps(first, second, parts, facts):
                 match = self._checked(first, second, parts, forward, backward, facts)
                 if match is not None and not match.of_first and not match.of_second:
@@ -236,7 +236,7 @@ class Pairing:
             forward, backward, left, right = {}, {}, sorted(own, key=lambda a: entry(a).key), sorted(other, key=lambda a: entry(a).key)
         if len(left) != len(right):
             return
-        for order in islice(permutations(right), _PAIRINGS):
+        for order in islice(permutations(right), PAIRINGS):
             pairs = list(zip(left, order, strict=True))
             if all(entry(a).low == entry(b).low and entry(a).high == entry(b).high for a, b in pairs):
                 there = {a: Polynomial({(b,): 1}) for a, b in pairs}
@@ -368,34 +368,3 @@ def _alone(term: Summand, terms: list[Summand]) -> bool:
 
 def _negated(term: Summand) -> Summand:
     return Summand(-term.numerator, term.denominator, term.iterators, term.conditions, term.parts)
-
-
-def _pairs(terms: list[Summand]) -> Iterable[tuple[Summand, Summand]]:
-    """Yield pairs of terms with the same signature, those of opposite sign first."""
-    names = [signature(term) for term in terms]
-    later: list[tuple[Summand, Summand]] = []
-    for i, first in enumerate(terms):
-        for j in range(i + 1, len(terms)):
-            if names[i] == names[j]:
-                if _sign(first) * _sign(terms[j]) < 0:
-                    yield first, terms[j]
-                else:
-                    later.append((first, terms[j]))
-    yield from later
-
-
-def _sign(term: Summand) -> int:
-    """Return the sign of the first coefficient: a hint for the order of trials only."""
-    return -1 if next(iter(term.numerator.terms.values()), 1) < 0 else 1
-
-
-def _part_pairings(left: tuple[Part, ...], right: tuple[Part, ...]) -> Iterable[tuple[tuple[Part, Part], ...]]:
-    """Yield all pairings of parts with equal names."""
-    groups: dict[str, tuple[list[Part], list[Part]]] = {}
-    for part in left:
-        groups.setdefault(name_of(part), ([], []))[0].append(part)
-    for part in right:
-        groups.setdefault(name_of(part), ([], []))[1].append(part)
-    choices = [[list(zip(a, order, strict=True)) for order in islice(permutations(b), _PAIRINGS)] for a, b in groups.values()]
-    for chosen in product(*choices):
-        yield tuple(pair for group in chosen for pair in group)

@@ -13,6 +13,7 @@ from math import gcd
 from typing import TYPE_CHECKING
 
 from egraph.expr.index import Iterator, RealSymbol, Symbol
+from verify.concrete import digit, follows
 from verify.literals import Literal0, closure, domain, tightened
 from verify.polynomials import (
     ONE,
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from verify.witnesses import Instance
 
 _ROUNDS = 50  # of solving equalities; what is left after them is kept as it is
-_COMBINED = 4  # conditions that are added up
 _DEPTH = 24  # of replacing atoms by the ends of their ranges
 
 
@@ -249,8 +249,8 @@ class Facts:
         """numerator // divisor for canonical operands"""
         if not divisor.terms or not self.nonnegative(divisor - ONE):
             return floor_of(numerator, divisor) if divisor.terms else variable(FloorAtom(numerator, divisor))
-        if self.at_sizes and (digit := self._digit(numerator, divisor.constant or 0)) is not None:
-            return digit
+        if self.at_sizes and (known := digit(numerator, divisor.constant or 0, self._within, self.floor)) is not None:
+            return known
         quotient, rest = divide(numerator, divisor)
         within = self._within(rest, divisor)
         if within is not None:
@@ -260,16 +260,6 @@ class Facts:
         if (reduced := self._common_factor(rest, divisor)) is not None:
             return quotient + reduced
         return quotient + floor_of(rest, divisor)
-
-    def _digit(self, numerator: Polynomial, divisor: int) -> Polynomial | None:
-        """(g * x + y) // (g * d) = (x + y // g) // d where y // g is known, y being all that is no multiple of g as it stands"""
-        for factor in sorted({gcd(divisor, c) for m, c in numerator.terms.items() if m}, reverse=True):
-            rest = Polynomial({m: c for m, c in numerator.terms.items() if not m or c % factor})
-            if factor < 2 or (within := self._within(rest, constant(factor))) is None:
-                continue
-            upper = Polynomial({m: c // factor for m, c in numerator.terms.items() if m and not c % factor}) + constant(within)
-            return upper if factor == divisor else self.floor(upper, constant(divisor // factor))
-        return None
 
     def _within(self, rest: Polynomial, divisor: Polynomial) -> int | None:
         """Return rest // divisor where ranges say it is 0 or -1."""
@@ -316,7 +306,7 @@ class Facts:
         known = self.known.get(value)
         if known is None:
             self.known[value] = False  # asked again below itself, it counts as open
-            known = self._bounded(value, 0) or self._with_condition(value) or (self.at_sizes and self._with_conditions(value, _COMBINED))
+            known = self._bounded(value, 0) or self._with_condition(value) or self._with_conditions(value)
             self.known[value] = known
         return known
 
@@ -325,21 +315,8 @@ class Facts:
         helpful = (fact for fact in self.inequalities if any(fact.terms.get(m, 0) < 0 for m in negative))
         return any(self._bounded(value - fact, 0) for fact in helpful)
 
-    def _with_conditions(self, value: Polynomial, depth: int) -> bool:
-        """Subtract multiples of conditions, each such that the largest coefficient vanishes."""
-        for monomial in sorted((m for m in value.terms if m), key=lambda m: (-abs(value.terms[m]), m)):
-            usable = [fact for fact in self.inequalities if fact.terms.get(monomial, 0) * value.terms[monomial] > 0]
-            if not usable:
-                continue
-            for fact in usable:
-                times, left = divmod(value.terms[monomial], fact.terms[monomial])
-                if left:
-                    continue
-                rest = value.plus(fact, -times)
-                if self._bounded(rest, 0) or (depth > 1 and self._with_conditions(rest, depth - 1)):
-                    return True
-            return False
-        return False
+    def _with_conditions(self, value: Polynomial) -> bool:
+        return self.at_sizes and follows(value, self.inequalities, lambda rest: self._bounded(rest, 0))
 
     def _bounded(self, value: Polynomial, depth: int) -> bool:
         """Replace atoms by the ends of their ranges, those that depend on others first."""
