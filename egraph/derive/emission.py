@@ -5,19 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from egraph.derive.folding import folded
-from egraph.derive.matching.conditions import speaks_of, tightest
 from egraph.derive.matching.convolutions import products_as_convolutions
 from egraph.derive.matching.form import form
-from egraph.derive.matching.laws import affine
-from egraph.derive.matching.match import MATCHERS, means, moved_elements
-from egraph.derive.matching.movements import boxed
+from egraph.derive.matching.match import MATCHERS, Matcher, means, moved_elements
+from egraph.derive.matching.movements import boxed, movements
 from egraph.derive.matching.table import reads_of
-from egraph.derive.matching.views import arrange, padded, reshaped
-from egraph.derive.rules.bodies import length, pulled
+from egraph.derive.matching.views import reshaped
 from egraph.derive.trees import BALANCE, contraction_of, intensity
 from egraph.errors import EinsatError
-from egraph.expr.index import Index
-from egraph.expr.scope import ZERO, Apply, Compare, Guarded, Read, Scalar, Scope, Tensor
+from egraph.expr.scope import Apply, Guarded, Read, Scalar, Scope, Tensor
 from egraph.ir import Node, format_fragment, make, placeholder, rewrite, walk
 from egraph.ops import apply
 from egraph.ops.expression import text_of
@@ -54,7 +50,7 @@ def _made(scope: Scope, leaves: Mapping[str, Node], wanted: str, free: bool, mem
         names[key] = Tensor(str(nodes.index(node)), node.type.sizes, node.type.dtype)
     flat = Scope(scope.traversal, scope.summation, scope.reduction, _renamed(scope.body, names))
     if contraction_of(scope) is not None:
-        found = matched(flat, nodes, wanted)
+        found = matched(flat, nodes, (wanted,))
         if found is not None:
             return found
         if not free and intensity(flat) > BALANCE:
@@ -62,16 +58,16 @@ def _made(scope: Scope, leaves: Mapping[str, Node], wanted: str, free: bool, mem
     return _view(flat, nodes) or _expression(flat, nodes)
 
 
-def matched(scope: Scope, nodes: Sequence[Node], wanted: str) -> Node | None:
-    """Return the match of a scope as an operator that moves the fewest elements and means the scope."""
+def matched(scope: Scope, nodes: Sequence[Node], wanted: Sequence[str], matchers: Sequence[tuple[Matcher, bool]] = MATCHERS) -> Node | None:
+    """Return the match of a scope, as a program with an operator that is wanted, that moves the fewest elements and means the scope."""
     leaves = [placeholder(position, node.type) for position, node in enumerate(nodes)]
     whole = form(scope)
     ranked: dict[Node, tuple[object, ...]] = {}
-    for matcher, keep_strides in MATCHERS:
+    for matcher, keep_strides in matchers:
         part = boxed(form(scope, keep_strides=True) if keep_strides else whole)
         for node in matcher(part.form, leaves):
             program = reshaped(part.around(node), whole.shape)
-            if any(inner.op == wanted for inner in walk((program,))):
+            if any(inner.op in wanted for inner in walk((program,))):
                 text = format_fragment(program)
                 ranked[program] = (matcher is products_as_convolutions, moved_elements(program), len(text), text)
     for program in sorted(ranked, key=ranked.__getitem__):
@@ -89,19 +85,9 @@ def instantiated(program: Node, nodes: Sequence[Node]) -> Node:
 
 def _view(scope: Scope, nodes: Sequence[Node]) -> Node | None:
     """Return a scope that moves elements of one tensor as Slice, Pad, Reshape and Transpose, where it is that."""
-    conditions, rest = pulled(scope.body, "sum")
-    if scope.summation or not isinstance(rest, Read) or len(nodes) != 1:
+    if scope.summation or len(nodes) != 1:
         return None
-    source = padded(nodes[0], rest.indices, conditions, ZERO)
-    groups = [[i] if length(i) > 1 else [] for i in scope.traversal]
-    if source is None or any(c for c in conditions if not any(_bounds(c, p) for p in rest.indices)):
-        return None
-    return arrange(source.node, source.indices, groups)
-
-
-def _bounds(condition: Compare, place: Index) -> bool:
-    parts, normal = affine(place), tightest([condition])
-    return parts is not None and all(speaks_of(parts, c) for c in normal or ())
+    return matched(scope, nodes, ("Slice", "Pad", "Reshape", "Transpose", "Placeholder"), ((movements, False),))
 
 
 def _expression(scope: Scope, nodes: Sequence[Node]) -> Node | None:

@@ -14,7 +14,7 @@ from egraph.derive.rules.boundary import relax, tighten
 from egraph.derive.rules.expressions import split_values
 from egraph.derive.rules.instances import instantiate, substitute_indices
 from egraph.derive.rules.substitution import reverse, skew, solve, split_iterator
-from egraph.derive.rules.summation import inner_read, split_summation
+from egraph.derive.rules.summation import guards_outward, inner_read, split_summation
 from egraph.derive.targets import Conflict, Target, conflicts, is_digits
 from egraph.derive.trees import Contraction, contraction_of
 from egraph.expr.index import Floor, Index, Iterator, Modulo, atoms, index
@@ -35,6 +35,7 @@ def repairs(contraction: Contraction, conflict: Conflict, target: Target) -> Ite
 def _ways(contraction: Contraction, conflict: Conflict, target: Target) -> Iterable[tuple[str, Scope | Refusal]]:
     scope, place = contraction.scope, conflict.place
     if conflict.operand < 0:
+        yield "guards outward", guards_outward(scope)
         for operand in contraction.operands:
             if conflict.iterators <= used(operand):
                 yield "instantiation", instantiate(scope, operand)
@@ -176,31 +177,41 @@ def _at_quotients(scope: Scope, position: int, factor: int) -> Scope | Refusal:
 def _windows(contraction: Contraction, operand: Scalar, places: Sequence[Index], target: Target) -> Iterable[tuple[str, Scope | Refusal]]:
     found = [_slide(contraction, p) for p in places]
     slides = [s for s in found if s is not None]
-    if found[0] is None and _others_slide(contraction, operand):
+    data = data_of(contraction)
+    if data is not None and data is not operand:
         yield "instantiation", instantiate(contraction.scope, operand)
+        return
     if any(slide.others.terms for slide in slides):
         yield "skewed taps", _skewed(contraction.scope, slides)
         phases = [i for slide in slides for i in contraction.scope.traversal if i in iterators_in(slide.others)]
-        if prod(map(length, dict.fromkeys(phases))) <= MOST_PHASES:
+        if phases and prod(map(length, dict.fromkeys(phases))) <= MOST_PHASES:
             yield "expression splitting", _phases(contraction.scope, tuple(dict.fromkeys(phases)))
-    if any(slide.backward for slide in slides) and not any(slide.others.terms for slide in slides):
+    elif any(slide.backward for slide in slides):
         yield "reversed taps", _reversed(contraction.scope, [slide.tap for slide in slides if slide.backward])
+        return
     slide = found[0]
     if target.taps is not None and slide is not None and not slide.others.terms and slide.unit:
         for size in range(target.taps, 1, -1):
             yield f"taps by {size}", blocks_of_taps(contraction.scope, slide.tap, size, places[0])
 
 
-def _others_slide(contraction: Contraction, operand: Scalar) -> bool:
-    """Return whether a window moves along another operand, so that this one is the weight."""
-    return any(o is not operand and isinstance(o, Read) and not all(map(is_digits, o.indices)) for o in contraction.operands)
+def data_of(contraction: Contraction) -> Scalar | None:
+    """Return the operand along which windows slide, that with the longest way; the other is the weight."""
+    ways: list[tuple[int, int]] = []
+    for position, operand in enumerate(contraction.operands):
+        slides = [_slide(contraction, p) for p in operand.indices if not is_digits(p)] if isinstance(operand, Read) else []
+        lengths = [slide.way for slide in slides if slide is not None]
+        if lengths:
+            ways.append((max(lengths), -position))
+    return contraction.operands[-max(ways)[1]] if ways else None
 
 
 @dataclass(frozen=True, slots=True)
 class Slide:
-    """An index as a window: the tap that moves it, and how far iterators that do not belong to a window move it in the tap's direction."""
+    """An index as a window: the tap that moves it, the length of the way, and how far other iterators move it in the tap's direction."""
 
     tap: Iterator
+    way: int
     others: Index
     unit: bool
     backward: bool
@@ -216,7 +227,7 @@ def _slide(contraction: Contraction, place: Index) -> Slide | None:
     others = Index(tuple((m, c) for m, c in place.terms if m and m not in ((outputs[0],), (taps[0],)))) * linear[taps[0]]
     if taps[0] in iterators_in(others):
         return None
-    return Slide(taps[0], others, all(abs(c) == 1 for c in linear.values()), linear[taps[0]] < 0)
+    return Slide(taps[0], length(outputs[0]), others, all(abs(c) == 1 for c in linear.values()), linear[taps[0]] < 0)
 
 
 def _skewed(scope: Scope, slides: Sequence[Slide]) -> Scope | Refusal:

@@ -72,11 +72,10 @@ def _distance(tree: Scope, target: Target) -> int:
 
 
 def _next(tree: Scope, target: Target) -> Iterator[tuple[str, Scope]]:
-    for contraction in contractions(tree):
-        for conflict in conflicts(contraction, target)[:1]:
-            for rule, scope in repairs(contraction, conflict, target):
-                yield rule, exchanged(tree, contraction.scope, scope)
-            return
+    """Repair the first conflict of the first contraction that has one, and in the same way those of the others."""
+    repaired = [(c.scope, dict(repairs(c, found[0], target))) for c in contractions(tree) if (found := conflicts(c, target))]
+    for rule in repaired[0][1] if repaired else ():
+        yield rule, exchanged(tree, ((scope, ways[rule]) for scope, ways in repaired if rule in ways))
 
 
 def derive(node: Node, budget: int = MOST_STATES) -> tuple[Derivation, ...]:

@@ -65,9 +65,11 @@ def _scopes(scope: Scope) -> Iterable[Scope]:
             yield from _scopes(read.source)
 
 
-def exchanged(root: Scope, old: Scope, new: Scope) -> Scope:
-    """Return the canonical tree with one scope (this object) exchanged; layers that only read the one below are merged with it."""
-    return canonical(_at_zero(_exchanged(root, old, new)))
+def exchanged(root: Scope, changes: Iterable[tuple[Scope, Scope]]) -> Scope:
+    """Return the canonical tree with scopes (these objects) exchanged; layers that only read the one below are merged with it."""
+    for old, new in changes:
+        root = _exchanged(root, old, new)
+    return canonical(_at_zero(root))
 
 
 def normal(root: Scope) -> Scope:

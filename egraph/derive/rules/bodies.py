@@ -83,7 +83,15 @@ def mapped(body: Scalar, change: Callable[[Index], Index]) -> Scalar:
             return Apply(function, tuple(mapped(a, change) for a in arguments))
         case Guarded(conditions, then, otherwise):
             changed = [Compare(change(c.left), c.operator, change(c.right)) for c in conditions]
-            return guarded(changed, mapped(then, change), mapped(otherwise, change))
+            return _nested(guarded(changed, mapped(then, change), mapped(otherwise, change)))
+
+
+def _nested(body: Scalar) -> Scalar:
+    """[c ? [d ? x : y] : y] = [c, d ? x : y]"""
+    match body:
+        case Guarded(outer, Guarded(inner, then, other), otherwise) if other == otherwise:
+            return Guarded(tuple(dict.fromkeys(outer + inner)), then, otherwise)
+    return body
 
 
 def replaced(body: Scalar, names: Replacement) -> Scalar:

@@ -162,12 +162,18 @@ def instantiate(scope: Scope, part: Scalar, parts: Sequence[Index] = (), order: 
     changed = _exchange(rest, part, read)
     if changed is None:
         return Refusal("the part does not occur in the body")
-    if scope.reduction == "sum" and _is_factor(rest, part):  # a factor 0 does what its guard did, but for reads of the others
-        left = tuple(c for c in conditions if c not in near)
-        result = Scope(scope.traversal, scope.summation, scope.reduction, where(left, changed, scope.reduction))
-        if reads_inside(result):
-            return result
-    return Scope(scope.traversal, scope.summation, scope.reduction, where(conditions, changed, scope.reduction))
+    result = Scope(scope.traversal, scope.summation, scope.reduction, where(conditions, changed, scope.reduction))
+    if scope.reduction != "sum" or not _is_factor(rest, part):
+        return result
+    for dropped in (near, *((c,) for c in near)):  # a factor 0 does what its guard did, but for reads of the others
+        left, others = pulled(result.body, "sum")
+        fewer = tuple(c for c in left if c not in dropped)
+        less = Scope(scope.traversal, scope.summation, "sum", where(fewer, others, "sum"))
+        result = less if reads_inside(less) else result
+    known = part.indices if isinstance(part, Read) and isinstance(part.source, Scope) and not parts else ()
+    if known and len(set(known)) == len(own) == len(known) and len(pulled(result.body, "sum")[0]) == len(conditions):
+        return Refusal("the part is an instance already, and no guard is its own")
+    return result
 
 
 def _is_factor(body: Scalar, part: Scalar) -> bool:
