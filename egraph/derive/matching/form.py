@@ -19,7 +19,7 @@ from egraph.derive.matching.table import reads_of
 from egraph.expr.canonical import canonical
 from egraph.expr.index import Floor, Index, Iterator, Modulo, Size, Symbol, atoms, index, substitute
 from egraph.expr.printing import format_scope
-from egraph.expr.scope import ONE, ZERO, Apply, Compare, Guarded, Number, Read, Reduction, Scalar, Scope
+from egraph.expr.scope import ONE, ZERO, Apply, Compare, Guarded, Number, Read, Reduction, Scalar, Scope, Tensor
 
 IDENTITY: Mapping[Reduction, Number] = {
     "sum": ZERO, "max": Number(-math.inf), "min": Number(math.inf), "prod": Number(Fraction(1)),
@@ -70,7 +70,7 @@ def form(scope: Scope, *, keep_strides: bool = False) -> Form:
     reduction = scope.reduction if scope.summation else "sum"
     result = _of(Form(shape, tuple(digits), tuple(sums), reduction, (), put(scope.body, names), None))
     for _ in range(MOST_STEPS):
-        after = _of(_split(_joined(_tightened(result)), keep_strides))
+        after = _of(_split(_joined(_directed(_tightened(result))), keep_strides))
         if after == result:
             break
         result = after
@@ -250,6 +250,20 @@ def _tightened(value: Form) -> Form:
             place = index(new) + low if high - low > 1 else index(low)
             narrowed = replace(value, sums=sums, conditions=rest, otherwise=value.otherwise if rest else None)
             return _tightened(substituted(narrowed, {limit.iterator: place}))
+    return value
+
+
+def _directed(value: Form) -> Form:
+    """Run every summed iterator so that the first axis that it walks along, in the order of the operands, is walked upwards."""
+    reads = [read for read in reads_of(value.inner) if isinstance(read.source, Tensor)]
+    reads.sort(key=lambda read: read.source.name if isinstance(read.source, Tensor) else "")
+    seen: set[Iterator] = set()
+    for read in reads:
+        for parts in map(affine, read.indices):
+            for i, coefficient in parts[1].items() if parts is not None else ():
+                if coefficient < 0 and i in value.sums and i not in seen:
+                    return _directed(substituted(value, {i: length(i) - 1 - index(i)}))
+                seen.add(i)
     return value
 
 
