@@ -21,17 +21,19 @@ from egraph.ops.scopes import grid, multiply
 from lower.eoperator import KernelRequest, Library, compile_library, supports
 from lower.eoperator.linear import Matrix, linear_program
 from lower.eoperator.request import kernel_of
-from lower.eoperator.tabled import ragged_digits, strongest, tile, unrolled
+from lower.eoperator.tabled import strongest, tabled_digits, tile, unrolled
 from lower.eoperator.terms import subterms
 from lower.eoperator.transforms import split_digits
 from tests.test_eoperator import Loaded, check, samples, tensor
 
 
-def convolution(x: tuple[int, ...], w: tuple[int, ...], **attributes: Any) -> Node:
+def convolution(x: tuple[int, ...], w: tuple[int, ...], transposed: bool = False, **attributes: Any) -> Node:
     rank = len(x) - 2
     ones = (1,) * rank
     values: dict[str, Any] = {"strides": ones, "pads": ones * 2, "dilations": ones, "group": 1, "layout": "NHWC", **attributes}
     weights = placeholder(1, TensorType("float32", w), constant=True)
+    if transposed:
+        return apply("ConvTranspose", tensor(0, *x), weights, output_padding=(0,) * rank, **values)
     return apply("Conv", tensor(0, *x), weights, **values)
 
 
@@ -43,6 +45,7 @@ CONVOLUTIONS = (
     convolution((1, 12, 13, 6), (8, 6, 3, 3), dilations=(2, 2)),
     convolution((1, 9, 10, 24), (16, 12, 3, 3), group=2),
     convolution((2, 19, 17), (5, 17, 5), pads=(2, 2)),
+    convolution((1, 6, 5, 12), (12, 7, 4, 4), strides=(2, 2), transposed=True),
 )
 
 
@@ -55,7 +58,8 @@ def transforms() -> list[Node]:
     """Return every expression in the programs of some convolutions, each over operands of its own."""
     found: dict[Node, None] = {}
     for node in CONVOLUTIONS:
-        for what in list(algorithms(node))[-3:]:
+        choices = list(algorithms(node))
+        for what in (choices[len(choices) // 2], choices[-1]):
             for part in walk((derived(node, what),)):
                 if part.op == "Expression":
                     operands = [tensor(k, *operand.type.sizes) for k, operand in enumerate(part.inputs)]
@@ -104,11 +108,11 @@ def test_transforms_agree_with_the_reference(library: Library, tasks: int) -> No
 def test_every_table_of_a_transform_is_unrolled(fragment: Node) -> None:
     kernel = kernel_of(KernelRequest(fragment))
     iterators, root, offset = split_digits(kernel.table, kernel.iterators, kernel.root, kernel.offset)
-    iterators, replace, conditions = ragged_digits(kernel.table, iterators, root)
+    iterators, replace, cuts = tabled_digits(kernel.table, iterators, root)
     root, offset = kernel.table.substitute(root, replace), kernel.table.index(offset, replace)
     chosen = unrolled(iterators, root)
     assert chosen is not None
-    given = tile(kernel.table, chosen, root, offset, conditions)
+    given = tile(kernel.table, chosen, root, offset, cuts)
     assert not any(term.kind in ("table", "reduce") for term in subterms(given.roots))
 
 

@@ -131,7 +131,7 @@ class _Orders:
         self._known: dict[tuple[int, bool, bool], list[ENode]] = {}
 
     def of(self, number: int, style: Style) -> list[ENode]:
-        """Go around transposes, or across them, as the style says; prefer what reads the fewest bytes, constants aside."""
+        """Compute rather than move, but across transposes where the style says so; prefer what reads the fewest bytes, constants aside."""
         key = (number, style.across_transposes, style.reductions)
         if key not in self._known:
             options = [node for node in self._tiling.frozen.classes[number] if _may_inline(node, style)]
@@ -141,8 +141,9 @@ class _Orders:
     def _rank(self, style: Style, node: ENode) -> tuple[bool, int, bool, int]:
         constants = self._tiling.frozen.constants
         size = sum(self._tiling.size_bytes[child] for child in dict.fromkeys(node.children) if child not in constants)
-        moves = node.op == "Transpose"
-        return moves and not style.across_transposes, size, moves != style.across_transposes, len(node.children)
+        crossed = node.op == "Transpose" and style.across_transposes
+        moves = OPS[node.op].category == "movement" and not crossed
+        return moves, size, not crossed and style.across_transposes, len(node.children)
 
 
 def _may_inline(node: ENode, style: Style) -> bool:

@@ -70,7 +70,7 @@ class Tiling:
 
 
 def _source_users(frozen: FrozenEGraph) -> dict[int, int]:
-    """Return how many values of the input program read each of its values, in whichever layout a class holds that."""
+    """Return how many values of the input program read each of its values; a class may hold it in another layout, or a part of it."""
     number_of = {node: number for number, node in frozen.source.items()}
     users: dict[int, set[int]] = {number: set() for number in frozen.source}
     for number, node in frozen.source.items():
@@ -78,14 +78,19 @@ def _source_users(frozen: FrozenEGraph) -> dict[int, int]:
             if operand in number_of:
                 users[number_of[operand]].add(number)
     counts = {number: len(found) for number, found in users.items()}
+    same: dict[int, list[int]] = {}
     for number, nodes in frozen.classes.items():
         for each in nodes:
+            if each.op in ("Transpose", "Slice"):
+                same.setdefault(each.children[0], []).append(number)
             if each.op == "Transpose":
-                (child,) = each.children
-                if number in users and child not in users:
-                    counts.setdefault(child, len(users[number]))
-                elif child in users and number not in users:
-                    counts.setdefault(number, len(users[child]))
+                same.setdefault(number, []).append(each.children[0])
+    reached = list(counts)
+    for number in reached:
+        for other in same.get(number, ()):
+            if other not in counts:
+                counts[other] = counts[number]
+                reached.append(other)
     return counts
 
 

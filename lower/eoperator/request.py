@@ -210,7 +210,7 @@ def may_overwrite(fragment: Node) -> frozenset[int]:
         return frozenset()
     kernel = _kernel_to_look_at(fragment)
     terms = subterms((kernel.root,))
-    if any(term.kind == "reduce" for term in terms):
+    if any(term.kind in ("reduce", "table") for term in terms):  # vectors of an unrolled kernel overlap
         return frozenset()
     result = []
     for leaf in placeholders(fragment):

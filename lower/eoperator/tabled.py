@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TypeAlias
 
-from egraph.expr.index import Floor, Index, Iterator, Modulo, Size, Symbol, index
+from egraph.expr.index import Index, Iterator, Size, Symbol, index
 from egraph.expr.scope import Compare
+from lower.eoperator.cuts import Cut, cut_digits
 from lower.eoperator.linear import Matrix, linear_program
 from lower.eoperator.terms import Replacement, Term, Terms, extent, iterators_of, low_of, subterms
 from lower.eoperator.transforms import COMBINE, split_digits
 
-MOST_PLACES = 64
-"""Places of the unrolled output iterators, and of the unrolled summation iterators, at most: 8 x 8 products of F(6x6, 3x3)."""
+MOST_PLACES = 144
+"""Places of the unrolled output iterators, and of the unrolled summation iterators, at most: 12 x 12 products of F(6x6, 7x7)."""
 MOST_CHOICES = 16
 """Numbers of tables that are spelled out as choices where they cannot be unrolled, at most."""
 Places: TypeAlias = tuple[int, ...]
@@ -53,32 +54,13 @@ def has_tables(root: Term) -> bool:
     return any(term.kind == "table" for term in subterms((root,)))
 
 
-def ragged_digits(table: Terms, iterators: Sequence[Iterator], root: Term) -> tuple[tuple[Iterator, ...], Replacement, list[Compare]]:
-    """Split iterators by the digit that indexes a table, i = d * outer + inner, with the condition that i ends where it did."""
-    kept: list[Iterator] = []
-    replace: dict[Iterator | Symbol, Size] = {}
-    conditions: list[Compare] = []
+def tabled_digits(table: Terms, iterators: Sequence[Iterator], root: Term) -> tuple[tuple[Iterator, ...], Replacement, tuple[Cut, ...]]:
+    """Split iterators by the digits that index tables."""
     places = [place for term in subterms((root,)) if term.kind == "table" for place in term.data[2]]
-    for iterator in iterators:
-        divisors = {by for place in places for by in _digits_of(place, iterator)}
-        by = min(divisors, default=0)
-        if not 1 < by < extent(iterator):
-            kept.append(iterator)
-            continue
-        outer = table.fresh(iterator.name + "o", -(-extent(iterator) // by))
-        inner = table.fresh(iterator.name + "i", by)
-        replace[iterator] = index(outer) * by + inner
-        kept += [outer, inner]
-        if extent(iterator) % by:
-            conditions.append(Compare(index(outer) * by + inner, "<", index(extent(iterator))))
-    return tuple(kept), replace, conditions
-
-
-def _digits_of(place: Index, iterator: Iterator) -> Iterable[int]:
-    for monomial, _ in place.terms:
-        for atom in monomial:
-            if isinstance(atom, Modulo | Floor) and atom.numerator == index(iterator) and atom.divisor.constant:
-                yield atom.divisor.constant
+    cuts = {iterator: cut_digits(table, iterator, places) for iterator in iterators}
+    found = {iterator: cut for iterator, cut in cuts.items() if cut is not None}
+    kept = tuple(digit for iterator in iterators for digit in (found[iterator].digits if iterator in found else (iterator,)))
+    return kept, {iterator: cut.value for iterator, cut in found.items()}, tuple(found.values())
 
 
 def unrolled(iterators: Sequence[Iterator], root: Term) -> tuple[Iterator, ...] | None:
@@ -105,7 +87,7 @@ def refusal(table: Terms, iterators: tuple[Iterator, ...], root: Term, offset: I
     if length <= MOST_CHOICES:
         return None
     iterators, root, _ = split_digits(table, iterators, root, offset)
-    iterators, replace, _ = ragged_digits(table, iterators, root)
+    iterators, replace, _ = tabled_digits(table, iterators, root)
     chosen = unrolled(iterators, table.substitute(root, replace))
     return None if chosen is not None else f"tables of {length} numbers are read at places that no short loop runs over"
 
@@ -128,18 +110,18 @@ def spelled_out(table: Terms, root: Term) -> Term:
     return table.exchange(root, known)
 
 
-def tile(table: Terms, chosen: Sequence[Iterator], root: Term, offset: Index, conditions: Sequence[Compare]) -> Tile:
+def tile(table: Terms, chosen: Sequence[Iterator], root: Term, offset: Index, cuts: Sequence[Cut]) -> Tile:
     """Return the elements at all places of the ``chosen`` iterators, reductions over tables taken apart."""
     sums = [term for term in subterms((root,)) if term.kind == "reduce" and has_tables(term.children[0])]
     stages: list[Term] = []
-    found = {term: _contract(table, term, frozenset(chosen), stages) for term in sums}
+    found = {term: _contract(table, term, frozenset(chosen), cuts, stages) for term in sums}
     order = _order(chosen, list(found.values()))
     stores = []
     for places in order:
         replace: dict[Iterator | Symbol, Size] = dict(zip(chosen, places, strict=True))
         known = {term: values.at(replace) for term, values in found.items()}
         element = table.substitute(table.exchange(root, known), replace)
-        limits = [Compare(table.index(c.left, replace), c.operator, table.index(c.right, replace)) for c in conditions]
+        limits = [Compare(table.index(c.left, replace), c.operator, table.index(c.right, replace)) for cut in cuts for c in cut.conditions]
         holds = table.guard(limits, table.number(Fraction(1)), table.number(Fraction(0)))
         if holds.kind == "number" and not holds.data:
             continue
@@ -176,10 +158,12 @@ def _range(iterator: Iterator) -> range:
     return range(low_of(iterator), low_of(iterator) + extent(iterator))
 
 
-def _contract(table: Terms, term: Term, chosen: frozenset[Iterator], stages: list[Term]) -> _Values:
+def _contract(table: Terms, term: Term, chosen: frozenset[Iterator], cuts: Sequence[Cut], stages: list[Term]) -> _Values:
     """Return a reduction's values at all places of the chosen iterators that it depends on."""
     reduction, iterators = term.data
     tables, core = _factors(table, term.children[0]) if reduction == "sum" else ([], term.children[0])
+    # What no store takes may be anything, but nothing may be read for it where the operand ends.
+    core = table.guard([c for cut in cuts for c in cut.reached(core.free)], core, table.number(Fraction(0)))
     own = tuple(i for i in iterators if i in core.free or any(i in t.free for t in tables))
     axes = (*own, *sorted(core.free & chosen, key=lambda i: i.name))
     data = _Values(axes, {})

@@ -17,7 +17,7 @@ from lower.eoperator.blocks import LANES, Block, Place, Point, sequence
 from lower.eoperator.functions import Expr
 from lower.eoperator.reduction import vectorizes
 from lower.eoperator.staging import VECTORS, crowded_reads
-from lower.eoperator.tabled import Tile, assumed, ragged_digits, strongest, tests_of, tile, unrolled
+from lower.eoperator.tabled import Tile, assumed, strongest, tabled_digits, tests_of, tile, unrolled
 from lower.eoperator.terms import Term, coefficient, extent, iterators_of, subterms
 
 if TYPE_CHECKING:
@@ -33,13 +33,13 @@ ELEMENT_BYTES = 4
 def write_tile(planner: Planner, iterators: Sequence[Iterator], root: Term, offset: Index) -> bool:
     """Write a kernel whose tables can all be unrolled; return whether they can."""
     table = planner.table
-    iterators, replace, conditions = ragged_digits(table, iterators, root)
+    iterators, replace, cuts = tabled_digits(table, iterators, root)
     if replace:
         root, offset = table.substitute(root, replace), table.index(offset, replace)
     chosen = unrolled(iterators, root)
     if chosen is None:
         return False
-    given = tile(table, chosen, root, offset, conditions)
+    given = tile(table, chosen, root, offset, cuts)
     outer = tuple(i for i in iterators if i not in chosen)
     vector = outer[-1] if outer and _is_vector(outer[-1], given) else None
     rest = outer[:-1] if vector is not None else outer

@@ -1,0 +1,96 @@
+"""Split iterators into digits that do not fill their range: the last ones run over the end, and are cut off by conditions.
+
+    (i + 1) // 2 % 4 and (i + 1) % 2 with i < 13   are   b and c with i + 1 = 8 a + 2 b + c, 0 <= i, i < 13
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from egraph.expr.compose import undecided
+from egraph.expr.index import Floor, Index, Iterator, Modulo, atoms, index
+from egraph.expr.scope import Compare
+from lower.eoperator.terms import Terms, extent
+
+
+@dataclass(frozen=True)
+class Cut:
+    """An iterator from 0 to ``size`` as ``sum(digit * place) - shift``, the highest digit first."""
+
+    digits: tuple[Iterator, ...]
+    places: tuple[int, ...]
+    shift: int
+    size: int
+
+    @property
+    def value(self) -> Index:
+        return sum((index(d) * place for d, place in zip(self.digits, self.places, strict=True)), index(-self.shift))
+
+    @property
+    def conditions(self) -> tuple[Compare, ...]:
+        """What holds where the digits stand for a value of the iterator."""
+        return _known((Compare(index(0), "<=", self.value), Compare(self.value, "<", index(self.size))))
+
+    def reached(self, known: frozenset[Iterator]) -> tuple[Compare, ...]:
+        """Return what holds where some choice of the other digits gives a value of the iterator."""
+        if not known.intersection(self.digits[1:]):
+            return ()  # the highest digit alone always leads to one
+        low = index(-self.shift)
+        spread = 0
+        for digit, place in zip(self.digits, self.places, strict=True):
+            if digit in known:
+                low = low + index(digit) * place
+            else:
+                spread += (extent(digit) - 1) * place
+        return _known((Compare(index(0), "<=", low + spread), Compare(low, "<", index(self.size))))
+
+
+def _known(conditions: tuple[Compare, ...]) -> tuple[Compare, ...]:
+    left = undecided(conditions)
+    assert left is not None, "some value is always reached"
+    return left
+
+
+def cut_digits(table: Terms, iterator: Iterator, indices: Iterable[Index]) -> Cut | None:
+    """Return the digits of an iterator that the indices read, None where there are none, or none that fit together."""
+    found: set[tuple[int, int]] = set()
+    for value in indices:
+        for atom in atoms(value):
+            if isinstance(atom, Floor | Modulo):
+                numerator, by = _quotient(atom.numerator, iterator), atom.divisor.constant
+                if numerator is not None and by is not None:
+                    shift, place = numerator
+                    found |= {(shift, place * by)} | ({(shift, place)} if place > 1 else set())
+    if not found:
+        return None
+    size, largest = extent(iterator), max(place for _, place in found)
+    shifts = {shift % largest for shift, place in found if place == largest}
+    places = sorted({1, *(place for _, place in found)})
+    fits = len(shifts) == 1 and all((shift - next(iter(shifts))) % place == 0 for shift, place in found)
+    if not fits or any(b % a for a, b in itertools.pairwise(places)) or largest > size:
+        return None
+    shift = next(iter(shifts))
+    sizes = [b // a for a, b in itertools.pairwise(places)] + [-(-(size + shift) // largest)]
+    digits = tuple(table.fresh(iterator.name + "d", count) for count in reversed(sizes))
+    return Cut(digits, tuple(reversed(places)), shift, size)
+
+
+def _quotient(value: Index, iterator: Iterator) -> tuple[int, int] | None:
+    """Return (b, p) where value = (iterator + b) // p."""
+    constant = next((c for monomial, c in value.terms if not monomial), 0)
+    rest = (value - constant).terms
+    if len(rest) != 1 or rest[0][1] != 1 or len(rest[0][0]) != 1:
+        return None
+    atom = rest[0][0][0]
+    if atom == iterator:
+        return constant, 1
+    if isinstance(atom, Floor) and (by := atom.divisor.constant) is not None:
+        inner = _quotient(atom.numerator, iterator)
+        return None if inner is None else (inner[0] + constant * inner[1] * by, inner[1] * by)
+    return None
+
+
+def all_conditions(cuts: Sequence[Cut]) -> tuple[Compare, ...]:
+    return tuple(condition for cut in cuts for condition in cut.conditions)
