@@ -75,12 +75,11 @@ class CostModel:
         return found
 
     def family(self, candidate: Candidate) -> Family | None:
-        """Return the family of a library's kernel; generated kernels have none, their loops depend on all that they do."""
-        if not is_library(candidate):
-            return None
+        """Return the family of a library's kernel, or of one around an expression; of other generated ones the loops depend on all."""
         part = (candidate.fragment, candidate.implementation)
         if part not in self._families:
-            self._families[part] = family(candidate)
+            has_one = is_library(candidate) or any(node.op == "Expression" for node in walk((candidate.fragment,)))
+            self._families[part] = family(candidate) if has_one else None
         return self._families[part]
 
     def is_settled(self, candidate: Candidate) -> bool:
