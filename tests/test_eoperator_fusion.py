@@ -1,0 +1,73 @@
+"""Expressions in larger kernels: what joins a transform's kernel, what does not, and what is no kernel at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from egraph.derive.bilinear.convolutions import algorithms
+from egraph.derive.bilinear.programs import transformed_data, transformed_product
+from egraph.expr.scope import Read, Scope, Tensor
+from egraph.ir import Candidate, Graph, Node, placeholder, walk
+from egraph.ops import apply
+from egraph.ops.expression import text_of
+from egraph.ops.scopes import grid, multiply
+from lower.candidates import candidates
+from tests.lowering import Model, check, choose, float32, freeze
+
+
+def fast_convolution(m: Model, x: Node) -> Node:
+    """A 3x3 convolution of an image with channels last, as transforms and a product, its weights transformed already."""
+    channels = x.type.sizes[3]
+    window = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "group": 1, "layout": "NHWC"}
+    operands = placeholder(0, x.type), placeholder(1, float32(channels, channels, 3, 3), constant=True)
+    node = apply("Conv", *operands, **window)  # type: ignore[arg-type]
+    what = next(w for w in algorithms(node) if [axis.algorithm.products for axis in w.axes] == [6, 6])
+    v = apply("Expression", x, text=text_of(transformed_data(x, what)))
+    product = apply("MatMul", v, m.weight(36, channels, channels))
+    return apply("Expression", product, text=text_of(transformed_product(product, x.type.sizes[0], what)))
+
+
+def block() -> Graph:
+    """relu(conv(relu(x)) + bias + x), and a second convolution of that"""
+    m = Model()
+    x = m.input(1, 8, 12, 16)
+    y = apply("Add", apply("Add", fast_convolution(m, apply("Relu", x)), m.weight(16)), x)
+    return m.graph(fast_convolution(m, apply("Relu", y)))
+
+
+def generated(graph: Graph) -> list[Candidate]:
+    frozen, _ = freeze(graph)
+    return [one for options in candidates(frozen).values() for one in options if one.implementation == "tvm"]
+
+
+def operators(one: Candidate) -> list[str]:
+    return sorted(node.op for node in walk((one.fragment,)) if node.op != "Placeholder")
+
+
+def test_elementwise_operators_join_a_transform() -> None:
+    found = [operators(one) for one in generated(block())]
+    assert ["Add", "Add", "Expression", "Relu"] in found  # after it
+    assert ["Expression", "Relu"] in found  # before it
+    assert not [each for each in found if each.count("Expression") > 1]  # each of a tile's reads would be a transform
+
+
+def test_a_program_of_transforms_computes_the_convolution(tmp_path: Path) -> None:
+    graph = block()
+    plan = check(graph, choose(graph, "tvm"), tmp_path)
+    assert plan.steps
+
+
+def test_a_large_contraction_is_no_kernel_and_a_rearrangement_goes_anywhere() -> None:
+    m = Model()
+    x, w = m.input(128, 256), m.input(256, 128)
+    (i, j), at = grid("i", (128, 128))
+    (k,), deep = grid("k", (256,))
+    a, b = Tensor("0", (128, 256)), Tensor("1", (256, 128))
+    product = Scope((i, j), (k,), "sum", multiply(Read(a, (at[0], deep[0])), Read(b, (deep[0], at[1]))))
+    swap = Scope((i, j), (), "sum", Read(Tensor("0", (128, 128)), (at[1], at[0])))
+    y = apply("Expression", x, w, text=text_of(product))
+    graph = m.graph(apply("Relu", apply("Expression", apply("Neg", y), text=text_of(swap))))
+    found = generated(graph)
+    assert ["Expression", "Neg", "Relu"] in map(operators, found)
+    texts = {str(node.attribute("text")) for one in found for node in walk((one.fragment,)) if node.op == "Expression"}
+    assert texts == {text_of(swap)}
