@@ -1,4 +1,4 @@
-"""Time derived programs of convolutions beside the library's direct one, in turns: ``python -m bench.derivations [name part ...]``.
+"""Time derived programs of convolutions and products beside the library's direct ones, in turns.
 
 Prints for every program the ratio to the direct convolution (above 1: faster), its error beside that of the direct one (largest
 error over largest output, against float64), and where its time goes. Programs are lowered by estimates, as a model's are.
@@ -22,6 +22,15 @@ from egraph.optimize.estimated import estimated_programs, open_program
 from runtime import Session
 
 TARGETS = ("64@56", "128@28", "256@14", "512@7", "256@56", "512@28", "64@224")
+
+
+def operator(text: str) -> Node:
+    """Return a convolution, or the product of a matrix and a weight such as ``2048x768x3072``."""
+    if "@" in text:
+        return conv(text)
+    rows, depth, columns = map(int, text.split("x"))
+    x, w = (placeholder(i, TensorType("float32", sizes), constant=i == 1) for i, sizes in enumerate(((rows, depth), (depth, columns))))
+    return apply("MatMul", x, w)
 
 
 def conv(text: str) -> Node:
@@ -122,7 +131,7 @@ def interleaved(sessions: Mapping[str, Session], rounds: int, runs: int) -> dict
 
 def report(name: str, options: argparse.Namespace) -> None:
     """Time one convolution and print a line for each program."""
-    node, random = conv(name), np.random.default_rng(0)
+    node, random = operator(name), np.random.default_rng(0)
     scale = np.sqrt(np.prod(node.inputs[1].type.sizes[1:]))
     leaves = {leaf: random.standard_normal(leaf.type.sizes).astype(np.float32) for leaf in node.inputs}
     leaves[node.inputs[1]] = (leaves[node.inputs[1]] / scale).astype(np.float32)
@@ -157,7 +166,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m bench.derivations", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("convolutions", nargs="*", default=TARGETS, help=f"such as {', '.join(map(repr, TARGETS))}; {conv.__doc__}")
+    parser.add_argument(
+        "operators", nargs="*", default=TARGETS, help=f"such as {', '.join(map(repr, TARGETS))}, 2048x768x3072; {conv.__doc__}"
+    )
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--runs", type=int, default=5, help="in a row, each round")
@@ -165,7 +176,7 @@ def main() -> None:
     parser.add_argument("--epilogue", action="store_true", help="with a bias and a relu behind")
     parser.add_argument("--stages", action="store_true", help="also the time of every kind of step")
     options: Any = parser.parse_args()
-    for name in options.convolutions:
+    for name in options.operators:
         report(name, options)
 
 

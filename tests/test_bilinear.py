@@ -179,14 +179,21 @@ def test_inner_blocks_share_their_kernels() -> None:
 
 @pytest.mark.parametrize(
     ("batch", "rows", "budget", "blocks"),
-    [(1, 14, 10**9, None), (1, 14, 10**6, (1, 3)), (8, 14, 8 * 10**6, (2, 14)), (8, 14, 10**6, (1, 3)), (1, 14, 1, (1, 1))],
+    [
+        (1, 14, 10**9, None),
+        (1, 14, 10**6, (1, 3)),
+        (8, 14, 8 * 10**6, (2, 14)),
+        (8, 14, 10**6, (1, 3)),
+        (1, 14, 1, (1, 1)),
+        (64, 28, 1, (1, 28)),
+    ],
 )
 def test_blocks_fit_a_budget(batch: int, rows: int, budget: int, blocks: tuple[int, int] | None) -> None:
     node = conv((batch, 4 * rows, 56, 64), (64, 64, 3, 3), pads=(1, 1, 1, 1))
     what = next(what for what in algorithms(node) if [axis.algorithm.outputs for axis in what.axes] == [4, 4])
     found = blocks_of(batch, what, budget)
     assert found == blocks
-    if found is not None and budget > 1:
+    if found is not None and budget > 1:  # no more than 64 blocks
         assert stage_bytes(1, what) * found[0] * found[1] // rows <= budget
 
 

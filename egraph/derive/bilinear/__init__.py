@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from egraph.derive.bilinear.convolutions import winograd_programs
+from egraph.derive.bilinear.strassen import strassen_programs
 from egraph.derive.derivation import DerivationRule
 
-RULES: tuple[DerivationRule, ...] = (DerivationRule("winograd", ("Conv", "ConvTranspose"), winograd_programs),)
+RULES: tuple[DerivationRule, ...] = (
+    DerivationRule("winograd", ("Conv", "ConvTranspose"), winograd_programs),
+    DerivationRule("strassen", ("MatMul",), strassen_programs),
+)

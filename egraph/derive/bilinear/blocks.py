@@ -17,6 +17,9 @@ from egraph.ir import Node
 from egraph.ops import apply
 
 ELEMENT_BYTES = 4
+MOST_BLOCKS = 64
+ARITY = 4
+"""Operands of a concatenation: what follows a convolution is taken into concatenations of so many by the rules."""
 
 
 def stage_bytes(batch: int, what: Bilinear) -> int:
@@ -27,9 +30,10 @@ def stage_bytes(batch: int, what: Bilinear) -> int:
 def blocks_of(batch: int, what: Bilinear, budget_bytes: int) -> tuple[int, int] | None:
     """Return images and tile rows of a block whose V and M take at most so many bytes; None where nothing is to be cut, or cannot be.
 
-    Whole images where several or one fit, else rows of one image: all blocks of about one size.
+    Whole images where several or one fit, else rows of one image: all blocks of about one size, and no more than ``MOST_BLOCKS``.
     """
     rows = what.axes[0].tiles
+    budget_bytes = max(budget_bytes, -(-stage_bytes(batch, what) // MOST_BLOCKS))
     if stage_bytes(batch, what) <= budget_bytes:
         return None
     images = budget_bytes // stage_bytes(1, what)
@@ -85,4 +89,9 @@ def _slice(x: Node, axis: int, low: int, high: int) -> Node:
 
 
 def _concat(parts: Sequence[Node], axis: int) -> Node:
-    return parts[0] if len(parts) == 1 else apply("Concat", *parts, axis=axis)
+    """Return the concatenation of parts as a tree."""
+    while len(parts) > 1:
+        size = even_part(len(parts), ARITY)
+        groups = [parts[k : k + size] for k in range(0, len(parts), size)]
+        parts = [apply("Concat", *group, axis=axis) if len(group) > 1 else group[0] for group in groups]
+    return parts[0]

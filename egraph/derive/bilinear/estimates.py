@@ -22,7 +22,7 @@ class Caches:
     near: float = 0.5
     shared: float = 1.0
     memory: float = 4.0
-    block: float = 5e5
+    block: float = 1.5e6
     """Multiply-adds in the time that launching the kernels of a block takes."""
 
     def rate(self, size_bytes: float) -> float:
