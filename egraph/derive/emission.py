@@ -18,6 +18,8 @@ from egraph.ir import Node, format_fragment, make, placeholder, rewrite, walk
 from egraph.ops import apply
 from egraph.ops.expression import text_of
 
+DENSE = tuple((matcher, whole) for matcher, whole in MATCHERS if matcher is not products_as_convolutions)
+
 
 def programs(scope: Scope, leaves: Mapping[str, Node], wanted: str, *, free: bool = False) -> Node | None:
     """Return a program for a tree, its contractions as the operator ``wanted``; None where one is none and arithmetic bounds it.
@@ -58,7 +60,7 @@ def _made(scope: Scope, leaves: Mapping[str, Node], wanted: str, free: bool, mem
     return _view(flat, nodes) or _expression(flat, nodes)
 
 
-def matched(scope: Scope, nodes: Sequence[Node], wanted: Sequence[str], matchers: Sequence[tuple[Matcher, bool]] = MATCHERS) -> Node | None:
+def matched(scope: Scope, nodes: Sequence[Node], wanted: Sequence[str], matchers: Sequence[tuple[Matcher, bool]] = DENSE) -> Node | None:
     """Return the match of a scope, as a program with an operator that is wanted, that moves the fewest elements and means the scope."""
     leaves = [placeholder(position, node.type) for position, node in enumerate(nodes)]
     whole = form(scope)
@@ -69,7 +71,7 @@ def matched(scope: Scope, nodes: Sequence[Node], wanted: Sequence[str], matchers
             program = reshaped(part.around(node), whole.shape)
             if any(inner.op in wanted for inner in walk((program,))):
                 text = format_fragment(program)
-                ranked[program] = (matcher is products_as_convolutions, moved_elements(program), len(text), text)
+                ranked[program] = (moved_elements(program), len(text), text)
     for program in sorted(ranked, key=ranked.__getitem__):
         if means(program, whole):
             return instantiated(program, nodes)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from collections.abc import Iterator as Iterable
 from dataclasses import dataclass
+from itertools import combinations
 from math import gcd, prod
 
 from egraph.derive.matching.laws import affine
 from egraph.derive.matching.table import reads_of
-from egraph.derive.rules.bodies import Refusal, iterators_in, length, pulled, used
+from egraph.derive.rules.bodies import Refusal, iterators_in, length, product, pulled, used, where
 from egraph.derive.rules.boundary import relax, tighten
 from egraph.derive.rules.expressions import split_values
 from egraph.derive.rules.instances import instantiate, substitute_indices
@@ -18,7 +19,8 @@ from egraph.derive.rules.summation import guards_outward, inner_read, split_summ
 from egraph.derive.targets import Conflict, Target, conflicts, is_digits
 from egraph.derive.trees import Contraction, contraction_of
 from egraph.expr.index import Floor, Index, Iterator, Modulo, atoms, index
-from egraph.expr.scope import Guarded, Read, Scalar, Scope
+from egraph.expr.printing import format_scalar
+from egraph.expr.scope import Apply, Guarded, Read, Scalar, Scope
 
 Repaired = tuple[str, Scope]
 MOST_PHASES = 16
@@ -34,6 +36,10 @@ def repairs(contraction: Contraction, conflict: Conflict, target: Target) -> Ite
 
 def _ways(contraction: Contraction, conflict: Conflict, target: Target) -> Iterable[tuple[str, Scope | Refusal]]:
     scope, place = contraction.scope, conflict.place
+    if conflict.operand < 0 and conflict.condition is None:
+        for one, other in combinations(contraction.operands, 2):
+            yield f"instantiation of the product of {_noun(one)} and {_noun(other)}", together(contraction, one, other)
+        return
     if conflict.operand < 0:
         yield "guards outward", guards_outward(scope)
         for operand in contraction.operands:
@@ -54,6 +60,18 @@ def _ways(contraction: Contraction, conflict: Conflict, target: Target) -> Itera
         yield "instantiation", instantiate(scope, operand)
         if summed:
             yield "summation splitting, substitution by an index", outward(scope, summed, place)
+
+
+def _noun(operand: Scalar) -> str:
+    return format_scalar(operand)
+
+
+def together(contraction: Contraction, one: Scalar, other: Scalar) -> Scope | Refusal:
+    """a * b * c  =  {x: a * b}[x] * c"""
+    scope, part = contraction.scope, Apply("mul", (one, other))
+    rest = [o for o in contraction.operands if o is not one and o is not other]
+    body = where(contraction.conditions, product((part, *rest)), "sum")
+    return instantiate(Scope(scope.traversal, scope.summation, "sum", body), part)
 
 
 def _factors(place: Index) -> tuple[int, ...]:

@@ -30,7 +30,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """An index of an operand, or a guard, that the target does not have, and the iterators in it."""
+    """What the target does not have: an index of an operand or a guard, with its iterators, or an operand too many (of none)."""
 
     operand: int
     place: Index | None
@@ -47,7 +47,7 @@ TARGETS = (PRODUCT, WINDOW, SMALL_WINDOW, BAND)
 
 def conflicts(contraction: Contraction, target: Target) -> tuple[Conflict, ...]:
     """Return what keeps a contraction from being the target, the first operand's first."""
-    found: list[Conflict] = []
+    found = [Conflict(-1, None, None, frozenset()) for _ in contraction.operands[2:]]
     for position, operand in enumerate(contraction.operands):
         if not isinstance(operand, Read):
             found.append(Conflict(position, None, None, frozenset(i for i in contraction.scope.summation)))

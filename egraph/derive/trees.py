@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator as Iterable
 from dataclasses import dataclass
+from itertools import combinations
 
 from egraph.derive.matching.table import reads_of
 from egraph.derive.rules.bodies import every, factors, length, pulled, replaced, used
@@ -20,16 +21,11 @@ BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
-    """A scope that sums products of two reads, each with the part of the body that makes it, and the guards of both."""
+    """A scope that sums products: the factors, at least two of which read what is summed, and the guards of all."""
 
     scope: Scope
     conditions: tuple[Compare, ...]
     operands: tuple[Scalar, ...]
-
-    @property
-    def reads(self) -> tuple[Read, ...]:
-        """The operands that are reads as they stand."""
-        return tuple(o for o in self.operands if isinstance(o, Read))
 
     def group(self, iterator: Iterator) -> tuple[bool, ...]:
         """Return in which operands an iterator occurs, and whether in the output."""
@@ -37,15 +33,14 @@ class Contraction:
 
 
 def contraction_of(scope: Scope) -> Contraction | None:
-    """Return a scope as a contraction; None where it sums no product of two operands that share what is summed."""
+    """Return a scope as a contraction; None where it sums no product of two factors that read tensors at what is summed."""
     if scope.reduction != "sum" or not scope.summation:
         return None
     conditions, rest = pulled(scope.body, "sum")
-    operands = tuple(f for f in factors(rest) if used(f))
-    if len(operands) < 2 or len(operands) != len(factors(rest)):
-        return None
-    shared = used(operands[0]) & used(operands[1]) & frozenset(scope.summation)
-    return Contraction(scope, conditions, operands) if shared and all(any(True for _ in reads_of(o)) for o in operands) else None
+    operands = factors(rest)
+    summed = [used(o) & frozenset(scope.summation) for o in operands if any(True for _ in reads_of(o))]
+    shared = any(one & other for one, other in combinations(summed, 2))
+    return Contraction(scope, conditions, operands) if shared else None
 
 
 def contractions(scope: Scope) -> tuple[Contraction, ...]:
