@@ -14,6 +14,7 @@ from itertools import islice, permutations
 
 from egraph.expr.index import Iterator
 from verify.assumptions import Assumptions
+from verify.budget import spend
 from verify.covering import covers, inhabited
 from verify.facts import Facts
 from verify.forms import (
@@ -213,6 +214,7 @@ class Pairing:
 
     def _match(self, first: Summand, second: Summand, facts: Facts) -> Match | None:
         """Return how two terms with the same signature agree, by the first pairing of their parts that works."""
+        spend()
         best: Match | None = None
         for parts in islice(pairings(first.parts, second.parts), PAIRINGS):
             for forward, backward in self._maps(first, second, parts, facts):

@@ -13,6 +13,7 @@ from math import gcd
 from typing import TYPE_CHECKING
 
 from egraph.expr.index import Iterator, RealSymbol, Symbol
+from verify.budget import spend
 from verify.concrete import digit, follows
 from verify.literals import Literal0, closure, domain, tightened
 from verify.polynomials import (
@@ -326,6 +327,7 @@ class Facts:
         return known
 
     def _in_ranges(self, value: Polynomial, depth: int) -> bool:
+        spend()
         if all(c >= 0 for c in value.terms.values()) and all(self._positive(a) for a in value.atoms()):
             return True
         atoms = value.atoms()

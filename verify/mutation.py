@@ -24,6 +24,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import version
+from itertools import zip_longest
 from pathlib import Path
 from random import Random
 from typing import Any, Literal
@@ -35,9 +36,10 @@ from egraph.errors import EinsatError
 from egraph.rule import MergeRule, Rule
 from egraph.rule import rule as make_rule
 from egraph.rule_file import load_rules
+from verify.budget import Exhausted, at_most
 from verify.prove import Effort, prove
 from verify.random_binding import Refused
-from verify.random_testing import compare, draws
+from verify.random_testing import CRASHES, compare, draws
 from verify.scope import Tree, outside
 
 SWAPPED_FUNCTIONS = {
@@ -55,8 +57,12 @@ SWAPPED_OPERATORS: dict[type[ast.AST], type[ast.AST]] = {
 }  # fmt: skip
 
 
-SECONDS = 5.0
-"""Processor time after which the proof of a mutant is given up."""
+UNITS = 20_000
+"""Work (``verify.budget``) after which the proof of a mutant is given up: about a second, and the same everywhere."""
+SECONDS = 60.0
+"""Processor time after which a proof that does other work ends."""
+FEW = 8
+"""Random instances on which a mutant that is not proved is compared: how many of them are false is told."""
 CHUNK = 50
 """Mutants that one process judges: what proofs remember is forgotten with it."""
 MEMORY = 6 << 30
@@ -80,7 +86,7 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Judged:
-    """What became of a mutant; ``difference``: where the reference refutes a proved one."""
+    """What became of a mutant; ``difference``: where the reference refutes it, looked for thoroughly where it is proved."""
 
     told: str
     fate: Literal["rejected", "slow", "proved"]
@@ -90,11 +96,16 @@ class Judged:
 
 @dataclass(frozen=True)
 class Tally:
-    """What became of the mutants. ``slow``: given up. ``wrong``: proved, and refuted by the reference; there must be none."""
+    """What became of the mutants. ``slow``: given up. ``wrong``: proved, and refuted by the reference; there must be none.
+
+    ``false``: refuted by the reference on a few random instances, whatever the prover says.
+    """
 
     rules: int
+    mutated: int
     mutants: int
     stillborn: int
+    false: int
     rejected: int
     slow: int
     proved: int
@@ -235,28 +246,27 @@ def _exchange(keywords: list[ast.keyword]) -> None:
 def run(rules: Sequence[Rule | MergeRule], count: int, seed: int, cases: int, say: Callable[[str], None] = lambda _: None) -> Tally:
     """Judge ``count`` mutants of the rules, drawn at random, and compare what is proved with the reference."""
     random = Random(seed)
-    drawn: list[Mutant] = []
-    stillborn = 0
-    for rule in rules:
-        for mutant in mutants(rule):
-            if mutant is None:
-                stillborn += 1
-            else:
-                drawn.append(mutant)
-    random.shuffle(drawn)
-    drawn = drawn[:count]
+    born = [list(mutants(rule)) for rule in rules]
+    stillborn = sum(mutant is None for each in born for mutant in each)
+    alive = [[mutant for mutant in each if mutant is not None] for each in born]
+    for each in alive:
+        random.shuffle(each)
+    turns = [mutant for turn in zip_longest(*alive) for mutant in random.sample(turn, len(turn)) if mutant is not None]
+    drawn = turns[:count]  # one of every rule, then a second, and so on
     found: list[Judged] = []
     for start in range(0, len(drawn), CHUNK):
         found += _apart(drawn[start : start + CHUNK], seed, cases)
         proved = [each for each in found if each.fate == "proved"]
         say(f"{len(found)} of {len(drawn)}: {len(proved)} proved, {sum(bool(each.difference) for each in proved)} of them wrong")
     fates = Counter(each.fate for each in found)
-    wrong = tuple(f"{each.told}\n{each.difference}" for each in found if each.difference)
+    wrong = tuple(f"{each.told}\n{each.difference}" for each in found if each.fate == "proved" and each.difference)
     names = tuple(each.told for each in found if each.fate == "proved")
     changes = Counter(mutant.change for mutant in drawn)
     by_change = dict(sorted(changes.items()))
-    compared = sum(each.compared for each in found)
-    return Tally(len(rules), len(drawn), stillborn, fates["rejected"], fates["slow"], len(names), compared, wrong, names, by_change)
+    compared = sum(each.compared for each in found if each.fate == "proved")
+    mutated, false = len({mutant.rule.name.rpartition("~")[0] for mutant in drawn}), sum(bool(each.difference) for each in found)
+    told = fates["rejected"], fates["slow"], len(names), compared, wrong, names, by_change
+    return Tally(len(rules), mutated, len(drawn), stillborn, false, *told)
 
 
 def _apart(chunk: Sequence[Mutant], seed: int, cases: int) -> list[Judged]:
@@ -278,14 +288,23 @@ def _apart(chunk: Sequence[Mutant], seed: int, cases: int) -> list[Judged]:
 def _judged(mutant: Mutant, seed: int, cases: int) -> Judged:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     try:
-        with limited(SECONDS):
+        with limited(SECONDS), at_most(UNITS):
             proof = prove(mutant.rule, Effort(tests=0, open_cases=1, applications=0))
-    except (TooSlow, MemoryError):
-        return Judged(mutant.told, "slow")
+    except (TooSlow, Exhausted, MemoryError):
+        return _not_proved(mutant, "slow", seed)
     if proof.verdict != "proved" or proof.covers is None:
-        return Judged(mutant.told, "rejected")
+        return _not_proved(mutant, "rejected", seed)
     done, difference = _compared(mutant.rule, proof.covers["tree"], seed, cases)
     return Judged(mutant.told, "proved", done, difference)
+
+
+def _not_proved(mutant: Mutant, fate: Literal["rejected", "slow"], seed: int) -> Judged:
+    """Return the fate of a mutant with what a few random instances say of it."""
+    try:
+        with limited(SECONDS):
+            return Judged(mutant.told, fate, *_compared(mutant.rule, True, seed, FEW))
+    except (TooSlow, MemoryError, *CRASHES, AttributeError, TypeError, KeyError, AssertionError):
+        return Judged(mutant.told, fate)
 
 
 def _compared(rule: Rule | MergeRule, tree: Tree, seed: int, cases: int) -> tuple[int, str]:
@@ -323,7 +342,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     tally = run(rules, options.mutants, options.seed, options.cases, lambda text: print(text, file=sys.stderr, flush=True))
-    seconds = time.process_time() - start
+    seconds = time.process_time() - start + resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     print(_table(tally, seconds))
     if options.results is not None:
         given = f"{options.rules} " if options.rules else ""
@@ -340,16 +359,25 @@ def _shipped() -> tuple[Rule | MergeRule, ...]:
 
 def _table(tally: Tally, seconds: float) -> str:
     lines = [
-        f"{tally.mutants} mutants of {tally.rules} rules: {tally.rejected} rejected, {tally.slow} given up, {tally.proved} proved",
+        f"{tally.mutants} mutants of {tally.mutated} rules: {tally.rejected} rejected, {tally.slow} given up, {tally.proved} proved",
+        f"{tally.false} of all differ from the reference on {FEW} random instances or fewer",
         f"{len(tally.wrong)} of the proved ones differ from the reference, on {tally.compared} random instances",
         f"{seconds:.0f} s of processor time", *tally.wrong,
     ]  # fmt: skip
     return "\n".join(lines)
 
 
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
 def _write(folder: Path, tally: Tally, seconds: float, command: str) -> None:
     about = {
-        "command": command, "date": time.strftime("%Y-%m-%d"), "machine": platform.processor() or platform.machine(),
+        "command": command, "date": time.strftime("%Y-%m-%d"), "machine": _processor(),
         "python": platform.python_version(), "z3": version("z3-solver"), "numpy": version("numpy"), "cpu_seconds": round(seconds, 1),
     }  # fmt: skip
     (folder / "mutation.json").write_text(json.dumps({**about, **asdict(tally)}, indent=1) + "\n")

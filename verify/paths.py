@@ -16,6 +16,7 @@ from egraph.errors import TypeMismatch
 from egraph.expr.index import Index, RealSymbol, Symbol, index
 from egraph.expr.scope import Compare
 from verify.bounds import divide_terms
+from verify.budget import PATH, spend
 from verify.solved import Deferred, Ended, Solved, atoms_of
 
 T = TypeVar("T")
@@ -261,6 +262,7 @@ def explore(prepare: Callable[[Path], State], run: Callable[[Path, State], T], l
         if runs == limit:
             raise TooManyPaths(f"more than {limit} paths")
         runs += 1
+        spend(PATH)
         path, kept = waiting.pop()
         try:
             if kept is None:

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from egraph.expr.index import Iterator, RealSymbol, Symbol
+from verify.budget import QUESTION, spend
 from verify.facts import Facts
 from verify.literals import Literal0, closure, negation
 from verify.polynomials import ONE, FloorAtom, Monomial, Polynomial, divide, entry
@@ -18,6 +19,7 @@ from verify.witnesses import instances, refuted
 if TYPE_CHECKING:
     import z3
 
+    spend(QUESTION)
 _FALSE = Literal0(Polynomial({}), "!=")
 _LONGEST = 4  # terms of an inequality that is multiplied
 LINEAR_LIMIT, PRODUCT_LIMIT = 400_000, 1_500_000

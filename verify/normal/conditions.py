@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from egraph.expr.index import Index, index
 from egraph.expr.scope import Compare
+from verify.budget import spend
 from verify.normal.context import Context, has_reals
 from verify.normal.naming import condition_text
 
@@ -96,6 +97,7 @@ def conjunction(context: Context, conditions: Iterable[Compare]) -> Conditions |
 
 
 def _conjunction(context: Context, conditions: Conditions) -> Conditions | None:
+    spend()
     limits: dict[Index, int] = {}  # 0 <= key + value
     others: dict[Compare, None] = {}
     for given in conditions:

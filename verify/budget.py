@@ -1,0 +1,40 @@
+"""Work that a proof may do, counted where proofs spend their time: the same on every machine, however busy it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+PATH, QUESTION = 50, 50
+"""Units of a run of a rule's function and of a question to Z3; a bound of a polynomial, a conjunction and a paired term are one each."""
+
+
+class Exhausted(Exception):
+    """The work that was allowed is done and the question is open."""
+
+
+class _Meter:
+    def __init__(self) -> None:
+        self.left = float("inf")
+
+
+_METER = _Meter()
+
+
+def spend(units: int = 1) -> None:
+    """Count work; raise ``Exhausted`` when more is done than allowed."""
+    _METER.left -= units
+    if _METER.left < 0:
+        raise Exhausted
+
+
+@contextmanager
+def at_most(units: int) -> Iterator[None]:
+    """Allow so much work inside the block; an outer limit goes on counting."""
+    outer = _METER.left
+    _METER.left = min(outer, units)
+    start = _METER.left
+    try:
+        yield
+    finally:
+        _METER.left = outer - (start - _METER.left)
