@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from fractions import Fraction
@@ -167,6 +168,8 @@ class _Parser:
         values: list[Fraction] = []
         while not self.accept(")"):
             values.append(Fraction(self.take(_NUMBER, "a number")))
+        if len(values) != math.prod(shape):
+            raise ParseError(f"a table of {'x'.join(map(str, shape))} with {len(values)} numbers")
         return Table(tuple(shape), tuple(values), self.places())
 
     def places(self) -> tuple[Index, ...]:
