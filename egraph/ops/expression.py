@@ -85,8 +85,17 @@ def _check_read(read: Read | Table, conditions: tuple[Compare, ...]) -> None:
     if len(shape) != len(read.indices):
         refuse(f"a tensor of {len(shape)} axes is read with {len(read.indices)} indices")
     for size, place in zip(shape, read.indices, strict=True):
-        if not all(truth(condition) for condition in inside(place, 0, size)):
+        if not all(truth(wanted) or any(_follows(wanted, known) for known in conditions) for wanted in inside(place, 0, size)):
             _check_place(place, size, conditions)
+
+
+def _follows(wanted: Compare, known: Compare) -> bool:
+    """Return whether one inequality follows from another by the ranges of what they differ in."""
+    if "<=" not in (known.operator, known.operator + "="):
+        return False
+    room = (wanted.right - wanted.left - int(wanted.operator == "<")) - (known.right - known.left - int(known.operator == "<"))
+    limits = bounds(room)
+    return limits is not None and limits[0] >= 0
 
 
 def _iterators(value: Index) -> set[Iterator]:
