@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from egraph.expr.index import Iterator, index
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from math import lcm, prod
+
+from egraph.expr.index import Index, Iterator, Modulo, atoms, index
 from egraph.expr.scope import Scope
 from verify.assumptions import Assumptions
 from verify.bijection import equal_values
 from verify.definedness import differences
-from verify.normal import normalise
-from verify.normal.context import TooLarge
+from verify.normal import Value, normalise
+from verify.normal.context import TooLarge, mentioned
 from verify.outcome import Equal, Open, Outcome
 
 __all__ = ["Equal", "Open", "Outcome", "prove_equal"]
+
+MOST_PHASES = 64
+"""Phases of the output that are compared one by one."""
+Output = tuple[Index, ...]
 
 
 def prove_equal(left: Scope, right: Scope, assumptions: Assumptions) -> Outcome:
@@ -24,9 +33,56 @@ def prove_equal(left: Scope, right: Scope, assumptions: Assumptions) -> Outcome:
     output = tuple(index(0 if assumptions.equal(size, 1) else Iterator(f"o{axis}", 0, size)) for axis, size in enumerate(left.shape))
     facts: set[str] = set()
     try:
-        first, second = (normalise(side, output, assumptions, facts) for side in (left, right))
+        values = _normalised(left, right, output, assumptions, facts)
+        bases = _bases(values, output) if assumptions.facts.at_sizes else {}
+        outcome = _in_phases(left, right, output, bases, assumptions, facts) if bases else equal_values(*values, assumptions)
     except TooLarge as reason:
         return Open(str(reason), assumptions.conditions)
-    outcome = equal_values(first, second, assumptions)
     facts |= differences(left, right)
     return Equal(outcome.facts | facts) if isinstance(outcome, Equal) else outcome
+
+
+def _normalised(left: Scope, right: Scope, output: Output, assumptions: Assumptions, facts: set[str]) -> tuple[Value, Value]:
+    return normalise(left, output, assumptions, facts), normalise(right, output, assumptions, facts)
+
+
+def _bases(values: Iterable[Value], output: Output) -> Mapping[int, int]:
+    """Return for axes of the output by which remainder of theirs conditions choose: phases that are interleaved."""
+    places = {atom: axis for axis, place in enumerate(output) for atom in mentioned((place,))}
+    found: dict[int, int] = {}
+    conditions = {c for value in values for term in value.terms for c in term.conditions if c.operator in ("==", "!=")}
+    for atom in {atom for condition in conditions for atom in atoms(condition.left - condition.right)}:
+        if not isinstance(atom, Modulo) or atom.divisor.constant is None:
+            continue
+        inside = mentioned((atom.numerator,))
+        if len(inside) == 1 and inside <= places.keys():
+            axis = places[next(iter(inside))]
+            found[axis] = lcm(found.get(axis, 1), atom.divisor.constant)
+    return found if prod(found.values()) <= MOST_PHASES else {}
+
+
+def _in_phases(left: Scope, right: Scope, output: Output, bases: Mapping[int, int], assumptions: Assumptions, facts: set[str]) -> Outcome:
+    """Compare the sides at o = base * o' + phase for every phase."""
+    for phases in product(*(range(base) for base in bases.values())):
+        moved = _moved(output, dict(zip(bases, zip(bases.values(), phases, strict=True), strict=True)))
+        if moved is None:
+            continue
+        outcome = equal_values(*_normalised(left, right, moved, assumptions, facts), assumptions)
+        if isinstance(outcome, Open):
+            at = dict(outcome.at)
+            for (axis, base), phase in zip(bases.items(), phases, strict=True):
+                at[f"o{axis}"] = base * at.get(f"o{axis}", 0) + phase
+            return replace(outcome, at=at)
+    return Equal()
+
+
+def _moved(output: Sequence[Index], phases: Mapping[int, tuple[int, int]]) -> Output | None:
+    """Return the output's positions within a phase of some axes, None where there are none."""
+    result = list(output)
+    for axis, (base, phase) in phases.items():
+        (iterator,) = mentioned((output[axis],))
+        count = -(-((index(iterator.high).constant or 0) - phase) // base)
+        if count < 1:
+            return None
+        result[axis] = index(0 if count == 1 else Iterator(f"o{axis}", 0, count)) * base + phase
+    return tuple(result)
