@@ -260,7 +260,7 @@ def compare(want: Any, got: Any, tolerance: Tolerance, *, where: str) -> float:
         return 0.0
     difference = float(np.max(np.abs(want[finite] - got[finite])))
     magnitude = float(np.max(np.abs(want[finite])))
-    relative = difference / magnitude if magnitude > 0 else (0.0 if difference == 0 else float("inf"))
+    relative = difference / magnitude if magnitude > 0 else difference  # nothing to relate it to: it is accepted by its own size
     if difference > tolerance.absolute + tolerance.relative * magnitude:
         raise TooFar(
             f"the largest error is {difference:.3g} where the output's largest magnitude is {magnitude:.3g} "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ for exponents; normal and small; or uniform from 0 to 255, as images are that th
 LEAST_POSITIVE = 0.25
 FAINT = 1 / 32
 
+PERIOD = 262_147
+"""A prime: repeated with it, values do not line up with any stride."""
 DEFAULT_BOUND = 2
 """Integers are drawn below this unless a larger bound is known: 0 and 1 are valid as indices, masks and flags."""
 
@@ -74,13 +77,15 @@ def _floats(
             return dtype(255) * generator.random(size=shape, dtype=dtype)
 
 
-def random_feeds(specs: Iterable[FeedSpec], seed: int) -> dict[str, np.ndarray]:
-    """Draw every input from its own stream, so that one input's values do not depend on the others."""
-    return {
-        spec.name: np.asarray(
-            random_array(
-                spec.dtype, spec.shape, np.random.default_rng([seed, zlib.crc32(spec.name.encode())]), bound=spec.bound, values=spec.values
-            )
-        )
-        for spec in specs
-    }
+def random_feeds(specs: Iterable[FeedSpec], seed: int, *, repeated: bool = False) -> dict[str, np.ndarray]:
+    """Draw every input from its own stream, so that one input's values do not depend on the others.
+
+    Of large ones only a part is drawn and ``repeated`` where that is wanted: drawing takes longer than a kernel does.
+    """
+    feeds = {}
+    for spec in specs:
+        generator = np.random.default_rng([seed, zlib.crc32(spec.name.encode())])
+        shape = (PERIOD,) if repeated and math.prod(spec.shape) > PERIOD else spec.shape
+        drawn = np.asarray(random_array(spec.dtype, shape, generator, bound=spec.bound, values=spec.values))
+        feeds[spec.name] = drawn if shape == spec.shape else np.resize(drawn, spec.shape)
+    return feeds

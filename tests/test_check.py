@@ -103,3 +103,11 @@ def test_the_error_is_relative_to_the_largest_magnitude() -> None:
         compare(np.array([1, 2]), np.array([1, 3]), TIGHT, where="y")
     with pytest.raises(CheckFailed):
         compare(np.float32([1]), np.float64([1]), TIGHT, where="y")
+
+
+def test_beside_zeros_the_error_is_its_own_size() -> None:
+    """It stays a number that JSON knows."""
+    zeros, tiny = np.zeros(3, np.float32), np.float32([0, 5e-7, 0])
+    assert compare(zeros, tiny, TIGHT, where="y") == pytest.approx(5e-7)
+    with pytest.raises(CheckFailed):
+        compare(zeros, np.float32([0, 2e-6, 0]), TIGHT, where="y")

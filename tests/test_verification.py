@@ -20,6 +20,7 @@ from egraph.optimize.single_kernel import feed_specs, kernel_program, leaf_value
 from lower.library import match
 from lower.library.call import LibraryCall
 from runtime import Session
+from runtime.feeds import PERIOD, FeedSpec, random_feeds
 from runtime.judge import ONLY_REFERENCE, REFERENCE_MODEL, WrongResult, judge
 from runtime.measure import Effort, Load, Worker
 from runtime.profile import Database, Record
@@ -88,6 +89,23 @@ def test_judging_results() -> None:
         judge(np.array([0, 1, 2, 3]), np.array([0, 1, 2, 4]))
     with pytest.raises(WrongResult, match="must be float32"):
         judge(want.astype(np.float64), want)
+    finite = want[:2]
+    judge(np.array([1.005, -100.0], np.float32), finite)
+    for wrong in (1.02, np.nan, np.inf, -np.inf):
+        with pytest.raises(WrongResult, match="1 of 2 elements"):
+            judge(np.array([wrong, -100.0], np.float32), finite)
+    with pytest.raises(WrongResult):
+        judge(np.full(2, 3e38, np.float32), -np.full(2, 3e38, np.float32))
+    judge(np.zeros((0, 3), np.float32), np.zeros((0, 3), np.float32))
+
+
+def test_large_operands_are_drawn_in_part_and_repeated() -> None:
+    large, small = FeedSpec("x", "float32", (3, PERIOD)), FeedSpec("y", "int64", (5, 7), 9)
+    drawn, repeated = random_feeds([large, small], 0), random_feeds([large, small], 0, repeated=True)
+    np.testing.assert_array_equal(drawn["y"], repeated["y"])
+    assert repeated["x"].shape == (3, PERIOD) and repeated["x"].dtype == np.float32
+    np.testing.assert_array_equal(repeated["x"][0], repeated["x"][1])
+    assert not np.array_equal(drawn["x"][0], drawn["x"][1])
 
 
 @pytest.mark.parametrize(("inputs", "stride", "fits"), [(512, 2, False), (512, 1, True), (64, 2, True)])

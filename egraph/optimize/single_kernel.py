@@ -9,11 +9,9 @@ import numpy as np
 
 from egraph.cost import index_bounds
 from egraph.ir import Graph, Kernel, Node, Program, TensorType, attributes, make, rewrite, walk
-from runtime.feeds import FeedSpec, Values, random_array
+from runtime.feeds import PERIOD, FeedSpec, Values, random_array
 
 NEVER_NEGATIVE = ("Exp", "Abs", "Sigmoid", "Softmax", "Softplus", "Sqrt")
-PERIOD = 262_147
-"""A prime: repeated with it, values do not line up with any stride."""
 DIVISORS = {"Sqrt": 0, "Log": 0, "Reciprocal": 0, "Pow": 0, "Div": 1}
 """Operators that are not defined, or badly conditioned, where this operand is near or below 0."""
 
