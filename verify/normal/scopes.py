@@ -9,6 +9,7 @@ from fractions import Fraction
 
 from egraph.expr.index import Floor, Index, Iterator, Modulo, Size, Symbol, index, substitute
 from egraph.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Table, Tensor
+from verify.budget import spend
 from verify.normal.algebra import add, bind, collect, guarded, only_term, pieces, plain, unused
 from verify.normal.choices import count, index_number, positive, split, under, zero
 from verify.normal.conditions import Conditions, conjunction, negation
@@ -99,6 +100,7 @@ class Instantiation:
 
     def scalar(self, body: Scalar, where: Places) -> Value:
         """Return a scalar expression as a value, its iterators at the given places."""
+        spend()
         match body:
             case Number(value):
                 return constant_number(self.context, value)
@@ -294,6 +296,7 @@ def _placed_conditions(context: Context, conditions: Sequence[Compare], where: P
 
 def rebuild_factor(context: Context, factor: Factor, where: Places) -> Value:
     """Return a factor with iterators replaced, as a value."""
+    spend()
     match factor:
         case Element(_, _, indices) if (grid := grid_of(factor)) is not None:
             return replaced(context, grid, [substitute(i, where) for i in indices])
