@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 from egraph.derive.matching.bands import Band, band
+from egraph.derive.matching.match import operators
 from egraph.derive.matching.merging import beside, merged_correlations, stacked
 from egraph.expr.functions import PRIME
 from egraph.expr.parsing import parse_scope
 from egraph.expr.scope import Tensor
 from egraph.ir import Node, TensorType, placeholder, walk
 from egraph.ops import apply
+from egraph.ops.expression import text_of
 from egraph.ops.reference import evaluate
 
 
@@ -137,3 +139,43 @@ def test_a_batched_product_and_a_convolution_are_no_band_products() -> None:
     assert band(parse_scope("{b<8,m<10,n<12} sum(k<16) ($0[b,m,k] * $1[b,n,k])", tensors)) is None
     tensors = {"0": Tensor("0", (16, 10)), "1": Tensor("1", (4, 16, 3))}
     assert band(parse_scope("{f<4,h<8} sum(c<16,r<3) ($0[c,h+r] * $1[f,c,r])", tensors)) is None
+
+
+def of_merged(name: str) -> tuple[str, tuple[tuple[int, ...], ...], str]:
+    """Return a merged expression, the shapes of its operands, and the one operator that computes it."""
+    pads = "0<=h+r-1,h+r-1<6 ? "
+    return {
+        "two products": (
+            "{j<2,m<3,n<5} sum(k<4) ([j==0 ? $0[m,k] : $1[m,k]] * [j==0 ? $2[k,n] : $3[k,n]])", ((3, 4), (3, 4), (4, 5), (4, 5)), "MatMul",
+        ),
+        "three products that share an operand": (
+            "{j<3,m<3,n<5} sum(k<4) ([j==0 ? $0[m,k] : [j==1 ? $1[m,k] : $2[m,k]]] * $3[k,n])", ((3, 4), (3, 4), (3, 4), (4, 5)), "MatMul",
+        ),
+        "columns beside columns": (
+            "{m<3,x<7} sum(k<4) ($0[m,k] * [x<5 ? $1[k,x] : $2[k,x-5]])", ((3, 4), (4, 5), (4, 2)), "MatMul",
+        ),
+        "two convolutions": (
+            "{j<2,f<2,h<6} sum(c<3,r<3) ([" + pads + "[j==0 ? $0[c,h+r-1] : $1[c,h+r-1]] : 0] * [j==0 ? $2[f,c,r] : $3[f,c,r]])",
+            ((3, 6), (3, 6), (2, 3, 3), (2, 3, 3)), "Conv",
+        ),
+        "two padded convolutions": (
+            "{j<2,f<2,h<6} sum(c<3,r<3) ([j==0 ? [" + pads + "$0[c,h+r-1] : 0] : [" + pads + "$1[c,h+r-1] : 0]] * "
+            "[j<1 ? $2[f,c,r] : $3[f,c,r]])",
+            ((3, 6), (3, 6), (2, 3, 3), (2, 3, 3)), "Conv",
+        ),
+    }[name]  # fmt: skip
+
+
+MERGED = ("two products", "three products that share an operand", "columns beside columns", "two convolutions", "two padded convolutions")
+
+
+@pytest.mark.parametrize("name", MERGED)
+def test_merged_expressions_are_one_operator(name: str) -> None:
+    """Choices between tensors become one tensor: stacked, or concatenated along the axis that is walked."""
+    text, shapes, operator = of_merged(name)
+    scope = parse_scope(text, {str(k): Tensor(str(k), shape) for k, shape in enumerate(shapes)})
+    operands = tuple(leaf(k, *shape) for k, shape in enumerate(shapes))
+    programs = operators(scope, operands)
+    assert any(sum(n.op == operator for n in walk((program,))) == 1 for program in programs)
+    reference = apply("Expression", *operands, text=text_of(scope))
+    equal(programs, (reference,) * len(programs))

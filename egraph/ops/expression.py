@@ -75,9 +75,24 @@ def _reads(body: Scalar, conditions: tuple[Compare, ...]) -> Iterable[tuple[Read
                 yield from _reads(argument, conditions)
         case Guarded(own, then, otherwise):
             yield from _reads(then, conditions + own)
-            yield from _reads(otherwise, conditions)
+            yield from _reads(otherwise, conditions + _negated(own))
         case _:
             pass
+
+
+def _negated(conditions: tuple[Compare, ...]) -> tuple[Compare, ...]:
+    """Return what holds where a choice of one condition fails: the second tensor of a concatenation is read from its border on."""
+    match conditions:
+        case (Compare(left, "<", right),):
+            return (Compare(right, "<=", left),)
+        case (Compare(left, "<=", right),):
+            return (Compare(right, "<", left),)
+        case (Compare(left, "==", right),):
+            return (Compare(left, "!=", right),)
+        case (Compare(left, "!=", right),):
+            return (Compare(left, "==", right),)
+        case _:
+            return ()
 
 
 def _check_read(read: Read | Table, conditions: tuple[Compare, ...]) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from egraph.derive.matching.laws import Affine, affine
 from egraph.expr.compose import undecided
 from egraph.expr.index import Index, Iterator, index
-from egraph.expr.scope import Compare
+from egraph.expr.scope import Compare, Guarded, Scalar
 
 Condition = Compare
 
@@ -81,6 +81,45 @@ def bound_of(condition: Condition) -> Bound | None:
     if coefficient > 0:
         return Bound(iterator, -(constant // coefficient), None)
     return Bound(iterator, None, constant // -coefficient + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What a choice is for low <= iterator < high."""
+
+    low: int
+    high: int
+    value: Scalar
+
+
+def pieces_of(choice: Guarded) -> tuple[Iterator, tuple[Piece, ...]] | None:
+    """Return a choice by ranges of one iterator, from the first position to the last; equal neighbours are one piece."""
+    iterator: Iterator | None = None
+    left: list[tuple[int, int]] = []
+    pieces: list[Piece] = []
+    body: Scalar = choice
+    while isinstance(body, Guarded):
+        limits = [bound_of(condition) for condition in tightest(body.conditions) or ()]
+        names = {None if limit is None else limit.iterator for limit in limits} | ({iterator} if iterator else set())
+        if len(names) != 1 or None in names:
+            break
+        (iterator,) = names
+        assert iterator is not None
+        first, last = int(str(iterator.low)), int(str(iterator.high))
+        left = left if iterator and (left or pieces) else [(first, last)]
+        low = max(first, *(limit.low for limit in limits if limit and limit.low is not None), first)
+        high = min(last, *(limit.high for limit in limits if limit and limit.high is not None), last)
+        pieces += [Piece(max(a, low), min(b, high), body.then) for a, b in left if max(a, low) < min(b, high)]
+        left = [(a, b) for start, end in left for a, b in ((start, min(end, low)), (max(start, high), end)) if a < b]
+        body = body.otherwise
+    if iterator is None:
+        return None
+    merged: list[Piece] = []
+    for piece in sorted([*pieces, *(Piece(a, b, body) for a, b in left)], key=lambda piece: piece.low):
+        if merged and merged[-1].value == piece.value:
+            piece = Piece(merged.pop().low, piece.high, piece.value)
+        merged.append(piece)
+    return iterator, tuple(merged)
 
 
 def interval(place: Affine, size: int, conditions: Sequence[Condition]) -> Interval:

@@ -12,8 +12,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 
-from egraph.derive.matching.conditions import Condition, bound_of, tightest
+from egraph.derive.matching.conditions import Condition, bound_of, pieces_of, tightest
 from egraph.derive.matching.laws import affine, change, indices_of, length, tidy
 from egraph.derive.matching.table import reads_of
 from egraph.expr.canonical import canonical
@@ -52,10 +53,10 @@ class Form:
     @property
     def text(self) -> str:
         """Equal for forms that differ in names and order alone, or in how they say position 0 of an axis of size 1."""
-        scope = self.scope
-        return f"{self.shape} {format_scope(canonical(replace(scope, body=_plain(scope.body, scope.traversal + scope.summation))))}"
+        return _text(self)
 
 
+@lru_cache(maxsize=1 << 10)
 def form(scope: Scope, *, keep_strides: bool = False) -> Form:
     """Return the form of a scope; with ``keep_strides``, iterators that a remainder's condition selects stay whole."""
     scope = opened(merged(replace(scope, body=simpler(scope.body))))
@@ -75,6 +76,12 @@ def form(scope: Scope, *, keep_strides: bool = False) -> Form:
             break
         result = after
     return result
+
+
+@lru_cache(maxsize=1 << 10)
+def _text(value: Form) -> str:
+    scope = value.scope
+    return f"{value.shape} {format_scope(canonical(replace(scope, body=_plain(scope.body, scope.traversal + scope.summation))))}"
 
 
 def _plain(body: Scalar, iterators: Sequence[Iterator]) -> Scalar:
@@ -167,6 +174,10 @@ def hoisted(body: Scalar) -> tuple[tuple[Compare, ...], Scalar, Number | None]:
         case Guarded(conditions, then, Number() as otherwise):
             inner, value, number = hoisted(then)
             return (conditions + inner, value, otherwise) if number in (None, otherwise) else (conditions, then, otherwise)
+        case Guarded(conditions, then, otherwise):
+            first, second = hoisted(then), hoisted(otherwise)
+            if first[0] and set(first[0]) == set(second[0]) and first[2] == second[2]:  # both sides are padded alike
+                return first[0], Guarded(conditions, first[1], second[1]), first[2]
         case Apply("mul", (left, right)):
             sides = hoisted(left), hoisted(right)
             if all(number in (None, ZERO) for _, _, number in sides):
@@ -222,10 +233,14 @@ def _ordered(body: Scalar) -> Scalar:
             kept = tightest(conditions)
             if not kept:
                 return _ordered(otherwise if kept is None else then)
-            first, *more = kept
-            turned = not more and first.operator == "<=" and not isinstance(otherwise, Number)
-            if turned and next(c for m, c in first.right.terms if m) > 0:  # a choice is written in one of two ways
-                return Guarded((Compare(index(0), "<=", -first.right - 1),), _ordered(otherwise), _ordered(then))
+            choice = None if isinstance(otherwise, Number) else pieces_of(body)
+            if choice is not None:
+                iterator, pieces = choice
+                values = [put(p.value, {iterator: p.low}) if p.high - p.low == 1 else p.value for p in pieces]
+                value = _ordered(values[-1])
+                for piece, inner in reversed(list(zip(pieces, values, strict=True))[:-1]):
+                    value = Guarded((Compare(index(0), "<=", -index(iterator) + (piece.high - 1)),), _ordered(inner), value)
+                return value
             return Guarded(kept, _ordered(then), _ordered(otherwise))
         case Apply(function, arguments):
             return Apply(function, tuple(map(_ordered, arguments)))

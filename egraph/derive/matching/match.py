@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from egraph.derive.matching.choices import gathered
 from egraph.derive.matching.convolutions import convolutions, products_as_convolutions
 from egraph.derive.matching.form import Form, form
 from egraph.derive.matching.instances import expression, flattened
@@ -58,7 +59,7 @@ def operators(scope: Scope, operands: Sequence[Node]) -> tuple[Node, ...]:
     found: dict[Node, tuple[object, ...]] = {}
     for matcher, keep_strides in MATCHERS:
         part = boxed(form(scope, keep_strides=True) if keep_strides else whole)
-        for node in matcher(part.form, leaves):
+        for node in matcher(*gathered(part.form, leaves)):
             program = reshaped(part.around(node), whole.shape)
             if program not in found and means(program, whole):
                 text = format_fragment(program)

@@ -44,9 +44,9 @@ def two_reads(form: Form) -> tuple[Read, Read] | None:
     return None
 
 
-def occurring(read: Read) -> set[Iterator]:
-    """Return the iterators that a read depends on."""
-    return {atom for place in indices_of(read) for atom in atoms(place) if isinstance(atom, Iterator)}
+def occurring(body: Scalar) -> set[Iterator]:
+    """Return the iterators that a body depends on."""
+    return {atom for place in indices_of(body) for atom in atoms(place) if isinstance(atom, Iterator)}
 
 
 def roles_of(form: Form, left: Read, right: Read) -> Roles | None:
