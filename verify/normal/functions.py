@@ -67,6 +67,13 @@ def _absolute(context: Context, arguments: Sequence[Value]) -> Value:
 
 
 def _sign(context: Context, arguments: Sequence[Value]) -> Value:
+    """sign(a b) = sign(a) sign(b)"""
+    term = only_term(arguments[0])
+    if term is not None and plain(term) and len(term.factors) > 1:
+        result = number(1 if term.coefficient > 0 else -1)
+        for factor in term.factors:
+            result = multiply(context, result, _sign(context, (single(factor),)))
+        return result
     return add(context, positive(context, arguments[0]), negated(positive(context, negated(arguments[0]))))
 
 
@@ -245,11 +252,14 @@ def _leads_negative(context: Context, value: Value) -> bool:
 
 
 def _floor(context: Context, arguments: Sequence[Value]) -> Value:
-    """floor(v + n) = floor(v) + n for an integer n"""
+    """floor(v + n) = floor(v) + n and floor((floor(v) + m) / n) = floor((v + m) / n) for integers m and n > 0"""
     varying, offset = split_constant(arguments[0])
     whole = math.floor(offset)
     if not varying.terms or _whole(varying):
         return add(context, varying, number(whole))
+    match varying.terms:
+        case (Term(Fraction(numerator=1, denominator=n), (), (), (Call("floor", (inner,)),)),) if (offset * n).denominator == 1:
+            return _floor(context, (add(context, scaled(inner, Fraction(1, n)), number(offset)),))
     inner = add(context, varying, number(offset - whole))
     return add(context, opaque(context, "floor", (inner,)), number(whole))
 
