@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import gcd
 
-from verify.polynomials import Polynomial, constant
+from egraph.expr.index import Index, bounds
+from verify.polynomials import Polynomial, constant, to_index, to_polynomial
 
 _COMBINED = 4  # conditions that are added up
 
@@ -34,10 +35,21 @@ def digit(
     floor: Callable[[Polynomial, Polynomial], Polynomial],
 ) -> Polynomial | None:  # fmt: skip
     """(g * x + y) // (g * d) = (x + y // g) // d where y // g is known, y being all that is no multiple of g as it stands"""
-    for factor in sorted({gcd(divisor, c) for m, c in numerator.terms.items() if m}, reverse=True):
-        rest = Polynomial({m: c for m, c in numerator.terms.items() if not m or c % factor})
-        if factor < 2 or (known := within(rest, constant(factor))) is None:
+    value = to_index(numerator)  # with remainders as such
+    for factor in sorted({gcd(divisor, c) for m, c in value.terms if m}, reverse=True):
+        if factor < 2:
             continue
-        upper = Polynomial({m: c // factor for m, c in numerator.terms.items() if m and not c % factor}) + constant(known)
-        return upper if factor == divisor else floor(upper, constant(divisor // factor))
+        rest = Index(tuple((m, c) for m, c in value.terms if not m or c % factor))
+        known = quotient(rest, factor)
+        if known is None:
+            known = within(to_polynomial(rest), constant(factor))
+        if known is not None:
+            upper = to_polynomial(Index(tuple((m, c // factor) for m, c in value.terms if m and not c % factor))) + constant(known)
+            return upper if factor == divisor else floor(upper, constant(divisor // factor))
     return None
+
+
+def quotient(value: Index, divisor: int) -> int | None:
+    """Return value // divisor where ranges say what it is."""
+    limits = bounds(value)
+    return limits[0] // divisor if limits is not None and limits[0] // divisor == limits[1] // divisor else None

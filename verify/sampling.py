@@ -17,7 +17,7 @@ from egraph.expr.index import DataIndex, Floor, Index, Iterator, Modulo, Size, S
 from egraph.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Table, Tensor
 from verify.named_arrays import PRIME, Algebra, Array, Named, Untestable, combined, inverse, reduced, single, whole
 
-POSITIONS = 8
+POSITIONS = 4
 TOLERANCE = 1e-6
 """Of float64, relative to the largest value: no rounding is as large, and hardly a difference as small."""
 Position = tuple[int, ...]
