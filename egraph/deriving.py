@@ -82,7 +82,7 @@ class Deriving:
             for rule in self._by_operator[key[0]]:
                 if stop():
                     return used
-                if (rule.name, key) not in self._done:
+                if self.rounds <= rule.rounds and (rule.name, key) not in self._done:
                     self._done.add((rule.name, key))
                     used += self._derive(rule, key)
         return used

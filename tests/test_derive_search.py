@@ -114,7 +114,7 @@ def test_a_band_folds_its_dilation_into_the_batch() -> None:
         node = band(2, rows, 3, 2, dilation)
         for derivation in derive(node):
             assert_same(node, derivation.program)
-        assert any(d.name.startswith("band") for d in derive(node))
+        assert any("to a band" in d.name for d in derive(node))
 
 
 @pytest.mark.parametrize("operator", ["Conv", "ConvTranspose", "MatMul"])

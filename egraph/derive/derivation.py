@@ -44,3 +44,5 @@ class DerivationRule:
     operators: tuple[str, ...]
     derive: Callable[[Node], Iterable[Derivation]]
     rounding: Literal["exact", "reassociates", "assumes finite"] = "reassociates"
+    rounds: int = 2
+    """In how many rounds it looks for operators: after the first, those that derivations made are there too."""

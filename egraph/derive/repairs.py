@@ -59,7 +59,7 @@ def _ways(contraction: Contraction, conflict: Conflict, target: Target) -> Itera
     else:
         yield "instantiation", instantiate(scope, operand)
         if summed:
-            yield "summation splitting, substitution by an index", outward(scope, summed, place)
+            yield "summation splitting and substitution", outward(scope, summed, place)
 
 
 def _noun(operand: Scalar) -> str:

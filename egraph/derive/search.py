@@ -24,9 +24,11 @@ from egraph.ir import Node, walk
 from egraph.ops import OPS
 from egraph.ops.reference import meaning
 
+NAME = "derivation"
 MOST_STATES = 64
 """States that are taken up for one target."""
 MOST_OF_A_TARGET = 5
+PROPOSED_OF_A_TARGET = 2
 MOST_PROGRAMS = 12
 MOST_COSTLY = 2.5
 """Programs beyond this multiple of the operator's own estimate are not proposed: one with 2.25 times the arithmetic was measured faster."""
@@ -87,7 +89,7 @@ def derive(node: Node, budget: int = MOST_STATES) -> tuple[Derivation, ...]:
     leaves = {str(k): operand for k, operand in enumerate(node.inputs)}
     found: dict[Node, Derivation] = {}
     for known in operators(start, node.inputs) if node.op == "Expression" else ():
-        found[known] = Derivation("operator matching", known, (Step("operator matching", f"{known.type}"),))
+        found[known] = Derivation(f"{NAME}: operator matching", known, (Step("operator matching", f"{known.type}"),))
     constants = frozenset(name for name, leaf in leaves.items() if leaf.attribute("constant"))
     tried: set[tuple[str, str]] = set()
     for target in TARGETS if node.op == "Expression" else [t for t in TARGETS if t is not BAND]:
@@ -96,7 +98,7 @@ def derive(node: Node, budget: int = MOST_STATES) -> tuple[Derivation, ...]:
         for state in sorted(states, key=lambda s: (tree_estimate(s.tree, constants), s.text))[:MOST_OF_A_TARGET]:
             program = programs(state.tree, leaves, target.operator, free=target is BAND)
             if program is not None and program is not node and program not in found:
-                name = f"{target.name}: " + ", ".join(step.rule for step in state.steps)
+                name = f"{NAME} to a {target.name}: {', '.join(step.rule for step in state.steps) or 'as it stands'}"
                 found[program] = Derivation(name, program, (*state.steps, Step("operator matching", f"{target.operator} {program.type}")))
     return tuple(sorted(found.values(), key=lambda d: (estimate(d.program), d.program.digest)))[:MOST_PROGRAMS]
 
@@ -119,9 +121,14 @@ def estimate(program: Node) -> int:
 
 
 def _derive(node: Node) -> Iterable[Derivation]:
-    limit = MOST_COSTLY * estimate(node)
-    return (derivation for derivation in derive(node) if estimate(derivation.program) <= limit)
+    """Yield the two cheapest programs of each target, those that are not hopeless."""
+    limit, taken = MOST_COSTLY * estimate(node), dict[str, int]()
+    for derivation in derive(node):
+        target = derivation.name.split(":")[0]
+        taken[target] = taken.get(target, 0) + 1
+        if taken[target] <= PROPOSED_OF_A_TARGET and estimate(derivation.program) <= limit:
+            yield derivation
 
 
-DERIVATION = DerivationRule("derivation", ("Conv", "ConvTranspose", "MatMul", "Expression"), _derive)
+DERIVATION = DerivationRule(NAME, ("Conv", "ConvTranspose", "MatMul", "Expression"), _derive, rounds=1)
 RULES: tuple[DerivationRule, ...] = (DERIVATION,)
