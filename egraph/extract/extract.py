@@ -87,7 +87,9 @@ def _variants(problem: Problem, best: Chosen) -> Iterator[tuple[str, Problem, tu
 
 
 def _rules(choice: Choice) -> frozenset[str]:
-    return frozenset(node.rule for node in choice.candidate.covered if node.rule)
+    """Return the rules of a choice; derivations count by their names and by the first words of them, which all of a kind share."""
+    names = [node.rule for node in choice.candidate.covered if node.rule]
+    return frozenset(names).union(name.partition(" ")[0] for name in names)
 
 
 def _implementations(choice: Choice) -> frozenset[str]:
