@@ -11,9 +11,10 @@ from hypothesis import HealthCheck, assume, given, reject, settings
 from hypothesis import strategies as st
 
 from egraph.derive.bilinear.blocks import blocked_program, blocks_of, stage_bytes
-from egraph.derive.bilinear.convolutions import algorithms, winograd_programs
+from egraph.derive.bilinear.convolutions import algorithms, lines_of, winograd_programs
 from egraph.derive.bilinear.cook_toom import cook_toom, strided
 from egraph.derive.bilinear.programs import program
+from egraph.derive.bilinear.rearranged import dilation_as_batch, stride_as_channels
 from egraph.errors import TypeMismatch
 from egraph.ir import Node, TensorType, placeholder, walk
 from egraph.ops import apply
@@ -149,6 +150,20 @@ def test_winograd_programs_compute_the_convolution(node: Node, random: Random) -
     assume(found)
     what = found[random.randrange(len(found))]
     assert_equal(node, program(node.inputs[0], node.inputs[1], what), random)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(convolutions(), st.randoms(use_true_random=False))
+def test_rearranged_convolutions_are_equal(node: Node, random: Random) -> None:
+    lines, group = lines_of(node), node.attribute("group")
+    assert isinstance(group, int)
+    x, w = node.inputs
+    if all(line.stride == 1 for line in lines):
+        assert_equal(node, dilation_as_batch(x, w, lines, group), random)
+    elif group == 1 and all(line.dilation == 1 for line in lines):
+        assert_equal(node, stride_as_channels(x, w, lines), random)
+    else:
+        reject()
 
 
 def test_every_tile_size_of_a_plain_convolution() -> None:

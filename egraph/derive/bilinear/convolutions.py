@@ -60,7 +60,7 @@ def algorithms(node: Node) -> tuple[Bilinear, ...]:
     x, w = node.inputs
     if node.attribute("layout") != "NHWC" or x.type.dtype not in ("float32", "float64"):
         return ()
-    lines = _lines(node)
+    lines = lines_of(node)
     group = int(str(node.attribute("group")))
     if node.op == "Conv":
         found = dict.fromkeys(choice for most in SIZES for choice in itertools.product(*(_ways(line, most) for line in lines)))
@@ -75,7 +75,7 @@ def algorithms(node: Node) -> tuple[Bilinear, ...]:
     )
 
 
-def _lines(node: Node) -> tuple[Gathered, ...]:
+def lines_of(node: Node) -> tuple[Gathered, ...]:
     """Return the spatial axes of a convolution, taps gathered."""
     x, w = node.inputs
     a = dict(node.attributes)

@@ -1,0 +1,99 @@
+"""Strides and dilations as rearrangements around a plain convolution, in core operators: what holds for plain ones goes on from there.
+
+    stride s:    conv(x, w) = conv(phases of x as channels, phases of w as channels)      taps completed to a multiple of s by zeros
+    dilation d:  conv(x, w) = phases joined(conv(phases of x as batch, w))                 sizes completed to a multiple of d by zeros
+
+An axis of ``L = q p`` positions becomes ``q`` positions of ``p`` phases each: a reshape, a transpose, a reshape. Channels last.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from egraph.derive.bilinear.axes import Gathered
+from egraph.derive.bilinear.convolutions import lines_of
+from egraph.derive.derivation import Derivation, Step
+from egraph.ir import Node
+from egraph.ops import apply
+
+LARGEST_COMPLETION = 1.5
+"""How many more multiplications completed taps may mean."""
+FEW_CHANNELS = 16
+"""Channels up to which phases are worth gathering: a library's kernel of so few leaves most of its lanes idle."""
+
+
+def rearranged_programs(node: Node) -> Iterable[Derivation]:
+    """Yield the program over phases of a strided or dilated convolution of one layout, channels last."""
+    x, w = node.inputs
+    if node.attribute("layout") != "NHWC":
+        return
+    lines = lines_of(node)
+    is_plain = all(line.dilation == 1 for line in lines)
+    if not is_plain and all(line.stride == 1 for line in lines):
+        y = dilation_as_batch(x, w, lines, int(str(node.attribute("group"))))
+        yield Derivation("dilation as batch", y, (Step("variable substitution: phases of a dilation", f"{y.type}"),))
+    completed = math.prod(-(-line.taps // line.stride) * line.stride / line.taps for line in lines)
+    few = w.type.sizes[1] <= FEW_CHANNELS and node.attribute("group") == 1
+    if is_plain and few and any(line.stride > 1 for line in lines) and completed <= LARGEST_COMPLETION:
+        y = stride_as_channels(x, w, lines)
+        yield Derivation("stride as channels", y, (Step("variable substitution: phases of a stride", f"{y.inputs[0].type}"),))
+
+
+def stride_as_channels(x: Node, w: Node, lines: Sequence[Gathered]) -> Node:
+    """Return the convolution of an ungrouped one's phases, s to the power of the axes times as many channels, with stride 1."""
+    taps = [-(-line.taps // line.stride) for line in lines]
+    places = [line.outputs + tap - 1 for line, tap in zip(lines, taps, strict=True)]
+    strides = [line.stride for line in lines]
+    data = _framed(x, 1, [line.before for line in lines], [p * s for p, s in zip(places, strides, strict=True)])
+    data = _phases(data, 1, places, strides, first=1 + len(lines))
+    weight = _framed(w, 2, [0] * len(lines), [t * s for t, s in zip(taps, strides, strict=True)])
+    weight = _phases(weight, 2, taps, strides, first=1)
+    sizes = (weight.type.sizes[0], math.prod(strides) * w.type.sizes[1], *taps)
+    return _plain(apply("Reshape", data, shape=(x.type.sizes[0], *places, sizes[1])), apply("Reshape", weight, shape=sizes), len(lines), 1)
+
+
+def dilation_as_batch(x: Node, w: Node, lines: Sequence[Gathered], group: int) -> Node:
+    """Return the plain convolution of the phases of a dilated one, joined again."""
+    dilations = [line.dilation for line in lines]
+    outputs = [-(-line.outputs // line.dilation) for line in lines]
+    places = [q + line.taps - 1 for q, line in zip(outputs, lines, strict=True)]
+    data = _framed(x, 1, [line.before for line in lines], [p * d for p, d in zip(places, dilations, strict=True)])
+    data = _phases(data, 1, places, dilations, first=0)
+    batch, channels, count = x.type.sizes[0], x.type.sizes[-1], len(lines)
+    y = _plain(apply("Reshape", data, shape=(math.prod(dilations) * batch, *places, channels)), w, count, group)
+    y = apply("Reshape", y, shape=(*dilations, batch, *outputs, y.type.sizes[-1]))
+    order = [count, *(axis for k in range(count) for axis in (count + 1 + k, k)), 2 * count + 1]
+    y = apply("Transpose", y, perm=tuple(order))
+    y = apply("Reshape", y, shape=(batch, *(q * d for q, d in zip(outputs, dilations, strict=True)), y.type.sizes[-1]))
+    return _framed(y, 1, [0] * count, [line.outputs for line in lines])
+
+
+def _plain(x: Node, w: Node, spatial: int, group: int) -> Node:
+    ones = (1,) * spatial
+    return apply("Conv", x, w, strides=ones, dilations=ones, pads=(0,) * 2 * spatial, group=group, layout="NHWC")
+
+
+def _framed(x: Node, first: int, before: Sequence[int], sizes: Sequence[int]) -> Node:
+    """Return x with zeros before axes from ``first`` on, and zeros behind or an end cut off, so that they have these sizes."""
+    own = x.type.sizes
+    low = [0] * len(own)
+    high = list(own)
+    for axis, (added, size) in enumerate(zip(before, sizes, strict=True), first):
+        low[axis], high[axis] = added, size
+    after = [size - start - length for size, start, length in zip(high, low, own, strict=True)]
+    if any(low) or any(extra > 0 for extra in after):
+        x = apply("Pad", x, mode="constant", value=0.0, before=tuple(low), after=tuple(max(0, extra) for extra in after))
+    if x.type.sizes == tuple(high):
+        return x
+    return apply("Slice", x, starts=(0,) * len(own), ends=tuple(high), steps=(1,) * len(own))
+
+
+def _phases(x: Node, start: int, places: Sequence[int], phases: Sequence[int], *, first: int) -> Node:
+    """Return axes from ``start`` on, of places times phases, split, with all phases moved to stand from axis ``first`` of the rest on."""
+    own = x.type.sizes
+    split = [size for pair in zip(places, phases, strict=True) for size in pair]
+    x = apply("Reshape", x, shape=(*own[:start], *split, *own[start + len(places) :]))
+    moved = [start + 2 * k + 1 for k in range(len(places))]
+    rest = [axis for axis in range(len(x.type.sizes)) if axis not in moved]
+    return apply("Transpose", x, perm=(*rest[:first], *moved, *rest[first:]))
