@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from egraph.derive.matching.form import form, merged
+from egraph.derive.matching.bodies import merged
+from egraph.derive.matching.form import form
 from egraph.derive.matching.laws import tidy
 from egraph.derive.matching.match import match
 from egraph.derive.matching.views import arrange

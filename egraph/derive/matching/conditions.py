@@ -99,7 +99,11 @@ def pieces_of(choice: Guarded) -> tuple[Iterator, tuple[Piece, ...]] | None:
     pieces: list[Piece] = []
     body: Scalar = choice
     while isinstance(body, Guarded):
-        limits = [bound_of(condition) for condition in tightest(body.conditions) or ()]
+        conditions = tightest(body.conditions)
+        if conditions is None:
+            body = body.otherwise
+            continue
+        limits = [bound_of(condition) for condition in conditions]
         names = {None if limit is None else limit.iterator for limit in limits} | ({iterator} if iterator else set())
         if len(names) != 1 or None in names:
             break

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from egraph.derive.matching.form import merged, simpler
+from egraph.derive.matching.bodies import merged
+from egraph.derive.matching.form import simpler
 from egraph.derive.matching.laws import change, tidy
 from egraph.errors import EinsatError
 from egraph.expr.compose import inline

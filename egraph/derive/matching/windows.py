@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 
+from egraph.derive.matching.bodies import IDENTITY
 from egraph.derive.matching.convolutions import Spatial, spatial
-from egraph.derive.matching.form import IDENTITY, Form, form
+from egraph.derive.matching.form import Form, form
 from egraph.derive.matching.laws import affine, length
 from egraph.derive.matching.products import finished, occurring
 from egraph.derive.matching.views import Group, arrange, axes_in_order, padded, sliced

@@ -1,0 +1,122 @@
+"""Rewrites of bodies that hold for every scope: conditions outward, choices in one order, inner scopes merged or opened."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from fractions import Fraction
+
+from egraph.derive.matching.conditions import pieces_of, tightest
+from egraph.derive.matching.laws import change, length
+from egraph.derive.matching.table import reads_of
+from egraph.expr.index import Iterator, Size, Symbol, index, substitute
+from egraph.expr.scope import ZERO, Apply, Compare, Guarded, Number, Read, Reduction, Scalar, Scope
+
+IDENTITY: Mapping[Reduction, Number] = {
+    "sum": ZERO, "max": Number(-math.inf), "min": Number(math.inf), "prod": Number(Fraction(1)),
+}  # fmt: skip
+"""What a reduction ignores."""
+
+
+def put(body: Scalar, names: Mapping[Iterator, Size]) -> Scalar:
+    """Return a body with iterators replaced, in open inner scopes too."""
+    replacements: dict[Iterator | Symbol, Size] = {old: new for old, new in names.items()}  # noqa: C416 - keys widen
+    return change(body, lambda place: substitute(place, replacements))
+
+
+def hoisted(body: Scalar) -> tuple[tuple[Compare, ...], Scalar, Number | None]:
+    """Return the conditions under which a body is not one number, what it is there, and that number."""
+    match body:
+        case Guarded(conditions, then, Number() as otherwise):
+            inner, value, number = hoisted(then)
+            return (conditions + inner, value, otherwise) if number in (None, otherwise) else (conditions, then, otherwise)
+        case Guarded(conditions, then, otherwise):
+            first, second = hoisted(then), hoisted(otherwise)
+            if first[0] and set(first[0]) == set(second[0]) and first[2] == second[2]:  # both sides are padded alike
+                return first[0], Guarded(conditions, first[1], second[1]), first[2]
+        case Apply("mul", (left, right)):
+            sides = hoisted(left), hoisted(right)
+            if all(number in (None, ZERO) for _, _, number in sides):
+                conditions = sides[0][0] + sides[1][0]
+                return conditions, Apply("mul", (sides[0][1], sides[1][1])), ZERO if conditions else None
+    return (), body, None
+
+
+def ordered(body: Scalar) -> Scalar:
+    """Write the conditions of all choices in one form."""
+    match body:
+        case Guarded(conditions, then, otherwise):
+            kept = tightest(conditions)
+            if not kept:
+                return ordered(otherwise if kept is None else then)
+            choice = None if isinstance(otherwise, Number) else pieces_of(body)
+            if choice is not None:
+                iterator, pieces = choice
+                values = [put(p.value, {iterator: p.low}) if p.high - p.low == 1 else p.value for p in pieces]
+                value = ordered(values[-1])
+                for piece, inner in reversed(list(zip(pieces, values, strict=True))[:-1]):
+                    value = Guarded((Compare(index(0), "<=", -index(iterator) + (piece.high - 1)),), ordered(inner), value)
+                return value
+            return Guarded(kept, ordered(then), ordered(otherwise))
+        case Apply(function, arguments):
+            return Apply(function, tuple(map(ordered, arguments)))
+        case _:
+            return body
+
+
+def merged(scope: Scope) -> Scope:
+    """Return a scope that only reads another one, or reduces as it does, as one scope (traversal merging)."""
+    conditions, inner, otherwise = hoisted(scope.body)
+    if not isinstance(inner, Read) or not isinstance(inner.source, Scope):
+        return scope
+    below = merged(inner.source)
+    outer_reduces, inner_reduces = bool(scope.summation), bool(below.summation)
+    if outer_reduces and inner_reduces and scope.reduction != below.reduction:
+        return scope
+    reduction = scope.reduction if outer_reduces else below.reduction
+    if inner_reduces and conditions and otherwise != IDENTITY[reduction]:
+        return scope
+    prefix = "m"
+    while any(i.name.startswith(prefix) for i in scope.traversal + scope.summation):
+        prefix += "m"
+    renamed = tuple(Iterator(f"{prefix}{k}", i.low, i.high) for k, i in enumerate(below.summation))
+    names: dict[Iterator, Size] = dict(zip(below.traversal, inner.indices, strict=True))
+    names |= {old: index(new) for old, new in zip(below.summation, renamed, strict=True)}
+    body = put(below.body, names)
+    if conditions and otherwise is not None:
+        body = Guarded(conditions, body, otherwise)
+    return merged(Scope(scope.traversal, scope.summation + renamed, reduction, body))
+
+
+def opened(scope: Scope) -> Scope:
+    """Return a scope whose inner scopes are open: without a traversal, their bodies speak of the iterators around them.
+
+    So an iterator is split or joined in all that depends on it.
+    """
+    prefix = "u"
+    while any(i.name.startswith(prefix) for i in _bound(scope)):
+        prefix += "u"
+    names = itertools.count()
+
+    def of(body: Scalar) -> Scalar:
+        match body:
+            case Read(Scope() as source, indices):
+                fresh = tuple(Iterator(f"{prefix}{next(names)}", 0, length(i)) for i in source.summation)
+                there: dict[Iterator, Size] = dict(zip(source.traversal, indices, strict=True))
+                there |= {old: index(new) + old.low for old, new in zip(source.summation, fresh, strict=True)}
+                return Read(Scope((), fresh, source.reduction, of(put(source.body, there))), ())
+            case Apply(function, arguments):
+                return Apply(function, tuple(map(of, arguments)))
+            case Guarded(conditions, then, otherwise):
+                return Guarded(conditions, of(then), of(otherwise))
+            case _:
+                return body
+
+    return replace(scope, body=of(scope.body))
+
+
+def _bound(scope: Scope) -> list[Iterator]:
+    inner = [read.source for read in reads_of(scope.body) if isinstance(read.source, Scope)]
+    return [*scope.traversal, *scope.summation, *(i for source in inner for i in _bound(source))]
