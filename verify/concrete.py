@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from math import gcd
 
 from egraph.expr.index import Index, bounds
-from verify.polynomials import Polynomial, constant, to_index, to_polynomial
+from verify.polynomials import FloorAtom, Polynomial, constant, entry, to_index, to_polynomial
 
 _COMBINED = 4  # conditions that are added up
 
@@ -28,6 +28,20 @@ def follows(value: Polynomial, conditions: Sequence[Polynomial], bounded: Callab
         if usable:
             return False
     return False
+
+
+def multiplied_out(value: Polynomial) -> Polynomial | None:
+    """e // d + r >= 0 says that e + d r >= 0, and r - e // d >= 0 that d r + d - 1 - e >= 0; None where there is no such division."""
+    for monomial, coefficient in sorted(value.terms.items()):
+        kind = entry(monomial[0]).kind if len(monomial) == 1 else None
+        if not isinstance(kind, FloorAtom) or abs(coefficient) != 1 or (kind.divisor.constant or 0) < 1:
+            continue
+        rest = Polynomial({m: c for m, c in value.terms.items() if m != monomial})
+        if monomial[0] in rest.atoms():
+            continue
+        scaled = rest * kind.divisor
+        return scaled + kind.numerator if coefficient == 1 else scaled + kind.divisor - constant(1) - kind.numerator
+    return None
 
 
 def digit(

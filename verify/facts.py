@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from egraph.expr.index import Iterator, RealSymbol, Symbol
 from verify.budget import spend
-from verify.concrete import digit, follows
+from verify.concrete import digit, follows, multiplied_out
 from verify.literals import Literal0, closure, domain, tightened
 from verify.polynomials import (
     ONE,
@@ -317,7 +317,12 @@ class Facts:
         return any(self._bounded(value - fact, 0) for fact in helpful)
 
     def _with_conditions(self, value: Polynomial) -> bool:
-        return self.at_sizes and follows(value, self.inequalities, lambda rest: self._bounded(rest, 0))
+        if not self.at_sizes:
+            return False
+        if follows(value, self.inequalities, lambda rest: self._bounded(rest, 0)):
+            return True
+        whole = multiplied_out(value)
+        return whole is not None and self.nonnegative(self.canonical(whole))
 
     def _bounded(self, value: Polynomial, depth: int) -> bool:
         """Replace atoms by the ends of their ranges, those that depend on others first."""

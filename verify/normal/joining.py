@@ -30,8 +30,16 @@ def joined(context: Context, value: Value) -> Value:
 
 
 def _joined(context: Context, terms: list[Term]) -> list[Term]:
-    """Join terms with the same factors, two at a time."""
-    left = [replace(term, conditions=_needed(context, term.conditions)) for term in terms] if len(terms) > 1 else terms
+    """Join terms with the same factors, two at a time; where some stay apart, without the conditions that others imply."""
+    left = _joined_as_they_stand(context, terms)
+    if len(left) == 1 or not any(negation(c) in other.conditions for one in left for c in one.conditions for other in left):
+        return left
+    needed = [replace(term, conditions=_needed(context, term.conditions)) for term in left]
+    return left if needed == left else _joined_as_they_stand(context, needed)
+
+
+def _joined_as_they_stand(context: Context, terms: list[Term]) -> list[Term]:
+    left = list(terms)
     position = 0
     while position < len(left):
         found = _partner(context, left, position)
