@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from egraph.cost_families import Family, family
+from egraph.cost_joining import joined_for_free
 from egraph.cost_roofline import DeviceSpeed, Work
 from egraph.cost_roofline import work as count_work
 from egraph.ir import Candidate, Node, format_fragment, walk
@@ -148,8 +149,11 @@ class CostModel:
     def price(self, candidates: Mapping[int, tuple[Candidate, ...]]) -> dict[int, tuple[Candidate, ...]]:
         """Return the candidates with their costs, without those whose results are known to be wrong."""
         self.look_up(candidates)
+        joined = joined_for_free(candidates, FREE)
         return {
-            c: tuple(replace(one, cost_us=self.cost_us(one)) for one in options if not self.is_wrong(one))
+            c: tuple(
+                replace(one, cost_us=0.0 if (c, one) in joined else self.cost_us(one)) for one in options if not self.is_wrong(one)
+            )
             for c, options in candidates.items()
         }  # fmt: skip
 

@@ -1,0 +1,55 @@
+"""Concatenations are free where the planner writes the parts in place, and only there."""
+
+from __future__ import annotations
+
+from egraph.cost import FREE, CostModel
+from egraph.cost_joining import is_joining, joined_for_free
+from egraph.cost_roofline import DeviceSpeed
+from egraph.ir import Candidate, Node, TensorType, placeholder
+from egraph.ops import apply
+from runtime.profile import Database
+
+
+def _leaf(index: int, *shape: int) -> Node:
+    return placeholder(index, TensorType("float32", shape))
+
+
+def _join(operands: tuple[int, ...], axis: int = 1, *, repeat: bool = False) -> Candidate:
+    leaves = [_leaf(0 if repeat else k, 1, 4, 8) for k in range(len(operands))]
+    return Candidate(apply("Concat", *leaves, axis=axis), operands, (), "tvm")
+
+
+PART = Candidate(apply("Relu", _leaf(0, 1, 4, 8)), (9,), (), "tvm")
+VIEW = Candidate(apply("Reshape", _leaf(0, 4, 8), shape=(1, 4, 8)), (9,), (), "view")
+
+
+def test_what_joins_is_along_the_outermost_axis_and_nothing_else() -> None:
+    assert is_joining(_join((1, 2)))
+    assert not is_joining(_join((1, 2), axis=2))
+    assert not is_joining(_join((1, 1)))
+    assert not is_joining(_join((1, 2), repeat=True))
+    assert not is_joining(Candidate(apply("Relu", _join((1, 2)).fragment), (1, 2), (), "tvm"))
+
+
+def test_parts_made_by_kernels_for_one_concatenation_are_joined_for_free() -> None:
+    join = _join((1, 2))
+    laid = {1: (PART,), 2: (PART,), 3: (join,)}
+    assert joined_for_free(laid, FREE) == {(3, join)}
+    model = CostModel(Database.in_memory(), "here", DeviceSpeed())
+    priced = model.price(laid)
+    assert priced[3][0].cost_us == 0.0
+    assert priced[1][0].cost_us > 0.0
+
+
+def test_inputs_views_and_shared_parts_are_copied() -> None:
+    join = _join((1, 2))
+    assert not joined_for_free({1: (PART,), 3: (join,)}, FREE)  # 2 is an input
+    assert not joined_for_free({1: (PART,), 2: (VIEW,), 3: (join,)}, FREE)
+    other = _join((2, 4))
+    assert not joined_for_free({1: (PART,), 2: (PART,), 4: (PART,), 3: (join,), 5: (other,)}, FREE)  # 2 cannot stand in both
+
+
+def test_nested_concatenations_are_free_as_long_as_they_are_read_as_a_whole() -> None:
+    inner, outer, flat = _join((1, 2)), _join((3, 4)), _join((1, 2, 4))
+    found = joined_for_free({1: (PART,), 2: (PART,), 4: (PART,), 3: (inner,), 5: (outer, flat)}, FREE)
+    assert found == {(3, inner), (5, outer)}
