@@ -57,7 +57,7 @@ class Facts:
     children: dict[tuple[Literal0, ...], Facts] = field(default_factory=dict)
     instances: list[Instance] | None = None
     at_sizes: bool = False
-    """Whether all sizes are numbers: sums of conditions are tried then, and factors that only some terms share."""
+    """Whether all sizes are numbers: then sums of conditions are tried, and digits of positions as they stand."""
 
     def extended(self, added: Iterable[Literal0]) -> Facts:
         """Return the facts with more literals; the same question is answered with the same object."""
@@ -290,9 +290,6 @@ class Facts:
             common = gcd(common, c) if m else common
         if common > 1:
             factors.append(constant(common))
-        if self.at_sizes:
-            shared = {gcd(coefficient, c) for m, c in rest.terms.items() if m}
-            factors += [constant(g) for g in sorted(shared, reverse=True) if g > 1 and g != common]
         for factor in factors:
             if factor == divisor:
                 continue
