@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import gcd
 
-from egraph.expr.index import Index, bounds
+from egraph.expr.index import Index, Iterator, bounds
 from verify.polynomials import FloorAtom, Polynomial, constant, entry, to_index, to_polynomial
 
 _COMBINED = 4  # conditions that are added up
@@ -28,6 +28,23 @@ def follows(value: Polynomial, conditions: Sequence[Polynomial], bounded: Callab
         if usable:
             return False
     return False
+
+
+def least(value: Polynomial) -> int | None:
+    """Return the least value of a sum of iterators over ranges of numbers, None where it is something else."""
+    total = 0
+    for monomial, coefficient in value.terms.items():
+        if not monomial:
+            total += coefficient
+            continue
+        one = entry(monomial[0])
+        if len(monomial) > 1 or not isinstance(one.kind, Iterator) or one.low is None or one.high is None:
+            return None
+        low, high = one.low.constant, one.high.constant
+        if low is None or high is None:
+            return None
+        total += coefficient * (low if coefficient > 0 else high - 1)
+    return total
 
 
 def multiplied_out(value: Polynomial) -> Polynomial | None:

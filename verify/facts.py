@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from egraph.expr.index import Iterator, RealSymbol, Symbol
 from verify.budget import spend
-from verify.concrete import digit, follows, multiplied_out
+from verify.concrete import digit, follows, least, multiplied_out
 from verify.literals import Literal0, closure, domain, tightened
 from verify.polynomials import (
     ONE,
@@ -325,7 +325,8 @@ class Facts:
         """Replace atoms by the ends of their ranges, those that depend on others first."""
         known = self.bounded.get(value)
         if known is None:
-            known = self.bounded[value] = self._in_ranges(value, depth)
+            low = least(value) if self.at_sizes else None
+            known = self.bounded[value] = self._in_ranges(value, depth) if low is None else low >= 0
         return known
 
     def _in_ranges(self, value: Polynomial, depth: int) -> bool:
