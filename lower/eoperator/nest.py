@@ -30,7 +30,8 @@ from lower.eoperator.unrolled import write_tile
 SERIAL_NS = 20_000.0
 """Work below this many nanoseconds is not worth waking other threads for."""
 MAXIMUM_PARTS = 8
-TILES = (LANES, 8, 4, 1)
+TILES = (16 * LANES, LANES, 8, 4, 1)
+"""Sizes of blocks of a transpose: several lines of every row and column are touched while the caches know them."""
 
 
 class Planner:
@@ -251,10 +252,22 @@ class Planner:
                     transpose_tile(emitter, read, across, along, points)
                 self._store(root, offset, points)
 
+        def block(rows: int, columns: int, row: Expr, column: Expr) -> None:
+            height, width = min(rows, LANES), min(columns, LANES)
+            nested(
+                column, width, columns // width, lambda c: nested(row, height, rows // height, lambda r: tile(height, width, r, c))
+            )
+
+        def nested(first: Expr, step: int, blocks: int, body: Callable[[Expr], None]) -> None:
+            if blocks == 1:
+                body(first)
+            else:
+                emitter.loop(0, blocks, lambda k: body(emitter.bind(first + k * emitter.integer(step))))
+
         def strips(rows: int, row: Expr) -> None:
             for first, step, blocks in pieces(extent(along), [s for s in TILES if s <= rows]):
                 place = _along(emitter, first, step)
-                emitter.loop(0, blocks, lambda k, step=step, place=place: tile(rows, step, row, place(k)))  # type: ignore[misc]
+                emitter.loop(0, blocks, lambda k, step=step, place=place: block(rows, step, row, place(k)))  # type: ignore[misc]
 
         def inner(inner_parallel: bool) -> None:
             for first, step, blocks in pieces(extent(across), TILES):
