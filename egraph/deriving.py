@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from egraph.applications import Refusal, RuleStatistics, Template, compile_template
 from egraph.derive.derivation import DerivationRule, Step
@@ -19,6 +20,9 @@ ROUNDS = 2
 """How often derivations run: operators inside a derived program (convolutions of phases) may have derivations of their own."""
 MOST_PROGRAMS = 16
 """Programs that one e-class gets, at most."""
+
+
+Stop: TypeAlias = Callable[[], object]
 
 
 @dataclass(frozen=True)
@@ -36,11 +40,12 @@ class Judged:
 class Derivations:
     """Derivation rules, and how to find and judge what one derives for an operator over placeholders.
 
-    ``programs`` must depend on its arguments alone; it is asked once a signature and run.
+    ``programs`` depends on the rule and the operator alone, and is asked once a signature and run; where ``stop`` says so, it
+    gives what it has by then.
     """
 
     rules: tuple[DerivationRule, ...]
-    programs: Callable[[DerivationRule, Node], Sequence[Judged]]
+    programs: Callable[[DerivationRule, Node, Stop], Sequence[Judged]]
 
 
 @dataclass
@@ -74,7 +79,7 @@ class Deriving:
         """Return whether any operator that a rule derives from is in the e-graph, and rounds are left."""
         return self.rounds < ROUNDS and any(op in self._by_operator for op, _, _ in self._classes.nodes)
 
-    def apply(self, stop: Callable[[], object]) -> int:
+    def apply(self, stop: Stop) -> int:
         """Derive from every operator that is new since the last round, unless ``stop`` says so; return how many programs were joined."""
         self.rounds += 1
         used = 0
@@ -84,10 +89,10 @@ class Deriving:
                     return used
                 if self.rounds <= rule.rounds and (rule.name, key) not in self._done:
                     self._done.add((rule.name, key))
-                    used += self._derive(rule, key)
+                    used += self._derive(rule, key, stop)
         return used
 
-    def _derive(self, rule: DerivationRule, key: Key) -> int:
+    def _derive(self, rule: DerivationRule, key: Key, stop: Stop) -> int:
         op, label, operands = key
         classes = self._classes
         root = classes.find(classes.nodes[key].handle)
@@ -99,7 +104,7 @@ class Deriving:
         node = make(op, leaves, classes.labels.attributes(label), classes.types[root])
         signature = (rule.name, format_fragment(node))
         if signature not in self._judged:
-            self._judged[signature] = self._derivations.programs(rule, node)
+            self._judged[signature] = self._derivations.programs(rule, node, stop)
         count = self._counts[rule.name]
         count.operators += 1
         used = 0

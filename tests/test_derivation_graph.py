@@ -145,6 +145,14 @@ def test_budgets_hold_for_derivations_too() -> None:
     assert saturate(chain(3, 4), (), interrupted=lambda: True, derivations=gate.open()).stop_reason == "interrupted"
 
 
+def test_what_time_cut_short_is_not_kept_for_other_runs() -> None:
+    x = placeholder(0, TensorType("float32", (3, 3)))
+    database, told = Database.in_memory(), iter([False, True, True])
+    gate = Gate((count([]),), database)
+    assert len(gate.programs(gate.rules[0], apply("Transpose", x, perm=(1, 0)), lambda: next(told))) == 1
+    assert len(Gate(gate.rules, database).programs(gate.rules[0], apply("Transpose", x, perm=(1, 0)))) == 2
+
+
 def test_saturation_with_derivations_is_the_same_each_time() -> None:
     pictures = {
         repr(dict(saturate(chain(6, 6), (), derivations=Gate((count([]),), Database.in_memory()).open()).frozen.classes)) for _ in range(2)

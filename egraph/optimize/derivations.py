@@ -19,7 +19,7 @@ from egraph.applications import BROKEN
 from egraph.check_tolerance import Tolerance
 from egraph.derive.derivation import DerivationRule, Step
 from egraph.derive.storing import Unreadable, read_program, write_program
-from egraph.deriving import Derivations, Judged
+from egraph.deriving import Derivations, Judged, Stop
 from egraph.errors import EinsatError
 from egraph.ir import Kernel, Node, format_fragment, walk
 from egraph.optimize.gate import VALIDATED
@@ -74,17 +74,21 @@ class Gate:
     def open(self) -> Derivations:
         return Derivations(self.rules, self.programs)
 
-    def programs(self, rule: DerivationRule, node: Node) -> tuple[Judged, ...]:
-        """Return what ``rule`` derives for an operator over placeholders, each with the reason why it may not be used."""
+    def programs(self, rule: DerivationRule, node: Node, stop: Stop = lambda: False) -> tuple[Judged, ...]:
+        """Return what ``rule`` derives for an operator over placeholders, each with the reason why it may not be used.
+
+        What was found when ``stop`` ended it is not kept for other runs: they may have more time.
+        """
         key = (rule.name, format_fragment(node))
         if key not in self.judged:
             found = self._read(key)
             if found is None:
                 started = time.process_time()
-                found = self._derive(rule, node)
+                found = self._derive(rule, node, stop)
                 spent_seconds = time.process_time() - started
                 self.seconds += spent_seconds
-                self._write(key, found, spent_seconds)
+                if not stop():
+                    self._write(key, found, spent_seconds)
             self.judged[key] = tuple(map(self._tolerated, found))
         return tuple(replace(one, reason=one.reason or self.left_out.get(one.name, "")) for one in self.judged[key])
 
@@ -129,10 +133,12 @@ class Gate:
             return judged
         return replace(judged, reason=f"its error of up to {judged.error_bound:.1g} is above the tolerance {self.tolerance.relative:g}")
 
-    def _derive(self, rule: DerivationRule, node: Node) -> tuple[Judged, ...]:
+    def _derive(self, rule: DerivationRule, node: Node, stop: Stop) -> tuple[Judged, ...]:
         found: dict[Node, Judged] = {}
         try:
             for one in rule.derive(node):
+                if stop():
+                    break
                 if one.program not in found:
                     reason = self._objection(rule, node, one.program)
                     self.proved_now += not reason
