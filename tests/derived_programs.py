@@ -349,6 +349,65 @@ def correlation(size: int, swapped: bool) -> Pair:
     return expression([a, k], (size - 2,) * 2, body(False), (3, 3)), expression([a, k], (size - 2,) * 2, body(swapped), (3, 3))
 
 
+def band_attention(batch: int, m: int, k: int, reach: int, d: int) -> Pair:
+    """Attention within a dilated band, and the same without dilation over the phases folded into the batch."""
+    operands = leaf(0, batch, m, k), leaf(1, batch, m, k), leaf(2, batch, m, k)
+
+    def attention(q: Node, keys: Node, values: Node, dilation: int) -> Node:
+        return band_of(apply("Softmax", band(q, keys, reach, dilation), axis=2), values, reach, dilation)
+
+    folded = [reshape(transpose(reshape(x, batch, m // d, d, k), 0, 2, 1, 3), batch * d, m // d, k) for x in operands]
+    y = transpose(reshape(attention(folded[0], folded[1], folded[2], 1), batch, d, m // d, k), 0, 2, 1, 3)
+    return attention(operands[0], operands[1], operands[2], d), reshape(y, batch, m, k)
+
+
+def line_of(kind: str) -> Pair:
+    """sum(t) A[p(x, y) + t] B[t] along one line of positions p = x + 2y, x - 2y + 6 or 7 - x - 2y: computed once, then read."""
+    a, b = leaf(0, 30), leaf(1, 5)
+
+    def place(x: Index, y: Index) -> Index:
+        return {"x + 2y": x + 2 * y, "x - 2y": x - 2 * y + 6, "-x - 2y": 7 - x - 2 * y}[kind]
+
+    def product(tensors: Sequence[Tensor], at: Index, t: Index) -> Scalar:
+        return multiply(read(tensors[0], (at + t,)), read(tensors[1], (t,)))
+
+    once = expression([a, b], (8,), lambda tensors, out, summed: product(tensors, out[0], summed[0]), (5,))
+    left = expression([a, b], (2, 4), lambda tensors, out, summed: product(tensors, place(*out), summed[0]), (5,))
+    return left, expression([once], (2, 4), lambda tensors, out, _: read(tensors[0], (place(*out),)))
+
+
+def flattened(stride: int) -> Pair:
+    """A reshape as an expression; with another stride than 7 it is none."""
+    x = leaf(0, 49, 512)
+
+    def body(tensors: Sequence[Tensor], out: Indices, _: Indices) -> Scalar:
+        return read(tensors[0], (49 * out[0] + stride * out[1] + out[2], out[3]))
+
+    return reshape(x, 1, 7, 7, 512), expression([x], (1, 7, 7, 512), body)
+
+
+def in_turn(n: int, c: int, h: int) -> Pair:
+    """Two convolutions with an activation between them, both transformed."""
+    x, w, v = leaf(0, n, h, h, c), leaf(1, c, c, 3, 3, constant=True), leaf(2, c, c, 3, 3, constant=True)
+    pads = (1,) * 4
+    left = conv(apply("Relu", conv(x, w, pads)), v, pads)
+    return left, fast(apply("Relu", fast(x, w, (4, 4), pads)), v, (2, 2), pads)
+
+
+def below(operator: Callable[[Node], Node], pair: Pair) -> Pair:
+    """The same operator above both sides."""
+    return operator(pair[0]), operator(pair[1])
+
+
+def pooled(x: Node) -> Node:
+    return apply("MaxPool", x, kernel_shape=(3, 3), strides=(2, 2), pads=(1,) * 4, dilations=(1, 1), layout="NHWC")
+
+
+def with_residual(x: Node) -> Node:
+    bias, residual = leaf(2, 1, 1, 1, x.type.sizes[3], constant=True), leaf(3, *x.type.sizes)
+    return apply("Relu", apply("Add", apply("Add", x, bias), residual))
+
+
 # --- products
 
 

@@ -73,6 +73,14 @@ AT_REAL_SIZES: dict[str, Build] = {
     "Strassen by tables": lambda: programs.strassen(512, 256, 768),
     "Strassen by slices": lambda: programs.strassen_of_slices(256),
     "two products merged": lambda: programs.merged(128, 64, 32, which=1),
+    "attention in a band": lambda: programs.band_attention(8, 10_000, 64, 32, 4),
+    "positions along a line": lambda: programs.line_of("x + 2y"),
+    "positions along a line, downwards": lambda: programs.line_of("x - 2y"),
+    "positions along a line, both downwards": lambda: programs.line_of("-x - 2y"),
+    "a reshape": lambda: programs.flattened(7),
+    "two convolutions in turn": lambda: programs.in_turn(1, 64, 56),
+    "below bias, residual and activation": lambda: programs.below(programs.with_residual, programs.winograd(1, 8, 8, 28, 28, 3, 3, (4, 4))),
+    "below a pool": lambda: programs.below(programs.pooled, programs.winograd(1, 64, 64, 56, 56, 3, 3, (4, 4))),
     "projections of heads": lambda: programs.heads(1, 128, 12, 64),
 }
 SMALL: dict[str, Build] = {
@@ -123,6 +131,7 @@ WRONG: dict[str, Build] = {
     "correlation with the transpose": lambda: programs.correlation(224, swapped=True),
     "Strassen with a wrong sign": lambda: programs.strassen(512, 256, 768, wrong=True),
     "Strassen of slices with a wrong sign": lambda: programs.strassen_of_slices(256, wrong=True),
+    "a reshape of another stride": lambda: programs.flattened(6),
     "the other of two products": lambda: programs.merged(128, 64, 32, which=0),
 }
 

@@ -77,7 +77,8 @@ class Instantiation:
         if body == Number(identity):
             return []
         if not isinstance(body, Guarded):
-            return [(conditions, self.scalar(body, where))]
+            with self.context.where(conditions):
+                return [(conditions, self.scalar(body, where))]
         tests = self.conditions(body.conditions, where)
         branches = [(tests, body.then), *((p, body.otherwise) for p in self._otherwise(tests))]
         result = []
