@@ -1,7 +1,8 @@
-"""Fold transposes into the Expressions beside them: these read and write in any order of axes for nothing."""
+"""Fold transposes into the Expressions beside them, which read and write in any order of axes for nothing, and reshapes into one."""
 
 from __future__ import annotations
 
+from egraph.derive.matching.views import reshaped
 from egraph.errors import EinsatError
 from egraph.expr.index import Index
 from egraph.expr.scope import Apply, Guarded, Read, Scalar, Scope, Tensor
@@ -12,7 +13,7 @@ from egraph.ops.reference import meaning
 
 
 def folded(program: Node) -> Node:
-    """Return an equal program without transposes that an Expression reads, or that read one."""
+    """Return an equal program without transposes that an Expression reads, or that read one, and without reshapes of reshapes."""
 
     def change(old: Node, operands: tuple[Node, ...]) -> Node:
         node = make(old.op, operands, old.attributes, old.type)
@@ -25,6 +26,8 @@ def folded(program: Node) -> Node:
 
 
 def _folded(node: Node) -> Node:
+    if node.op == "Reshape":
+        return reshaped(node.inputs[0], node.type.sizes)
     if node.op == "Transpose" and node.inputs[0].op == "Expression":
         (inner,) = node.inputs
         scope, perm = meaning(inner), _perm(node)

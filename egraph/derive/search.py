@@ -27,8 +27,7 @@ from egraph.ops.reference import meaning
 NAME = "derivation"
 MOST_STATES = 64
 """States that are taken up for one target."""
-MOST_OF_A_TARGET = 5
-PROPOSED_OF_A_TARGET = 2
+PROPOSED_OF_A_TARGET = 3
 MOST_PROGRAMS = 12
 MOST_COSTLY = 2.5
 """Programs beyond this multiple of the operator's own estimate are not proposed: one with 2.25 times the arithmetic was measured faster."""
@@ -84,22 +83,27 @@ def _next(tree: Scope, target: Target) -> Iterator[tuple[str, Scope]]:
 
 
 def derive(node: Node, budget: int = MOST_STATES) -> tuple[Derivation, ...]:
-    """Return programs equal to an operator over placeholders: distinct, the estimated cheapest first."""
+    """Return programs equal to an operator over placeholders: distinct, the estimated cheapest first.
+
+    Of states that the same rules lead to, in another order or along another axis, the cheapest that is a program stands for all.
+    """
     start = meaning(node)
     leaves = {str(k): operand for k, operand in enumerate(node.inputs)}
+    constants = frozenset(name for name, leaf in leaves.items() if leaf.attribute("constant"))
     found: dict[Node, Derivation] = {}
     for known in operators(start, node.inputs) if node.op == "Expression" else ():
         found[known] = Derivation(f"{NAME}: operator matching", known, (Step("operator matching", f"{known.type}"),))
-    constants = frozenset(name for name, leaf in leaves.items() if leaf.attribute("constant"))
-    tried: set[tuple[str, str]] = set()
+    kinds: set[tuple[str, frozenset[str]]] = set()
     for target in TARGETS if node.op == "Expression" else [t for t in TARGETS if t is not BAND]:
-        states = [s for s in search(start, target, budget)[0] if (s.text, target.operator) not in tried]
-        tried |= {(s.text, target.operator) for s in states}
-        for state in sorted(states, key=lambda s: (tree_estimate(s.tree, constants), s.text))[:MOST_OF_A_TARGET]:
-            program = programs(state.tree, leaves, target.operator, free=target is BAND)
-            if program is not None and program is not node and program not in found:
-                name = f"{NAME} to a {target.name}: {', '.join(step.rule for step in state.steps) or 'as it stands'}"
-                found[program] = Derivation(name, program, (*state.steps, Step("operator matching", f"{target.operator} {program.type}")))
+        for state in sorted(search(start, target, budget)[0], key=lambda s: (tree_estimate(s.tree, constants), s.text)):
+            kind = target.operator, frozenset(step.rule for step in state.steps)
+            program = None if kind in kinds else programs(state.tree, leaves, target.operator, free=target is BAND)
+            if program is None or program is node or program in found:
+                continue
+            kinds.add(kind)
+            rules = ", ".join(step.rule for step in state.steps) or "as it stands"
+            steps = (*state.steps, Step("operator matching", f"{target.operator} {program.type}"))
+            found[program] = Derivation(f"{NAME} to a {target.name}: {rules}", program, steps)
     return tuple(sorted(found.values(), key=lambda d: (estimate(d.program), d.program.digest)))[:MOST_PROGRAMS]
 
 
@@ -121,7 +125,7 @@ def estimate(program: Node) -> int:
 
 
 def _derive(node: Node) -> Iterable[Derivation]:
-    """Yield the two cheapest programs of each target, those that are not hopeless."""
+    """Yield the cheapest programs of each target, those that are not hopeless."""
     limit, taken = MOST_COSTLY * estimate(node), dict[str, int]()
     for derivation in derive(node):
         target = derivation.name.split(":")[0]

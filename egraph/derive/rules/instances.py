@@ -8,7 +8,7 @@ from typing import Literal
 from egraph.derive.rules.bodies import Refusal, counted, every, fresh, identity_of, iterators_in, mapped, place, pulled, used, where
 from egraph.derive.rules.inside import feasible_range, reads_inside
 from egraph.expr.index import Floor, Index, Iterator, Modulo, Monomial, Size, bounds, floor_divide, index, modulo
-from egraph.expr.scope import Apply, Compare, Guarded, Read, Scalar, Scope
+from egraph.expr.scope import Apply, Compare, Guarded, Read, Scalar, Scope, inside
 
 Guards = Literal["outward", "inward"]
 
@@ -151,6 +151,9 @@ def instantiate(scope: Scope, part: Scalar, parts: Sequence[Index] = (), order: 
         return Refusal("a read leaves its tensor under the guards of its own iterators")
     read = Read(inner, tuple(map(index, iterators)))
     if parts:
+        if isinstance(part, Read):  # what is read lies inside its tensor: said again, since indices will take more values
+            limits = [c for size, at in zip(part.source.shape, part.indices, strict=True) for c in inside(at, 0, size)]
+            inner = Scope(iterators, (), "sum", where((*near, *limits), part, "sum"))
         made = substitute_indices(inner, parts, "inward")
         if isinstance(made, Refusal):
             return made
