@@ -28,6 +28,8 @@ GIVEN_UP = (2.0, 1.3)
 """After the first round, and after later ones: who takes this many times as long as the fastest is not timed again."""
 MEMORY_SHARE = 0.6
 """Part of the free memory that all contenders may fill together; beyond it only one is loaded at a time."""
+ARENA_FACTOR = 3.0
+"""onnxruntime runs without its arena where this many times what a program needs at once does not fit into memory."""
 PATIENCE_SECONDS, SLOWEST_BYTES_A_SECOND = 20.0, 1e8
 """A contender hangs when it takes longer than this to answer, and this much longer for what it keeps in memory."""
 END_TO_END = "end to end"
@@ -126,12 +128,13 @@ def _interleave(
 ) -> dict[str, Timing]:
     deadline = time.monotonic() + seconds
     effort = Effort(seconds=min(LONGEST_SHARE_SECONDS, seconds / (ROUNDS * len(contenders))), least=3, most=200, spread=0.0)
-    stays = sum(c.size_bytes for c in contenders) <= MEMORY_SHARE * available_bytes()
+    most_bytes = MEMORY_SHARE * available_bytes()
+    stays = sum(c.size_bytes for c in contenders) <= most_bytes
     workers = {c.name: Worker(time_out_seconds=PATIENCE_SECONDS + c.size_bytes / SLOWEST_BYTES_A_SECOND) for c in contenders}
     timings: dict[str, Timing] = {}
 
     def load(c: Contender) -> Timing:
-        return workers[c.name].load(Load(c.engine, c.path, feeds, threads, seed))
+        return workers[c.name].load(Load(engine_for(c, most_bytes), c.path, feeds, threads, seed))
 
     try:
         if stays:
@@ -161,6 +164,12 @@ def _interleave(
         for worker in workers.values():
             worker.close()
     return timings
+
+
+def engine_for(contender: Contender, most_bytes: float) -> Engine:
+    """Return how a contender is run, given the bytes that there are."""
+    is_large = contender.engine == "onnxruntime" and ARENA_FACTOR * contender.size_bytes > most_bytes
+    return "onnxruntime without arena" if is_large else contender.engine
 
 
 def still_running(names: Sequence[str], timings: Mapping[str, Timing], round_number: int, essential: str) -> list[str]:

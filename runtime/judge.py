@@ -18,6 +18,8 @@ ONLY_REFERENCE = "the library has only its reference implementation"
 """How the message of a kernel begins that was not run because it would take thousands of times too long."""
 TOLERANCE = 1e-4
 """Largest accepted error of a float element, relative to the largest magnitude of the reference result."""
+PART = 1 << 22
+"""Elements compared at once: results may be larger than the memory that is left."""
 FLIPS = 1e-3
 """Part of the elements of a result that is not float which may differ: a comparison may turn over by rounding."""
 
@@ -58,29 +60,45 @@ def judge(found: Any, expected: Any) -> None:
         if different > FLIPS * expected.size:
             raise WrongResult(f"{different} of {expected.size} elements differ")
         return
-    if expected.dtype.kind == "f" and _is_near(found, expected):
+    found, expected = found.reshape(-1), expected.reshape(-1)
+    parts = [(found[start : start + PART], expected[start : start + PART]) for start in range(0, expected.size, PART)]
+    magnitude = max((_magnitude(want) for _, want in parts), default=0.0)
+    if all(_is_near(got, want, TOLERANCE * magnitude) for got, want in parts):
         return
-    want = expected.astype(np.float64)
-    finite = np.isfinite(want)
-    if not finite.any():
-        return
-    got = found.astype(np.float64)[finite]
-    magnitude = float(np.max(np.abs(want[finite])))
-    difference = np.abs(got - want[finite])
-    largest = float(np.max(difference)) if np.isfinite(difference).all() else float("inf")
-    if largest > TOLERANCE * magnitude:
+    largest, wrong = 0.0, 0
+    for got, want in parts:
+        difference = _difference(got, want)
+        largest = max(largest, float(np.max(difference, initial=0.0)))
+        wrong += int(np.sum(difference > TOLERANCE * magnitude))
+    if wrong:
         raise WrongResult(
             f"the largest error is {largest:.3g} where the largest magnitude is {magnitude:.3g} "
-            f"({int(np.sum(~(difference <= TOLERANCE * magnitude)))} of {want.size} elements are wrong)"
+            f"({wrong} of {expected.size} elements are wrong)"
         )
 
 
-def _is_near(found: np.ndarray, expected: np.ndarray) -> bool:
-    """Say of finite results whether they are near enough, with few passes over them; what is not said to be is looked at closely."""
-    if not expected.size:
-        return True
+def _magnitude(values: np.ndarray) -> float:
+    """Return the largest magnitude of what is finite."""
+    if values.dtype.kind == "f":
+        least, most = float(values.min()), float(values.max())
+        if math.isfinite(least) and math.isfinite(most):
+            return max(most, -least)
+    wide = values.astype(np.float64)
+    return float(np.max(np.abs(wide), where=np.isfinite(wide), initial=0.0))
+
+
+def _is_near(found: np.ndarray, expected: np.ndarray, limit: float) -> bool:
+    """Say of finite results whether they are near enough, in few passes; what is not said to be is looked at closely."""
+    if expected.dtype.kind != "f":
+        return False
     with np.errstate(all="ignore"):
-        least, most = float(expected.min()), float(expected.max())
         difference = found - expected
-        largest = max(float(difference.max()), -float(difference.min()))
-    return math.isfinite(least) and math.isfinite(most) and largest <= TOLERANCE * max(most, -least)
+        return max(float(difference.max()), -float(difference.min())) <= limit
+
+
+def _difference(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    """Return how far elements are off: 0 where the expected one is not finite, infinitely where the found one is no number."""
+    want, got = expected.astype(np.float64), found.astype(np.float64)
+    with np.errstate(all="ignore"):
+        difference = np.where(np.isfinite(want), np.abs(got - want), 0.0)
+    return np.where(np.isnan(difference), np.inf, difference)

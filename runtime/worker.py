@@ -16,12 +16,14 @@ import signal
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from runtime.feeds import FeedSpec, random_feeds
 from runtime.judge import ONLY_REFERENCE, WrongResult, judge, reference_results
+from runtime.measure import Engine
 
 RunMany: TypeAlias = Callable[[int], list[int]]
 """Run n times and return each run's nanoseconds."""
@@ -57,8 +59,8 @@ def timed(call: Callable[[], object]) -> RunMany:
     return run_many
 
 
-def load_onnxruntime(path: str, threads: int, specs: list[FeedSpec], seed: int) -> RunMany:
-    """Open a model in onnxruntime with all its optimisations on."""
+def load_onnxruntime(path: str, threads: int, specs: list[FeedSpec], seed: int, *, arena: bool = True) -> RunMany:
+    """Open a model in onnxruntime with all its optimisations on; its arena keeps about twice what is needed at once."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -66,6 +68,7 @@ def load_onnxruntime(path: str, threads: int, specs: list[FeedSpec], seed: int) 
     options.inter_op_num_threads = 1
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.log_severity_level = 3
+    options.enable_cpu_mem_arena = arena
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     feeds = random_feeds(specs, seed)
     return timed(lambda: session.run(None, feeds))
@@ -101,7 +104,12 @@ def load_kernel(path: str, threads: int, specs: list[FeedSpec], seed: int) -> Ru
     return run_many
 
 
-ENGINES = {"onnxruntime": load_onnxruntime, "einsat": load_einsat, "kernel": load_kernel}
+ENGINES: Mapping[Engine, Callable[[str, int, list[FeedSpec], int], RunMany]] = {
+    "onnxruntime": load_onnxruntime,
+    "onnxruntime without arena": partial(load_onnxruntime, arena=False),
+    "einsat": load_einsat,
+    "kernel": load_kernel,
+}
 
 
 def sample(run_many: RunMany, *, seconds: float, least: int, most: int, spread: float) -> list[float]:

@@ -164,3 +164,37 @@ def test_compile_errors_are_shown_and_leave_nothing(tmp_path: Path, monkeypatch:
     with pytest.raises(LibraryMissing, match=r"broken\.c failed"):
         native_build.build(tmp_path / "broken.c")
     assert list((tmp_path / "cache").iterdir()) == []
+
+
+SIGNALS = """
+import signal, sys, tempfile
+import numpy as np
+from pathlib import Path
+from egraph.ir import TensorType, placeholder
+from egraph.ops import apply
+from egraph.optimize.single_kernel import kernel_program
+from lower.compile import compile_program
+from runtime import Session
+x = placeholder(0, TensorType("float32", (1, 24, 60, 60)))
+w = placeholder(1, TensorType("float32", (24, 24, 3, 3)), constant=True)
+conv = apply("Conv", x, w, strides=(1, 1), pads=(1, 1, 1, 1), dilations=(1, 1), group=1, layout="NCHW")
+with tempfile.TemporaryDirectory() as folder:
+    compile_program(kernel_program(conv, "onednn.convolution", seed=0), Path(folder))
+    with Session(folder, threads=int(sys.argv[1])) as session:
+        feeds = {"x0": np.random.default_rng(0).standard_normal((1, 24, 60, 60), dtype=np.float32)}
+        before = session.run(None, feeds)[0]
+        seen = []
+        signal.signal(signal.SIGALRM, lambda number, frame: seen.append(number))
+        signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+        results = [session.run(None, feeds)[0] for _ in range(100)]
+        signal.setitimer(signal.ITIMER_REAL, 0)
+assert all(np.array_equal(result, before) for result in results)
+assert len(seen) > 1, "they arrive after each run"
+"""
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_signals_wait_until_a_run_is_over(threads: int) -> None:
+    """oneDNN's x64:gemm:jit keeps data where the stack pointer should be: a signal's frame would overwrite the heap."""
+    done = subprocess.run([sys.executable, "-c", SIGNALS, str(threads)], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -2,6 +2,7 @@
  *
  * Links against nothing but the C library: the vendor library's and OpenMP's functions are passed in as pointers.
  * The structures mirror those in runtime/dispatcher.py. */
+#include <signal.h>
 #include <stdint.h>
 #include <string.h>
 #include <time.h>
@@ -178,15 +179,54 @@ static int64_t now_ns(void) {
     return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
-/* The number of threads belongs to the calling thread's OpenMP state, which others in this process may rely on. */
-static int enter(const Program *program) {
-    int before = openmp.most();
-    if (before != program->threads) openmp.set_most(program->threads);
-    return before;
+/* ------------------------------------------------------------------ signals */
+
+/* Some of the vendor library's matrix kernels keep data where the stack pointer should be (x64:gemm:jit): a signal that is
+ * delivered then writes its frame over the heap. So none is, to any thread that works, until the run is over. */
+static void block_signals(sigset_t *before) {
+    static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS};
+    sigset_t blocked;
+    sigfillset(&blocked);
+    for (unsigned i = 0; i < sizeof faults / sizeof *faults; i++) sigdelset(&blocked, faults[i]);
+    sigprocmask(SIG_BLOCK, &blocked, before);
 }
 
-static int leave(const Program *program, int before, int status) {
-    if (before != program->threads) openmp.set_most(before);
+static void block_member(void *argument) {
+    (void)argument;
+    if (openmp.thread() != 0) block_signals(0); /* for good: threads of the pool need none */
+}
+
+/* How many threads of the pool that belongs to this thread have their signals blocked. */
+static __thread int32_t blocked_threads = 1;
+
+static int calls_library(const Program *program) {
+    for (int i = 0; i < program->step_count; i++)
+        if (program->steps[i].kind == STEP_LIBRARY) return 1;
+    return 0;
+}
+
+typedef struct {
+    int most;
+    int blocked;
+    sigset_t signals;
+} Before;
+
+/* The number of threads belongs to the calling thread's OpenMP state, which others in this process may rely on. */
+static void enter(const Program *program, Before *before) {
+    before->most = openmp.most();
+    if (before->most != program->threads) openmp.set_most(program->threads);
+    before->blocked = calls_library(program);
+    if (!before->blocked) return;
+    block_signals(&before->signals);
+    if (blocked_threads < program->threads && !openmp.inside()) {
+        openmp.parallel(block_member, 0, (unsigned)program->threads, 0);
+        blocked_threads = program->threads;
+    }
+}
+
+static int leave(const Program *program, const Before *before, int status) {
+    if (before->most != program->threads) openmp.set_most(before->most);
+    if (before->blocked) sigprocmask(SIG_SETMASK, &before->signals, 0);
     return status;
 }
 
@@ -202,8 +242,9 @@ EXPORT void einsat_bind(Program *program, char **areas) {
 }
 
 EXPORT int einsat_run(Program *program, int first, int last) {
-    int before = enter(program);
-    return leave(program, before, run_steps(program, first, last));
+    Before before;
+    enter(program, &before);
+    return leave(program, &before, run_steps(program, first, last));
 }
 
 typedef struct {
@@ -222,7 +263,9 @@ static void read_filler(void *argument) {
 /* With a filler (its share of bytes for every thread) each run finds its operands outside the cores' own caches, as a
  * kernel does whose operands other kernels wrote. Without (null), what fits into them stays there from run to run. */
 EXPORT int einsat_time(Program *program, int64_t count, int64_t *times_ns, const char *filler, int64_t share_bytes) {
-    int before = enter(program), status = 0;
+    int status = 0;
+    Before before;
+    enter(program, &before);
     Filler reading = {filler, share_bytes};
     for (int64_t i = 0; i < count && !status; i++) {
         if (filler) openmp.parallel(read_filler, &reading, (unsigned)program->threads, 0);
@@ -230,17 +273,19 @@ EXPORT int einsat_time(Program *program, int64_t count, int64_t *times_ns, const
         status = run_steps(program, 0, program->step_count);
         times_ns[i] = now_ns() - start;
     }
-    return leave(program, before, status);
+    return leave(program, &before, status);
 }
 
 /* One time a step and run: times_ns[run * step_count + step]. */
 EXPORT int einsat_profile(Program *program, int64_t count, int64_t *times_ns) {
-    int before = enter(program), status = 0;
+    int status = 0;
+    Before before;
+    enter(program, &before);
     for (int64_t i = 0; i < count && !status; i++)
         for (int step = 0; step < program->step_count && !status; step++) {
             int64_t start = now_ns();
             status = run_steps(program, step, step + 1);
             *times_ns++ = now_ns() - start;
         }
-    return leave(program, before, status);
+    return leave(program, &before, status);
 }
