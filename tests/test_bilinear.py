@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
 from random import Random
 from typing import Any
 
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 
 from egraph.derive.bilinear.blocks import blocked_program, blocks_of, stage_bytes
 from egraph.derive.bilinear.convolutions import algorithms, lines_of, winograd_programs
-from egraph.derive.bilinear.cook_toom import cook_toom, strided
+from egraph.derive.bilinear.cook_toom import CookToom, cook_toom, over, strided
 from egraph.derive.bilinear.programs import program
 from egraph.derive.bilinear.rearranged import dilation_as_batch, stride_as_channels
 from egraph.errors import TypeMismatch
@@ -53,18 +55,33 @@ def test_transforms_of_data_are_exact_in_float32(outputs: int, taps: int) -> Non
 
 @pytest.mark.parametrize(("outputs", "taps"), [(2, 3), (4, 3), (6, 3), (4, 5), (6, 7)])
 def test_error_stays_below_its_bound(outputs: int, taps: int) -> None:
-    f, random = cook_toom(outputs, taps), Random(1)
+    f = cook_toom(outputs, taps)
+    worst, typical = errors(f)
+    roundings = 2 * f.products + 2  # one for each product and sum of the two transforms, one for U, one for the product itself
+    assert 0 < typical < worst <= roundings * 2**-24 * f.growth * taps
+    assert typical <= 2 * 2**-24 * f.typical_growth * math.sqrt(taps)
+
+
+def test_points_are_chosen_for_little_error() -> None:
+    chosen, common = cook_toom(4, 3), over(4, 3, tuple(map(Fraction, (0, 1, -1, 2, -2))))
+    assert chosen.typical_growth < common.typical_growth
+    assert errors(chosen)[1] < errors(common)[1]
+
+
+def errors(f: CookToom) -> tuple[float, float]:
+    """Return the largest and the root mean square error of float32 arithmetic on data and taps of [-1, 1]."""
+    random = Random(1)
     a, b = (np.array([[float(v) for v in row] for row in matrix], np.float32) for matrix in (f.a, f.b))
     g64 = np.array([[float(v) for v in row] for row in f.g])
-    worst = 0.0
+    found = []
     for _ in range(200):
         d = np.array([random.uniform(-1, 1) for _ in range(f.products)], np.float32)
-        w = np.array([random.uniform(-1, 1) for _ in range(taps)], np.float32)
-        found = a @ ((g64 @ w).astype(np.float32) * (b @ d))
-        exact = [float(np.dot(w.astype(np.float64), d[p : p + taps].astype(np.float64))) for p in range(outputs)]
-        worst = max(worst, float(np.max(np.abs(found - exact))))
-    roundings = 2 * f.products + 2  # one for each product and sum of the two transforms, one for U, one for the product itself
-    assert 0 < worst <= roundings * 2**-24 * f.growth * taps
+        w = np.array([random.uniform(-1, 1) for _ in range(f.taps)], np.float32)
+        result = a @ ((g64 @ w).astype(np.float32) * (b @ d))
+        exact = [float(np.dot(w.astype(np.float64), d[p : p + f.taps].astype(np.float64))) for p in range(f.outputs)]
+        found.append(result - np.array(exact))
+    values = np.array(found)
+    return float(np.max(np.abs(values))), float(np.sqrt(np.mean(values**2)))
 
 
 def conv(x: tuple[int, ...], w: tuple[int, ...], layout: str = "NHWC", **values: Any) -> Node:

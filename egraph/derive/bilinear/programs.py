@@ -40,8 +40,8 @@ class Bilinear:
 
     @property
     def growth(self) -> float:
-        """Bound of the error beside that of the direct sum."""
-        return math.prod(axis.algorithm.growth for axis in self.axes)
+        """Error to expect beside that of the direct sum: those of the axes multiply."""
+        return math.prod(axis.algorithm.typical_growth for axis in self.axes)
 
     def tiles(self, batch: int) -> int:
         return batch * math.prod(axis.tiles for axis in self.axes)
