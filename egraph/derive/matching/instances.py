@@ -42,11 +42,8 @@ def flattened(scope: Scope, operands: Sequence[Node], instance: Instance) -> Fla
     return Flat(flat, (*operands, *inner.values()))
 
 
-def expression(scope: Scope, operands: Sequence[Node], instance: Instance) -> Node | None:
-    """Return the Expression that computes a scope, its inner scopes computed by nodes of their own; None where there is none."""
-    flat = flattened(scope, operands, instance)
-    if flat is None:
-        return None
+def expression(flat: Flat) -> Node | None:
+    """Return the Expression that computes a flat scope; None where there is none."""
     used = [position for position in range(len(flat.operands)) if str(position) in _tensors(flat.scope.body)]
     nodes = [flat.operands[position] for position in used]
     names = {str(old): Tensor(str(new), flat.operands[old].type.sizes, flat.operands[old].type.dtype) for new, old in enumerate(used)}

@@ -40,7 +40,7 @@ def match(scope: Scope, operands: Sequence[Node]) -> tuple[Node, ...]:
     flat = flattened(scope, operands, instance)
     if flat is not None and len(flat.operands) > len(operands):
         found |= dict.fromkeys(operators(flat.scope, flat.operands))
-    general = expression(scope, operands, instance)
+    general = None if flat is None else expression(flat)
     return (*found, *([] if general is None or general in found else [general]))
 
 
