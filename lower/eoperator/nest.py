@@ -23,7 +23,7 @@ from lower.eoperator.functions import Expr, cast, widen
 from lower.eoperator.reduction import vectorizes
 from lower.eoperator.tabled import has_tables, spelled_out
 from lower.eoperator.terms import Term, Terms, coefficient, extent, indices_of, iterators_of, subterms
-from lower.eoperator.transforms import breakpoints, merge, shifted, simplify_reductions, split_digits
+from lower.eoperator.transforms import breakpoints, interleaved, loop_order, merge, shifted, simplify_reductions, split_digits
 from lower.eoperator.transpose import transpose_tile, transposed_reads
 from lower.eoperator.unrolled import write_tile
 
@@ -117,13 +117,15 @@ class Planner:
             self.blocked(vector, lanes_first, parallel=parallel, unroll=2)
             return
 
+        between = interleaved(iterators, root) if vector is not None else ()
+
         def inner(base_parallel: bool) -> None:
             if vector is None:
                 self._scalars(iterators[-1], root, offset)
             else:
-                self.blocked(vector, lambda points: self._store(root, offset, points), parallel=base_parallel)
+                self.blocked(vector, lambda points: self._loops(between, lambda: self._store(root, offset, points)), parallel=base_parallel)
 
-        self.outer(iterators[:-1], inner, parallel=parallel)
+        self.outer([i for i in loop_order(iterators[:-1], root) if i not in between], inner, parallel=parallel)
 
     def _vector(self, last: Iterator, root: Term, offset: Index) -> bool:
         if coefficient(offset, last) != 1 or extent(last) < 4:

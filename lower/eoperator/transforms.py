@@ -13,6 +13,8 @@ from lower.eoperator.terms import Term, Terms, coefficient, extent, indices_of, 
 
 UNROLLED = 12
 """Windows of at most so many taps are written out."""
+LONGEST_STEP = 16
+"""Elements that a read along the last axis may skip for its neighbours to be read from the same lines, at once."""
 IDENTITY: dict[str, Fraction | float] = {"sum": Fraction(0), "prod": Fraction(1), "max": -math.inf, "min": math.inf}
 
 
@@ -226,3 +228,29 @@ def _narrow(table: Terms, reduction: str, iterators: tuple[Iterator, ...], body:
             replace[iterator] = meaning
             kept += [part] if high - low > 1 else []
     return tuple(kept), table.substitute(body, replace) if replace else body
+
+
+def loop_order(iterators: Sequence[Iterator], root: Term) -> Sequence[Iterator]:
+    """Return outer loops in the order of the result, or of the one tensor that is read, whichever has the shorter innermost loop.
+
+    Then both are touched in few places at a time, each of which goes on where it was.
+    """
+    reads = [term.data[1] for term in subterms((root,)) if term.kind == "read"]
+    if len(reads) != 1 or len(iterators) < 2 or any(coefficient(reads[0], i) is None for i in iterators):
+        return iterators
+    reading = sorted(iterators, key=lambda i: -abs(coefficient(reads[0], i) or 0))
+    return reading if extent(reading[-1]) < extent(iterators[-1]) else iterators
+
+
+def interleaved(iterators: Sequence[Iterator], root: Term) -> tuple[Iterator, ...]:
+    """Return the loops whose values lie between the elements that a read skips along the last iterator (channels of an image)."""
+    found: dict[Iterator, None] = {}
+    for term in subterms((root,)):
+        if term.kind != "read":
+            continue
+        step = abs(coefficient(term.data[1], iterators[-1]) or 1)
+        for iterator in iterators[:-1]:
+            between = coefficient(term.data[1], iterator)
+            if between and abs(between) * extent(iterator) <= step <= LONGEST_STEP:
+                found[iterator] = None
+    return tuple(i for i in iterators if i in found)
