@@ -67,6 +67,7 @@ class Deriving:
         for rule in derivations.rules:
             for op in rule.operators:
                 self._by_operator.setdefault(op, []).append(rule)
+        self._given = frozenset(source.values())
         self._judged: dict[tuple[str, str], Sequence[Judged]] = {}
         self._templates: dict[Node, Template] = {}
         self._done: set[tuple[str, Key]] = set()
@@ -87,10 +88,13 @@ class Deriving:
             for rule in self._by_operator[key[0]]:
                 if stop():
                     return used
-                if self.rounds <= rule.rounds and (rule.name, key) not in self._done:
+                if self._is_due(rule, key) and (rule.name, key) not in self._done:
                     self._done.add((rule.name, key))
                     used += self._derive(rule, key, stop)
         return used
+
+    def _is_due(self, rule: DerivationRule, key: Key) -> bool:
+        return self.rounds <= rule.rounds or (rule.rounds == 0 and self.rounds == 1 and self._classes.nodes[key].handle in self._given)
 
     def _derive(self, rule: DerivationRule, key: Key, stop: Stop) -> int:
         op, label, operands = key

@@ -45,4 +45,5 @@ class DerivationRule:
     derive: Callable[[Node], Iterable[Derivation]]
     rounding: Literal["exact", "reassociates", "assumes finite"] = "reassociates"
     rounds: int = 2
-    """In how many rounds it looks for operators: after the first, those that derivations made are there too."""
+    """In how many rounds it looks for operators: after the first, those that derivations made are there too; 0: only at those of the
+    input program, neither at what rules nor at what derivations made of them."""

@@ -134,5 +134,5 @@ def _derive(node: Node) -> Iterable[Derivation]:
             yield derivation
 
 
-DERIVATION = DerivationRule(NAME, ("Conv", "ConvTranspose", "MatMul", "Expression"), _derive, rounds=1)
+DERIVATION = DerivationRule(NAME, ("Conv", "ConvTranspose", "MatMul", "Expression"), _derive, rounds=0)
 RULES: tuple[DerivationRule, ...] = (DERIVATION,)
