@@ -1,29 +1,50 @@
-"""Time generated kernels on one thread beside a measured copy: ``python -m bench.eoperators [name part ...]``.
+"""Time generated kernels beside a measured copy: ``python -m bench.eoperators [name part ...]``.
 
-Prints microseconds, the bandwidth over the bytes of all operands and the result, and that of numpy copying as many bytes.
+Prints microseconds, the bandwidth over the bytes of all operands and the result, and how much that is of a copy of as many
+bytes by numpy in the same run. Tensors lie in the caches of common processors; ``--large``: beyond them. On one thread,
+processor time is measured, so that other work on the machine disturbs little; with ``--threads``, the time of the clock.
 """
 
 from __future__ import annotations
 
+import argparse
 import ctypes
-import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bench.derivations import conv
+from egraph.derive.bilinear.convolutions import algorithms
+from egraph.derive.bilinear.programs import Bilinear, transformed_data, transformed_product
+from egraph.expr.scope import Number, Read, Scope, Tensor, inside
 from egraph.ir import Node, TensorType, placeholder
 from egraph.ops import apply
+from egraph.ops.expression import text_of
+from egraph.ops.scopes import grid, guarded
 from lower.eoperator import compile_library
 from lower.eoperator.request import placeholders
+from runtime import openmp
+from runtime.dispatcher import KernelLibrary, load
+
+ALIGNMENT_BYTES = 64
+SECONDS = 0.3
+"""How long each kernel is timed."""
+TRANSFORMED = ("64@56", "128@28", "256@14", "512@28", "64@8x224")
+"""Convolutions of which the transforms are timed; the last is a block of rows."""
+SAME: dict[str, Any] = {"layout": "NHWC", "strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1)}
 
 
 class Argument(ctypes.Structure):
     _fields_ = (("type_index", ctypes.c_int32), ("zero", ctypes.c_uint32), ("pointer", ctypes.c_void_p))
+
+
+Function = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p)
 
 
 def tensor(index: int, *shape: int) -> Node:
@@ -46,6 +67,7 @@ def cases() -> dict[str, Node]:
         "NCHW to NHWC": apply("Transpose", image, perm=(0, 2, 3, 1)),
         "NHWC to NCHW": apply("Transpose", tensor(0, 1, 112, 112, 64), perm=(0, 3, 1, 2)),
         "3 channels to NHWC": apply("Transpose", tensor(0, 1, 3, 224, 224), perm=(0, 2, 3, 1)),
+        "3 channels to NCHW": apply("Transpose", tensor(0, 1, 224, 224, 3), perm=(0, 3, 1, 2)),
         "attention heads": apply("Transpose", tensor(0, 1, 128, 12, 64), perm=(0, 2, 1, 3)),
         "concat, NCHW": apply("Concat", tensor(0, 1, 64, 56, 56), tensor(1, 1, 128, 56, 56), axis=1),
         "concat, NHWC": apply("Concat", tensor(0, 1, 56, 56, 64), tensor(1, 1, 56, 56, 128), axis=3),
@@ -60,44 +82,134 @@ def cases() -> dict[str, Node]:
         "max pool, NCHW": apply("MaxPool", image, layout="NCHW", **window),
         "depthwise, NHWC": apply("Conv", tensor(0, 1, 56, 56, 128), tensor(1, 128, 1, 3, 3), layout="NHWC", **taps),
         "depthwise, NCHW": apply("Conv", tensor(0, 1, 128, 56, 56), tensor(1, 128, 1, 3, 3), layout="NCHW", **taps),
+        "offset sum, taps first": offset_sum(1, 28, 28, 64, taps_first=True),
+        "offset sum, taps last": offset_sum(1, 28, 28, 64, taps_first=False),
+        **{name: fragment for text in TRANSFORMED for name, fragment in transforms(text).items()},
     }
 
 
-def median_us(run: Callable[[], object], repetitions: int = 15) -> float:
-    """Return the median time of a call, each sample at least a millisecond long."""
+def large_cases() -> dict[str, Node]:
+    """Return fragments by name whose tensors no cache holds."""
+    image, last = tensor(0, 1, 64, 448, 448), tensor(0, 1, 448, 448, 64)
+    blocks = apply("Reshape", tensor(0, 1, 224, 224, 256), shape=(1, 224, 224, 2, 2, 64))
+    window: dict[str, Any] = {"kernel_shape": (3, 3), "count_include_pad": 1, **SAME}
+    return {
+        "relu": apply("Relu", image),
+        "add": apply("Add", image, tensor(1, 1, 64, 448, 448)),
+        "bias add relu, NHWC": apply("Relu", apply("Add", apply("Add", last, tensor(1, 64)), tensor(2, 1, 448, 448, 64))),
+        "bias relu, NCHW": apply("Relu", apply("Add", image, tensor(1, 64, 1, 1))),
+        "NCHW to NHWC": apply("Transpose", image, perm=(0, 2, 3, 1)),
+        "NHWC to NCHW": apply("Transpose", last, perm=(0, 3, 1, 2)),
+        "matrix": apply("Transpose", tensor(0, 3000, 4000), perm=(1, 0)),
+        "3 channels to NHWC": apply("Transpose", tensor(0, 1, 3, 2000, 2100), perm=(0, 2, 3, 1)),
+        "3 channels to NCHW": apply("Transpose", tensor(0, 1, 2000, 2100, 3), perm=(0, 3, 1, 2)),
+        "attention heads": apply("Transpose", tensor(0, 1, 16000, 12, 64), perm=(0, 2, 1, 3)),
+        "attention heads, back": apply("Transpose", tensor(0, 1, 12, 16000, 64), perm=(0, 2, 1, 3)),
+        "depth to space": apply("Reshape", apply("Transpose", blocks, perm=(0, 1, 3, 2, 4, 5)), shape=(1, 448, 448, 64)),
+        "pad, NHWC": apply("Pad", last, before=(0, 1, 1, 0), after=(0, 1, 1, 0), mode="constant", value=0.0),
+        "concat, NHWC": apply("Concat", tensor(0, 1, 448, 448, 32), tensor(1, 1, 448, 448, 32), axis=3),
+        "average of 3x3, NHWC": apply("AveragePool", last, **window),
+        "average of 3x3, NCHW": apply("AveragePool", image, **{**window, "layout": "NCHW"}),
+        "softmax": apply("Softmax", tensor(0, 16000, 1000), axis=1),
+        "layer norm": apply("LayerNormalization", tensor(0, 16000, 768), tensor(1, 768), tensor(2, 768), axis=1, epsilon=1e-5),
+        "mean, NCHW": apply("ReduceMean", image, axes=(2, 3)),
+        "mean, NHWC": apply("ReduceMean", last, axes=(1, 2)),
+        "offset sum, taps first": offset_sum(1, 200, 210, 128, taps_first=True),
+        "offset sum, taps last": offset_sum(1, 200, 210, 128, taps_first=False),
+    }
+
+
+def offset_sum(n: int, h: int, w: int, f: int, *, taps_first: bool) -> Node:
+    """sum_{r,s} x[.., h+r-1, w+s-1, ..]: what is left of a 3x3 convolution when its products are one matrix product."""
+    outer, (b, i, j, k) = grid("i", (n, h, w, f))
+    taps, (r, s) = grid("k", (3, 3))
+    y, x = i + r - 1, j + s - 1
+    pixel = (b * h + y) * w + x
+    shape, place = ((9, n * h * w, f), (r * 3 + s, pixel, k)) if taps_first else ((n * h * w, 9 * f), (pixel, (r * 3 + s) * f + k))
+    body = guarded([*inside(y, 0, h), *inside(x, 0, w)], Read(Tensor("0", shape), place), Number(Fraction(0)))
+    return apply("Expression", tensor(0, *shape), text=text_of(Scope(outer, taps, "sum", body)))
+
+
+def transforms(text: str) -> dict[str, Node]:
+    """Return both transforms of a 3x3 convolution with tiles of 4 x 4, the second with bias, residual and relu."""
+    node = conv(text + " 3x3")
+    what = next(one for one in algorithms(node) if {axis.algorithm.products for axis in one.axes} == {6})
+    return {f"V {text}": data_transform(node, what), f"Y {text}": output_transform(node, what)}
+
+
+def data_transform(node: Node, what: Bilinear) -> Node:
+    x = node.inputs[0]
+    return apply("Expression", x, text=text_of(transformed_data(x, what)))
+
+
+def output_transform(node: Node, what: Bilinear) -> Node:
+    batch = node.type.sizes[0]
+    product = tensor(0, what.group * what.products, what.tiles(batch), what.width)
+    y = apply("Expression", product, text=text_of(transformed_product(product, batch, what)))
+    return apply("Relu", apply("Add", apply("Add", y, tensor(1, y.type.sizes[-1])), tensor(2, *y.type.sizes)))
+
+
+def least_us(run: Callable[[], object], clock: Callable[[], float]) -> float:
+    """Return the least time of a call: what disturbs adds to it."""
     run()
-    started = time.perf_counter()
-    run()
-    inner = max(1, int(1e-3 / max(time.perf_counter() - started, 1e-7)))
-    samples = []
-    for _ in range(repetitions):
-        started = time.perf_counter()
-        for _ in range(inner):
-            run()
-        samples.append((time.perf_counter() - started) / inner * 1e6)
-    return statistics.median(samples)
+    samples: list[float] = []
+    end = time.perf_counter() + SECONDS
+    while time.perf_counter() < end or len(samples) < 5:
+        started = clock()
+        run()
+        samples.append(clock() - started)
+    return min(samples) * 1e6
+
+
+def aligned(shape: tuple[int, ...]) -> np.ndarray:
+    """Return an array at an address such as the runtime gives."""
+    size = int(np.prod(shape)) * 4
+    memory = np.empty(size + ALIGNMENT_BYTES, np.uint8)
+    start = -memory.ctypes.data % ALIGNMENT_BYTES
+    array = memory[start : start + size].view(np.float32).reshape(shape)
+    array[...] = 0.5
+    return array
+
+
+def copying(size_bytes: int, pool: ThreadPoolExecutor, threads: int) -> Callable[[], object]:
+    """Return a copy by numpy that moves so many bytes, half of them read."""
+    parts = [(aligned((size_bytes // 8 // threads,)), aligned((size_bytes // 8 // threads,))) for _ in range(threads)]
+    if threads == 1:
+        return lambda: np.copyto(parts[0][1], parts[0][0])
+    return lambda: list(pool.map(lambda part: np.copyto(part[1], part[0]), parts))
+
+
+def calling(address: int, arrays: list[np.ndarray]) -> Callable[[], object]:
+    """Return a call of the kernel at an address; the result is the last array."""
+    pointers = [ctypes.c_void_p(array.ctypes.data) for array in arrays]
+    arguments = (Argument * len(arrays))(*[Argument(7, 0, ctypes.addressof(pointer)) for pointer in pointers])
+    kept = (arrays, pointers)
+    function, where = Function(address), ctypes.addressof(arguments)
+    return lambda: (function(None, where, len(kept[0]), None), kept)
 
 
 def main() -> None:
     """Compile the chosen cases and print a line for each."""
-    chosen = {name: f for name, f in cases().items() if len(sys.argv) == 1 or any(part in name for part in sys.argv[1:])}
-    random = np.random.default_rng(0)
-    with tempfile.TemporaryDirectory() as folder:
-        library = compile_library(list(chosen.values()), Path(folder) / "kernels.so", threads=1)
-        code = ctypes.CDLL(str(library.path))
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("names", nargs="*", help="parts of names of kernels; all without")
+    parser.add_argument("--large", action="store_true", help="tensors beyond the caches")
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    known = large_cases() if options.large else cases()
+    chosen = {name: f for name, f in known.items() if not options.names or any(part in name for part in options.names)}
+    clock = time.thread_time if options.threads == 1 else time.perf_counter
+    openmp.set_threads(options.threads)
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.threads) as pool:
+        library = compile_library(list(chosen.values()), Path(folder) / "kernels.so", threads=options.threads)
+        code = KernelLibrary(library.path, load())
         for name, fragment in chosen.items():
-            arrays = [random.standard_normal(leaf.type.sizes).astype(np.float32) for leaf in placeholders(fragment)]
-            arrays.append(np.empty(fragment.type.sizes, np.float32))
-            pointers = [ctypes.c_void_p(array.ctypes.data) for array in arrays]
-            arguments = (Argument * len(arrays))(*[Argument(7, 0, ctypes.addressof(p)) for p in pointers])
-            function = code["__tvm_ffi_" + library[fragment]]
-            function.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p)
-            address, count = ctypes.addressof(arguments), len(arrays)
-            time_us = median_us(lambda f=function, a=address, n=count: f(None, a, n, None))  # type: ignore[misc]
+            arrays = [aligned(leaf.type.sizes) for leaf in placeholders(fragment)] + [aligned(fragment.type.sizes)]
+            time_us = least_us(calling(code.function(library[fragment]), arrays), clock)
             size_bytes = sum(array.nbytes for array in arrays)
-            source, target = np.ones(size_bytes // 8, np.float32), np.empty(size_bytes // 8, np.float32)
-            copy_us = median_us(lambda s=source, t=target: np.copyto(t, s))  # type: ignore[misc]
-            print(f"{name:22s} {time_us:9.1f} us {size_bytes / time_us / 1e3:7.1f} GB/s   copy {size_bytes / copy_us / 1e3:7.1f} GB/s")
+            copy_us = least_us(copying(size_bytes, pool, options.threads), clock)
+            speed, copy = size_bytes / time_us / 1e3, size_bytes / copy_us / 1e3
+            print(f"{name:24s} {time_us:9.1f} us {speed:7.1f} GB/s   copy {copy:7.1f} GB/s   {speed / copy:4.0%}", flush=True)
+        code.close()
 
 
 if __name__ == "__main__":
