@@ -183,7 +183,7 @@ def calling(address: int, arrays: list[np.ndarray]) -> Callable[[], object]:
     """Return a call of the kernel at an address; the result is the last array."""
     pointers = [ctypes.c_void_p(array.ctypes.data) for array in arrays]
     arguments = (Argument * len(arrays))(*[Argument(7, 0, ctypes.addressof(pointer)) for pointer in pointers])
-    kept = (arrays, pointers)
+    kept = (arrays, pointers, arguments)
     function, where = Function(address), ctypes.addressof(arguments)
     return lambda: (function(None, where, len(kept[0]), None), kept)
 
