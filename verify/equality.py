@@ -8,7 +8,7 @@ from itertools import product
 from math import lcm, prod
 
 from egraph.expr.index import Index, Iterator, Modulo, atoms, index
-from egraph.expr.scope import Scope
+from egraph.expr.scope import Apply, Compare, Guarded, Scalar, Scope
 from verify.assumptions import Assumptions
 from verify.bijection import equal_values
 from verify.definedness import differences
@@ -33,32 +33,56 @@ def prove_equal(left: Scope, right: Scope, assumptions: Assumptions) -> Outcome:
     output = tuple(index(0 if assumptions.equal(size, 1) else Iterator(f"o{axis}", 0, size)) for axis, size in enumerate(left.shape))
     facts: set[str] = set()
     try:
-        values = _normalised(left, right, output, assumptions, facts)
-        bases = _bases(values, output) if assumptions.facts.at_sizes else {}
-        outcome = _in_phases(left, right, output, bases, assumptions, facts) if bases else equal_values(*values, assumptions)
+        outcome = _compared(left, right, output, assumptions, facts)
     except TooLarge as reason:
         return Open(str(reason), assumptions.conditions)
     facts |= differences(left, right)
     return Equal(outcome.facts | facts) if isinstance(outcome, Equal) else outcome
 
 
+def _compared(left: Scope, right: Scope, output: Output, assumptions: Assumptions, facts: set[str]) -> Outcome:
+    bases: Mapping[int, int] = {}
+    if assumptions.facts.at_sizes:
+        found = [_bases(_choices(side.body), tuple(map(index, side.traversal))) for side in (left, right)]
+        bases = {axis: lcm(found[0].get(axis, 1), found[1].get(axis, 1)) for axis in sorted({*found[0], *found[1]})}
+    if not bases:
+        values = _normalised(left, right, output, assumptions, facts)
+        if assumptions.facts.at_sizes:
+            bases = _bases((c for value in values for term in value.terms for c in term.conditions), output)
+        if not bases:
+            return equal_values(*values, assumptions)
+    return _in_phases(left, right, output, bases, assumptions, facts)
+
+
+def _choices(body: Scalar) -> Iterable[Compare]:
+    """Yield the conditions of a scalar, those of inner scopes left aside."""
+    match body:
+        case Apply(_, arguments):
+            for argument in arguments:
+                yield from _choices(argument)
+        case Guarded(conditions, then, otherwise):
+            yield from conditions
+            yield from _choices(then)
+            yield from _choices(otherwise)
+
+
 def _normalised(left: Scope, right: Scope, output: Output, assumptions: Assumptions, facts: set[str]) -> tuple[Value, Value]:
     return normalise(left, output, assumptions, facts), normalise(right, output, assumptions, facts)
 
 
-def _bases(values: Iterable[Value], output: Output) -> Mapping[int, int]:
+def _bases(conditions: Iterable[Compare], output: Output) -> Mapping[int, int]:
     """Return for axes of the output by which remainder of theirs conditions choose: phases that are interleaved."""
     places = {atom: axis for axis, place in enumerate(output) for atom in mentioned((place,))}
     found: dict[int, int] = {}
-    conditions = {c for value in values for term in value.terms for c in term.conditions if c.operator in ("==", "!=")}
-    for atom in {atom for condition in conditions for atom in atoms(condition.left - condition.right)}:
+    choosing = {condition for condition in conditions if condition.operator in ("==", "!=")}
+    for atom in {atom for condition in choosing for atom in atoms(condition.left - condition.right)}:
         if not isinstance(atom, Modulo) or atom.divisor.constant is None:
             continue
         inside = mentioned((atom.numerator,))
         if len(inside) == 1 and inside <= places.keys():
             axis = places[next(iter(inside))]
             found[axis] = lcm(found.get(axis, 1), atom.divisor.constant)
-    return found if prod(found.values()) <= MOST_PHASES else {}
+    return dict(sorted(found.items())) if prod(found.values()) <= MOST_PHASES else {}
 
 
 def _in_phases(left: Scope, right: Scope, output: Output, bases: Mapping[int, int], assumptions: Assumptions, facts: set[str]) -> Outcome:

@@ -119,8 +119,10 @@ class Sampler:
         match body:
             case Apply("mul", (left, right)):
                 return self.factors(left, where) + self.factors(right, where)
-            case Guarded(conditions, then, Number(value)) if value == 0 and self.algebra.exact:
-                return [*(self.condition(c, where) for c in conditions), *self.factors(then, where)]
+            case Guarded(conditions, then, Number(value)) if value == 0:
+                parts = self.factors(then, where)
+                if self.algebra.exact or all(np.isfinite(part.values).all() for part in parts):  # zero times infinity is no zero
+                    return [*(self.condition(c, where) for c in conditions), *parts]
         return [self.scalar(body, where)]
 
     def scalar(self, body: Scalar, where: Places) -> Named:
