@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -87,9 +87,10 @@ def same_rules(rule: Rule | MergeRule) -> tuple[Published, ...]:
     if isinstance(rule, MergeRule) or not pattern_operators(rule.pattern) <= set(OPERATORS.values()):
         return ()
     try:
-        instances = list(islice(draws(rule, 0, DRAWS), 8))
+        instances = list(islice(draws(rule, 0, DRAWS), 3))
     except EinsatError:
         return ()
+    instances += [replace(each, numbers={}) for each in instances]  # a constant that happens to be one number is a constant
     pairs = {(_term(each.left[0], each), _term(each.right[0], each)) for each in instances}
     return tuple(one for one in published() if any(_equal(pair, one) for pair in pairs))
 
