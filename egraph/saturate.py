@@ -9,6 +9,7 @@ programs, and the rules go on with those.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +33,9 @@ StopReason: TypeAlias = Literal["saturated", "time", "e-nodes", "iterations", "m
 
 BEFORE_DERIVATIONS = 0.6
 """Part of the budgets that rules may spend before derivations run, so that derivations always do."""
+GROWTH_BY_DERIVATIONS, LEAST_GROWTH = 4, 2_000
+"""E-nodes may grow by this factor, and at least by this number, once derivations have run: programs of many views could be moved
+about without end, and what is worth having is found early."""
 LARGEST_JOIN = 1_000_000
 """A rule sits an iteration out when it has more matches than this: egglog cannot be stopped inside a query."""
 
@@ -130,13 +134,14 @@ class _Growth:
     history: list[Iteration] = field(default_factory=list)
     share: float = 1.0
     """Part of the budgets that may be spent now."""
+    most_e_nodes: float = math.inf
 
     def stop(self) -> StopReason | None:
         if self.interrupted():
             return "interrupted"
         if time.monotonic() - self.start > self.share * self.limits.seconds:
             return "time"
-        return "e-nodes" if len(self.classes.nodes) >= self.share * self.limits.e_nodes else None
+        return "e-nodes" if len(self.classes.nodes) >= min(self.share * self.limits.e_nodes, self.most_e_nodes) else None
 
     def run(self) -> StopReason:
         """Run the rules, phase by phase; then, round by round, the derivations and all rules again."""
@@ -145,6 +150,8 @@ class _Growth:
         stages = [[a for a in self.applications if a.phase in phases[: k + 1]] for k in range(len(phases))]
         reason = self._run_phases(stages)
         self.share = 1.0
+        if self.deriving is not None:
+            self.most_e_nodes = GROWTH_BY_DERIVATIONS * len(self.classes.nodes) + LEAST_GROWTH
         while self.deriving is not None and self.deriving.has_work and reason != "interrupted" and self._has_iterations:
             started = time.monotonic()
             used = self.deriving.apply(self.stop)
