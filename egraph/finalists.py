@@ -7,6 +7,7 @@ a machine that slows down slows all of them down.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import statistics
 import time
@@ -158,7 +159,9 @@ def _interleave(
                     workers[c.name].close()
             kept = still_running([c.name for c in running], timings, round_number, essential)
             running = [c for c in running if c.name in kept]
-            if round_number + 1 >= LEAST_ROUNDS and (time.monotonic() > deadline or is_decided([timings[name] for name in kept])):
+            left = [timings[name] for name in kept]
+            is_over = time.monotonic() > deadline
+            if (round_number + 1 >= LEAST_ROUNDS and (is_over or is_decided(left))) or (is_over and is_clear(timings, kept, essential)):
                 break
     finally:
         for worker in workers.values():
@@ -176,6 +179,13 @@ def still_running(names: Sequence[str], timings: Mapping[str, Timing], round_num
     """Return who can still be the fastest, and the ``essential`` one."""
     limit = GIVEN_UP[min(round_number, len(GIVEN_UP) - 1)] * min((timings[name].median_us for name in names), default=float("inf"))
     return [name for name in names if name == essential or timings[name].median_us <= limit]
+
+
+def is_clear(timings: Mapping[str, Timing], names: Sequence[str], essential: str) -> bool:
+    """Return whether the ``essential`` one is so far ahead of everyone, or behind the fastest, that further rounds would not matter."""
+    others = [timings[name].median_us for name in names if name != essential]
+    own_us, best_us = timings[essential].median_us, min(others, default=math.inf)
+    return max(own_us, best_us) > GIVEN_UP[0] * min(own_us, best_us)
 
 
 def is_decided(timings: Sequence[Timing]) -> bool:

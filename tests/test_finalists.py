@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from egraph import finalists
-from egraph.finalists import ROUNDS, Contender, Race, engine_for, is_decided, race, remembered, still_running
+from egraph.finalists import ROUNDS, Contender, Race, engine_for, is_clear, is_decided, race, remembered, still_running
 from runtime.feeds import FeedSpec
 from runtime.measure import Load, Timing, Worker
 from runtime.profile import Database
@@ -66,6 +66,16 @@ def test_who_is_far_behind_is_given_up_except_the_essential_one() -> None:
     assert still_running(list(timings), timings, 1, "original") == ["fast", "near", "original"]
     timings["near"] = Timing("failed")
     assert still_running(list(timings), timings, 3, "original") == ["fast", "original"]
+
+
+def test_few_rounds_do_where_they_take_long_and_the_original_is_far_off() -> None:
+    def is_enough(original: float, *programs: float) -> bool:
+        timings = {"original": Timing("ok", (original,)), **{str(i): Timing("ok", (us,)) for i, us in enumerate(programs)}}
+        return is_clear(timings, list(timings), "original")
+
+    assert is_enough(9.0, 4.0, 4.1, 8.0) and is_enough(1.0, 3.0, 2.5) and is_enough(1.0)
+    assert not is_enough(7.0, 4.0, 9.0) and not is_enough(4.0, 7.0)
+    assert is_clear({"original": Timing("ok", (1.0,)), "program": Timing("failed")}, ["original", "program"], "original")
 
 
 def test_a_race_is_decided_when_one_is_fastest_in_every_round() -> None:
