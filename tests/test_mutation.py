@@ -8,6 +8,8 @@ import pytest
 
 from egraph.rule import Attributes, Equation, Steps, Tensor, Weight, require, rule
 from egraph.rule_operators import concat, relu, transpose
+from verify import mutation
+from verify.budget import Exhausted, at_most, spend
 from verify.mutation import main, mutants, run
 
 
@@ -58,6 +60,30 @@ def test_nothing_wrong_is_proved() -> None:
     assert not tally.wrong, tally.wrong
     assert tally.proved > 0, "a sum without its needless guard is true, and has to be proved"
     assert tally.rejected > tally.proved
+
+
+def test_every_rule_has_its_turn() -> None:
+    """One mutant of every rule comes before a second of any; how many of all are false is told."""
+    tally = run(RULES, len(RULES), seed=1, cases=4)
+    assert tally.mutated == tally.mutants == len(RULES)
+    assert 0 < tally.false < tally.mutants
+    assert tally.rejected + tally.slow + tally.proved == tally.mutants
+
+
+def test_what_a_mutant_is_allowed_is_the_same_work_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without work nothing is proved, and what is given up does not depend on the clock."""
+    monkeypatch.setattr(mutation, "UNITS", 60)
+    one, other = (run(RULES, 12, seed=0, cases=4) for _ in range(2))
+    assert one == other
+    assert one.slow > 0
+    with at_most(5):
+        spend(5)
+        with pytest.raises(Exhausted):
+            spend()
+    with at_most(5):
+        with at_most(3):
+            spend(3)
+        spend(2)
 
 
 def test_results_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
