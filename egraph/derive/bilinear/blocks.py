@@ -18,6 +18,8 @@ from egraph.ops import apply
 
 ELEMENT_BYTES = 4
 MOST_BLOCKS = 64
+MOST_CUTS = 16
+"""Blocks of all images, and of one."""
 ARITY = 4
 """Operands of a concatenation: what follows a convolution is taken into concatenations of so many by the rules."""
 
@@ -30,10 +32,10 @@ def stage_bytes(batch: int, what: Bilinear) -> int:
 def blocks_of(batch: int, what: Bilinear, budget_bytes: int) -> tuple[int, int] | None:
     """Return images and tile rows of a block whose V and M take at most so many bytes; None where nothing is to be cut, or cannot be.
 
-    Whole images where several or one fit, else rows of one image: all blocks of about one size, and no more than ``MOST_BLOCKS``.
+    Whole images where several or one fit, else rows of one image: all blocks of about one size, larger where they would be too many.
     """
     rows = what.axes[0].tiles
-    budget_bytes = max(budget_bytes, -(-stage_bytes(batch, what) // MOST_BLOCKS))
+    budget_bytes = max(budget_bytes, -(-stage_bytes(batch, what) // MOST_BLOCKS), -(-stage_bytes(1, what) // MOST_CUTS))
     if stage_bytes(batch, what) <= budget_bytes:
         return None
     images = budget_bytes // stage_bytes(1, what)

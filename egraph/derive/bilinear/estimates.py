@@ -20,9 +20,9 @@ class Caches:
     near_bytes: int = 1 << 21
     shared_bytes: int = 1 << 24
     near: float = 0.5
-    shared: float = 1.0
+    shared: float = 1.5
     memory: float = 4.0
-    block: float = 1.5e6
+    block: float = 1e6
     """Multiply-adds in the time that launching the kernels of a block takes."""
 
     def rate(self, size_bytes: float) -> float:
