@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from egraph.derive.bilinear import RULES as BILINEAR
 from egraph.derive.derivation import DerivationRule
+from egraph.derive.search import RULES as SEARCHED
 
-DERIVATIONS: tuple[DerivationRule, ...] = BILINEAR
+DERIVATIONS: tuple[DerivationRule, ...] = (*BILINEAR, *SEARCHED)
