@@ -61,7 +61,7 @@ def _made(scope: Scope, leaves: Mapping[str, Node], wanted: str, free: bool, mem
 
 
 def matched(scope: Scope, nodes: Sequence[Node], wanted: Sequence[str], matchers: Sequence[tuple[Matcher, bool]] = DENSE) -> Node | None:
-    """Return the match of a scope, as a program with an operator that is wanted, that moves the fewest elements and means the scope."""
+    """Return the match of a scope, as a program with an operator that is wanted: of plain windows, and with the fewest movements."""
     leaves = [placeholder(position, node.type) for position, node in enumerate(nodes)]
     whole = form(scope)
     ranked: dict[Node, tuple[object, ...]] = {}
@@ -71,11 +71,17 @@ def matched(scope: Scope, nodes: Sequence[Node], wanted: Sequence[str], matchers
             program = reshaped(part.around(node), whole.shape)
             if any(inner.op in wanted for inner in walk((program,))):
                 text = format_fragment(program)
-                ranked[program] = (moved_elements(program), len(text), text)
+                ranked[program] = (axes_without_window(program), moved_elements(program), len(text), text)
     for program in sorted(ranked, key=ranked.__getitem__):
         if means(program, whole):
             return instantiated(program, nodes)
     return None
+
+
+def axes_without_window(program: Node) -> int:
+    """Return along how many axes convolutions have a window of one position: these could be axes of the batch."""
+    weights = [node.inputs[1] for node in walk((program,)) if node.op in ("Conv", "ConvTranspose")]
+    return sum(size == 1 for weight in weights for size in weight.type.sizes[2:])
 
 
 def instantiated(program: Node, nodes: Sequence[Node]) -> Node:
