@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,13 +19,17 @@ from egraph.derive.storing import Unreadable, read_program, write_program
 from egraph.errors import RuleError
 from egraph.expr.index import Iterator, index
 from egraph.expr.scope import Read, Scope, Tensor
+from egraph.inspect import why, why_text
 from egraph.ir import FrozenEGraph, Graph, Node, TensorType, attributes, format_fragment, make, placeholder, walk
 from egraph.ops import apply
 from egraph.ops.expression import text_of
 from egraph.optimize.choice import choose_derivations, choose_rules, list_rules
 from egraph.optimize.derivations import Gate
+from egraph.optimize.outcome import Derived, Outcome, RuleUse
+from egraph.report import render
 from egraph.saturate import Limits, saturate
 from runtime.profile import Database
+from tests.test_report import outcome
 
 TYPE = TensorType("float32", (3, 4))
 
@@ -246,3 +251,18 @@ def test_a_program_by_derivation_is_extracted_folded_exported_run_and_explained(
     (relu,) = (node for node in walk(graph.roots) if node.op == "Relu")
     assert not explain_derivation(rule, "winograd", relu, graph, Tolerance())["applies"]
     assert json.dumps(told)
+
+
+def test_derivations_are_in_the_manifest_the_report_and_what_is_printed() -> None:
+    told = (Derived("winograd F(2x2)", "winograd", "Conv{}(%0, $1)", (("bilinear algorithm: V", "{i0<4} $0[i0]"),), (1, 3)),)
+    uses = RuleUse("winograd F(2x2)", "proved for these sizes", 2, "a program that winograd derives", "reassociates")
+    kept = replace(outcome(), rules=(uses,), derived=told)
+    read = Outcome.from_manifest(json.loads(json.dumps(kept.to_manifest())))
+    assert read.derived == told
+    page = render(read)
+    assert "how winograd F(2x2) was derived" in page and "bilinear algorithm: V" in page
+    assert kept.to_json()["derivations"] == [{"name": "winograd F(2x2)", "uses": 2, "operators": ["Conv{}(%0, $1)"]}]
+    assert "derivations" not in outcome().to_json() and kept.to_json()["predicted_us"] == 900.0
+    shown = why_text(why(read, "1"))
+    assert "derivation winograd F(2x2) of Conv{}(%0, $1)" in shown and "{i0<4} $0[i0]" in shown
+    assert "derivation winograd" not in why_text(why(read, "0"))
