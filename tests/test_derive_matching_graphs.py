@@ -253,3 +253,26 @@ def test_fuse_activation() -> None:
     """A product, a transpose and a Relu: the transpose and the Relu are one Expression."""
     root = apply("Relu", transpose(apply("MatMul", leaf(0, 32, 32), leaf(1, 32, 32)), 1, 0))
     assert operators(programs_of(root)[-1]) == ["MatMul", "Expression"]
+
+
+# -- the operator as it stands is the match that moves nothing ----------------------------------------------------------------------
+
+AS_THEY_STAND = {
+    "a row window": conv(leaf(0, 2, 8, 7, 7), leaf(1, 3, 8, 1, 7), 0, 3, 0, 3),
+    "a strided window of one": conv(leaf(0, 2, 8, 7, 7), leaf(1, 3, 8, 1, 1), 0, 0, 0, 0, strides=(2, 2)),
+    "a depthwise window": conv(leaf(0, 1, 8, 7, 7), leaf(1, 8, 1, 3, 3), 1, 1, 1, 1, group=8),
+    "a transposed window": deconv(leaf(0, 2, 4, 5, 5), leaf(1, 4, 3, 4, 4), 2, 1, "NCHW"),
+    "a bias of channels": apply("Add", leaf(0, 1, 8, 7, 7), leaf(1, 1, 8, 1, 1)),
+    "a bias of columns": apply("Add", leaf(0, 2, 5, 8), leaf(1, 8)),
+    "a pool": apply("MaxPool", leaf(0, 2, 8, 9, 9), kernel_shape=(3, 3), strides=(2, 2), dilations=(1, 1), pads=(1,) * 4, layout="NCHW"),
+    "a softmax": apply("Softmax", leaf(0, 2, 3, 8, 8), axis=3),
+}
+
+
+@pytest.mark.parametrize("name", AS_THEY_STAND)
+def test_what_needs_no_movement_is_matched_without_any(name: str) -> None:
+    root = AS_THEY_STAND[name]
+    programs = match(fragment_expression(root), root.inputs)
+    assert root in programs
+    moved = [sum(kind in ("Transpose", "Slice", "Pad") for kind in operators(program)) for program in programs]
+    assert moved[programs.index(root)] == 0

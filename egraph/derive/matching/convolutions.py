@@ -13,15 +13,11 @@ from dataclasses import dataclass
 from egraph.derive.matching.conditions import Condition, interval, speaks_of
 from egraph.derive.matching.form import Form, substituted
 from egraph.derive.matching.laws import affine, length
-from egraph.derive.matching.products import finished, occurring, operand, roles_of, two_reads
-from egraph.derive.matching.views import Group, arrange, expanded, padded, sliced
-from egraph.errors import TypeMismatch
+from egraph.derive.matching.products import roles_of, two_reads
+from egraph.derive.matching.windowed import Operands, convolved, settled
 from egraph.expr.index import Index, Iterator, index
-from egraph.expr.scope import Read, Tensor
-from egraph.ir import AttributeValue, Node, attributes
-from egraph.ops import apply
-
-MOST_SPATIAL = 3
+from egraph.expr.scope import Read
+from egraph.ir import AttributeValue, Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,68 +100,26 @@ def _of_either(form: Form, leaves: Sequence[Node], windowed: bool) -> Iterable[N
 
 
 def _convolutions(form: Form, data: Read, weight: Read, leaves: Sequence[Node], windowed: bool) -> Iterable[Node]:
-    roles, right = roles_of(form, data, weight), operand(form, weight, leaves)
-    assert isinstance(data.source, Tensor)
-    if roles is None or right is None or not (form.sums or (roles.left and roles.right)):
+    roles = roles_of(form, data, weight)
+    if roles is None or not (form.sums or (roles.left and roles.right)):
         return
-    source = leaves[int(data.source.name)]
-    windows: list[Spatial] = []
-    for axis, (place, size) in enumerate(zip(data.indices, source.type.sizes, strict=True)):
-        parts = affine(place)
-        both = parts is not None and any(i in roles.left for i in parts[1]) and any(i in roles.summed for i in parts[1])
-        found = spatial(axis, place, size, form.conditions, roles.left, roles.summed) if both else None
-        if found is not None:
-            windows.append(found)
-    own = [i for w in windows for i in (w.output, w.tap) if i is not None]
-    plain = [place for axis, place in enumerate(data.indices) if axis not in [w.axis for w in windows]]
-    shared = len(set(own)) != len(own) or not set(own).isdisjoint(occurring(Read(data.source, tuple(plain))))
-    if bool(windows) != windowed or len(windows) > MOST_SPATIAL or shared:
-        return
-    batch = [i for i in roles.left if i not in own]
-    channels = [i for i in roles.summed if i not in own]
-    positions = [Iterator(f"p{w.axis}", 0, w.end - w.start) for w in windows]
-    indices = list(data.indices)
-    cut = [(0, size) for size in source.type.sizes]
-    for w, position in zip(windows, positions, strict=True):
-        indices[w.axis] = index(position)
-        cut[w.axis] = (w.start, w.end)
-    others = tuple(c for c in form.conditions if any(speaks_of(parts, c) for parts in map(affine, plain) if parts is not None))
-    whole = sliced(source, [low for low, _ in cut], [high for _, high in cut], [1] * len(cut))
-    left = padded(whole, indices, others, form.otherwise)
-    if left is None:
-        return
-    space: list[Group] = [[position] for position in positions]
-    taps: list[Group] = [[w.tap] if w.tap is not None else [] for w in windows]
-    outputs: list[Group] = [[w.output] if w.output is not None else [] for w in windows]
-    if not windows:
-        space, taps, outputs, batch = [batch], [[]], [list(roles.left)], []
-    weights = arrange(right.node, right.indices, [[*roles.batch, *roles.right], channels, *taps])
-    if weights is None:
-        return
-    weights = expanded(weights, [_count([group]) for group in ([*roles.batch, *roles.right], channels, *taps)])
-    window: dict[str, AttributeValue] = {
+    case = Operands(form, data, weight, roles, leaves)
+    sliding, still = list[Spatial](), list[Spatial]()
+    for axis, (place, size) in enumerate(zip(data.indices, case.source.type.sizes, strict=True)):
+        window = spatial(axis, place, size, form.conditions, roles.left, roles.summed)
+        if window is not None and window.output is not None:
+            (still if window.tap is None else sliding).append(window)
+    if bool(sliding) == windowed:
+        yield from settled(sliding, still, lambda windows: _with(case, windows))
+
+
+def _with(case: Operands, windows: Sequence[Spatial]) -> Iterable[Node]:
+    axes = [w.axis for w in windows]
+    plain = [affine(place) for axis, place in enumerate(case.data.indices) if axis not in axes]
+    places = [*plain, *map(affine, case.weight.indices)]
+    rest = [c for c in case.form.conditions if any(speaks_of(parts, c) for parts in places if parts is not None)]
+    values: dict[str, AttributeValue] = {
         "strides": tuple(w.stride for w in windows) or (1,), "dilations": tuple(w.dilation for w in windows) or (1,),
-        "group": _count([roles.batch]), "pads": (*(w.before for w in windows), *(w.after for w in windows)) or (0, 0),
+        "pads": (*(w.before for w in windows), *(w.after for w in windows)) or (0, 0),
     }  # fmt: skip
-    channel: Group = [*roles.batch, *channels]
-    result: Group = [*roles.batch, *roles.right]
-    for layout in ("NCHW", "NHWC"):
-        first = layout == "NCHW"
-        tensor = arrange(left.node, left.indices, [batch, *([channel] if first else []), *space, *([] if first else [channel])])
-        if tensor is None:
-            return
-        try:
-            node = apply("Conv", tensor, weights, attributes=attributes(layout=layout, **window))
-        except TypeMismatch:
-            return
-        axes: list[Group] = [batch, *([result] if first else []), *outputs, *([] if first else [result])]
-        if node.type.elements == _count(axes):
-            yield finished(form, node, axes)
-
-
-def _count(groups: Sequence[Group]) -> int:
-    total = 1
-    for group in groups:
-        for i in group:
-            total *= length(i)
-    return total
+    yield from convolved(case, "Conv", windows, rest, values)

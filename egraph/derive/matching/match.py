@@ -16,10 +16,10 @@ from egraph.derive.matching.normalizations import normalizations
 from egraph.derive.matching.pointwise import elementwise
 from egraph.derive.matching.products import products
 from egraph.derive.matching.transposed import transposed_convolutions
-from egraph.derive.matching.views import reshaped
+from egraph.derive.matching.views import moved_elements, reshaped
 from egraph.derive.matching.windows import averages, reductions
 from egraph.expr.scope import Scope
-from egraph.ir import Node, format_fragment, make, placeholder, rewrite, walk
+from egraph.ir import Node, format_fragment, make, placeholder, rewrite
 from egraph.ops.reference import fragment_expression
 
 Matcher = Callable[[Form, Sequence[Node]], Iterable[Node]]
@@ -73,12 +73,10 @@ def means(program: Node, whole: Form) -> bool:
     return form(fragment_expression(program)).text == whole.text
 
 
-def moved_elements(program: Node) -> int:
-    """Return how many elements the movements of a program write."""
-    return sum(node.type.elements for node in walk((program,)) if node.op in ("Transpose", "Slice", "Pad", "Expand", "Concat"))
-
-
 def _over(program: Node, leaves: Sequence[Node], operands: Sequence[Node]) -> Node:
     names = dict(zip(leaves, operands, strict=True))
     built = rewrite((program,), lambda old, new: names[old] if old in names else make(old.op, new, old.attributes, old.type))
     return built[program]
+
+
+__all__ = ["MATCHERS", "Matcher", "instance", "match", "means", "moved_elements", "operators"]

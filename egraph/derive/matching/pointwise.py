@@ -11,8 +11,9 @@ from functools import lru_cache
 from random import Random
 
 from egraph.derive.matching.form import Form
+from egraph.derive.matching.laws import length
 from egraph.derive.matching.movements import moved
-from egraph.derive.matching.views import expanded
+from egraph.derive.matching.views import expanded, reshaped
 from egraph.errors import TypeMismatch
 from egraph.expr.index import RealSymbol, index
 from egraph.expr.printing import format_scalar
@@ -81,12 +82,48 @@ def elementwise(form: Form, leaves: Sequence[Node]) -> Iterable[Node]:
         nodes = [_operand(form, value, leaves) for value in operands if value is not None]
         if None in nodes:
             continue
+        given = attributes(**dict(pattern.attributes), **values)
+        axes = _axes(form)
+        if axes is not None and not all(_whole(form, n, group) for n in nodes if n is not None for group in axes):
+            axes = None
+        parts = [n if axes is None else _along(n, axes) for n in nodes if n is not None]
         try:
-            given = attributes(**dict(pattern.attributes), **values)
-            node = apply(pattern.operator, *(n for n in nodes if n is not None), attributes=given)
+            node = apply(pattern.operator, *parts, attributes=given)
         except TypeMismatch:
             continue
-        yield expanded(node, [int(str(i.high)) for i in form.digits])
+        yield expanded(node, [math.prod(length(form.digits[k]) for k in group) for group in axes or [[k] for k in range(len(form.digits))]])
+
+
+def _axes(form: Form) -> list[list[int]] | None:
+    """Return which digits make up each axis of the shape; None where one is of two axes."""
+    axes, position = list[list[int]](), 0
+    for size in form.shape:
+        group: list[int] = []
+        while math.prod(length(form.digits[k]) for k in group) < size and position < len(form.digits):
+            group.append(position)
+            position += 1
+        if math.prod(length(form.digits[k]) for k in group) != size:
+            return None
+        axes.append(group)
+    return axes
+
+
+def _whole(form: Form, node: Node, group: Sequence[int]) -> bool:
+    """Return whether an operand has all digits of an axis, or none."""
+    return len({node.type.sizes[k] == length(form.digits[k]) for k in group}) < 2
+
+
+def _along(node: Node, axes: Sequence[Sequence[int]]) -> Node:
+    """Return an operand with the axes of the result, or with its own where these broadcast to them."""
+    sizes = node.type.sizes
+    groups = [[sizes[k] for k in group] for group in axes]
+    shape = [math.prod(group) for group in groups]
+    while isinstance(node, Node) and node.op == "Reshape":
+        node = node.inputs[0]
+    own = node.type.sizes
+    if tuple([1] * (len(shape) - len(own))) + own == tuple(shape):
+        return node
+    return reshaped(node, shape)
 
 
 def _operand(form: Form, value: Scalar, leaves: Sequence[Node]) -> Node | None:

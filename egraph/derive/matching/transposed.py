@@ -7,19 +7,17 @@ quotient, and the operator is also a convolution with its taps reversed.
 from __future__ import annotations
 
 from collections.abc import Iterator as Iterable
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from egraph.derive.matching.conditions import Condition, interval, speaks_of
 from egraph.derive.matching.form import Form, substituted
 from egraph.derive.matching.laws import affine, length
-from egraph.derive.matching.products import finished, occurring, roles_of, two_reads
-from egraph.derive.matching.views import Group, arrange, expanded, padded, sliced
-from egraph.errors import TypeMismatch
+from egraph.derive.matching.products import occurring, roles_of, two_reads
+from egraph.derive.matching.windowed import Operands, convolved, settled
 from egraph.expr.index import Floor, Index, Iterator, Modulo, bounds, index
-from egraph.expr.scope import Compare, Read, Tensor
-from egraph.ir import AttributeValue, Node, attributes
-from egraph.ops import apply
+from egraph.expr.scope import Compare, Read
+from egraph.ir import AttributeValue, Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,61 +122,33 @@ def _programs(form: Form, first: int, leaves: Sequence[Node]) -> Iterable[Node]:
         return
     data, weight = reads[first], reads[1 - first]
     roles = roles_of(form, data, weight)
-    assert isinstance(data.source, Tensor) and isinstance(weight.source, Tensor)
     if roles is None:
         return
-    source = leaves[int(data.source.name)]
-    axes: list[Spread] = []
-    used: list[Condition] = []
-    for axis, (place, size) in enumerate(zip(data.indices, source.type.sizes, strict=True)):
+    case = Operands(form, data, weight, roles, leaves)
+    sliding, still = list[Spread](), list[Spread]()
+    conditions: dict[int, list[Condition]] = {}
+    for axis, (place, size) in enumerate(zip(data.indices, case.source.type.sizes, strict=True)):
         own = occurring(Read(data.source, (place,)))
-        if not own & set(roles.left) or (own <= set(roles.left) and _whole(place) == (place, 1)):
-            continue  # no window: an axis of the batch, or of channels
+        if not own & set(roles.left):
+            continue  # an axis of the channels
+        plain = own <= set(roles.left) and _whole(place) == (place, 1)
         found = spread(axis, place, size, form, roles.left, roles.summed)
-        if found is None:
+        if found is not None:
+            (still if plain else sliding).append(found[0])
+            conditions[axis] = found[1]
+        elif not plain:
             return
-        axes.append(found[0])
-        used += found[1]
-    own_iterators = [i for window in axes for i in (window.output, window.tap) if i is not None]
-    if not 1 <= len(axes) <= 3 or len(set(own_iterators)) != len(own_iterators):
-        return
-    batch = [i for i in roles.left if i not in own_iterators]
-    channels = [i for i in roles.summed if i not in own_iterators]
-    rest = [c for c in form.conditions if c not in used]
-    if any(not any(speaks_of(p, c) for read in (data, weight) for p in map(affine, read.indices) if p) for c in rest):
-        return
-    positions = [Iterator(f"p{window.axis}", 0, window.end - window.start) for window in axes]
-    indices, cut = list(data.indices), [(0, size) for size in source.type.sizes]
-    for window, position in zip(axes, positions, strict=True):
-        indices[window.axis], cut[window.axis] = index(position), (window.start, window.end)
-    left = padded(sliced(source, [a for a, _ in cut], [b for _, b in cut], [1] * len(cut)), indices, rest, form.otherwise)
-    right = padded(leaves[int(weight.source.name)], weight.indices, rest, form.otherwise)
-    if left is None or right is None:
-        return
-    taps: list[Group] = [[window.tap] if window.tap is not None else [] for window in axes]
-    filters: list[Group] = [[*roles.batch, *channels], list(roles.right), *taps]
-    weights = arrange(right.node, right.indices, filters)
-    if weights is None:
-        return
-    weights = expanded(weights, [_count([group]) for group in filters])
-    shared = _attributes(axes)
-    if shared is None:
-        return
-    channel: Group = [*roles.batch, *channels]
-    result: Group = [*roles.batch, *roles.right]
-    for layout in ("NCHW", "NHWC"):
-        before, after = ([channel], []) if layout == "NCHW" else ([], [channel])
-        tensor = arrange(left.node, left.indices, [batch, *before, *([p] for p in positions), *after])
-        if tensor is None:
-            return
-        try:
-            node = apply("ConvTranspose", tensor, weights, attributes=attributes(layout=layout, group=_count([roles.batch]), **shared))
-        except TypeMismatch:
-            return
-        outputs: list[Group] = [[axis.output] for axis in axes]
-        made = [batch, result, *outputs] if layout == "NCHW" else [batch, *outputs, result]
-        if node.type.elements == _count(made):
-            yield finished(form, node, made)
+    if sliding:
+        yield from settled(sliding, still, lambda windows: _with(case, windows, conditions))
+
+
+def _with(case: Operands, windows: Sequence[Spread], conditions: Mapping[int, Sequence[Condition]]) -> Iterable[Node]:
+    used = [c for window in windows for c in conditions[window.axis]]
+    rest = [c for c in case.form.conditions if c not in used]
+    places = [p for read in (case.data, case.weight) for p in map(affine, read.indices) if p is not None]
+    values = _attributes(windows)
+    if values is not None and all(any(speaks_of(place, c) for place in places) for c in rest):
+        yield from convolved(case, "ConvTranspose", windows, rest, values)
 
 
 def _attributes(axes: Sequence[Spread]) -> dict[str, AttributeValue] | None:
@@ -197,11 +167,3 @@ def _attributes(axes: Sequence[Spread]) -> dict[str, AttributeValue] | None:
         "strides": tuple(w.stride for w in axes), "dilations": tuple(w.dilation for w in axes),
         "pads": (*pads, *(max(0, after) for after in extra)), "output_padding": tuple(max(0, -after) for after in extra),
     }  # fmt: skip
-
-
-def _count(groups: Sequence[Group]) -> int:
-    total = 1
-    for group in groups:
-        for i in group:
-            total *= length(i)
-    return total

@@ -16,7 +16,7 @@ from egraph.derive.matching.conditions import Condition, interval, speaks_of
 from egraph.derive.matching.laws import Affine, affine, length, tidy
 from egraph.expr.index import Index, Iterator, bounds, index
 from egraph.expr.scope import Number
-from egraph.ir import Node
+from egraph.ir import Node, walk
 from egraph.ops import apply
 
 Group = Sequence[Iterator]
@@ -181,3 +181,8 @@ def sliced(node: Node, starts: Sequence[int], ends: Sequence[int], steps: Sequen
 def expanded(node: Node, shape: Sequence[int]) -> Node:
     """Expand, unless the shape is the node's own."""
     return node if node.type.sizes == tuple(shape) else apply("Expand", node, shape=tuple(shape))
+
+
+def moved_elements(program: Node) -> int:
+    """Return how many elements the movements of a program write."""
+    return sum(node.type.elements for node in walk((program,)) if node.op in ("Transpose", "Slice", "Pad", "Expand", "Concat"))

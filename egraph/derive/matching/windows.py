@@ -99,7 +99,7 @@ def pooled(form: Form, read: Read, leaves: Sequence[Node], operator: str, **coun
     outputs: list[Group] = [[window.output] if window.output is not None else [] for window in windows]
     first = order.index(windows[0].output) if windows[0].output in order else len(order)
     ahead, behind = order[:first], order[first + 1 :]
-    for layout, batch, channel in (("NCHW", others[:1], others[1:]), ("NHWC", ahead, behind)):
+    for layout, batch, channel in (("NCHW", others[:-1], others[-1:]), ("NHWC", ahead, behind)):
         space: list[Group] = [[position] for position in positions]
         sides: tuple[list[Group], list[Group]] = ([channel], []) if layout == "NCHW" else ([], [channel])
         node = arrange(data.node, data.indices, [batch, *sides[0], *space, *sides[1]])
