@@ -9,6 +9,7 @@ Separate processes, because thread pools that spin in one process would slow eac
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,17 +17,35 @@ from pathlib import Path
 
 import numpy as np
 
+from egraph.finalists import MEMORY_SHARE, available_bytes
+
+ARENA_VALUES = 4
+"""So many times its largest value onnxruntime's arena may hold, and more."""
 Run = Callable[[], Sequence[np.ndarray]]
 Feeds = Mapping[str, np.ndarray]
 
 
+def largest_value_bytes(model: Path) -> int:
+    """Return the size of the largest intermediate result whose shape onnx can infer."""
+    import onnx
+
+    try:
+        known = onnx.shape_inference.infer_shapes(onnx.load(str(model), load_external_data=False)).graph.value_info
+    except (ValueError, onnx.shape_inference.InferenceError):  # larger than a protobuf
+        return 0
+    types = [value.type.tensor_type for value in known]
+    sizes = [[dim.dim_value for dim in each.shape.dim] for each in types if each.elem_type == onnx.TensorProto.FLOAT]
+    return max((4 * math.prod(shape) for shape in sizes), default=0)
+
+
 def onnxruntime_engine(model: Path, feeds: Feeds, threads: int) -> Run:
-    """onnxruntime with all graph optimisations (its default)."""
+    """onnxruntime with all graph optimisations (its default), without its arena where that would fill the memory."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 3
+    options.enable_cpu_mem_arena = ARENA_VALUES * largest_value_bytes(model) <= MEMORY_SHARE * available_bytes()
     session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
     return lambda: session.run(None, feeds)
 

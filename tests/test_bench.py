@@ -18,7 +18,7 @@ import pytest
 
 from bench import run as bench_run
 from bench.builder import Builder
-from bench.engines import WITHOUT_DERIVATIONS, outputs_file
+from bench.engines import WITHOUT_DERIVATIONS, largest_value_bytes, outputs_file
 from bench.environment import differences, environment
 from bench.inputs import feeds_for
 from bench.interleave import _reason
@@ -226,3 +226,8 @@ def test_unit_scale_gives_every_layer_unit_results() -> None:
 def test_the_spread_of_outputs_is_shown() -> None:
     (told,) = spread(TINY)
     assert told.startswith("tiny ") and "of       8" in told and "changed 100.0%" not in told  # half of it is below relu's zero
+
+
+def test_the_largest_value_is_found(tmp_path: Path) -> None:
+    onnx.save(tiny(5), tmp_path / "m.onnx")
+    assert largest_value_bytes(tmp_path / "m.onnx") == 4 * 5 * 8
