@@ -158,6 +158,36 @@ def test_more_budget_never_loses_a_solution() -> None:
         assert before
 
 
+def test_what_repairs_do_not_reach_is_explored() -> None:
+    """A guard over iterators of both operands has no repair; a sum moved outward makes it one of the output."""
+    node = expression("{h<6,f<5} sum(c<4,k<8) [h+f+c<9 ? ($0[h,c,k] * $1[f,c,k]) : 0]", (6, 4, 8), (5, 4, 8))
+    assert not search(meaning(node), PRODUCT)[0]
+    found, effort = search(meaning(node), PRODUCT, 200)
+    assert found and any("summation splitting of" in step.rule for step in found[0].steps) and effort.taken <= 200
+    assert search(meaning(node), PRODUCT, 300)[0][: len(found)] == found
+    assert any(c.op == "MatMul" for d in derive(node, 200) for c in contraction_of(d.program))
+    for derivation in derive(node, 200):
+        assert_same(node, derivation.program)
+
+
+def test_taps_in_two_iterators_are_one_window() -> None:
+    text = "{f<4,h<12} sum(c<3,b<3,a<2) [0<=h+2*b+a-2, h+2*b+a-2<12 ? ($0[c,h+2*b+a-2] * $1[f,c,a,b]) : 0]"
+    node = expression(text, (3, 12), (4, 3, 2, 3))
+    found = derive(node)
+    assert any(c.op == "Conv" for d in found for c in contraction_of(d.program))
+    for derivation in found:
+        assert_same(node, derivation.program)
+
+
+def test_an_image_that_was_enlarged_is_convolved_before() -> None:
+    """conv(nearest(x)) along h: rows that are equal are computed once."""
+    node = expression("{f<4,h<12} sum(c<3,r<3) ($0[c,h//2+r] * $1[f,c,r])", (3, 8), (4, 3, 3))
+    found = derive(node)
+    assert any(6 in c.type.sizes for d in found for c in contraction_of(d.program) if c.op == "Conv")
+    for derivation in found:
+        assert_same(node, derivation.program)
+
+
 def test_the_same_search_gives_the_same_programs() -> None:
     node = convolution((1, 8, 6, 6), (8, 8, 3, 3), pads=(1, 1, 1, 1))
     assert [d.program.digest for d in derive(node)] == [d.program.digest for d in derive(node)]

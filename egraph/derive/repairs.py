@@ -13,7 +13,7 @@ from egraph.derive.matching.table import reads_of
 from egraph.derive.rules.bodies import Refusal, iterators_in, length, product, pulled, used, where
 from egraph.derive.rules.boundary import relax, tighten
 from egraph.derive.rules.expressions import split_values
-from egraph.derive.rules.instances import instantiate, substitute_indices
+from egraph.derive.rules.instances import instantiate, substitute_indices, sum_within, without_axis
 from egraph.derive.rules.substitution import reverse, skew, solve, split_iterator
 from egraph.derive.rules.summation import guards_outward, inner_read, split_summation
 from egraph.derive.targets import Conflict, Target, conflicts, is_digits
@@ -36,6 +36,11 @@ def repairs(contraction: Contraction, conflict: Conflict, target: Target) -> Ite
 
 def _ways(contraction: Contraction, conflict: Conflict, target: Target) -> Iterable[tuple[str, Scope | Refusal]]:
     scope, place = contraction.scope, conflict.place
+    if conflict.operand < 0 and place is not None:
+        for iterator in conflict.iterators:
+            yield "summation of one factor", sum_within(scope, iterator)
+            yield "traversal merging", without_axis(scope, iterator)
+        return
     if conflict.operand < 0 and conflict.condition is None:
         for one, other in combinations(contraction.operands, 2):
             yield f"instantiation of the product of {_noun(one)} and {_noun(other)}", together(contraction, one, other)

@@ -1,19 +1,21 @@
 """Derive programs by converging search: best first towards each target, by the iterators in conflict with it.
 
 A state is a tree of scopes; its canonical text is the key under which it is seen once. The first conflict of a state is repaired in
-every way there is; states are taken in an order that does not depend on the budget, so that a larger one finds what a smaller one
-found, and more.
+every way there is; where nothing is found like that, every rule is tried on the states nearest to the target. States are taken in
+an order that does not depend on the budget, so that a larger one finds what a smaller one found, and more.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from egraph.derive.derivation import Derivation, DerivationRule, Step
 from egraph.derive.emission import programs
 from egraph.derive.estimating import estimate
+from egraph.derive.exploration import explored
 from egraph.derive.matching.match import operators
 from egraph.derive.repairs import repairs
 from egraph.derive.targets import BAND, SMALL_WINDOW, TARGETS, Target, conflicts, distance
@@ -26,7 +28,7 @@ from egraph.ops.reference import meaning
 
 NAME = "derivation"
 MOST_STATES = 64
-"""States that are taken up for one target."""
+"""States that are taken up for one target; exploration takes what a budget has beyond them, each state that it makes counted."""
 PROPOSED_OF_A_TARGET = 3
 MOST_PROGRAMS = 12
 MOST_COSTLY = 1.15
@@ -54,34 +56,70 @@ class Effort:
 
 def search(start: Scope, target: Target, budget: int = MOST_STATES) -> tuple[tuple[State, ...], Effort]:
     """Return the states without conflicts with ``target`` that ``budget`` states lead to, in the order they were found."""
-    tree = normal(start)
-    first = State(tree, format_scope(tree), ())
-    queue: list[tuple[int, int, str, State]] = [(_distance(tree, target), 0, first.text, first)]
-    seen, found, taken = {first.text}, list[State](), 0
-    while queue and taken < budget:
-        far, _, _, state = heapq.heappop(queue)
-        taken += 1
-        if far == 0:
-            found.append(state)
+    frontier = _Frontier(target)
+    frontier.add(normal(start), ())
+    stuck: list[Entry] = []
+    found: list[State] = []
+    taken = 0
+    while taken < budget:
+        if not frontier.queue and stuck and not found:
+            taken = max(taken, MOST_STATES)
+            nearest = heapq.heappop(stuck)[-1]
+            for rule, tree in _everything(nearest.tree):
+                taken += 1
+                frontier.add(tree, nearest.steps, rule)
+                if taken == budget:
+                    break
             continue
-        for rule, tree in _next(state.tree, target):
-            text = format_scope(tree)
-            if text not in seen:
-                seen.add(text)
-                after = State(tree, text, (*state.steps, Step(rule, text)))
-                heapq.heappush(queue, (_distance(tree, target), len(after.steps), text, after))
-    return tuple(found), Effort(taken, len(seen))
+        if not frontier.queue:
+            break
+        entry = heapq.heappop(frontier.queue)
+        taken += 1
+        if entry[0] == 0:
+            found.append(entry[-1])
+            continue
+        heapq.heappush(stuck, entry)
+        for rule, tree in _repaired(entry[-1].tree, target):
+            frontier.add(tree, entry[-1].steps, rule)
+    return tuple(found), Effort(taken, len(frontier.seen))
+
+
+Entry: TypeAlias = tuple[int, int, str, State]
+"""Distance, number of steps, text (which is unique), state."""
+
+
+@dataclass
+class _Frontier:
+    """States to be taken up, each text once."""
+
+    target: Target
+    queue: list[Entry] = field(default_factory=list)
+    seen: set[str] = field(default_factory=set)
+
+    def add(self, tree: Scope, steps: tuple[Step, ...], rule: str = "") -> None:
+        text = format_scope(tree)
+        if text not in self.seen:
+            self.seen.add(text)
+            state = State(tree, text, (*steps, Step(rule, text)) if rule else steps)
+            heapq.heappush(self.queue, (_distance(tree, self.target), len(state.steps), text, state))
 
 
 def _distance(tree: Scope, target: Target) -> int:
     return sum(distance(contraction, target) for contraction in contractions(tree))
 
 
-def _next(tree: Scope, target: Target) -> Iterator[tuple[str, Scope]]:
+def _repaired(tree: Scope, target: Target) -> Iterable[tuple[str, Scope]]:
     """Repair the first conflict of the first contraction that has one, and in the same way those of the others."""
     repaired = [(c.scope, dict(repairs(c, found[0], target))) for c in contractions(tree) if (found := conflicts(c, target))]
     for rule in repaired[0][1] if repaired else ():
         yield rule, exchanged(tree, ((scope, ways[rule]) for scope, ways in repaired if rule in ways))
+
+
+def _everything(tree: Scope) -> Iterable[tuple[str, Scope]]:
+    """Apply every rule to every contraction."""
+    for contraction in contractions(tree):
+        for rule, scope in explored(contraction.scope):
+            yield rule, exchanged(tree, ((contraction.scope, scope),))
 
 
 def derive(node: Node, budget: int = MOST_STATES) -> tuple[Derivation, ...]:

@@ -11,9 +11,9 @@ from itertools import pairwise
 
 from egraph.derive.matching.conditions import speaks_of, tightest
 from egraph.derive.matching.laws import affine
-from egraph.derive.rules.bodies import iterators_in, length
+from egraph.derive.rules.bodies import every, iterators_in, length
 from egraph.derive.trees import Contraction
-from egraph.expr.index import Index, Iterator
+from egraph.expr.index import Index, Iterator, index
 from egraph.expr.scope import Compare, Read
 
 
@@ -30,7 +30,9 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """What the target does not have: an index of an operand or a guard, with its iterators, or an operand too many (of none)."""
+    """What the target does not have: an index of an operand or a guard, with its iterators; an operand too many (of none); or an
+    iterator (its own place, of no operand) that occurs in one tensor alone.
+    """
 
     operand: int
     place: Index | None
@@ -60,7 +62,13 @@ def conflicts(contraction: Contraction, target: Target) -> tuple[Conflict, ...]:
             if shared or not (is_digits(place) or (target.windows and _is_window(contraction, position, place, target))):
                 found.append(Conflict(position, place, None, own))
     found += [Conflict(-1, None, c, iterators_in(c.left, c.right)) for c in _loose(contraction)]
+    found += [Conflict(-1, index(i), None, frozenset({i})) for i in every(contraction.scope) if not _has_group(contraction, i)]
     return tuple(found)
+
+
+def _has_group(contraction: Contraction, iterator: Iterator) -> bool:
+    """Return whether the targets have iterators that occur in these tensors: a sum goes over both operands, an output reads one."""
+    return length(iterator) == 1 or sum(contraction.group(iterator)) >= 2
 
 
 def distance(contraction: Contraction, target: Target) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator as Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import combinations
 

@@ -5,7 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from egraph.derive.rules.bodies import Refusal, counted, every, fresh, identity_of, iterators_in, mapped, place, pulled, used, where
+from egraph.derive.rules.bodies import (
+    Refusal,
+    counted,
+    every,
+    factors,
+    fresh,
+    identity_of,
+    iterators_in,
+    mapped,
+    place,
+    product,
+    pulled,
+    used,
+    where,
+)  # fmt: skip
 from egraph.derive.rules.inside import feasible_range, reads_inside
 from egraph.expr.index import Floor, Index, Iterator, Modulo, Monomial, Size, bounds, floor_divide, index, modulo
 from egraph.expr.scope import Apply, Compare, Guarded, Read, Scalar, Scope, inside
@@ -177,6 +191,44 @@ def instantiate(scope: Scope, part: Scalar, parts: Sequence[Index] = (), order: 
     if known and len(set(known)) == len(own) == len(known) and len(pulled(result.body, "sum")[0]) == len(conditions):
         return Refusal("the part is an instance already, and no guard is its own")
     return result
+
+
+def sum_within(scope: Scope, iterator: Iterator) -> Scope | Refusal:
+    """{t} sum(i, b) [g, c ? a * w(b) : 0]  =  {t} sum(i) [c ? a * {x: sum(b) [g ? w(b) : 0]}[x] : 0], if b occurs in w and in g alone
+
+    and g in nothing that w does not have.
+    """
+    if refusal := counted(scope):
+        return refusal
+    conditions, rest = pulled(scope.body, scope.reduction)
+    parts = factors(rest)
+    inside_of = [part for part in parts if iterator in used(part)]
+    if scope.reduction != "sum" or iterator not in scope.summation or len(inside_of) != 1 or len(parts) < 2:
+        return Refusal(f"{iterator.name} is not summed in one factor of several")
+    (part,) = inside_of
+    near = tuple(c for c in conditions if iterator in iterators_in(c.left, c.right))
+    own = used(part)
+    if any(not iterators_in(c.left, c.right) <= own for c in near):
+        return Refusal(f"a guard of {iterator.name} holds an iterator that the factor does not have")
+    also = tuple(c for c in conditions if c not in near and iterators_in(c.left, c.right) <= own)
+    kept = tuple(i for i in every(scope) if i in own and i != iterator)
+    inner = Scope(kept, (iterator,), "sum", where((*near, *also), part, "sum"))
+    read = Read(inner, tuple(map(index, kept)))
+    body = where([c for c in conditions if c not in near], product(read if p is part else p for p in parts), "sum")
+    summation = tuple(i for i in scope.summation if i != iterator)
+    result = Scope(scope.traversal, summation, "sum", body)
+    if not (reads_inside(inner) and reads_inside(result)):
+        return Refusal("a read leaves its tensor under the guards of its own iterators")
+    return result
+
+
+def without_axis(scope: Scope, iterator: Iterator) -> Scope | Refusal:
+    """{t, p} body  =  {t, p} {t: body}[t], if p does not occur"""
+    if iterator not in scope.traversal or iterator in used(scope.body):
+        return Refusal(f"{iterator.name} is no traversal iterator, or it occurs")
+    kept = tuple(i for i in scope.traversal if i != iterator)
+    inner = Scope(kept, scope.summation, scope.reduction, scope.body)
+    return Scope(scope.traversal, (), "sum", Read(inner, tuple(map(index, kept))))
 
 
 def _is_factor(body: Scalar, part: Scalar) -> bool:
