@@ -234,3 +234,11 @@ def test_what_is_no_faster_is_left_alone() -> None:
     assert not winograd_programs(conv((1, 28, 28, 64), (64, 64, 1, 1)))
     assert not winograd_programs(conv((1, 28, 28, 64), (64, 1, 3, 3), pads=(1, 1, 1, 1), group=64))
     assert not winograd_programs(conv((1, 64, 28, 28), (64, 64, 3, 3), layout="NCHW"))
+
+
+def test_steps_are_expressions() -> None:
+    (first, *_) = winograd_programs(conv((1, 28, 28, 64), (64, 64, 3, 3), pads=(1, 1, 1, 1)))
+    rules = [step.rule.partition(":")[0] for step in first.steps]
+    assert rules == ["bilinear algorithm F(4,3)xF(4,3)", "expression splitting", "operator matching", "expression splitting"]
+    assert first.steps[2].text == "{i0<36,i1<49,i2<64} sum(r0<64) ($0[i0,i1,r0] * $1[i0,r0,i2])"
+    assert first.steps[3].text == first.program.attribute("text")

@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import cache
 from typing import TypeAlias
 
 import numpy as np
@@ -27,9 +27,12 @@ WORSE = 1.05
 """How much more growth is accepted for smaller constants: points are tried in the order above."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class CookToom:
-    """F(outputs, taps): A[outputs, products], G[products, taps], B[products, window]; ``y[p] = sum_r g[r] d[stride p + r]``."""
+    """F(outputs, taps): A[outputs, products], G[products, taps], B[products, window]; ``y[p] = sum_r g[r] d[stride p + r]``.
+
+    Each is built once and compared by identity: equal ones are the same.
+    """
 
     outputs: int
     taps: int
@@ -74,7 +77,7 @@ class CookToom:
         return float(_growth(self.a, self.g, self.b))
 
 
-@lru_cache(maxsize=256)
+@cache
 def cook_toom(outputs: int, taps: int) -> CookToom:
     """Return F(outputs, taps) over the first points whose typical growth is near the least; of one tap or output, plain products."""
     if outputs < 1 or taps < 1 or outputs + taps - 2 > 2 * len(MAGNITUDES) + 1:
@@ -111,7 +114,7 @@ def over(outputs: int, taps: int, points: tuple[Fraction, ...]) -> CookToom:
     return CookToom(outputs, taps, points, tuple(tuple(row) for row in a), tuple(g), tuple(b))
 
 
-@lru_cache(maxsize=256)
+@cache
 def strided(outputs: int, taps: int, stride: int) -> CookToom:
     """y[p] = sum_ph sum_q g[stride q + ph] d[stride (p + q) + ph]: one algorithm for every phase, their products side by side."""
     if stride == 1:

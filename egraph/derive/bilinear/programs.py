@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from egraph.derive.bilinear.axes import Axis
 from egraph.derive.bilinear.cook_toom import Matrix
@@ -20,6 +21,7 @@ from egraph.expr.scope import ZERO, Scalar, Scope, Tensor, inside, table
 from egraph.ir import Node
 from egraph.ops import apply
 from egraph.ops.expression import text_of
+from egraph.ops.reference import meaning
 from egraph.ops.scopes import grid, guarded, multiply, read
 
 
@@ -59,33 +61,40 @@ class Bilinear:
 
 def program(x: Node, w: Node, what: Bilinear) -> Node:
     """Return Y over the nodes of the data and of the weights."""
-    v = apply("Expression", x, text=text_of(transformed_data(x, what)))
-    u = apply("Expression", w, text=text_of(transformed_weights(w, what)))
-    m = apply("MatMul", v, u)
-    return apply("Expression", m, text=text_of(transformed_product(m, x.type.sizes[0], what)))
+    v, u, y = _texts(x.type.sizes, w.type.sizes, what)
+    product = apply("MatMul", apply("Expression", x, text=v), apply("Expression", w, text=u))
+    return apply("Expression", product, text=y)
+
+
+@lru_cache(maxsize=256)
+def _texts(x: tuple[int, ...], w: tuple[int, ...], what: Bilinear) -> tuple[str, str, str]:
+    """Return V, U and Y as attributes, from the sizes of the data and of the weights: blocks are alike."""
+    scopes = transformed_data(x, what), transformed_weights(w, what), transformed_product(x[0], what)
+    v, u, y = map(text_of, scopes)
+    return v, u, y
 
 
 def steps(x: Node, w: Node, what: Bilinear) -> tuple[Step, ...]:
     """Return how the program comes about, as expressions."""
-    y = program(x, w, what)
+    names = "x".join(f"F({axis.algorithm.outputs},{axis.algorithm.taps})" for axis in what.axes)
+    return stages(program(x, w, what), names)
+
+
+def stages(y: Node, algorithm: str) -> tuple[Step, ...]:
+    """Return the expressions of V, U, M and Y = f(M), M = MatMul(V, U), whose ``algorithm`` has a name."""
     (m,) = y.inputs
     v, u = m.inputs
-    names = "x".join(f"F({axis.algorithm.outputs},{axis.algorithm.taps})" for axis in what.axes)
-    return (
-        Step(f"bilinear algorithm {names}: V", str(v.attribute("text"))),
-        Step("expression splitting: U", str(u.attribute("text"))),
-        Step("operator matching: M = MatMul(V, U)", f"{m.type}"),
-        Step("expression splitting: Y", str(y.attribute("text"))),
-    )
+    named = ((f"bilinear algorithm {algorithm}: V", v), ("expression splitting: U", u), ("operator matching: M is MatMul", m))
+    return tuple(Step(rule, text_of(meaning(node))) for rule, node in (*named, ("expression splitting: Y", y)))
 
 
-def transformed_data(x: Node, what: Bilinear) -> Scope:
+def transformed_data(sizes: tuple[int, ...], what: Bilinear) -> Scope:
     """V[group xi, tile, inner c] = sum_i B[xi,i] x[n, position, group c]"""
-    source = Tensor("0", x.type.sizes)
-    shape = (what.group * what.products, what.tiles(x.type.sizes[0]), what.depth)
+    source = Tensor("0", sizes)
+    shape = (what.group * what.products, what.tiles(sizes[0]), what.depth)
     traversal, (place, tile, deep) = _grid(shape)
     group, *xi = _digits(place, (what.group, *(axis.algorithm.products for axis in what.axes)))
-    n, *tiles = _digits(tile, (x.type.sizes[0], *(axis.tiles for axis in what.axes)))
+    n, *tiles = _digits(tile, (sizes[0], *(axis.tiles for axis in what.axes)))
     *inner, c = _digits(deep, (*(axis.inner for axis in what.axes), what.channels))
     sums, at = grid("k", [axis.algorithm.window for axis in what.axes])
     positions = [axis.position(*where) for axis, *where in zip(what.axes, tiles, inner, at, strict=True)]
@@ -94,9 +103,9 @@ def transformed_data(x: Node, what: Bilinear) -> Scope:
     return Scope(traversal, sums, "sum", guarded(conditions, value, ZERO))
 
 
-def transformed_weights(w: Node, what: Bilinear) -> Scope:
+def transformed_weights(sizes: tuple[int, ...], what: Bilinear) -> Scope:
     """U[group xi, inner c, outer k] = sum_q G[xi,q] w[group k, c, tap]"""
-    source = Tensor("0", w.type.sizes)
+    source = Tensor("0", sizes)
     traversal, (place, deep, wide) = _grid((what.group * what.products, what.depth, what.width))
     group, *xi = _digits(place, (what.group, *(axis.algorithm.products for axis in what.axes)))
     *inner, c = _digits(deep, (*(axis.inner for axis in what.axes), what.channels))
@@ -109,9 +118,9 @@ def transformed_weights(w: Node, what: Bilinear) -> Scope:
     return Scope(traversal, sums, "sum", guarded(conditions, value, ZERO))
 
 
-def transformed_product(m: Node, batch: int, what: Bilinear) -> Scope:
+def transformed_product(batch: int, what: Bilinear) -> Scope:
     """Y[n, o, group k] = sum_xi A[place,xi] M[group xi, tile, outer k]"""
-    source = Tensor("0", m.type.sizes)
+    source = Tensor("0", (what.group * what.products, what.tiles(batch), what.width))
     traversal, (n, *outputs, wide) = _grid((batch, *(axis.outputs for axis in what.axes), what.group * what.outputs))
     group, k = _digits(wide, (what.group, what.outputs))
     sums, xi = grid("k", [axis.algorithm.products for axis in what.axes])

@@ -13,7 +13,8 @@ from fractions import Fraction
 
 from egraph.derive.bilinear.cook_toom import Matrix
 from egraph.derive.bilinear.estimates import CACHES, Caches
-from egraph.derive.derivation import Derivation, Step
+from egraph.derive.bilinear.programs import stages
+from egraph.derive.derivation import Derivation
 from egraph.expr.scope import ZERO, Scope, Tensor, inside, table
 from egraph.ir import Node
 from egraph.ops import apply
@@ -38,10 +39,7 @@ def strassen_programs(node: Node) -> Iterable[Derivation]:
     x, w = node.inputs
     if len(x.type.sizes) == len(w.type.sizes) == 2 and x.type.dtype in ("float32", "float64") and gain(node) >= WORTH:
         y = program(x, w)
-        (m,) = y.inputs
-        texts = [str(each.attribute("text")) for each in (*m.inputs, y)]
-        names = ("V", "U", "Y")
-        yield Derivation("strassen", y, tuple(Step(f"bilinear algorithm 2x2x2 in 7: {n}", t) for n, t in zip(names, texts, strict=True)))
+        yield Derivation("strassen", y, stages(y, "2x2x2 in 7"))
 
 
 def gain(node: Node, caches: Caches = CACHES) -> float:
