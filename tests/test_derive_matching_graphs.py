@@ -8,6 +8,7 @@ import pytest
 from egraph.derive.matching.form import form
 from egraph.derive.matching.fragments import match_fragment
 from egraph.derive.matching.match import match
+from egraph.derive.matching.views import moved_elements
 from egraph.expr.evaluate import Evaluator
 from egraph.expr.functions import PRIME
 from egraph.expr.parsing import parse_scope
@@ -276,3 +277,13 @@ def test_what_needs_no_movement_is_matched_without_any(name: str) -> None:
     assert root in programs
     moved = [sum(kind in ("Transpose", "Slice", "Pad") for kind in operators(program)) for program in programs]
     assert moved[programs.index(root)] == 0
+
+
+def test_weights_move_for_nothing() -> None:
+    """A product with a transposed weight is taken as it stands where the weight is a constant: it is transposed before the model runs."""
+    text = "{m<12,n<8} sum(k<16) ($0[m,k] * $1[n,k])"
+    scope = parse_scope(text, {"0": Tensor("0", (12, 16)), "1": Tensor("1", (8, 16))})
+    first = match(scope, (leaf(0, 12, 16), leaf(1, 8, 16, constant=True)))[0]
+    assert first is apply("MatMul", leaf(0, 12, 16), transpose(leaf(1, 8, 16, constant=True), 1, 0))
+    other = match(scope, (leaf(0, 12, 16, constant=True), leaf(1, 8, 16)))
+    assert moved_elements(other[0]) == 96 and moved_elements(first) == 0

@@ -16,7 +16,7 @@ from egraph.derive.matching.normalizations import normalizations
 from egraph.derive.matching.pointwise import elementwise
 from egraph.derive.matching.products import products
 from egraph.derive.matching.transposed import transposed_convolutions
-from egraph.derive.matching.views import moved_elements, reshaped
+from egraph.derive.matching.views import is_constant, moved_elements, reshaped
 from egraph.derive.matching.windows import averages, reductions
 from egraph.expr.scope import Scope
 from egraph.ir import Node, format_fragment, make, placeholder, rewrite
@@ -33,8 +33,8 @@ MATCHERS: tuple[tuple[Matcher, bool], ...] = (
 def match(scope: Scope, operands: Sequence[Node]) -> tuple[Node, ...]:
     """Return programs that compute ``scope``: one core operator each where there are such, then the Expression.
 
-    Tensors of the scope are named by operand position. Inner scopes that an operator does not take in are computed first, each by
-    the first of its own matches.
+    Tensors of the scope are named by operand position; the element type of a result is what its operators give. Inner scopes that an
+    operator does not take in are computed first, each by the first of its own matches.
     """
     found = dict.fromkeys(operators(scope, operands))
     flat = flattened(scope, operands, instance)
@@ -54,7 +54,7 @@ def operators(scope: Scope, operands: Sequence[Node]) -> tuple[Node, ...]:
 
     A matrix product written as a convolution comes last.
     """
-    leaves = [placeholder(position, node.type) for position, node in enumerate(operands)]
+    leaves = [placeholder(position, node.type, constant=is_constant(node)) for position, node in enumerate(operands)]
     whole = form(scope)
     found: dict[Node, tuple[object, ...]] = {}
     for matcher, keep_strides in MATCHERS:

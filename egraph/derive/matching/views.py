@@ -184,5 +184,16 @@ def expanded(node: Node, shape: Sequence[int]) -> Node:
 
 
 def moved_elements(program: Node) -> int:
-    """Return how many elements the movements of a program write."""
-    return sum(node.type.elements for node in walk((program,)) if node.op in ("Transpose", "Slice", "Pad", "Expand", "Concat"))
+    """Return how many elements the movements of a program write; constants are moved before it runs."""
+    constant: dict[Node, bool] = {}
+    total = 0
+    for node in walk((program,)):
+        constant[node] = all(constant[i] for i in node.inputs) if node.inputs else is_constant(node)
+        if node.op in ("Transpose", "Slice", "Pad", "Expand", "Concat") and not constant[node]:
+            total += node.type.elements
+    return total
+
+
+def is_constant(leaf: Node) -> bool:
+    """Return whether a leaf is a weight."""
+    return leaf.op == "Constant" or (leaf.op == "Placeholder" and bool(leaf.attribute("constant")))
