@@ -1,0 +1,28 @@
+"""Apply rules below layers that only read: the results of rules on a traversal are such layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from egraph.derive.rules.bodies import Refusal
+from egraph.derive.rules.summation import inner_read
+from egraph.expr.scope import Guarded, Read, Scope
+
+
+def within(outside: Scope, change: Callable[[Scope], Scope | Refusal]) -> Scope | Refusal:
+    """Apply a rule to the scope that ``outside`` reads, alone or under guards."""
+    found = inner_read(outside)
+    if found is None:
+        return change(outside)
+    result = change(found[0])
+    if isinstance(result, Refusal):
+        return result
+    read = Read(result, found[1])
+    body = Guarded(outside.body.conditions, read, outside.body.otherwise) if isinstance(outside.body, Guarded) else read
+    return Scope(outside.traversal, outside.summation, outside.reduction, body)
+
+
+def innermost(outside: Scope, change: Callable[[Scope], Scope | Refusal]) -> Scope | Refusal:
+    """Apply a rule to the scope below all layers that only read."""
+    found = inner_read(outside)
+    return change(outside) if found is None else within(outside, lambda inner: innermost(inner, change))

@@ -1,0 +1,162 @@
+"""Windows along an axis: iterators that do not belong leave the index, taps run forwards, large windows become blocks of small ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from egraph.derive.digits import split
+from egraph.derive.layers import innermost, within
+from egraph.derive.matching.table import reads_of
+from egraph.derive.rules.bodies import Refusal, iterators_in, length, pulled
+from egraph.derive.rules.boundary import tighten
+from egraph.derive.rules.expressions import split_values
+from egraph.derive.rules.indices import substitute_indices
+from egraph.derive.rules.instances import instantiate
+from egraph.derive.rules.substitution import reverse, skew
+from egraph.derive.rules.summation import split_summation
+from egraph.derive.targets import Target, is_digits
+from egraph.derive.trees import Contraction
+from egraph.expr.index import Index, Iterator
+from egraph.expr.scope import Guarded, Read, Scalar, Scope
+
+MOST_PHASES = 16
+"""Values of an iterator that become scopes of their own at most."""
+
+
+def windows(contraction: Contraction, operand: Scalar, places: Sequence[Index], target: Target) -> Iterable[tuple[str, Scope | Refusal]]:
+    found = [_slide(contraction, p) for p in places]
+    slides = [s for s in found if s is not None]
+    data = data_of(contraction)
+    if data is not None and data is not operand:
+        yield "instantiation", instantiate(contraction.scope, operand)
+        return
+    if any(slide.others.terms for slide in slides):
+        yield "skewed taps", _skewed(contraction.scope, slides)
+        phases = [i for slide in slides for i in contraction.scope.traversal if i in iterators_in(slide.others)]
+        if phases and prod(map(length, dict.fromkeys(phases))) <= MOST_PHASES:
+            yield "expression splitting", _phases(contraction.scope, tuple(dict.fromkeys(phases)))
+    elif any(slide.backward for slide in slides):
+        yield "reversed taps", _reversed(contraction.scope, [slide.tap for slide in slides if slide.backward])
+        return
+    slide = found[0]
+    if target.taps is not None and slide is not None and not slide.others.terms and slide.unit:
+        for size in range(target.taps, 1, -1):
+            yield f"taps by {size}", blocks_of_taps(contraction.scope, slide.tap, size, places[0])
+
+
+def data_of(contraction: Contraction) -> Scalar | None:
+    """Return the operand along which windows slide, that with the longest way; the other is the weight."""
+    ways: list[tuple[int, int]] = []
+    for position, operand in enumerate(contraction.operands):
+        slides = [_slide(contraction, p) for p in operand.indices if not is_digits(p)] if isinstance(operand, Read) else []
+        lengths = [slide.way for slide in slides if slide is not None]
+        if lengths:
+            ways.append((max(lengths), -position))
+    return contraction.operands[-max(ways)[1]] if ways else None
+
+
+@dataclass(frozen=True, slots=True)
+class Slide:
+    """An index as a window: the tap that moves it, the length of the way, and how far other iterators move it in the tap's direction."""
+
+    tap: Iterator
+    way: int
+    others: Index
+    unit: bool
+    backward: bool
+
+
+def _slide(contraction: Contraction, place: Index) -> Slide | None:
+    linear = {m[0]: c for m, c in place.terms if len(m) == 1 and isinstance(m[0], Iterator)}
+    groups = {i: contraction.group(i) for i in linear if isinstance(i, Iterator)}
+    outputs = sorted((i for i, g in groups.items() if g[-1] and sum(g) == 2), key=lambda i: (-length(i), i.name))[:1]
+    taps = [i for i in contraction.scope.summation if abs(linear.get(i, 0)) == 1][:1]
+    if not outputs or not taps:
+        return None
+    others = Index(tuple((m, c) for m, c in place.terms if m and m not in ((outputs[0],), (taps[0],)))) * linear[taps[0]]
+    if taps[0] in iterators_in(others):
+        return None
+    return Slide(taps[0], length(outputs[0]), others, all(abs(c) == 1 for c in linear.values()), linear[taps[0]] < 0)
+
+
+def _skewed(scope: Scope, slides: Sequence[Slide]) -> Scope | Refusal:
+    """Let taps move along with the iterators that do not belong to their window, so that these leave the index."""
+    result: Scope | Refusal = scope
+    for slide in slides:
+        if slide.others.terms and isinstance(result, Scope):
+            result = skew(result, slide.tap, slide.others)
+    return result
+
+
+def _reversed(scope: Scope, taps: Sequence[Iterator]) -> Scope | Refusal:
+    """r = n - 1 - r'"""
+    result: Scope | Refusal = scope
+    for tap in taps:
+        if isinstance(result, Scope):
+            result = reverse(result, tap)
+    return result
+
+
+def _phases(scope: Scope, iterators: Sequence[Iterator]) -> Scope | Refusal:
+    """{p, q} body  =  [p == 0 ? [q == 0 ? {body at 0, 0} : ...] : ...]"""
+    if not iterators:
+        return narrowed(scope)
+    first = split_values(scope, iterators[0])
+    if isinstance(first, Refusal):
+        return first
+
+    def below(body: Scalar) -> Scalar:
+        match body:
+            case Guarded(conditions, then, otherwise):
+                return Guarded(conditions, below(then), below(otherwise))
+            case Read(Scope() as source, indices):
+                inner = _phases(source, iterators[1:])
+                return body if isinstance(inner, Refusal) else Read(inner, indices)
+        return body
+
+    return Scope(first.traversal, first.summation, first.reduction, below(first.body))
+
+
+def blocks_of_taps(scope: Scope, tap: Iterator, size: int, place: Index) -> Scope | Refusal:
+    """{h} sum(r) x[h + r] w[r]  =  {h} sum(q) {y, q: sum(t < size) x[y + t] w[size q + t]}[h + size q, q]"""
+    if length(tap) <= size:
+        return Refusal("the window is no larger")
+    before = {i.name for i in scope.summation}
+    taken = split(scope, tap, size)
+    if isinstance(taken, Refusal):
+        return taken
+    blocks = [i for i in taken.summation if (i.name not in before and length(i) != size) or i.name == f"{tap.name}_0"]
+    outside = split_summation(taken, blocks[:1])
+    if isinstance(outside, Refusal):
+        return outside
+    tap_free = next(p for p in _places(taken) if blocks[0] in iterators_in(p) and iterators_in(p) & iterators_in(place))
+    reduced = frozenset(taken.summation) - {blocks[0]}
+    moving = sum((Index((t,)) for t in tap_free.terms if t[0] and not iterators_in(Index((t,))) & reduced), Index(()))
+    result = within(outside, lambda inner: substitute_indices(inner, [moving]))
+    return result if isinstance(result, Refusal) else innermost(result, _tightened)
+
+
+def _places(scope: Scope) -> Iterable[Index]:
+    for read in reads_of(pulled(scope.body, scope.reduction)[1]):
+        yield from read.indices
+
+
+def narrowed(scope: Scope) -> Scope:
+    """Leave out what guards make zero at the ends of the sums."""
+    for iterator in scope.summation:
+        result = tighten(scope, iterator)
+        if isinstance(result, Scope):
+            return narrowed(result)
+    return scope
+
+
+def _tightened(scope: Scope) -> Scope:
+    """Leave out what guards make zero at the ends of the traversal."""
+    for iterator in scope.traversal:
+        result = tighten(scope, iterator)
+        if isinstance(result, Scope):
+            again = within(result, _tightened)
+            return again if isinstance(again, Scope) else result
+    return scope
