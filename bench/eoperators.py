@@ -21,7 +21,7 @@ import numpy as np
 
 from bench.derivations import conv
 from egraph.derive.bilinear.convolutions import algorithms
-from egraph.derive.bilinear.programs import Bilinear, transformed_data, transformed_product
+from egraph.derive.bilinear.programs import program
 from egraph.expr.scope import Number, Read, Scope, Tensor, inside
 from egraph.ir import Node, TensorType, placeholder
 from egraph.ops import apply
@@ -133,20 +133,13 @@ def offset_sum(n: int, h: int, w: int, f: int, *, taps_first: bool) -> Node:
 def transforms(text: str) -> dict[str, Node]:
     """Return both transforms of a 3x3 convolution with tiles of 4 x 4, the second with bias, residual and relu."""
     node = conv(text + " 3x3")
+    x, w = node.inputs
     what = next(one for one in algorithms(node) if {axis.algorithm.products for axis in one.axes} == {6})
-    return {f"V {text}": data_transform(node, what), f"Y {text}": output_transform(node, what)}
-
-
-def data_transform(node: Node, what: Bilinear) -> Node:
-    x = node.inputs[0]
-    return apply("Expression", x, text=text_of(transformed_data(x, what)))
-
-
-def output_transform(node: Node, what: Bilinear) -> Node:
-    batch = node.type.sizes[0]
-    product = tensor(0, what.group * what.products, what.tiles(batch), what.width)
-    y = apply("Expression", product, text=text_of(transformed_product(product, batch, what)))
-    return apply("Relu", apply("Add", apply("Add", y, tensor(1, y.type.sizes[-1])), tensor(2, *y.type.sizes)))
+    last = program(x, w, what)
+    product = last.inputs[0]
+    y = apply("Expression", tensor(0, *product.type.sizes), text=str(last.attribute("text")))
+    y = apply("Relu", apply("Add", apply("Add", y, tensor(1, y.type.sizes[-1])), tensor(2, *y.type.sizes)))
+    return {f"V {text}": product.inputs[0], f"Y {text}": y}
 
 
 def least_us(run: Callable[[], object], clock: Callable[[], float]) -> float:

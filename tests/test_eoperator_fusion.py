@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from egraph.derive.bilinear.convolutions import algorithms
-from egraph.derive.bilinear.programs import transformed_data, transformed_product
+from egraph.derive.bilinear.programs import program
 from egraph.expr.scope import Read, Scope, Tensor
 from egraph.ir import Candidate, Graph, Node, placeholder, walk
 from egraph.ops import apply
@@ -22,9 +22,10 @@ def fast_convolution(m: Model, x: Node) -> Node:
     operands = placeholder(0, x.type), placeholder(1, float32(channels, channels, 3, 3), constant=True)
     node = apply("Conv", *operands, **window)  # type: ignore[arg-type]
     what = next(w for w in algorithms(node) if [axis.algorithm.products for axis in w.axes] == [6, 6])
-    v = apply("Expression", x, text=text_of(transformed_data(x, what)))
-    product = apply("MatMul", v, m.weight(36, channels, channels))
-    return apply("Expression", product, text=text_of(transformed_product(product, x.type.sizes[0], what)))
+    y = program(*operands, what)
+    v = y.inputs[0].inputs[0]
+    product = apply("MatMul", apply("Expression", x, text=str(v.attribute("text"))), m.weight(36, channels, channels))
+    return apply("Expression", product, text=str(y.attribute("text")))
 
 
 def block() -> Graph:

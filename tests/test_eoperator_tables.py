@@ -118,8 +118,8 @@ def test_every_table_of_a_transform_is_unrolled(fragment: Node) -> None:
 
 def test_a_large_table_that_no_short_loop_reads_is_refused() -> None:
     assert supports(SMALL) is None
-    assert "no short loop" in str(supports(tabulated(300, unrollable=False)))
-    large = kernel_of(KernelRequest(tabulated(300, unrollable=False)))
+    assert "no short loop" in str(supports(tabulated(400, unrollable=False)))
+    large = kernel_of(KernelRequest(tabulated(400, unrollable=False)))
     assert unrolled(large.iterators, large.root) is None
 
 
