@@ -120,13 +120,13 @@ class Times:
     processor_us: float
 
 
-def interleaved(sessions: Mapping[str, Session], rounds: int, runs: int) -> dict[str, Times]:
+def interleaved(sessions: Mapping[str, Session], rounds: int, runs: int, *, evict: bool) -> dict[str, Times]:
     """Return every session's best of several rounds, in turns."""
     found: dict[str, list[Times]] = {name: [] for name in sessions}
     for _ in range(rounds):
         for name, session in sessions.items():
             started = time.process_time()
-            wall_us = min(session.run_native(runs)) / 1e3
+            wall_us = min(session.run_native(runs, evict=evict)) / 1e3
             found[name].append(Times(wall_us, (time.process_time() - started) / runs * 1e6))
     return {name: Times(min(t.wall_us for t in times), min(t.processor_us for t in times)) for name, times in found.items()}
 
@@ -147,7 +147,7 @@ def report(name: str, options: argparse.Namespace) -> None:
         sessions[title] = opened(bound, options.threads)
         (result,) = sessions[title].run(None, dict(bound.feeds))
         errors[title] = float(np.max(np.abs(np.asarray(result) - wanted)) / np.max(np.abs(wanted)))
-    times = interleaved(sessions, options.rounds, options.runs)
+    times = interleaved(sessions, options.rounds, options.runs, evict=options.evict)
     base = times["direct"]
     for title, own in times.items():
         ratios = f"{base.wall_us / own.wall_us:5.2f}x  processor {base.processor_us / own.processor_us:5.2f}x"
@@ -176,6 +176,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5, help="in a row, each round")
     parser.add_argument("--only", nargs="*", default=[""], help="programs whose name holds one of these")
     parser.add_argument("--epilogue", action="store_true", help="with a bias and a relu behind")
+    parser.add_argument("--evict", action="store_true", help="weights and data from memory, as within a large model")
     parser.add_argument("--stages", action="store_true", help="also the time of every kind of step")
     options: Any = parser.parse_args()
     for name in options.operators:

@@ -236,6 +236,15 @@ def test_what_is_no_faster_is_left_alone() -> None:
     assert not winograd_programs(conv((1, 64, 28, 28), (64, 64, 3, 3), layout="NCHW"))
 
 
+def test_many_taps_are_summed_directly() -> None:
+    data, weight = placeholder(0, TensorType("float32", (1, 3, 20, 2))), placeholder(1, TensorType("float32", (2, 2, 3, 17)), constant=True)
+    values: dict[str, Any] = {"strides": (1, 1), "pads": (1, 8, 1, 8), "dilations": (1, 1), "output_padding": (0, 0), "layout": "NHWC"}
+    node = apply("ConvTranspose", data, weight, group=1, **values)
+    for what in algorithms(node):
+        assert what.axes[1].algorithm.outputs == 1
+        assert_equal(node, program(data, weight, what), Random(5))
+
+
 def test_steps_are_expressions() -> None:
     (first, *_) = winograd_programs(conv((1, 28, 28, 64), (64, 64, 3, 3), pads=(1, 1, 1, 1)))
     rules = [step.rule.partition(":")[0] for step in first.steps]

@@ -102,7 +102,7 @@ def _ways(line: Gathered, most: int) -> tuple[Axis, ...]:
 
 
 def _transposed(line: Gathered, most: int) -> Axis:
-    """Return an axis of a transposed convolution, its phases in tiles of at most ``most`` outputs; with one tap each, as they are."""
+    """Return an axis of a transposed convolution, its phases in tiles of at most ``most`` outputs, if their taps are few but not one."""
     taps, outputs = -(-line.taps // line.stride), -(-(line.outputs + line.before % line.stride) // line.stride)
-    m = even_part(outputs, most) if taps > 1 else 1
+    m = even_part(outputs, most) if 1 < taps <= LARGEST_TAPS else 1
     return Transposed(line.size, line.outputs, line.taps, line.stride, line.before, cook_toom(m, taps))
