@@ -15,14 +15,14 @@ from verify.assumptions import Assumptions
 from verify.budget import Exhausted, at_most
 from verify.equality import prove_equal
 from verify.facts import Facts
-from verify.outcome import Open
+from verify.outcome import Open, Outcome
 from verify.random_binding import Refused
 from verify.random_testing import instantiate, position_of
 from verify.rounding import ONLY_ROUNDING
 from verify.sampling import difference, drawn
 
 MOST_WORK = 50_000
-"""Units that the proof of one derived program may take: a convolution in 45 blocks takes a tenth of it, most programs a hundredth."""
+"""Units that a proof at known sizes may take: a convolution in 45 blocks takes an eighth of it, most programs a hundredth."""
 
 
 def objection(rule: Rule | MergeRule, bindings: Sequence[Binding]) -> str:
@@ -30,12 +30,20 @@ def objection(rule: Rule | MergeRule, bindings: Sequence[Binding]) -> str:
     try:
         instance = instantiate(rule, bindings)
         for left, right in zip(instance.left, instance.right, strict=True):
-            outcome = prove_equal(expression(left, instance.numbers), expression(right, instance.numbers), Assumptions())
+            outcome = _proof(expression(left, instance.numbers), expression(right, instance.numbers))
             if isinstance(outcome, Open):
                 return outcome.obligation
     except (Refused, EinsatError) as error:
         return str(error)
     return ""
+
+
+def _proof(left: Scope, right: Scope) -> Outcome:
+    try:
+        with at_most(MOST_WORK):
+            return prove_equal(left, right, Assumptions(facts=Facts(at_sizes=True)))
+    except (Exhausted, RecursionError):
+        return Open(f"not decided within {MOST_WORK} units of work")
 
 
 def equal_at_sizes(left: Node, right: Node, rounding: Rounding = "reassociates") -> str:
@@ -51,12 +59,9 @@ def equal_at_sizes(left: Node, right: Node, rounding: Rounding = "reassociates")
         found = difference(*sides, drawn(left.type.sizes))
         if found:
             return found
-        with at_most(MOST_WORK):
-            outcome = prove_equal(*sides, Assumptions(facts=Facts(at_sizes=True)))
+        outcome = _proof(*sides)
     except EinsatError as error:
         return str(error)
-    except (Exhausted, RecursionError):
-        return f"not decided within {MOST_WORK} units of work"
     if isinstance(outcome, Open):
         suspected = tuple(outcome.at.get(f"o{axis}", 0) for axis in range(left.type.rank))
         return difference(*sides, [suspected]) or outcome.obligation
