@@ -129,7 +129,7 @@ def test_programs_compute_what_they_derive_from(operator: str) -> None:
             assert_same(node, derivation.program)
             assert derivation.steps
             count += 1
-    assert count >= 12
+    assert count >= (3 if operator == "MatMul" else 12)
 
 
 def test_states_mean_the_same() -> None:
@@ -224,6 +224,7 @@ def test_products_of_more_than_two_reads(text: str, shapes: tuple[tuple[int, ...
     node = expression(text, *shapes)
     found = derive(node)
     assert any(contraction_of(d.program) for d in found)
+    assert any(c.op == "Conv" for d in found for c in contraction_of(d.program)) is ("h" in text)
     for derivation in found:
         assert_same(node, derivation.program)
 

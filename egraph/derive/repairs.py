@@ -7,11 +7,12 @@ from itertools import combinations
 
 from egraph.derive.digits import digits, factors_of
 from egraph.derive.layers import within
+from egraph.derive.matching.table import reads_of
 from egraph.derive.rules.bodies import Refusal, product, used, where
 from egraph.derive.rules.indices import substitute_indices
 from egraph.derive.rules.instances import instantiate, sum_within, without_axis
 from egraph.derive.rules.summation import guards_outward, split_summation
-from egraph.derive.targets import Conflict, Target, conflicts
+from egraph.derive.targets import Conflict, Target, conflicts, is_digits
 from egraph.derive.trees import Contraction
 from egraph.derive.windows import windows
 from egraph.expr.index import Index, Iterator
@@ -47,6 +48,9 @@ def _ways(contraction: Contraction, conflict: Conflict, target: Target) -> Itera
         return
     operand = contraction.operands[conflict.operand]
     if place is None:
+        mixed = [p for p in dict.fromkeys(p for read in reads_of(operand) for p in read.indices) if not is_digits(p)]
+        if mixed:
+            yield "instantiation at indices", instantiate(scope, operand, mixed)
         yield "instantiation", instantiate(scope, operand)
         return
     places = [c.place for c in conflicts(contraction, target) if c.operand == conflict.operand and c.place is not None]

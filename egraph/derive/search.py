@@ -23,7 +23,7 @@ from egraph.derive.trees import contractions, exchanged, normal
 from egraph.derive.trees import estimate as tree_estimate
 from egraph.expr.printing import format_scope
 from egraph.expr.scope import Scope
-from egraph.ir import Node
+from egraph.ir import Node, walk
 from egraph.ops.reference import meaning
 
 NAME = "derivation"
@@ -138,13 +138,17 @@ def derive(node: Node, budget: int = MOST_STATES) -> tuple[Derivation, ...]:
         for state in sorted(search(start, target, budget)[0], key=lambda s: (tree_estimate(s.tree, constants), s.text)):
             kind = target.operator, frozenset(step.rule for step in state.steps)
             program = None if kind in kinds else programs(state.tree, leaves, target.operator, free=target is BAND)
-            if program is None or program is node or program in found:
+            if program is None or program is node or program in found or not _has(program, target.operator):
                 continue
             kinds.add(kind)
             rules = ", ".join(step.rule for step in state.steps) or "as it stands"
             steps = (*state.steps, Step("operator matching", f"{target.operator} {program.type}"))
             found[program] = Derivation(f"{NAME} to a {target.name}: {rules}", program, steps)
     return tuple(sorted(found.values(), key=lambda d: (estimate(d.program), d.program.digest)))[:MOST_PROGRAMS]
+
+
+def _has(program: Node, operator: str) -> bool:
+    return any(node.op == operator for node in walk((program,)))
 
 
 def _proposed(node: Node) -> Iterable[Derivation]:
