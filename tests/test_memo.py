@@ -38,7 +38,9 @@ def program() -> tuple[Graph, Program]:
 def outcome(folder: Path) -> Outcome:
     """Return what a run on a small model found out."""
     model = build_model(folder / "m.onnx")
-    done = command(model, "-o", folder / "out", "--threads", 1, "--budget", "4s", "--finalists", 1, "--database", folder / "p.sqlite", "-q")
+    done = command(
+        model, "-o", folder / "out", "--threads", 1, "--budget", "20s", "--finalists", 1, "--database", folder / "p.sqlite", "-q"
+    )
     assert done.returncode == 0, done.stderr
     return Outcome.from_manifest(json.loads((folder / "out/m.einsat" / MANIFEST).read_text(encoding="utf-8"))["run"])
 
@@ -90,7 +92,7 @@ def test_another_command_has_another_memo() -> None:
 def test_the_same_command_again_compiles_and_checks_only(found: tuple[Path, Outcome], tmp_path: Path) -> None:
     """With the memo, without it, and where another database knows nothing."""
     folder, _ = found
-    arguments = (folder / "m.onnx", "--threads", 1, "--budget", "4s", "--finalists", 1)
+    arguments = (folder / "m.onnx", "--threads", 1, "--budget", "20s", "--finalists", 1)
     again = command(*arguments, "--database", folder / "p.sqlite", "-o", tmp_path / "again", "--check", 4)
     assert again.returncode == 0 and "] compile the program" in again.stderr and "] saturate" not in again.stderr
     assert "on 4 random inputs" in again.stderr

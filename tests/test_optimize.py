@@ -68,7 +68,7 @@ def optimised(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Map
     folder = tmp_path_factory.mktemp("optimised")
     model = build_model(folder / "m.onnx")
     out = folder / "out"
-    done = command(model, "-o", out, "--threads", 1, "--budget", "6s", "--finalists", 2, "--database", folder / "p.sqlite", "--json", "-q")
+    done = command(model, "-o", out, "--threads", 1, "--budget", "20s", "--finalists", 2, "--database", folder / "p.sqlite", "--json", "-q")
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.strip().splitlines()) == 1
     return model, out, json.loads(done.stdout)
@@ -102,7 +102,7 @@ def test_the_files_run_and_agree(optimised: tuple[Path, Path, Mapping[str, objec
 def test_a_frozen_run_repeats_the_same_bytes(optimised: tuple[Path, Path, Mapping[str, object]], tmp_path: Path) -> None:
     """All files, down to the generated machine code, also where no kernel is in the compiler's cache."""
     model, out, _ = optimised
-    arguments = (model, "--threads", 1, "--budget", "6s", "--finalists", 2, "--database", model.parent / "p.sqlite", "--frozen", "-q")
+    arguments = (model, "--threads", 1, "--budget", "20s", "--finalists", 2, "--database", model.parent / "p.sqlite", "--frozen", "-q")
     for name, environment in (("first", {}), ("second", {"XDG_CACHE_HOME": str(tmp_path / "cache")})):
         done = command(*arguments, "-o", tmp_path / name, **environment)
         assert done.returncode == 0, done.stderr
@@ -114,15 +114,15 @@ def test_a_second_run_is_warm(optimised: tuple[Path, Path, Mapping[str, object]]
     model, out, _ = optimised
     database = shutil.copyfile(model.parent / "p.sqlite", tmp_path / "p.sqlite")
     arguments = (model, "--threads", 1, "--finalists", 2, "--database", database)
-    same = command(*arguments, "--budget", "6s", "-o", tmp_path / "same")
-    assert same.returncode == 0 and "the search of an earlier run is used (6 s budget" in same.stderr
+    same = command(*arguments, "--budget", "20s", "-o", tmp_path / "same")
+    assert same.returncode == 0 and "the search of an earlier run is used (20 s budget" in same.stderr
     assert "] measure" not in same.stderr
     assert files_below(tmp_path / "same") == files_below(out)
-    for more in (("--budget", "6s", "--again"), ("--budget", "7s")):
+    for more in (("--budget", "20s", "--again"), ("--budget", "21s")):
         done = command(*arguments, *more, "-o", tmp_path / "more")
         assert done.returncode == 0 and "] measure" in done.stderr and "earlier" not in done.stderr
-    less = command(*arguments, "--budget", "6s", "-o", tmp_path / "less")
-    assert "the search of an earlier run is used (7 s budget" in less.stderr
+    less = command(*arguments, "--budget", "20s", "-o", tmp_path / "less")
+    assert "the search of an earlier run is used (21 s budget" in less.stderr
 
 
 def test_frozen_without_measurements_says_what_is_missing(optimised: tuple[Path, Path, Mapping[str, object]], tmp_path: Path) -> None:
