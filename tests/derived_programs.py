@@ -215,6 +215,22 @@ def _transposed(x: Node, w: Node, s: int, p: int) -> Node:
     )  # fmt: skip
 
 
+def taps_apart(n: int, c: int, f: int, h: int, r: int) -> Pair:
+    """An NHWC convolution as a sum of products, one for each tap, over slices of the padded image."""
+    x, w = leaf(0, n, h, h, c), leaf(1, f, c, r, r, constant=True)
+    p = r // 2
+    padded = apply("Pad", x, before=(0, p, p, 0), after=(0, p, p, 0), mode="constant", value=0.0)
+    parts = [
+        matmul(cut(padded, (0, i, j, 0), (n, i + h, j + h, c)), transpose(reshape(cut(w, (0, 0, i, j), (f, c, i + 1, j + 1)), f, c), 1, 0))
+        for i in range(r)
+        for j in range(r)
+    ]
+    total = parts[0]
+    for part in parts[1:]:
+        total = apply("Add", total, part)
+    return conv(x, w, (p,) * 4), total
+
+
 # --- convolution as other convolutions
 
 

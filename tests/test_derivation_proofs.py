@@ -54,6 +54,7 @@ AT_REAL_SIZES: dict[str, Build] = {
     "conv3x3 512 at 7x7": lambda: programs.offset_reduced(1, 512, 512, 7, 7, 3, 3),
     "conv1x7 as product and offset reduction": lambda: programs.offset_reduced(1, 2048, 128, 7, 7, 1, 7),
     "conv1x1": lambda: programs.pointwise_product(1, 512, 512, 7),
+    "one product for each tap": lambda: programs.taps_apart(1, 3, 64, 224, 3),
     "transposed 4x4, by parity": lambda: programs.transposed(1, 448, 256, 2),
     "transposed 4x4, batch 16": lambda: programs.transposed(16, 448, 256, 2),
     "transposed 4x4, all taps": lambda: programs.transposed(1, 448, 256, 2, by_parity=False),
