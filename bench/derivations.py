@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from egraph.derive.bilinear import RULES
+from egraph.errors import EinsatError
 from egraph.ir import Graph, Node, TensorType, attributes, make, placeholder, rewrite, walk
 from egraph.ops import apply
 from egraph.ops.reference import evaluate
@@ -144,7 +145,11 @@ def report(name: str, options: argparse.Namespace) -> None:
         if title != "direct" and not any(part in title for part in options.only):
             continue
         bound = bind(fragment, leaves, epilogue=options.epilogue)
-        sessions[title] = opened(bound, options.threads)
+        try:
+            sessions[title] = opened(bound, options.threads)
+        except EinsatError as error:
+            print(f"{name:16s} {title:28s} {error.what}", flush=True)
+            continue
         (result,) = sessions[title].run(None, dict(bound.feeds))
         errors[title] = float(np.max(np.abs(np.asarray(result) - wanted)) / np.max(np.abs(wanted)))
     times = interleaved(sessions, options.rounds, options.runs, evict=options.evict)

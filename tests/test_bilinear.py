@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from egraph.derive.bilinear.blocks import blocked_program, blocks_of, stage_bytes
 from egraph.derive.bilinear.convolutions import algorithms, lines_of, winograd_programs
 from egraph.derive.bilinear.cook_toom import CookToom, cook_toom, over, strided
+from egraph.derive.bilinear.estimates import direct_estimate
 from egraph.derive.bilinear.programs import program
 from egraph.derive.bilinear.rearranged import dilation_as_batch, stride_as_channels
 from egraph.errors import TypeMismatch
@@ -251,3 +252,10 @@ def test_steps_are_expressions() -> None:
     assert rules == ["bilinear algorithm F(4,3)xF(4,3)", "expression splitting", "operator matching", "expression splitting"]
     assert first.steps[2].text == "{i0<36,i1<49,i2<64} sum(r0<64) ($0[i0,i1,r0] * $1[i0,r0,i2])"
     assert first.steps[3].text == first.program.attribute("text")
+
+
+def test_few_outputs_are_priced_as_whole_vectors() -> None:
+    one, many = (direct_estimate(conv((1, 64, 64, 32), (outputs, 32, 3, 3))) for outputs in (1, 16))
+    assert 0.9 < one / many < 1.0
+    depthwise, plain = conv((1, 64, 64, 32), (32, 1, 3, 3), group=32), conv((1, 64, 64, 32), (32, 32, 3, 3))
+    assert direct_estimate(depthwise) < direct_estimate(plain) / 4

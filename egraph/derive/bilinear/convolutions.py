@@ -16,6 +16,8 @@ from egraph.ops.window import layout_of, window_of
 LARGEST_TAPS = 7
 SIZES = range(2, 7)
 """Outputs of one tile along one axis."""
+LARGEST_TILE = 12
+"""Outputs of one tile along one axis with all phases of a transposed convolution, which are computed together."""
 MOST_GROWTH = 27.0
 """Typical error beside the direct sum's: F(6x6, 3x3) has 21, and in float32 an error of 1e-5 of the largest output."""
 MOST_PROGRAMS = 3
@@ -104,5 +106,5 @@ def _ways(line: Gathered, most: int) -> tuple[Axis, ...]:
 def _transposed(line: Gathered, most: int) -> Axis:
     """Return an axis of a transposed convolution, its phases in tiles of at most ``most`` outputs, if their taps are few but not one."""
     taps, outputs = -(-line.taps // line.stride), -(-(line.outputs + line.before % line.stride) // line.stride)
-    m = even_part(outputs, most) if 1 < taps <= LARGEST_TAPS else 1
+    m = even_part(outputs, max(1, min(most, LARGEST_TILE // line.stride))) if 1 < taps <= LARGEST_TAPS else 1
     return Transposed(line.size, line.outputs, line.taps, line.stride, line.before, cook_toom(m, taps))

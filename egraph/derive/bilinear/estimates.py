@@ -22,8 +22,14 @@ class Caches:
     near: float = 0.5
     shared: float = 1.5
     memory: float = 4.0
+    lanes: int = 16
+    """Columns that a library computes at once, at least: with fewer, the others are computed in vain."""
     block: float = 1e6
     """Multiply-adds in the time that launching the kernels of a block takes."""
+
+    def filled(self, columns: int) -> int:
+        """Return the columns that are computed for so many."""
+        return -(-columns // self.lanes) * self.lanes
 
     def rate(self, size_bytes: float) -> float:
         """Return the multiply-adds a byte where so many bytes are used again and again."""
@@ -60,14 +66,20 @@ def estimate(batch: int, plan: Plan, caches: Caches = CACHES) -> float:
     stages, weights = stage_bytes(batch, what), ELEMENT_BYTES * what.group * what.products * what.depth * what.width
     moved = 1.5 * stages * caches.rate(stages / count) + (weights + data_bytes(batch, what)) * caches.memory
     again = (count - 1) * (weights * caches.rate(weights + stages / count) + caches.block)
-    return places * (what.depth * what.width + v * what.depth + m * what.width) + moved + again
+    return places * (what.depth * caches.filled(what.width) + v * what.depth + m * what.width) + moved + again
 
 
 def direct_estimate(node: Node, caches: Caches = CACHES) -> float:
-    """Return the multiply-adds of a convolution, and those in the time that its operands take."""
+    """Return the multiply-adds of a convolution, and those in the time that its operands take.
+
+    Libraries have kernels of their own for one channel a group.
+    """
     x, w = node.inputs
+    is_transposed = node.op == "ConvTranspose"
+    outputs = w.type.sizes[1] if is_transposed else w.type.sizes[0] // int(str(node.attribute("group")))
+    waste = 1.0 if outputs == 1 and node.attribute("group") != 1 else caches.filled(outputs) / outputs
     data = sum(each.type.size_bytes for each in (x, w, node))
-    return math.prod((x if node.op == "ConvTranspose" else node).type.sizes) * math.prod(w.type.sizes[1:]) + data * caches.memory
+    return waste * math.prod((x if is_transposed else node).type.sizes) * math.prod(w.type.sizes[1:]) + data * caches.memory
 
 
 def data_bytes(batch: int, what: Bilinear) -> int:
