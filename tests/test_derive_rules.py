@@ -11,7 +11,7 @@ import pytest
 
 from egraph.derive.rules.bodies import Refusal, every, factors, indices_of, iterators_in, length, pulled
 from egraph.derive.rules.boundary import relax, tighten
-from egraph.derive.rules.expressions import concatenate_expressions, merge_expressions, split_range, split_terms, split_values
+from egraph.derive.rules.expressions import concatenate_expressions, fuse, merge_expressions, split_range, split_terms, split_values
 from egraph.derive.rules.indices import substitute_indices
 from egraph.derive.rules.instances import instantiate, sum_within, without_axis
 from egraph.derive.rules.substitution import merge_iterators, reverse, skew, solve, split_iterator, unimodular
@@ -271,3 +271,10 @@ def test_a_sum_over_one_factor_is_done_first() -> None:
     assert_equal(scope, result)
     across = parsed("{h<4} sum(k<3,b<5) [b+h<6 ? ($0[h,k] * $1[k,b]) : 0]", t0=(4, 3), t1=(3, 5))
     assert isinstance(sum_within(across, across.summation[1]), Refusal)
+
+
+def test_a_producer_is_fused_into_its_reader() -> None:
+    producer = parsed("{i<6,j<3} max($0[i,j], 0)", t0=(6, 3))
+    reader = parsed("{h<4,j<3} sum(r<3) ($1[h+r,j] * $2[r])", t1=(6, 3), t2=(3,))
+    result = fuse(reader, {"1": producer})
+    assert format_scope(result) == "{h<4,j<3} sum(r<3) (max($0[h+r,j], 0) * $2[r])"

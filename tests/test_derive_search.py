@@ -229,6 +229,14 @@ def test_products_of_more_than_two_reads(text: str, shapes: tuple[tuple[int, ...
         assert_same(node, derivation.program)
 
 
+def test_terms_of_a_sum_are_derived_apart() -> None:
+    node = expression("{m<6,n<5} sum(k<7) (($0[m,k] * $1[k,n]) - ($2[m,k] * $3[n,k]))", (6, 7), (7, 5), (6, 7), (5, 7))
+    found = derive(node)
+    assert any(len(contraction_of(d.program)) == 2 for d in found)
+    for derivation in found:
+        assert_same(node, derivation.program)
+
+
 def test_reductions_are_matched_as_they_stand() -> None:
     node = expression("{c<4,h<3,w<3} max(r<2,s<2) $0[c,2*h+r,2*w+s]", (4, 6, 6))
     assert any(inner.op == "MaxPool" for d in derive(node) for inner in walk((d.program,)))

@@ -18,6 +18,8 @@ from egraph.derive.estimating import estimate
 from egraph.derive.exploration import explored
 from egraph.derive.matching.match import operators
 from egraph.derive.repairs import repairs
+from egraph.derive.rules.bodies import Refusal
+from egraph.derive.rules.expressions import split_terms
 from egraph.derive.targets import BAND, SMALL_WINDOW, TARGETS, Target, conflicts, distance
 from egraph.derive.trees import contractions, exchanged, normal
 from egraph.derive.trees import estimate as tree_estimate
@@ -57,7 +59,10 @@ class Effort:
 def search(start: Scope, target: Target, budget: int = MOST_STATES) -> tuple[tuple[State, ...], Effort]:
     """Return the states without conflicts with ``target`` that ``budget`` states lead to, in the order they were found."""
     frontier = _Frontier(target)
-    frontier.add(normal(start), ())
+    apart = split_terms(start) if start.summation else start  # a sum of products: each is a contraction of its own
+    tree = normal(start if isinstance(apart, Refusal) else apart)
+    steps = () if isinstance(apart, Refusal) or apart is start else (Step("expression splitting", format_scope(tree)),)
+    frontier.add(tree, steps)
     stuck: list[Entry] = []
     found: list[State] = []
     taken = 0
