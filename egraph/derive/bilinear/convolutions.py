@@ -7,7 +7,7 @@ import itertools
 from egraph.derive.bilinear.axes import Axis, Dilated, Gathered, Strided, Transposed
 from egraph.derive.bilinear.blocks import blocked_program, even_part
 from egraph.derive.bilinear.cook_toom import cook_toom, strided
-from egraph.derive.bilinear.estimates import Plan, direct_estimate, estimate, plans
+from egraph.derive.bilinear.estimates import Plan, best_plan, direct_estimate
 from egraph.derive.bilinear.programs import Bilinear, program, steps
 from egraph.derive.derivation import Derivation, Step
 from egraph.ir import Node
@@ -48,13 +48,9 @@ def alternatives(node: Node) -> tuple[Plan, ...]:
     if w.op != "Placeholder" or not w.attribute("constant"):
         return ()
     batch, limit = x.type.sizes[0], direct_estimate(node) / WORTH
-    found = {}
-    for what in algorithms(node):
-        if what.growth <= MOST_GROWTH:
-            estimates = {plan: estimate(batch, plan) for plan in plans(batch, what)}
-            best = min(estimates, key=estimates.__getitem__)
-            found[best] = estimates[best]
-    return tuple(sorted((plan for plan in found if found[plan] <= limit), key=found.__getitem__)[:MOST_PROGRAMS])
+    found = [best_plan(batch, what) for what in algorithms(node) if what.growth <= MOST_GROWTH]
+    worth = sorted((pair for pair in found if pair[0] <= limit), key=lambda pair: pair[0])
+    return tuple(plan for _, plan in worth[:MOST_PROGRAMS])
 
 
 def algorithms(node: Node) -> tuple[Bilinear, ...]:

@@ -20,7 +20,7 @@ class Caches:
     near_bytes: int = 1 << 21
     shared_bytes: int = 1 << 24
     near: float = 0.5
-    shared: float = 1.5
+    shared: float = 1.2
     memory: float = 4.0
     lanes: int = 16
     """Columns that a library computes at once, at least: with fewer, the others are computed in vain."""
@@ -37,6 +37,8 @@ class Caches:
 
 
 CACHES = Caches()
+ABOUT_AS_GOOD = 1.03
+"""How much more an estimate may be of what has fewer blocks."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,20 @@ class Plan:
 
     what: Bilinear
     blocks: tuple[int, int] | None = None
+
+
+def best_plan(batch: int, what: Bilinear) -> tuple[float, Plan]:
+    """Return the estimate of an algorithm in its best blocks, and these; of about as good ones the fewest: each is nodes and kernels."""
+    found = [(estimate(batch, plan), plan) for plan in plans(batch, what)]
+    limit = ABOUT_AS_GOOD * min(cost for cost, _ in found)
+    return min((pair for pair in found if pair[0] <= limit), key=lambda pair: count_blocks(batch, pair[1]))
+
+
+def count_blocks(batch: int, plan: Plan) -> int:
+    """Return how many blocks a plan has; 1 for the whole."""
+    rows = plan.what.axes[0].tiles
+    images, cut = plan.blocks or (batch, rows)
+    return -(-batch // images) * -(-rows // cut)
 
 
 def plans(batch: int, what: Bilinear, caches: Caches = CACHES) -> tuple[Plan, ...]:
@@ -59,8 +75,7 @@ def estimate(batch: int, plan: Plan, caches: Caches = CACHES) -> float:
     V and M are moved from stage to stage; images and weights come from memory, weights for every block once more.
     """
     what = plan.what
-    images, rows = plan.blocks or (batch, what.axes[0].tiles)
-    count = -(-batch // images) * -(-what.axes[0].tiles // rows)
+    count = count_blocks(batch, plan)
     places = what.group * what.products * what.tiles(batch)
     v, m = (sum(axis.algorithm.operations[side] for axis in what.axes) for side in (0, 1))
     stages, weights = stage_bytes(batch, what), ELEMENT_BYTES * what.group * what.products * what.depth * what.width
