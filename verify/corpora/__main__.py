@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("corpus", type=Path, help="a corpus as JSON")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     parser.add_argument("--only", metavar="ID", default="", help="judge only entries whose name contains this")
-    parser.add_argument("--tests", type=int, default=8, help="random cases of every rule before its proof (default: 8)")
+    parser.add_argument("--tests", type=int, default=6, help="random cases of every rule before its proof (default: 6)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the random draws (default: 0)")
     parser.add_argument("--test-only", action="store_true", help="refute by random tests alone, prove nothing")
     options = parser.parse_args(arguments)

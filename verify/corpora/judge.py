@@ -34,7 +34,7 @@ MISSING = "the right side may be ill-typed"
 class Pains:
     """How much is tried: random instances of a rule, draws for them, draws for a search of ill-typed right sides, guards tried."""
 
-    tests: int = 8
+    tests: int = 6
     tries: int = 400
     typing: int = 40
     guards: int = 16
