@@ -8,7 +8,7 @@ from typing import Literal
 from egraph.derive.rules.bodies import Refusal, counted, every, fresh, identity_of, iterators_in, mapped, place, pulled, used, where
 from egraph.derive.rules.inside import feasible_range, reads_inside
 from egraph.expr.index import Floor, Index, Iterator, Modulo, Monomial, Size, bounds, floor_divide, index, modulo
-from egraph.expr.scope import Compare, Guarded, Read, Scalar, Scope
+from egraph.expr.scope import Compare, Guarded, Read, Scope
 
 Guards = Literal["outward", "inward"]
 
@@ -19,19 +19,9 @@ def substitute_indices(scope: Scope, parts: Sequence[Index], guards: Guards = "o
     if an iterator of t occurs in the body in the indices e alone; y ranges over the values of e that g allows. A guard of
     iterators of the traversal stands outside; ``inward``, a guard that is one of e alone stays with the body.
     """
-    if refusal := counted(scope):
+    if refusal := counted(scope) or _objection(scope, parts):
         return refusal
-    reduced = frozenset(scope.summation)
-    if any(iterators_in(part) & reduced or not iterators_in(part) for part in parts):
-        return Refusal("the indices must be of traversal iterators")
-    if all(part == index(i) for part in parts for i in iterators_in(part)):
-        return Refusal("the indices are iterators themselves")
-    wide = [bounds(part) for part in parts]
-    names: list[Iterator] = []
-    for k, limits in enumerate(wide):
-        if limits is None:
-            return Refusal("the range of an index is symbolic")
-        names.append(Iterator(f"y{k}'", limits[0], limits[1] + 1))
+    names = [Iterator(f"y{k}'", low, high + 1) for k, (low, high) in enumerate(bounds(part) or (0, 0) for part in parts)]
 
     def rewritten(value: Index) -> Index:
         for part, name in zip(parts, names, strict=True):
@@ -39,39 +29,42 @@ def substitute_indices(scope: Scope, parts: Sequence[Index], guards: Guards = "o
         return value
 
     conditions, rest = pulled(scope.body, scope.reduction)
-    gone = frozenset().union(*map(iterators_in, parts)) - used(mapped(rest, rewritten))
-    inner_conditions, outer = [], []
+    rest = mapped(rest, rewritten)
+    gone = frozenset().union(*map(iterators_in, parts)) - used(rest)
+    inner_conditions: list[Compare] = []
+    outer: dict[Compare, Compare] = {}
     for condition in conditions:
         new = Compare(rewritten(condition.left), condition.operator, rewritten(condition.right))
         occurring = iterators_in(new.left, new.right)
-        if occurring & reduced or (guards == "inward" and not occurring & gone):
+        if occurring & frozenset(scope.summation) or (guards == "inward" and not occurring & gone):
             inner_conditions.append(new)
             gone -= occurring
         else:
-            outer.append((condition, new))
+            outer[condition] = new
     if not gone:
         return Refusal("no iterator occurs in these indices alone")
-    limits_of = {name: feasible_range(name, [c for _, c in outer if iterators_in(c.left, c.right) == {name}]) for name in names}
-    taken = every(scope)
-    new_names: dict[Iterator, Size] = {}
-    fresh_names: list[Iterator] = []
-    lows: list[int] = []
-    for k, name in enumerate(names):
-        limits = limits_of[name]
-        if limits is None:
-            return Refusal("the guards hold nowhere")
-        y = fresh(f"y{k}", limits[1] - limits[0], taken)
-        new_names[name] = index(y) + limits[0]
-        fresh_names.append(y)
-        lows.append(limits[0])
-    traversal, places = _placed(scope.traversal, gone, parts, fresh_names, lows)
-    changed = mapped(where(inner_conditions, mapped(rest, rewritten), scope.reduction), lambda value: place(value, new_names))
-    inner = Scope(traversal, scope.summation, scope.reduction, changed)
+    ranges = [feasible_range(name, [c for c in outer.values() if iterators_in(c.left, c.right) == {name}]) for name in names]
+    limits = [r for r in ranges if r is not None]
+    if len(limits) != len(ranges):
+        return Refusal("the guards hold nowhere")
+    new_iterators = [fresh(f"y{k}", high - low, every(scope)) for k, (low, high) in enumerate(limits)]
+    starts = [low for low, _ in limits]
+    values: dict[Iterator, Size] = {name: index(y) + low for name, y, low in zip(names, new_iterators, starts, strict=True)}
+    traversal, places = _placed(scope.traversal, gone, parts, new_iterators, starts)
+    body = mapped(where(inner_conditions, rest, scope.reduction), lambda value: place(value, values))
+    inner = Scope(traversal, scope.summation, scope.reduction, body)
     if not reads_inside(inner):
         return Refusal("a read leaves its tensor for some values of the indices")
     read = Read(inner, places)
-    body: Scalar = Guarded(tuple(c for c, _ in outer), read, identity_of(scope.reduction)) if outer else read
-    return Scope(scope.traversal, (), "sum", body)
+    return Scope(scope.traversal, (), "sum", Guarded(tuple(outer), read, identity_of(scope.reduction)) if outer else read)
+
+
+def _objection(scope: Scope, parts: Sequence[Index]) -> Refusal | None:
+    if any(iterators_in(part) & frozenset(scope.summation) or not iterators_in(part) for part in parts):
+        return Refusal("the indices must be of traversal iterators")
+    if all(part == index(i) for part in parts for i in iterators_in(part)):
+        return Refusal("the indices are iterators themselves")
+    return Refusal("the range of an index is symbolic") if any(bounds(part) is None for part in parts) else None
 
 
 def _placed(
