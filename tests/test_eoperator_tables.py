@@ -85,8 +85,15 @@ def epilogues() -> list[Node]:
     return [before, after]
 
 
+def one_tile() -> Node:
+    """A transform of one tile of many channels: the vectors run in parallel."""
+    node = convolution((1, 4, 4, 2048), (4, 2048, 3, 3))
+    what = next(w for w in algorithms(node) if [axis.algorithm.products for axis in w.axes] == [6, 6])
+    return derived(node, what).inputs[0].inputs[0]
+
+
 SMALL = tabulated(5, unrollable=False)
-FRAGMENTS = [*transforms(), *epilogues(), *samples(["Expression"], 16), tabulated(37, unrollable=True), SMALL]
+FRAGMENTS = [*transforms(), *epilogues(), one_tile(), *samples(["Expression"], 16), tabulated(37, unrollable=True), SMALL]
 
 
 @pytest.fixture(scope="module")

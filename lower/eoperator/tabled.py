@@ -22,7 +22,7 @@ from lower.eoperator.terms import Replacement, Term, Terms, extent, iterators_of
 from lower.eoperator.transforms import COMBINE, split_digits
 
 MOST_PLACES = 300
-"""Places of the unrolled output iterators, and of the unrolled summation iterators, at most: 17 x 17 products of 7 x 7 taps with stride 2."""
+"""Places of the unrolled output iterators, and of the unrolled summation iterators, at most: 17 x 17 for 7 x 7 taps with stride 2."""
 MOST_CHOICES = 16
 """Numbers of tables that are spelled out as choices where they cannot be unrolled, at most."""
 Places: TypeAlias = tuple[int, ...]

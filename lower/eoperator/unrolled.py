@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tvm import tirx
+from tvm.tirx import ForKind
 
 from egraph.expr.index import Index, Iterator
 from lower.eoperator.blocks import LANES, Block, Place, Point, sequence
@@ -50,14 +51,15 @@ def write_tile(planner: Planner, iterators: Sequence[Iterator], root: Term, offs
     parallel = planner.threads > 1 and vectors * len(subterms(given.roots)) * NANOSECONDS_A_VALUE > PARALLEL_NS
     emitter = planner.emitter
 
-    def body(_: bool) -> None:
+    def body(in_parallel: bool) -> None:
+        """Write a tile; few tiles leave it to the vectors to run in parallel."""
         if inside is None:
-            _vectors(planner, vector, given)
+            _vectors(planner, vector, given, parallel=in_parallel)
             return
         branches = []
         for each in (inside, given):
             with emitter.inside(Block(barrier=True)) as block:
-                _vectors(planner, vector, each)
+                _vectors(planner, vector, each, parallel=in_parallel)
             branches.append(sequence(block.statements))
         emitter.append(tirx.IfThenElse(emitter.condition(needed or (), {}), *branches))
 
@@ -75,7 +77,7 @@ def _is_vector(iterator: Iterator, given: Tile) -> bool:
     )
 
 
-def _vectors(planner: Planner, vector: Iterator | None, given: Tile) -> None:
+def _vectors(planner: Planner, vector: Iterator | None, given: Tile, *, parallel: bool) -> None:
     """Write a tile at all places of the vector iterator; the last vectors overlap those before rather than being short."""
     emitter = planner.emitter
     if vector is None:
@@ -126,7 +128,8 @@ def _vectors(planner: Planner, vector: Iterator | None, given: Tile) -> None:
         base = k * emitter.integer(step)
         one(emitter.bind(tirx.Min(base, emitter.integer(size - step))) if left else base)
 
-    emitter.loop(0, blocks + bool(left), body)
+    blocks += bool(left)
+    emitter.loop(0, blocks, body, kind=ForKind.PARALLEL if parallel and blocks >= planner.threads else ForKind.SERIAL)
 
 
 def _elements(planner: Planner, given: Tile, point: Point) -> None:
