@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from math import gcd
 
 from egraph.expr.index import Index, Iterator, bounds
-from verify.polynomials import FloorAtom, Polynomial, constant, entry, to_index, to_polynomial
+from verify.polynomials import FloorAtom, Monomial, Polynomial, constant, entry, to_index, to_polynomial
 
 _COMBINED = 4  # conditions that are added up
 
@@ -16,7 +16,7 @@ def follows(value: Polynomial, conditions: Sequence[Polynomial], bounded: Callab
 
     ``bounded`` says whether ranges alone show that something is not negative.
     """
-    for monomial in sorted((m for m in value.terms if m), key=lambda m: (-abs(value.terms[m]), m)):
+    for monomial in sorted((m for m in value.terms if m), key=lambda m: (-abs(value.terms[m]), _names(m))):
         usable = [one for one in conditions if one.terms.get(monomial, 0) * value.terms[monomial] > 0]
         for one in usable:
             times, left = divmod(value.terms[monomial], one.terms[monomial])
@@ -49,7 +49,7 @@ def least(value: Polynomial) -> int | None:
 
 def multiplied_out(value: Polynomial) -> Polynomial | None:
     """e // d + r >= 0 says that e + d r >= 0, and r - e // d >= 0 that d r + d - 1 - e >= 0; None where there is no such division."""
-    for monomial, coefficient in sorted(value.terms.items()):
+    for monomial, coefficient in sorted(value.terms.items(), key=lambda term: _names(term[0])):
         kind = entry(monomial[0]).kind if len(monomial) == 1 else None
         if not isinstance(kind, FloorAtom) or abs(coefficient) != 1 or (kind.divisor.constant or 0) < 1:
             continue
@@ -78,6 +78,11 @@ def digit(
             upper = to_polynomial(Index(tuple((m, c // factor) for m, c in value.terms if m and not c % factor))) + constant(known)
             return upper if factor == divisor else floor(upper, constant(divisor // factor))
     return None
+
+
+def _names(monomial: Monomial) -> list[str]:
+    """Return what orders monomials alike in every process: numbers of atoms depend on what was proved before."""
+    return sorted(entry(atom).key for atom in monomial)
 
 
 def quotient(value: Index, divisor: int) -> int | None:
