@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from egraph.check_tolerance import Tolerance
-from egraph.derive.derivation import DerivationRule
+from egraph.derive.derivation import DerivationRule, GroupRule
+from egraph.derive.matching.proposals import groups
 from egraph.derive.registry import DERIVATIONS
 from egraph.deriving import Judged
 from egraph.inspect_match import constants
@@ -23,13 +24,15 @@ LIMITS = Limits(seconds=10.0, e_nodes=2_000, iterations=10)
 """For one operator."""
 
 
-def derivation_rule(name: str) -> DerivationRule | None:
+def derivation_rule(name: str) -> DerivationRule | GroupRule | None:
     """Return the derivation rule of a name, or the one that gives its programs such names."""
     return next((rule for rule in DERIVATIONS if name == rule.name or name.startswith(f"{rule.name} ")), None)
 
 
-def explain_derivation(rule: DerivationRule, name: str, node: Node, graph: Graph, tolerance: Tolerance) -> dict[str, Any]:
-    """Try a derivation at an operator as it stands and in the forms that rules give it."""
+def explain_derivation(rule: DerivationRule | GroupRule, name: str, node: Node, graph: Graph, tolerance: Tolerance) -> dict[str, Any]:
+    """Try a derivation at an operator as it stands and in the forms that rules give it; a group's, in the model as it stands."""
+    if isinstance(rule, GroupRule):
+        return _explain_group(rule, node, graph, tolerance)
     found = {key: programs for key, programs in _judged(rule, node, graph, tolerance).items() if programs}
     named = [one for programs in found.values() for one in programs if name in (rule.name, one.name)]
     proved = sum(not one.reason for one in named)
@@ -42,6 +45,25 @@ def explain_derivation(rule: DerivationRule, name: str, node: Node, graph: Graph
     return {
         "rule": name, "applies": proved > 0, "node": f"{node.op} {node.type}",
         "matched_operators": int(bool(named)), "pattern_operators": 1, "reason": reason,
+    }  # fmt: skip
+
+
+def _explain_group(rule: GroupRule, node: Node, graph: Graph, tolerance: Tolerance) -> dict[str, Any]:
+    applies = False
+    members = next((group for group in groups(rule, walk(graph.roots), constants(graph)) if node in group), ())
+    if node.op not in rule.operators:
+        reason = f"the root must be {' or '.join(rule.operators)}, it is {node.op} {node.type}"
+    elif not members:
+        reason = "no other operator of the model on its level goes together with it"
+    else:
+        gate = Gate((rule,), Database.in_memory(), tolerance)
+        saturation = saturate(graph, (), LIMITS, derivations=gate.open())
+        refused = [refusal.reason for refusal in saturation.statistics[-1].refusals if node in refusal.nodes]
+        applies = not refused
+        reason = "; ".join(refused) or f"one operator computes {len(members)}, which was proved equal at these sizes"
+    return {
+        "rule": rule.name, "applies": applies, "node": f"{node.op} {node.type}",
+        "matched_operators": int(bool(members)), "pattern_operators": 1, "reason": reason,
     }  # fmt: skip
 
 

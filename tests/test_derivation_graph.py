@@ -153,9 +153,9 @@ def test_budgets_hold_for_derivations_too() -> None:
 def test_what_time_cut_short_is_not_kept_for_other_runs() -> None:
     x = placeholder(0, TensorType("float32", (3, 3)))
     database, told = Database.in_memory(), iter([False, True, True])
-    gate = Gate((count([]),), database)
-    assert len(gate.programs(gate.rules[0], apply("Transpose", x, perm=(1, 0)), lambda: next(told))) == 1
-    assert len(Gate(gate.rules, database).programs(gate.rules[0], apply("Transpose", x, perm=(1, 0)))) == 2
+    rule = count([])
+    assert len(Gate((rule,), database).programs(rule, apply("Transpose", x, perm=(1, 0)), lambda: next(told))) == 1
+    assert len(Gate((rule,), database).programs(rule, apply("Transpose", x, perm=(1, 0)))) == 2
 
 
 def test_saturation_with_derivations_is_the_same_each_time() -> None:

@@ -1,8 +1,8 @@
-"""What a derivation is: an equal program for one operator, with the steps that lead there."""
+"""What a derivation is: an equal program for one operator, or for several that one computes, with the steps that lead there."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -47,3 +47,23 @@ class DerivationRule:
     rounds: int = 2
     """In how many rounds it looks for operators: after the first, those that derivations made are there too; 0: only at those of the
     input program, neither at what rules nor at what derivations made of them."""
+
+
+def _all(members: Sequence[Node]) -> Sequence[Node]:
+    return members
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRule:
+    """A way to compute several operators of the input program, none of which depends on another, by one.
+
+    Operators of one ``key`` (None: never), of which ``choose`` keeps those that should go together, are handed to ``merge``
+    over shared placeholders; it returns a program for each, that share the one operator, or None where they do not merge.
+    """
+
+    name: str
+    operators: tuple[str, ...]
+    key: Callable[[Node], object]
+    merge: Callable[[Sequence[Node]], tuple[Node, ...] | None]
+    choose: Callable[[Sequence[Node]], Sequence[Node]] = _all
+    rounding: Literal["exact", "reassociates", "assumes finite"] = "reassociates"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from egraph.derive.bilinear import RULES as BILINEAR
-from egraph.derive.derivation import DerivationRule
+from egraph.derive.derivation import DerivationRule, GroupRule
+from egraph.derive.matching.proposals import RULES as GROUPED
 from egraph.derive.search import RULES as SEARCHED
 
-DERIVATIONS: tuple[DerivationRule, ...] = (*BILINEAR, *SEARCHED)
+DERIVATIONS: tuple[DerivationRule | GroupRule, ...] = (*BILINEAR, *SEARCHED, *GROUPED)

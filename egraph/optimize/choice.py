@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Sequence
 from pathlib import Path
 
-from egraph.derive.derivation import DerivationRule
+from egraph.derive.derivation import DerivationRule, GroupRule
 from egraph.derive.registry import DERIVATIONS
 from egraph.errors import RuleError
 from egraph.optimize.gate import VALIDATED, Tell, admitted
@@ -53,7 +53,7 @@ def choose_rules(
     return admitted(wanted, unsafe=unsafe, where=where, tell=tell)
 
 
-def choose_derivations(skip: Sequence[str], *, allow: Allow, enabled: bool = True) -> tuple[DerivationRule, ...]:
+def choose_derivations(skip: Sequence[str], *, allow: Allow, enabled: bool = True) -> tuple[DerivationRule | GroupRule, ...]:
     """Return the derivation rules to use; the names in ``skip`` are known to exist."""
     return tuple(rule for rule in DERIVATIONS if enabled and rule.name not in skip and rule.rounding in ALLOWED[allow])
 
@@ -63,7 +63,12 @@ def list_rules(files: Sequence[Path]) -> str:
     rules, where = gather(files)
     judged = {rule.name: rule.verdict for rule in admitted(rules, unsafe=True, where=where)}
     rows: list[tuple[str, str, str, str]] = [(rule.name, judged[rule.name], rule.rounding, rule.text.splitlines()[0]) for rule in rules]
-    rows += [(rule.name, VALIDATED, rule.rounding, f"derives programs of {', '.join(rule.operators)}") for rule in DERIVATIONS]
+    rows += [(rule.name, VALIDATED, rule.rounding, _derives(rule)) for rule in DERIVATIONS]
     widths = [max([len(row[column]) for row in rows], default=0) for column in range(3)]
     lines = [f"{name:{widths[0]}}  {verdict:{widths[1]}}  {rounding:{widths[2]}}  {text}" for name, verdict, rounding, text in rows]
     return "\n".join([*lines, f"{len(rules)} rules" + (f", {len(DERIVATIONS)} derivation rules" if DERIVATIONS else "")])
+
+
+def _derives(rule: DerivationRule | GroupRule) -> str:
+    several = "several " if isinstance(rule, GroupRule) else ""
+    return f"{'computes' if several else 'derives programs of'} {several}{', '.join(rule.operators)}{' by one' if several else ''}"

@@ -17,9 +17,9 @@ from typing import Any
 
 from egraph.applications import BROKEN
 from egraph.check_tolerance import Tolerance
-from egraph.derive.derivation import DerivationRule, Step
+from egraph.derive.derivation import DerivationRule, GroupRule, Step
 from egraph.derive.storing import Unreadable, read_program, write_program
-from egraph.deriving import Derivations, Judged, Stop
+from egraph.deriving import Derivations, Judged, Stop, group_text
 from egraph.errors import EinsatError
 from egraph.ir import Kernel, Node, format_fragment, walk
 from egraph.optimize.gate import VALIDATED
@@ -59,7 +59,7 @@ def prove(left: Node, right: Node, rounding: Rounding) -> str:
 class Gate:
     """Derives, proves and remembers; ``open`` gives the derivations that an e-graph takes."""
 
-    rules: tuple[DerivationRule, ...]
+    rules: tuple[DerivationRule | GroupRule, ...]
     database: Database
     tolerance: Tolerance = field(default_factory=Tolerance)
     prover: Prover = prove
@@ -72,19 +72,25 @@ class Gate:
     """Reasons why derivations of some names are not used any more: a program with them failed its check."""
 
     def open(self) -> Derivations:
-        return Derivations(self.rules, self.programs)
+        return Derivations(self.rules, self.programs, self.grouped)
 
     def programs(self, rule: DerivationRule, node: Node, stop: Stop = lambda: False) -> tuple[Judged, ...]:
         """Return what ``rule`` derives for an operator over placeholders, each with the reason why it may not be used.
 
         What was found when ``stop`` ended it is not kept for other runs: they may have more time.
         """
-        key = (rule.name, format_fragment(node))
+        return self._judge((rule.name, format_fragment(node)), lambda: self._derive(rule, node, stop), stop)
+
+    def grouped(self, rule: GroupRule, members: Sequence[Node], stop: Stop = lambda: False) -> tuple[Judged, ...]:
+        """Return the programs of a group over shared placeholders, one a member in their order, or one that says why there are none."""
+        return self._judge((rule.name, group_text(members)), lambda: self._merge(rule, members, stop), stop)
+
+    def _judge(self, key: tuple[str, str], derive: Callable[[], tuple[Judged, ...]], stop: Stop) -> tuple[Judged, ...]:
         if key not in self.judged:
             found = self._read(key)
             if found is None:
                 started = time.process_time()
-                found = self._derive(rule, node, stop)
+                found = derive()
                 spent_seconds = time.process_time() - started
                 self.seconds += spent_seconds
                 if not stop():
@@ -147,7 +153,24 @@ class Gate:
             found[node] = Judged(rule.name, node, (), f"deriving failed: {type(error).__name__}: {error}")
         return tuple(found.values())
 
-    def _objection(self, rule: DerivationRule, node: Node, program: Node) -> str:
+    def _merge(self, rule: GroupRule, members: Sequence[Node], stop: Stop) -> tuple[Judged, ...]:
+        try:
+            programs = rule.merge(members)
+        except (EinsatError, RecursionError, *BROKEN) as error:
+            return (Judged(rule.name, members[0], (), f"merging failed: {type(error).__name__}: {error}"),)
+        if programs is None:
+            return (Judged(rule.name, members[0], (), "no operator computes all of them"),)
+        found = []
+        for member, program in zip(members, programs, strict=True):
+            if stop():
+                return ()
+            reason = self._objection(rule, member, program)
+            self.proved_now += not reason
+            step = Step("one operator for all", format_fragment(program))
+            found.append(Judged(rule.name, program, (step,), f"{rule.name}: {reason}" if reason else ""))
+        return tuple(found)
+
+    def _objection(self, rule: DerivationRule | GroupRule, node: Node, program: Node) -> str:
         try:
             return self.prover(node, program, rule.rounding)
         except (EinsatError, RecursionError, *BROKEN) as error:

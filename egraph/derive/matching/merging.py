@@ -25,7 +25,7 @@ def stacked(nodes: Sequence[Node]) -> tuple[Node, ...] | None:
         return None
     if all(node.op == "MatMul" for node in nodes) and len({tuple(i.type for i in node.inputs) for node in nodes}) == 1:
         return _batched(nodes)
-    if all(node.op == "Conv" for node in nodes) and len({_group_signature(node) for node in nodes}) == 1:
+    if all(node.op == "Conv" for node in nodes) and len({group_signature(node) for node in nodes}) == 1:
         return _grouped(nodes)
     return None
 
@@ -52,7 +52,20 @@ def beside(nodes: Sequence[Node]) -> tuple[Node, ...] | None:
     return tuple(reshaped(part, node.type.sizes) for part, node in zip(taken, nodes, strict=True))
 
 
-def _group_signature(node: Node) -> tuple[object, ...]:
+def along_batch(nodes: Sequence[Node]) -> tuple[Node, ...] | None:
+    """op(x_j, w) = op(x_0 | x_1 | ..., w)_j  along the first axis, of products with one matrix and of convolutions with one weight"""
+    first = nodes[0]
+    same = {(node.op, node.inputs[1:], node.attributes, node.inputs[0].type.sizes[1:]) for node in nodes}
+    if len(nodes) < 2 or len(same) != 1 or first.op not in ("MatMul", "Conv"):
+        return None
+    if first.op == "MatMul" and (first.inputs[1].type.rank != 2 or first.inputs[0].type.rank < 2):
+        return None
+    result = apply(first.op, apply("Concat", *(node.inputs[0] for node in nodes), axis=0), *first.inputs[1:], attributes=first.attributes)
+    ends = [sum(node.type.sizes[0] for node in nodes[: j + 1]) for j in range(len(nodes))]
+    return tuple(_part(result, 0, end - node.type.sizes[0], end) for node, end in zip(nodes, ends, strict=True))
+
+
+def group_signature(node: Node) -> tuple[object, ...]:
     """Return all that convolutions share whose groups can stand beside each other."""
     data, weight = (operand.type.sizes for operand in node.inputs)
     group, channel = int(str(node.attribute("group"))), 1 if node.attribute("layout") == "NCHW" else node.type.rank - 1
