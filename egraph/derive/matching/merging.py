@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from fractions import Fraction
 
@@ -105,8 +104,8 @@ def _grouped(nodes: Sequence[Node]) -> tuple[Node, ...]:
 def merged_correlations(nodes: Sequence[Node]) -> tuple[Node, ...] | None:
     """Return convolutions of one input (1 x k and k x 1, or any windows) out of one product with all their taps.
 
-    The product is M[position, tap and filter]; each result sums its own columns at shifted positions, which is one Expression.
-    None where they are no ungrouped convolutions of the same input.
+    The product is M[position, tap and filter]; each result sums its own columns at shifted positions, which is one Expression with
+    channels last, as the product has them. None where they are no ungrouped convolutions of the same input.
     """
     first = nodes[0]
     if any(node.op != "Conv" or node.inputs[0] is not first.inputs[0] or node.attribute("group") != 1 for node in nodes):
@@ -115,35 +114,39 @@ def merged_correlations(nodes: Sequence[Node]) -> tuple[Node, ...] | None:
         return None
     data = first.inputs[0]
     layout = Layout(str(first.attribute("layout")), data.type.rank - 2)
-    channels, space = data.type.sizes[layout.channel], layout.space(data.type.sizes)
-    order = (0, *(layout.first + axis for axis in range(layout.spatial)), layout.channel)
-    rows = reshaped(transposed(data, order), (math.prod(data.type.sizes) // channels, channels))
+    axes = tuple(layout.first + axis for axis in range(layout.spatial))
+    last = transposed(data, (0, *axes, layout.channel))
+    channels = last.type.sizes[-1]
     columns = []
     for node in nodes:
         weight = node.inputs[1]
         taps_first = transposed(weight, (1, *range(2, weight.type.rank), 0))
         columns.append(reshaped(taps_first, (channels, weight.type.elements // channels)))
+    rows = reshaped(last, (last.type.elements // channels, channels))
     product = apply("MatMul", rows, apply("Concat", *columns, axis=1) if len(columns) > 1 else columns[0])
-    whole = reshaped(product, (data.type.sizes[0], *space, product.type.sizes[1]))
+    whole = reshaped(product, (*last.type.sizes[:-1], product.type.sizes[1]))
+    back = tuple((0, *axes, layout.channel).index(axis) for axis in range(data.type.rank))
     results, start = [], 0
     for node, column in zip(nodes, columns, strict=True):
-        results.append(apply("Expression", whole, text=text_of(_shifted_sum(node, layout, whole.type.sizes, start))))
+        channels_last = apply("Conv", last, node.inputs[1], attributes=attributes(**{**dict(node.attributes), "layout": "NHWC"}))
+        result = apply("Expression", whole, text=text_of(_shifted_sum(channels_last, whole.type.sizes, start)))
+        results.append(transposed(result, back))
         start += column.type.sizes[1]
     return tuple(results)
 
 
-def _shifted_sum(node: Node, layout: Layout, sizes: Sequence[int], start: int) -> Scope:
-    """{n, f, h, w} sum(r, s) M[n, stride h + dilation r - pad, ..., start + (r S + s) F + f]"""
+def _shifted_sum(node: Node, sizes: Sequence[int], start: int) -> Scope:
+    """{n, h, w, f} sum(r, s) M[n, stride h + dilation r - pad, ..., start + (r S + s) F + f]"""
     weight = node.inputs[1].type.sizes
     window = window_of(weight[2:], dict(node.attributes))
     iterators, out = grid("i", node.type.sizes)
     summed, taps = grid("k", weight[2:])
-    positions = window.positions(layout.space(out), taps)
+    positions = window.positions(out[1:-1], taps)
     conditions: list[Compare] = [c for p, size in zip(positions, sizes[1:-1], strict=True) for c in inside(p, 0, size)]
     column: Index = taps[0]
     for tap, size in zip(taps[1:], weight[3:], strict=True):
         column = column * size + tap
-    column = column * weight[0] + out[layout.channel] + start
+    column = column * weight[0] + out[-1] + start
     value = Read(Tensor("0", tuple(sizes)), (out[0], *positions, column))
     return Scope(iterators, summed, "sum", guarded(conditions, value, Number(Fraction(0))))
 
