@@ -100,7 +100,7 @@ def _radix(equation: Polynomial, atoms: Set[int], facts: Facts) -> tuple[int, Po
             continue
         others = {a: (-s if sign < 0 else s) for a, s in slopes.items() if a != atom}
         low, high = facts.canonical(_end(atom, 0)), facts.canonical(_end(atom, 1))
-        for base in others.values():
+        for base in (signed for slope in others.values() for signed in (slope, -slope)):
             if base.constant in (1, -1) or not facts.nonnegative(base - high + low) or not facts.nonnegative(base - ONE):
                 continue
             quotients = {a: divide(s, base) for a, s in others.items()}
