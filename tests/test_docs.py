@@ -22,7 +22,7 @@ from tests.pages import PACKAGES
 from tests.pages import PAGES as GENERATED
 
 ROOT = Path(__file__).resolve().parent.parent
-TUTORIALS = ("docs/writing-rules.md", "docs/rules-tutorial.md")
+TUTORIALS = ("docs/writing-rules.md", "docs/rules-tutorial.md", "docs/derivations.md")
 FOLDERS = ("egraph", "verify", "lower", "runtime", "tests", "docs")
 OTHER_OPTIONS = {"--into", "--strict", "--update-golden"}
 """Options of the tools that we use."""
