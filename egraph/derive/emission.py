@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 from egraph.derive.folding import folded
 from egraph.derive.matching.convolutions import products_as_convolutions
 from egraph.derive.matching.form import form
-from egraph.derive.matching.match import MATCHERS, Matcher, means, moved_elements
-from egraph.derive.matching.movements import boxed, movements
+from egraph.derive.matching.match import MATCHERS, Matcher, means, moved_elements, over, proposed
+from egraph.derive.matching.movements import movements
 from egraph.derive.matching.table import reads_of
-from egraph.derive.matching.views import reshaped
 from egraph.derive.trees import BALANCE, contraction_of, intensity
 from egraph.errors import EinsatError
 from egraph.expr.scope import Apply, Guarded, Read, Scalar, Scope, Tensor
-from egraph.ir import Node, format_fragment, make, placeholder, rewrite, walk
+from egraph.ir import Node, format_fragment, placeholder, walk
 from egraph.ops import apply
 from egraph.ops.expression import text_of
 
@@ -65,16 +64,13 @@ def matched(scope: Scope, nodes: Sequence[Node], wanted: Sequence[str], matchers
     leaves = [placeholder(position, node.type) for position, node in enumerate(nodes)]
     whole = form(scope)
     ranked: dict[Node, tuple[object, ...]] = {}
-    for matcher, keep_strides in matchers:
-        part = boxed(form(scope, keep_strides=True) if keep_strides else whole)
-        for node in matcher(part.form, leaves):
-            program = reshaped(part.around(node), whole.shape)
-            if any(inner.op in wanted for inner in walk((program,))):
-                text = format_fragment(program)
-                ranked[program] = (axes_without_window(program), moved_elements(program), len(text), text)
+    for program, _ in proposed(scope, whole, leaves, matchers):
+        if any(inner.op in wanted for inner in walk((program,))):
+            text = format_fragment(program)
+            ranked[program] = (axes_without_window(program), moved_elements(program), len(text), text)
     for program in sorted(ranked, key=ranked.__getitem__):
         if means(program, whole):
-            return instantiated(program, nodes)
+            return over(program, leaves, nodes)
     return None
 
 
@@ -82,13 +78,6 @@ def axes_without_window(program: Node) -> int:
     """Return along how many axes convolutions have a window of one position: these could be axes of the batch."""
     weights = [node.inputs[1] for node in walk((program,)) if node.op in ("Conv", "ConvTranspose")]
     return sum(size == 1 for weight in weights for size in weight.type.sizes[2:])
-
-
-def instantiated(program: Node, nodes: Sequence[Node]) -> Node:
-    """Return a program over placeholders as one over nodes."""
-    names = {placeholder(position, node.type): node for position, node in enumerate(nodes)}
-    built = rewrite((program,), lambda old, new: names[old] if old in names else make(old.op, new, old.attributes, old.type))
-    return built[program]
 
 
 def _view(scope: Scope, nodes: Sequence[Node]) -> Node | None:

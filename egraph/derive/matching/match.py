@@ -5,7 +5,7 @@ Every program is composed back into a scope and compared as a form with what was
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from egraph.derive.matching.choices import gathered
 from egraph.derive.matching.convolutions import convolutions, products_as_convolutions
@@ -57,15 +57,22 @@ def operators(scope: Scope, operands: Sequence[Node]) -> tuple[Node, ...]:
     leaves = [placeholder(position, node.type, constant=is_constant(node)) for position, node in enumerate(operands)]
     whole = form(scope)
     found: dict[Node, tuple[object, ...]] = {}
-    for matcher, keep_strides in MATCHERS:
+    for program, matcher in proposed(scope, whole, leaves):
+        if program not in found and means(program, whole):
+            text = format_fragment(program)
+            found[program] = (matcher is products_as_convolutions, moved_elements(program), len(text), text)
+    ranked = sorted(found, key=lambda program: found[program])
+    return tuple(over(program, leaves, operands) for program in ranked)
+
+
+def proposed(
+    scope: Scope, whole: Form, leaves: Sequence[Node], matchers: Sequence[tuple[Matcher, bool]] = MATCHERS
+) -> Iterator[tuple[Node, Matcher]]:
+    """Yield what matchers make of a scope, of which ``whole`` is the form, over placeholders; what it means is not checked yet."""
+    for matcher, keep_strides in matchers:
         part = boxed(form(scope, keep_strides=True) if keep_strides else whole)
         for node in matcher(*gathered(part.form, leaves)):
-            program = reshaped(part.around(node), whole.shape)
-            if program not in found and means(program, whole):
-                text = format_fragment(program)
-                found[program] = (matcher is products_as_convolutions, moved_elements(program), len(text), text)
-    ranked = sorted(found, key=lambda program: found[program])
-    return tuple(_over(program, leaves, operands) for program in ranked)
+            yield reshaped(part.around(node), whole.shape), matcher
 
 
 def means(program: Node, whole: Form) -> bool:
@@ -73,10 +80,11 @@ def means(program: Node, whole: Form) -> bool:
     return form(fragment_expression(program)).text == whole.text
 
 
-def _over(program: Node, leaves: Sequence[Node], operands: Sequence[Node]) -> Node:
+def over(program: Node, leaves: Sequence[Node], operands: Sequence[Node]) -> Node:
+    """Return a program over placeholders as one over operands."""
     names = dict(zip(leaves, operands, strict=True))
     built = rewrite((program,), lambda old, new: names[old] if old in names else make(old.op, new, old.attributes, old.type))
     return built[program]
 
 
-__all__ = ["MATCHERS", "Matcher", "instance", "match", "means", "moved_elements", "operators"]
+__all__ = ["MATCHERS", "Matcher", "instance", "match", "means", "moved_elements", "operators", "over", "proposed"]
