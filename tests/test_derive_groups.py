@@ -227,3 +227,17 @@ def test_strides_and_three_windows_are_proved() -> None:
     programs = BY_NAME["merge_conv_taps"].merge(members)
     assert programs is not None
     assert [prove(one, other, "reassociates") for one, other in zip(members, programs, strict=True)] == ["", "", "", ""]
+
+
+def test_a_group_in_an_artefact_is_told_once_with_all_its_programs() -> None:
+    from egraph.ir import Kernel
+
+    gate = Gate(RULES, Database.in_memory())
+    frozen = grown(global_block(), gate=gate).frozen
+    made = {node.op for nodes in frozen.classes.values() for node in nodes if node.rule == "merge_conv_taps"}
+    (judged,) = (found for (rule, _), found in gate.judged.items() if rule == "merge_conv_taps")
+    product = next(node for node in walk((judged[0].program,)) if node.op == "MatMul")
+    kernel = Kernel(product, (), product, "onednn.matmul", rules=("merge_conv_taps",))
+    (told,) = gate.derived([kernel])
+    assert "MatMul" in made and (told.name, told.kernels, len(told.steps)) == ("merge_conv_taps", (0,), 2)
+    assert [use.name for use in gate.uses([kernel])] == ["merge_conv_taps"]

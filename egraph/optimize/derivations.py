@@ -124,13 +124,16 @@ class Gate:
     def derived(self, kernels: Sequence[Kernel]) -> tuple[Derived, ...]:
         """Return the derivations that kernels come from: of the same name, and computing a node of the kernel's fragment."""
         inside = [{(node.op, node.attributes, node.type) for node in walk((kernel.fragment,))} for kernel in kernels]
+        group_names = {rule.name for rule in self.rules if isinstance(rule, GroupRule)}
         found = []
         for (rule, operator), programs in sorted(self.judged.items()):
-            for one in programs:
-                own = {(node.op, node.attributes, node.type) for node in walk((one.program,)) if node.op != "Placeholder"}
+            one_for_all = rule in group_names and len(programs) > 1
+            for roots in [programs] if one_for_all else [(one,) for one in programs]:
+                one, built = roots[0], walk(one.program for one in roots)
+                own = {(node.op, node.attributes, node.type) for node in built if node.op != "Placeholder"}
                 at = tuple(k for k, kernel in enumerate(kernels) if one.name in kernel.rules and own & inside[k])
-                if at and not one.reason:
-                    steps = tuple((step.rule, step.text) for step in one.steps)
+                if at and not any(one.reason for one in roots):
+                    steps = tuple((step.rule, step.text) for each in roots for step in each.steps)
                     found.append(Derived(one.name, rule, operator, steps, at))
         return tuple(found)
 
