@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from egraph.rule import Attributes, Equation, Rounding, Rule, Steps, Tensor, Weight, operation, require, rule
 from egraph.rule_operators import binary, concat, expand, pad, reshape, slice_, unary
 from egraph.rules.axes import padded_shape
@@ -38,6 +40,17 @@ def _reshape_out_of_unary_with_attributes(op: str) -> Rule:
         return unary(op, reshape(x, r), a) == reshape(unary(op, x, a), r)
 
     return named(law, f"reshape_out_of_{snake(op)}", f"{op}(reshape(x)) = reshape({op}(x))")
+
+
+def _reshape_out_of_operator_along_an_axis(op: str) -> Rule:
+    def law(x: Tensor, r: Attributes, a: Attributes) -> Steps:
+        yield operation(op, reshape(x, r), by=a)
+        before, size = math.prod(r.shape[: a.axis]), r.shape[a.axis]
+        kept = [axis for axis in range(x.rank) if x.shape[axis] == size and math.prod(x.shape[:axis]) == before]
+        require(bool(kept), "the reshape must keep the axis")
+        yield reshape(operation(op, x, by=a.but(axis=kept[0])), r)
+
+    return named(law, f"reshape_out_of_{snake(op)}", f"{op}(reshape(x), axis) = reshape({op}(x, axis'))")
 
 
 def _varies_last(c: Tensor) -> bool:
@@ -310,6 +323,7 @@ def _reduce_scaled(op: str) -> Rule:
 RULES: tuple[Rule, ...] = (
     reshape_twice, reshape_nothing,
     *(_reshape_out_of_unary(op) for op in UNARY), *(_reshape_out_of_unary_with_attributes(op) for op in UNARY_WITH_ATTRIBUTES),
+    *(_reshape_out_of_operator_along_an_axis(op) for op in ("Softmax", "LogSoftmax")),
     *(law for op in BINARY for law in _reshape_out_of_binary(op)),
     slice_nothing, slice_twice,
     *(of_arity(slice_of_concat, n, f"slice(concat(x_i)) = slice(x_k),  i to {n}") for n in (2, 3, 4)),
