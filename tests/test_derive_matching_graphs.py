@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from egraph.derive.matching.form import form
-from egraph.derive.matching.fragments import match_fragment
 from egraph.derive.matching.match import match
 from egraph.derive.matching.views import moved_elements
+from egraph.expr.compose import inline
 from egraph.expr.evaluate import Evaluator
 from egraph.expr.functions import PRIME
 from egraph.expr.parsing import parse_scope
@@ -40,10 +40,12 @@ def deconv(data: Node, weight: Node, stride: int, pad: int, layout: str) -> Node
 
 
 def programs_of(root: Node) -> tuple[Node, ...]:
-    """Match a fragment; every program has its value, in F_p."""
-    programs = match_fragment(root)
+    """Match a fragment, its composed meaning as one scope; every program has its value, in F_p."""
+    operands = sorted((n for n in walk((root,)) if n.op == "Placeholder"), key=lambda n: int(str(n.attribute("index"))))
+    names = {str(n.attribute("index")): Tensor(str(position), n.type.sizes, n.type.dtype) for position, n in enumerate(operands)}
+    programs = tuple(one for one in match(inline(fragment_expression(root), names), operands) if one is not root and one.type == root.type)
     generator = np.random.default_rng(5)
-    leaves = {n: generator.integers(0, PRIME, n.type.sizes) for n in walk((root,)) if n.op == "Placeholder"}
+    leaves = {n: generator.integers(0, PRIME, n.type.sizes) for n in operands}
     expected, *found = evaluate((root, *programs), leaves, "prime")
     assert all(np.array_equal(value, expected) for value in found)
     return programs
