@@ -10,17 +10,21 @@ import pytest
 from egraph.check_tolerance import Tolerance
 from egraph.derive.derivation import GroupRule
 from egraph.derive.matching.proposals import LARGEST_GROUP, RULES, groups
+from egraph.derive.registry import DERIVATIONS
 from egraph.expr.functions import PRIME
+from egraph.extract import extract, to_program
 from egraph.inspect_derivation import derivation_rule, explain_derivation
 from egraph.inspect_match import constants
-from egraph.ir import FrozenEGraph, Graph, Node, TensorType, attributes, make, placeholder, walk
+from egraph.ir import FrozenEGraph, Graph, Kernel, Node, TensorType, attributes, make, placeholder, walk
 from egraph.ops import apply
 from egraph.ops.reference import evaluate
 from egraph.optimize.choice import choose_derivations, choose_rules, list_rules
 from egraph.optimize.derivations import Gate, prove
-from egraph.optimize.estimated import shipped_rules
+from egraph.optimize.estimated import estimate, open_program, shipped_rules
+from egraph.optimize.folding import Folder
 from egraph.rules.merges import RULES as MERGES
 from egraph.saturate import Limits, Saturation, saturate
+from lower.candidates import candidates
 from runtime.profile import Database
 
 BY_NAME = {rule.name: rule for rule in RULES}
@@ -230,8 +234,6 @@ def test_strides_and_three_windows_are_proved() -> None:
 
 
 def test_a_group_in_an_artefact_is_told_once_with_all_its_programs() -> None:
-    from egraph.ir import Kernel
-
     gate = Gate(RULES, Database.in_memory())
     frozen = grown(global_block(), gate=gate).frozen
     made = {node.op for nodes in frozen.classes.values() for node in nodes if node.rule == "merge_conv_taps"}
@@ -241,3 +243,22 @@ def test_a_group_in_an_artefact_is_told_once_with_all_its_programs() -> None:
     (told,) = gate.derived([kernel])
     assert "MatMul" in made and (told.name, told.kernels, len(told.steps)) == ("merge_conv_taps", (0,), 2)
     assert [use.name for use in gate.uses([kernel])] == ["merge_conv_taps"]
+
+
+def test_two_towers_of_the_same_layers_become_one_of_a_larger_batch() -> None:
+    """Extraction chooses it by estimates, and the program computes the same."""
+    layers = [weight(f"w{k}", 32, 32, 3, 3) for k in range(2)]
+    towers = [entry(name, 1, 32, 14, 14) for name in ("left", "right")]
+    for layer in layers:
+        towers = [apply("Relu", conv(tower, layer, (1, 1, 1, 1))) for tower in towers]
+    net = graph(*towers)
+    gate = Gate(DERIVATIONS, Database.in_memory())
+    frozen = saturate(net, shipped_rules(), Limits(), derivations=gate.open()).frozen
+    program = Folder(net).fold(to_program(frozen, extract(frozen, estimate(candidates(frozen)), 1, 0.0)[0], net))
+    assert "merge_batches" in {name for kernel in program.kernels for name in kernel.rules}
+    generator = np.random.default_rng(4)
+    feeds = {str(n.attribute("name")): generator.standard_normal(n.type.sizes).astype(np.float32) for n in net.inputs}
+    values = {n: feeds[str(n.attribute("name"))] for n in net.inputs}
+    values |= {n: net.tensors[str(n.attribute("digest"))] for n in walk(net.roots) if n.op == "Constant"}
+    for got, wanted in zip(open_program(program).run(None, feeds), evaluate(net.roots, values), strict=True):
+        np.testing.assert_allclose(got, wanted, atol=1e-4 * np.abs(wanted).max())
