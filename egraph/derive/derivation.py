@@ -29,7 +29,7 @@ class Derivation:
     program: Node
     steps: tuple[Step, ...]
     error_bound: float = 0.0
-    """Largest relative error that its arithmetic is known to add in float32, 0 where that is ordinary rounding."""
+    """Relative error to expect in float32 of the outputs of a model made of such programs, 0 where that is ordinary rounding."""
 
 
 @dataclass(frozen=True, slots=True)

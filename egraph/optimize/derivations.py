@@ -140,7 +140,8 @@ class Gate:
     def _tolerated(self, judged: Judged) -> Judged:
         if judged.reason or judged.error_bound <= self.tolerance.relative:
             return judged
-        return replace(judged, reason=f"its error of up to {judged.error_bound:.1g} is above the tolerance {self.tolerance.relative:g}")
+        expected, accepted = f"{judged.error_bound:.1g}", f"{self.tolerance.relative:g}"
+        return replace(judged, reason=f"the error to expect, {expected}, is above the tolerance {accepted} (--tolerance)")
 
     def _derive(self, rule: DerivationRule, node: Node, stop: Stop) -> tuple[Judged, ...]:
         found: dict[Node, Judged] = {}

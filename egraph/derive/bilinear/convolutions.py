@@ -20,8 +20,12 @@ LARGEST_TILE = 12
 """Outputs of one tile along one axis with all phases of a transposed convolution, which are computed together."""
 MOST_GROWTH = 27.0
 """Typical error beside the direct sum's: F(6x6, 3x3) has 21, and in float32 an error of 1e-5 of the largest output."""
-MOST_PROGRAMS = 3
-"""Programs for one convolution, at most: those with the best estimates, each algorithm in its best blocks."""
+USUAL_GROWTH = 6.25
+"""Growth up to which a whole model stays within the usual tolerance: F(4x4, 3x3) has 5.2, F(2x2, 5x5) 5.7."""
+ERROR_OF_A_MODEL = 1.6e-5
+"""Error to expect of a model's outputs for each unit of growth: that of a direct sum, 1e-6 of the largest output, in a row of layers."""
+MOST_PROGRAMS = 2
+"""Programs for one convolution, at most, of usual growth and of more: those with the best estimates, each algorithm in its best blocks."""
 WORTH = 1.1
 """How much faster than the convolution itself a program is estimated to be, at least."""
 
@@ -31,26 +35,29 @@ def winograd_programs(node: Node) -> tuple[Derivation, ...]:
     x, w = node.inputs
     found = []
     for plan in alternatives(node):
+        error = ERROR_OF_A_MODEL * plan.what.growth
         sizes = "x".join(f"{axis.algorithm.outputs}" for axis in plan.what.axes)
         if plan.blocks is None:
-            found.append(Derivation(f"winograd F({sizes})", program(x, w, plan.what), steps(x, w, plan.what)))
+            found.append(Derivation(f"winograd F({sizes})", program(x, w, plan.what), steps(x, w, plan.what), error))
         else:
             images, rows = plan.blocks
             cut = Step("traversal splitting: blocks", f"{images} images, {rows} rows of tiles each")
             root = blocked_program(x, w, plan.what, images, rows)
-            found.append(Derivation(f"winograd F({sizes}) by {images}x{rows}", root, (cut, *steps(x, w, plan.what))))
+            found.append(Derivation(f"winograd F({sizes}) by {images}x{rows}", root, (cut, *steps(x, w, plan.what)), error))
     return tuple(found)
 
 
 def alternatives(node: Node) -> tuple[Plan, ...]:
-    """Return the plans that are estimated to be worth a try, the best first."""
+    """Return the plans that are estimated to be worth a try, the best first, those of more error after those of usual error."""
     x, w = node.inputs
     if w.op != "Placeholder" or not w.attribute("constant"):
         return ()
     batch, limit = x.type.sizes[0], direct_estimate(node) / WORTH
     found = [best_plan(batch, what) for what in algorithms(node) if what.growth <= MOST_GROWTH]
     worth = sorted((pair for pair in found if pair[0] <= limit), key=lambda pair: pair[0])
-    return tuple(plan for _, plan in worth[:MOST_PROGRAMS])
+    usual = [plan for _, plan in worth if plan.what.growth <= USUAL_GROWTH]
+    more = [plan for _, plan in worth if plan.what.growth > USUAL_GROWTH]
+    return (*usual[:MOST_PROGRAMS], *more[:MOST_PROGRAMS])
 
 
 def algorithms(node: Node) -> tuple[Bilinear, ...]:
