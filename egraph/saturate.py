@@ -155,8 +155,7 @@ class _Growth:
         while self.deriving is not None and self.deriving.has_work and reason != "interrupted" and self._has_iterations:
             started = time.monotonic()
             used = self.deriving.apply(self.stop)
-            if used:
-                self._note(used, started)
+            self._note(used, started)  # also where nothing was new: a search that is repeated ends after as many iterations
             if stopped := self.stop():
                 return stopped
             if not used and reason not in ("time", "e-nodes"):

@@ -42,7 +42,11 @@ def draw(generator: np.random.Generator, op: str, types: Sequence[TensorType], v
     return operands
 
 
-@pytest.mark.parametrize("spec", OPS.values(), ids=lambda spec: spec.name)
+NAMED = [spec for spec in OPS.values() if spec.name != "Expression"]
+"""Operators that onnxruntime has by name, and whose attributes hold no sizes as text; test_expression and test_exporter have the other."""
+
+
+@pytest.mark.parametrize("spec", NAMED, ids=lambda spec: spec.name)
 def test_shape_and_meaning_agree_with_onnxruntime(spec: OpSpec) -> None:
     random, generator = Random(spec.name), np.random.default_rng(7)
     compared, refused = 0, []
@@ -80,7 +84,7 @@ def test_movement_accepts_every_element_type(spec: OpSpec) -> None:
         assert infer(spec.name, tuple(types), attributes(**values)).dtype == dtype
 
 
-@pytest.mark.parametrize("spec", OPS.values(), ids=lambda spec: spec.name)
+@pytest.mark.parametrize("spec", NAMED, ids=lambda spec: spec.name)
 def test_symbolic_sizes_mean_the_same(spec: OpSpec) -> None:
     """Sizes as symbols (equal sizes, equal symbols): the same result, or a refusal, never another result."""
     random, generator = Random(spec.name), np.random.default_rng(11)
