@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -18,9 +20,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 from egraph.check_tolerance import Tolerance
 from egraph.errors import ModelError, RuleError
+from egraph.optimize import interruption
 from egraph.optimize.arguments import parse, parse_seconds, parse_shape, parse_tolerance, to_options
 from egraph.optimize.choice import choose_rules
 from egraph.optimize.output import destination, publish, staging
+from egraph.optimize.progress import Progress
 from runtime.profile import Database
 
 ROOT = Path(__file__).parent.parent
@@ -204,6 +208,22 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path: Path, stage: str) -> None:
         warnings: list[str] = []
         list(Database.open(tmp_path / "p.sqlite", warn=warnings.append).records())
         assert not warnings
+
+
+def test_an_interruption_that_a_finaliser_swallows_is_heeded_later() -> None:
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        for number in before:
+            interruption.install()
+            Progress(-1, 1.0).update("nothing was asked for")
+            with contextlib.suppress(KeyboardInterrupt):  # as Python does in a finaliser
+                signal.raise_signal(number)
+            with pytest.raises(KeyboardInterrupt):
+                Progress(-1, 1.0).update("next")
+    finally:
+        interruption.install()
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 INTERRUPTED = """

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-from types import FrameType
 
 from egraph.errors import CheckFailed, EinsatError
+from egraph.optimize import interruption
 from egraph.optimize.arguments import parse, to_options
-
-
-def _terminated(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 def main() -> int:
     """Run the command line; return its exit code."""
     arguments = parse(None)
-    signal.signal(signal.SIGTERM, _terminated)
+    interruption.install()
     try:
         if arguments.list_rules:
             from egraph.optimize.choice import list_rules

@@ -8,6 +8,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from egraph.optimize.interruption import heed
+
 
 @dataclass
 class Progress:
@@ -36,6 +38,7 @@ class Progress:
 
     def update(self, text: str) -> None:
         """Replace what is shown of the current stage."""
+        heed()
         self._said = text
         if self.verbosity < 0:
             return

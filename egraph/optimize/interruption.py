@@ -1,0 +1,28 @@
+"""Ctrl-C that is not lost: Python drops an exception that arrives inside a finaliser, so the request is also remembered."""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType
+
+
+class _Request:
+    made = False
+
+
+def install() -> None:
+    """Have SIGINT and SIGTERM end the run as ``KeyboardInterrupt``, at once or at the next ``heed``."""
+    _Request.made = False
+    signal.signal(signal.SIGINT, _ask)
+    signal.signal(signal.SIGTERM, _ask)
+
+
+def heed() -> None:
+    """Raise ``KeyboardInterrupt`` where the end was asked for and the exception got lost."""
+    if _Request.made:
+        raise KeyboardInterrupt
+
+
+def _ask(number: int, frame: FrameType | None) -> None:
+    _Request.made = True
+    raise KeyboardInterrupt
