@@ -7,7 +7,7 @@ DEMO_STAMP := $(VENV)/.demo-installed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint prove mutate fuzz bench conformance docs clean
+.PHONY: help venv demo test lint prove mutate fuzz bench searches conformance docs clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -51,6 +51,9 @@ conformance: venv ## every node test of the ONNX backend suite through Session
 bench: venv ## time every model against onnxruntime, OpenVINO and others; writes bench/results/
 	$(PIP) --editable '.[bench]'
 	$(BIN)/python -m bench.run
+
+searches: venv ## derive the four published targets and prove what is found; writes bench/results/searches.*
+	$(BIN)/python -m bench.searches
 
 docs: venv ## write the generated pages of docs/
 	$(BIN)/python -m tests.pages
