@@ -80,7 +80,7 @@ def bind(fragment: Node, leaves: Mapping[Node, np.ndarray], *, epilogue: bool) -
         value = leaves[node] if node in constant else evaluate([node], {leaf: leaves[leaf] for leaf in _leaves(node)})[0]
         tensors[f"w{number}"] = value.astype(np.float32)
         new[node] = make("Constant", (), attributes(digest=f"w{number}"), node.type)
-    inputs = [make("Input", (), attributes(name=f"x{leaf.attribute('index')!r}"), leaf.type) for leaf in leaves if leaf not in constant]
+    inputs = [make("Input", (), attributes(name=f"x{leaf.integer('index')}"), leaf.type) for leaf in leaves if leaf not in constant]
     new |= dict(zip((leaf for leaf in leaves if leaf not in constant), inputs, strict=True))
     root = rewrite((fragment,), lambda old, operands: new.get(old) or make(old.op, operands, old.attributes, old.type))[fragment]
     if epilogue:
@@ -88,9 +88,9 @@ def bind(fragment: Node, leaves: Mapping[Node, np.ndarray], *, epilogue: bool) -
         root = apply(
             "Relu", apply("Add", root, make("Constant", (), attributes(digest="bias"), TensorType("float32", root.type.sizes[-1:])))
         )
-    used = {str(node.attribute("digest")) for node in walk((root,)) if node.op == "Constant"}
+    used = {node.string("digest") for node in walk((root,)) if node.op == "Constant"}
     graph = Graph("derived", tuple(inputs), (("y", root),), {digest: value for digest, value in tensors.items() if digest in used})
-    return Bound(graph, {f"x{leaf.attribute('index')!r}": value for leaf, value in leaves.items() if leaf not in constant})
+    return Bound(graph, {f"x{leaf.integer('index')}": value for leaf, value in leaves.items() if leaf not in constant})
 
 
 def _leaves(node: Node) -> frozenset[Node]:

@@ -23,12 +23,11 @@ from bench.derivations import conv
 from egraph.derive.bilinear.convolutions import algorithms
 from egraph.derive.bilinear.programs import program
 from egraph.expr.scope import Number, Read, Scope, Tensor, inside
-from egraph.ir import Node, TensorType, placeholder
+from egraph.ir import Node, TensorType, placeholder, placeholders
 from egraph.ops import apply
 from egraph.ops.expression import text_of
 from egraph.ops.scopes import grid, guarded
 from lower.eoperator import compile_library
-from lower.eoperator.request import placeholders
 from runtime import openmp
 from runtime.dispatcher import KernelLibrary, load
 
@@ -137,7 +136,7 @@ def transforms(text: str) -> dict[str, Node]:
     what = next(one for one in algorithms(node) if {axis.algorithm.products for axis in one.axes} == {6})
     last = program(x, w, what)
     product = last.inputs[0]
-    y = apply("Expression", tensor(0, *product.type.sizes), text=str(last.attribute("text")))
+    y = apply("Expression", tensor(0, *product.type.sizes), text=last.string("text"))
     y = apply("Relu", apply("Add", apply("Add", y, tensor(1, y.type.sizes[-1])), tensor(2, *y.type.sizes)))
     return {f"V {text}": product.inputs[0], f"Y {text}": y}
 

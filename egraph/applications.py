@@ -208,7 +208,7 @@ def compile_template(roots: Sequence[Node], variables: int, classes: EClasses) -
     steps: list[tuple[str, int, tuple[int, ...], TensorType]] = []
     for node in walk(roots):
         if node.op == "Placeholder":
-            slots[node] = int(str(node.attribute("index")))
+            slots[node] = node.integer("index")
         else:
             slots[node] = variables + len(steps)
             steps.append((node.op, classes.labels.of_node(node), tuple(slots[operand] for operand in node.inputs), node.type))

@@ -91,7 +91,7 @@ def find_feeds(session: Any, graph: Graph, seed: int) -> tuple[FeedSpec, ...]:
             for bound in (None, DEFAULT_BOUND, 1):
                 specs = tuple(
                     FeedSpec(
-                        str(node.attribute("name")),
+                        node.string("name"),
                         node.type.dtype,
                         tuple(_size(value, axis, batch, size) for axis, value in enumerate(node.type.shape or ())),
                         bound or bounds.get(node, DEFAULT_BOUND),

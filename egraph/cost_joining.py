@@ -35,6 +35,6 @@ def is_joining(candidate: Candidate) -> bool:
     fragment = candidate.fragment
     if fragment.op != "Concat" or any(each.op != "Placeholder" for each in fragment.inputs):
         return False
-    axis = int(str(fragment.attribute("axis")))
+    axis = fragment.integer("axis")
     is_distinct = len(set(fragment.inputs)) == len(fragment.inputs) == len(set(candidate.operands))
     return is_distinct and all(size == 1 for size in fragment.type.sizes[:axis])

@@ -71,7 +71,7 @@ def _binding(rule: Rule, attempt: Attempt, graph: Graph) -> Binding:
     for variable in rule.variables:
         node = attempt.nodes[variable.name]
         if variable.constant and node.op == "Constant":
-            number = number_of_array(graph.tensors[str(node.attribute("digest"))])
+            number = number_of_array(graph.tensors[node.string("digest")])
             if number is not None:
                 numbers[variable.name] = number
     return Binding({name: node.type for name, node in attempt.nodes.items()}, attempt.attributes, numbers)

@@ -45,7 +45,7 @@ def fold_constants(graph: Graph) -> Graph:
 
     new = rewrite(graph.roots, change)
     alive = set(walk(new[node] for node in graph.roots))
-    digests = {str(node.attribute("digest")) for node in alive if node.op == "Constant"}
+    digests = {node.string("digest") for node in alive if node.op == "Constant"}
     return replace(
         graph,
         outputs=tuple((name, new[node]) for name, node in graph.outputs),
@@ -94,7 +94,7 @@ def _batches(graph: Graph, nodes: list[Node]) -> Iterator[list[Node]]:
 
 
 def _used(node: Node) -> set[str]:
-    return {str(n.attribute("digest")) for n in walk((node,)) if n.op == "Constant"}
+    return {n.string("digest") for n in walk((node,)) if n.op == "Constant"}
 
 
 def _run(graph: Graph, nodes: list[Node]) -> list[np.ndarray]:

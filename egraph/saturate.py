@@ -113,7 +113,7 @@ def _insert_graph(classes: EClasses, graph: Graph) -> dict[Node, int]:
         label = classes.labels.of_node(node)
         handles[node] = classes.add(node.op, label, [handles[operand] for operand in node.inputs], node.type, "")
         if node.op == "Constant":
-            array = graph.tensors[str(node.attribute("digest"))]
+            array = graph.tensors[node.string("digest")]
             classes.set_number(handles[node], number_of_array(array))
             classes.set_value(handles[node], value_of_array(array))
     return handles

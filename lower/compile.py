@@ -59,7 +59,7 @@ def plan_program(program: Program, options: CompileOptions) -> tuple[Plan, StepW
     placement = place_all(program, sequence, may_overwrite)
     writer = StepWriter(program, placement, options.export_graph)
     inputs = tuple(
-        Port(str(node.attribute("name")), node.type.dtype, node.type.shape, writer.buffer(node)) for node in program.graph.inputs
+        Port(node.string("name"), node.type.dtype, node.type.shape, writer.buffer(node)) for node in program.graph.inputs
     )
     for number, draft in enumerate(sequence.drafts):
         if number not in placement.dropped:
@@ -111,7 +111,7 @@ def compile_model(graph: Graph, model: bytes, folder: Path) -> Plan:
     host = [Buffer(node.type.dtype, (), (), "host", f"input{i}") for i, node in enumerate(graph.inputs)]
     host += [Buffer(node.type.dtype, (), (), "host", f"output{i}") for i, (_, node) in enumerate(graph.outputs)]
     count = len(graph.inputs)
-    inputs = tuple(Port(str(n.attribute("name")), n.type.dtype, n.type.shape, i) for i, n in enumerate(graph.inputs))
+    inputs = tuple(Port(n.string("name"), n.type.dtype, n.type.shape, i) for i, n in enumerate(graph.inputs))
     outputs = tuple(Port(name, n.type.dtype, n.type.shape, count + i) for i, (name, n) in enumerate(graph.outputs))
     spec = {"model": "opaque/0.onnx", "input_names": [p.name for p in inputs], "output_names": [p.name for p in outputs]}
     step = Step("onnxruntime", graph.name, tuple(range(count)), tuple(range(count, len(host))), spec)

@@ -60,7 +60,7 @@ class Placement:
 
     def add_weight(self, node: Node) -> None:
         """Place a constant."""
-        self.add(node, "weight", str(node.attribute("digest")), -1, FOREVER)
+        self.add(node, "weight", node.string("digest"), -1, FOREVER)
 
     def buffer(self, place: Place) -> Buffer:
         """Return a window of a value as the plan's buffer."""
@@ -92,7 +92,7 @@ class _Placer:
     def run(self) -> Placement:
         for node in self.program.graph.inputs:
             if is_sized(node):
-                self.result.add(node, "input", str(node.attribute("name")), -1, FOREVER)
+                self.result.add(node, "input", node.string("name"), -1, FOREVER)
         for step, kernels in enumerate(self.order.views):
             for kernel in kernels:
                 self._view(kernel)
@@ -114,12 +114,10 @@ class _Placer:
             fragment = kernel.fragment
             if len(draft.kernels) != 1 or fragment.op != "Concat" or any(n.op != "Placeholder" for n in fragment.inputs):
                 continue
-            axis = fragment.attribute("axis")
-            assert isinstance(axis, int)
-            operands = [kernel.inputs[int(str(n.attribute("index")))] for n in fragment.inputs]
+            operands = [kernel.inputs[n.integer("index")] for n in fragment.inputs]
             roots = [self.root.get(node, node) for node in operands]
             free = all(r in made and r not in taken and r.type.elements == n.type.elements for r, n in zip(roots, operands, strict=True))
-            is_outer = all(size == 1 for size in fragment.type.sizes[:axis])
+            is_outer = all(size == 1 for size in fragment.type.sizes[: fragment.integer("axis")])
             if not free or not is_outer or len(set(roots)) != len(roots) or not all(map(is_sized, (*roots, kernel.output))):
                 continue
             offset = 0

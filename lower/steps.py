@@ -91,11 +91,11 @@ class StepWriter:
     def _copied(self, kernel: Kernel) -> bool:
         """Copy where the fragment is a view whose elements already lie in the right order."""
         places = self.placement.places
-        found = read(kernel.fragment, lambda leaf: places[kernel.inputs[int(str(leaf.attribute("index")))]].window)
+        found = read(kernel.fragment, lambda leaf: places[kernel.inputs[leaf.integer("index")]].window)
         if isinstance(found, str) or not found[1].is_contiguous or not places[kernel.output].window.is_contiguous:
             return False
         leaf, window = found
-        owner = kernel.inputs[int(str(leaf.attribute("index")))]
+        owner = kernel.inputs[leaf.integer("index")]
         step = Step("copy", _name(kernel), (self.window(owner, window),), (self.buffer(kernel.output),), {})
         self._append(step, [kernel])
         return True
@@ -112,7 +112,7 @@ class StepWriter:
         outputs = tuple((f"einsat.out.{i}", values[node]) for i, node in enumerate(draft.outputs))
         name = f"{OPAQUE_FOLDER}/{len(self.models)}.onnx"
         source = self.program.graph
-        digests = dict.fromkeys(str(node.attribute("digest")) for node in constants)
+        digests = dict.fromkeys(node.string("digest") for node in constants)
         tensors = {digest: source.tensors[digest] for digest in digests}
         graph = Graph(f"opaque{len(self.models)}", tuple(inputs), outputs, tensors, context=source.context)
         self.models[name] = self.export_graph(graph)
@@ -128,7 +128,7 @@ def bind(fragment: Node, operands: list[Node]) -> Node:
 
     def change(old: Node, inputs: tuple[Node, ...]) -> Node:
         if old.op == "Placeholder":
-            return operands[int(str(old.attribute("index")))]
+            return operands[old.integer("index")]
         return make(old.op, inputs, old.attributes, old.type)
 
     return rewrite((fragment,), change)[fragment]

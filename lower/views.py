@@ -162,9 +162,7 @@ def back(node: Node, window: Window) -> Window | Reason:
         case "Reshape":
             return window.reshape(node.inputs[0].type.sizes)
         case "Transpose":
-            permutation = dict(node.attributes)["perm"]
-            assert isinstance(permutation, tuple)
-            return window.untranspose(permutation)  # type: ignore[arg-type]  # attribute tuples are loosely typed
+            return window.untranspose(node.integers("perm"))
     return f"{node.op} cannot be written through"
 
 

@@ -33,6 +33,7 @@ from egraph.ir import (
     format_fragment,
     make,
     placeholder,
+    placeholders,
     rewrite,
     walk,
 )
@@ -77,8 +78,8 @@ def run_onnxruntime(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> 
 def leaf_values(graph: Graph, feeds: Mapping[str, np.ndarray]) -> dict[Node, np.ndarray]:
     """Return the values of inputs, constants and opaque results (as onnxruntime computes them)."""
     nodes = list(walk(graph.roots))
-    values: dict[Node, np.ndarray] = {node: feeds[str(node.attribute("name"))] for node in graph.inputs}
-    values |= {node: graph.tensors[str(node.attribute("digest"))] for node in nodes if node.op == "Constant"}
+    values: dict[Node, np.ndarray] = {node: feeds[node.string("name")] for node in graph.inputs}
+    values |= {node: graph.tensors[node.string("digest")] for node in nodes if node.op == "Constant"}
     opaque = [node for node in nodes if node.op == "OpaqueOutput"]
     if opaque:
         model = exporter.export(replace(graph, outputs=tuple((f"opaque.{i}", node) for i, node in enumerate(opaque))))
@@ -181,11 +182,6 @@ def _operands(one: Candidate, values: Values) -> dict[Node, np.ndarray]:
     return {leaf: values[number] for leaf, number in zip(placeholders(one.fragment), one.operands, strict=True)}
 
 
-def placeholders(fragment: Node) -> list[Node]:
-    """Return a fragment's placeholders by index."""
-    return sorted((n for n in walk((fragment,)) if n.op == "Placeholder"), key=lambda n: int(str(n.attribute("index"))))
-
-
 @dataclass(frozen=True)
 class Trial:
     """A kernel with operands, and what it must compute."""
@@ -237,7 +233,7 @@ def trial_programs(found: Sequence[Trial]) -> list[tuple[Program, list[Trial]]]:
 
 def _program(group: Mapping[Node, tuple[Trial, Kernel]], tensors: Mapping[str, np.ndarray]) -> Program:
     read = dict.fromkeys(node for _, kernel in group.values() for node in kernel.inputs)
-    digests = {str(node.attribute("digest")) for node in read if node.op == "Constant"}
+    digests = {node.string("digest") for node in read if node.op == "Constant"}
     outputs = tuple((f"y{i}", root) for i, root in enumerate(group))
     inputs = tuple(node for node in read if node.op == "Input")
     graph = Graph("kernels", inputs, outputs, {digest: tensors[digest] for digest in sorted(digests)})

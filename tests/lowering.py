@@ -113,9 +113,9 @@ def check(graph: Graph, program: Program, folder: Path, threads: int = 1) -> Pla
     from runtime import Session
 
     plan = compile_program(program, folder, CompileOptions(threads=threads, export_graph=export_graph))
-    feeds = {str(n.attribute("name")): RANDOM.standard_normal(n.type.sizes).astype(np.float32) for n in graph.inputs}
-    leaves = {n: feeds[str(n.attribute("name"))] for n in graph.inputs}
-    leaves |= {n: graph.tensors[str(n.attribute("digest"))] for n in walk(graph.roots) if n.op == "Constant"}
+    feeds = {n.string("name"): RANDOM.standard_normal(n.type.sizes).astype(np.float32) for n in graph.inputs}
+    leaves = {n: feeds[n.string("name")] for n in graph.inputs}
+    leaves |= {n: graph.tensors[n.string("digest")] for n in walk(graph.roots) if n.op == "Constant"}
     expected = evaluate(graph.roots, leaves)
     with Session(folder, threads=threads) as session:
         for _ in range(2):

@@ -64,7 +64,7 @@ def tanh_first(x: Tensor, y: Tensor) -> Equation:
 def search(folder: Path, rules: tuple[Rule, ...]) -> tuple[str, ...]:
     graph = importer.load(build_model(folder / "m.onnx")).graph
     feeds = {"x": np.random.default_rng(0).standard_normal((5, 12)).astype(np.float32)}
-    arrays = {node: graph.tensors[str(node.attribute("digest"))] for node in graph.names if node.op == "Constant"}
+    arrays = {node: graph.tensors[node.string("digest")] for node in graph.names if node.op == "Constant"}
     u, v = (next(array for array in arrays.values() if array.shape[1] == width) for width in (7, 11))
     expected = {"y": np.concatenate([np.maximum(feeds["x"] @ u, 0), np.tanh(feeds["x"] @ v)], axis=1)}
     settings = Settings(programs=8)

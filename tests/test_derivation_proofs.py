@@ -195,7 +195,7 @@ def mutated(root: Node, random: Random) -> Node | None:
     chosen = random.choice([node for node in walk((root,)) if node.op == "Expression"] or [root])
     if chosen.op != "Expression":
         return None
-    text = str(chosen.attribute("text"))
+    text = chosen.string("text")
     numbers = [m for m in re.finditer(r"(?<![\w$.])\d+", text) if m.start() > text.index("}")]
     if not numbers:
         return None
@@ -220,7 +220,7 @@ def test_normal_forms_at_known_sizes_keep_their_value(name: str) -> None:
     random = Random(name)
     left, right = SMALL[name]()
     leaves = {x: np.random.default_rng(3).integers(1, PRIME, x.type.sizes) for x in walk((left, right)) if x.op == "Placeholder"}
-    data = {str(x.attribute("index")): value for x, value in leaves.items()}
+    data = {str(x.integer("index")): value for x, value in leaves.items()}
     for side in (left, right):
         scope = expression(side, {})
         output = tuple(Iterator(f"o{axis}", 0, size) for axis, size in enumerate(scope.shape))

@@ -47,7 +47,7 @@ def graph(*roots: Node) -> Graph:
     generator = np.random.default_rng(3)
     nodes = tuple(walk(roots))
     tensors = {
-        str(n.attribute("digest")): generator.standard_normal(n.type.sizes).astype(np.float32) for n in nodes if n.op == "Constant"
+        n.string("digest"): generator.standard_normal(n.type.sizes).astype(np.float32) for n in nodes if n.op == "Constant"
     }
     return Graph("net", tuple(n for n in nodes if n.op == "Input"), tuple((f"y{k}", root) for k, root in enumerate(roots)), tensors)
 
@@ -257,8 +257,8 @@ def test_two_towers_of_the_same_layers_become_one_of_a_larger_batch() -> None:
     program = Folder(net).fold(to_program(frozen, extract(frozen, estimate(candidates(frozen)), 1, 0.0)[0], net))
     assert "merge_batches" in {name for kernel in program.kernels for name in kernel.rules}
     generator = np.random.default_rng(4)
-    feeds = {str(n.attribute("name")): generator.standard_normal(n.type.sizes).astype(np.float32) for n in net.inputs}
-    values = {n: feeds[str(n.attribute("name"))] for n in net.inputs}
-    values |= {n: net.tensors[str(n.attribute("digest"))] for n in walk(net.roots) if n.op == "Constant"}
+    feeds = {n.string("name"): generator.standard_normal(n.type.sizes).astype(np.float32) for n in net.inputs}
+    values = {n: feeds[n.string("name")] for n in net.inputs}
+    values |= {n: net.tensors[n.string("digest")] for n in walk(net.roots) if n.op == "Constant"}
     for got, wanted in zip(open_program(program).run(None, feeds), evaluate(net.roots, values), strict=True):
         np.testing.assert_allclose(got, wanted, atol=1e-4 * np.abs(wanted).max())

@@ -13,7 +13,7 @@ from egraph.expr.evaluate import Evaluator
 from egraph.expr.functions import PRIME
 from egraph.expr.parsing import parse_scope
 from egraph.expr.scope import Tensor
-from egraph.ir import Node, TensorType, placeholder, walk
+from egraph.ir import Node, TensorType, placeholder, placeholders, walk
 from egraph.ops import apply
 from egraph.ops.reference import evaluate, fragment_expression
 
@@ -41,8 +41,8 @@ def deconv(data: Node, weight: Node, stride: int, pad: int, layout: str) -> Node
 
 def programs_of(root: Node) -> tuple[Node, ...]:
     """Match a fragment, its composed meaning as one scope; every program has its value, in F_p."""
-    operands = sorted((n for n in walk((root,)) if n.op == "Placeholder"), key=lambda n: int(str(n.attribute("index"))))
-    names = {str(n.attribute("index")): Tensor(str(position), n.type.sizes, n.type.dtype) for position, n in enumerate(operands)}
+    operands = placeholders(root)
+    names = {str(n.integer("index")): Tensor(str(position), n.type.sizes, n.type.dtype) for position, n in enumerate(operands)}
     programs = tuple(one for one in match(inline(fragment_expression(root), names), operands) if one is not root and one.type == root.type)
     generator = np.random.default_rng(5)
     leaves = {n: generator.integers(0, PRIME, n.type.sizes) for n in operands}

@@ -13,12 +13,11 @@ import pytest
 
 import lower.eoperator.library as library_module
 from egraph.errors import LowerError
-from egraph.ir import Node, TensorType, make, placeholder
+from egraph.ir import Node, TensorType, make, placeholder, placeholders
 from egraph.ops import OPS, apply
 from egraph.ops.reference import evaluate
 from lower.eoperator import KernelRequest, Library, compile_library, may_overwrite, supports
 from lower.eoperator.compiler import flatten, restore
-from lower.eoperator.request import placeholders
 
 GUARD = 64
 """Elements around each output that must stay untouched."""

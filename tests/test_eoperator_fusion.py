@@ -24,8 +24,8 @@ def fast_convolution(m: Model, x: Node) -> Node:
     what = next(w for w in algorithms(node) if [axis.algorithm.products for axis in w.axes] == [6, 6])
     y = program(*operands, what)
     v = y.inputs[0].inputs[0]
-    product = apply("MatMul", apply("Expression", x, text=str(v.attribute("text"))), m.weight(36, channels, channels))
-    return apply("Expression", product, text=str(y.attribute("text")))
+    product = apply("MatMul", apply("Expression", x, text=v.string("text")), m.weight(36, channels, channels))
+    return apply("Expression", product, text=y.string("text"))
 
 
 def block() -> Graph:
@@ -70,5 +70,5 @@ def test_a_large_contraction_is_no_kernel_and_a_rearrangement_goes_anywhere() ->
     graph = m.graph(apply("Relu", apply("Expression", apply("Neg", y), text=text_of(swap))))
     found = generated(graph)
     assert ["Expression", "Neg", "Relu"] in map(operators, found)
-    texts = {str(node.attribute("text")) for one in found for node in walk((one.fragment,)) if node.op == "Expression"}
+    texts = {node.string("text") for one in found for node in walk((one.fragment,)) if node.op == "Expression"}
     assert texts == {text_of(swap)}

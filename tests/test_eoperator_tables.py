@@ -63,7 +63,7 @@ def transforms() -> list[Node]:
             for part in walk((derived(node, what),)):
                 if part.op == "Expression":
                     operands = [tensor(k, *operand.type.sizes) for k, operand in enumerate(part.inputs)]
-                    found[apply("Expression", *operands, text=str(part.attribute("text")))] = None
+                    found[apply("Expression", *operands, text=part.string("text"))] = None
     return list(found)
 
 
@@ -80,7 +80,7 @@ def epilogues() -> list[Node]:
     """Transforms with elementwise operators before and after them."""
     v, *_, y = [f for f in transforms() if f.type.rank in (3, 4)][:2]
     x = apply("Relu", apply("Add", v.inputs[0], tensor(1, v.inputs[0].type.sizes[-1])))
-    before = apply("Expression", x, text=str(v.attribute("text")))
+    before = apply("Expression", x, text=v.string("text"))
     after = apply("Clip", apply("Add", apply("Add", y, tensor(1, y.type.sizes[-1])), tensor(2, *y.type.sizes)), min=0.0, max=6.0)
     return [before, after]
 

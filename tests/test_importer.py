@@ -48,7 +48,7 @@ def agrees(model: onnx.ModelProto, *, seed: int = 0, tolerance: float = 1e-4, **
     feeds = {}
     for node in graph.inputs:
         values = source.integers(0, 2, node.type.sizes) if "int" in node.type.dtype else source.standard_normal(node.type.sizes)
-        feeds[str(node.attribute("name"))] = np.asarray(values).astype(node.type.dtype)
+        feeds[node.string("name")] = np.asarray(values).astype(node.type.dtype)
     for expected, found in zip(run(model, feeds), run(exported, feeds), strict=True):
         assert (expected.dtype, expected.shape) == (found.dtype, found.shape)
         np.testing.assert_allclose(found, expected, rtol=tolerance, atol=1e-5)
@@ -240,7 +240,7 @@ def test_initialisers_listed_as_inputs_are_constants() -> None:
     model = model_of("(float[2] x, float[2] w) => (float[2] y) { y = Add(x, w) }")
     model.graph.initializer.append(numpy_helper.from_array(np.ones(2, np.float32), "w"))
     result = load(model)
-    assert [str(node.attribute("name")) for node in result.graph.inputs] == ["x"]
+    assert [node.string("name") for node in result.graph.inputs] == ["x"]
     assert "also listed as inputs" in result.notes[0]
     model.ir_version = 3
     assert load(model).notes == ()

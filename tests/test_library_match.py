@@ -16,7 +16,7 @@ from egraph.ir import (
     format_fragment,
     make,
     placeholder,
-    walk,
+    placeholders,
 )  # fmt: skip
 from egraph.ops import OPS, apply
 from egraph.ops.reference import evaluate
@@ -58,7 +58,7 @@ def library_error(fragment: Node, implementation: str, seed: int) -> float | Non
 
     fragment, _ = Tiling.canonical(fragment)
     generator = np.random.default_rng(seed)
-    leaves = sorted({n for n in walk((fragment,)) if n.op == "Placeholder"}, key=lambda n: int(str(n.attribute("index"))))
+    leaves = placeholders(fragment)
     values = {leaf: generator.standard_normal(leaf.type.sizes).astype(np.float32) for leaf in leaves}
     named = {leaf: f"v{i}" for i, leaf in enumerate(leaves)}
     operands = [
@@ -73,7 +73,7 @@ def library_error(fragment: Node, implementation: str, seed: int) -> float | Non
         executable = Executable(plan, arrays, threads=1)
     except KernelError:
         return None
-    got = executable.run({str(o.attribute("name")): arrays[str(o.attribute("name"))] for o in graph.inputs})["y"]
+    got = executable.run({o.string("name"): arrays[o.string("name")] for o in graph.inputs})["y"]
     executable.close()
     (expected,) = evaluate((fragment,), values)
     return float(np.abs(got - expected).max() / (np.abs(expected).max() + 1e-30))

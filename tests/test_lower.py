@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 from egraph.errors import LowerError
-from egraph.ir import (
-    walk,
-)  # fmt: skip
+from egraph.ir import placeholders
 from egraph.ops import apply
 from lower.candidates import candidates
 from lower.compile import compile_program
@@ -60,7 +58,7 @@ def test_every_value_has_a_candidate_and_constants_have_none() -> None:
         for number, node in nodes.items():
             assert bool(laid.get(number)) == (number not in frozen.constants and node.op != "Input"), node
             for one in laid.get(number, ()):
-                indices = sorted({int(str(n.attribute("index"))) for n in walk((one.fragment,)) if n.op == "Placeholder"})
+                indices = sorted({n.integer("index") for n in placeholders(one.fragment)})
                 assert indices == list(range(len(one.operands)))
                 assert bind(one.fragment, [nodes[i] for i in one.operands]) is node
 

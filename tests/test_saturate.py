@@ -32,7 +32,7 @@ def graph(*roots: Node, **tensors: float) -> Graph:
     arrays = {}
     for node in walk(roots):
         if node.op == "Constant":
-            name = str(node.attribute("digest"))
+            name = node.string("digest")
             sizes = node.type.sizes
             values = np.arange(node.type.elements, dtype=np.float32).reshape(sizes) + len(name)
             arrays[name] = np.full(sizes, tensors[name], np.float32) if name in tensors else values

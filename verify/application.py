@@ -17,7 +17,7 @@ from verify.equality import prove_equal
 from verify.facts import Facts
 from verify.outcome import Open, Outcome
 from verify.random_binding import Refused
-from verify.random_testing import instantiate, position_of
+from verify.random_testing import instantiate
 from verify.rounding import ONLY_ROUNDING
 from verify.sampling import difference, drawn
 
@@ -75,10 +75,10 @@ def expression(root: Node, numbers: Mapping[int, float]) -> Scope:
     for node in walk((root,)):
         if node.op != "Placeholder":
             scopes[node] = inline(meaning(node), {str(i): scopes[operand] for i, operand in enumerate(node.inputs)})
-        elif position_of(node) in numbers:
-            value = number(numbers[position_of(node)])
+        elif node.integer("index") in numbers:
+            value = number(numbers[node.integer("index")])
             scopes[node] = pointwise("i", node.type.sizes, lambda _, value=value: value)  # type: ignore[misc]
         else:
-            scopes[node] = Tensor(str(position_of(node)), node.type.sizes, node.type.dtype)
+            scopes[node] = Tensor(str(node.integer("index")), node.type.sizes, node.type.dtype)
     result = scopes[root]
     return identity(result) if isinstance(result, Tensor) else result

@@ -16,7 +16,7 @@ from egraph.ir import TensorType, attributes, format_fragment
 from egraph.rule import Binding, MergeRule, Mismatch, Rule
 from verify.numpy_script import script
 from verify.random_binding import Refused
-from verify.random_testing import CRASHES, Data, Difference, Instance, compare, draws, instantiate, position_of
+from verify.random_testing import CRASHES, Data, Difference, Instance, compare, draws, instantiate
 
 DRAWS = 300
 """Random draws among which the smallest failing one is taken."""
@@ -47,7 +47,7 @@ class Counterexample:
         at = found.index
         told = [f"left:  {format_fragment(found.instance.left[found.position])}"]
         told.append(f"right: {format_fragment(found.instance.right[found.position])}")
-        told += [f"operand {position_of(leaf)} {leaf.type} = {_flat(value)}" for leaf, value in found.values.items()]
+        told += [f"operand {leaf.integer('index')} {leaf.type} = {_flat(value)}" for leaf, value in found.values.items()]
         told += [f"left  {_flat(found.left)}", f"right {_flat(found.right)}"]
         modulo = " in the integers modulo 2^31 - 1" if found.field == "prime" else ""
         told.append(f"first difference at {at}: left {found.left[at]}, right {found.right[at]}{modulo}")

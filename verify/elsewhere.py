@@ -19,7 +19,7 @@ from verify.cases import pattern_operators
 from verify.corpora.terms import Application, Term, parse
 from verify.corpora.xla import parse_call
 from verify.corpora.xla_operators import is_scalar
-from verify.random_testing import Instance, draws, position_of
+from verify.random_testing import Instance, draws
 
 SYSTEMS = ("TASO", "TENSAT", "TensorRight")
 OPERATORS: Mapping[str, str] = {
@@ -97,9 +97,9 @@ def same_rules(rule: Rule | MergeRule) -> tuple[Published, ...]:
 
 def _term(node: Node, instance: Instance) -> Term:
     if node.op == "Placeholder":
-        number = instance.numbers.get(position_of(node))
+        number = instance.numbers.get(node.integer("index"))
         kind = CONSTANT if node.attribute("constant") else "v"
-        return f"{kind}{position_of(node)}" if number is None else f"{number:g}"
+        return f"{kind}{node.integer('index')}" if number is None else f"{number:g}"
     return Application(node.op, tuple(_term(operand, instance) for operand in node.inputs))
 
 

@@ -33,7 +33,7 @@ def script(left: Node, right: Node, values: Mapping[Node, np.ndarray], heading: 
     """Return a program that computes both sides on ``values``, prints them, and fails at the first index where they differ."""
     writer = _Writer()
     for leaf, value in values.items():
-        writer.names[leaf] = f"x{leaf.attribute('index')!r}"
+        writer.names[leaf] = f"x{leaf.integer('index')}"
         writer.lines.append(f"{writer.names[leaf]} = np.array({_literal(value)})")
     names = [writer.result(side) for side in (left, right)]
     head = ["import numpy as np", ""]

@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from egraph.errors import EinsatError
-from egraph.ir import Node, attributes, format_fragment, walk
+from egraph.ir import Node, attributes, format_fragment, placeholders, walk
 from egraph.ops.reference import evaluate
 from egraph.rule import Binding, MergeRule, Mismatch, Rule, Variable, WrongAttribute, WrongNumber
 from verify.random_binding import Refused, draw_binding
@@ -53,8 +53,7 @@ class Instance:
 
     @property
     def leaves(self) -> tuple[Node, ...]:
-        found = {node for node in walk((*self.left, *self.right)) if node.op == "Placeholder"}
-        return tuple(sorted(found, key=position_of))
+        return tuple(placeholders(*self.left, *self.right))
 
     @property
     def operators(self) -> frozenset[str]:
@@ -90,7 +89,7 @@ class Difference:
         at, case = self.index, self.instance
         lines = [f"left  = {format_fragment(case.left[self.position])}", f"right = {format_fragment(case.right[self.position])}"]
         for leaf, value in self.values.items():
-            lines.append(f"operand {position_of(leaf)} = np.{np.array2string(value, separator=', ', threshold=60, prefix=' ' * 12)}")
+            lines.append(f"operand {leaf.integer('index')} = np.{np.array2string(value, separator=', ', threshold=60, prefix=' ' * 12)}")
         lines.append(f"at {at}: left {self.left[at]!r}, right {self.right[at]!r}")
         return "\n  ".join(lines)
 
@@ -197,18 +196,13 @@ def _numbers(variables: Sequence[Variable], binding: Binding) -> dict[int, float
     return {i: binding.numbers[v.name] for i, v in enumerate(variables) if v.name in binding.numbers}
 
 
-def position_of(leaf: Node) -> int:
-    """Return which operand a placeholder stands for."""
-    return int(str(leaf.attribute("index")))
-
-
 def draw_values(instance: Instance, seed: int, data: Data) -> dict[Node, np.ndarray]:
     """Return random operands for an instance."""
     generator = np.random.default_rng(seed)
     special = data == "special" and not instance.operators & SUMMING
     values: dict[Node, np.ndarray] = {}
     for leaf in instance.leaves:
-        number = instance.numbers.get(position_of(leaf))
+        number = instance.numbers.get(leaf.integer("index"))
         shape = leaf.type.sizes
         drawn = generator.standard_normal(shape) * generator.choice((0.3, 1.0, 3.0))
         if number is not None:
@@ -235,7 +229,7 @@ def compare(instance: Instance, seed: int, data: Data, *, bits: bool) -> tuple[b
     if not instance.operators <= RATIONAL or any(number != int(number) for number in instance.numbers.values()):
         return False, None
     generator = np.random.default_rng(seed + 1)
-    integers = {leaf: value if position_of(leaf) in instance.numbers else generator.integers(1, 2**31 - 1, value.shape)
+    integers = {leaf: value if leaf.integer("index") in instance.numbers else generator.integers(1, 2**31 - 1, value.shape)
                 for leaf, value in values.items()}
     count = len(instance.left)
     results = evaluate((*instance.left, *instance.right), integers, field="prime")

@@ -29,7 +29,7 @@ def _arithmetic(node: Node) -> int:
     operations = flops([i.type.sizes for i in node.inputs], dict(node.attributes)) if flops else 0
     if node.op not in ("Conv", "ConvTranspose"):
         return operations
-    group = int(str(node.attribute("group")))
+    group = node.integer("group")
     outputs = node.type.sizes[1 if node.attribute("layout") == "NCHW" else -1]
     together = outputs if outputs == group else outputs // group  # of one channel a group, the groups lie side by side
     return operations * (-(-together // LANES) * LANES) // together

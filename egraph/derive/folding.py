@@ -30,7 +30,7 @@ def _folded(node: Node) -> Node:
         return reshaped(node.inputs[0], node.type.sizes)
     if node.op == "Transpose" and node.inputs[0].op == "Expression":
         (inner,) = node.inputs
-        scope, perm = meaning(inner), _perm(node)
+        scope, perm = meaning(inner), node.integers("perm")
         traversal = tuple(scope.traversal[axis] for axis in perm)
         return apply("Expression", *inner.inputs, text=text_of(Scope(traversal, scope.summation, scope.reduction, scope.body)))
     if node.op == "Expression" and any(operand.op == "Transpose" for operand in node.inputs):
@@ -38,16 +38,10 @@ def _folded(node: Node) -> Node:
         operands = list(dict.fromkeys(below))
         tensors = [Tensor(str(operands.index(b)), b.type.sizes, b.type.dtype) for b in below]
         scope = meaning(node)
-        perms = [_perm(operand) if operand.op == "Transpose" else tuple(range(operand.type.rank)) for operand in node.inputs]
+        perms = [operand.integers("perm") if operand.op == "Transpose" else tuple(range(operand.type.rank)) for operand in node.inputs]
         body = _through(scope.body, tensors, perms)
         return apply("Expression", *operands, text=text_of(Scope(scope.traversal, scope.summation, scope.reduction, body)))
     return node
-
-
-def _perm(node: Node) -> tuple[int, ...]:
-    perm = node.attribute("perm")
-    assert isinstance(perm, tuple)
-    return tuple(int(axis) for axis in perm)  # type: ignore[arg-type]
 
 
 def _through(body: Scalar, tensors: list[Tensor], perms: list[tuple[int, ...]]) -> Scalar:

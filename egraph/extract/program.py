@@ -46,7 +46,7 @@ def running_operands(frozen: FrozenEGraph, chosen: Mapping[int, Candidate]) -> t
 
 
 def _instantiate(old: Node, new: tuple[Node, ...], inputs: tuple[Node, ...]) -> Node:
-    return inputs[int(str(old.attribute("index")))] if old.op == "Placeholder" else make(old.op, new, old.attributes, old.type)
+    return inputs[old.integer("index")] if old.op == "Placeholder" else make(old.op, new, old.attributes, old.type)
 
 
 def _leaf(frozen: FrozenEGraph, number: int) -> Node:

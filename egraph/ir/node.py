@@ -35,6 +35,26 @@ class Node:
                 return value
         raise KeyError(f"{self.op} has no attribute {name!r}")
 
+    def integer(self, name: str) -> int:
+        value = self.attribute(name)
+        if isinstance(value, int):
+            return value
+        raise TypeError(f"{name} of {self.op} is no integer: {value!r}")
+
+    def integers(self, name: str) -> tuple[int, ...]:
+        value = self.attribute(name)
+        if isinstance(value, tuple):
+            numbers = tuple(number for number in value if isinstance(number, int))
+            if len(numbers) == len(value):
+                return numbers
+        raise TypeError(f"{name} of {self.op} are no integers: {value!r}")
+
+    def string(self, name: str) -> str:
+        value = self.attribute(name)
+        if isinstance(value, str):
+            return value
+        raise TypeError(f"{name} of {self.op} is no string: {value!r}")
+
     @cached_property
     def digest(self) -> str:
         """Return a content hash that is equal across processes for equal terms (32 hex digits)."""
@@ -83,6 +103,11 @@ def walk(roots: Iterable[Node]) -> Iterator[Node]:
                 stack.extend((operand, False) for operand in reversed(node.inputs) if operand not in seen)
 
 
+def placeholders(*roots: Node) -> list[Node]:
+    """Return the placeholders below ``roots``, by index."""
+    return sorted((node for node in walk(roots) if node.op == "Placeholder"), key=lambda node: node.integer("index"))
+
+
 def rewrite(roots: Iterable[Node], change: Callable[[Node, tuple[Node, ...]], Node]) -> dict[Node, Node]:
     """Rebuild bottom-up: ``change(old, new_operands)`` returns each node's replacement."""
     new: dict[Node, Node] = {}
@@ -105,7 +130,7 @@ def format_fragment(root: Node) -> str:
 
     def text(node: Node) -> str:
         if node.op == "Placeholder":
-            return f"{'$' if node.attribute('constant') else '%'}{node.attribute('index')!r}:{node.type}"
+            return f"{'$' if node.attribute('constant') else '%'}{node.integer('index')}:{node.type}"
         if node in names:
             return names[node]
         parts = ",".join(f"{key}={value!r}" for key, value in node.attributes)

@@ -64,7 +64,7 @@ class Builder:
         names = Names(name for proto in opaque for name in _inner_names(proto))
         builder = Builder(graph, store, Emitter(target_opset(graph.context, opaque), names), rules)
         for node in graph.inputs:
-            builder.values[node] = str(node.attribute("name"))
+            builder.values[node] = node.string("name")
             names.reserve(builder.values[node])
         for name, node in graph.outputs:
             names.reserve(name)
@@ -111,7 +111,7 @@ class Builder:
                 what = f"{node.op} {node.attributes} is not an input of the graph"
                 raise LowerError(what, where=self.graph.name, fix="report this model")
             case "Constant":
-                array = self.graph.tensors[str(node.attribute("digest"))]
+                array = self.graph.tensors[node.string("digest")]
                 name = self.wanted.get(node) or self.emitter.names.fresh("weight")
                 self.emitter.initializers.append(self.store.tensor(array, name))
                 return name
@@ -119,7 +119,7 @@ class Builder:
                 self.restore(node, node, operands)
                 return ""
             case "OpaqueOutput":
-                return self.results[node.inputs[0], int(str(node.attribute("index")))]
+                return self.results[node.inputs[0], node.integer("index")]
             case _:
                 name = self.name_for(node)
                 emit(self.emitter, node, operands, name)
@@ -128,7 +128,7 @@ class Builder:
     def restore(self, node: Node, key: Node, operands: Sequence[str]) -> None:
         """Append an opaque node as it was, over the given operand names; ``key`` is how its results are found."""
         proto = opaque_proto(node)
-        named = {int(str(r.attribute("index"))): name for r, name in self.wanted.items() if r.op == "OpaqueOutput" and r.inputs[0] is key}
+        named = {r.integer("index"): name for r, name in self.wanted.items() if r.op == "OpaqueOutput" and r.inputs[0] is key}
         results = {}
         for index, name in enumerate(proto.output):
             if name:
@@ -150,7 +150,7 @@ class Builder:
             self.values[kernel.output] = ""
             return
         if fragment.op == "OpaqueOutput":
-            self.values[kernel.output] = self.results[kernel.inputs[0], int(str(fragment.attribute("index")))]
+            self.values[kernel.output] = self.results[kernel.inputs[0], fragment.integer("index")]
             return
         if fragment.op == "Placeholder":
             self.values[kernel.output] = self.values[kernel.inputs[0]]
@@ -208,7 +208,7 @@ def instantiate(fragment: Node, inputs: Sequence[Node]) -> list[Node]:
     real: dict[Node, Node] = {}
     for node in walk((fragment,)):
         if node.op == "Placeholder":
-            real[node] = inputs[int(str(node.attribute("index")))]
+            real[node] = inputs[node.integer("index")]
         else:
             real[node] = make(node.op, [real[operand] for operand in node.inputs], node.attributes, node.type)
     return [real[node] for node in walk((fragment,)) if node.op != "Placeholder"]
@@ -219,7 +219,7 @@ def emit_fragment(emitter: Emitter, fragment: Node, operands: Sequence[str], out
     names: dict[Node, str] = {}
     for node in walk((fragment,)):
         if node.op == "Placeholder":
-            names[node] = operands[int(str(node.attribute("index")))]
+            names[node] = operands[node.integer("index")]
             continue
         names[node] = output if node is fragment else emitter.names.fresh(f"{emitter.label or node.op.lower()}_inner")
         emit(emitter, node, [names[operand] for operand in node.inputs], names[node])

@@ -154,7 +154,7 @@ def _reduce(e: Emitter, node: Node, operands: Sequence[str], output: str) -> Non
 
 
 def _softmax(e: Emitter, node: Node, operands: Sequence[str], output: str) -> None:
-    axis, rank = int(str(node.attribute("axis"))), node.type.rank
+    axis, rank = node.integer("axis"), node.type.rank
     if e.opset >= 13 or axis == rank - 1:
         e.add(node.op, operands, axis=axis, output=output)
         return

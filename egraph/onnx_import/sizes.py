@@ -61,5 +61,5 @@ def shape_hints(inputs: Sequence[Node]) -> tuple[str, ...]:
     for node in inputs:
         if is_tensor(node.type) and not node.type.is_static:
             sizes = "..." if node.type.shape is None else ",".join(map(str, node.type.shape))
-            flags.append(f"--shape {node.attribute('name')!s}:{sizes}")
+            flags.append(f"--shape {node.string('name')}:{sizes}")
     return (" ".join(flags),) if flags else ()

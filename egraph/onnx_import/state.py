@@ -49,7 +49,7 @@ class Importing:
 
     def data(self, node: Node | None) -> np.ndarray | None:
         """Return a Constant's data, or None for anything else."""
-        return None if node is None or node.op != "Constant" else self.tensors[str(node.attribute("digest"))]
+        return None if node is None or node.op != "Constant" else self.tensors[node.string("digest")]
 
     def note(self, text: str) -> None:
         self.notes[text] = None

@@ -30,7 +30,7 @@ def fragment_expression(root: Node) -> Scope:
     scopes: dict[Node, Scope | Tensor] = {}
     for node in walk((root,)):
         if node.op == "Placeholder":
-            scopes[node] = Tensor(str(node.attribute("index")), node.type.sizes, node.type.dtype)
+            scopes[node] = Tensor(str(node.integer("index")), node.type.sizes, node.type.dtype)
         else:
             scopes[node] = inline(meaning(node), {str(i): scopes[operand] for i, operand in enumerate(node.inputs)})
     result = scopes[root]

@@ -33,7 +33,7 @@ def finish_artefact(folder: Path, outcome: Outcome, program: Program | None, rul
 
 def program_text(program: Program) -> str:
     """Return one line a kernel: ``v3 = onednn.matmul  MatMul(%0:..., $1:...)  (v1, weight)``."""
-    names: dict[Node, str] = {node: str(node.attribute("name")) for node in program.graph.inputs}
+    names: dict[Node, str] = {node: node.string("name") for node in program.graph.inputs}
     lines: list[str] = []
     for kernel in program.kernels:
         operands = ", ".join(names.get(node) or f"weight {node.type}" for node in kernel.inputs)

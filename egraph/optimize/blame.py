@@ -58,8 +58,8 @@ def kernel_values(program: Program, feeds: Mapping[str, Any], folder: Path, thre
     """Return what the kernels of a program compute and read, by onnxruntime without optimisations: as rewritten, not as compiled."""
     made = [k.output for k in program.kernels if k.implementation not in FREE and k.output.type.shape is not None]
     values = evaluate(program.graph, made, feeds, folder, threads)
-    values |= {n: np.asarray(feeds[str(n.attribute("name"))]) for n in program.graph.inputs if str(n.attribute("name")) in feeds}
-    values |= {n: program.graph.tensors[str(n.attribute("digest"))] for n in walk(program.graph.roots) if n.op == "Constant"}
+    values |= {n: np.asarray(feeds[n.string("name")]) for n in program.graph.inputs if n.string("name") in feeds}
+    values |= {n: program.graph.tensors[n.string("digest")] for n in walk(program.graph.roots) if n.op == "Constant"}
     return values
 
 
@@ -102,12 +102,10 @@ def _alone(graph: Graph, kernel: Kernel) -> Program:
     )
 
     def bind(old: Node, below: tuple[Node, ...]) -> Node:
-        if old.op == "Placeholder" and isinstance(index := old.attribute("index"), int):
-            return operands[index]
-        return make(old.op, below, old.attributes, old.type)
+        return operands[old.integer("index")] if old.op == "Placeholder" else make(old.op, below, old.attributes, old.type)
 
     root = rewrite((kernel.fragment,), bind)[kernel.fragment]
-    tensors = {str(n.attribute("digest")): graph.tensors[str(n.attribute("digest"))] for n in operands if n.op == "Constant"}
+    tensors = {n.string("digest"): graph.tensors[n.string("digest")] for n in operands if n.op == "Constant"}
     inputs = tuple(node for node in operands if node.op == "Input")
     return Program(Graph("kernel", inputs, (("y", root),), tensors), (replace(kernel, inputs=operands, output=root),), 0.0)
 

@@ -35,7 +35,7 @@ class Folder:
         kept = [*program.graph.roots, *read, *made]
         new = rewrite(kept, lambda old, operands: folded.get(old) or make(old.op, operands, old.attributes, old.type))
         kernels = tuple(replace(k, inputs=tuple(new[node] for node in k.inputs), output=new[k.output]) for k in program.kernels)
-        alive = {str(node.attribute("digest")) for node in walk(new[node] for node in kept) if node.op == "Constant"}
+        alive = {node.string("digest") for node in walk(new[node] for node in kept) if node.op == "Constant"}
         return Program(_rebuilt(program.graph, new, alive, self._tensors), kernels, program.cost_us)
 
 

@@ -53,7 +53,7 @@ def difference(rule: Rule | MergeRule, bindings: Sequence[Binding], *, seed: int
         numbers = {i: bindings[0].numbers[v.name] for i, v in enumerate(rule.variables) if v.name in bindings[0].numbers}
     else:
         lefts, rights = replace(rule, admits=None).apply(bindings)
-    leaves = {int(str(node.attribute("index"))): node for node in walk((*lefts, *rights)) if node.op == "Placeholder"}
+    leaves = {node.integer("index"): node for node in walk((*lefts, *rights)) if node.op == "Placeholder"}
     feeds = _data((*lefts, *rights), leaves, numbers, seed)
     try:
         for found, wanted in zip(_run(rights, leaves, feeds), _run(lefts, leaves, feeds), strict=True):

@@ -117,7 +117,7 @@ def _program(raw: Mapping[str, Any], graph: Graph) -> Program:
         type = TensorType(dtype, None if shape is None else tuple(shape))
         nodes.append(make(op, (nodes[i] for i in inputs), tuple((name, _value(v)) for name, v in attributes), type))
         if op == "Constant":
-            graph.tensors[str(nodes[-1].attribute("digest"))]  # a KeyError where the model has other weights
+            graph.tensors[nodes[-1].string("digest")]  # a KeyError where the model has other weights
     kernels = tuple(
         Kernel(nodes[fragment], tuple(nodes[i] for i in inputs), nodes[output], implementation, tuple(rules), cost_us)
         for fragment, inputs, output, implementation, rules, cost_us in raw["kernels"]

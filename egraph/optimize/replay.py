@@ -62,7 +62,7 @@ def steps_of(one: Candidate, number: int, frozen: FrozenEGraph) -> list[Step]:
     def place(node: Node, at: int) -> int | None:
         """Return the step that makes ``node`` in a class, -1 for an operand, None where it is not in this class."""
         if node.op == "Placeholder":
-            return -1 if one.operands[int(str(node.attribute("index")))] == at else None
+            return -1 if one.operands[node.integer("index")] == at else None
         if (node, at) not in found:
             found[node, at] = None
             for index, e_node in enumerate(frozen.classes[at]):

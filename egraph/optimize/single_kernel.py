@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from egraph.cost import index_bounds
-from egraph.ir import Graph, Kernel, Node, Program, TensorType, attributes, make, rewrite, walk
+from egraph.ir import Graph, Kernel, Node, Program, TensorType, attributes, make, placeholders, rewrite, walk
 from runtime.feeds import PERIOD, FeedSpec, Values, random_array
 
 NEVER_NEGATIVE = ("Exp", "Abs", "Sigmoid", "Softmax", "Softplus", "Sqrt")
@@ -23,12 +23,8 @@ def kernel_program(fragment: Node, implementation: str, *, seed: int) -> Program
     generator = np.random.default_rng(seed)
     tensors: dict[str, np.ndarray] = {}
     leaves: dict[Node, Node] = {}
-    found: dict[int, Node] = {}
-    for node in walk((fragment,)):
-        if node.op == "Placeholder" and isinstance(index := node.attribute("index"), int):
-            found[index] = node
-    placeholders = [found[index] for index in sorted(found)]
-    for index, leaf in sorted(found.items()):
+    for leaf in placeholders(fragment):
+        index = leaf.integer("index")
         if leaf.attribute("constant"):
             digest = f"random{index}"
             array = _drawn(leaf.type, generator, bound=bounds.get(leaf, 2), values=values[leaf])
@@ -37,7 +33,7 @@ def kernel_program(fragment: Node, implementation: str, *, seed: int) -> Program
         else:
             leaves[leaf] = make("Input", (), attributes(name=f"x{index}"), TensorType(leaf.type.dtype, leaf.type.shape))
     root = rewrite((fragment,), lambda old, operands: leaves.get(old) or make(old.op, operands, old.attributes, old.type))[fragment]
-    operands = tuple(leaves[leaf] for leaf in placeholders)
+    operands = tuple(leaves.values())
     inputs = tuple(node for node in operands if node.op == "Input")
     graph = Graph("kernel", inputs, (("y", root),), tensors)
     return Program(graph, (Kernel(fragment, operands, root, implementation),), 0.0)
@@ -83,17 +79,17 @@ def feed_specs(program: Program) -> tuple[FeedSpec, ...]:
     bounds = index_bounds(program.graph.roots)
     (kernel,) = program.kernels
     values = leaf_values(kernel.fragment)
-    drawn = {kernel.inputs[index]: values[leaf] for leaf in values if isinstance(index := leaf.attribute("index"), int)}
+    drawn = {kernel.inputs[leaf.integer("index")]: value for leaf, value in values.items()}
     return tuple(
-        FeedSpec(str(node.attribute("name")), node.type.dtype, node.type.sizes, bounds.get(node, 2), drawn.get(node, "normal"))
+        FeedSpec(node.string("name"), node.type.dtype, node.type.sizes, bounds.get(node, 2), drawn.get(node, "normal"))
         for node in program.graph.inputs
     )
 
 
 def reference_graph(graph: Graph) -> Graph:
     """Return the graph with its constants as inputs, called by their digests: small, however large the weights are."""
-    constants = sorted((node for node in walk(graph.roots) if node.op == "Constant"), key=lambda node: str(node.attribute("digest")))
-    inputs = {node: make("Input", (), attributes(name=str(node.attribute("digest"))), node.type) for node in constants}
+    constants = sorted((node for node in walk(graph.roots) if node.op == "Constant"), key=lambda node: node.string("digest"))
+    inputs = {node: make("Input", (), attributes(name=node.string("digest")), node.type) for node in constants}
     roots = list(dict.fromkeys(graph.roots))
     new = rewrite(roots, lambda old, operands: inputs.get(old) or make(old.op, operands, old.attributes, old.type))
     return replace(

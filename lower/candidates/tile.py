@@ -101,9 +101,7 @@ def _canonical(fragment: Node) -> tuple[Node, tuple[int, ...]]:
     def change(old: Node, operands: tuple[Node, ...]) -> Node:
         if old.op != "Placeholder":
             return make(old.op, operands, old.attributes, old.type)
-        number = old.attribute("index")
-        assert isinstance(number, int)
-        classes.append(number)
+        classes.append(old.integer("index"))
         return placeholder(len(classes) - 1, old.type, constant=bool(old.attribute("constant")))
 
     return rewrite((fragment,), change)[fragment], tuple(classes)
@@ -125,7 +123,7 @@ def contents(fragment: Node) -> tuple[int, frozenset[int]]:
         node = stack.pop()
         if node.op == "Placeholder":
             if not node.attribute("constant"):
-                tensors.add(int(str(node.attribute("index"))))
+                tensors.add(node.integer("index"))
             continue
         length += 1
         for operand in node.inputs:

@@ -11,7 +11,7 @@ from functools import lru_cache
 from egraph.errors import EinsatError
 from egraph.expr.index import Index, Iterator, index
 from egraph.expr.scope import Scope
-from egraph.ir import Attributes, Node, TensorType, make, placeholder, walk
+from egraph.ir import Attributes, Node, TensorType, make, placeholder, placeholders, walk
 from egraph.ops import OPS
 from egraph.ops.reference import fragment_expression
 from lower.eoperator.tabled import refusal
@@ -71,15 +71,10 @@ def _span(shape: Sequence[int], strides: Sequence[int]) -> int:
     return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
 
 
-def placeholders(fragment: Node) -> list[Node]:
-    """Return a fragment's placeholders by index."""
-    return sorted((n for n in walk((fragment,)) if n.op == "Placeholder"), key=lambda n: int(str(n.attribute("index"))))
-
-
 def kernel_of(request: KernelRequest) -> Kernel:
     """Return a request as a term over flat memory."""
     leaves = placeholders(request.fragment)
-    names = [str(leaf.attribute("index")) for leaf in leaves]
+    names = [str(leaf.integer("index")) for leaf in leaves]
     given = request.input_strides or ()
     strides, dtypes, sizes = {}, {}, {}
     for name, leaf in zip(names, leaves, strict=True):
@@ -214,7 +209,7 @@ def may_overwrite(fragment: Node) -> frozenset[int]:
         return frozenset()
     result = []
     for leaf in placeholders(fragment):
-        name = str(leaf.attribute("index"))
+        name = str(leaf.integer("index"))
         offsets = [term.data[1] for term in terms if term.kind == "read" and term.data[0] == name]
         gathers = any("DataIndex" in repr(term.data) for term in terms if term.kind in ("read", "index"))
         same = leaf.type.dtype == fragment.type.dtype and leaf.type.elements == fragment.type.elements

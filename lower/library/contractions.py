@@ -22,9 +22,7 @@ def operand(node: Node, role: str, base: Base) -> tuple[Argument, Node] | Reason
     if isinstance(found, str):
         return found
     leaf, window = found
-    number = leaf.attribute("index")
-    assert isinstance(number, int)
-    return Argument(role, number, window, packed=bool(leaf.attribute("constant"))), leaf
+    return Argument(role, leaf.integer("index"), window, packed=bool(leaf.attribute("constant"))), leaf
 
 
 def channels_first(layout: str, rank: int) -> Callable[[Window], Window]:

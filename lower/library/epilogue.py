@@ -118,9 +118,7 @@ def _take(node: Node, holds: set[Node], base: Base) -> tuple[list[PostOperation]
     if isinstance(operand, str):
         return operand
     leaf, window = operand
-    number = leaf.attribute("index")
-    assert isinstance(number, int)
-    window = window.expand(node.type.sizes)
+    number, window = leaf.integer("index"), window.expand(node.type.sizes)
     kind = "prelu" if node.op == "PRelu" else "binary"
     if below is left or node.op not in ("Sub", "Div"):
         return [PostOperation(kind, BINARY[node.op], operand=number, window=window)], below

@@ -53,9 +53,7 @@ def match(
         return reason
 
     def base(leaf: Node) -> Window:
-        number = leaf.attribute("index")
-        assert isinstance(number, int)
-        return (bases or {}).get(number) or contiguous(leaf.type.sizes)
+        return (bases or {}).get(leaf.integer("index")) or contiguous(leaf.type.sizes)
 
     resolvers = {op: resolver for name, ops, resolver in IMPLEMENTATIONS if name == implementation for op in ops}
     found = spine(fragment, frozenset(resolvers), destination or contiguous(fragment.type.sizes), base)

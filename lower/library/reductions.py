@@ -40,7 +40,7 @@ def pooling(node: Node, base: Base) -> tuple[Anchor, ...] | Reason:
 
 def global_pooling(node: Node, base: Base) -> tuple[Anchor, ...] | Reason:
     """A reduction over all spatial axes, as one window."""
-    axes: tuple[int, ...] = dict(node.attributes)["axes"]  # type: ignore[assignment]
+    axes = node.integers("axes")
     source = operand(node.inputs[0], "src", base)
     if isinstance(source, str):
         return source
@@ -76,8 +76,7 @@ def softmax(node: Node, base: Base) -> tuple[Anchor, ...] | Reason:
     source = operand(node.inputs[0], "src", base)
     if isinstance(source, str):
         return source
-    axis = dict(node.attributes)["axis"]
-    parameters = {"axis": axis, "algorithm": "softmax" if node.op == "Softmax" else "logsoftmax"}
+    parameters = {"axis": node.integer("axis"), "algorithm": "softmax" if node.op == "Softmax" else "logsoftmax"}
     window = source[0].window
     return (Anchor("softmax", parameters, (_plain(source[0], window),), _in_the_layout_of(window, lambda w: w)),)
 

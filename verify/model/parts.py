@@ -66,10 +66,10 @@ def common_tensors(a: Graph, b: Graph) -> dict[str, tuple[Node, Node]]:
 
 def aligned(graph: Graph, like: Graph) -> Graph:
     """Return a graph over the other one's inputs, which it takes by name or, where names differ, by position."""
-    by_name = {str(node.attribute("name")): node for node in like.inputs}
+    by_name = {node.string("name"): node for node in like.inputs}
     pairs = dict(zip(graph.inputs, like.inputs, strict=True))
-    if all(str(node.attribute("name")) in by_name for node in graph.inputs):
-        pairs = {node: by_name[str(node.attribute("name"))] for node in graph.inputs}
+    if all(node.string("name") in by_name for node in graph.inputs):
+        pairs = {node: by_name[node.string("name")] for node in graph.inputs}
     new = rewrite(graph.roots, lambda old, below: pairs[old] if old in pairs else make(old.op, below, old.attributes, old.type))
     return Graph(
         graph.name, like.inputs, tuple((name, new[node]) for name, node in graph.outputs), graph.tensors,
@@ -198,7 +198,7 @@ def _cost(node: Node) -> float:
 
 def _value(leaf: Node, arrays: Mapping[str, np.ndarray], field: Field, seed: int) -> np.ndarray:
     if leaf.op == "Constant":
-        array = np.asarray(arrays[str(leaf.attribute("digest"))], np.float64)
+        array = np.asarray(arrays[leaf.string("digest")], np.float64)
         return array if field == "float64" else residues(array)
     text = f"{seed} {dict(leaf.attributes)!r}"
     generator = np.random.default_rng(int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big"))

@@ -39,7 +39,7 @@ class Side:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        return tuple(str(node.attribute("name")) for node in self.graph.inputs)
+        return tuple(node.string("name") for node in self.graph.inputs)
 
     @cached_property
     def manifest(self) -> Mapping[str, Any]:

@@ -66,7 +66,7 @@ def algorithms(node: Node) -> tuple[Bilinear, ...]:
     if node.attribute("layout") != "NHWC" or x.type.dtype not in ("float32", "float64"):
         return ()
     lines = lines_of(node)
-    group = int(str(node.attribute("group")))
+    group = node.integer("group")
     if node.op == "Conv":
         found = dict.fromkeys(choice for most in SIZES for choice in itertools.product(*(_ways(line, most) for line in lines)))
         channels, outputs = w.type.sizes[1], w.type.sizes[0] // group

@@ -91,7 +91,7 @@ def direct_estimate(node: Node, caches: Caches = CACHES) -> float:
     """
     x, w = node.inputs
     is_transposed = node.op == "ConvTranspose"
-    outputs = w.type.sizes[1] if is_transposed else w.type.sizes[0] // int(str(node.attribute("group")))
+    outputs = w.type.sizes[1] if is_transposed else w.type.sizes[0] // node.integer("group")
     waste = 1.0 if outputs == 1 and node.attribute("group") != 1 else caches.filled(outputs) / outputs
     data = sum(each.type.size_bytes for each in (x, w, node))
     return waste * math.prod((x if is_transposed else node).type.sizes) * math.prod(w.type.sizes[1:]) + data * caches.memory

@@ -31,7 +31,7 @@ def rearranged_programs(node: Node) -> Iterable[Derivation]:
     lines = lines_of(node)
     is_plain = all(line.dilation == 1 for line in lines)
     if not is_plain and all(line.stride == 1 for line in lines):
-        y = dilation_as_batch(x, w, lines, int(str(node.attribute("group"))))
+        y = dilation_as_batch(x, w, lines, node.integer("group"))
         yield Derivation("dilation as batch", y, (Step("variable substitution: phases of a dilation", f"{y.type}"),))
     completed = math.prod(-(-line.taps // line.stride) * line.stride / line.taps for line in lines)
     few = w.type.sizes[1] <= FEW_CHANNELS and node.attribute("group") == 1

@@ -38,7 +38,7 @@ def beside(nodes: Sequence[Node]) -> tuple[Node, ...] | None:
     same = {(node.inputs[0], node.inputs[1].type.sizes[1:], node.attributes) for node in nodes if node.op == "Conv"}
     if len(nodes) < 2 or len(same) != 1 or any(node.op != "Conv" for node in nodes):
         return None
-    group, layout = int(str(first.attribute("group"))), Layout(str(first.attribute("layout")), first.type.rank - 2)
+    group, layout = first.integer("group"), Layout(first.string("layout"), first.type.rank - 2)
     filters = [node.type.sizes[layout.channel] // group for node in nodes]
     rest = first.inputs[1].type.sizes[1:]
     parts = [reshaped(node.inputs[1], (group, count, *rest)) for node, count in zip(nodes, filters, strict=True)]
@@ -67,7 +67,7 @@ def along_batch(nodes: Sequence[Node]) -> tuple[Node, ...] | None:
 def group_signature(node: Node) -> tuple[object, ...]:
     """Return all that convolutions share whose groups can stand beside each other."""
     data, weight = (operand.type.sizes for operand in node.inputs)
-    group, channel = int(str(node.attribute("group"))), 1 if node.attribute("layout") == "NCHW" else node.type.rank - 1
+    group, channel = node.integer("group"), 1 if node.attribute("layout") == "NCHW" else node.type.rank - 1
     others = tuple((key, value) for key, value in node.attributes if key != "group")
     return data[:channel], data[channel + 1 :], weight[1:], weight[0] // group, others, node.type.dtype
 
@@ -89,8 +89,8 @@ def _batched(nodes: Sequence[Node]) -> tuple[Node, ...]:
 def _grouped(nodes: Sequence[Node]) -> tuple[Node, ...]:
     """Channels beside channels, groups beside groups."""
     first = nodes[0]
-    channel = Layout(str(first.attribute("layout")), first.type.rank - 2).channel
-    values = {**dict(first.attributes), "group": sum(int(str(node.attribute("group"))) for node in nodes)}
+    channel = Layout(first.string("layout"), first.type.rank - 2).channel
+    values = {**dict(first.attributes), "group": sum(node.integer("group") for node in nodes)}
     data = apply("Concat", *(node.inputs[0] for node in nodes), axis=channel)
     weight = apply("Concat", *(node.inputs[1] for node in nodes), axis=0)
     result = apply("Conv", data, weight, attributes=attributes(**values))
@@ -113,7 +113,7 @@ def merged_correlations(nodes: Sequence[Node]) -> tuple[Node, ...] | None:
     if len({node.attribute("layout") for node in nodes}) != 1:
         return None
     data = first.inputs[0]
-    layout = Layout(str(first.attribute("layout")), data.type.rank - 2)
+    layout = Layout(first.string("layout"), data.type.rank - 2)
     axes = tuple(layout.first + axis for axis in range(layout.spatial))
     last = transposed(data, (0, *axes, layout.channel))
     channels = last.type.sizes[-1]
