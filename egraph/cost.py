@@ -18,6 +18,7 @@ from egraph.cost_roofline import DeviceSpeed, Work
 from egraph.cost_roofline import work as count_work
 from egraph.ir import Candidate, Node, format_fragment, walk
 from runtime.profile import Database, Record
+from runtime.profile.device import LEAST_FROM_MEMORY_BYTES, from_memory
 
 FREE = ("view", "constant")
 """Implementations that launch nothing."""
@@ -44,6 +45,8 @@ class CostModel:
     database: Database
     device: str
     speed: DeviceSpeed
+    weights_from_memory: bool = False
+    """Whether the model's weights are too large for the shared cache: then kernels are timed with their constants outside of it."""
     caution: float = 1.0
     """What estimates are multiplied by: above 1, a measured kernel is preferred to a promise."""
 
@@ -62,10 +65,18 @@ class CostModel:
             self._keys[part] = key_of(candidate)
         return self._keys[part]
 
+    def device_of(self, fragment: Node) -> str:
+        """Return the name of device and manner of timing that a fragment's measurements are filed under."""
+        return from_memory(self.device) if self.reads_memory(fragment) else self.device
+
+    def reads_memory(self, fragment: Node) -> bool:
+        """Return whether a fragment is timed with its constants in no cache."""
+        return self.weights_from_memory and _constants_bytes(fragment) >= LEAST_FROM_MEMORY_BYTES
+
     def record(self, candidate: Candidate) -> Record | None:
         key = self.key(candidate)
         if key not in self._records:
-            self._records[key] = self.database.get(self.device, *key)
+            self._records[key] = self.database.get(self.device_of(candidate.fragment), *key)
         found = self._records[key]
         if found is not None and found.median_us is not None:
             amount = self.work(candidate.fragment)
@@ -200,6 +211,11 @@ def jobs(model: CostModel, candidates: Mapping[int, tuple[Candidate, ...]]) -> l
     return sorted(chosen, key=lambda one: (-model.estimate_us(one), model.key(one)))
 
 
+def _constants_bytes(fragment: Node) -> int:
+    constants = (node for node in walk((fragment,)) if node.op == "Placeholder" and node.attribute("constant"))
+    return sum(node.type.size_bytes for node in constants if node.type.is_static)
+
+
 def is_library(candidate: Candidate) -> bool:
     """Return whether a library runs it: those are measured, generated kernels are estimated first."""
     return candidate.implementation not in ("tvm", "opaque", *FREE)
@@ -225,9 +241,7 @@ def index_bounds(roots: Iterable[Node]) -> dict[Node, int]:
     for node in walk(roots):
         if node.op != "Gather" or not node.inputs[0].type.is_static:
             continue
-        axis = node.attribute("axis")
-        assert isinstance(axis, int)
-        size = node.inputs[0].type.sizes[axis]
+        size = node.inputs[0].type.sizes[node.integer("axis")]
         for below in walk((node.inputs[1],)):
             bounds[below] = min(bounds.get(below, size), size)
     return bounds

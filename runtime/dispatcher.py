@@ -12,7 +12,7 @@ from runtime import openmp
 from runtime.errors import ArtefactError, KernelError
 from runtime.native.build import build
 
-INTERFACE = 2
+INTERFACE = 3
 """What dispatch.c's ``einsat_interface`` must return."""
 MOST_DIMENSIONS = 12
 LIBRARY, KERNEL, COPY, NOTHING = 0, 1, 2, 3
@@ -102,6 +102,7 @@ class Dispatcher:
             "einsat_bind": [pointer, pointer],
             "einsat_run": [pointer, int32, int32],
             "einsat_time": [pointer, ctypes.c_int64, times, pointer, ctypes.c_int64],
+            "einsat_flush": [pointer, ctypes.c_int64],
             "einsat_profile": [pointer, ctypes.c_int64, times],
         }.items():
             getattr(self.library, name).argtypes = types
@@ -194,8 +195,13 @@ class Table:
     def run(self, first: int, last: int) -> None:
         self._check(self._library.einsat_run(self._address, first, last))
 
-    def time(self, count: int, *, evict: bool = False) -> list[int]:
-        """Run everything ``count`` times; return nanoseconds a run. With ``evict`` no operand is in a core's own caches."""
+    def time(self, count: int, *, evict: bool = False, flushed: Sequence[tuple[int, int]] = ()) -> list[int]:
+        """Run everything ``count`` times; return nanoseconds a run.
+
+        With ``evict`` no operand is in a core's own caches; what lies in ``flushed`` (addresses and sizes in bytes) is in no cache at all.
+        """
+        if flushed:
+            return [self._time_flushed(flushed, evict=evict) for _ in range(count)]
         times = (ctypes.c_int64 * count)()
         if evict and self._filler is None:
             self._filler = (ctypes.c_char * (FILLER_BYTES * self.record.threads))()
@@ -203,6 +209,11 @@ class Table:
         filler = ctypes.addressof(self._filler) if evict else None
         self._check(self._library.einsat_time(self._address, count, times, filler, FILLER_BYTES))
         return list(times)
+
+    def _time_flushed(self, flushed: Sequence[tuple[int, int]], *, evict: bool) -> int:
+        for address, size_bytes in flushed:
+            self._library.einsat_flush(address, size_bytes)
+        return self.time(1, evict=evict)[0]
 
     def profile(self, count: int) -> list[list[int]]:
         """Run everything ``count`` times; return, a run, nanoseconds a step (with about 40 for the clock itself)."""

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from runtime import dispatcher, onednn_library, openmp
+from runtime.allocation import pointer
 from runtime.dtypes import numpy_dtype
 from runtime.errors import ArtefactError, ExecutionError
 from runtime.onednn_library import Handles
@@ -120,18 +121,24 @@ class Executable:
             self._run_segments(values, run_options)
             return self._results(values)
 
-    def run_native(self, count: int, *, evict: bool = False) -> list[int]:
+    def run_native(self, count: int, *, evict: bool = False, weights_from_memory: bool = False) -> list[int]:
         """Run ``count`` times on the last inputs (random ones before any run); return nanoseconds a run.
 
-        With ``evict`` each run finds its operands outside the cores' own caches, as a kernel in a program does.
+        With ``evict`` each run finds its operands outside the cores' own caches, as a kernel in a program does; with
+        ``weights_from_memory`` its constants are in no cache, as in a program whose weights do not fit into one.
         """
         with self._lock:
             values = self._prepare_timing()
             if self._table is not None and not self._python_steps:
-                return self._table.time(count, evict=evict)
+                return self._table.time(count, evict=evict, flushed=self._weights() if weights_from_memory else ())
             if self._alone:
                 return [self._timed(lambda: self._run_alone(self._last, None)) for _ in range(count)]
             return [self._timed(lambda: self._run_segments(values, None)) for _ in range(count)]
+
+    def _weights(self) -> list[tuple[int, int]]:
+        """Return where the constants lie that steps read, packed ones and others: addresses and sizes in bytes."""
+        read = {buffer.key: self.storage.weights[buffer.key] for buffer in self.plan.buffers if buffer.area == "weight"}
+        return [(pointer(array), array.nbytes) for array in (*read.values(), *(array for _, _, array in self._builder.packed))]
 
     def profile(self, count: int = 10) -> list[tuple[str, float]]:
         """Return (step name, median microseconds) in running order, over ``count`` runs on the last inputs."""

@@ -24,7 +24,7 @@ from typing import IO, Any, Literal, TypeAlias
 
 from runtime.feeds import FeedSpec
 
-Engine: TypeAlias = Literal["onnxruntime", "onnxruntime without arena", "einsat", "kernel"]
+Engine: TypeAlias = Literal["onnxruntime", "onnxruntime without arena", "einsat", "kernel", "kernel, weights from memory"]
 WORKER_COMMAND = (sys.executable, "-m", "runtime.worker")
 START_SECONDS = 60.0
 MESSAGE_CHARACTERS = 500

@@ -83,7 +83,7 @@ def load_einsat(path: str, threads: int, specs: list[FeedSpec], seed: int) -> Ru
     return timed(lambda: session.run(None, feeds))
 
 
-def load_kernel(path: str, threads: int, specs: list[FeedSpec], seed: int) -> RunMany:
+def load_kernel(path: str, threads: int, specs: list[FeedSpec], seed: int, *, weights_from_memory: bool = False) -> RunMany:
     """Open an artefact, compare its result with its reference, and time inside the native dispatcher."""
     from runtime import Session
 
@@ -99,7 +99,7 @@ def load_kernel(path: str, threads: int, specs: list[FeedSpec], seed: int) -> Ru
         judge(result, wanted)
 
     def run_many(count: int) -> list[int]:
-        return session.run_native(count, evict=True)
+        return session.run_native(count, evict=True, weights_from_memory=weights_from_memory)
 
     return run_many
 
@@ -109,6 +109,7 @@ ENGINES: Mapping[Engine, Callable[[str, int, list[FeedSpec], int], RunMany]] = {
     "onnxruntime without arena": partial(load_onnxruntime, arena=False),
     "einsat": load_einsat,
     "kernel": load_kernel,
+    "kernel, weights from memory": partial(load_kernel, weights_from_memory=True),
 }
 
 

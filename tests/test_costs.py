@@ -104,3 +104,15 @@ def test_nothing_is_filed_after_the_first_hang() -> None:
         patch.setattr("egraph.optimize.measuring.compile_batch", lambda programs, *_: [Path() for _ in programs])
         measurer.measure([Job(PLAIN.fragment, LIBRARY, "hangs")], lambda: 1.0, lambda _: None)
     assert database.get("here", "hangs", LIBRARY) is None
+
+
+def test_large_constants_are_timed_apart_where_weights_come_from_memory() -> None:
+    model = _model(plain=70.0)
+    large = _candidate(apply("MatMul", _tensor(0, 8, 128), _tensor(1, 128, 1024, constant=True)))
+    model.weights_from_memory = True
+    assert model.cost_us(PLAIN) == 70.0 and model.device_of(PLAIN.fragment) == "here"
+    assert model.device_of(large.fragment) == "here, weights from memory"
+    model.database.put(Record("here", *model.key(large), "ok", (5.0,)))
+    assert model.record(large) is None
+    model.file(Record(model.device_of(large.fragment), *model.key(large), "ok", (9.0,)))
+    assert model.cost_us(large) == 9.0

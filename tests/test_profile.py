@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 
 from runtime.feeds import FeedSpec, random_array, random_feeds
 from runtime.measure import Effort, Load, Worker, measure
-from runtime.profile import Database, Record, device_key
+from runtime.profile import Database, Record, device, device_key
 from runtime.worker import sample, undisturbed
 
 ROOT = Path(__file__).parent.parent
@@ -136,6 +136,16 @@ def test_the_command_line_lists_exports_and_imports(tmp_path: Path) -> None:
 def test_the_device_key_names_what_times_depend_on() -> None:
     assert device_key(3).endswith("threads=3 evicted") and "onnxruntime" in device_key(3)
     assert device_key(1) != device_key(2)
+
+
+def test_weights_stay_in_a_cache_of_twice_their_size(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    size = tmp_path / "size"
+    for text, stays in (("32768K\n", True), ("31M\n", False), ("odd\n", False)):
+        size.write_text(text)
+        monkeypatch.setattr(device, "SHARED_CACHE", size)
+        device.shared_cache_bytes.cache_clear()
+        assert device.stay_in_cache(16 << 20) is stays
+    device.shared_cache_bytes.cache_clear()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16", "int64", "uint8", "bool", "string"])

@@ -48,6 +48,17 @@ def test_evicting_operands_between_runs_is_not_timed_and_costs_time() -> None:
     assert near < far < 100 * near + 1_000_000
 
 
+def test_weights_from_memory_take_longer_than_from_the_shared_cache() -> None:
+    """A product's packed constant is dropped from all caches before each run; inputs are not."""
+    wide = 1024
+    buffers = [buffer((1, wide), "input", "x"), buffer((wide, wide), "weight", "w"), buffer((1, wide), "output", "y")]
+    step = Step("onednn", "product", (0, 1), (2,), {"primitive": "matmul", "arguments": {"src": 0, "weights": 1}, "packed": ["weights"]})
+    made = plan(buffers, [step], [Port("x", "float32", (1, wide), 0)], [Port("y", "float32", (1, wide), 2)])
+    executable = Executable(made, {"w": draw(wide, wide)}, threads=1)
+    cached, flushed = (min(executable.run_native(60, evict=True, weights_from_memory=far)) for far in (False, True))
+    assert cached < flushed < 100 * cached + 1_000_000
+
+
 def test_dispatch_costs_single_microseconds() -> None:
     """A hundred small kernels, measured inside the dispatcher; the bound is generous for a busy machine."""
     buffers = [buffer((16,), "input", "x"), *[buffer((16,), "arena", offset=16 * i) for i in range(99)], buffer((16,), "output", "y")]

@@ -16,8 +16,9 @@ from egraph.optimize.batch import compile_batch
 from egraph.optimize.single_kernel import feed_specs, kernel_program, reference_graph
 from lower.compile import CompileOptions
 from runtime.judge import REFERENCE_MODEL
-from runtime.measure import Effort, Load, Timing, Worker, measure
+from runtime.measure import Effort, Engine, Load, Timing, Worker, measure
 from runtime.profile import Database, Record
+from runtime.profile.device import from_memory
 
 SHOWN_CHARACTERS = 500
 BATCH = 32
@@ -31,6 +32,8 @@ class Job:
     fragment: Node
     implementation: str
     text: str
+    from_memory: bool = False
+    """Whether it is to be timed with its constants in no cache."""
 
 
 @dataclass
@@ -60,28 +63,33 @@ class Measurer:
                 for job, program, place in zip(batch, programs, compile_batch(programs, Path(folder), self.options), strict=True):
                     if time_left() <= 0:
                         return
-                    timing = self._timing(program, place)
+                    timing = self._timing(program, place, "kernel, weights from memory" if job.from_memory else "kernel")
                     self.measured += 1
                     tell(f"{self.measured} kernels measured")
                     if timing.status == "hung" and (job.text, job.implementation) not in self.hung:
                         self.hung.add((job.text, job.implementation))  # the machine may be overloaded: it is tried once more
                         continue
-                    record = Record(self.device, job.text, job.implementation, timing.status, timing.samples_us, timing.message)
+                    device = from_memory(self.device) if job.from_memory else self.device
+                    record = Record(device, job.text, job.implementation, timing.status, timing.samples_us, timing.message)
                     (file or self.database.put)(record)
 
     def measure_candidates(
         self, model: CostModel, candidates: Iterable[Candidate], time_left: Callable[[], float], tell: Callable[[str], None]
     ) -> None:
         """Measure those candidates that have no measurement yet."""
-        wanted = [Job(one.fragment, one.implementation, model.key(one)[0]) for one in candidates if not model.is_settled(one)]
+        wanted = [
+            Job(one.fragment, one.implementation, model.key(one)[0], model.reads_memory(one.fragment))
+            for one in candidates
+            if not model.is_settled(one)
+        ]
         self.measure(wanted, time_left, tell, model.file)
 
-    def _timing(self, program: Program, place: Path | EinsatError) -> Timing:
+    def _timing(self, program: Program, place: Path | EinsatError, engine: Engine) -> Timing:
         if isinstance(place, EinsatError):
             return Timing("failed", message=str(place)[:SHOWN_CHARACTERS])
         if self.options.export_graph is not None:
             (place / REFERENCE_MODEL).write_bytes(self.options.export_graph(reference_graph(program.graph)))
-        return measure(self.worker, Load("kernel", str(place), feed_specs(program), self.options.threads, self.seed), self.effort)
+        return measure(self.worker, Load(engine, str(place), feed_specs(program), self.options.threads, self.seed), self.effort)
 
 
 def _calibration() -> dict[str, tuple[Node, str]]:

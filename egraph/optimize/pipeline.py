@@ -42,6 +42,7 @@ from runtime.artefact import Artefact
 from runtime.feeds import FeedSpec
 from runtime.measure import Worker
 from runtime.profile import Database, Record, device_key
+from runtime.profile.device import stay_in_cache
 
 RACE_SHARE = 0.25
 """Part of the budget for timing whole programs (at least until every contender has run a few times)."""
@@ -152,7 +153,8 @@ class Run:
         device = device_key(options.threads)
         measurer = None if options.frozen else Measurer(self.database, device, self.compile_options, self.worker, options.seed)
         progress.stage("calibrate")
-        model = CostModel(self.database, device, calibrate(self.database, device, measurer))
+        weights_bytes = sum(array.nbytes for array in self.graph.tensors.values())
+        model = CostModel(self.database, device, calibrate(self.database, device, measurer), not stay_in_cache(weights_bytes))
         learnt: tuple[str, ...] = ()
         for attempt in range(1, ATTEMPTS + 1):
             trial = self._trial(rules, model, measurer, device)
@@ -282,7 +284,8 @@ class Run:
         if not may_retry or not (found.kernels or found.rules):
             raise CheckFailed(f"{error.what}; {found}", where=error.where, fix=error.fix) from error
         for kernel, reason in found.kernels:
-            model.file(Record(model.device, format_fragment(kernel.fragment), kernel.implementation, "wrong", (), reason))
+            filed_under = model.device_of(kernel.fragment), format_fragment(kernel.fragment), kernel.implementation
+            model.file(Record(*filed_under, "wrong", (), reason))
         dropped = () if found.kernels else found.rules
         self.derivations.leave_out(dropped, f"a program with it failed the check: {error.what}")
         told = f"a first program failed the check ({error.what}) and was given up for one without {found}"

@@ -62,7 +62,7 @@ typedef struct {
 } Program;
 
 /* Raised whenever a structure above or a function below changes. */
-EXPORT int einsat_interface(void) { return 2; }
+EXPORT int einsat_interface(void) { return 3; }
 
 /* ------------------------------------------------------------------ threads */
 
@@ -258,6 +258,22 @@ static void read_filler(void *argument) {
     uint64_t sum = 0;
     for (int64_t i = 0; i < filler->share_bytes; i += 64) sum += *(const volatile uint64_t *)(start + i);
     (void)sum;
+}
+
+/* Write a stretch of memory back and drop its lines from every cache. Where no instruction for that is known it returns 0. */
+EXPORT int einsat_flush(const char *start, int64_t size_bytes) {
+#if defined(__x86_64__)
+    for (int64_t i = 0; i < size_bytes; i += 64) __asm__ volatile("clflush %0" : : "m"(start[i]));
+    __asm__ volatile("mfence" : : : "memory");
+    return 1;
+#elif defined(__aarch64__)
+    for (int64_t i = 0; i < size_bytes; i += 64) __asm__ volatile("dc civac, %0" : : "r"(start + i) : "memory");
+    __asm__ volatile("dsb sy" : : : "memory");
+    return 1;
+#else
+    (void)start, (void)size_bytes;
+    return 0;
+#endif
 }
 
 /* With a filler (its share of bytes for every thread) each run finds its operands outside the cores' own caches, as a

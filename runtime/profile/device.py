@@ -36,6 +36,31 @@ def library_version(package: str) -> str:
         return "-"
 
 
+SHARED_CACHE = Path("/sys/devices/system/cpu/cpu0/cache/index3/size")
+LEAST_FROM_MEMORY_BYTES = 64 << 10
+"""Constants of a kernel below this are read so quickly that it does not matter from where."""
+
+
+@cache
+def shared_cache_bytes() -> int:
+    """Return the size of the cache that all cores share; 0 where there is none or the system does not tell."""
+    try:
+        text = SHARED_CACHE.read_text().strip()
+    except OSError:
+        return 0
+    return int(text[:-1]) << {"K": 10, "M": 20}[text[-1]] if text[:-1].isdigit() and text[-1] in "KM" else 0
+
+
+def stay_in_cache(weights_bytes: int) -> bool:
+    """Return whether a program's weights are still in the shared cache when it runs again: they share it with what the program makes."""
+    return 2 * weights_bytes <= shared_cache_bytes()
+
+
+def from_memory(device: str) -> str:
+    """Return the name that kernels are filed under which were timed with their constants in no cache."""
+    return f"{device}, weights from memory"
+
+
 @cache
 def device_key(threads: int) -> str:
     """Return ``cpu | <processor> | <n> cores | <library> <version>, ... | threads=<n> evicted``: equal only where times are comparable.
