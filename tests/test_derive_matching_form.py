@@ -15,7 +15,7 @@ from egraph.derive.matching.match import match
 from egraph.errors import EinsatError
 from egraph.expr.evaluate import Evaluator
 from egraph.expr.functions import PRIME
-from egraph.expr.index import Index, Iterator, index
+from egraph.expr.index import Index, Iterator, index, length
 from egraph.expr.parsing import parse_scope
 from egraph.expr.scope import Compare, Guarded, Number, Scalar, Tensor, number
 from egraph.ir import Node, rewrite, walk
@@ -24,7 +24,7 @@ from egraph.ops.reference import evaluate, fragment_expression
 from tests.test_derive_matching_operators import CONTRACTIONS, MOVEMENTS, WINDOWS, samples
 
 ITERATORS = tuple(Iterator(name, 0, size) for name, size in (("a", 6), ("b", 4), ("c", 3)))
-ENVIRONMENT = {i: np.arange(int(str(i.high))).reshape([-1 if i is j else 1 for j in ITERATORS]) for i in ITERATORS}
+ENVIRONMENT = {i: np.arange(length(i)).reshape([-1 if i is j else 1 for j in ITERATORS]) for i in ITERATORS}
 OPERATORS: tuple[Literal["<", "<=", "==", "!="], ...] = ("<", "<=", "==", "!=")
 EVALUATOR = Evaluator({}, "float64", {})
 

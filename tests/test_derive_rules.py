@@ -9,7 +9,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from egraph.derive.rules.bodies import Refusal, every, factors, indices_of, iterators_in, length, pulled
+from egraph.derive.rules.bodies import Refusal, every, factors, indices_of, iterators_in, pulled
 from egraph.derive.rules.boundary import relax, tighten
 from egraph.derive.rules.expressions import concatenate_expressions, fuse, merge_expressions, split_range, split_terms, split_values
 from egraph.derive.rules.indices import substitute_indices
@@ -19,7 +19,7 @@ from egraph.derive.rules.summation import guards_outward, merge_traversal, split
 from egraph.expr.canonical import canonical
 from egraph.expr.evaluate import evaluate
 from egraph.expr.functions import PRIME
-from egraph.expr.index import Index, Iterator, index
+from egraph.expr.index import Index, Iterator, index, known, length
 from egraph.expr.parsing import parse_scope
 from egraph.expr.printing import format_scope
 from egraph.expr.scope import Read, Scalar, Scope, Tensor
@@ -52,7 +52,7 @@ def tensors_of(body: Scalar) -> Iterable[Tensor]:
 def assert_equal(before: Scope, after: Scope) -> None:
     """Compare two scopes on one random draw of operands, exactly in F_p; maxima and functions compare as residues do."""
     random = np.random.default_rng(3)
-    values = {t.name: random.integers(0, PRIME, [int(str(n)) for n in t.shape]) for t in sorted(tensors_of(before.body), key=str)}
+    values = {t.name: random.integers(0, PRIME, [known(n) for n in t.shape]) for t in sorted(tensors_of(before.body), key=str)}
     one, other = evaluate(before, values, "prime"), evaluate(after, values, "prime")
     assert np.array_equal(one, other), f"{format_scope(before)}\n{format_scope(after)}"
 

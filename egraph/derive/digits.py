@@ -7,14 +7,14 @@ from math import gcd
 
 from egraph.derive.layers import innermost, within
 from egraph.derive.matching.laws import affine
-from egraph.derive.rules.bodies import Refusal, length
+from egraph.derive.rules.bodies import Refusal
 from egraph.derive.rules.boundary import relax
 from egraph.derive.rules.instances import instantiate
 from egraph.derive.rules.substitution import solve, split_iterator
 from egraph.derive.rules.summation import inner_read
 from egraph.derive.targets import is_digits
 from egraph.derive.trees import Contraction, contraction_of
-from egraph.expr.index import Floor, Index, Iterator, Modulo, atoms, index
+from egraph.expr.index import Floor, Index, Iterator, Modulo, atoms, index, length
 from egraph.expr.scope import Read, Scope
 
 

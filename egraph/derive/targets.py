@@ -11,9 +11,9 @@ from itertools import pairwise
 
 from egraph.derive.matching.conditions import speaks_of, tightest
 from egraph.derive.matching.laws import affine
-from egraph.derive.rules.bodies import every, iterators_in, length
+from egraph.derive.rules.bodies import every, iterators_in
 from egraph.derive.trees import Contraction
-from egraph.expr.index import Index, Iterator, index
+from egraph.expr.index import Index, Iterator, index, length
 from egraph.expr.scope import Compare, Read
 
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from egraph.derive.matching.table import reads_of
-from egraph.derive.rules.bodies import every, factors, length, pulled, replaced, used
+from egraph.derive.rules.bodies import every, factors, pulled, replaced, used
 from egraph.derive.rules.summation import inner_read, merge_traversal
 from egraph.expr.canonical import canonical
-from egraph.expr.index import Iterator
+from egraph.expr.index import Iterator, known, length
 from egraph.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Table
 
 BALANCE = 4
@@ -192,7 +192,7 @@ def is_constant(tree: Scope, constants: frozenset[str]) -> bool:
 def operations_to_move(scope: Scope) -> int:
     """Return the operations that take as long as moving a scope's operands and its result."""
     sources = {id(read.source) if isinstance(read.source, Scope) else read.source.name: read.source for read in reads_of(scope.body)}
-    elements = math.prod(length(i) for i in scope.traversal) + sum(math.prod(int(str(n)) for n in s.shape) for s in sources.values())
+    elements = math.prod(length(i) for i in scope.traversal) + sum(math.prod(map(known, s.shape)) for s in sources.values())
     return elements * BYTES * BALANCE
 
 

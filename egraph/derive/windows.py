@@ -9,7 +9,7 @@ from math import prod
 from egraph.derive.digits import split
 from egraph.derive.layers import innermost, within
 from egraph.derive.matching.table import reads_of
-from egraph.derive.rules.bodies import Refusal, iterators_in, length, pulled
+from egraph.derive.rules.bodies import Refusal, iterators_in, pulled
 from egraph.derive.rules.boundary import tighten
 from egraph.derive.rules.expressions import split_values
 from egraph.derive.rules.indices import substitute_indices
@@ -18,7 +18,7 @@ from egraph.derive.rules.substitution import reverse, skew
 from egraph.derive.rules.summation import split_summation
 from egraph.derive.targets import Target, is_digits
 from egraph.derive.trees import Contraction
-from egraph.expr.index import Index, Iterator
+from egraph.expr.index import Index, Iterator, length
 from egraph.expr.scope import Guarded, Read, Scalar, Scope
 
 MOST_PHASES = 16

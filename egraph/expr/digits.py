@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from egraph.expr.index import Atom, Floor, Index, Iterator, Modulo, Size, Symbol, atoms, index, substitute
+from egraph.expr.index import Atom, Floor, Index, Iterator, Modulo, Size, Symbol, atoms, index, length, substitute
 from egraph.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Table
 
 
@@ -24,11 +24,6 @@ class Digits:
     @property
     def outer(self) -> tuple[Iterator, ...]:
         return tuple(digit for axis in self.traversal for digit in axis)
-
-
-def length(iterator: Iterator) -> int:
-    """Return how many values an iterator from 0 takes."""
-    return int(str(iterator.high))
 
 
 def split_digits(scope: Scope) -> Digits:

@@ -204,6 +204,19 @@ def simplify(value: Size) -> Size:
     return value
 
 
+def known(value: Size) -> int:
+    """Return the integer that a size is; ValueError where it is symbolic."""
+    number = index(value).constant
+    if number is None:
+        raise ValueError(f"{format_index(value)} is no known integer")
+    return number
+
+
+def length(iterator: Iterator) -> int:
+    """high - low, which must be known"""
+    return known(index(iterator.high) - iterator.low)
+
+
 def bounds(value: Size) -> tuple[int, int] | None:
     """Return an interval [low, high] that holds the index, or None when a range is symbolic."""
     expression = index(value)

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from egraph.expr.digits import length, split_digits
-from egraph.expr.index import Iterator, atoms
+from egraph.expr.digits import split_digits
+from egraph.expr.index import Iterator, atoms, length
 from egraph.expr.scope import Apply, Compare, Guarded, Number, Read, Scalar, Scope, Table, Tensor
 
 MOST_TABLES = 5

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from egraph.expr.digits import Digits, length, split_digits
+from egraph.expr.digits import Digits, split_digits
 from egraph.expr.evaluate import Evaluator
-from egraph.expr.index import Index, Iterator, atoms
+from egraph.expr.index import Index, Iterator, atoms, known, length
 from egraph.expr.products import Product, sum_of_products
 from egraph.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Table, Tensor
 from egraph.ir import Node
@@ -163,7 +163,7 @@ class _Writer:
     def read(self, read: Read, conditions: list[Compare]) -> Part:
         """Return the elements that a read meets; takes out those conditions that a border of zeros grants."""
         assert isinstance(read.source, Tensor)
-        name, sizes = self.operands[int(read.source.name)], [int(str(size)) for size in read.source.shape]
+        name, sizes = self.operands[int(read.source.name)], [known(size) for size in read.source.shape]
         groups = self._groups(read.indices)
         order = [axis for group in groups for axis in group]
         if order != list(range(len(order))):

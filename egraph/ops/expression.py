@@ -18,7 +18,7 @@ import numpy as np
 from egraph.expr.canonical import canonical
 from egraph.expr.compose import truth
 from egraph.expr.evaluate import EvaluationError, Evaluator
-from egraph.expr.index import DataIndex, Index, Iterator, atoms, bounds
+from egraph.expr.index import DataIndex, Index, Iterator, atoms, bounds, length
 from egraph.expr.parsing import ParseError, parse_scope
 from egraph.expr.printing import format_scope
 from egraph.expr.scope import Apply, Compare, Guarded, Number, Read, Scalar, Scope, Table, Tensor, inside, table
@@ -122,11 +122,11 @@ def _check_place(place: Index, size: object, conditions: tuple[Compare, ...]) ->
     if any(isinstance(atom, DataIndex) for atom in atoms(place)):
         refuse("an index that is read from a tensor")
     own = sorted(_iterators(place), key=lambda i: i.name)
-    if bounds(place) is None or math.prod(int(str(i.high)) for i in own) > MOST_POINTS:
+    if bounds(place) is None or math.prod(length(i) for i in own) > MOST_POINTS:
         refuse(f"whether the index {place} stays within {size} is not decided")
     near = [c for c in conditions if _iterators(c.left - c.right) <= set(own)]
     evaluator = Evaluator({}, "float64", {})
-    env = {i: np.arange(int(str(i.high))).reshape([-1 if j is i else 1 for j in own]) for i in own}
+    env = {i: np.arange(length(i)).reshape([-1 if j is i else 1 for j in own]) for i in own}
     value = evaluator.index(place, env)
     if (((value < 0) | (value >= size)) & evaluator.conditions(near, env)).any():
         refuse(f"the index {place} leaves 0..{size} where no guard forbids it")
@@ -138,7 +138,7 @@ def _shape(shapes: Sequence[Shape], a: Values) -> Shape:
 
 def _flops(shapes: Sequence[tuple[int, ...]], a: Values) -> int:
     scope = _parsed(a["text"], tuple(Tensor(str(k), shape) for k, shape in enumerate(shapes)))
-    points = math.prod(int(str(i.high)) for i in scope.traversal + scope.summation)
+    points = math.prod(length(i) for i in scope.traversal + scope.summation)
     return points * (_operations(scope.body) + bool(scope.summation))
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TypeAlias
 
-from egraph.expr.index import Index, Iterator, Size, Symbol, index
+from egraph.expr.index import Index, Iterator, Size, Symbol, index, known
 from egraph.expr.scope import Compare
 from lower.eoperator.cuts import Cut, cut_digits
 from lower.eoperator.linear import Matrix, linear_program
@@ -138,7 +138,7 @@ class _Values:
     terms: dict[Places, Term]
 
     def at(self, replace: Mapping[Iterator | Symbol, Size]) -> Term:
-        return self.terms[tuple(int(str(replace[i])) for i in self.axes)]
+        return self.terms[tuple(known(replace[i]) for i in self.axes)]
 
 
 def _order(chosen: Sequence[Iterator], values: list[_Values]) -> list[Places]:

@@ -10,6 +10,7 @@ from egraph.derive.bilinear.cook_toom import cook_toom, strided
 from egraph.derive.bilinear.estimates import Plan, best_plan, direct_estimate
 from egraph.derive.bilinear.programs import Bilinear, program, steps
 from egraph.derive.derivation import Derivation, Step
+from egraph.expr.index import known
 from egraph.ir import Node
 from egraph.ops.window import layout_of, window_of
 
@@ -86,8 +87,8 @@ def lines_of(node: Node) -> tuple[Gathered, ...]:
     a = dict(node.attributes)
     layout, window = layout_of(x.type.sizes, a), window_of(w.type.sizes[2:], a)
     windows = (window.sizes, window.strides, window.dilations, window.before)
-    spaces = zip(layout.space(x.type.sizes), layout.space(node.type.sizes), *windows, strict=True)
-    return tuple(Gathered(*(int(str(value)) for value in space)) for space in spaces)  # type: ignore[arg-type]
+    lines = zip(*(map(known, sizes) for sizes in (layout.space(x.type.sizes), layout.space(node.type.sizes), *windows)), strict=True)
+    return tuple(Gathered(size, outputs, taps, stride, dilation, before) for size, outputs, taps, stride, dilation, before in lines)
 
 
 def _ways(line: Gathered, most: int) -> tuple[Axis, ...]:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from egraph.derive.matching.form import Form, form
-from egraph.derive.matching.laws import affine, length
+from egraph.derive.matching.laws import affine
 from egraph.derive.matching.products import occurring, roles_of, two_reads
-from egraph.expr.index import Iterator
+from egraph.expr.index import Iterator, length
 from egraph.expr.scope import Read, Scope, Tensor
 
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 from fractions import Fraction
 
 from egraph.derive.matching.conditions import pieces_of, tightest
-from egraph.derive.matching.laws import change, length
+from egraph.derive.matching.laws import change
 from egraph.derive.matching.table import reads_of
-from egraph.expr.index import Iterator, Size, Symbol, index, substitute
+from egraph.expr.index import Iterator, Size, Symbol, index, length, substitute
 from egraph.expr.scope import ZERO, Apply, Compare, Guarded, Number, Read, Reduction, Scalar, Scope
 
 IDENTITY: Mapping[Reduction, Number] = {

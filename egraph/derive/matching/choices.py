@@ -11,11 +11,11 @@ from dataclasses import replace
 
 from egraph.derive.matching.conditions import Piece, pieces_of
 from egraph.derive.matching.form import Form
-from egraph.derive.matching.laws import affine, length
+from egraph.derive.matching.laws import affine
 from egraph.derive.matching.movements import moved
 from egraph.derive.matching.products import factors, occurring
 from egraph.derive.matching.views import reshaped, sliced
-from egraph.expr.index import Index, Iterator, index
+from egraph.expr.index import Index, Iterator, index, length
 from egraph.expr.scope import Apply, Guarded, Read, Scalar, Tensor
 from egraph.ir import Node
 from egraph.ops import apply

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from egraph.derive.matching.laws import Affine, affine
 from egraph.expr.compose import undecided
-from egraph.expr.index import Index, Iterator, index
+from egraph.expr.index import Index, Iterator, index, known
 from egraph.expr.scope import Compare, Guarded, Scalar
 
 Condition = Compare
@@ -109,7 +109,7 @@ def pieces_of(choice: Guarded) -> tuple[Iterator, tuple[Piece, ...]] | None:
             break
         (iterator,) = names
         assert iterator is not None
-        first, last = int(str(iterator.low)), int(str(iterator.high))
+        first, last = known(iterator.low), known(iterator.high)
         left = left if iterator and (left or pieces) else [(first, last)]
         low = max(first, *(limit.low for limit in limits if limit and limit.low is not None), first)
         high = min(last, *(limit.high for limit in limits if limit and limit.high is not None), last)

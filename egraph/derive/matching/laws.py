@@ -26,14 +26,6 @@ def affine(value: Index) -> Affine | None:
     return constant, coefficients
 
 
-def length(iterator: Iterator) -> int:
-    """high - low, which must be known"""
-    known = (index(iterator.high) - iterator.low).constant
-    if known is None:
-        raise ValueError(f"the range of {iterator.name} is symbolic")
-    return known
-
-
 def tidy(value: Index) -> Index:
     """Return an equal index: ``d*(x//d) + x%d`` is x, and divisions see which terms they cut off.
 

@@ -11,11 +11,10 @@ from functools import lru_cache
 from random import Random
 
 from egraph.derive.matching.form import Form
-from egraph.derive.matching.laws import length
 from egraph.derive.matching.movements import moved
 from egraph.derive.matching.views import expanded, reshaped
 from egraph.errors import TypeMismatch
-from egraph.expr.index import RealSymbol, index
+from egraph.expr.index import RealSymbol, index, length
 from egraph.expr.printing import format_scalar
 from egraph.expr.scope import Apply, Guarded, IndexNumber, Number, Read, Scalar, Tensor
 from egraph.ir import AttributeValue, Node, attributes

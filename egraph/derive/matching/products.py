@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from egraph.derive.matching.form import Form
-from egraph.derive.matching.laws import indices_of, length
+from egraph.derive.matching.laws import indices_of
 from egraph.derive.matching.views import Group, Padded, arrange, axes_in_order, expanded, padded, reshaped, transposed
-from egraph.expr.index import Iterator, atoms
+from egraph.expr.index import Iterator, atoms, length
 from egraph.expr.scope import Apply, Read, Scalar, Tensor
 from egraph.ir import Node
 from egraph.ops import apply

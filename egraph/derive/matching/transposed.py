@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from egraph.derive.matching.conditions import Condition, interval, speaks_of
 from egraph.derive.matching.form import Form, substituted
-from egraph.derive.matching.laws import affine, length
+from egraph.derive.matching.laws import affine
 from egraph.derive.matching.products import occurring, roles_of, two_reads
 from egraph.derive.matching.windowed import Operands, convolved, settled
-from egraph.expr.index import Floor, Index, Iterator, Modulo, bounds, index
+from egraph.expr.index import Floor, Index, Iterator, Modulo, bounds, index, length
 from egraph.expr.scope import Compare, Read
 from egraph.ir import AttributeValue, Node
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from egraph.derive.matching.conditions import Condition, interval, speaks_of
-from egraph.derive.matching.laws import Affine, affine, length, tidy
-from egraph.expr.index import Index, Iterator, bounds, index
+from egraph.derive.matching.laws import Affine, affine, tidy
+from egraph.expr.index import Index, Iterator, bounds, index, length
 from egraph.expr.scope import Number
 from egraph.ir import Node, walk
 from egraph.ops import apply

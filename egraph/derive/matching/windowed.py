@@ -10,11 +10,10 @@ from typing import Protocol, TypeVar
 
 from egraph.derive.matching.conditions import Condition
 from egraph.derive.matching.form import Form
-from egraph.derive.matching.laws import length
 from egraph.derive.matching.products import Roles, finished, occurring
 from egraph.derive.matching.views import Group, arrange, expanded, moved_elements, padded, sliced
 from egraph.errors import TypeMismatch
-from egraph.expr.index import Iterator, index
+from egraph.expr.index import Iterator, index, length
 from egraph.expr.scope import Read, Tensor
 from egraph.ir import AttributeValue, Node, attributes
 from egraph.ops import apply

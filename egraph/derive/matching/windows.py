@@ -11,11 +11,11 @@ from fractions import Fraction
 from egraph.derive.matching.bodies import IDENTITY
 from egraph.derive.matching.convolutions import Spatial, spatial
 from egraph.derive.matching.form import Form, form
-from egraph.derive.matching.laws import affine, length
+from egraph.derive.matching.laws import affine
 from egraph.derive.matching.products import finished, occurring
 from egraph.derive.matching.views import Group, arrange, axes_in_order, padded, sliced
 from egraph.errors import TypeMismatch
-from egraph.expr.index import Iterator, index
+from egraph.expr.index import Iterator, index, length
 from egraph.expr.scope import Apply, Number, Read, Scope, Tensor
 from egraph.ir import AttributeValue, Node, attributes
 from egraph.ops import apply

@@ -32,14 +32,6 @@ def is_identity(value: Scalar, reduction: Reduction) -> bool:
     return isinstance(value, Number) and value.value == _IDENTITY[reduction]
 
 
-def length(iterator: Iterator) -> int:
-    """Return the number of values of an iterator with known ends."""
-    size = (index(iterator.high) - iterator.low).constant
-    if size is None:
-        raise ValueError(f"the range of {iterator.name} is symbolic")
-    return size
-
-
 def iterators_in(*values: Size) -> frozenset[Iterator]:
     """Return the iterators of indices, those inside divisions too."""
     return frozenset(atom for value in values for atom in atoms(value) if isinstance(atom, Iterator))

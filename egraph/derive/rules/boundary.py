@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from egraph.derive.rules.bodies import Refusal, counted, identity_of, length, pulled, replaced, where
+from egraph.derive.rules.bodies import Refusal, counted, identity_of, pulled, replaced, where
 from egraph.derive.rules.inside import feasible_range, reads_inside
 from egraph.expr.compose import undecided
-from egraph.expr.index import Iterator, index
+from egraph.expr.index import Iterator, index, length
 from egraph.expr.scope import Guarded, Read, Scope, inside
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from egraph.derive.rules.bodies import Refusal, counted, every, fresh, length, pulled, replaced, where
+from egraph.derive.rules.bodies import Refusal, counted, every, fresh, pulled, replaced, where
 from egraph.expr.compose import inline
-from egraph.expr.index import Index, Iterator, index
+from egraph.expr.index import Index, Iterator, index, known, length
 from egraph.expr.printing import format_scope
 from egraph.expr.scope import Apply, Compare, Guarded, Read, Scalar, Scope, Tensor
 
@@ -205,7 +205,7 @@ def _reads_it(body: Scalar, tensor: Tensor) -> bool:
 
 
 def _concatenation(a: Tensor, b: Tensor, axis: int) -> Scope:
-    shape = [size if k != axis else int(str(a.shape[axis])) + int(str(b.shape[axis])) for k, size in enumerate(a.shape)]
+    shape = [size if k != axis else known(a.shape[axis]) + known(b.shape[axis]) for k, size in enumerate(a.shape)]
     traversal = tuple(Iterator(f"i{k}", 0, size) for k, size in enumerate(shape))
     x = index(traversal[axis])
     second = tuple(index(i) - (a.shape[axis] if k == axis else 0) for k, i in enumerate(traversal))

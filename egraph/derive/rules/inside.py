@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from egraph.derive.rules.bodies import iterators_in, length
+from egraph.derive.rules.bodies import iterators_in
 from egraph.expr.compose import truth
 from egraph.expr.evaluate import Evaluator
-from egraph.expr.index import DataIndex, Index, Iterator, Size, atoms, bounds, index, simplify, substitute
+from egraph.expr.index import DataIndex, Index, Iterator, Size, atoms, bounds, index, known, length, substitute
 from egraph.expr.scope import Apply, Compare, Guarded, Read, Scalar, Scope, Table
 
 MOST_POINTS = 1 << 16
@@ -77,13 +77,13 @@ def _tried(wanted: Sequence[Compare], conditions: Sequence[Compare]) -> bool:
 
 
 def _everywhere(iterators: Sequence[Iterator]) -> dict[Iterator, np.ndarray]:
-    return {i: np.arange(int(str(i.low)), int(str(i.high))).reshape([-1 if j is i else 1 for j in iterators]) for i in iterators}
+    return {i: np.arange(known(i.low), known(i.high)).reshape([-1 if j is i else 1 for j in iterators]) for i in iterators}
 
 
 def feasible_range(iterator: Iterator, conditions: Iterable[Compare]) -> tuple[int, int] | None:
     """Return the smallest [low, high) outside which some condition fails for every value of the other iterators; None when empty."""
     about = [c for c in conditions if iterator in iterators_in(c.left, c.right)]
-    low, high = int(str(simplify(iterator.low))), int(str(simplify(iterator.high)))
+    low, high = known(iterator.low), known(iterator.high)
 
     def possible(value: int) -> bool:
         return all(truth(_at(c, iterator, value)) is not False for c in about)

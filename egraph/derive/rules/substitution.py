@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from egraph.derive.rules.bodies import Refusal, counted, every, iterators_in, length, mapped, pulled, replaced, straightened, used, where
+from egraph.derive.rules.bodies import Refusal, counted, every, iterators_in, mapped, pulled, replaced, straightened, used, where
 from egraph.derive.rules.inside import reads_inside
 from egraph.derive.rules.matrices import Matrix, inverse_of
-from egraph.expr.index import Floor, Index, Iterator, Modulo, Monomial, Size, bounds, floor_divide, index, modulo
+from egraph.expr.index import Floor, Index, Iterator, Modulo, Monomial, Size, bounds, floor_divide, index, length, modulo
 from egraph.expr.scope import Compare, Read, Scalar, Scope, inside
 
 
