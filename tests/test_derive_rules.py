@@ -9,13 +9,14 @@ from random import Random
 import numpy as np
 import pytest
 
-from egraph.derive.rules.bodies import Refusal, every, factors, indices_of, iterators_in, pulled
+from egraph.derive.rules.bodies import Refusal, every, factors, iterators_in, pulled
 from egraph.derive.rules.boundary import relax, tighten
 from egraph.derive.rules.expressions import concatenate_expressions, fuse, merge_expressions, split_range, split_terms, split_values
 from egraph.derive.rules.indices import substitute_indices
 from egraph.derive.rules.instances import instantiate, sum_within, without_axis
 from egraph.derive.rules.substitution import merge_iterators, reverse, skew, solve, split_iterator, unimodular
 from egraph.derive.rules.summation import guards_outward, merge_traversal, split_summation
+from egraph.expr.bodies import indices_of
 from egraph.expr.canonical import canonical
 from egraph.expr.evaluate import evaluate
 from egraph.expr.functions import PRIME

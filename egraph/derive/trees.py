@@ -10,9 +10,10 @@ from itertools import combinations
 from egraph.derive.matching.table import reads_of
 from egraph.derive.rules.bodies import every, factors, pulled, replaced, used
 from egraph.derive.rules.summation import inner_read, merge_traversal
+from egraph.expr.bodies import operations
 from egraph.expr.canonical import canonical
 from egraph.expr.index import Iterator, known, length
-from egraph.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Table
+from egraph.expr.scope import Apply, Compare, Guarded, Read, Scalar, Scope
 
 BALANCE = 4
 """Operations a byte above which a scope is bound by arithmetic: no generated kernel is meant for it."""
@@ -156,22 +157,6 @@ def _each_inner(body: Scalar) -> Scalar:
             return Guarded(conditions, _each_inner(then), _each_inner(otherwise))
         case _:
             return body
-
-
-def operations(scope: Scope) -> int:
-    """Return the arithmetic operations of a scope, its inner scopes' not counted."""
-    points = math.prod(length(i) for i in every(scope))
-    return points * (_operations(scope.body) + bool(scope.summation))
-
-
-def _operations(body: Scalar) -> int:
-    match body:
-        case Apply(_, arguments):
-            return 1 + sum(map(_operations, arguments))
-        case Guarded(_, then, otherwise):
-            return max(_operations(then), _operations(otherwise))
-        case Number() | IndexNumber() | Read() | Table():
-            return 0
 
 
 def estimate(tree: Scope, constants: frozenset[str], seen: set[int] | None = None) -> int:

@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from dataclasses import dataclass
 
+from egraph.expr.bodies import indices_of, mapped
 from egraph.expr.index import Atom, Floor, Index, Iterator, Modulo, Size, Symbol, atoms, index, length, substitute
-from egraph.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Table
+from egraph.expr.scope import Scalar, Scope
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Digits:
 def split_digits(scope: Scope) -> Digits:
     """Return the scope with each iterator split where its divisions and remainders want it; all ranges start at 0 and are known."""
     wanted: dict[Iterator, set[int]] = {}
-    for value in _indices(scope.body):
+    for value in indices_of(scope.body):
         for atom in atoms(value):
             found = _pure(index(atom))
             if isinstance(atom, Floor | Modulo) and found is not None:
@@ -62,32 +62,3 @@ def _pure(value: Index) -> tuple[Iterator, int] | None:
             inner, by = _pure(numerator), divisor.constant
             return None if inner is None or by is None else (inner[0], inner[1] * by)
     return None
-
-
-def mapped(body: Scalar, change: Callable[[Index], Index]) -> Scalar:
-    """Return a scalar with ``change`` applied to all its indices."""
-    match body:
-        case Number():
-            return body
-        case IndexNumber(value):
-            return IndexNumber(change(value))
-        case Table(shape, values, indices):
-            return Table(shape, values, tuple(map(change, indices)))
-        case Read(source, indices):
-            return Read(source, tuple(map(change, indices)))
-        case Apply(function, arguments):
-            return Apply(function, tuple(mapped(argument, change) for argument in arguments))
-        case Guarded(conditions, then, otherwise):
-            changed = tuple(Compare(change(c.left), c.operator, change(c.right)) for c in conditions)
-            return Guarded(changed, mapped(then, change), mapped(otherwise, change))
-
-
-def _indices(body: Scalar) -> list[Index]:
-    found: list[Index] = []
-
-    def note(value: Index) -> Index:
-        found.append(value)
-        return value
-
-    mapped(body, note)
-    return found

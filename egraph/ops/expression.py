@@ -15,6 +15,7 @@ from random import Random
 
 import numpy as np
 
+from egraph.expr.bodies import operations
 from egraph.expr.canonical import canonical
 from egraph.expr.compose import truth
 from egraph.expr.evaluate import EvaluationError, Evaluator
@@ -137,19 +138,7 @@ def _shape(shapes: Sequence[Shape], a: Values) -> Shape:
 
 
 def _flops(shapes: Sequence[tuple[int, ...]], a: Values) -> int:
-    scope = _parsed(a["text"], tuple(Tensor(str(k), shape) for k, shape in enumerate(shapes)))
-    points = math.prod(length(i) for i in scope.traversal + scope.summation)
-    return points * (_operations(scope.body) + bool(scope.summation))
-
-
-def _operations(body: Scalar) -> int:
-    match body:
-        case Apply(_, arguments):
-            return 1 + sum(map(_operations, arguments))
-        case Guarded(_, then, otherwise):
-            return max(_operations(then), _operations(otherwise))
-        case _:
-            return 0
+    return operations(_parsed(a["text"], tuple(Tensor(str(k), shape) for k, shape in enumerate(shapes))))
 
 
 def _sample(random: Random) -> Sample:

@@ -6,9 +6,11 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from egraph.expr.compose import guarded, tabulated, undecided
+from egraph.expr import bodies
+from egraph.expr.bodies import indices_of
+from egraph.expr.compose import guarded, undecided
 from egraph.expr.index import Floor, Index, Iterator, Modulo, Size, Symbol, atoms, index, substitute
-from egraph.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Reduction, Scalar, Scope, Table, number
+from egraph.expr.scope import Apply, Compare, Guarded, Number, Read, Reduction, Scalar, Scope, number
 
 MOST_VALUES = 64
 """Values of an iterator that are tried to see that a division is affine over its range."""
@@ -37,49 +39,19 @@ def iterators_in(*values: Size) -> frozenset[Iterator]:
     return frozenset(atom for value in values for atom in atoms(value) if isinstance(atom, Iterator))
 
 
-def indices_of(body: Scalar) -> Iterable[Index]:
-    """Yield every index of a body, those of conditions too; inner scopes are closed."""
-    match body:
-        case IndexNumber(value):
-            yield value
-        case Read(_, indices) | Table(_, _, indices):
-            yield from indices
-        case Apply(_, arguments):
-            for argument in arguments:
-                yield from indices_of(argument)
-        case Guarded(conditions, then, otherwise):
-            for condition in conditions:
-                yield condition.left
-                yield condition.right
-            yield from indices_of(then)
-            yield from indices_of(otherwise)
-
-
 def used(body: Scalar) -> frozenset[Iterator]:
     """Return the iterators that a body depends on."""
     return iterators_in(*indices_of(body))
 
 
 def mapped(body: Scalar, change: Callable[[Index], Index]) -> Scalar:
-    """Return a body with every index changed; conditions that ranges then decide are gone."""
-    match body:
-        case Number():
-            return body
-        case IndexNumber(value):
-            return IndexNumber(change(value))
-        case Table(shape, values, indices):
-            return tabulated(shape, values, tuple(change(i) for i in indices))
-        case Read(source, indices):
-            return Read(source, tuple(change(i) for i in indices))
-        case Apply(function, arguments):
-            return Apply(function, tuple(mapped(a, change) for a in arguments))
-        case Guarded(conditions, then, otherwise):
-            changed = [Compare(change(c.left), c.operator, change(c.right)) for c in conditions]
-            return _nested(guarded(changed, mapped(then, change), mapped(otherwise, change)))
+    """Return a body with every index changed; conditions that ranges then decide are gone, guards of one alternative are one."""
+    return bodies.mapped(body, change, _choice)
 
 
-def _nested(body: Scalar) -> Scalar:
+def _choice(conditions: Iterable[Compare], then: Scalar, otherwise: Scalar) -> Scalar:
     """[c ? [d ? x : y] : y] = [c, d ? x : y]"""
+    body = guarded(conditions, then, otherwise)
     match body:
         case Guarded(outer, Guarded(inner, then, other), otherwise) if other == otherwise:
             return Guarded(tuple(dict.fromkeys(outer + inner)), then, otherwise)
