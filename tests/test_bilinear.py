@@ -152,18 +152,9 @@ def transposed_convolutions(draw: st.DrawFn) -> Node:
         reject()
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(transposed_convolutions(), st.randoms(use_true_random=False))
-def test_programs_compute_the_transposed_convolution(node: Node, random: Random) -> None:
-    found = algorithms(node)
-    assume(found)
-    what = found[random.randrange(len(found))]
-    assert_equal(node, program(node.inputs[0], node.inputs[1], what), random)
-
-
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(convolutions(), st.randoms(use_true_random=False))
-def test_winograd_programs_compute_the_convolution(node: Node, random: Random) -> None:
+@settings(max_examples=120, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(st.one_of(convolutions(), transposed_convolutions()), st.randoms(use_true_random=False))
+def test_winograd_programs_compute_convolutions_and_transposed_ones(node: Node, random: Random) -> None:
     found = algorithms(node)
     assume(found)
     what = found[random.randrange(len(found))]
@@ -173,8 +164,7 @@ def test_winograd_programs_compute_the_convolution(node: Node, random: Random) -
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(convolutions(), st.randoms(use_true_random=False))
 def test_rearranged_convolutions_are_equal(node: Node, random: Random) -> None:
-    lines, group = lines_of(node), node.attribute("group")
-    assert isinstance(group, int)
+    lines, group = lines_of(node), node.integer("group")
     x, w = node.inputs
     if all(line.stride == 1 for line in lines):
         assert_equal(node, dilation_as_batch(x, w, lines, group), random)
