@@ -30,7 +30,7 @@ def digits(contraction: Contraction, position: int, places: Sequence[Index], fac
     if isinstance(result, Refusal):
         return result
     result = _solved(result)
-    affected = all(affine(place) is not None for place in places)
+    affected = all(affine(place) is not None for place in places if factor in factors_of(place))
     return innermost(result, lambda inner: _at_quotients(inner, position, factor)) if affected else result
 
 

@@ -7,6 +7,7 @@ smallest text; all ranges start at 0. Padding is part of the identity: it is a g
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping
 
 from egraph.expr.compose import guarded, tabulated
@@ -61,9 +62,8 @@ def _orders(iterators: list[Iterator], scope: Scope, names: Renaming) -> list[tu
     groups = [looks[look] for look in sorted(looks)]
     orders: list[tuple[Iterator, ...]] = [()]
     for group in groups:
-        ways = list(itertools.permutations(group))
-        if len(orders) * len(ways) > MOST_ORDERS:
-            ways = ways[:1]
+        few = len(orders) * math.factorial(len(group)) <= MOST_ORDERS
+        ways = list(itertools.permutations(group)) if few else [tuple(group)]
         orders = [order + way for order in orders for way in ways]
     return orders
 
