@@ -21,6 +21,7 @@ import onnx
 
 from bench.engines import OURS, WITHOUT_DERIVATIONS, outputs_file
 from bench.environment import ROOT, commit
+from bench.exact import exact_outputs
 from bench.inputs import feeds_for, parse_shapes
 from bench.interleave import EngineFailed, EngineProcess, interleave
 from bench.models import BenchModel
@@ -87,8 +88,9 @@ def _measured(entry: BenchModel, batch: int, request: Request, folder: Path, dea
     model = entry.make(batch)
     feeds = feeds_for(model, parse_shapes(entry.shapes))
     onnx.save(model, source)
-    del model
     np.savez(folder / "feeds.npz", **feeds)  # type: ignore[arg-type]
+    exact = exact_outputs(model, feeds)
+    del model
     command = [
         sys.executable, "-m", "egraph.optimize", str(source), "--json", "-q", "--threads", str(request.threads),
         "--database", str(folder / "profile.sqlite"), *(a for shape in entry.shapes for a in ("--shape", shape)), *request.extra,
@@ -116,6 +118,8 @@ def _measured(entry: BenchModel, batch: int, request: Request, folder: Path, dea
         row["max_rel_err"], wrong = compare_outputs(folder, list(processes))
         row["failed"] |= wrong
         processes = {engine: process for engine, process in processes.items() if engine not in wrong}
+        if exact is not None:
+            row["rounding_error"] = rounding_errors(folder, list(processes), exact)
         times, failed = interleave(processes, seconds=request.seconds * len(processes), deadline=deadline)
         row["failed"] |= failed
     row["median_us"] = {engine: round(statistics.median(values) / 1e3, 2) for engine, values in times.items() if engine not in failed}
@@ -170,3 +174,14 @@ def compare_outputs(folder: Path, engines: Sequence[str]) -> tuple[dict[str, flo
         if errors[engine] > MOST_ERROR:
             wrong[engine] = f"its outputs differ from onnxruntime's by {errors[engine]:.2g}"
     return errors, wrong
+
+
+def rounding_errors(folder: Path, engines: Sequence[str], exact: Sequence[np.ndarray]) -> dict[str, float]:
+    """Return each engine's largest relative error against the outputs in 64-bit floats, onnxruntime's among them."""
+    errors: dict[str, float] = {}
+    for engine in engines:
+        with np.load(outputs_file(folder, engine)) as found:
+            outputs = [found[f"output{index}"] for index in range(len(found.files))]
+        if [value.shape for value in outputs] == [value.shape for value in exact]:
+            errors[engine] = max(relative_error(want, got) for want, got in zip(exact, outputs, strict=True))
+    return errors

@@ -9,6 +9,8 @@ from typing import Any
 from bench.engines import OURS, WITHOUT_DERIVATIONS
 
 Row = Mapping[str, Any]
+REMARKABLE_ERROR = 1e-4
+"""From here on it is said what rounding alone does to each engine, onnxruntime's included."""
 COUNTED = """Counted: everything from numpy inputs to numpy outputs through each engine's Python call, 32-bit floats, random inputs.
 Not counted: loading, compiling, optimising (reported on their own). Medians of runs in turns, each engine in its own process.
 `cold`: seconds to optimise with an empty database of measurements; `warm`: once more, with what the first run measured.
@@ -54,6 +56,8 @@ def note(row: Row) -> str:
     if derived := optimized.get("derivations"):
         told.append("derived: " + ", ".join(f"{one['name']} ({one['uses']} kernels)" for one in derived))
     told += optimized.get("check_notes", [])
+    if optimized.get("max_rel_err", 0.0) > REMARKABLE_ERROR and (rounding := row.get("rounding_error")):
+        told.append("error against 64-bit floats: " + ", ".join(f"{engine} {error:.1e}" for engine, error in rounding.items()))
     if row.get("warm_is_the_same") is False:
         told.append("the warm run chose another program")
     return "; ".join(told).replace("|", "/")

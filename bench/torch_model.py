@@ -80,6 +80,19 @@ def _hard_sigmoid(a: Mapping[str, Any], x: Tensor) -> Tensor:
     return (a.get("alpha", 0.2) * x + a.get("beta", 0.5)).clamp(0, 1)
 
 
+def _nearest_resize(a: Mapping[str, Any], x: Tensor, roi: Tensor | None = None, scales: Tensor | None = None) -> Tensor:
+    """Repeat values by whole factors, where every rounding of coordinates reads the same ones."""
+    factors = [] if scales is None else [int(scale) for scale in scales.tolist()]
+    where = a.get("coordinate_transformation_mode", b"half_pixel"), a.get("nearest_mode", b"round_prefer_floor")
+    rounded = where[0] == b"half_pixel" and where[1].startswith(b"round")
+    nearest = a.get("mode", b"nearest") == b"nearest" and (rounded or where == (b"asymmetric", b"floor"))
+    if not nearest or scales is None or factors != scales.tolist():
+        raise LookupError("bench/torch_model.py resizes by nearest values and whole factors only")
+    for axis, factor in enumerate(factors):
+        x = x.repeat_interleave(factor, axis) if factor > 1 else x
+    return x
+
+
 def _softmax_over_rest(a: Mapping[str, Any], x: Tensor) -> Tensor:
     """Softmax before opset 13: over all axes from the given one on."""
     axis = a.get("axis", 1) % x.ndim
@@ -117,6 +130,7 @@ OPERATORS: Mapping[str, Callable[..., Tensor]] = {
     "ReduceMean": lambda a, x, axes: x.mean(tuple(axes.tolist()), keepdim=bool(a.get("keepdims", 1))),
     "ReduceSum": lambda a, x, axes: x.sum(tuple(axes.tolist()), keepdim=bool(a.get("keepdims", 1))),
     "Relu": lambda a, x: F.relu(x),
+    "Resize": _nearest_resize,
     "Reshape": lambda a, x, shape: x.reshape(shape.tolist()),
     "Sigmoid": lambda a, x: torch.sigmoid(x),
     "Softmax": lambda a, x: torch.softmax(x, a.get("axis", -1)),
@@ -131,20 +145,28 @@ OPERATORS: Mapping[str, Callable[..., Tensor]] = {
 
 
 class TorchModel(torch.nn.Module):
-    """The graph's nodes, one torch function each. Raises LookupError naming operators that are not in the table."""
+    """The graph's nodes, one torch function each. Raises LookupError naming operators that are not in the table.
 
-    def __init__(self, model: onnx.ModelProto) -> None:
+    ``precise``: all that is 32-bit floats in the model is 64-bit floats here; so must be the operands.
+    """
+
+    def __init__(self, model: onnx.ModelProto, *, precise: bool = False) -> None:
         super().__init__()
         constants = {n.output[0]: n.attribute[0].t for n in model.graph.node if n.op_type == "Constant" and n.attribute[0].name == "value"}
         constants |= {t.name: t for t in model.graph.initializer}
         self.weights = {name: torch.from_numpy(numpy_helper.to_array(t).copy()) for name, t in constants.items()}
+        operators = dict(OPERATORS)
+        if precise:
+            self.weights = {name: w.double() if w.dtype == torch.float32 else w for name, w in self.weights.items()}
+            operators["Cast"] = lambda a, x: x.to(torch.float64 if a["to"] == onnx.TensorProto.FLOAT else TYPES[a["to"]])
         nodes = [n for n in model.graph.node if n.output[0] not in constants]
         if missing := sorted({n.op_type for n in nodes} - set(OPERATORS)):
             raise LookupError(f"bench/torch_model.py does not translate {', '.join(missing)}")
         self.inputs = [i.name for i in model.graph.input]
         self.outputs = [o.name for o in model.graph.output]
         opset = next(o.version for o in model.opset_import if not o.domain)
-        operators = {**OPERATORS, "Softmax": _softmax_over_rest} if opset < 13 else OPERATORS
+        if opset < 13:
+            operators["Softmax"] = _softmax_over_rest
         self.steps = [
             (operators[n.op_type], {a.name: onnx.helper.get_attribute_value(a) for a in n.attribute}, tuple(n.input), n.output[0])
             for n in nodes

@@ -20,10 +20,11 @@ from bench import run as bench_run
 from bench.builder import Builder
 from bench.engines import WITHOUT_DERIVATIONS, largest_value_bytes, outputs_file
 from bench.environment import differences, environment
+from bench.exact import exact_outputs
 from bench.inputs import feeds_for
 from bench.interleave import _reason
 from bench.models import MODELS, BenchModel
-from bench.row import Request, compare_outputs, measure_row, without_places
+from bench.row import Request, compare_outputs, measure_row, rounding_errors, without_places
 from bench.spread import spread
 from bench.table import line, means, table
 from bench.unit_scale import unit_scale
@@ -99,6 +100,28 @@ def test_engines_that_compute_something_else_are_told_apart(tmp_path: Path) -> N
     errors, wrong = compare_outputs(tmp_path, list(left))
     assert errors["near"] == pytest.approx(1e-5, rel=0.1) and sorted(wrong) == ["far", "fewer", "nan", "other"]
     assert "differ from onnxruntime's by 1" in wrong["far"] and "shapes" in wrong["fewer"]
+
+
+def test_rounding_is_measured_against_64_bit_floats(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    b = Builder("scales")
+    x = b.input("x", (1, 2, 4, 4))
+    resized = b.node("Resize", b.relu(b.conv(x, 2, 3, 3)), "", b.constant(np.array([1, 1, 2, 2], np.float32)), mode="nearest")
+    model = b.model(b.node("Cast", b.node("Sigmoid", resized), to=onnx.TensorProto.FLOAT))
+    feeds = feeds_for(model, {})
+    import onnxruntime
+
+    (found,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
+    exact = exact_outputs(model, feeds)
+    assert exact is not None and exact[0].dtype == np.float64 and exact[0].shape == found.shape
+    for engine, outputs in {"onnxruntime": [found], "off": [found + np.float32(1e-3)], "fewer": []}.items():
+        np.savez(outputs_file(tmp_path, engine), **{f"output{i}": value for i, value in enumerate(outputs)})  # type: ignore[arg-type]
+    errors = rounding_errors(tmp_path, ["onnxruntime", "off", "fewer"], exact)
+    assert 0 < errors["onnxruntime"] < 1e-6 < 5e-4 < errors["off"] < 5e-3 and "fewer" not in errors
+    assert exact_outputs(b.model(b.node("Hardmax", x)), feeds) is None
+    row = {**ROW, "rounding_error": errors}
+    assert "64-bit" not in line(row)
+    assert "error against 64-bit floats: onnxruntime" in line({**row, "optimize": {**ROW["optimize"], "max_rel_err": 5e-3}})
 
 
 def test_the_page_shows_every_row() -> None:
