@@ -30,7 +30,7 @@ DRAWS, FEW_DRAWS = 60, 25
 """Draws for every instance that is wanted: of a proved mutant, and before its proof."""
 MEMORY = 6 << 30
 """Address space of a process that judges mutants, in bytes."""
-BROKEN = (*CRASHES, AttributeError, TypeError, KeyError, AssertionError, MemoryError)
+BROKEN = (*CRASHES, AttributeError, TypeError, KeyError, AssertionError, MemoryError, RuntimeError)
 """What a mutant's own code may raise."""
 
 
@@ -91,6 +91,8 @@ def judged(mutant: Mutant, seed: int, cases: int, *, false: bool) -> Judged:
             proof = prove(mutant.rule, Effort(tests=0, open_cases=1, applications=0))
     except (TooSlow, Exhausted, MemoryError):
         return Judged(mutant.told, mutant.change, "slow", false)
+    except BROKEN:
+        return Judged(mutant.told, mutant.change, "rejected", false)
     if proof.verdict != "proved" or proof.covers is None:
         return Judged(mutant.told, mutant.change, "rejected", false)
     found = compared(mutant.rule, proof.covers["tree"], seed, cases)

@@ -18,6 +18,7 @@ from verify.mutation.vocabulary import CALLED
 
 NO_RULE = (
     EinsatError, TypeError, ValueError, AttributeError, AssertionError, IndexError, KeyError, StopIteration, NameError, ZeroDivisionError,
+    RuntimeError,
 )  # fmt: skip
 """What a change raises after which there is no rule."""
 
