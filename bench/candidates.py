@@ -26,7 +26,7 @@ from egraph import exporter, importer
 from egraph.cost import FREE, CostModel, is_measurable, without_twins
 from egraph.cost_roofline import DeviceSpeed
 from egraph.errors import EinsatError
-from egraph.ir import Candidate, Graph
+from egraph.ir import Candidate
 from egraph.optimize.measuring import Job, Measurer
 from egraph.rules import RULES
 from egraph.saturate import Limits, saturate
@@ -83,13 +83,9 @@ def main() -> int:
     if unknown := [name for name in options.models if name not in MODELS]:
         parser.error(f"there is no {', '.join(unknown)}; python -m bench.models lists them")
 
-    def export_graph(graph: Graph) -> bytes:
-        model: bytes = exporter.export(graph).SerializeToString(deterministic=True)
-        return model
-
     device, wrong = DEVICE.format(threads=options.threads), 0
     database = Database.open(options.database)
-    compile_options = CompileOptions(threads=options.threads, export_graph=export_graph)
+    compile_options = CompileOptions(threads=options.threads, export_graph=exporter.serialized)
     try:
         with Worker(time_out_seconds=60.0) as worker:
             measurer = Measurer(database, device, compile_options, worker, options.seed, ONCE)

@@ -24,6 +24,12 @@ def export(what: Graph | Program, *, rules: Mapping[Node, Sequence[str]] | None 
     return _build(what, Inline(), rules or {})
 
 
+def serialized(what: Graph | Program) -> bytes:
+    """Return the model as bytes, the same for equal graphs."""
+    model: bytes = export(what).SerializeToString(deterministic=True)
+    return model
+
+
 def save(
     what: Graph | Program, path: str | Path, *, rules: Mapping[Node, Sequence[str]] | None = None,
     external_above_bytes: int = EXTERNAL_ABOVE_BYTES,

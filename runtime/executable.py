@@ -19,6 +19,7 @@ import numpy as np
 
 from runtime import dispatcher, onednn_library, openmp
 from runtime.allocation import pointer
+from runtime.cores import usable_cores
 from runtime.dtypes import numpy_dtype
 from runtime.errors import ArtefactError, ExecutionError
 from runtime.onednn_library import Handles
@@ -308,7 +309,7 @@ def _segments(count: int, python_steps: frozenset[int]) -> list[tuple[int, int, 
 def openmp_default() -> int:
     """Return the number of threads to use when none is given: OMP_NUM_THREADS, else every core that is available."""
     text = os.environ.get("OMP_NUM_THREADS", "")
-    return int(text) if text.isdigit() and int(text) > 0 else openmp.available_cores()
+    return int(text) if text.isdigit() and int(text) > 0 else usable_cores()
 
 
 def random_inputs(plan: Plan, seed: int = 0) -> dict[str, np.ndarray]:

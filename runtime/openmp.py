@@ -71,11 +71,6 @@ def functions() -> tuple[int, ...]:
     return tuple(ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in FUNCTIONS)
 
 
-def available_cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def get_threads() -> int:
     return int(ctypes.CFUNCTYPE(ctypes.c_int)(functions()[4])())
 

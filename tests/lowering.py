@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from egraph.exporter import serialized
 from egraph.ir import (
     Candidate,
     ENode,
@@ -101,18 +102,11 @@ def choose(graph: Graph, prefer: str, supports: Callable[[Node], str | None] | N
     return Program(graph, tuple(kernels.values()), 0.0)
 
 
-def export_graph(graph: Graph) -> bytes:
-    from egraph.exporter import export
-
-    model: bytes = export(graph).SerializeToString(deterministic=True)
-    return model
-
-
 def check(graph: Graph, program: Program, folder: Path, threads: int = 1) -> Plan:
     """Compile, run and compare with the reference."""
     from runtime import Session
 
-    plan = compile_program(program, folder, CompileOptions(threads=threads, export_graph=export_graph))
+    plan = compile_program(program, folder, CompileOptions(threads=threads, export_graph=serialized))
     feeds = {n.string("name"): RANDOM.standard_normal(n.type.sizes).astype(np.float32) for n in graph.inputs}
     leaves = {n: feeds[n.string("name")] for n in graph.inputs}
     leaves |= {n: graph.tensors[n.string("digest")] for n in walk(graph.roots) if n.op == "Constant"}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import gcd, prod
 
-from egraph.expr.index import Atom, Floor, Index, Modulo, Monomial, RealSymbol, Symbol, _make, index
+from egraph.expr.index import Atom, Floor, Index, Modulo, Monomial, RealSymbol, Symbol, has_reals, index, over, polynomial
 
 Interval = tuple[int | None, int | None]
 
@@ -231,11 +231,6 @@ def _normal(value: Index) -> Index:
     return value if not value.terms or value.terms[0][1] > 0 else -value
 
 
-def has_reals(value: Index) -> bool:
-    """Return whether a value is a real number rather than an integer."""
-    return any(isinstance(atom, RealSymbol) for monomial, _ in value.terms for atom in monomial)
-
-
 def positive_content(value: Index, bounds: Bounds) -> tuple[int, Monomial]:
     """Return the greatest number and product of positive atoms that divide every term."""
     number = gcd(*(c for _, c in value.terms)) if value.terms else 1
@@ -262,7 +257,7 @@ def without_content(value: Index, bounds: Bounds) -> Index:
         for atom in common:
             rest.remove(atom)
         terms[tuple(rest)] = coefficient // number
-    return _make(terms)
+    return polynomial(terms)
 
 
 def divide_terms(value: Index, divisor: Index) -> tuple[Index, Index]:
@@ -294,14 +289,4 @@ def divide_terms(value: Index, divisor: Index) -> tuple[Index, Index]:
             quotients[left] = q
         if r:
             rests[monomial] = r
-    return _make(quotients), _make(rests)
-
-
-def over(monomial: Monomial, factors: Monomial) -> Monomial | None:
-    """Return monomial / factors, None when it is not a multiple."""
-    rest = list(monomial)
-    for factor in factors:
-        if factor not in rest:
-            return None
-        rest.remove(factor)
-    return tuple(rest)
+    return polynomial(quotients), polynomial(rests)

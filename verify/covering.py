@@ -15,7 +15,7 @@ from verify.forms import Best, Choice, Sum, replaced_literal, replaced_sum
 from verify.guesses import equations_of_choices
 from verify.index_equations import solve
 from verify.literals import Literal0, closure, negation
-from verify.polynomials import ONE, Polynomial, entry, replaced
+from verify.polynomials import ONE, Polynomial, entry, range_of, replaced
 from verify.solver import holds, possible
 
 Equal = Callable[[Sum, Sum, Facts], bool]
@@ -158,14 +158,10 @@ def _needed(candidate: Choice, witness: dict[int, Polynomial], inside: Facts) ->
 
 
 def _in_range(atom: int, value: Polynomial) -> tuple[Literal0, Literal0]:
-    low, high = _range(atom)
+    low, high = range_of(atom)
     return Literal0(value - low, ">="), Literal0(high - ONE - value, ">=")
 
 
-def _range(atom: int) -> tuple[Polynomial, Polynomial]:
-    low, high = entry(atom).low, entry(atom).high
-    assert low is not None and high is not None, "an iterator has a range"
-    return low, high
 
 
 def _witnesses(choice: Choice, candidate: Choice, facts: Facts) -> Iterable[dict[int, Polynomial]]:
@@ -203,7 +199,7 @@ def _completed(
 
 def _ends(atom: int, candidate: Choice, solution: dict[int, Polynomial], free: set[int], facts: Facts) -> list[Polynomial]:
     """Return the ends of an iterator's range, and where a condition with a unit coefficient is just met."""
-    low, high = _range(atom)
+    low, high = range_of(atom)
     found = [low, high - ONE]
     conditions = [replaced_literal(c, solution) for c in candidate.conditions]
     conditions += [one for a, v in solution.items() for one in _in_range(a, v)]
@@ -225,7 +221,7 @@ def _quotients(atom: int, equations: list[Polynomial], free: set[int], facts: Fa
             continue
         rest, slope = parts
         for other in sorted((closure(rest) & free) - {atom}, key=lambda a: entry(a).key):
-            rest = replaced(rest, {other: _range(other)[0]})
+            rest = replaced(rest, {other: range_of(other)[0]})
         for divisor, value in ((slope, -rest), (-slope, rest)):
             if facts.nonnegative(divisor - ONE):
                 found.append(facts.floor(facts.canonical(value), divisor))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TypeAlias
 
-from egraph.expr.index import Atom, DataIndex, Floor, Index, Iterator, Modulo, RealSymbol, Symbol, _make, index
+from egraph.expr.index import Atom, DataIndex, Floor, Index, Iterator, Modulo, RealSymbol, Symbol, index, over, polynomial
 from egraph.expr.scope import Read, Scope, Tensor
 
 Monomial = tuple[int, ...]
@@ -148,6 +148,13 @@ def entry(atom: int) -> AtomEntry:
     return _entries[atom]
 
 
+def range_of(iterator: int) -> tuple[Polynomial, Polynomial]:
+    """Return (low, high) of an atom that is an iterator."""
+    low, high = entry(iterator).low, entry(iterator).high
+    assert low is not None and high is not None, "an iterator has a range"
+    return low, high
+
+
 def constant(value: int) -> Polynomial:
     return Polynomial({(): value}) if value else ZERO
 
@@ -236,7 +243,7 @@ def to_index(value: Polynomial) -> Index:
         terms[names] = terms.get(names, 0) + coefficient
     for atom, coefficient in remainders:
         terms[(atom,)] = terms.get((atom,), 0) + coefficient
-    return _make(terms)
+    return polynomial(terms)
 
 
 def _remainders(value: Polynomial) -> tuple[Polynomial, list[tuple[Modulo, int]]]:
@@ -294,7 +301,7 @@ def divide(value: Polynomial, divisor: Polynomial) -> tuple[Polynomial, Polynomi
     for _ in range(_STEPS):
         changed = False
         for monomial in sorted(rest.terms, key=len, reverse=True):
-            left = _without(monomial, head)
+            left = over(monomial, head)
             times = rest.terms[monomial] // by if left is not None else 0
             if left is not None and times:
                 part = Polynomial({left: times})
@@ -303,16 +310,6 @@ def divide(value: Polynomial, divisor: Polynomial) -> tuple[Polynomial, Polynomi
         if not changed:
             break
     return quotient, rest
-
-
-def _without(monomial: Monomial, factors: Monomial) -> Monomial | None:
-    """Return monomial / factors, or None when it is not a multiple."""
-    rest = list(monomial)
-    for factor in factors:
-        if factor not in rest:
-            return None
-        rest.remove(factor)
-    return tuple(rest)
 
 
 def from_index(value: object) -> Polynomial:

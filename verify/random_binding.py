@@ -6,6 +6,7 @@ for a wanted result, operators above it for a known operand. The operators' own 
 
 from __future__ import annotations
 
+import math
 from random import Random
 from typing import Any
 
@@ -78,12 +79,12 @@ class Draw:
         shapes, bundle = self._proposal(term, result, known)
         if isinstance(term.attributes, str):
             self.bundles[term.attributes] = bundle
-        if max(_elements(shape) for shape in shapes) > ELEMENTS:
+        if max(math.prod(shape) for shape in shapes) > ELEMENTS:
             raise Refused("too many elements")
         actual = infer(term.op, tuple(TensorType("float32", shape) for shape in shapes), bundle).sizes
         if result is not None and actual != result:
             raise Refused(f"a proposal for {result} has the shape {actual}")
-        if _elements(actual) > ELEMENTS:
+        if math.prod(actual) > ELEMENTS:
             raise Refused("too many elements")
         twins = self.random.random()
         for operand, shape in zip(term.operands, shapes, strict=True):
@@ -135,13 +136,6 @@ class Draw:
         if len(shapes) != count:
             raise Refused("the operator's own draw has another number of operands")
         return shapes, dict(values) if fixed is None else fixed
-
-
-def _elements(shape: Shape) -> int:
-    total = 1
-    for length in shape:
-        total *= length
-    return total
 
 
 def _demand(term: Pattern | Variable) -> int:

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from egraph.expr.index import Atom, DataIndex, Floor, Index, Modulo, Monomial, RealSymbol, Size, Symbol, atoms, index
+from egraph.expr.index import Atom, DataIndex, Floor, Index, Modulo, Monomial, RealSymbol, Size, Symbol, atoms, index, over
 from egraph.expr.scope import Compare
-from verify.bounds import Bounds, divide_terms, over, without_content
+from verify.bounds import Bounds, divide_terms, without_content
 
 
 class Ended(Exception):

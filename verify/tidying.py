@@ -5,7 +5,7 @@ from __future__ import annotations
 from verify.facts import Facts
 from verify.forms import Best, Function, Multiplied, Part, Read, Summand, replaced_term
 from verify.literals import Literal0, closure
-from verify.polynomials import ONE, Polynomial, constant, entry
+from verify.polynomials import ONE, Polynomial, constant, range_of
 
 
 def tidy(term: Summand, facts: Facts) -> Summand | None:
@@ -30,7 +30,7 @@ def _known(condition: Literal0, facts: Facts) -> bool:
 def _determined(term: Summand, facts: Facts) -> Summand | None:
     """Replace one iterator that an equality or a range of one value determines."""
     for atom in term.iterators:
-        low, high = _range(atom)
+        low, high = range_of(atom)
         if facts.canonical(high - low) == ONE:
             return _without(term, atom, low, ())
     for condition in term.conditions:
@@ -44,7 +44,7 @@ def _determined(term: Summand, facts: Facts) -> Summand | None:
             solved = Polynomial({m: -c * coefficient for m, c in value.terms.items() if m != (atom,)})
             if atom in closure(solved):
                 continue
-            low, high = _range(atom)
+            low, high = range_of(atom)
             if condition.relation == "==":
                 return _without(term, atom, solved, (Literal0(solved - low, ">="), Literal0(high - ONE - solved, ">=")))
             end = low if coefficient < 0 else high - ONE  # at most its least value, or at least its greatest
@@ -62,7 +62,7 @@ def _without(term: Summand, atom: int, value: Polynomial, added: tuple[Literal0,
 def _counted(term: Summand, facts: Facts) -> Summand:
     """Multiply by the size of the range of an iterator on which nothing depends."""
     for atom in term.iterators:
-        low, high = _range(atom)
+        low, high = range_of(atom)
         size = facts.canonical(high - low)
         used = closure(term.numerator) | closure(term.denominator) | {a for c in term.conditions for a in closure(c.value)}
         if atom in used or any(mentions(part, atom) for part in term.parts) or not facts.nonnegative(size):
@@ -91,9 +91,3 @@ def mentions(part: Part, atom: int) -> bool:
 def _term_mentions(term: Summand, atom: int) -> bool:
     conditions = any(atom in closure(c.value) for c in term.conditions)
     return conditions or atom in closure(term.numerator) | closure(term.denominator) or any(mentions(p, atom) for p in term.parts)
-
-
-def _range(atom: int) -> tuple[Polynomial, Polynomial]:
-    low, high = entry(atom).low, entry(atom).high
-    assert low is not None and high is not None, "an iterator has a range"
-    return low, high

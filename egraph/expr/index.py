@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from egraph.expr.scope import Read
@@ -71,6 +71,7 @@ class DataIndex:
     read: Read
 
 
+Factor = TypeVar("Factor")
 Atom: TypeAlias = Iterator | Symbol | RealSymbol | Floor | Modulo | DataIndex
 Monomial: TypeAlias = tuple[Atom, ...]
 """A product of atoms, sorted; the empty product is one."""
@@ -119,7 +120,7 @@ class Index:
             for n, d in right.terms:
                 key = tuple(sorted(m + n, key=_text)) if m and n else m or n
                 products[key] = products.get(key, 0) + c * d
-        return _make(products)
+        return polynomial(products)
 
     __rmul__ = __mul__
 
@@ -146,7 +147,8 @@ class Index:
         return format_index(self)
 
 
-def _make(products: Mapping[Monomial, int]) -> Index:
+def polynomial(products: Mapping[Monomial, int]) -> Index:
+    """Return the sum of coefficient * monomial."""
     terms = [(m, c) for m, c in products.items() if c]
     if len(terms) > 1:
         terms.sort(key=_place)
@@ -172,7 +174,7 @@ def _sum(parts: tuple[Index, ...]) -> Index:
     for part in parts:
         for m, c in part.terms:
             total[m] = total.get(m, 0) + c
-    return _make(total)
+    return polynomial(total)
 
 
 def _shifted(value: Index, by: int) -> Index:
@@ -194,6 +196,21 @@ def index(value: object) -> Index:
             number = int(value.__index__())
             return Index((((), number),)) if number else Index(())
     raise TypeError(f"not an index: {value!r}")
+
+
+def has_reals(value: Index) -> bool:
+    """Return whether a value is a real number rather than an integer, so that ``<`` is not ``<=`` of one less."""
+    return any(isinstance(atom, RealSymbol) for monomial, _ in value.terms for atom in monomial)
+
+
+def over(monomial: tuple[Factor, ...], factors: tuple[Factor, ...]) -> tuple[Factor, ...] | None:
+    """Return monomial / factors, None when it is not a multiple."""
+    rest = list(monomial)
+    for factor in factors:
+        if factor not in rest:
+            return None
+        rest.remove(factor)
+    return tuple(rest)
 
 
 def simplify(value: Size) -> Size:
@@ -259,7 +276,7 @@ def _split(value: Index, divisor: int) -> tuple[Index, Index]:
     for m, c in value.terms:
         q, r = divmod(c, divisor) if m == () or c % divisor == 0 else (0, c)
         quotient[m], rest[m] = q, r
-    return _make(quotient), _make(rest)
+    return polynomial(quotient), polynomial(rest)
 
 
 def floor_divide(value: Index, divisor: Index) -> Index:

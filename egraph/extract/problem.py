@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from egraph.errors import ExtractError
-from egraph.ir import LEAVES, Candidate, FrozenEGraph
+from egraph.ir import Candidate, FrozenEGraph
 
 SPARE = 1.5
 """A candidate with the operands of a cheaper one stays while it costs at most this much more: estimates can be wrong."""
@@ -38,15 +38,9 @@ Chosen = dict[int, Choice]
 """One choice for each needed class, operands before users."""
 
 
-def free_classes(frozen: FrozenEGraph) -> frozenset[int]:
-    """Return the classes that cost nothing at run time: inputs, and values known at compile time."""
-    leaves = {number for number, nodes in frozen.classes.items() if any(node.op in LEAVES for node in nodes)}
-    return frozen.constants | leaves
-
-
 def build_problem(frozen: FrozenEGraph, candidates: Mapping[int, Sequence[Candidate]]) -> Problem:
     """Return the reachable, computable choices without those that another beats with the same or fewer operands."""
-    free = free_classes(frozen)
+    free = frozen.given
     roots = tuple(dict.fromkeys(root for root in frozen.roots if root not in free))
     offered: dict[int, tuple[Choice, ...]] = {}
     for number in sorted(candidates):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
-from egraph.ir.node import Node
+from egraph.ir.node import LEAVES, Node
 from egraph.ir.types import Attributes, TensorType
 
 
@@ -32,6 +33,12 @@ class FrozenEGraph:
     constants: frozenset[int]
     source: Mapping[int, Node]
     """The input program's node of a class, where it has one."""
+
+    @cached_property
+    def given(self) -> frozenset[int]:
+        """Return the classes that are there before anything runs: inputs, and values known at compile time."""
+        leaves = {number for number, nodes in self.classes.items() if any(node.op in LEAVES for node in nodes)}
+        return self.constants | leaves
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from typing import Any, NoReturn
 
 from egraph.errors import TypeMismatch
-from egraph.expr.index import Index, Size, _make, index, simplify
+from egraph.expr.index import Index, Size, index, polynomial, simplify
 
 Shape = tuple[Size, ...]
 
@@ -163,7 +163,7 @@ def divide(total: Size, divisor: Size, reason: str) -> Size:
             if count % coefficient:
                 refuse(f"{reason}: {show(total)} by {show(divisor)}")
             quotient[tuple(rest)] = count // coefficient
-        return simplify(_make(quotient))
+        return simplify(polynomial(quotient))
     if equal(total, divisor):
         return 1
     refuse(f"{reason}: {show(total)} by {show(divisor)}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 from egraph.check_tolerance import Tolerance
 from egraph.errors import ModelError
 from egraph.optimize.options import Options
+from runtime.cores import usable_cores
 
 EXAMPLES = """examples:
   python -m egraph.optimize model.onnx                          write model.opt.onnx and model.einsat/ beside the model
@@ -106,10 +106,6 @@ def build_parser() -> argparse.ArgumentParser:
     add("-v", "--verbose", action="count", default=0, help="say more")
     add("-q", "--quiet", action="store_true", help="say nothing while working")
     return parser
-
-
-def usable_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 
 def to_options(arguments: argparse.Namespace) -> Options:

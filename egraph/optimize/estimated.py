@@ -92,12 +92,7 @@ def shipped_rules() -> tuple[Rule | MergeRule, ...]:
 
 def compile_options(threads: int) -> CompileOptions:
     """Return options that let a program keep opaque nodes."""
-
-    def export_graph(graph: Graph) -> bytes:
-        model: bytes = exporter.export(graph).SerializeToString(deterministic=True)
-        return model
-
-    return CompileOptions(threads=threads, export_graph=export_graph)
+    return CompileOptions(threads=threads, export_graph=exporter.serialized)
 
 
 def open_program(program: Program, *, threads: int = 1) -> Session:

@@ -108,11 +108,7 @@ class Run:
 
     @property
     def compile_options(self) -> CompileOptions:
-        def export_graph(graph: Graph) -> bytes:
-            model: bytes = exporter.export(graph).SerializeToString(deterministic=True)
-            return model
-
-        return CompileOptions(threads=self.options.threads, export_graph=export_graph)
+        return CompileOptions(threads=self.options.threads, export_graph=exporter.serialized)
 
     def repeated(self) -> Outcome | None:
         """Compile, check and save what the same command led to before; None where that is not known or has become wrong."""

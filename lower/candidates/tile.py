@@ -8,8 +8,6 @@ from functools import lru_cache
 
 from egraph.ir import ENode, FrozenEGraph, Node, make, placeholder, rewrite
 
-LEAVES = ("Input", "Constant")
-
 
 @dataclass(frozen=True)
 class Tile:
@@ -20,19 +18,13 @@ class Tile:
     implementation: str
 
 
-def leaf_classes(frozen: FrozenEGraph) -> frozenset[int]:
-    """Return the classes that are there before anything runs: inputs and values known at compile time."""
-    inputs = {number for number, nodes in frozen.classes.items() if any(node.op in LEAVES for node in nodes)}
-    return frozen.constants | inputs
-
-
 class Tiling:
     """A frozen e-graph with what all families of tiles ask of it. Without ``fused``, every tile is a single e-node."""
 
     def __init__(self, frozen: FrozenEGraph, *, fused: bool = True) -> None:
         self.frozen = frozen
         self.fused = fused
-        self.leaves = leaf_classes(frozen)
+        self.leaves = frozen.given
         self.size_bytes = {number: type.size_bytes if type.is_static else 0 for number, type in frozen.types.items()}
         self._leaf: dict[int, Node] = {}
         self.consumers: dict[int, set[int]] = {number: set() for number in frozen.classes}

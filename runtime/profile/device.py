@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from functools import cache
 from importlib import metadata
 from pathlib import Path
+
+from runtime.cores import usable_cores
 
 LIBRARIES = ("onednn-cpu-gomp", "apache-tvm", "onnxruntime")
 """Packages whose version changes what a kernel costs."""
@@ -21,11 +22,6 @@ def processor_name() -> str:
     except OSError:
         return platform.processor() or platform.machine()
     return platform.processor() or platform.machine()
-
-
-def usable_cores() -> int:
-    """Return how many logical processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 
 def library_version(package: str) -> str:

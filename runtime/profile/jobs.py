@@ -13,10 +13,11 @@ from collections.abc import Iterable
 from dataclasses import astuple
 from pathlib import Path
 
+from runtime.cores import usable_cores
 from runtime.feeds import FeedSpec
 from runtime.measure import Load, Worker, measure
 from runtime.profile.database import Database, Record
-from runtime.profile.device import device_key, usable_cores
+from runtime.profile.device import device_key
 
 MANIFEST = "jobs.jsonl"
 

@@ -6,6 +6,7 @@ a rule whose left side is built after all left terms, so that it holds only wher
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -102,18 +103,11 @@ def _drawer(statement: Statement) -> Callable[[Random], Binding]:
 
     def draw(random: Random) -> Binding:
         shapes = draw_shapes(lefts, rights, statement.ranks, random)
-        if max((_elements(shape) for shape in shapes.values()), default=1) > ELEMENTS:
+        if max((math.prod(shape) for shape in shapes.values()), default=1) > ELEMENTS:
             raise Refused("too many elements")
         return Binding({name: TensorType("float32", shape) for name, shape in shapes.items()}, {})
 
     return draw
-
-
-def _elements(shape: tuple[int, ...]) -> int:
-    total = 1
-    for size in shape:
-        total *= size
-    return total
 
 
 def free_names(terms: tuple[Term, ...]) -> tuple[str, ...]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from egraph.expr.index import Index, index
+from egraph.expr.index import Index, has_reals, index
 from egraph.expr.scope import Compare
 from verify.budget import spend
-from verify.normal.context import Context, has_reals
+from verify.normal.context import Context
 from verify.normal.naming import condition_text
 
 Conditions = tuple[Compare, ...]

@@ -10,7 +10,7 @@ from fractions import Fraction
 
 from egraph.errors import EinsatError
 from egraph.expr.compose import truth
-from egraph.expr.index import DataIndex, Floor, Index, Iterator, Modulo, RealSymbol, Size, Symbol, atoms, index, substitute
+from egraph.expr.index import DataIndex, Floor, Index, Iterator, Modulo, Size, Symbol, atoms, has_reals, index, substitute
 from egraph.expr.scope import Compare
 from verify.assumptions import Assumptions
 from verify.normal.terms import Factor, Term, Value
@@ -124,11 +124,6 @@ class Context:
 
     def use(self, fact: str) -> None:
         self.facts.add(fact)
-
-
-def has_reals(value: Index) -> bool:
-    """Return whether an index speaks of real numbers, so that ``<`` is not ``<=`` of one less."""
-    return any(isinstance(atom, RealSymbol) for monomial, _ in value.terms for atom in monomial)
 
 
 def number(value: Fraction | int) -> Value:

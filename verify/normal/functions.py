@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 
+from egraph.expr.index import has_reals
 from verify.normal.algebra import add, only_term, plain
 from verify.normal.choices import choose, positive, split, truth, zero
-from verify.normal.context import ONE, ZERO, Context, constant, has_reals, negated, number, scaled, single
+from verify.normal.context import ONE, ZERO, Context, constant, negated, number, scaled, single
 from verify.normal.extrema import maximum, minimum
 from verify.normal.naming import blind_key, close, factor_text, value_text
 from verify.normal.products import content, exponential, multiply, power, reciprocal, split_constant
