@@ -72,9 +72,21 @@ def open_onnxruntime(model: Path | bytes, threads: int, *, optimise: bool = True
     options.intra_op_num_threads = threads
     level = onnxruntime.GraphOptimizationLevel
     options.graph_optimization_level = level.ORT_ENABLE_ALL if optimise else level.ORT_DISABLE_ALL
-    options.log_severity_level = 3
+    options.log_severity_level = 4  # what goes wrong is raised as well, and told in our words
     options.enable_cpu_mem_arena = False  # it would keep what the largest run needed, beside everything that is timed
     return onnxruntime.InferenceSession(model if isinstance(model, bytes) else str(model), options, providers=["CPUExecutionProvider"])
+
+
+def open_original(model: Path, threads: int, *, optimise: bool = True) -> Any:
+    """Open the user's own model; raises ModelError where onnxruntime, which everything is compared with, refuses it."""
+    try:
+        return open_onnxruntime(model, threads, optimise=optimise)
+    except Exception as error:  # onnxruntime raises a class a status; every one means "not this model"
+        raise ModelError(
+            f"onnxruntime cannot load the original model: {' '.join(str(error).split())}",
+            where=str(model),
+            fix="make onnxruntime load it (results are compared with it): export the model again, or upgrade onnxruntime",
+        ) from error
 
 
 def find_feeds(session: Any, graph: Graph, seed: int) -> tuple[FeedSpec, ...]:
@@ -105,7 +117,7 @@ def find_feeds(session: Any, graph: Graph, seed: int) -> tuple[FeedSpec, ...]:
                 else:
                     return specs
     raise ModelError(
-        f"onnxruntime cannot run the original model on random inputs: {problem}",
+        f"onnxruntime cannot run the original model on random inputs: {' '.join(str(problem).split())}",
         fix="give the sizes of dynamic inputs with --shape NAME:SIZES" if is_dynamic else "check that the model runs in onnxruntime",
     )
 

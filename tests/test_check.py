@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper
 
-from egraph.check import OTHER_VALUES, Disagreement, check, compare
+from egraph.check import OTHER_VALUES, Disagreement, check, compare, open_original
 from egraph.check_spread import moved
 from egraph.check_tolerance import Tolerance
-from egraph.errors import CheckFailed
+from egraph.errors import CheckFailed, ModelError
 from runtime.feeds import FeedSpec
 
 SPEC = (FeedSpec("x", "float32", (4, 50)),)
@@ -111,3 +114,14 @@ def test_beside_zeros_the_error_is_its_own_size() -> None:
     assert compare(zeros, tiny, TIGHT, where="y") == pytest.approx(5e-7)
     with pytest.raises(CheckFailed):
         compare(zeros, np.float32([0, 2e-6, 0]), TIGHT, where="y")
+
+
+def test_a_model_that_onnxruntime_refuses_is_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in ("x", "y"))
+    node = helper.make_node("Relu", ["x"], ["y"], alpha=3.0)
+    model = helper.make_model(helper.make_graph([node], "g", [x], [y]), opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    onnx.save(model, tmp_path / "m.onnx")
+    with pytest.raises(ModelError, match=r"cannot load the original model.*Unrecognized attribute: alpha") as told:
+        open_original(tmp_path / "m.onnx", 1)
+    assert told.value.where == str(tmp_path / "m.onnx") and "upgrade onnxruntime" in told.value.fix
+    assert capfd.readouterr().err == ""  # said once

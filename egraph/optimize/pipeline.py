@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from egraph import exporter, importer
-from egraph.check import CheckResult, Disagreement, check, find_feeds, open_onnxruntime
+from egraph.check import CheckResult, Disagreement, check, find_feeds, open_onnxruntime, open_original
 from egraph.cost import CostModel
 from egraph.errors import CheckFailed, EinsatError, LowerError
 from egraph.finalists import Contender, race, remembered
@@ -60,7 +60,7 @@ def optimize(options: Options, progress: Progress) -> Outcome:
     imported = importer.load(options.model, shapes=options.shapes)
     for text in (*imported.notes, *imported.hints):
         progress.note(text)
-    reference = open_onnxruntime(options.model, options.threads)
+    reference = open_original(options.model, options.threads)
     feeds = find_feeds(reference, imported.graph, options.seed)
     database = Database.open(options.database, read_only=options.frozen, warn=lambda text: progress.note(f"warning: {text}"))
     try:

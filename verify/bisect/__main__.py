@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(chosen: argparse.Namespace) -> Finding:
     from egraph import importer
-    from egraph.check import find_feeds, open_onnxruntime
+    from egraph.check import find_feeds, open_original
     from egraph.optimize.choice import choose_rules
     from egraph.saturate import Limits
     from runtime.feeds import random_feeds
@@ -69,7 +69,7 @@ def _run(chosen: argparse.Namespace) -> Finding:
 
     rules = choose_rules(chosen.rules, chosen.skip_rule, allow="finite", unsafe=chosen.unsafe_rules)
     graph = importer.load(chosen.model).graph
-    session = open_onnxruntime(chosen.model, 1, optimise=False)
+    session = open_original(chosen.model, 1, optimise=False)
     feeds = random_feeds(find_feeds(session, graph, chosen.seed), chosen.seed)
     names = [name for name, _ in graph.outputs]
     expected = dict(zip(names, session.run(names, feeds), strict=True))

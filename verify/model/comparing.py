@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from egraph.check import find_feeds, open_onnxruntime, relative_error
+from egraph.check import find_feeds, open_original, relative_error
 from egraph.errors import ModelError
 from runtime.feeds import random_feeds
 from verify.model.chain import Chain, chain
@@ -78,7 +78,7 @@ def compare_models(a: Path, b: Path, settings: Settings = Settings()) -> Compari
     """Return how two models differ; raises ModelError when they cannot be read, run or compared."""
     first, second = read_side(a, settings.shapes), read_side(b, settings.shapes)
     _same_interface(first, second)
-    specs = find_feeds(open_onnxruntime(first.path, settings.threads), first.graph, settings.seed)
+    specs = find_feeds(open_original(first.path, settings.threads), first.graph, settings.seed)
     rename = dict(zip(first.inputs, second.inputs, strict=True)) if set(first.inputs) != set(second.inputs) else {}
     graph = aligned(second.graph, first.graph)
     pairs = dict(zip(first.outputs, second.outputs, strict=True)) if set(first.outputs) != set(second.outputs) else {}
