@@ -364,9 +364,9 @@ class MergeRule:
         return tuple(t.node for t in lefts), tuple(t.node for t in rights)
 
 
-def sides_left(result: object) -> Tensor:
+def sides_left(result: Equation | Steps) -> Tensor:
     """Return the left side alone; nothing after it is run."""
-    return result.left if isinstance(result, Equation) else next(result)  # type: ignore[call-overload]
+    return result.left if isinstance(result, Equation) else next(result)
 
 
 def merge_rule(
@@ -379,7 +379,7 @@ def merge_rule(
             yield member(**arguments)
 
         left.__doc__, left.__name__ = f.__doc__, f.__name__
-        left.__signature__ = inspect.signature(member, eval_str=True)  # type: ignore[attr-defined]
+        left.__dict__["__signature__"] = inspect.signature(member, eval_str=True)
         return MergeRule(f.__name__, (inspect.getdoc(f) or "").strip(), rule(left), shared, f, rounding)
 
     return build

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -39,10 +40,10 @@ def write_weights(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
             _write_array(file, tensors[name])
 
 
-def _write_array(file: object, array: np.ndarray) -> None:
+def _write_array(file: BinaryIO, array: np.ndarray) -> None:
     # A mapped array of gigabytes goes through in pieces, so that it is never held in memory whole.
     flat = array.reshape(-1)
     step = max(1, CHUNK_BYTES // max(1, array.dtype.itemsize))
     for start in range(0, flat.size, step):
         piece = np.ascontiguousarray(flat[start : start + step])
-        file.write(piece.view(np.uint8).data)  # type: ignore[attr-defined]
+        file.write(piece.view(np.uint8).data)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from egraph.errors import EinsatError
 from egraph.expr.compose import identity, inline
-from egraph.expr.scope import Scope, Tensor, number
+from egraph.expr.index import Index
+from egraph.expr.scope import Scalar, Scope, Tensor, number
 from egraph.ir import Node, walk
 from egraph.ops.reference import meaning
 from egraph.ops.scopes import pointwise
@@ -77,8 +78,12 @@ def expression(root: Node, numbers: Mapping[int, float]) -> Scope:
             scopes[node] = inline(meaning(node), {str(i): scopes[operand] for i, operand in enumerate(node.inputs)})
         elif node.integer("index") in numbers:
             value = number(numbers[node.integer("index")])
-            scopes[node] = pointwise("i", node.type.sizes, lambda _, value=value: value)  # type: ignore[misc]
+            scopes[node] = pointwise("i", node.type.sizes, _always(value))
         else:
             scopes[node] = Tensor(str(node.integer("index")), node.type.sizes, node.type.dtype)
     result = scopes[root]
     return identity(result) if isinstance(result, Tensor) else result
+
+
+def _always(value: Scalar) -> Callable[[tuple[Index, ...]], Scalar]:
+    return lambda _: value

@@ -93,10 +93,16 @@ class Names:
 
     def fresh(self, atom: int) -> int:
         """Return a new iterator with an iterator's range."""
-        kind = entry(atom).kind
-        assert isinstance(kind, Iterator), "only iterators are bound"
+        iterator = bound(atom)
         self.count += 1
-        return number_of(Iterator(f"{self.prefix}{self.count}", kind.low, kind.high))
+        return number_of(Iterator(f"{self.prefix}{self.count}", iterator.low, iterator.high))
+
+
+def bound(atom: int) -> Iterator:
+    """Return the iterator that an atom is."""
+    kind = entry(atom).kind
+    assert isinstance(kind, Iterator), "only iterators are bound"
+    return kind
 
 
 def form_of(value: Value, facts: Facts, names: Names) -> Sum:
@@ -283,7 +289,7 @@ def name_of(part: Part) -> str:
 
 def describe(term: Summand) -> str:
     """Return a term for readers."""
-    binder = ", ".join(f"{entry(a).low}<={entry(a).kind.name}<{entry(a).high}" for a in term.iterators)  # type: ignore[union-attr]
+    binder = ", ".join(f"{entry(a).low}<={bound(a).name}<{entry(a).high}" for a in term.iterators)
     conditions = ", ".join(f"{c.value}{c.relation}0" for c in term.conditions)
     parts = " * ".join(describe_part(part) for part in term.parts)
     number = f"{term.numerator}" + ("" if term.denominator == ONE else f"/({term.denominator})")

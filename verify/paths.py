@@ -52,7 +52,7 @@ class Path(Solved):
 
     conclusion: bool = False
     """Whether demands of shape rules are obligations (a right side) or assumptions (the left side)."""
-    choices: dict[str, object] = field(default_factory=dict)
+    choices: dict[str, Any] = field(default_factory=dict)
     alternatives: list[Path] = field(default_factory=list)
     """The ways not taken: what is assumed there."""
     _settling: list[Deferred] = field(default_factory=list)
@@ -74,7 +74,8 @@ class Path(Solved):
     def choose(self, name: str, options: Sequence[Choice]) -> Choice:
         """Return one of the options; every other one is run later. A name is asked once."""
         if name in self.choices:
-            return self.choices[name]  # type: ignore[return-value]
+            known: Choice = self.choices[name]
+            return known
         if not options:
             raise Ended(f"nothing fits {name}")
         for other in reversed(options[1:]):

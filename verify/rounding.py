@@ -14,6 +14,7 @@ import numpy as np
 
 from egraph.expr.evaluate import Evaluator
 from egraph.expr.functions import PRIME, prime_inverse, prime_power
+from egraph.expr.index import Iterator
 from egraph.expr.scope import Scalar, Scope
 from egraph.ir import Node, format_fragment, walk
 from egraph.ops.reference import meaning
@@ -74,8 +75,8 @@ def _evaluate(roots: Sequence[Node], values: Mapping[Node, Array]) -> list[Array
 class _Rounding(Evaluator):
     """Evaluates scopes in the algebra."""
 
-    def call(self, name: str, arguments: Sequence[Scalar], env: Mapping[object, Array], mask: Array | None) -> Array:  # type: ignore[override]
-        values = [self.scalar(argument, env, mask) for argument in arguments]  # type: ignore[arg-type]
+    def call(self, name: str, arguments: Sequence[Scalar], env: Mapping[Iterator, Array], mask: Array | None) -> Array:
+        values = [self.scalar(argument, env, mask) for argument in arguments]
         match name, values:
             case "add", [a, b]:
                 return total(*_sums(a, b))
@@ -87,12 +88,12 @@ class _Rounding(Evaluator):
                 return quotient(a, b)
             case "reciprocal", [a]:
                 return quotient(np.ones_like(a), a)
-        return super().call(name, arguments, env, mask)  # type: ignore[arg-type]
+        return super().call(name, arguments, env, mask)
 
-    def _block(self, scope: Scope, iterators: Sequence[object], ranges: Sequence[range]) -> Array:
+    def _block(self, scope: Scope, iterators: Sequence[Iterator], ranges: Sequence[range]) -> Array:
         if not scope.summation or scope.reduction != "sum":
-            return super()._block(scope, iterators, ranges)  # type: ignore[arg-type]
-        values = self.scalar(scope.body, self._axes(iterators, ranges), None)  # type: ignore[arg-type]
+            return super()._block(scope, iterators, ranges)
+        values = self.scalar(scope.body, self._axes(iterators, ranges), None)
         full = np.broadcast_to(values, [len(r) for r in ranges]) % PRIME
         axes = tuple(range(len(scope.traversal), len(ranges)))
         return total(np.sum(full, axis=axes) % PRIME, np.sum(full * full % PRIME, axis=axes) % PRIME)

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -102,7 +102,7 @@ class Evaluator:
         factors: list[Array] = []
         self._factors(scope.body, env, None, factors)
         extents = [len(r) for r in ranges]
-        arguments: list[object] = []
+        arguments: list[Any] = []
         covered: set[int] = set()
         for factor in factors:
             factor = factor.reshape([1] * (len(extents) - factor.ndim) + list(factor.shape))
@@ -112,7 +112,7 @@ class Evaluator:
         outer = len(scope.traversal)
         repeat = math.prod(extents[a] for a in range(outer, len(extents)) if a not in covered)
         kept_out = [a for a in range(outer) if a in covered]
-        total = np.einsum(*arguments, kept_out, optimize="greedy") * repeat  # type: ignore[call-overload]
+        total = np.einsum(*arguments, kept_out, optimize="greedy") * repeat
         total = np.asarray(total).reshape([extents[a] if a in covered else 1 for a in range(outer)])
         return np.ascontiguousarray(np.broadcast_to(total, extents[:outer])).reshape(extents[:outer])  # rank 0 stays rank 0
 

@@ -39,13 +39,14 @@ def _best_sets(problem: Problem) -> Chosen:
             if choice.cost + max((totals[need] for need in choice.needs), default=0.0) >= totals.get(number, math.inf):
                 continue
             largest = max(choice.needs, key=lambda need: len(sets[need]), default=None)
+            most = {} if largest is None else sets[largest]
             extra: dict[int, float] = {}
             for need in choice.needs:
                 if need != largest:
-                    extra |= {one: sets[need][one] for one in set(sets[need]).difference(sets[largest])}  # type: ignore[index]
+                    extra |= {one: sets[need][one] for one in set(sets[need]).difference(most)}
             cost = choice.cost + math.fsum(extra.values()) + (0.0 if largest is None else totals[largest])
             if cost < totals.get(number, math.inf):
-                merged = {**(sets[largest] if largest is not None else {}), **extra, number: choice.cost}
+                merged = {**most, **extra, number: choice.cost}
                 sets[number], totals[number], best[number], improved = merged, cost, choice, True
         if improved:
             for user in users.get(number, []):

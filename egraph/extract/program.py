@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 from egraph.errors import ExtractError
 from egraph.extract.schedule import schedule
@@ -26,7 +27,7 @@ def to_program(frozen: FrozenEGraph, selection: Selection, graph: Graph) -> Prog
     for number in running:
         candidate = chosen[number]
         inputs = tuple(values[operand] for operand in candidate.operands)
-        built = rewrite((candidate.fragment,), lambda old, new, inputs=inputs: _instantiate(old, new, inputs))  # type: ignore[misc]
+        built = rewrite((candidate.fragment,), partial(_instantiate, inputs=inputs))
         values[number] = built[candidate.fragment]
         for inner, at in _classes_inside(frozen, number, candidate):
             _note(origins, built[inner], _names(sources, graph, at))

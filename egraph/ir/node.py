@@ -49,6 +49,12 @@ class Node:
                 return numbers
         raise TypeError(f"{name} of {self.op} are no integers: {value!r}")
 
+    def real(self, name: str) -> float:
+        value = self.attribute(name)
+        if isinstance(value, float):
+            return value
+        raise TypeError(f"{name} of {self.op} is no float: {value!r}")
+
     def string(self, name: str) -> str:
         value = self.attribute(name)
         if isinstance(value, str):

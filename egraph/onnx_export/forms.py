@@ -83,8 +83,7 @@ def _gelu(e: Emitter, node: Node, operands: Sequence[str], output: str) -> None:
 
 
 def _clip(e: Emitter, node: Node, operands: Sequence[str], output: str) -> None:
-    low, high = (node.attribute(name) for name in ("min", "max"))
-    bounds: dict[str, Any] = {name: value for name, value in (("min", low), ("max", high)) if math.isfinite(float(str(value)))}
+    bounds: dict[str, Any] = {name: node.real(name) for name in ("min", "max") if math.isfinite(node.real(name))}
     if e.opset >= 11:
         names = [e.constant(bounds[name], node.type.dtype) if name in bounds else "" for name in ("min", "max")]
         e.add("Clip", [*operands, *names], output=output)

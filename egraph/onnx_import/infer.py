@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -145,9 +146,9 @@ def _evaluate_by_reference(model: onnx.ModelProto) -> list[np.ndarray] | None:
         return None
 
 
-def _quiet(onnxruntime: object) -> object:
-    options = onnxruntime.SessionOptions()  # type: ignore[attr-defined]
+def _quiet(onnxruntime: Any) -> Any:
+    options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL  # type: ignore[attr-defined]
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     return options

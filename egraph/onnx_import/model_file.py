@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # ships no types
+from google.protobuf.message import DecodeError
 from onnx import numpy_helper
 
 from egraph.errors import ModelError

@@ -53,7 +53,7 @@ def of_arity(function: Callable[..., Any], count: int | Mapping[str, int], equat
             name: given[name] if name in given else [given[f"{name}{i + 1}"] for i in range(counts[name])] for name in bundles
         })
 
-    spread.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    spread.__dict__["__signature__"] = inspect.Signature(parameters)
     spread.__doc__ = function.__doc__
     name = f"{function.__name__}_{count}" if isinstance(count, int) else function.__name__
     return named(spread, name, equation, rounding=rounding)

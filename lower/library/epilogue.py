@@ -134,8 +134,7 @@ def _gated(node: Node) -> tuple[list[PostOperation], Node] | Reason:
             if gate.op == "Sigmoid":
                 return [PostOperation("eltwise", "swish", 1.0, 0.0)], x
             if gate.op == "HardSigmoid":
-                a = dict(gate.attributes)
-                return [PostOperation("eltwise", "hardswish", float(a["alpha"]), float(a["beta"]))], x  # type: ignore[arg-type]
+                return [PostOperation("eltwise", "hardswish", gate.real("alpha"), gate.real("beta"))], x
         if node.op == "Mul" and gate.op == "Tanh" and gate.inputs[0].op == "Softplus" and gate.inputs[0].inputs[0] is x:
             return [PostOperation("eltwise", "mish")], x
     return f"both operands of {node.op} hold a contraction"
