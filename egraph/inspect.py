@@ -64,6 +64,8 @@ def why(outcome: Outcome, node: str) -> dict[str, Any]:
     rows = find_kernels(outcome.kernels or outcome.before, node)
     if not rows:
         names = sorted({name for row in outcome.kernels or outcome.before for name in row.source_nodes})
+        if not names:
+            raise ModelError("nothing is computed: every output is an input or a constant", fix="do without --why")
         raise ModelError(f"no kernel comes from {node!r}", fix=f"give a kernel's number or one of: {', '.join(names[:20])}")
     known = {rule.name: rule for rule in outcome.rules}
     numbers = {number for number, row in enumerate(outcome.kernels) if row in rows}
@@ -138,9 +140,9 @@ def why_not(
 ) -> dict[str, Any]:
     """Try a rule at a node of the input model and say what stands in the way."""
     from egraph import importer
-    from egraph.check_tolerance import Tolerance
     from egraph.inspect_derivation import derivation_rule, explain_derivation
     from egraph.inspect_match import explain, nodes_named
+    from egraph.tolerance import Tolerance
 
     path = model or artefact.resolve().parent / outcome.model
     if not path.is_file():

@@ -10,6 +10,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from egraph.errors import ModelError
+from egraph.inspect import why
 from egraph.optimize.outcome import Finalist, Growth, KernelRow, Outcome, RuleUse
 from egraph.report import format_count, format_size, format_time, growth_chart, render
 from egraph.report_layout import MOST_BOXES, boxes, draw, place
@@ -136,3 +138,9 @@ def test_rates_follow_from_time_and_work() -> None:
     assert one.gigaflops_s == pytest.approx(2e6 / 10e-6 / 1e9)
     assert one.gigabytes_s == pytest.approx(4096 / 10e-6 / 1e9)
     assert one.intensity == pytest.approx(2e6 / 4096)
+
+
+def test_a_program_without_kernels_has_nothing_to_explain() -> None:
+    with pytest.raises(ModelError, match=r"every output is an input or a constant"):
+        why(dataclasses.replace(outcome(), kernels=(), before=()), "0")
+    assert why(outcome(), "node<1>")["kernels"]
