@@ -231,6 +231,8 @@ def known(value: Size) -> int:
 
 def length(iterator: Iterator) -> int:
     """high - low, which must be known"""
+    if type(iterator.low) is int and type(iterator.high) is int:
+        return iterator.high - iterator.low
     return known(index(iterator.high) - iterator.low)
 
 
@@ -254,7 +256,8 @@ def bounds(value: Size) -> tuple[int, int] | None:
 def _atom_bounds(atom: Atom) -> tuple[int, int] | None:
     match atom:
         case Iterator(_, low, high):
-            first, last = index(low).constant, index(high).constant
+            first = low if type(low) is int else index(low).constant
+            last = high if type(high) is int else index(high).constant
             return None if first is None or last is None else (first, max(first, last - 1))
         case Floor(numerator, divisor):
             limits, by = bounds(numerator), divisor.constant
@@ -313,24 +316,32 @@ def modulo(value: Index, divisor: Index) -> Index:
 
 def substitute(value: Size, replace: Mapping[Iterator | Symbol, Size], read: Callable[[Read], Read] | None = None) -> Index:
     """Return the index with iterators and symbols replaced; ``read`` maps the reads inside data indices."""
-    total = Index(())
+    total: dict[Monomial, int] = {}
     for monomial, coefficient in index(value).terms:
-        product = Index((((), coefficient),))
+        product = _ONE
         for atom in monomial:
-            match atom:
-                case Iterator() | Symbol():
-                    part = index(replace.get(atom, index(atom)))
-                case RealSymbol():
-                    part = index(atom)
-                case Floor(a, b):
-                    part = floor_divide(substitute(a, replace, read), substitute(b, replace, read))
-                case Modulo(a, b):
-                    part = modulo(substitute(a, replace, read), substitute(b, replace, read))
-                case DataIndex(inner):
-                    part = index(DataIndex(read(inner) if read else inner))
-            product = product * part
-        total = total + product
-    return total
+            part = _substituted(atom, replace, read)
+            product = part if product is _ONE else product * part
+        for m, c in product.terms:
+            total[m] = total.get(m, 0) + c * coefficient
+    return polynomial(total)
+
+
+_ONE = Index((((), 1),))
+
+
+def _substituted(atom: Atom, replace: Mapping[Iterator | Symbol, Size], read: Callable[[Read], Read] | None) -> Index:
+    match atom:
+        case Iterator() | Symbol():
+            return index(replace.get(atom, atom))
+        case RealSymbol():
+            return index(atom)
+        case Floor(a, b):
+            return floor_divide(substitute(a, replace, read), substitute(b, replace, read))
+        case Modulo(a, b):
+            return modulo(substitute(a, replace, read), substitute(b, replace, read))
+        case DataIndex(inner):
+            return index(DataIndex(read(inner) if read else inner))
 
 
 def atoms(value: Size) -> set[Atom]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from egraph.expr import bodies
 from egraph.expr.bodies import indices_of
@@ -75,6 +76,8 @@ def place(value: Index, names: Replacement) -> Index:
 
 def straightened(value: Index) -> Index:
     """(p + 1) // 2 = p for p < 2: a division that is affine over the range of its one iterator is written so."""
+    if not any(isinstance(monomial[0], Floor | Modulo) for monomial, _ in value.terms if len(monomial) == 1):
+        return value
     total = Index(())
     for monomial, coefficient in value.terms:
         atom = monomial[0] if len(monomial) == 1 else None
@@ -83,6 +86,7 @@ def straightened(value: Index) -> Index:
     return total
 
 
+@lru_cache(maxsize=1 << 12)
 def _affine(atom: Floor | Modulo) -> Index | None:
     iterators = iterators_in(atom.numerator)
     if len(iterators) != 1 or atom.divisor.constant is None:
