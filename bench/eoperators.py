@@ -154,12 +154,12 @@ def least_us(run: Callable[[], object], clock: Callable[[], float]) -> float:
 
 
 def aligned(shape: tuple[int, ...]) -> np.ndarray:
-    """Return an array at an address such as the runtime gives."""
+    """Return an array of random numbers in [0, 1), at an address such as the runtime gives."""
     size = int(np.prod(shape)) * 4
     memory = np.empty(size + ALIGNMENT_BYTES, np.uint8)
     start = -memory.ctypes.data % ALIGNMENT_BYTES
     array = memory[start : start + size].view(np.float32).reshape(shape)
-    array[...] = 0.5
+    np.random.default_rng(0).random(dtype=np.float32, out=array)
     return array
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from bench.inputs import feeds_for, parse_shapes
 from bench.models import MODELS, BenchModel
 from egraph.check_spread import moved
-from egraph.check_tolerance import Tolerance
+from egraph.tolerance import Tolerance
 
 SATURATED = 1e-6
 """A value is at an end of its range when it is nearer to it than this part of the range."""

@@ -21,10 +21,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from egraph.check_spread import Spread
-from egraph.check_tolerance import Tolerance
 from egraph.cost import index_bounds
 from egraph.errors import CheckFailed, ModelError
 from egraph.ir import Graph
+from egraph.tolerance import Tolerance
 from runtime.feeds import DEFAULT_BOUND, FeedSpec, Values, random_feeds
 
 RunModel: TypeAlias = Callable[[Mapping[str, Any]], Sequence[Any]]

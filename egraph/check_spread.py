@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from egraph.check_tolerance import Tolerance
+from egraph.tolerance import Tolerance
 
 LITTLE = 0.01
 """An output of which less changes tells little."""

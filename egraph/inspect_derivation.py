@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from egraph.check_tolerance import Tolerance
 from egraph.derive.derivation import DerivationRule, GroupRule
 from egraph.derive.matching.proposals import groups
 from egraph.derive.registry import DERIVATIONS
@@ -18,6 +17,7 @@ from egraph.ops import OPS
 from egraph.optimize.derivations import Gate
 from egraph.optimize.outcome import Derived
 from egraph.saturate import Limits, saturate
+from egraph.tolerance import Tolerance
 from runtime.profile import Database
 
 LIMITS = Limits(seconds=10.0, e_nodes=2_000, iterations=10)

@@ -29,7 +29,7 @@ from bench.spread import spread
 from bench.table import line, means, table
 from bench.unit_scale import unit_scale
 from egraph.check_spread import LITTLE, moved
-from egraph.check_tolerance import Tolerance
+from egraph.tolerance import Tolerance
 
 ROOT = Path(__file__).parent.parent
 ROW: dict[str, Any] = {

@@ -10,7 +10,6 @@ import pytest
 
 from egraph import importer
 from egraph.check import Disagreement, check, relative_error, shaken
-from egraph.check_tolerance import Tolerance
 from egraph.cost import CostModel
 from egraph.cost_roofline import DeviceSpeed
 from egraph.errors import CheckFailed
@@ -22,6 +21,7 @@ from egraph.optimize.options import Options
 from egraph.optimize.pipeline import optimize
 from egraph.optimize.progress import Progress
 from egraph.optimize.search import plain_program
+from egraph.tolerance import Tolerance
 from lower.library import epilogue
 from runtime.feeds import FeedSpec
 from runtime.profile import Database

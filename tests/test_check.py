@@ -13,8 +13,8 @@ from onnx import TensorProto, helper
 
 from egraph.check import OTHER_VALUES, Disagreement, check, compare, open_original
 from egraph.check_spread import moved
-from egraph.check_tolerance import Tolerance
 from egraph.errors import CheckFailed, ModelError
+from egraph.tolerance import Tolerance
 from runtime.feeds import FeedSpec
 
 SPEC = (FeedSpec("x", "float32", (4, 50)),)

@@ -12,7 +12,6 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from egraph.check_tolerance import Tolerance
 from egraph.derive.derivation import Derivation, DerivationRule, Step
 from egraph.derive.registry import DERIVATIONS
 from egraph.derive.storing import Unreadable, read_program, write_program
@@ -28,6 +27,7 @@ from egraph.optimize.derivations import Gate
 from egraph.optimize.outcome import Derived, Outcome, RuleUse
 from egraph.report import render
 from egraph.saturate import Limits, saturate
+from egraph.tolerance import Tolerance
 from runtime.profile import Database
 from tests.test_report import outcome
 

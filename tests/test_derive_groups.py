@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from egraph.check_tolerance import Tolerance
 from egraph.derive.derivation import GroupRule
 from egraph.derive.matching.proposals import LARGEST_GROUP, RULES, groups
 from egraph.derive.registry import DERIVATIONS
@@ -24,6 +23,7 @@ from egraph.optimize.estimated import estimate, open_program, shipped_rules
 from egraph.optimize.folding import Folder
 from egraph.rules.merges import RULES as MERGES
 from egraph.saturate import Limits, Saturation, saturate
+from egraph.tolerance import Tolerance
 from lower.candidates import candidates
 from runtime.profile import Database
 

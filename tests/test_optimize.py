@@ -18,13 +18,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from egraph.check_tolerance import Tolerance
 from egraph.errors import ModelError, RuleError
 from egraph.optimize import interruption
 from egraph.optimize.arguments import parse, parse_seconds, parse_shape, parse_tolerance, to_options
 from egraph.optimize.choice import choose_rules
 from egraph.optimize.output import destination, publish, staging
 from egraph.optimize.progress import Progress
+from egraph.tolerance import Tolerance
 from runtime.profile import Database
 
 ROOT = Path(__file__).parent.parent

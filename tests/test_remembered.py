@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from egraph.check_tolerance import Tolerance
 from egraph.constant_values import DIRECT, value_of_array, value_of_term
 from egraph.cost import CostModel, without_twins
 from egraph.cost_roofline import DeviceSpeed
@@ -22,6 +21,7 @@ from egraph.optimize.remembered import Earlier, read_search, search_key, write_s
 from egraph.optimize.replay import candidate_of, read_selections, selections_text
 from egraph.rules import RULES
 from egraph.saturate import Limits, saturate
+from egraph.tolerance import Tolerance
 from lower.candidates import candidates
 from lower.eoperator.request import MAXIMUM_TERMS, supports, supports_by_parts
 from runtime.profile import Database, Record

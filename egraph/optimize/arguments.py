@@ -8,9 +8,9 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from egraph.check_tolerance import Tolerance
 from egraph.errors import ModelError
 from egraph.optimize.options import Options
+from egraph.tolerance import Tolerance
 from runtime.cores import usable_cores
 
 EXAMPLES = """examples:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from egraph.applications import BROKEN
-from egraph.check_tolerance import Tolerance
 from egraph.derive.derivation import DerivationRule, GroupRule, Step
 from egraph.derive.storing import Unreadable, read_program, write_program
 from egraph.deriving import Derivations, Judged, Stop, group_text
@@ -25,6 +24,7 @@ from egraph.ir import Kernel, Node, format_fragment, walk
 from egraph.optimize.gate import VALIDATED
 from egraph.optimize.outcome import Derived, RuleUse
 from egraph.rule import Rounding
+from egraph.tolerance import Tolerance
 from runtime.profile import Database, Record
 
 STORE, KIND = "derivations", "derivation"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from egraph.check_tolerance import Tolerance
+from egraph.tolerance import Tolerance
 
 Allow: TypeAlias = Literal["exact", "reassociate", "finite"]
 

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from egraph.tolerance import Tolerance
+
 if TYPE_CHECKING:
     from verify.bisect.search import Finding
 
@@ -31,7 +33,10 @@ def build_parser() -> argparse.ArgumentParser:
     add("--unsafe-rules", action="store_true", help="also use rules that are not proved")
     add("--skip-rule", action="append", default=[], metavar="NAME", help="do without a rule; repeatable")
     add("--programs", type=int, default=6, metavar="N", help="programs to compare: the cheapest, others at random (default: 6)")
-    add("--tolerance", type=float, default=1e-4, metavar="REL", help="largest accepted relative error of an output (default: 1e-4)")
+    add(
+        "--tolerance", type=float, default=Tolerance().relative, metavar="REL",
+        help="largest accepted relative error of an output (default: 1e-4)",
+    )  # fmt: skip
     add("--max-nodes", type=int, default=2_000, metavar="N", help="e-nodes at most (default: 2000)")
     add("--seed", type=int, default=0, metavar="N", help="seed of inputs and prices (default: 0)")
     add("--json", action="store_true", help="print one JSON object on standard output")

@@ -25,6 +25,7 @@ from egraph.optimize.estimated import EXTRACT_SECONDS, SMALL, compile_options, e
 from egraph.optimize.folding import Folder
 from egraph.rule import MergeRule, Rule
 from egraph.saturate import Limits
+from egraph.tolerance import Tolerance
 from lower.candidates import candidates
 
 AnyRule = Rule | MergeRule
@@ -35,7 +36,7 @@ Tell = Callable[[str], None]
 class Settings:
     """How to search. ``programs``: how many programs of a saturation are compared."""
 
-    tolerance: float = 1e-4
+    tolerance: float = Tolerance().relative
     programs: int = 6
     seed: int = 0
     threads: int = 1

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from egraph.tolerance import Tolerance
+
 EXAMPLES = """examples:
   python -m verify.model model.onnx model.opt.onnx        what the optimiser wrote, in onnxruntime
   python -m verify.model model.onnx model.einsat          the same, with the artefact's own kernels
@@ -36,7 +38,10 @@ def build_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("first", type=Path, help="an ONNX model")
     add("second", type=Path, help="another one, or a folder model.einsat")
-    add("--tolerance", type=float, default=1e-4, metavar="REL", help="largest accepted relative error of a tensor (default: 1e-4)")
+    add(
+        "--tolerance", type=float, default=Tolerance().relative, metavar="REL",
+        help="largest accepted relative error of a tensor (default: 1e-4)",
+    )  # fmt: skip
     add("--inputs", type=int, default=3, metavar="N", help="random inputs to compare on (default: 3)")
     add("--seed", type=int, default=0, metavar="N", help="seed of the random inputs (default: 0)")
     add("--shape", type=_shape, action="append", default=[], metavar="NAME:SIZES", help="fix an input's sizes; repeatable")

@@ -11,6 +11,7 @@ import numpy as np
 
 from egraph.check import find_feeds, open_original, relative_error
 from egraph.errors import ModelError
+from egraph.tolerance import Tolerance
 from runtime.feeds import random_feeds
 from verify.model.chain import Chain, chain
 from verify.model.parts import Part, aligned, common_tensors, covered, settle
@@ -24,7 +25,7 @@ MAGNITUDE = 1e-6
 class Settings:
     """How to compare. ``tolerance``: largest accepted difference over the largest magnitude of a tensor."""
 
-    tolerance: float = 1e-4
+    tolerance: float = Tolerance().relative
     inputs: int = 3
     seed: int = 0
     threads: int = 1

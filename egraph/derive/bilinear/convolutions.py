@@ -13,6 +13,7 @@ from egraph.derive.derivation import Derivation, Step
 from egraph.expr.index import known
 from egraph.ir import Node
 from egraph.ops.window import layout_of, window_of
+from egraph.tolerance import Tolerance
 
 LARGEST_TAPS = 7
 SIZES = range(2, 7)
@@ -21,10 +22,10 @@ LARGEST_TILE = 12
 """Outputs of one tile along one axis with all phases of a transposed convolution, which are computed together."""
 MOST_GROWTH = 27.0
 """Typical error beside the direct sum's: F(6x6, 3x3) has 21, and in float32 an error of 1e-5 of the largest output."""
-USUAL_GROWTH = 6.25
-"""Growth up to which a whole model stays within the usual tolerance: F(4x4, 3x3) has 5.2, F(2x2, 5x5) 5.7."""
 ERROR_OF_A_MODEL = 1.6e-5
 """Error to expect of a model's outputs for each unit of growth: that of a direct sum, 1e-6 of the largest output, in a row of layers."""
+USUAL_GROWTH = Tolerance().relative / ERROR_OF_A_MODEL
+"""Growth up to which a whole model stays within the usual tolerance: F(4x4, 3x3) has 5.2, F(2x2, 5x5) 5.7."""
 MOST_PROGRAMS = 2
 """Programs for one convolution, at most, of usual growth and of more: those with the best estimates, each algorithm in its best blocks."""
 WORTH = 1.1
