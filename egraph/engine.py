@@ -159,5 +159,6 @@ class Engine:
         return Picture({handle: first[value] for handle, value in pairs}, matches)
 
     def close(self) -> None:
-        """Free the e-graph's temporary folder."""
+        """Free the e-graph and its temporary folder."""
+        del self._egraph  # here: egglog refuses to free it in the thread in which the garbage collector happens to run
         self._folder.cleanup()

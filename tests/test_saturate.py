@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
 
 from egraph.eclasses import UnsoundRule
 from egraph.encode import count_matches
+from egraph.engine import Engine
 from egraph.ir import FrozenEGraph, Graph, Node, TensorType, attributes, make, walk
 from egraph.ops import apply
 from egraph.rule import Attributes, Equation, MergeRule, Rule, Steps, Tensor, Weight, merge_rule, operation, require, rule
@@ -269,3 +272,18 @@ def sample_picture() -> str:
     root = apply("Add", apply("Add", branches[0], branches[1]), apply("Relu", apply("Relu", branches[2])))
     rules: list[Rule | MergeRule] = [commute, associate, relu_twice, merge_matmuls]
     return picture(saturate(graph(root), rules).frozen)
+
+
+def test_a_closed_engine_may_be_collected_in_any_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What holds an engine forms cycles, and the garbage collector runs in whatever thread allocates."""
+    told: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", told.append)
+    engine = Engine()
+    cycle: list[object] = [engine]
+    cycle.append(cycle)
+    engine.close()
+    del engine, cycle
+    thread = threading.Thread(target=gc.collect)
+    thread.start()
+    thread.join()
+    assert not told
