@@ -7,6 +7,7 @@ for a wanted result, operators above it for a known operand. The operators' own 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -67,7 +68,7 @@ class Draw:
         bundle = self.bundles.get(term.attributes) if isinstance(term.attributes, str) else term.attributes
         if bundle is None or any(shape is None for shape in below):
             return None
-        return infer(term.op, tuple(TensorType("float32", s) for s in below if s is not None), bundle).sizes
+        return infer(term.op, _types(term, [shape for shape in below if shape is not None]), bundle).sizes
 
     def _apply(self, term: Pattern, result: Shape | None) -> Shape:
         known = [self._known(operand) for operand in term.operands]
@@ -81,7 +82,7 @@ class Draw:
             self.bundles[term.attributes] = bundle
         if max(math.prod(shape) for shape in shapes) > ELEMENTS:
             raise Refused("too many elements")
-        actual = infer(term.op, tuple(TensorType("float32", shape) for shape in shapes), bundle).sizes
+        actual = infer(term.op, _types(term, shapes), bundle).sizes
         if result is not None and actual != result:
             raise Refused(f"a proposal for {result} has the shape {actual}")
         if math.prod(actual) > ELEMENTS:
@@ -136,6 +137,15 @@ class Draw:
         if len(shapes) != count:
             raise Refused("the operator's own draw has another number of operands")
         return shapes, dict(values) if fixed is None else fixed
+
+
+def _types(term: Pattern, shapes: Sequence[Shape]) -> tuple[TensorType, ...]:
+    """Return the types of a term's operands: numbers, but for conditions."""
+    return tuple(TensorType(_dtype(operand), shape) for operand, shape in zip(term.operands, shapes, strict=True))
+
+
+def _dtype(term: Pattern | Variable) -> str:
+    return "float32" if isinstance(term, Variable) else OPS[term.op].dtype([_dtype(operand) for operand in term.operands])
 
 
 def _demand(term: Pattern | Variable) -> int:
