@@ -17,15 +17,18 @@ from egraph.errors import EinsatError
 from egraph.expr.functions import PRIME
 from egraph.expr.index import Iterator, index
 from egraph.expr.parsing import ParseError, parse_scope
-from egraph.expr.scope import Guarded, Scope, Tensor, inside, table
+from egraph.expr.scope import ZERO, Guarded, Scope, Tensor, inside, table
 from egraph.ir import Node, walk
 from egraph.ir.node import rewrite
 from egraph.ops import apply
 from egraph.ops.expression import text_of
 from egraph.ops.reference import evaluate
+from egraph.ops.scopes import read
+from tests import derived_bilinear as bilinear
 from tests import derived_programs as programs
-from tests.derived_programs import Matrices, Pair, leaf
-from tests.test_verify_normal import Evaluator, Residues
+from tests.derived_bilinear import Matrices
+from tests.fragments import Pair, leaf
+from tests.normal_values import Evaluator, Residues
 from verify.application import equal_at_sizes, expression
 from verify.assumptions import Assumptions
 from verify.equality import prove_equal
@@ -38,13 +41,13 @@ from verify.sampling import difference, drawn
 Build = Callable[[], Pair]
 
 AT_REAL_SIZES: dict[str, Build] = {
-    "F(2,3) at 64x56x56": lambda: programs.winograd(1, 64, 64, 56, 56, 3, 3, (2, 2)),
-    "F(4,3) at 256x56x56": lambda: programs.winograd(1, 256, 256, 56, 56, 3, 3, (4, 4)),
-    "F(6,3) at 512x28x28": lambda: programs.winograd(1, 512, 512, 28, 28, 3, 3, (6, 6)),
-    "F(4,5)": lambda: programs.winograd(1, 48, 64, 38, 38, 5, 5, (4, 4)),
-    "F(2,7) along a row": lambda: programs.winograd(4, 128, 128, 17, 17, 1, 7, (1, 2)),
-    "F(4,3) in blocks of rows": lambda: programs.rows_apart(1, 64, 64, 224, 56, (4, 4)),
-    "blocks of rows": lambda: programs.rows_apart(2, 64, 64, 224, 32),
+    "F(2,3) at 64x56x56": lambda: bilinear.winograd(1, 64, 64, 56, 56, 3, 3, (2, 2)),
+    "F(4,3) at 256x56x56": lambda: bilinear.winograd(1, 256, 256, 56, 56, 3, 3, (4, 4)),
+    "F(6,3) at 512x28x28": lambda: bilinear.winograd(1, 512, 512, 28, 28, 3, 3, (6, 6)),
+    "F(4,5)": lambda: bilinear.winograd(1, 48, 64, 38, 38, 5, 5, (4, 4)),
+    "F(2,7) along a row": lambda: bilinear.winograd(4, 128, 128, 17, 17, 1, 7, (1, 2)),
+    "F(4,3) in blocks of rows": lambda: bilinear.rows_apart(1, 64, 64, 224, 56, (4, 4)),
+    "blocks of rows": lambda: bilinear.rows_apart(2, 64, 64, 224, 32),
     "gathered 64x56x56": lambda: programs.gathered(1, 64, 64, 56, 56, 3, 3),
     "gathered, strided": lambda: programs.gathered(4, 3, 64, 224, 224, 7, 7, stride=2),
     "gathered, dilated": lambda: programs.gathered(1, 512, 256, 14, 14, 3, 3, dilation=2),
@@ -71,8 +74,8 @@ AT_REAL_SIZES: dict[str, Build] = {
     "band product": lambda: programs.narrow_band(programs.band, 8, 10_000, 512, 32, 4, "batch"),
     "product of a band": lambda: programs.narrow_band(programs.band_of, 8, 10_000, 512, 32, 4, "batch"),
     "correlation": lambda: programs.correlation(32, swapped=False),
-    "Strassen by tables": lambda: programs.strassen(512, 256, 768),
-    "Strassen by slices": lambda: programs.strassen_of_slices(256),
+    "Strassen by tables": lambda: bilinear.strassen(512, 256, 768),
+    "Strassen by slices": lambda: bilinear.strassen_of_slices(256),
     "two products merged": lambda: programs.merged(128, 64, 32, which=1),
     "attention in a band": lambda: programs.band_attention(8, 10_000, 64, 32, 4),
     "positions along a line": lambda: programs.line_of("x + 2y"),
@@ -80,16 +83,16 @@ AT_REAL_SIZES: dict[str, Build] = {
     "positions along a line, both downwards": lambda: programs.line_of("-x - 2y"),
     "a reshape": lambda: programs.flattened(7),
     "two convolutions in turn": lambda: programs.in_turn(1, 64, 56),
-    "below bias, residual and activation": lambda: programs.below(programs.with_residual, programs.winograd(1, 8, 8, 28, 28, 3, 3, (4, 4))),
-    "below a pool": lambda: programs.below(programs.pooled, programs.winograd(1, 64, 64, 56, 56, 3, 3, (4, 4))),
+    "below bias, residual and activation": lambda: programs.below(programs.with_residual, bilinear.winograd(1, 8, 8, 28, 28, 3, 3, (4, 4))),
+    "below a pool": lambda: programs.below(programs.pooled, bilinear.winograd(1, 64, 64, 56, 56, 3, 3, (4, 4))),
     "projections of heads": lambda: programs.heads(1, 128, 12, 64),
 }
 SMALL: dict[str, Build] = {
-    "F(2,3)": lambda: programs.winograd(2, 3, 4, 5, 6, 3, 3, (2, 2)),
-    "F(3,3), uneven padding": lambda: programs.winograd(1, 2, 2, 5, 7, 3, 3, (3, 2), (0, 2, 1, 0)),
-    "F(4,3), F(2,2)": lambda: programs.winograd(1, 2, 2, 7, 5, 3, 2, (4, 2), (1, 1, 1, 0)),
-    "F(2,5)": lambda: programs.winograd(1, 1, 2, 5, 5, 5, 5, (2, 2)),
-    "F(2,3) in blocks": lambda: programs.rows_apart(1, 2, 2, 9, 4, (2, 2)),
+    "F(2,3)": lambda: bilinear.winograd(2, 3, 4, 5, 6, 3, 3, (2, 2)),
+    "F(3,3), uneven padding": lambda: bilinear.winograd(1, 2, 2, 5, 7, 3, 3, (3, 2), (0, 2, 1, 0)),
+    "F(4,3), F(2,2)": lambda: bilinear.winograd(1, 2, 2, 7, 5, 3, 2, (4, 2), (1, 1, 1, 0)),
+    "F(2,5)": lambda: bilinear.winograd(1, 1, 2, 5, 5, 5, 5, (2, 2)),
+    "F(2,3) in blocks": lambda: bilinear.rows_apart(1, 2, 2, 9, 4, (2, 2)),
     "gathered": lambda: programs.gathered(2, 4, 4, 5, 6, 3, 3, 2, 1, 2),
     "offset reduction": lambda: programs.offset_reduced(2, 2, 3, 4, 5, 3, 3),
     "transposed": lambda: programs.transposed(2, 2, 3, 3),
@@ -100,7 +103,7 @@ SMALL: dict[str, Build] = {
     "undilated": lambda: programs.undilated(2, 2, 2, 6, 3),
     "band": lambda: programs.narrow_band(programs.band, 2, 12, 2, 2, 3, "batch"),
     "product of a band": lambda: programs.narrow_band(programs.band_of, 1, 12, 2, 2, 3, "batch"),
-    "Strassen": lambda: programs.strassen(4, 2, 6),
+    "Strassen": lambda: bilinear.strassen(4, 2, 6),
     "merged": lambda: programs.merged(3, 2, 4, which=1),
 }
 
@@ -121,17 +124,17 @@ def outputs_shifted(found: list[Matrices]) -> list[Matrices]:
 
 
 WRONG: dict[str, Build] = {
-    "constants of another row": lambda: programs.winograd(1, 64, 64, 56, 56, 3, 3, (4, 4), change=swapped_rows),
-    "one constant": lambda: programs.winograd(1, 64, 64, 56, 56, 3, 3, (4, 4), change=one_constant_off),
-    "another output of the tile": lambda: programs.winograd(1, 64, 64, 56, 56, 3, 3, (4, 4), change=outputs_shifted),
-    "a tile that starts one column late": lambda: programs.winograd(1, 64, 64, 56, 56, 3, 3, (4, 4), shift=1),
+    "constants of another row": lambda: bilinear.winograd(1, 64, 64, 56, 56, 3, 3, (4, 4), change=swapped_rows),
+    "one constant": lambda: bilinear.winograd(1, 64, 64, 56, 56, 3, 3, (4, 4), change=one_constant_off),
+    "another output of the tile": lambda: bilinear.winograd(1, 64, 64, 56, 56, 3, 3, (4, 4), change=outputs_shifted),
+    "a tile that starts one column late": lambda: bilinear.winograd(1, 64, 64, 56, 56, 3, 3, (4, 4), shift=1),
     "shifted reads off by one": lambda: programs.offset_reduced(8, 16, 32, 224, 224, 3, 3, shift=1),
     "the other parity": lambda: programs.transposed(1, 448, 256, 2, tap=1),
     "windows across the chunks of a band": lambda: programs.narrow_band(programs.band, 8, 10_000, 512, 32, 4, "chunks"),
     "a band's windows across chunks": lambda: programs.narrow_band(programs.band_of, 8, 10_000, 512, 32, 4, "chunks"),
     "correlation with the transpose": lambda: programs.correlation(224, swapped=True),
-    "Strassen with a wrong sign": lambda: programs.strassen(512, 256, 768, wrong=True),
-    "Strassen of slices with a wrong sign": lambda: programs.strassen_of_slices(256, wrong=True),
+    "Strassen with a wrong sign": lambda: bilinear.strassen(512, 256, 768, wrong=True),
+    "Strassen of slices with a wrong sign": lambda: bilinear.strassen_of_slices(256, wrong=True),
     "a reshape of another stride": lambda: programs.flattened(6),
     "the other of two products": lambda: programs.merged(128, 64, 32, which=0),
 }
@@ -274,8 +277,8 @@ def test_sampled_positions_are_those_of_the_reference() -> None:
     """What is compared at a few positions is what the programs compute there: a difference anywhere else is not seen."""
     x = leaf(0, 9)
     place = Iterator("i", 0, 9)
-    copy = Scope((place,), (), "sum", programs.read(Tensor("0", (9,)), (index(place),)))
-    hole = Scope((place,), (), "sum", Guarded(inside(index(place), 4, 5), programs.ZERO, copy.body))
+    copy = Scope((place,), (), "sum", read(Tensor("0", (9,)), (index(place),)))
+    hole = Scope((place,), (), "sum", Guarded(inside(index(place), 4, 5), ZERO, copy.body))
     assert difference(copy, copy, drawn(copy.shape)) == ""
     assert difference(copy, hole, [(3,), (5,)]) == ""
     assert difference(copy, hole, [(3,), (4,)]).startswith("the sides differ at [4]")
