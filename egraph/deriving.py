@@ -87,6 +87,7 @@ class Deriving:
         self._programs: dict[int, int] = {}
         self._counts = {rule.name: _Count() for rule in derivations.rules}
         self.rounds = 0
+        self._is_late: Stop = lambda: False
 
     @property
     def has_work(self) -> bool:
@@ -94,8 +95,12 @@ class Deriving:
         looked_for = {*self._by_operator, *(op for rule in self._group_rules if not self.rounds for op in rule.operators)}
         return self.rounds < ROUNDS and any(op in looked_for for op, _, _ in self._classes.nodes)
 
-    def apply(self, stop: Stop) -> int:
-        """Derive from every operator that is new since the last round, unless ``stop`` says so; return how many programs were joined."""
+    def apply(self, stop: Stop, is_late: Stop | None = None) -> int:
+        """Derive from every operator that is new since the last round, unless ``stop`` says so; return how many programs were joined.
+
+        ``is_late`` is asked while an operator is derived from, as often as that takes; what is cut short by it is not used.
+        """
+        self._is_late = is_late or stop
         self.rounds += 1
         used = self._apply_groups(stop) if self.rounds == 1 else 0
         for key in [key for key in self._classes.nodes if key[0] in self._by_operator]:
@@ -122,7 +127,10 @@ class Deriving:
         node = make(op, leaves, classes.labels.attributes(label), classes.types[root])
         signature = (rule.name, format_fragment(node))
         if signature not in self._judged:
-            self._judged[signature] = self._derivations.programs(rule, node, stop)
+            found = self._derivations.programs(rule, node, self._is_late)
+            if stop():
+                return 0
+            self._judged[signature] = found
         count = self._counts[rule.name]
         count.operators += 1
         used = 0
@@ -163,7 +171,10 @@ class Deriving:
         )
         signature = (rule.name, group_text(fragments))
         if signature not in self._judged:
-            self._judged[signature] = self._derivations.grouped(rule, fragments, stop)
+            found = self._derivations.grouped(rule, fragments, self._is_late)
+            if stop():
+                return 0
+            self._judged[signature] = found
         judged, count = self._judged[signature], self._counts[rule.name]
         count.operators += len(roots)
         for reason in dict.fromkeys(one.reason for one in judged if one.reason):

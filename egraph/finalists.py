@@ -20,7 +20,8 @@ from runtime.feeds import FeedSpec
 from runtime.measure import Effort, Engine, Load, Timing, Worker
 from runtime.profile import Database, Record
 
-ROUNDS, LEAST_ROUNDS = 7, 3
+ROUNDS, LEAST_ROUNDS, LEAST_RUNS = 7, 3, 3
+"""Rounds of a race, and runs of each contender in one, at least three of each."""
 SETTLE_SECONDS = 0.02
 """Between rounds: a thread pool that has just worked keeps spinning for a while."""
 LONGEST_SHARE_SECONDS = 0.25
@@ -128,7 +129,7 @@ def _interleave(
     contenders: Sequence[Contender], feeds: tuple[FeedSpec, ...], *, essential: str, threads: int, seed: int, seconds: float
 ) -> dict[str, Timing]:
     deadline = time.monotonic() + seconds
-    effort = Effort(seconds=min(LONGEST_SHARE_SECONDS, seconds / (ROUNDS * len(contenders))), least=3, most=200, spread=0.0)
+    effort = Effort(seconds=min(LONGEST_SHARE_SECONDS, seconds / (ROUNDS * len(contenders))), least=LEAST_RUNS, most=200, spread=0.0)
     most_bytes = MEMORY_SHARE * available_bytes()
     stays = sum(c.size_bytes for c in contenders) <= most_bytes
     workers = {c.name: Worker(time_out_seconds=PATIENCE_SECONDS + c.size_bytes / SLOWEST_BYTES_A_SECOND) for c in contenders}

@@ -32,22 +32,30 @@ StopReason: TypeAlias = Literal["saturated", "time", "e-nodes", "iterations", "m
 """``matches``: nothing is new but what rules would find that have more matches than egglog can list in time."""
 
 BEFORE_DERIVATIONS = 0.6
-"""Part of the budgets that rules may spend before derivations run, so that derivations always do."""
+"""Part of the e-nodes that rules may make before derivations run, so that derivations always do."""
+TIME_FOR_DERIVATIONS = 0.4
+"""Part of the seconds that derivations have at least, also where rules have spent all of them."""
 GROWTH_BY_DERIVATIONS, LEAST_GROWTH = 4, 2_000
 """E-nodes may grow by this factor, and at least by this number, once derivations have run: programs of many views could be moved
 about without end, and what is worth having is found early."""
+NEVER = 0
 LARGEST_JOIN = 1_000_000
 """A rule sits an iteration out when it has more matches than this: egglog cannot be stopped inside a query."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Budgets of a saturation. ``matches``: how many of a rule's matches one iteration may use."""
+    """Budgets of a saturation. ``matches``: how many of a rule's matches one iteration may use.
+
+    ``looks``: a saturation is repeated that looked at its clock so often before the time of each part, the rules and then the
+    derivations, was over; no clock is asked.
+    """
 
     seconds: float = 10.0
     e_nodes: int = 50_000
     iterations: int = 40
     matches: int = 2_000
+    looks: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -69,6 +77,10 @@ class Saturation:
     statistics: tuple[RuleStatistics, ...]
     stop_reason: StopReason
     seconds: float
+    by_rules: FrozenEGraph | None = None
+    """What the rules alone made, where derivations ran after them."""
+    looks: tuple[int, ...] = ()
+    """Where time was over, in looks at the clock: with these as a limit, the same e-graph grows again."""
 
 
 def saturate(
@@ -97,14 +109,22 @@ def saturate(
     ]
     deriving = Deriving(derivations, classes, source) if derivations else None
     growth = _Growth(engine, classes, applications, deriving, limits, start, progress, interrupted)
+    by_rules: FrozenEGraph | None = None
+
+    def picture() -> FrozenEGraph:
+        classes.close(_names(applications))
+        return freeze(classes, tuple(source[root] for root in graph.roots), source)
+
     try:
-        reason = growth.run()
+        reason = growth.run_rules()
+        if growth.may_derive(reason):
+            by_rules = picture()
+            reason = growth.run_derivations(reason)
     finally:
         engine.close()
     statistics = tuple(application.statistics() for application in applications) + (deriving.statistics() if deriving else ())
-    classes.close(_names(applications))
-    frozen = freeze(classes, tuple(source[root] for root in graph.roots), source)
-    return Saturation(frozen, tuple(growth.history), statistics, reason, time.monotonic() - start)
+    seconds = time.monotonic() - start
+    return Saturation(picture(), tuple(growth.history), statistics, reason, seconds, by_rules, tuple(growth.over))
 
 
 def _insert_graph(classes: EClasses, graph: Graph) -> dict[Node, int]:
@@ -132,36 +152,68 @@ class _Growth:
     progress: Callable[[Iteration], None] | None
     interrupted: Callable[[], bool]
     history: list[Iteration] = field(default_factory=list)
-    share: float = 1.0
-    """Part of the budgets that may be spent now."""
     most_e_nodes: float = math.inf
+    seconds: float = math.inf
+    """When the time of this part is over."""
+    looks: int = 0
+    over: list[int] = field(default_factory=list)
+    """The look at the clock that ended each part; NEVER where none did."""
 
     def stop(self) -> StopReason | None:
+        """Look at the clock and at the e-graph's size.
+
+        Nothing else depends on time, and looks come at the same places again: so their number says where time was over.
+        """
         if self.interrupted():
             return "interrupted"
-        if time.monotonic() - self.start > self.share * self.limits.seconds:
+        self.looks += 1
+        if self.over[-1] == NEVER and self.is_late():
+            self.over[-1] = self.looks
+        if self.over[-1] != NEVER:
             return "time"
-        return "e-nodes" if len(self.classes.nodes) >= min(self.share * self.limits.e_nodes, self.most_e_nodes) else None
+        return "e-nodes" if len(self.classes.nodes) >= self.most_e_nodes else None
 
-    def run(self) -> StopReason:
-        """Run the rules, phase by phase; then, round by round, the derivations and all rules again."""
-        phases = ["main", *dict.fromkeys(a.phase for a in self.applications if a.phase != "main")]
-        self.share = BEFORE_DERIVATIONS if self.deriving is not None and self.deriving.has_work else 1.0
-        stages = [[a for a in self.applications if a.phase in phases[: k + 1]] for k in range(len(phases))]
-        reason = self._run_phases(stages)
-        self.share = 1.0
-        if self.deriving is not None:
-            self.most_e_nodes = GROWTH_BY_DERIVATIONS * len(self.classes.nodes) + LEAST_GROWTH
-        while self.deriving is not None and self.deriving.has_work and reason != "interrupted" and self._has_iterations:
+    def is_late(self) -> bool:
+        """Return whether the time of this part is over, without counting as a look: for what is not the same again."""
+        if self.limits.looks is None:
+            return time.monotonic() - self.start > self.seconds
+        part = len(self.over) - 1
+        return part < len(self.limits.looks) and self.looks >= self.limits.looks[part] != NEVER
+
+    def run_rules(self) -> StopReason:
+        """Run the rules, phase by phase."""
+        derives = self.deriving is not None and self.deriving.has_work
+        self.seconds = self.limits.seconds
+        self.most_e_nodes = (BEFORE_DERIVATIONS if derives else 1.0) * self.limits.e_nodes
+        self.over.append(NEVER)
+        return self._run_phases(self._stages())
+
+    def may_derive(self, reason: StopReason) -> bool:
+        """Return whether derivations have anything to look at, and iterations to do it in."""
+        return self.deriving is not None and self.deriving.has_work and reason != "interrupted" and self._has_iterations
+
+    def run_derivations(self, reason: StopReason) -> StopReason:
+        """Run, round by round, the derivations and all rules again; ``reason``: why the rules stopped."""
+        assert self.deriving is not None
+        spent_seconds = time.monotonic() - self.start
+        self.seconds = max(self.limits.seconds, spent_seconds + TIME_FOR_DERIVATIONS * self.limits.seconds)
+        self.most_e_nodes = min(self.limits.e_nodes, GROWTH_BY_DERIVATIONS * len(self.classes.nodes) + LEAST_GROWTH)
+        self.over.append(NEVER)
+        while self.may_derive(reason):
             started = time.monotonic()
-            used = self.deriving.apply(self.stop)
+            used = self.deriving.apply(self.stop, self.is_late)
             self._note(used, started)  # also where nothing was new: a search that is repeated ends after as many iterations
             if stopped := self.stop():
                 return stopped
             if not used and reason not in ("time", "e-nodes"):
                 break
-            reason = self._run_phases(stages if reason in ("time", "e-nodes") else [self.applications])
+            reason = self._run_phases(self._stages() if reason in ("time", "e-nodes") else [self.applications])
         return reason
+
+    def _stages(self) -> list[list[Application]]:
+        """Return which rules run together: those of each phase with those of the phases before it."""
+        phases = ["main", *dict.fromkeys(a.phase for a in self.applications if a.phase != "main")]
+        return [[a for a in self.applications if a.phase in phases[: k + 1]] for k in range(len(phases))]
 
     @property
     def _has_iterations(self) -> bool:

@@ -26,6 +26,7 @@ from egraph.optimize.choice import choose_derivations, choose_rules, list_rules
 from egraph.optimize.derivations import Gate
 from egraph.optimize.outcome import Derived, Outcome, RuleUse
 from egraph.report import render
+from egraph.rules import RULES
 from egraph.saturate import Limits, saturate
 from egraph.tolerance import Tolerance
 from runtime.profile import Database
@@ -150,12 +151,57 @@ def test_budgets_hold_for_derivations_too() -> None:
     assert saturate(chain(3, 4), (), interrupted=lambda: True, derivations=gate.open()).stop_reason == "interrupted"
 
 
-def test_what_time_cut_short_is_not_kept_for_other_runs() -> None:
+def test_what_time_cut_short_is_neither_used_nor_kept() -> None:
+    """How far a derivation gets in some time is different each time."""
     x = placeholder(0, TensorType("float32", (3, 3)))
     database, told = Database.in_memory(), iter([False, True, True])
     rule = count([])
-    assert len(Gate((rule,), database).programs(rule, apply("Transpose", x, perm=(1, 0)), lambda: next(told))) == 1
+    gate = Gate((rule,), database)
+    assert gate.programs(rule, apply("Transpose", x, perm=(1, 0)), lambda: next(told)) == ()
+    assert len(gate.programs(rule, apply("Transpose", x, perm=(1, 0)))) == 2
     assert len(Gate((rule,), database).programs(rule, apply("Transpose", x, perm=(1, 0)))) == 2
+
+
+class SlowClock:
+    """A clock on which every look takes a second."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        self.now += 1.0
+        return self.now
+
+
+LAYERS = tuple(rule for rule in RULES if rule.name in ("transpose_twice", "transpose_into_relu", "transpose_out_of_relu"))
+
+
+@pytest.mark.parametrize("seconds", [2.0, 5.0, 9.0, 14.0, 20.0, 30.0])
+def test_a_saturation_that_time_cut_short_is_repeated_exactly(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever the cut was, and though what was derived before is read from the database and takes no time."""
+    database = Database.in_memory()
+    with monkeypatch.context() as patched:
+        patched.setattr("egraph.saturate.time", SlowClock())
+        cut = saturate(chain(3, 4), LAYERS, Limits(seconds), derivations=Gate((count([]),), database).open())
+    assert any(cut.looks)
+    for known in (database, Database.in_memory()):
+        limits = Limits(float("inf"), looks=cut.looks)
+        again = saturate(chain(3, 4), LAYERS, limits, derivations=Gate((count([]),), known).open())
+        assert repr(again.frozen.classes) == repr(cut.frozen.classes)
+        assert repr(again.by_rules) == repr(cut.by_rules)
+        assert (again.looks, again.stop_reason, len(again.iterations)) == (cut.looks, cut.stop_reason, len(cut.iterations))
+
+
+def test_the_rules_alone_are_the_same_with_and_without_derivations(monkeypatch: pytest.MonkeyPatch) -> None:
+    derivations = Gate((count([]),), Database.in_memory()).open()
+    alone, both = saturate(chain(3, 4), LAYERS), saturate(chain(3, 4), LAYERS, derivations=derivations)
+    assert alone.by_rules is None and both.by_rules is not None
+    assert repr(both.by_rules.classes) == repr(alone.frozen.classes) != repr(both.frozen.classes)
+    monkeypatch.setattr("egraph.saturate.time", SlowClock())
+    early = saturate(chain(3, 4), LAYERS, Limits(seconds=6.0))
+    monkeypatch.setattr("egraph.saturate.time", SlowClock())
+    cut = saturate(chain(3, 4), LAYERS, Limits(seconds=6.0), derivations=derivations)
+    assert cut.by_rules is not None and repr(cut.by_rules.classes) == repr(early.frozen.classes)
 
 
 def test_saturation_with_derivations_is_the_same_each_time() -> None:

@@ -11,6 +11,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +21,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from egraph.errors import ModelError, RuleError
+from egraph.finalists import END_TO_END
 from egraph.optimize import interruption
 from egraph.optimize.arguments import parse, parse_seconds, parse_shape, parse_tolerance, to_options
+from egraph.optimize.artefact import MANIFEST
 from egraph.optimize.choice import choose_rules
 from egraph.optimize.output import destination, publish, staging
 from egraph.optimize.progress import Progress
@@ -127,6 +131,33 @@ def test_a_second_run_is_warm(optimised: tuple[Path, Path, Mapping[str, object]]
         assert done.returncode == 0 and "] measure" in done.stderr and "earlier" not in done.stderr
     less = command(*arguments, "--budget", "20s", "-o", tmp_path / "less")
     assert "the search of an earlier run is used (21 s budget" in less.stderr
+
+
+def test_searching_on_races_anew(optimised: tuple[Path, Path, Mapping[str, object]], tmp_path: Path) -> None:
+    """A race that something disturbed is remembered, until the search is made again."""
+    model, _, _ = optimised
+    path = shutil.copyfile(model.parent / "p.sqlite", tmp_path / "p.sqlite")
+    with closing(Database.open(path)) as database:
+        for record in [record for record in database.records() if record.implementation == END_TO_END]:
+            database.put(replace(record, samples_us=(7e6,)))
+    arguments = (model, "--threads", 1, "--finalists", 2, "--budget", "20s", "--database", path, "--json", "-q")
+    repeated = command(*arguments, "-o", tmp_path / "repeated")
+    assert set(json.loads(repeated.stdout)["latency_us"].values()) == {7e6}
+    again = command(*arguments, "--again", "-o", tmp_path / "again")
+    assert max(json.loads(again.stdout)["latency_us"].values()) < 7e6, "seconds for a small model"
+    warm = command(*arguments, "-o", tmp_path / "warm")
+    assert json.loads(warm.stdout)["latency_us"] == json.loads(again.stdout)["latency_us"], "and that is what is remembered now"
+
+
+def test_without_time_only_the_most_promising_program_is_raced(tmp_path: Path) -> None:
+    model = build_model(tmp_path / "m.onnx")
+    done = command(
+        model, "-o", tmp_path, "--threads", 1, "--budget", "0.2s", "--finalists", 4, "--database", tmp_path / "p.sqlite", "-q"
+    )
+    assert done.returncode == 0, done.stderr
+    finalists = json.loads((tmp_path / "m.einsat" / MANIFEST).read_text(encoding="utf-8"))["run"]["finalists"]
+    assert [one["message"] for one in finalists[:2]] == ["", ""] and all(one["measured_us"] for one in finalists[:2])
+    assert {one["message"] for one in finalists[2:]} <= {"there was no time left to compile it"}
 
 
 def test_frozen_without_measurements_says_what_is_missing(optimised: tuple[Path, Path, Mapping[str, object]], tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ class Gate:
     def programs(self, rule: DerivationRule, node: Node, stop: Stop = lambda: False) -> tuple[Judged, ...]:
         """Return what ``rule`` derives for an operator over placeholders, each with the reason why it may not be used.
 
-        What was found when ``stop`` ended it is not kept for other runs: they may have more time.
+        What ``stop`` ends gives nothing, and nothing of it is kept.
         """
         return self._judge((rule.name, format_fragment(node)), lambda: self._derive(rule, node, stop), stop)
 
@@ -93,8 +93,9 @@ class Gate:
                 found = derive()
                 spent_seconds = time.process_time() - started
                 self.seconds += spent_seconds
-                if not stop():
-                    self._write(key, found, spent_seconds)
+                if stop():
+                    return ()  # cut short: not to be used, nor kept for who has more time
+                self._write(key, found, spent_seconds)
             self.judged[key] = tuple(map(self._tolerated, found))
         return tuple(replace(one, reason=one.reason or self.left_out.get(one.name, "")) for one in self.judged[key])
 

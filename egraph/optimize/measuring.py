@@ -109,12 +109,24 @@ def _calibration() -> dict[str, tuple[Node, str]]:
     }
 
 
+def _calibration_jobs() -> dict[str, Job]:
+    return {name: Job(fragment, implementation, format_fragment(fragment)) for name, (fragment, implementation) in _calibration().items()}
+
+
+def _missing(database: Database, device: str) -> list[Job]:
+    return [job for job in _calibration_jobs().values() if database.get(device, job.text, job.implementation) is None]
+
+
+def calibration_programs(database: Database, device: str, *, seed: int) -> list[Program]:
+    """Return the standard kernels that ``calibrate`` has to measure."""
+    return [kernel_program(job.fragment, job.implementation, seed=seed) for job in _missing(database, device)]
+
+
 def calibrate(database: Database, device: str, measurer: Measurer | None) -> DeviceSpeed:
     """Return the device's speed from a few standard kernels, measured once and kept in the database like any other."""
-    jobs = {name: Job(fragment, implementation, format_fragment(fragment)) for name, (fragment, implementation) in _calibration().items()}
+    jobs = _calibration_jobs()
     if measurer is not None:
-        missing = [job for job in jobs.values() if database.get(device, job.text, job.implementation) is None]
-        measurer.measure(missing, lambda: 1.0, lambda text: None)
+        measurer.measure(_missing(database, device), lambda: 1.0, lambda text: None)
     times_us: dict[str, float] = {}
     amounts: dict[str, Work] = {}
     for name, job in jobs.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -12,10 +13,12 @@ from typing import Any
 from egraph import exporter, importer
 from egraph.check import CheckResult, Disagreement, check, find_feeds, open_onnxruntime, open_original
 from egraph.cost import CostModel
+from egraph.cost_roofline import DeviceSpeed
 from egraph.errors import CheckFailed, EinsatError, LowerError
-from egraph.finalists import Contender, race, remembered
-from egraph.ir import Graph, format_fragment
+from egraph.finalists import LEAST_ROUNDS, LEAST_RUNS, Contender, race, remembered
+from egraph.ir import Graph, Program, format_fragment
 from egraph.optimize import original
+from egraph.optimize.ahead import compiling_ahead
 from egraph.optimize.artefact import finish_artefact
 from egraph.optimize.batch import compile_ahead
 from egraph.optimize.blame import blame
@@ -24,7 +27,7 @@ from egraph.optimize.derivations import Gate
 from egraph.optimize.describe import describe
 from egraph.optimize.folding import Folder
 from egraph.optimize.instances import wrong_rules
-from egraph.optimize.measuring import Measurer, calibrate
+from egraph.optimize.measuring import Measurer, calibrate, calibration_programs
 from egraph.optimize.memo import Memo, choices_digest, memo_path, read_memo, write_memo
 from egraph.optimize.options import Options
 from egraph.optimize.outcome import Outcome
@@ -46,6 +49,8 @@ from runtime.profile.device import stay_in_cache
 
 RACE_SHARE = 0.25
 """Part of the budget for timing whole programs (at least until every contender has run a few times)."""
+ALWAYS_COMPILED = 2
+"""The plain program and the most promising one take part in the race however little time is left."""
 ATTEMPTS = 3
 """Searches at most: after a failed check, the kernels or rules to blame are left out."""
 
@@ -60,8 +65,11 @@ def optimize(options: Options, progress: Progress) -> Outcome:
     imported = importer.load(options.model, shapes=options.shapes)
     for text in (*imported.notes, *imported.hints):
         progress.note(text)
+    started = time.monotonic()
     reference = open_original(options.model, options.threads)
+    opened = time.monotonic()
     feeds = find_feeds(reference, imported.graph, options.seed)
+    run_seconds = time.monotonic() - opened
     database = Database.open(options.database, read_only=options.frozen, warn=lambda text: progress.note(f"warning: {text}"))
     try:
         with staging(place) as stage, Worker() as worker, kept_compiler() as compiler:
@@ -73,6 +81,7 @@ def optimize(options: Options, progress: Progress) -> Outcome:
             run = Run(
                 options, progress, imported.graph, feeds, reference, database, worker, compiler, work,
                 results / place.model.name, results / place.artefact.name, Gate(derivations, database, options.tolerance), digest,
+                opened - started, run_seconds,
             )  # fmt: skip
             outcome = run.repeated() or run.outcome(imported.notes + imported.hints)
             progress.stage("write")
@@ -105,6 +114,10 @@ class Run:
     artefact: Path
     derivations: Gate
     model_digest: Future[str]
+    open_seconds: float
+    """How long onnxruntime took to open the model, and then to run it."""
+    run_seconds: float
+    model: CostModel | None = None
 
     @property
     def compile_options(self) -> CompileOptions:
@@ -148,12 +161,10 @@ class Run:
         )
         device = device_key(options.threads)
         measurer = None if options.frozen else Measurer(self.database, device, self.compile_options, self.worker, options.seed)
-        progress.stage("calibrate")
-        weights_bytes = sum(array.nbytes for array in self.graph.tensors.values())
-        model = CostModel(self.database, device, calibrate(self.database, device, measurer), not stay_in_cache(weights_bytes))
         learnt: tuple[str, ...] = ()
         for attempt in range(1, ATTEMPTS + 1):
-            trial = self._trial(rules, model, measurer, device)
+            trial = self._trial(rules, measurer, device)
+            model = self._calibrated(measurer, device)
             self._save(trial.best)
             try:
                 checked = self._check()
@@ -203,25 +214,34 @@ class Run:
             program = next((e.program for e in trial.entries if trial.best and e.contender == trial.best.contender), None)
             write_memo(path, Memo(outcome, program, trial.search_key, choices_digest(trial.found.text), contenders))
 
-    def _trial(self, rules: Sequence[Rule | MergeRule], model: CostModel, measurer: Measurer | None, device: str) -> Trial:
+    def _trial(self, rules: Sequence[Rule | MergeRule], measurer: Measurer | None, device: str) -> Trial:
         """Search, compile and time the finalists."""
         options, progress = self.options, self.progress
-        plain = plain_program(self.graph, model, seed=options.seed)
+        plain = plain_program(self.graph, self._prices(device, DeviceSpeed()), seed=options.seed)
         key = search_key(self.graph, rules, options, self.derivations.told())
         earlier = self._earlier(device, key)
+        needed: list[Program] = []
         if measurer is not None and earlier is None:
-            self.compiler.start()  # it loads while this process saturates
-        found = search(
-            self.graph, rules, model, measurer, progress,
-            finalists=options.finalists, max_nodes=options.max_nodes, seed=options.seed, earlier=earlier,
-            derivations=self.derivations.open(),
-        )  # fmt: skip
+            self.worker.start(options.threads)
+            needed = [*calibration_programs(self.database, device, seed=options.seed), plain]
+        with compiling_ahead(needed, self.work, self.compile_options) as end:
+
+            def calibrated() -> CostModel:
+                end()  # nothing is measured beside a compiler
+                return self._calibrated(measurer, device)
+
+            found = search(
+                self.graph, rules, calibrated, measurer, progress,
+                finalists=options.finalists, max_nodes=options.max_nodes, seed=options.seed, earlier=earlier,
+                derivations=self.derivations.open(), after_seconds=self._after_seconds,
+            )  # fmt: skip
         choice = found.choice
         if earlier and choice.is_earlier:
             progress.note(earlier.told())
         elif not options.frozen:
             counts = len(found.saturation.iterations), choice.kernels_unmeasured
-            write_search(self.database, device, key, Earlier(*counts, options.budget_seconds, found.text, choice.refused))
+            filed = Earlier(*counts, options.budget_seconds, found.text, choice.refused, found.saturation.looks)
+            write_search(self.database, device, key, filed)
         self.worker.close()
         progress.stage("time the finalists")
         entries = [
@@ -230,7 +250,9 @@ class Run:
         ]
         contenders = [Contender(ORIGINAL, self.model_digest.result(), "onnxruntime", str(options.model.absolute()))]
         contenders += [entry.contender for entry in entries]
-        raced = remembered(contenders, self.feeds, database=self.database, device=device, frozen=options.frozen)
+        raced = None if measurer and not choice.is_earlier else remembered(
+            contenders, self.feeds, database=self.database, device=device, frozen=options.frozen
+        )
         names = [entry.contender.name for entry in entries]
         best = self._entry(fastest(names, raced), entries) if raced else None
         folder = Folder(self.graph)
@@ -246,11 +268,33 @@ class Run:
             raced = race(
                 contenders, self.feeds, failed=failed, essential=ORIGINAL,
                 threads=options.threads, seed=options.seed, database=self.database, device=device,
-                seconds=max(2.0, min(RACE_SHARE * options.budget_seconds, progress.left_seconds)),
+                seconds=max(2.0, min(RACE_SHARE * options.budget_seconds, progress.left_seconds - self._check_seconds)),
             )  # fmt: skip
             best = self._entry(fastest(names, raced), entries)
             best = best and best.folded(folder)
         return Trial(found, plain, tuple(entries), raced, best, key)
+
+    def _calibrated(self, measurer: Measurer | None, device: str) -> CostModel:
+        """Return the cost model, calibrated where it is first needed."""
+        if self.model is None:
+            self.progress.stage("calibrate")
+            self.model = self._prices(device, calibrate(self.database, device, measurer))
+        return self.model
+
+    def _prices(self, device: str, speed: DeviceSpeed) -> CostModel:
+        weights_bytes = sum(array.nbytes for array in self.graph.tensors.values())
+        return CostModel(self.database, device, speed, not stay_in_cache(weights_bytes))
+
+    @property
+    def _after_seconds(self) -> float:
+        """Return about how long the race and the check will take, whatever they are given."""
+        contenders = self.options.finalists + 2
+        race_seconds = contenders * (self.open_seconds + LEAST_ROUNDS * LEAST_RUNS * self.run_seconds)
+        return race_seconds + self._check_seconds
+
+    @property
+    def _check_seconds(self) -> float:
+        return 2 * self.open_seconds + 3 * self.options.checks * self.run_seconds
 
     @staticmethod
     def _entry(name: str, entries: Sequence[Entry]) -> Entry | None:
@@ -294,17 +338,28 @@ class Run:
         return plan.arena_bytes + sum(array.nbytes for array in entry.program.graph.tensors.values())
 
     def _compile_all(self, entries: Sequence[Entry]) -> tuple[dict[str, int], dict[str, str]]:
-        """Compile every program; return the sizes, and the reasons of those that cannot be compiled."""
+        """Compile every program; return the sizes, and the reasons of those that cannot be compiled.
+
+        The plain program and the most promising one always are, the others while there is time to race them afterwards.
+        """
         sizes_bytes: dict[str, int] = {}
         failed: dict[str, str] = {}
-        compile_ahead([entry.program for entry in entries], self.work, self.compile_options)
-        for entry in entries:
-            try:
-                sizes_bytes[entry.contender.name] = self._compile(entry)
-            except EinsatError as error:
-                if entry.contender.name == PLAIN:
-                    raise
-                failed[entry.contender.name] = str(error)
+        first, later = entries[:ALWAYS_COMPILED], entries[ALWAYS_COMPILED:]
+        longest_seconds = 0.0
+        for group in (first, *((entry,) for entry in later)):
+            started = time.monotonic()
+            if group is not first and self.progress.left_seconds < self._after_seconds + longest_seconds:
+                failed[group[0].contender.name] = "there was no time left to compile it"
+                continue
+            compile_ahead([entry.program for entry in group], self.work, self.compile_options)
+            for entry in group:
+                try:
+                    sizes_bytes[entry.contender.name] = self._compile(entry)
+                except EinsatError as error:
+                    if entry.contender.name == PLAIN:
+                        raise
+                    failed[entry.contender.name] = str(error)
+            longest_seconds = max(longest_seconds, (time.monotonic() - started) / len(group))
         return sizes_bytes, failed
 
     def _check(self) -> CheckResult:

@@ -32,6 +32,8 @@ class Earlier:
     choices: str
     """The chosen kernels, as :mod:`egraph.optimize.replay` writes them."""
     refused: tuple[Refused, ...] = ()
+    looks: tuple[int, ...] = ()
+    """Where time ended the saturation, see :class:`egraph.saturate.Saturation`."""
 
     def told(self) -> str:
         """Return one line for people."""
@@ -56,7 +58,8 @@ def read_search(database: Database, device: str, key: str) -> Earlier | None:
     try:
         content = json.loads(record.message)
         refused = tuple(Refused(**row) for row in content["refused"])
-        return Earlier(int(iterations), int(unmeasured), budget_seconds, str(content["choices"]), refused)
+        looks = tuple(map(int, content["looks"]))
+        return Earlier(int(iterations), int(unmeasured), budget_seconds, str(content["choices"]), refused, looks)
     except (ValueError, KeyError, TypeError):
         return None  # written by another version
 
@@ -64,5 +67,5 @@ def read_search(database: Database, device: str, key: str) -> Earlier | None:
 def write_search(database: Database, device: str, key: str, found: Earlier) -> None:
     """File a search; one of a smaller budget is replaced."""
     counts = (float(found.iterations), float(found.unmeasured), found.budget_seconds)
-    content = {"choices": found.choices, "refused": [asdict(row) for row in found.refused]}
+    content = {"choices": found.choices, "refused": [asdict(row) for row in found.refused], "looks": found.looks}
     database.put(Record(device, key, SEARCHED, "ok", counts, json.dumps(content, separators=(",", ":"))))

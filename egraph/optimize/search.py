@@ -1,11 +1,18 @@
-"""From a graph to its few best programs: saturate, price, extract, measure what was chosen, extract again."""
+"""From a graph to its few best programs: saturate, price, extract, measure what was chosen, extract again.
+
+Where derivations take part, what the rules alone give is settled first, in the e-graph that they made: a search with
+derivations knows all that one without them knows, and its program takes part in the race, however time runs out.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from egraph.cost import FREE, CostModel, is_library, jobs, unmeasured, without_twins
 from egraph.deriving import Derivations
@@ -23,15 +30,27 @@ from egraph.saturate import Iteration, Limits, Saturation, saturate
 from lower.candidates import candidates as lay_candidates
 from runtime.profile import Database
 
-GREEDY_ROUNDS, ROUNDS, VARIED_ROUNDS = 6, 8, 3
-"""Extractions at most: each one measures what the last one chose, first by greed, which is quick, then of the best program, then
-of all finalists."""
+Rounds: TypeAlias = tuple[tuple[int, int, bool], ...]
+"""Extractions at most, how many programs each is to find, and whether by greed alone; each measures what the last one chose."""
+QUICK: Rounds = ((6, 1, True),)
+EXACT: Rounds = ((8, 1, False),)
+
+
+def varied(count: int) -> Rounds:
+    """Return the rounds in which all that are going to be timed are measured."""
+    return ((3, count, False),)
+
+
 FAMILY_ROUNDS = 3
 """Where the first kernel of a family fails, others of it are tried, this many in all."""
 CAUTION = 4.0
 """Estimates count this many times in the last extraction: time ended before they could be measured."""
 SATURATE_SHARE, MEASURE_SHARE, EXTRACT_SHARE = 0.25, 0.6, 0.04
 """Parts of the budget: saturation may take a quarter; measuring ends when 0.6 of the budget is spent."""
+MOST_KEPT = 0.7
+"""Part of the budget that is kept for race and check, at most, where a model is slow."""
+DERIVED_SHARE = 0.4
+"""Part of the time for measuring that is kept for derived programs while the rules' own are measured."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +58,8 @@ class Choice:
     """What was chosen from an e-graph, the best predicted first."""
 
     selections: tuple[Selection, ...]
+    by_rules: tuple[Selection, ...] = ()
+    """The best of the e-graph that rules alone made, where there is such a one."""
     refused: tuple[Refused, ...] = ()
     extract_seconds: float = 0.0
     kernels_unmeasured: int = 0
@@ -94,7 +115,7 @@ def _smallest(options: Sequence[Candidate]) -> tuple[Candidate, ...]:
 def search(
     graph: Graph,
     rules: Sequence[Rule | MergeRule],
-    model: CostModel,
+    calibrated: Callable[[], CostModel],
     measurer: Measurer | None,
     progress: Progress,
     *,
@@ -103,16 +124,20 @@ def search(
     seed: int,
     earlier: Earlier | None = None,
     derivations: Derivations | None = None,
+    after_seconds: float = 0.0,
 ) -> Search:
     """Return the ``finalists`` best programs; without a measurer, by what the database already knows.
 
-    Where the same search was made ``earlier``, its number of iterations and not the clock ends the saturation, and what it
-    chose is taken as long as nothing of it has proved wrong since.
+    ``calibrated`` gives the cost model, once the e-graph has grown; measuring ends ``after_seconds`` before the budget does, or
+    earlier.
+
+    Where the same search was made ``earlier``, its saturation is repeated to the same e-graph, and what it chose is taken as long
+    as nothing of it has proved wrong since.
     """
     progress.stage("saturate")
     limits = Limits(seconds=SATURATE_SHARE * progress.budget_seconds, e_nodes=max_nodes)
     if earlier is not None:
-        limits = Limits(seconds=float("inf"), e_nodes=max_nodes, iterations=earlier.iterations)
+        limits = Limits(seconds=float("inf"), e_nodes=max_nodes, iterations=earlier.iterations, looks=earlier.looks)
     history: list[Iteration] = []
 
     def show(iteration: Iteration) -> None:
@@ -122,48 +147,96 @@ def search(
     saturation = saturate(graph, rules, limits, show, derivations=derivations)
     e_nodes = history[-1].e_nodes if history else 0
     progress.update(f"{len(history)} iterations, {e_nodes} e-nodes, stopped: {saturation.stop_reason}")
-    known = read_selections(earlier.choices, saturation.frozen, model) if earlier else ()
-    if earlier and known:
-        choice = Choice(known, earlier.refused, is_earlier=True)
-    else:
-        choice = _choose(saturation.frozen, model, measurer, progress, finalists, seed)
+    model = calibrated()
+
+    def time_left() -> float:
+        kept_seconds = max((1.0 - MEASURE_SHARE) * progress.budget_seconds, after_seconds)
+        return progress.left_seconds - min(kept_seconds, MOST_KEPT * progress.budget_seconds)
+
+    choice = earlier and _read(earlier, saturation, model)
+    choice = choice or _choose(saturation, model, measurer, progress, time_left, finalists=finalists, seed=seed)
     selections = choice.selections
     progress.update(f"best cost {selections[0].cost_us:.0f} us ({selections[0].method}), {len(selections)} programs")
-    programs: dict[str, Program] = {}
-    for selection in selections:
-        program = to_program(saturation.frozen, selection, graph)
-        programs.setdefault(program_digest(program), program)
+    found = [to_program(saturation.frozen, selection, graph) for selection in selections]
+    found += [to_program(saturation.by_rules, selection, graph) for selection in choice.by_rules if saturation.by_rules]
     if choice.refused:
         progress.detail(summary(choice.refused))
     for one in choice.refused:
         if one.kind == "wrong":
             progress.detail(f"  {one.implementation} computes {one.fragment} wrongly: {one.reason}")
-    return Search(saturation, choice, tuple(programs.values()), selections_text(selections, saturation.frozen, model))
+    return Search(saturation, choice, contending(found, len(choice.by_rules), finalists), _text(choice, saturation, model))
 
 
-def _choose(frozen: FrozenEGraph, model: CostModel, measurer: Measurer | None, progress: Progress, finalists: int, seed: int) -> Choice:
-    """Lay candidates, measure and extract."""
-    laid = without_twins(model, lay_candidates(frozen, "cpu"))
+def contending(found: Sequence[Program], by_rules: int, most: int) -> tuple[Program, ...]:
+    """Return ``most`` distinct programs; the last ``by_rules`` of those that were found give way to none but the cheapest."""
+    programs: dict[str, Program] = {}
+    for program in found:
+        programs.setdefault(program_digest(program), program)
+    last = [program for program in found[len(found) - by_rules :] if program in programs.values()]
+    others = [program for program in programs.values() if program not in last]
+    if most == 1:
+        return (min(programs.values(), key=lambda program: program.cost_us),)
+    return (*others[: most - len(last)], *last)
 
-    def time_left() -> float:
-        return progress.left_seconds - (1.0 - MEASURE_SHARE) * progress.budget_seconds
 
-    chooser = Chooser(frozen, laid, model, progress, EXTRACT_SHARE * progress.budget_seconds, seed)
+def _text(choice: Choice, saturation: Saturation, model: CostModel) -> str:
+    """Return what was chosen as text for the profile database."""
+    by_rules = selections_text(choice.by_rules, saturation.by_rules, model) if saturation.by_rules else ""
+    return json.dumps([selections_text(choice.selections, saturation.frozen, model), by_rules])
+
+
+def _read(earlier: Earlier, saturation: Saturation, model: CostModel) -> Choice | None:
+    """Return what an earlier search chose, None where that does not fit any more."""
+    try:
+        text, by_rules_text = json.loads(earlier.choices)
+    except (ValueError, TypeError):
+        return None
+    selections = read_selections(text, saturation.frozen, model)
+    by_rules = read_selections(by_rules_text, saturation.by_rules, model) if saturation.by_rules else ()
+    is_whole = selections and (by_rules or saturation.by_rules is None)
+    return Choice(selections, by_rules, earlier.refused, is_earlier=True) if is_whole else None
+
+
+def _choose(
+    saturation: Saturation,
+    model: CostModel,
+    measurer: Measurer | None,
+    progress: Progress,
+    time_left: Callable[[], float],
+    *,
+    finalists: int,
+    seed: int,
+) -> Choice:
+    """Lay candidates, measure and extract: first from what the rules made, then from everything."""
+
+    def chooser(frozen: FrozenEGraph) -> Chooser:
+        laid = without_twins(model, lay_candidates(frozen, "cpu"))
+        return Chooser(frozen, laid, model, progress, EXTRACT_SHARE * progress.budget_seconds, seed)
+
+    first = chooser(saturation.by_rules) if saturation.by_rules else None
+    everything = chooser(saturation.frozen)
     settled: tuple[Selection, ...] = ()
+    by_rules: tuple[Selection, ...] = ()
     if measurer is not None:
         progress.stage("measure")
-        share_seconds = time_left() / 2
-        for _ in range(FAMILY_ROUNDS):
-            measurer.measure_candidates(model, jobs(model, laid), lambda: time_left() - share_seconds, progress.update)
-        settled = chooser.refine(measurer, time_left, count=finalists)
+        if first is not None:
+            kept_seconds = DERIVED_SHARE * time_left()
+            first.measure_families(measurer, lambda: time_left() - kept_seconds)
+            by_rules = first.refine(measurer, lambda: time_left() - kept_seconds, QUICK + EXACT)
+            everything.refine(measurer, time_left, QUICK)  # what promises most is measured before what is only possible
+        everything.measure_families(measurer, time_left)
+        settled = everything.refine(measurer, time_left, QUICK + EXACT + varied(finalists))
     progress.stage("extract")
     model.caution = CAUTION
-    selections = settled or chooser.choose(finalists)
+    selections = settled or everything.choose(finalists)
+    if first is not None:
+        by_rules = by_rules or first.choose(1)
     model.caution = 1.0
-    selections = tuple(_repriced(selection, model) for selection in selections)
-    open_ones = {model.key(one) for selection in selections for one in unmeasured(model, selection.chosen.values())}
+    selections, by_rules = (tuple(_repriced(selection, model) for selection in chosen) for chosen in (selections, by_rules))
+    open_ones = {model.key(one) for selection in (*selections, *by_rules) for one in unmeasured(model, selection.chosen.values())}
     is_open = measurer is not None and time_left() <= 0
-    return Choice(selections, refused(model, laid), chooser.seconds, len(open_ones) if is_open else 0)
+    seconds = everything.seconds + (first.seconds if first else 0.0)
+    return Choice(selections, by_rules, refused(model, everything.candidates), seconds, len(open_ones) if is_open else 0)
 
 
 def _repriced(selection: Selection, model: CostModel) -> Selection:
@@ -192,17 +265,23 @@ class Chooser:
         self.seconds += sum(selection.seconds for selection in selections)
         return selections
 
-    def refine(self, measurer: Measurer, time_left: Callable[[], float], *, count: int) -> tuple[Selection, ...]:
+    def measure_families(self, measurer: Measurer, time_left: Callable[[], float]) -> None:
+        """Measure one kernel of each family of a library's, in half of the time that there is."""
+        share_seconds = time_left() / 2
+        for _ in range(FAMILY_ROUNDS):
+            wanted = jobs(self.model, self.candidates)
+            measurer.measure_candidates(self.model, wanted, lambda: time_left() - share_seconds, self.progress.update)
+
+    def refine(self, measurer: Measurer, time_left: Callable[[], float], rounds: Rounds) -> tuple[Selection, ...]:
         """Measure what extraction chooses until it chooses only what is measured, or time is up; return that choice, if there is one.
 
         First for the best program alone, which is quickly extracted; then for all that are going to be timed.
         """
         settled: tuple[Selection, ...] = ()
-        for rounds, wanted_programs, greedy in ((GREEDY_ROUNDS, 1, True), (ROUNDS, 1, False), (VARIED_ROUNDS, count, False)):
-            for _ in range(rounds):
+        for most, wanted_programs, greedy in rounds:
+            for _ in range(most):
                 selections = self.choose(wanted_programs, greedy=greedy)
-                chosen = (one for s in selections for one in s.chosen.values() if one.implementation not in FREE)
-                wanted = unmeasured(self.model, chosen)
+                wanted = self._to_measure(selections)
                 best_us = selections[0].cost_us
                 self.progress.update(f"best cost {best_us:.0f} us, {len(wanted)} of its kernels to measure, {measurer.measured} measured")
                 if time_left() <= 0:
@@ -212,3 +291,9 @@ class Chooser:
                     break
                 measurer.measure_candidates(self.model, wanted, time_left, self.progress.update)
         return settled
+
+    def _to_measure(self, selections: Sequence[Selection]) -> list[Candidate]:
+        """Return the distinct chosen kernels without a time, those first in which a program spends most, in all its layers."""
+        chosen = [one for s in selections for one in s.chosen.values() if one.implementation not in FREE]
+        uses = Counter(map(self.model.key, chosen))
+        return sorted(unmeasured(self.model, chosen), key=lambda one: -uses[self.model.key(one)] * self.model.estimate_us(one))

@@ -1,0 +1,63 @@
+"""Compile, while the e-graph grows on one core, what is needed afterwards whatever the search finds.
+
+Starting the code generator takes seconds, and so do the kernels of the program without rules; growing uses one core.
+Only the kernel cache is filled, so that nothing depends on how far this gets.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from egraph.errors import EinsatError
+from egraph.ir import Program
+from egraph.optimize.batch import kernel_requests
+from lower.compile import CompileOptions
+from lower.eoperator import compile_library
+from lower.eoperator.process import borrowed_compilers, most_processes
+
+TOGETHER = 16
+"""Kernels between two looks at whether compiling should go on: enough for two processes."""
+
+
+@contextmanager
+def compiling_ahead(programs: Sequence[Program], folder: Path, options: CompileOptions) -> Iterator[Callable[[], None]]:
+    """Compile the kernels of ``programs`` in their order, beside what is done inside; yield how to end that early.
+
+    Without programs no compiler is started. A kernel that fails is met again where it is needed.
+    """
+    if not programs:
+        yield lambda: None
+        return
+    is_over = threading.Event()
+
+    def compile_all() -> None:
+        requests = list(kernel_requests(programs, options).values())
+        for start in range(0, len(requests), TOGETHER):
+            if is_over.is_set():
+                return
+            try:
+                compile_library(requests[start : start + TOGETHER], folder / "ahead.so", threads=options.threads)
+            except (EinsatError, OSError):
+                return
+
+    thread = threading.Thread(target=compile_all, name="compiling ahead", daemon=True)
+
+    def end() -> None:
+        is_over.set()
+        thread.join()
+
+    with borrowed_compilers(most_processes()) as compilers:
+        try:
+            for compiler in compilers:
+                compiler.start()
+            thread.start()
+            yield end
+        except BaseException:
+            for compiler in compilers:
+                compiler.stop()  # so that nobody waits for a kernel when the end was asked for
+            raise
+        finally:
+            end()

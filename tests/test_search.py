@@ -1,0 +1,156 @@
+"""The order of a search: what rules alone give is settled first and stays in the race, however little time is left."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+import pytest
+
+from egraph.cost import FREE, CostModel
+from egraph.cost_roofline import DeviceSpeed
+from egraph.derive.derivation import Derivation, DerivationRule
+from egraph.ir import Candidate, Graph, Node, Program, TensorType, attributes, make
+from egraph.ops import apply
+from egraph.optimize.derivations import Gate
+from egraph.optimize.measuring import Measurer
+from egraph.optimize.progress import Progress
+from egraph.optimize.remembered import Earlier
+from egraph.optimize.search import Search, contending, program_digest, search
+from egraph.rules import RULES
+from runtime.profile import Database, Record
+
+FEW = tuple(rule for rule in RULES if rule.name in ("relu_twice", "transpose_twice", "transpose_into_relu", "add_commutes"))
+
+
+def by_difference(node: Node) -> Iterable[Derivation]:
+    (x,) = node.inputs
+    yield Derivation("by difference", apply("Max", x, apply("Sub", x, x)), ())
+
+
+RULE = DerivationRule("difference", ("Relu",), by_difference)
+
+
+def network() -> Graph:
+    x = make("Input", (), attributes(name="x"), TensorType("float32", (64, 48)))
+    node = apply("Transpose", apply("Relu", apply("Exp", x)), perm=(1, 0))
+    node = apply("Softmax", apply("Add", apply("Relu", apply("Tanh", node)), node), axis=1)
+    return Graph("network", (x,), (("y", apply("Relu", node)),), {})
+
+
+@dataclass
+class Clock:
+    """A budget that is spent by measuring alone: a second a kernel."""
+
+    budget_seconds: float
+    spent_seconds: float = 0.0
+
+    @property
+    def left_seconds(self) -> float:
+        return max(0.0, self.budget_seconds - self.spent_seconds)
+
+    def stage(self, name: str) -> None: ...
+    def update(self, text: str) -> None: ...
+    def detail(self, text: str) -> None: ...
+
+
+@dataclass
+class Stopwatch:
+    """Measures by lot: the same kernel takes the same time, a Relu a long one; what is derived promises much, and keeps it or not."""
+
+    clock: Clock
+    derived_us: float = 5_000.0
+    measured: int = 0
+    order: list[tuple[str, str]] = field(default_factory=list)
+
+    def measure_candidates(
+        self, model: CostModel, candidates: Iterable[Candidate], time_left: Callable[[], float], tell: Callable[[str], None]
+    ) -> None:
+        for one in candidates:
+            if model.is_settled(one):
+                continue
+            if time_left() <= 0:
+                return
+            text, implementation = model.key(one)
+            lot = int(hashlib.sha256(f"{text} {implementation}".encode()).hexdigest()[:8], 16) % 50
+            slow_us = self.derived_us if "Sub(" in text else 1_000.0 if "Relu(" in text else 0.0
+            self.order.append((text, implementation))
+            self.measured += 1
+            self.clock.spent_seconds += 1.0
+            model.file(Record(model.device, text, implementation, "ok", (10.0 + lot + slow_us,)))
+
+
+def searched(
+    budget_seconds: float, *, derive: bool, derived_us: float = 5_000.0, earlier: Earlier | None = None
+) -> tuple[Search, Stopwatch, CostModel]:
+    clock = Clock(budget_seconds)
+    stopwatch = Stopwatch(clock, derived_us)
+    model = CostModel(Database.in_memory(), "here", DeviceSpeed())
+    gate = Gate((RULE,), Database.in_memory(), prover=lambda left, right, rounding: "")
+    found = search(
+        network(), FEW, lambda: model, cast(Measurer, stopwatch), cast(Progress, clock),
+        finalists=3, max_nodes=2_000, seed=0, derivations=gate.open() if derive else None, earlier=earlier,
+    )  # fmt: skip
+    return found, stopwatch, model
+
+
+def spent_us(program: Program, model: CostModel) -> float:
+    return sum(model.cost_us(Candidate(k.fragment, (), (), k.implementation)) for k in program.kernels)
+
+
+@pytest.fixture(scope="module")
+def alone() -> tuple[Search, Stopwatch, CostModel]:
+    return searched(10_000.0, derive=False)
+
+
+def test_what_the_rules_need_is_measured_first_and_their_program_stays(alone: tuple[Search, Stopwatch, CostModel]) -> None:
+    found, stopwatch, model = alone
+    both, with_derivations, _ = searched(10_000.0, derive=True)
+    assert any("Sub(" in text for text, _ in with_derivations.order), "derived programs are tried"
+    pairs = itertools.zip_longest(stopwatch.order, with_derivations.order)
+    same = [one for one, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)]
+    best = found.choice.selections[0]
+    assert {model.key(one) for one in best.chosen.values() if one.implementation not in FREE} <= set(same)
+    assert program_digest(found.programs[0]) in map(program_digest, both.programs)
+
+
+def test_derived_programs_that_pay_are_found() -> None:
+    found, _, model = searched(10_000.0, derive=True, derived_us=1.0)
+    assert any("Sub(" in model.key(one)[0] for one in found.choice.selections[0].chosen.values())
+    assert spent_us(found.programs[0], model) < spent_us(found.programs[-1], model), "the rules' own is there too"
+
+
+@pytest.mark.parametrize("kernels", [5, 10, 15, 20, 40])
+def test_derivations_never_cost_what_the_rules_alone_give(kernels: int) -> None:
+    """Time for measuring ends after some number of kernels; the result is as good as the rules' with their part of it for themselves."""
+    both, stopwatch, model = searched(kernels, derive=True)
+    assert both.saturation.by_rules is not None and both.choice.by_rules
+    fair, _, own = searched(0.6 * kernels, derive=False)
+    best_us = min(spent_us(program, model) for program in both.programs)
+    assert best_us <= spent_us(fair.programs[0], model) + 1e-6 or best_us <= spent_us(fair.programs[0], own) + 1e-6
+    assert stopwatch.clock.spent_seconds <= 0.6 * kernels + 1
+
+
+def test_the_same_search_chooses_both_again() -> None:
+    found, _, _ = searched(10_000.0, derive=True)
+    earlier = Earlier(len(found.saturation.iterations), 0, 10_000.0, found.text, (), found.saturation.looks)
+    again, stopwatch, _ = searched(10_000.0, derive=True, earlier=earlier)
+    assert again.choice.is_earlier and not stopwatch.order
+    assert list(map(program_digest, again.programs)) == list(map(program_digest, found.programs))
+    assert again.text == found.text
+    other, _, _ = searched(10_000.0, derive=True, earlier=replace(earlier, choices='["[]", "[]"]'))
+    assert not other.choice.is_earlier, "what cannot be read is searched anew"
+
+
+def test_who_takes_part_in_the_race(alone: tuple[Search, Stopwatch, CostModel]) -> None:
+    one = alone[0].programs[0]
+    programs = [replace(one, kernels=one.kernels * n, cost_us=10.0 - n) for n in range(5)]
+    assert contending(programs, 0, 3) == tuple(programs[:3])
+    assert contending(programs, 1, 3) == (programs[0], programs[1], programs[4])
+    assert contending([*programs, programs[0]], 1, 2) == (programs[1], programs[0])
+    assert contending(programs, 1, 9) == tuple(programs)
+    assert contending(programs, 1, 1) == (programs[4],)
+    assert contending([*programs[:2], replace(programs[2], cost_us=99.0)], 1, 1) == (programs[1],)
