@@ -355,6 +355,10 @@ def test_an_error_while_staging_leaves_no_trace(tmp_path: Path, error: type[Base
     with pytest.raises(error):
         _fail_while_staging(tmp_path, error)
     assert not list(tmp_path.iterdir())
+    (tmp_path / "kept").mkdir()
+    with pytest.raises(error):
+        _fail_while_staging(tmp_path / "kept" / "new" / "newer", error)
+    assert [path.name for path in tmp_path.rglob("*")] == ["kept"]
 
 
 def test_a_full_disk_is_said(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,8 +36,12 @@ def destination(model: Path, output: Path | None) -> Destination:
 
 @contextmanager
 def staging(place: Destination) -> Iterator[Path]:
-    """Yield a temporary folder on the output's own disk; it is gone afterwards, whatever happened."""
+    """Yield a temporary folder on the output's own disk; it is gone afterwards, whatever happened.
+
+    So are the folders that were made for it, where nothing was written into them.
+    """
     parent = place.model.parent.absolute()  # workers run in another folder
+    made = [folder for folder in (parent, *parent.parents) if not folder.exists()]
     try:
         parent.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=f".{place.model.stem}.", suffix=".partial", dir=parent))
@@ -51,6 +55,9 @@ def staging(place: Destination) -> Iterator[Path]:
         raise
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):
+            for empty in made:
+                empty.rmdir()
 
 
 def write_error(error: OSError, folder: Path) -> ModelError:
