@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -13,8 +14,9 @@ import pytest
 from egraph.errors import RuleError
 from egraph.ir import TensorType
 from egraph.rule import Binding, Mismatch, Rule
+from verify.collecting import ALLOCATIONS, rare_collections
 from verify.corpora.__main__ import main
-from verify.corpora.judge import Judgement, Pains, judge
+from verify.corpora.judge import Judgement, Pains, judge, judge_all
 from verify.corpora.linear import Affine, System
 from verify.corpora.read import read_corpus
 from verify.corpora.statements import infer_ranks
@@ -187,3 +189,27 @@ def test_the_command_compares_with_the_corpus(capsys: pytest.CaptureFixture[str]
     assert [(e["id"], e["verdict"], e["agrees"]) for e in told["entries"]] == [("taso-121", "proved", True), ("taso-127", "refuted", True)]
     assert told["summary"] == {"proved": 1, "refuted": 1}
     assert main([str(DATA / "nothing.json")]) == 2
+
+
+def test_what_is_said_twice_is_judged_once() -> None:
+    """An entry in the words of an earlier one has its verdict and says so; the prover is asked for the others alone."""
+    first, other = read_corpus(DATA / "taso.json")[:2]
+    again = replace(first, name="again")
+    asked: list[str] = []
+
+    def prover(rule: Rule) -> Proof:
+        asked.append(rule.name)
+        return prove(rule, Effort(tests=0))
+
+    found = list(judge_all((first, again, other), prover))
+    assert [each.entry.name for each in found] == [first.name, "again", other.name]
+    assert found[1].decision == found[0].decision and found[1].note.endswith(f"the same as {first.name}")
+    assert not any(name.startswith("again") for name in asked) and any(name.startswith(other.name) for name in asked)
+    assert first.readings[0].meaning and first.readings[0].meaning != other.readings[0].meaning
+
+
+def test_collections_are_rare_while_a_corpus_is_judged_and_no_longer() -> None:
+    before = gc.get_threshold()
+    with rare_collections():
+        assert gc.get_threshold()[0] == ALLOCATIONS
+    assert gc.get_threshold() == before

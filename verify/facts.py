@@ -8,20 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import lru_cache
 from math import gcd
 from typing import TYPE_CHECKING
 
 from egraph.expr.index import Iterator, RealSymbol, Symbol
 from verify.budget import spend
 from verify.concrete import digit, follows, least, multiplied_out
-from verify.literals import Literal0, closure, domain, tightened
+from verify.literals import Literal0, at_minimums, closure, domain, tightened
 from verify.polynomials import (
     ONE,
     ZERO,
     DataAtom,
     FloorAtom,
-    Monomial,
     Polynomial,
     constant,
     divide,
@@ -51,6 +49,10 @@ class Facts:
     disequalities: list[Polynomial] = field(default_factory=list)
     contradiction: bool = False
     memo: dict[int, Polynomial] = field(default_factory=dict)
+    reduced: dict[Polynomial, Polynomial] = field(default_factory=dict)
+    """Polynomials and their canonical forms; forgotten when the memo of atoms is."""
+    defined: dict[int, tuple[Polynomial, ...]] = field(default_factory=dict)
+    """What is not negative because of what an atom is, as questions to the solver say it."""
     known: dict[Polynomial, bool] = field(default_factory=dict)
     bounded: dict[Polynomial, bool] = field(default_factory=dict)
     solved: dict[Literal0, bool] = field(default_factory=dict)
@@ -156,18 +158,23 @@ class Facts:
         if value not in kept:
             kept.append(value)
             self.known = {known: True for known, holds in self.known.items() if holds}
-            self.memo.clear()
+            self._forget()
             if one.relation == ">=" and self.nonnegative(-value - ONE):
                 self.contradiction = True
 
     def _replace(self, atom: int, replacement: Polynomial) -> None:
         self.substitution[atom] = replacement
-        self.memo.clear()
+        self._forget()
         self.known.clear()
         self.bounded.clear()
         for other, value in list(self.substitution.items()):
             self.substitution[other] = self.canonical(value)
+        self._forget()
+
+    def _forget(self) -> None:
         self.memo.clear()
+        self.reduced.clear()
+        self.defined.clear()
 
     def _solve(self, value: Polynomial) -> tuple[int, Polynomial, list[Polynomial]] | None:
         """Solve value == 0 for an atom with a unit coefficient; return it, what it is, and what its range says of that."""
@@ -213,6 +220,13 @@ class Facts:
 
     def canonical(self, value: Polynomial) -> Polynomial:
         """Return the polynomial with equalities applied and floor-divisions simplified."""
+        known = self.reduced.get(value)
+        if known is None:
+            known = self._canonical(value)
+            self.reduced[value] = known
+        return known
+
+    def _canonical(self, value: Polynomial) -> Polynomial:
         result = value
         if any(self._atom(a) is not None for a in value.atoms()):
             result = ZERO
@@ -368,23 +382,6 @@ class Facts:
             case Iterator():
                 return kind.low == 0
         return False
-
-
-@lru_cache(maxsize=1 << 17)
-def at_minimums(value: Polynomial) -> bool:
-    """Return whether a polynomial in symbols is >= 0: with each written as its minimum plus something, no coefficient is negative."""
-    shifted: dict[Monomial, int] = {}
-    for monomial, coefficient in value.terms.items():
-        parts: list[tuple[Monomial, int]] = [((), coefficient)]
-        for atom in monomial:
-            kind = entry(atom).kind
-            if not isinstance(kind, Symbol):
-                return False
-            with_atom = [((*m, atom), c) for m, c in parts]
-            parts = with_atom + [(m, c * kind.minimum) for m, c in parts] if kind.minimum else with_atom
-        for m, c in parts:
-            shifted[m] = shifted.get(m, 0) + c
-    return all(c >= 0 for c in shifted.values())
 
 
 def _unit_symbol(kind: FloorAtom) -> tuple[int, Polynomial] | None:

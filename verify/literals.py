@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import gcd
 from typing import Literal
 
 from egraph.expr.index import RealSymbol, Symbol
 from egraph.expr.scope import Compare
-from verify.polynomials import ONE, Polynomial, constant, entry, inside, to_polynomial
+from verify.polynomials import ONE, Monomial, Polynomial, constant, entry, inside, to_polynomial
 
 Relation = Literal[">=", ">", "==", "!="]
 
@@ -83,3 +84,20 @@ def domain(atom: int, value: Polynomial) -> list[Polynomial]:
     if one.low is not None and one.high is not None:
         return [value - one.low, one.high - ONE - value]
     return []
+
+
+@lru_cache(maxsize=1 << 17)
+def at_minimums(value: Polynomial) -> bool:
+    """Return whether a polynomial in symbols is >= 0: with each written as its minimum plus something, no coefficient is negative."""
+    shifted: dict[Monomial, int] = {}
+    for monomial, coefficient in value.terms.items():
+        parts: list[tuple[Monomial, int]] = [((), coefficient)]
+        for atom in monomial:
+            kind = entry(atom).kind
+            if not isinstance(kind, Symbol):
+                return False
+            with_atom = [((*m, atom), c) for m, c in parts]
+            parts = with_atom + [(m, c * kind.minimum) for m, c in parts] if kind.minimum else with_atom
+        for m, c in parts:
+            shifted[m] = shifted.get(m, 0) + c
+    return all(c >= 0 for c in shifted.values())

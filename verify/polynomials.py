@@ -23,12 +23,13 @@ _STEPS = 200  # of one division: every intermediate result is right, so stopping
 class Polynomial:
     """A polynomial over atoms: monomial (sorted atom numbers) -> integer coefficient, without zeros; never changed."""
 
-    __slots__ = ("_atoms", "_hash", "terms")
+    __slots__ = ("_atoms", "_hash", "_leading", "terms")
 
     def __init__(self, terms: dict[Monomial, int]) -> None:
         self.terms = terms
         self._hash: int | None = None
         self._atoms: frozenset[int] | None = None
+        self._leading: tuple[Monomial, int] | None = None
 
     def __hash__(self) -> int:
         if self._hash is None:
@@ -287,8 +288,10 @@ def inside(atom: int) -> tuple[Polynomial, ...]:
 
 def leading(value: Polynomial) -> tuple[Monomial, int]:
     """Return the term of the highest degree; among equals the one whose atoms' names come first."""
-    monomial = min(value.terms, key=lambda m: (-len(m), sorted(entry(a).key for a in m)))
-    return monomial, value.terms[monomial]
+    if value._leading is None:
+        monomial = min(value.terms, key=lambda m: (-len(m), sorted(entry(a).key for a in m)))
+        value._leading = monomial, value.terms[monomial]
+    return value._leading
 
 
 def divide(value: Polynomial, divisor: Polynomial) -> tuple[Polynomial, Polynomial]:
@@ -299,16 +302,12 @@ def divide(value: Polynomial, divisor: Polynomial) -> tuple[Polynomial, Polynomi
         return quotient, Polynomial({m: c % by for m, c in value.terms.items() if c % by})
     quotient, rest = ZERO, value
     for _ in range(_STEPS):
-        changed = False
-        for monomial in sorted(rest.terms, key=len, reverse=True):
-            left = over(monomial, head)
-            times = rest.terms[monomial] // by if left is not None else 0
-            if left is not None and times:
-                part = Polynomial({left: times})
-                quotient, rest, changed = quotient + part, rest - part * divisor, True
-                break
-        if not changed:
+        multiples = [m for m, c in rest.terms.items() if c // by and over(m, head) is not None]
+        if not multiples:
             break
+        highest = max(multiples, key=len)  # among equals the first
+        part = Polynomial({over(highest, head) or (): rest.terms[highest] // by})
+        quotient, rest = quotient + part, rest - part * divisor
     return quotient, rest
 
 

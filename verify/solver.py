@@ -6,6 +6,7 @@ Products of atoms are first unknowns of their own (linear arithmetic decides tha
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -79,7 +80,10 @@ def _question(facts: Facts, added: tuple[Literal0, ...]) -> list[Literal0]:
         if atom in seen:
             continue
         seen.add(atom)
-        for value in definition(facts, atom):
+        known = facts.defined.get(atom)
+        if known is None:
+            known = facts.defined[atom] = tuple(definition(facts, atom))
+        for value in known:
             question.append(Literal0(value, ">="))
             pending += value.atoms()
     return [*question, *_consequences(facts, question)]
@@ -106,17 +110,27 @@ def _consequences(facts: Facts, question: list[Literal0]) -> list[Literal0]:
                     found[itself - times if bound > 0 else times - ONE - itself] = None
     products = {m for one in question for m in one.value.terms if len(m) > 1}
     products |= {m for value in found for m in value.terms if len(m) > 1}
+    factors = _factors(products)
     for value in [*known, *found]:
         if len(value.terms) > _LONGEST or not any(len(m) == 1 for m in value.terms):
             continue
-        for monomial in sorted(products):
-            for atom in set(monomial):
-                others = tuple(a for a in monomial if a != atom)
-                if len(others) == len(monomial) - 1 and others in value.terms and _not_negative(atom):
-                    scaled = value * Polynomial({(atom,): 1})
-                    if sum(len(m) > 1 and m not in products for m in scaled.terms) == 0:
-                        found[scaled] = None
+        wanted = {place for monomial in value.terms for place in factors.get(monomial, ())}
+        for _, atom in sorted(wanted):
+            scaled = value * Polynomial({(atom,): 1})
+            if all(len(m) < 2 or m in products for m in scaled.terms):
+                found[scaled] = None
     return [Literal0(value, ">=") for value in found]
+
+
+def _factors(products: Iterable[Monomial]) -> dict[Monomial, list[tuple[Monomial, int]]]:
+    """Return for what is left of products without a factor that is not negative: the products and the factors."""
+    found: dict[Monomial, list[tuple[Monomial, int]]] = {}
+    for monomial in products:
+        for atom in set(monomial):
+            others = tuple(a for a in monomial if a != atom)
+            if len(others) == len(monomial) - 1 and _not_negative(atom):
+                found.setdefault(others, []).append((monomial, atom))
+    return found
 
 
 def _not_negative(atom: int) -> bool:

@@ -15,7 +15,8 @@ from pathlib import Path
 from statistics import median
 
 from egraph.errors import RuleError
-from verify.corpora.judge import Judgement, Pains, judge
+from verify.collecting import rare_collections
+from verify.corpora.judge import Judgement, Pains, judge_all
 from verify.corpora.read import read_corpus
 from verify.prove import Effort, prove
 
@@ -43,10 +44,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     effort = Effort(tests=0, tries=pains.tries, seed=options.seed, open_cases=1, applications=0)  # judging has tested already
     prover = None if options.test_only else lambda rule: prove(rule, effort)
     found: list[Judgement] = []
-    for entry in entries:
-        found.append(judge(entry, prover, pains))
-        if not options.json:
-            print("\n".join(_lines(found[-1], verbose=len(entries) <= FEW)), flush=True)
+    with rare_collections():
+        for judgement in judge_all(entries, prover, pains):
+            found.append(judgement)
+            if not options.json:
+                print("\n".join(_lines(judgement, verbose=len(entries) <= FEW)), flush=True)
     seconds = time.process_time() - start
     if options.json:
         told = {"entries": [each.to_json() for each in found], "summary": _counts(found), "cpu_seconds": round(seconds, 2)}

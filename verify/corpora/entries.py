@@ -25,6 +25,16 @@ class Reading:
     """What the reading adds to the statement."""
     given: str = ""
     """A precondition that the rules themselves hold."""
+    statements: tuple[Statement, ...] = ()
+    """What the rules are made of, where that is all they are made of."""
+
+    @property
+    def meaning(self) -> str:
+        """Return a text that readings have in common which say the same under other names of entries; '' where that is unknown."""
+        if not self.statements or any(statement.guards for statement in self.statements):
+            return ""
+        said = [(s.lefts, s.rights, sorted(s.ranks.items()), sorted(s.parameters.items()), s.typed) for s in self.statements]
+        return repr((said, [guard.text for guard in self.candidates], self.note, self.given))
 
 
 @dataclass(frozen=True)
@@ -50,7 +60,7 @@ def reading_of(statements: tuple[Statement, ...], candidates: tuple[Guard, ...] 
     def rules(typed: bool, guards: tuple[Guard, ...]) -> tuple[Rule, ...]:
         return tuple(rule for statement in statements for rule in rules_of(statement.restricted(typed, guards)))
 
-    return Reading(rules, candidates, note)
+    return Reading(rules, candidates, note, statements=statements)
 
 
 def tried(rule: Rule) -> None:

@@ -7,7 +7,7 @@ where the right side is well-typed. A false entry is tried under its candidate p
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, product
 from random import Random
@@ -73,6 +73,24 @@ class Judgement:
             "agrees": self.agrees, "guard": self.guard, "note": self.note, "reason": self.reason, "seconds": round(self.seconds, 4),
             "tests": self.tests,
         }  # fmt: skip
+
+
+def judge_all(entries: Iterable[Entry], prover: Prover | None, pains: Pains = Pains()) -> Iterator[Judgement]:
+    """Yield the verdicts on entries in their order; what an earlier entry says word for word is judged once."""
+    known: dict[str, Judgement] = {}
+    for entry in entries:
+        start = time.process_time()
+        meanings = [reading.meaning for reading in entry.readings]
+        said = repr((meanings, entry.open)) if meanings and all(meanings) else ""
+        same = known.get(said)
+        if same is None:
+            found = judge(entry, prover, pains)
+            if said:
+                known[said] = found
+        else:
+            note = "; ".join(filter(None, (same.note, f"the same as {same.entry.name}")))
+            found = replace(same, entry=entry, note=note, seconds=time.process_time() - start)
+        yield found
 
 
 def judge(entry: Entry, prover: Prover | None, pains: Pains = Pains()) -> Judgement:
