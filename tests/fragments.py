@@ -17,8 +17,8 @@ Indices = tuple[Index, ...]
 Body = Callable[[Sequence[Tensor], Indices, Indices], Scalar]
 
 
-def leaf(position: int, *shape: int, constant: bool = False) -> Node:
-    return placeholder(position, TensorType("float32", shape), constant=constant)
+def leaf(position: int, *shape: int, dtype: str = "float32", constant: bool = False) -> Node:
+    return placeholder(position, TensorType(dtype, shape), constant=constant)
 
 
 def expression(operands: Sequence[Node], shape: Sequence[int], body: Body, sums: Sequence[int] = ()) -> Node:

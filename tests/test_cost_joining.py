@@ -5,22 +5,19 @@ from __future__ import annotations
 from egraph.cost import FREE, CostModel
 from egraph.cost_joining import is_joining, joined_for_free
 from egraph.cost_roofline import DeviceSpeed
-from egraph.ir import Candidate, Node, TensorType, placeholder
+from egraph.ir import Candidate
 from egraph.ops import apply
 from runtime.profile import Database
-
-
-def _leaf(index: int, *shape: int) -> Node:
-    return placeholder(index, TensorType("float32", shape))
+from tests.fragments import leaf
 
 
 def _join(operands: tuple[int, ...], axis: int = 1, *, repeat: bool = False) -> Candidate:
-    leaves = [_leaf(0 if repeat else k, 1, 4, 8) for k in range(len(operands))]
+    leaves = [leaf(0 if repeat else k, 1, 4, 8) for k in range(len(operands))]
     return Candidate(apply("Concat", *leaves, axis=axis), operands, (), "tvm")
 
 
-PART = Candidate(apply("Relu", _leaf(0, 1, 4, 8)), (9,), (), "tvm")
-VIEW = Candidate(apply("Reshape", _leaf(0, 4, 8), shape=(1, 4, 8)), (9,), (), "view")
+PART = Candidate(apply("Relu", leaf(0, 1, 4, 8)), (9,), (), "tvm")
+VIEW = Candidate(apply("Reshape", leaf(0, 4, 8), shape=(1, 4, 8)), (9,), (), "view")
 
 
 def test_what_joins_is_along_the_outermost_axis_and_nothing_else() -> None:

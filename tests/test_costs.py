@@ -9,22 +9,19 @@ import pytest
 from egraph.cost import CAUTIOUS_ABOUT_LIBRARIES, CostModel, jobs
 from egraph.cost_families import family
 from egraph.cost_roofline import DeviceSpeed
-from egraph.ir import Candidate, ENode, Node, TensorType, placeholder
+from egraph.ir import Candidate, ENode, Node
 from egraph.ops import apply
 from egraph.optimize.measuring import Job, Measurer
 from lower.compile import CompileOptions
 from runtime.measure import Timing, Worker
 from runtime.profile import Database, Record
+from tests.fragments import leaf
 
 LIBRARY = "onednn.matmul"
 
 
-def _tensor(index: int, *shape: int, constant: bool = False) -> Node:
-    return placeholder(index, TensorType("float32", shape), constant=constant)
-
-
 def _product(first: int = 0, columns: int = 32) -> Node:
-    return apply("MatMul", _tensor(first, 8, 16), _tensor(first + 1, 16, columns, constant=True))
+    return apply("MatMul", leaf(first, 8, 16), leaf(first + 1, 16, columns, constant=True))
 
 
 def _candidate(fragment: Node, implementation: str = LIBRARY, covered: int = 1) -> Candidate:
@@ -32,7 +29,7 @@ def _candidate(fragment: Node, implementation: str = LIBRARY, covered: int = 1) 
 
 
 PLAIN = _candidate(_product())
-FUSED = _candidate(apply("Relu", apply("Add", _tensor(0, 8, 32), _product(1))), covered=3)
+FUSED = _candidate(apply("Relu", apply("Add", leaf(0, 8, 32), _product(1))), covered=3)
 WIDE = _candidate(_product(columns=64))
 
 
@@ -49,7 +46,7 @@ def test_a_family_is_one_operator_over_what_it_reads() -> None:
     assert family(_candidate(PLAIN.fragment, "onednn.other")) != family(PLAIN)
     assert family(_candidate(apply("Transpose", _product(), perm=(1, 0)))) != family(PLAIN)
     assert family(_candidate(apply("Add", _product(), _product(2)))) is None  # two products: neither decides
-    assert family(_candidate(apply("Relu", _tensor(0, 4)))) is None
+    assert family(_candidate(apply("Relu", leaf(0, 4)))) is None
 
 
 def test_a_measured_relative_tells_more_than_arithmetic() -> None:
@@ -108,7 +105,7 @@ def test_nothing_is_filed_after_the_first_hang() -> None:
 
 def test_large_constants_are_timed_apart_where_weights_come_from_memory() -> None:
     model = _model(plain=70.0)
-    large = _candidate(apply("MatMul", _tensor(0, 8, 128), _tensor(1, 128, 1024, constant=True)))
+    large = _candidate(apply("MatMul", leaf(0, 8, 128), leaf(1, 128, 1024, constant=True)))
     model.weights_from_memory = True
     assert model.cost_us(PLAIN) == 70.0 and model.device_of(PLAIN.fragment) == "here"
     assert model.device_of(large.fragment) == "here, weights from memory"

@@ -13,13 +13,10 @@ from egraph.expr.evaluate import Evaluator
 from egraph.expr.functions import PRIME
 from egraph.expr.parsing import parse_scope
 from egraph.expr.scope import Tensor
-from egraph.ir import Node, TensorType, placeholder, placeholders, walk
+from egraph.ir import Node, placeholders, walk
 from egraph.ops import apply
 from egraph.ops.reference import evaluate, fragment_expression
-
-
-def leaf(position: int, *shape: int, constant: bool = False) -> Node:
-    return placeholder(position, TensorType("float32", shape), constant=constant)
+from tests.fragments import leaf
 
 
 def reshape(node: Node, *shape: int) -> Node:

@@ -11,14 +11,11 @@ from egraph.derive.matching.merging import beside, merged_correlations, stacked
 from egraph.expr.functions import PRIME
 from egraph.expr.parsing import parse_scope
 from egraph.expr.scope import Tensor
-from egraph.ir import Node, TensorType, placeholder, walk
+from egraph.ir import Node, walk
 from egraph.ops import apply
 from egraph.ops.expression import text_of
 from egraph.ops.reference import evaluate
-
-
-def leaf(position: int, *shape: int) -> Node:
-    return placeholder(position, TensorType("float32", shape))
+from tests.fragments import leaf
 
 
 def conv(data: Node, weight: Node, pads: tuple[int, ...], layout: str = "NCHW", group: int = 1, stride: int = 1) -> Node:

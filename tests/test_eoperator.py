@@ -13,11 +13,12 @@ import pytest
 
 import lower.eoperator.library as library_module
 from egraph.errors import LowerError
-from egraph.ir import Node, TensorType, make, placeholder, placeholders
+from egraph.ir import Node, TensorType, make, placeholders
 from egraph.ops import OPS, apply
 from egraph.ops.reference import evaluate
 from lower.eoperator import KernelRequest, Library, compile_library, may_overwrite, supports
 from lower.eoperator.compiler import flatten, restore
+from tests.fragments import leaf
 
 GUARD = 64
 """Elements around each output that must stay untouched."""
@@ -59,20 +60,16 @@ class Loaded:
         assert function(None, ctypes.addressof(arguments), len(arrays), None) == 0
 
 
-def tensor(index: int, *shape: int, dtype: str = "float32") -> Node:
-    return placeholder(index, TensorType(dtype, shape))
-
-
 def feeds(fragment: Node, seed: int = 0) -> list[np.ndarray]:
     random = np.random.default_rng(seed)
     result = []
-    for leaf in placeholders(fragment):
+    for operand in placeholders(fragment):
         positive = fragment.op in ("Sqrt", "Log", "Pow")
-        values = random.standard_normal(leaf.type.sizes)
-        if leaf.type.dtype == "bool" or "int" in leaf.type.dtype:
-            result.append(np.asarray(random.integers(0, 2, leaf.type.sizes)).astype(leaf.type.dtype))
+        values = random.standard_normal(operand.type.sizes)
+        if operand.type.dtype == "bool" or "int" in operand.type.dtype:
+            result.append(np.asarray(random.integers(0, 2, operand.type.sizes)).astype(operand.type.dtype))
         else:
-            result.append(np.asarray(np.abs(values) + 0.1 if positive else values).astype(leaf.type.dtype))
+            result.append(np.asarray(np.abs(values) + 0.1 if positive else values).astype(operand.type.dtype))
     return result
 
 
@@ -98,49 +95,49 @@ def samples(names: Sequence[str], count: int) -> list[Node]:
         for _ in range(count):
             shapes, attributes = spec.sample(random)
             dtypes = spec.sample_dtypes or ("float32",) * len(shapes)
-            found[apply(name, *[tensor(i, *s, dtype=d) for i, (s, d) in enumerate(zip(shapes, dtypes, strict=True))], **attributes)] = None
+            found[apply(name, *[leaf(i, *s, dtype=d) for i, (s, d) in enumerate(zip(shapes, dtypes, strict=True))], **attributes)] = None
     return list(found)
 
 
 def chains() -> list[Node]:
     """Fragments of several operators, at sizes with tails, ones and primes."""
-    x, wide = tensor(0, 2, 19, 7, 37), tensor(0, 3, 64, 17, 16)
-    bias = tensor(1, 1, 19, 1, 1)
+    x, wide = leaf(0, 2, 19, 7, 37), leaf(0, 3, 64, 17, 16)
+    bias = leaf(1, 1, 19, 1, 1)
     shift = {"before": (0, 0, 1, 2), "after": (0, 0, 0, 3), "mode": "constant", "value": 0.5}
-    softmax = apply("Softmax", tensor(0, 5, 67), axis=1)
-    norm = apply("LayerNormalization", tensor(0, 3, 131), tensor(1, 131), tensor(2, 131), axis=1, epsilon=1e-5)
-    last = apply("Concat", tensor(0, 4, 5), tensor(1, 4, 3), axis=1)
+    softmax = apply("Softmax", leaf(0, 5, 67), axis=1)
+    norm = apply("LayerNormalization", leaf(0, 3, 131), leaf(1, 131), leaf(2, 131), axis=1, epsilon=1e-5)
+    last = apply("Concat", leaf(0, 4, 5), leaf(1, 4, 3), axis=1)
     return [
         apply("Relu", apply("Add", x, bias)),
         apply("Transpose", apply("Mul", apply("Sigmoid", x), x), perm=(0, 2, 3, 1)),
-        apply("Transpose", apply("Add", wide, tensor(1, 64, 1, 1)), perm=(0, 2, 3, 1)),
-        apply("Add", apply("Transpose", tensor(0, 33, 21), perm=(1, 0)), tensor(1, 21, 33)),
+        apply("Transpose", apply("Add", wide, leaf(1, 64, 1, 1)), perm=(0, 2, 3, 1)),
+        apply("Add", apply("Transpose", leaf(0, 33, 21), perm=(1, 0)), leaf(1, 21, 33)),
         apply(
             "Reshape",
-            apply("Transpose", apply("Reshape", tensor(0, 1, 12, 4, 6), shape=(1, 3, 2, 2, 4, 6)), perm=(0, 1, 4, 2, 5, 3)),
+            apply("Transpose", apply("Reshape", leaf(0, 1, 12, 4, 6), shape=(1, 3, 2, 2, 4, 6)), perm=(0, 1, 4, 2, 5, 3)),
             shape=(1, 3, 8, 12),
         ),
         apply("Relu", apply("Pad", x, **shift)),
         apply("Pad", apply("Exp", x), **shift),
-        apply("Mul", apply("Concat", x, apply("Neg", x), axis=1), tensor(1, 1, 38, 1, 1)),
-        apply("Concat", softmax, apply("Slice", tensor(1, 5, 99), starts=(0, 98), ends=(5, -1), steps=(1, -3)), axis=1),
+        apply("Mul", apply("Concat", x, apply("Neg", x), axis=1), leaf(1, 1, 38, 1, 1)),
+        apply("Concat", softmax, apply("Slice", leaf(1, 5, 99), starts=(0, 98), ends=(5, -1), steps=(1, -3)), axis=1),
         apply("Tanh", norm),
-        apply("Gelu", apply("Add", norm, tensor(3, 3, 131)), approximate="none"),
-        apply("Softmax", apply("Add", tensor(0, 2, 3, 5, 8), tensor(1, 2, 1, 1, 8)), axis=3),
-        apply("Softmax", tensor(0, 2, 33, 5, 9), axis=1),
-        apply("ReduceMean", apply("Relu", tensor(0, 2, 5, 7, 67)), axes=(1, 2)),
-        apply("ReduceMax", apply("Transpose", tensor(0, 6, 70), perm=(1, 0)), axes=(0,)),
+        apply("Gelu", apply("Add", norm, leaf(3, 3, 131)), approximate="none"),
+        apply("Softmax", apply("Add", leaf(0, 2, 3, 5, 8), leaf(1, 2, 1, 1, 8)), axis=3),
+        apply("Softmax", leaf(0, 2, 33, 5, 9), axis=1),
+        apply("ReduceMean", apply("Relu", leaf(0, 2, 5, 7, 67)), axes=(1, 2)),
+        apply("ReduceMax", apply("Transpose", leaf(0, 6, 70), perm=(1, 0)), axes=(0,)),
         apply("Softmax", apply("Reshape", last, shape=(2, 16)), axis=1),
-        apply("Gather", apply("Relu", tensor(0, 9, 20)), tensor(1, 3, 2, dtype="int64"), axis=0),
-        apply("Where", apply("Less", tensor(0, 5, 33), tensor(1, 33)), tensor(2, 5, 33), apply("Neg", tensor(0, 5, 33))),
-        apply("Cos", apply("Sin", apply("Mul", tensor(0, 50), tensor(1, 1)))),
-        apply("MatMul", tensor(0, 3, 5, 33), tensor(1, 33, 18)),
+        apply("Gather", apply("Relu", leaf(0, 9, 20)), leaf(1, 3, 2, dtype="int64"), axis=0),
+        apply("Where", apply("Less", leaf(0, 5, 33), leaf(1, 33)), leaf(2, 5, 33), apply("Neg", leaf(0, 5, 33))),
+        apply("Cos", apply("Sin", apply("Mul", leaf(0, 50), leaf(1, 1)))),
+        apply("MatMul", leaf(0, 3, 5, 33), leaf(1, 33, 18)),
     ]
 
 
 APPROXIMATIONS = (("Exp", -90.0, 88.5), ("Log", 1e-38, 1e30), ("Tanh", -12.0, 12.0), ("Erf", -5.0, 5.0), ("Sigmoid", -90.0, 30.0))
-STRIDED = KernelRequest(apply("Relu", tensor(0, 3, 5, 6)), output_strides=(90, 18, 1), input_strides=((60, 12, 2),))
-IN_PLACE = apply("Add", apply("Relu", tensor(0, 7, 37)), tensor(1, 1, 37))
+STRIDED = KernelRequest(apply("Relu", leaf(0, 3, 5, 6)), output_strides=(90, 18, 1), input_strides=((60, 12, 2),))
+IN_PLACE = apply("Add", apply("Relu", leaf(0, 7, 37)), leaf(1, 1, 37))
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +145,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
     """Everything that the tests run on one thread, compiled in one go (starting the compiler takes the most time)."""
     folder = tmp_path_factory.mktemp("kernels")
     fragments = [f for f in [*samples(list(OPS), 1), *chains()] if supports(f) is None]
-    own = [*(apply(op, tensor(0, 4001)) for op, _, _ in APPROXIMATIONS), STRIDED, IN_PLACE]
+    own = [*(apply(op, leaf(0, 4001)) for op, _, _ in APPROXIMATIONS), STRIDED, IN_PLACE]
     return compile_library([*fragments, *own], folder / "kernels.so", threads=1, cache=folder)
 
 
@@ -163,9 +160,9 @@ def test_every_operator_and_chains_agree_with_the_reference(library: Library) ->
 
 def test_large_kernels_run_in_parallel_for_any_number_of_tasks(tmp_path: Path) -> None:
     fragments = [
-        apply("Exp", tensor(0, 300_007)),
-        apply("Transpose", apply("Relu", tensor(0, 2, 67, 40, 41)), perm=(0, 2, 3, 1)),
-        apply("Softmax", tensor(0, 301, 701), axis=1),
+        apply("Exp", leaf(0, 300_007)),
+        apply("Transpose", apply("Relu", leaf(0, 2, 67, 40, 41)), perm=(0, 2, 3, 1)),
+        apply("Softmax", leaf(0, 301, 701), axis=1),
     ]
     library = compile_library(fragments, tmp_path / "kernels.so", threads=2, cache=tmp_path)
     for tasks in (1, 2, 3):
@@ -184,9 +181,9 @@ def test_strides_write_into_a_part_of_a_larger_tensor(library: Library) -> None:
 
 
 def test_overwriting_an_input_is_allowed_only_where_each_element_is_read_in_its_place(library: Library) -> None:
-    x = tensor(0, 7, 37)
+    x = leaf(0, 7, 37)
     assert may_overwrite(IN_PLACE) == {0}
-    assert may_overwrite(apply("Transpose", tensor(0, 7, 7), perm=(1, 0))) == frozenset()
+    assert may_overwrite(apply("Transpose", leaf(0, 7, 7), perm=(1, 0))) == frozenset()
     assert may_overwrite(apply("Add", x, apply("Slice", x, starts=(6, 0), ends=(-1, 37), steps=(-1, 1)))) == frozenset()
     assert may_overwrite(apply("Softmax", x, axis=1)) == frozenset()
     first, second = feeds(IN_PLACE)
@@ -197,7 +194,7 @@ def test_overwriting_an_input_is_allowed_only_where_each_element_is_read_in_its_
 
 @pytest.mark.parametrize(("op", "low", "high"), APPROXIMATIONS)
 def test_approximations_hold_over_their_range(op: str, low: float, high: float, library: Library) -> None:
-    fragment = apply(op, tensor(0, 4001))
+    fragment = apply(op, leaf(0, 4001))
     values = np.geomspace(low, high, 4001) if op == "Log" else np.linspace(low, high, 4001)
     x = values.astype(np.float32)
     out = np.empty_like(x)
@@ -207,7 +204,7 @@ def test_approximations_hold_over_their_range(op: str, low: float, high: float, 
 
 
 def test_a_warm_cache_compiles_nothing_and_gives_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fragments = [apply("Relu", tensor(0, 5, 7)), apply("Neg", tensor(0, 5, 7))]
+    fragments = [apply("Relu", leaf(0, 5, 7)), apply("Neg", leaf(0, 5, 7))]
     cold = compile_library(fragments, tmp_path / "a.so", threads=1, cache=tmp_path / "cache")
     again = compile_library(fragments, tmp_path / "b.so", threads=1, cache=tmp_path / "other")
     monkeypatch.setattr(library_module, "_batch", lambda *_: pytest.fail("compiled"))
@@ -218,9 +215,9 @@ def test_a_warm_cache_compiles_nothing_and_gives_the_same_bytes(tmp_path: Path, 
 
 
 def test_one_failure_leaves_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    good = apply("Relu", tensor(0, 5))
-    foreign = make("Opaque", (tensor(0, 5),), (), TensorType("float32", (5,)))
-    double = apply("Exp", tensor(0, 5, dtype="float64"))
+    good = apply("Relu", leaf(0, 5))
+    foreign = make("Opaque", (leaf(0, 5),), (), TensorType("float32", (5,)))
+    double = apply("Exp", leaf(0, 5, dtype="float64"))
     assert "Opaque" in str(supports(foreign)) and "float32" in str(supports(double))
     refused = compile_library([foreign, good, double], tmp_path / "a.so", threads=1, cache=tmp_path)
     assert set(refused) == {good} and set(refused.failures) == {foreign, double}
@@ -232,7 +229,7 @@ def test_one_failure_leaves_the_others(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_compiler_that_dies_or_hangs_costs_one_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fragments = [apply("Relu", tensor(0, k)) for k in (3, 5, 7)]
+    fragments = [apply("Relu", leaf(0, k)) for k in (3, 5, 7)]
     calls: list[int] = []
 
     def batch(work: list[KernelRequest], *_: object) -> tuple[int, str]:
@@ -253,5 +250,5 @@ def test_fragments_survive_the_way_to_the_compiling_process() -> None:
 def test_generated_code_is_stable(golden: Callable[[str, str], None]) -> None:
     from lower.eoperator.generate import generate
 
-    fragment = apply("Transpose", apply("Relu", apply("Add", tensor(0, 1, 6, 5, 7), tensor(1, 6, 1, 1))), perm=(0, 2, 3, 1))
+    fragment = apply("Transpose", apply("Relu", apply("Add", leaf(0, 1, 6, 5, 7), leaf(1, 6, 1, 1))), perm=(0, 2, 3, 1))
     golden("eoperator_bias_relu_transpose.tir", generate(KernelRequest(fragment), threads=1).script() + "\n")

@@ -12,7 +12,7 @@ from egraph.constant_values import DIRECT, value_of_array, value_of_term
 from egraph.cost import CostModel, without_twins
 from egraph.cost_roofline import DeviceSpeed
 from egraph.extract import extract
-from egraph.ir import FrozenEGraph, Graph, Node, Selection, TensorType, attributes, make, placeholder
+from egraph.ir import FrozenEGraph, Graph, Selection, TensorType, attributes, make
 from egraph.ops import apply
 from egraph.ops.reference import evaluate
 from egraph.optimize.options import Options
@@ -25,6 +25,7 @@ from egraph.tolerance import Tolerance
 from lower.candidates import candidates
 from lower.eoperator.request import MAXIMUM_TERMS, supports, supports_by_parts
 from runtime.profile import Database, Record
+from tests.fragments import leaf
 
 
 def _graph(activation: str = "Relu") -> Graph:
@@ -101,16 +102,12 @@ def test_a_filed_search_is_read_back_and_other_records_are_not() -> None:
         assert read_search(database, "here", "key") is None
 
 
-def _leaf(index: int, *shape: int, dtype: str = "float32") -> Node:
-    return placeholder(index, TensorType(dtype, shape))
-
-
 FRAGMENTS = {
-    "chain": apply("Tanh", apply("Add", apply("Relu", _leaf(0, 4, 8)), _leaf(1, 8))),
-    "reduction of a transpose": apply("ReduceSum", apply("Transpose", apply("Exp", _leaf(0, 4, 8)), perm=(1, 0)), axes=(0,)),
-    "integers": apply("Relu", apply("Add", _leaf(0, 4), _leaf(1, 4))),
-    "contraction of a view": apply("Reshape", apply("MatMul", _leaf(0, 4, 8), _leaf(1, 8, 2)), shape=(8,)),
-    "computed indices": apply("Gather", _leaf(0, 9, 3), apply("Reshape", _leaf(1, 4, dtype="int64"), shape=(2, 2)), axis=0),
+    "chain": apply("Tanh", apply("Add", apply("Relu", leaf(0, 4, 8)), leaf(1, 8))),
+    "reduction of a transpose": apply("ReduceSum", apply("Transpose", apply("Exp", leaf(0, 4, 8)), perm=(1, 0)), axes=(0,)),
+    "integers": apply("Relu", apply("Add", leaf(0, 4), leaf(1, 4))),
+    "contraction of a view": apply("Reshape", apply("MatMul", leaf(0, 4, 8), leaf(1, 8, 2)), shape=(8,)),
+    "computed indices": apply("Gather", leaf(0, 9, 3), apply("Reshape", leaf(1, 4, dtype="int64"), shape=(2, 2)), axis=0),
 }
 
 
@@ -121,7 +118,7 @@ def test_parts_decide_like_the_whole(name: str) -> None:
 
 
 def test_many_repetitions_are_looked_at_as_a_whole() -> None:
-    fragment = _leaf(0, 4)
+    fragment = leaf(0, 4)
     for _ in range(9):  # each step reads the one below twice: counted apart these are too many, together they are few
         fragment = apply("Add", fragment, apply("Exp", fragment))
     assert MAXIMUM_TERMS < 3 * 2**9 - 2
@@ -138,7 +135,7 @@ def test_direct_values_follow_the_meanings(op: str) -> None:
     arity = 1 if op in ("Reshape", "Transpose") else 2
     arrays = [generator.standard_normal(shape).astype(np.float32) for shape in ((3, 4, 5), (4, 1))][:arity]
     given = {"Reshape": attributes(shape=(6, 10)), "Transpose": attributes(perm=(2, 0, 1))}.get(op, ())
-    leaves = [_leaf(i, *array.shape) for i, array in enumerate(arrays)]
+    leaves = [leaf(i, *array.shape) for i, array in enumerate(arrays)]
     root = apply(op, *leaves, attributes=given)
     values = [value_of_array(array) for array in arrays]
     found = value_of_term(op, given, [leaf.type for leaf in leaves], values)

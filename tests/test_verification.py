@@ -24,14 +24,11 @@ from runtime.feeds import PERIOD, FeedSpec, random_feeds
 from runtime.judge import ONLY_REFERENCE, REFERENCE_MODEL, WrongResult, judge
 from runtime.measure import Effort, Load, Worker
 from runtime.profile import Database, Record
-
-
-def tensor(index: int, *shape: int, constant: bool = False) -> Node:
-    return placeholder(index, TensorType("float32", shape), constant=constant)
+from tests.fragments import leaf
 
 
 def dense(activation: str) -> Node:
-    return apply(activation, apply("MatMul", tensor(0, 6, 16), tensor(1, 16, 24, constant=True)))
+    return apply(activation, apply("MatMul", leaf(0, 6, 16), leaf(1, 16, 24, constant=True)))
 
 
 def test_a_wrong_kernel_is_told_from_a_right_one(tmp_path: Path) -> None:
@@ -72,7 +69,7 @@ def test_wrong_kernels_have_no_price() -> None:
 
 
 def test_operands_of_roots_and_quotients_are_drawn_away_from_zero() -> None:
-    a, b = tensor(0, 4), tensor(1, 4)
+    a, b = leaf(0, 4), leaf(1, 4)
     assert leaf_values(apply("Div", a, b)) == {a: "normal", b: "positive"}
     assert leaf_values(apply("Div", a, apply("Sqrt", apply("Mul", b, b)))) == {a: "normal", b: "normal"}
     assert leaf_values(apply("Pow", apply("Sub", a, a), b)) == {a: "positive", b: "whole"}
@@ -111,18 +108,18 @@ def test_large_operands_are_drawn_in_part_and_repeated() -> None:
 @pytest.mark.parametrize(("inputs", "stride", "fits"), [(512, 2, False), (512, 1, True), (64, 2, True)])
 def test_a_deconvolution_that_sums_in_parts_has_no_epilogue(inputs: int, stride: int, fits: bool) -> None:
     """oneDNN applies the epilogue to every partial sum there; without an epilogue the same call is right."""
-    x, w = tensor(0, 1, inputs, 4, 4), tensor(1, inputs, 64, 4, 4, constant=True)
+    x, w = leaf(0, 1, inputs, 4, 4), leaf(1, inputs, 64, 4, 4, constant=True)
     attributes = {"strides": (stride, stride), "pads": (1, 1, 1, 1), "dilations": (1, 1), "group": 1, "output_padding": (0, 0)}
     bare = apply("ConvTranspose", x, w, **attributes, layout="NCHW")
     assert isinstance(match(bare, "onednn.deconvolution"), LibraryCall)
-    for whole in (apply("Relu", bare), apply("Add", bare, tensor(2, 1, 64, 1, 1, constant=True))):
+    for whole in (apply("Relu", bare), apply("Add", bare, leaf(2, 1, 64, 1, 1, constant=True))):
         found = match(whole, "onednn.deconvolution")
         assert isinstance(found, LibraryCall) if fits else "sums in parts" in str(found)
 
 
 def test_indices_out_of_range_read_nothing_outside(tmp_path: Path) -> None:
     """What ONNX forbids wraps around: no kernel reads beyond its operand."""
-    fragment = apply("Gather", tensor(0, 8, 3), placeholder(1, TensorType("int64", (6,))), axis=0)
+    fragment = apply("Gather", leaf(0, 8, 3), placeholder(1, TensorType("int64", (6,))), axis=0)
     program = kernel_program(fragment, "tvm", seed=0)
     (place,) = compile_batch([program], tmp_path, compile_options(1))
     assert isinstance(place, Path)
