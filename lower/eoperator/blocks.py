@@ -17,9 +17,12 @@ from tvm.tirx import ForKind
 
 from egraph.expr.index import Iterator
 from lower.eoperator.functions import Expr, element, lanes, typed
+from lower.eoperator.streaming import finish
 
 LANES = 16
 UNROLL = 4
+MOST_PARTS = 64
+"""Of a parallel loop that ends in a wait for what was streamed, so that it is waited for seldom."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +60,7 @@ class Writer:
         self.blocks = [Block()]
         self.points: tuple[Point, ...] = ({},)
         self.home: dict[Iterator, int] = {}
+        self.is_streamed = False
         self._names = 0
         self._named: dict[int, Expr] = {}
         self._at = 0
@@ -145,6 +149,32 @@ class Writer:
         name: str = "i",
     ) -> None:
         """Append a loop; ``body`` writes into a new block with the loop's variable."""
+        if kind == ForKind.PARALLEL and self.is_streamed and isinstance(low, int) and isinstance(high, int):
+            self._parts(low, high, body, name)
+            return
+        self._loop(low, high, body, kind=kind, barrier=barrier, name=name)
+
+    def _parts(self, low: int, high: int, body: Callable[[Expr], None], name: str) -> None:
+        """Append a parallel loop over parts of a range, each of which ends when others see what it streamed."""
+        size = -(-(high - low) // MOST_PARTS)
+
+        def part(k: Expr) -> None:
+            start = self.bind(k * self.integer(size) + self.integer(low))
+            self._loop(start, self.bind(tirx.Min(start + self.integer(size), self.integer(high))), body, name=name)
+            self.append(finish())
+
+        self._loop(0, -(-(high - low) // size), part, kind=ForKind.PARALLEL, name=name)
+
+    def _loop(
+        self,
+        low: Expr | int,
+        high: Expr | int,
+        body: Callable[[Expr], None],
+        *,
+        kind: Any = ForKind.SERIAL,
+        barrier: bool = False,
+        name: str,
+    ) -> None:
         variable = tirx.Var(self.name(name), self.index_type)
         with self.inside(Block(barrier=barrier)) as block:
             body(variable)

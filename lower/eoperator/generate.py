@@ -15,6 +15,7 @@ from lower.eoperator.blocks import sequence
 from lower.eoperator.emit import STORAGE, Emitter
 from lower.eoperator.nest import Planner
 from lower.eoperator.request import KernelRequest, kernel_of, may_overwrite, supports
+from lower.eoperator.streaming import finish, streams, with_functions
 
 
 def generate(request: KernelRequest, *, threads: int) -> Any:
@@ -33,7 +34,12 @@ def generate(request: KernelRequest, *, threads: int) -> Any:
     emitter = Emitter(buffers, kernel.dtypes, "int32")
     stored = STORAGE.get(kernel.output_dtype, kernel.output_dtype)
     Planner(kernel.table, emitter, output, stored, threads).kernel(kernel.iterators, kernel.root, kernel.offset)
-    function = tirx.PrimFunc([*buffers.values(), output], sequence(emitter.blocks[0].statements))
+    if emitter.is_streamed:
+        emitter.append(finish())
+    body = sequence(emitter.blocks[0].statements)
+    if any(streams(int(buffer.shape[0]) * 4) for buffer in (output, *buffers.values())):
+        body = with_functions(body)
+    function = tirx.PrimFunc([*buffers.values(), output], body)
     function = function.with_attr("global_symbol", request.symbol)
     return function if may_overwrite(request.fragment) else function.with_attr("tirx.noalias", True)
 

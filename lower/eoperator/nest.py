@@ -21,17 +21,16 @@ from lower.eoperator.costs import cost_ns, dear
 from lower.eoperator.emit import Emitter
 from lower.eoperator.functions import Expr, cast, widen
 from lower.eoperator.reduction import vectorizes
+from lower.eoperator.streaming import LINE_ELEMENTS, stream, streams
 from lower.eoperator.tabled import has_tables, spelled_out
 from lower.eoperator.terms import Term, Terms, coefficient, extent, indices_of, iterators_of, subterms
 from lower.eoperator.transforms import breakpoints, interleaved, loop_order, merge, shifted, simplify_reductions, split_digits
-from lower.eoperator.transpose import transpose_tile, transposed_reads
+from lower.eoperator.transpose import transposed_reads, write_tiles
 from lower.eoperator.unrolled import write_tile
 
 SERIAL_NS = 20_000.0
 """Work below this many nanoseconds is not worth waking other threads for."""
 MAXIMUM_PARTS = 8
-TILES = (16 * LANES, LANES, 8, 4, 1)
-"""Sizes of blocks of a transpose: several lines of every row and column are touched while the caches know them."""
 
 
 class Planner:
@@ -40,6 +39,7 @@ class Planner:
     def __init__(self, table: Terms, emitter: Emitter, output: Any, output_type: str, threads: int) -> None:
         emitter.buffers["out"], emitter.dtypes["out"] = output, output_type
         self.table, self.emitter, self.output, self.output_type, self.threads = table, emitter, output, output_type, threads
+        emitter.is_streamed = output_type == "float32" and streams(int(output.shape[0]) * 4)
 
     def kernel(self, iterators: Sequence[Iterator], root: Term, offset: Index) -> None:
         """Write the loops that store ``root`` at ``offset`` for all values of the iterators."""
@@ -71,7 +71,7 @@ class Planner:
         iterators, root, offset = self._merge(iterators, root, offset)
         parallel = parallel and self.threads > 1 and self._work_ns(iterators, root) > SERIAL_NS
         if not iterators:
-            self._store(root, offset, ({},))
+            self.store(root, offset, ({},))
             return
         decided = [breakpoints(i, root, frozenset(iterators)) for i in iterators]
         if all(len(points) == 2 for points in decided):
@@ -102,7 +102,7 @@ class Planner:
         across, reads = transposed_reads(iterators, root) if coefficient(offset, iterators[-1]) == 1 else (None, [])
         if across is not None and not _guarded_by(root, {across, iterators[-1]}):
             outer = tuple(i for i in iterators[:-1] if i is not across)
-            self._tiles(outer, across, iterators[-1], root, offset, reads, parallel=parallel)
+            write_tiles(self, outer, across, iterators[-1], root, offset, reads, parallel=parallel)
             return
 
         if vector is not None and iterators[:-1] and self._gathers_shared(root, vector, iterators):
@@ -112,7 +112,7 @@ class Planner:
                     if term.kind == "read" and term.free & frozenset(iterators) == {vector}:
                         for point in points:
                             self.emitter.value(term, point)
-                self._loops(iterators[:-1], lambda: self._store(root, offset, points))
+                self._loops(iterators[:-1], lambda: self.store(root, offset, points))
 
             self.blocked(vector, lanes_first, parallel=parallel, unroll=2)
             return
@@ -123,7 +123,7 @@ class Planner:
             if vector is None:
                 self._scalars(iterators[-1], root, offset)
             else:
-                self.blocked(vector, lambda points: self._loops(between, lambda: self._store(root, offset, points)), parallel=base_parallel)
+                self.blocked(vector, lambda points: self._loops(between, lambda: self.store(root, offset, points)), parallel=base_parallel)
 
         self.outer([i for i in loop_order(iterators[:-1], root) if i not in between], inner, parallel=parallel)
 
@@ -142,7 +142,7 @@ class Planner:
     def _scalars(self, iterator: Iterator, root: Term, offset: Index) -> None:
         def body(variable: Expr) -> None:
             self.emitter.bind_iterator(iterator, variable)
-            self._store(root, offset, ({},))
+            self.store(root, offset, ({},))
 
         self.emitter.loop(0, extent(iterator), body)
 
@@ -209,7 +209,8 @@ class Planner:
         else:
             emitter.loop(0, blocks, lambda k: one(k * emitter.integer(step)), kind=ForKind.PARALLEL if parallel else ForKind.SERIAL)
 
-    def _store(self, root: Term, offset: Index, points: tuple[Point, ...]) -> None:
+    def store(self, root: Term, offset: Index, points: tuple[Point, ...]) -> None:
+        """Compute ``root`` at points and store it."""
         for point in points:
             self.store_one(root, offset, point)
 
@@ -226,58 +227,13 @@ class Planner:
             assert step is not None
             where = tirx.Ramp(emitter.index(offset, {**point, vector: Place(place.base)}), emitter.integer(step), place.count)
             value = widen(value, place.count)
+            if emitter.is_streamed and step == 1 and place.count == LINE_ELEMENTS:
+                emitter.append(stream(self.output, where.base, self._stored(value)))
+                return
         emitter.append(tirx.BufferStore(self.output, self._stored(value), [where]))
 
     def _stored(self, value: Expr) -> Expr:
         return cast(value, self.output_type)
-
-    # Transposes
-
-    def _tiles(
-        self,
-        outer: tuple[Iterator, ...],
-        across: Iterator,
-        along: Iterator,
-        root: Term,
-        offset: Index,
-        reads: list[Term],
-        *,
-        parallel: bool,
-    ) -> None:
-        """Write square tiles: read along one axis, transposed in registers, written along the other."""
-        emitter = self.emitter
-
-        def tile(rows: int, columns: int, row: Expr, column: Expr) -> None:
-            points = tuple({across: Place(row + emitter.integer(j) if j else row), along: Place(column, columns)} for j in range(rows))
-            with emitter.at_points(points):
-                for read in reads:
-                    transpose_tile(emitter, read, across, along, points)
-                self._store(root, offset, points)
-
-        def block(rows: int, columns: int, row: Expr, column: Expr) -> None:
-            height, width = min(rows, LANES), min(columns, LANES)
-            nested(
-                column, width, columns // width, lambda c: nested(row, height, rows // height, lambda r: tile(height, width, r, c))
-            )
-
-        def nested(first: Expr, step: int, blocks: int, body: Callable[[Expr], None]) -> None:
-            if blocks == 1:
-                body(first)
-            else:
-                emitter.loop(0, blocks, lambda k: body(emitter.bind(first + k * emitter.integer(step))))
-
-        def strips(rows: int, row: Expr) -> None:
-            for first, step, blocks in pieces(extent(along), [s for s in TILES if s <= rows]):
-                place = _along(emitter, first, step)
-                emitter.loop(0, blocks, lambda k, step=step, place=place: block(rows, step, row, place(k)))  # type: ignore[misc]
-
-        def inner(inner_parallel: bool) -> None:
-            for first, step, blocks in pieces(extent(across), TILES):
-                kind = ForKind.PARALLEL if inner_parallel and blocks >= self.threads else ForKind.SERIAL
-                place = _along(emitter, first, step)
-                emitter.loop(0, blocks, lambda k, step=step, place=place: strips(step, place(k)), kind=kind)  # type: ignore[misc]
-
-        self.outer(outer, inner, parallel=parallel)
 
     # Reductions
 
@@ -319,6 +275,7 @@ class Planner:
             again = self.table.substitute(body, {reduction_iterators[0]: index(vector)})
             if self.output_type != "float32" or not dear(body) or again not in subterms((root,)):
                 continue
+            self.emitter.is_streamed = False  # the row is read again while the caches have it
             self.emitter.kept[term] = self.table.index(offset, {vector: index(reduction_iterators[0])})
             return self.table.exchange(root, {again: self.table.read("out", offset)})
         return root
@@ -346,34 +303,19 @@ class Planner:
         def body(inner_parallel: bool) -> None:
             if vector is None:
                 values(({},))
-                self._loops(inner, lambda: self._store(root, offset, ({},)))
+                self._loops(inner, lambda: self.store(root, offset, ({},)))
             elif vector in rows:
 
                 def lane(points: tuple[Point, ...]) -> None:
                     values(points)
-                    self._loops(inner, lambda: self._store(root, offset, points))
+                    self._loops(inner, lambda: self.store(root, offset, points))
 
                 self.blocked(vector, lane, parallel=inner_parallel)
             else:
                 values(({},))
-                self._loops(inner, lambda: self.blocked(vector, lambda points: self._store(root, offset, points)))
+                self._loops(inner, lambda: self.blocked(vector, lambda points: self.store(root, offset, points)))
 
         self.outer(outer, body, parallel=parallel)
-
-
-def pieces(size: int, steps: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Cover a range by blocks of the given descending sizes: (start, size of a block, number of blocks)."""
-    found, start = [], 0
-    for step in steps:
-        blocks = (size - start) // step
-        if blocks:
-            found.append((start, step, blocks))
-            start += blocks * step
-    return found
-
-
-def _along(emitter: Emitter, first: int, step: int) -> Callable[[Expr], Expr]:
-    return lambda block: block * emitter.integer(step) + emitter.integer(first)
 
 
 def _guarded_by(root: Term, iterators: set[Iterator]) -> bool:

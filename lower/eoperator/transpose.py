@@ -1,19 +1,31 @@
-"""Transpose square tiles in registers by shuffles of vectors."""
+"""Transpose square tiles in registers by shuffles of vectors, in blocks that the caches hold.
+
+Within a block, results are written in runs of many lines. What a large tensor has for the next block is fetched meanwhile,
+in its own order, because the processor foresees only one of the two orders.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from tvm import tirx
+from tvm.tirx import ForKind
 
-from egraph.expr.index import Iterator
-from lower.eoperator.blocks import Place, Point, shuffle
+from egraph.expr.index import Index, Iterator
+from lower.eoperator.blocks import LANES, Place, Point, shuffle
 from lower.eoperator.emit import Emitter
 from lower.eoperator.functions import Expr, lanes
+from lower.eoperator.streaming import LINE_ELEMENTS, fetch, streams
 from lower.eoperator.terms import Term, coefficient, extent, subterms
 
+if TYPE_CHECKING:
+    from lower.eoperator.nest import Planner
+
 SMALLEST = 4
+BLOCK = 16 * LANES
+"""Rows and columns of a block: several lines of every row and column are touched while the caches know them."""
 
 
 def transposed_reads(iterators: Sequence[Iterator], root: Term) -> tuple[Iterator | None, list[Term]]:
@@ -76,3 +88,102 @@ def transpose(emitter: Emitter, rows: Sequence[Expr]) -> list[Expr]:
         current = [value for value in following if value is not None]
         half //= 2
     return current
+
+
+def write_tiles(
+    planner: Planner,
+    outer: tuple[Iterator, ...],
+    across: Iterator,
+    along: Iterator,
+    root: Term,
+    offset: Index,
+    reads: list[Term],
+    *,
+    parallel: bool,
+) -> None:
+    """Write square tiles: read along one axis, transposed in registers, written along the other."""
+    emitter = planner.emitter
+    fetched = [read for read in reads if emitter.dtypes[read.data[0]] == "float32" and streams(_size(emitter, read) * 4)]
+
+    def tile(rows: int, columns: int, row: Expr, column: Expr) -> None:
+        points = tuple({across: Place(row + emitter.integer(j) if j else row), along: Place(column, columns)} for j in range(rows))
+        with emitter.at_points(points):
+            for read in reads:
+                transpose_tile(emitter, read, across, along, points)
+            planner.store(root, offset, points)
+
+    def ahead(number: Expr, lines: int, row: Expr, column: Expr) -> None:
+        """Fetch a tile's share of the block at a row and column, of which every column has so many lines."""
+        for line in range(LINE_ELEMENTS):
+            if LINE_ELEMENTS % lines == 0:
+                run = number * emitter.integer(LINE_ELEMENTS // lines) + emitter.integer(line // lines)
+                within = emitter.integer(line % lines)
+            else:
+                position = number * emitter.integer(LINE_ELEMENTS) + emitter.integer(line)
+                run, within = tirx.truncdiv(position, emitter.integer(lines)), tirx.truncmod(position, emitter.integer(lines))
+            at = {across: Place(row + within * emitter.integer(LINE_ELEMENTS)), along: Place(column + run)}
+            for read in fetched:
+                emitter.append(fetch(emitter.buffers[read.data[0]], emitter.index(read.data[1], at)))
+
+    def block(rows: int, height: int, columns: int, width: int, row: Expr, column: Expr) -> None:
+        """Write a block of tiles, and fetch the next while they are whole."""
+        tiles = columns // width
+        following = (row + emitter.integer(rows), column) if extent(along) <= columns else (row, column + emitter.integer(columns))
+
+        def one(r: Expr, c: Expr) -> None:
+            tile(height, width, emitter.bind(row + r * emitter.integer(height)), emitter.bind(column + c * emitter.integer(width)))
+            if fetched and height == width == LANES:
+                ahead(r * emitter.integer(tiles) + c, rows // LANES, *following)
+
+        _loop(emitter, rows // height, lambda r: _loop(emitter, tiles, lambda c: one(r, c)))
+
+    def strips(rows: int, height: int, row: Expr) -> None:
+        for first, columns, width, blocks in _pieces(extent(along), height):
+            body = _blocks(emitter, first, columns, lambda at, c=columns, w=width: block(rows, height, c, w, row, at))  # type: ignore[misc]
+            _loop(emitter, blocks, body)
+
+    def inner(inner_parallel: bool) -> None:
+        for first, rows, height, blocks in _pieces(extent(across), LANES):
+            kind = ForKind.PARALLEL if inner_parallel and blocks >= planner.threads else ForKind.SERIAL
+            body = _blocks(emitter, first, rows, lambda at, rows=rows, height=height: strips(rows, height, at))  # type: ignore[misc]
+            _loop(emitter, blocks, body, kind=kind)
+
+    planner.outer(outer, inner, parallel=parallel)
+
+
+def _size(emitter: Emitter, read: Term) -> int:
+    return int(emitter.buffers[read.data[0]].shape[0])
+
+
+def _pieces(size: int, largest: int) -> list[tuple[int, int, int, int]]:
+    """Cover a range by (start, size of a block, size of its tiles, number of blocks): blocks of many tiles, then ever smaller tiles."""
+    found: list[tuple[int, int, int, int]] = []
+    start = 0
+
+    def add(step: int, tile: int) -> None:
+        nonlocal start
+        blocks = (size - start) // step if step else 0
+        if blocks:
+            found.append((start, step, tile, blocks))
+            start += blocks * step
+
+    if largest == LANES:
+        add(BLOCK, LANES)
+        add((size - start) // LANES * LANES, LANES)
+    for step in (8, 4, 1):
+        if step <= largest:
+            add(step, step)
+    return found
+
+
+def _blocks(emitter: Emitter, first: int, step: int, body: Callable[[Expr], None]) -> Callable[[Expr], None]:
+    return lambda block: body(emitter.bind(block * emitter.integer(step) + emitter.integer(first)))
+
+
+def _loop(emitter: Emitter, count: int, body: Callable[[Expr], None], *, kind: ForKind = ForKind.SERIAL) -> None:
+    """Write a loop, or its body where it runs once."""
+    if count == 1:
+        with emitter.scope():
+            body(emitter.integer(0))
+    else:
+        emitter.loop(0, count, body, kind=kind)

@@ -1,0 +1,95 @@
+"""Kernels of results beyond the caches: stored past them where lines are whole, read ahead, correct at any address."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lower.eoperator.streaming as streaming
+from egraph.ir import Node, placeholders
+from egraph.ops import apply
+from egraph.ops.reference import evaluate
+from lower.eoperator.library import _link
+from lower.eoperator.request import KernelRequest
+from tests.fragments import leaf
+from tests.test_eoperator import Loaded, feeds
+
+GUARD = 64
+LINE_BYTES = 64
+BLOCKS = apply("Reshape", leaf(0, 1, 6, 10, 64), shape=(6, 10, 2, 2, 16))
+FRAGMENTS = (
+    apply("Relu", leaf(0, 4099)),
+    apply("Add", leaf(0, 37, 64), leaf(1, 64)),
+    apply("Transpose", leaf(0, 300, 64), perm=(1, 0)),
+    apply("Transpose", leaf(0, 48, 272), perm=(1, 0)),
+    apply("Transpose", apply("Relu", leaf(0, 2, 531, 61)), perm=(0, 2, 1)),
+    apply("Add", apply("Transpose", leaf(0, 33, 90), perm=(1, 0)), leaf(1, 90, 33)),
+    apply("Transpose", leaf(0, 5, 64, 3), perm=(0, 2, 1)),
+    apply("Transpose", BLOCKS, perm=(0, 2, 1, 3, 4)),
+    apply("Pad", leaf(0, 9, 64), before=(1, 0), after=(1, 0), mode="constant", value=0.5),
+    apply("Concat", leaf(0, 7, 32), leaf(1, 7, 16), axis=1),
+    apply("Softmax", leaf(0, 19, 160), axis=1),
+    apply("LayerNormalization", leaf(0, 19, 160), leaf(1, 160), leaf(2, 160), axis=1, epsilon=1e-5),
+    apply("ReduceMean", leaf(0, 2, 5, 7, 64), axes=(1, 2)),
+)
+
+
+def compiled(folder: Path, threads: int) -> Path:
+    """Compile all fragments in this process, where the tests say from which size on a tensor is large."""
+    from lower.eoperator.generate import compile_object, generate
+
+    objects = []
+    for number, fragment in enumerate(FRAGMENTS):
+        objects.append(folder / f"{number}.o")
+        compile_object(generate(KernelRequest(fragment), threads=threads), objects[-1])
+    _link(objects, folder / "kernels.so")
+    return folder / "kernels.so"
+
+
+def check(loaded: Loaded, fragment: Node, shift_bytes: int) -> None:
+    """Compare with the reference, at an address so many bytes after the start of a line."""
+    inputs = feeds(fragment)
+    count = fragment.type.elements
+    memory = np.full(count + 2 * GUARD, 7, np.float32)
+    start = GUARD // 2 + ((shift_bytes - memory.ctypes.data) % LINE_BYTES) // 4
+    output = memory[start : start + count].reshape(fragment.type.sizes)
+    loaded.run(KernelRequest(fragment).symbol, [*inputs, output])
+    expected = evaluate((fragment,), dict(zip(placeholders(fragment), inputs, strict=True)))[0]
+    assert output.ctypes.data % LINE_BYTES == shift_bytes
+    assert (memory[:start] == 7).all() and (memory[start + count :] == 7).all()
+    np.testing.assert_allclose(output, expected, rtol=2e-5, atol=2e-6, err_msg=str(fragment))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_large_kernels_agree_with_the_reference_at_any_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
+    import lower.eoperator.nest as nest
+
+    monkeypatch.setattr(streaming, "STREAMED_BYTES", 0)
+    monkeypatch.setattr(nest, "SERIAL_NS", 0.0)
+    loaded = Loaded(compiled(tmp_path, threads), 3)
+    for fragment in FRAGMENTS:
+        for shift_bytes in (0, 4, 32):
+            check(loaded, fragment, shift_bytes)
+    assert bool(loaded.launches) == (threads > 1)
+
+
+def test_small_kernels_do_not_call_what_large_ones_need() -> None:
+    from lower.eoperator.generate import generate
+
+    fragment = apply("Transpose", leaf(0, 300, 64), perm=(1, 0))
+    assert "einsat_" not in generate(KernelRequest(fragment), threads=1).script()
+
+
+def test_large_kernels_stream_whole_lines_and_wait_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    from lower.eoperator.generate import generate
+
+    monkeypatch.setattr(streaming, "STREAMED_BYTES", 0)
+    if not streaming.streams(0):
+        pytest.skip("no streaming stores on this kind of machine")
+    code = generate(KernelRequest(apply("Transpose", leaf(0, 300, 64), perm=(1, 0))), threads=1).script()
+    assert code.count("einsat_stream") >= 16 and code.count("einsat_fetch") >= 16
+    assert "einsat_finish" in code[code.rindex("einsat_stream") :]
+    kept = generate(KernelRequest(apply("Softmax", leaf(0, 19, 160), axis=1)), threads=1).script()
+    assert "einsat_stream" not in kept  # its row is read again while the caches have it
