@@ -11,6 +11,7 @@ import pytest
 from bench.searches import band, convolution
 from egraph.derive.search import derive, search
 from egraph.derive.targets import PRODUCT, SMALL_WINDOW, TARGETS, WINDOW
+from egraph.derive.trees import scopes
 from egraph.errors import EinsatError
 from egraph.expr.evaluate import evaluate
 from egraph.expr.functions import PRIME
@@ -127,6 +128,28 @@ def test_what_repairs_do_not_reach_is_explored() -> None:
     assert any(c.op == "MatMul" for d in derive(node, 200) for c in contraction_of(d.program))
     for derivation in derive(node, 200):
         assert_same(node, derivation.program)
+
+
+@pytest.mark.parametrize(("stride", "dilation"), [((2, 2), (1, 1)), ((1, 1), (2, 2)), ((2, 2), (2, 2)), ((2, 3), (3, 2))])
+def test_strides_and_dilations_of_grouped_convolutions_channels_last(stride: tuple[int, int], dilation: tuple[int, int]) -> None:
+    """The channel's index is a division, which must not keep the windows from being taken apart: digits were split again and again."""
+    node = convolution((1, 12, 12, 16), (16, 2, 3, 3), strides=stride, dilations=dilation, pads=(1, 1, 1, 1), group=8, layout="NHWC")
+    found, effort = search(meaning(node), WINDOW)
+    assert found and effort.seen <= 16
+    for derivation in derive(node):
+        assert_same(node, derivation.program)
+
+
+def test_states_that_undo_what_they_did_are_left_out() -> None:
+    """No scope of a state has more than three times the sums of the operator, whatever the target."""
+    for node in (
+        convolution((1, 8, 9, 9), (8, 4, 3, 3), "ConvTranspose", strides=(2, 2), dilations=(3, 3)),
+        convolution((1, 12, 12, 16), (16, 2, 3, 3), strides=(2, 3), dilations=(3, 2), group=8, layout="NHWC"),
+    ):
+        most = 3 * len(meaning(node).summation)
+        for target in TARGETS:
+            for state in search(meaning(node), target)[0]:
+                assert max(len(scope.summation) for scope in scopes(state.tree)) <= most
 
 
 def test_taps_in_two_iterators_are_one_window() -> None:

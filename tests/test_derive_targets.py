@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from egraph.derive.estimating import estimate
+from bench.searches import convolution
+from egraph.derive.bilinear.convolutions import saving
+from egraph.derive.estimating import attainable, estimate
 from egraph.derive.exploration import maps_of
 from egraph.derive.folding import folded
-from egraph.derive.targets import BAND, PRODUCT, SMALL_WINDOW, WINDOW, Target, distance, is_digits
+from egraph.derive.search import DERIVATION
+from egraph.derive.targets import BAND, PRODUCT, SMALL_WINDOW, WINDOW, Target, block_sizes, distance, is_digits, onward
 from egraph.derive.trees import contraction_of, contractions, exchanged, intensity, normal
 from egraph.expr.functions import PRIME
 from egraph.expr.index import Index, Iterator, index
 from egraph.expr.parsing import parse_scope
 from egraph.expr.printing import format_scope
 from egraph.expr.scope import Scope, Tensor
-from egraph.ir import TensorType, placeholder, walk
+from egraph.ir import Node, TensorType, placeholder, walk
 from egraph.ops import apply
 from egraph.ops.reference import evaluate
 
@@ -46,7 +51,8 @@ STRIDED = "{f<4,h<4} sum(c<3,r<5) [0<=2*h+r-2, 2*h+r-2<8 ? ($0[c,2*h+r-2] * $1[f
         (CONV, 3, SMALL_WINDOW, 0),
         (STRIDED, 5, WINDOW, 2),
         (CONV.replace("r<3", "r<5").replace("h+r-1", "h+r-2"), 5, WINDOW, 0),
-        (CONV.replace("r<3", "r<5").replace("h+r-1", "h+r-2"), 5, SMALL_WINDOW, 2),
+        (CONV.replace("r<3", "r<5").replace("h+r-1", "h+r-2"), 5, SMALL_WINDOW, 0),
+        (CONV.replace("r<3", "r<5").replace("h+r-1", "h+r-2"), 5, replace(SMALL_WINDOW, taps=3), 2),
         (CONV.replace("$0[c,h+r-1]", "max($0[c,h+r-1], 0)"), 3, WINDOW, 6),
         (CONV.replace("($0[c,h+r-1] * $1[f,c,r])", "(($0[c,h+r-1] * $1[f,c,r]) * 1/2)"), 3, WINDOW, 3),
     ],
@@ -55,6 +61,55 @@ def test_distance_counts_iterators_in_conflict(text: str, taps: int, target: Tar
     contraction = contraction_of(parsed(text, (3, 8), (4, 3, taps)))
     assert contraction is not None
     assert distance(contraction, target) == far
+
+
+@pytest.mark.parametrize(
+    ("taps", "sizes"), [(2, ()), (3, (2,)), (4, (2,)), (5, (3, 2)), (6, (3, 2)), (7, (4, 3, 2)), (9, (5, 3, 2)), (11, (6, 4, 3, 2))]
+)
+def test_windows_are_cut_into_the_least_blocks_of_each_number(taps: int, sizes: tuple[int, ...]) -> None:
+    """Every size that is left out needs as many blocks as a smaller one: more taps, and more products of a fast algorithm."""
+    assert block_sizes(taps, taps) == sizes
+    for size in set(range(2, taps)) - set(sizes):
+        blocks = -(-taps // size)
+        assert any(-(-taps // other) == blocks for other in sizes if other < size)
+    assert block_sizes(taps, 3) == tuple(size for size in sizes if size <= 3)
+
+
+@pytest.mark.parametrize(("taps", "most"), [(2, None), (3, 2), (4, 2), (5, 3), (7, 4)])
+def test_smaller_windows_are_at_most_half_of_the_operators(taps: int, most: int | None) -> None:
+    text = CONV.replace("r<3", f"r<{taps}").replace("h+r-1", "h+r").replace("h+r<8", "h+r<12")
+    contraction = contraction_of(parsed(text, (3, 12), (4, 3, taps)))
+    assert contraction is not None and onward([contraction], WINDOW) is None
+    target = onward([contraction], SMALL_WINDOW)
+    assert (None if target is None else target.taps) == most
+    if target is not None:
+        assert distance(contraction, SMALL_WINDOW) == 0 < distance(contraction, target) and onward([contraction], target) is None
+
+
+def test_a_fast_algorithm_saves_what_it_is_known_to_save() -> None:
+    """F(6,3) needs 8 products for 18; beyond the error that is allowed, and for what has no taps, nothing is saved."""
+
+    def conv(*kernel: int, size: int, layout: str) -> Node:
+        data = (1, 8, size, size) if layout == "NCHW" else (1, size, size, 8)
+        pads = tuple(taps // 2 for taps in kernel) * 2
+        return convolution(data, (16, 8, *kernel), pads=pads, layout=layout)
+
+    for layout in ("NCHW", "NHWC"):
+        assert saving(conv(1, 3, size=24, layout=layout)) == pytest.approx(18 / 8)
+        assert saving(conv(3, 3, size=24, layout=layout)) == pytest.approx((18 / 8) ** 2)
+        assert saving(conv(1, 1, size=24, layout=layout)) == 1 == saving(conv(3, 3, size=1, layout=layout))
+    product = apply("MatMul", *(placeholder(k, TensorType("float32", (8, 8))) for k in (0, 1)))
+    assert saving(product) == 1 and attainable(product) == estimate(product)
+
+
+def test_smaller_windows_are_proposed_where_a_fast_algorithm_may_pay() -> None:
+    """Of few filters they fill lanes that the operator leaves idle; of many they are no better than the operator's own algorithm."""
+
+    def proposed(filters: int) -> list[str]:
+        node = convolution((1, 16, 28, 28), (filters, 16, 5, 5), pads=(2, 2, 2, 2))
+        return [found.name for found in DERIVATION.derive(node) if "small window" in found.name]
+
+    assert proposed(1) and not proposed(16)
 
 
 def test_a_band_with_unit_steps_is_at_its_target() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from egraph.derive.bilinear.convolutions import saving
 from egraph.derive.trees import BALANCE
 from egraph.ir import Node, walk
 from egraph.ops import OPS
@@ -12,6 +15,15 @@ LANES = 16
 
 def estimate(program: Node) -> int:
     """Return what a program costs, in operations: its arithmetic, and 4 operations for every byte it moves; constants are free."""
+    return _estimate(program, _arithmetic)
+
+
+def attainable(program: Node) -> int:
+    """Return what a program costs if its convolutions need only the multiplications that the best fast algorithms leave."""
+    return _estimate(program, lambda node: round(_arithmetic(node) / saving(node)))
+
+
+def _estimate(program: Node, arithmetic: Callable[[Node], int]) -> int:
     total = 0
     constant: dict[Node, bool] = {}
     for node in walk((program,)):
@@ -20,7 +32,7 @@ def estimate(program: Node) -> int:
             continue
         constant[node] = all(constant[i] for i in node.inputs)
         if not constant[node] and OPS[node.op].category != "view":
-            total += BALANCE * (node.type.size_bytes + sum(i.type.size_bytes for i in node.inputs)) + _arithmetic(node)
+            total += BALANCE * (node.type.size_bytes + sum(i.type.size_bytes for i in node.inputs)) + arithmetic(node)
     return total
 
 

@@ -14,14 +14,14 @@ from typing import TypeAlias
 
 from egraph.derive.derivation import Derivation, DerivationRule, Step
 from egraph.derive.emission import programs
-from egraph.derive.estimating import estimate
+from egraph.derive.estimating import attainable, estimate
 from egraph.derive.exploration import explored
 from egraph.derive.matching.match import operators
 from egraph.derive.repairs import repairs
 from egraph.derive.rules.bodies import Refusal
 from egraph.derive.rules.expressions import split_terms
-from egraph.derive.targets import BAND, SMALL_WINDOW, TARGETS, Target, conflicts, distance
-from egraph.derive.trees import contractions, exchanged, normal
+from egraph.derive.targets import BAND, SMALL_WINDOW, TARGETS, Target, conflicts, distance, onward
+from egraph.derive.trees import contractions, exchanged, normal, scopes
 from egraph.derive.trees import estimate as tree_estimate
 from egraph.expr.printing import format_scope
 from egraph.expr.scope import Scope
@@ -33,19 +33,23 @@ MOST_STATES = 64
 """States that are taken up for one target; exploration takes what a budget has beyond them, each state that it makes counted."""
 PROPOSED_OF_A_TARGET = 3
 MOST_PROGRAMS = 12
+MOST_DIGITS = 3
+"""Digits that an iterator of a sum is taken apart into: a stride's, a dilation's, a block's. States beyond undo what they did."""
 MOST_COSTLY = 1.15
-"""Programs beyond this multiple of the operator's own estimate are not proposed: the e-graph grows by some hundred nodes for each."""
-MOST_COSTLY_SMALL_WINDOW = 2.0
-"""The same for windows of few taps, since fast algorithms save at least half of their arithmetic."""
+"""Programs beyond this multiple of the operator's own estimate are not proposed: the e-graph grows by some hundred nodes for each.
+
+Smaller windows are for fast algorithms: there both are estimated with the arithmetic that these leave.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A tree of scopes with the steps that led to it."""
+    """A tree of scopes with the steps that led to it, and the target that it goes towards."""
 
     tree: Scope
     text: str
     steps: tuple[Step, ...]
+    target: Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,34 +62,40 @@ class Effort:
 
 def search(start: Scope, target: Target, budget: int = MOST_STATES) -> tuple[tuple[State, ...], Effort]:
     """Return the states without conflicts with ``target`` that ``budget`` states lead to, in the order they were found."""
-    frontier = _Frontier(target)
     apart = split_terms(start) if start.summation else start  # a sum of products: each is a contraction of its own
     tree = normal(start if isinstance(apart, Refusal) else apart)
     steps = () if isinstance(apart, Refusal) or apart is start else (Step("expression splitting", format_scope(tree)),)
-    frontier.add(tree, steps)
+    frontier = _Frontier(MOST_DIGITS * _sums(tree))
+    frontier.add(tree, steps, target)
     stuck: list[Entry] = []
     found: list[State] = []
-    taken = 0
+    taken, reached = 0, False
     while taken < budget:
-        if not frontier.queue and stuck and not found:
+        if not frontier.queue and stuck and not reached:
             taken = max(taken, MOST_STATES)
             nearest = heapq.heappop(stuck)[-1]
             for rule, tree in _everything(nearest.tree):
                 taken += 1
-                frontier.add(tree, nearest.steps, rule)
+                frontier.add(tree, nearest.steps, nearest.target, rule)
                 if taken == budget:
                     break
             continue
         if not frontier.queue:
             break
         entry = heapq.heappop(frontier.queue)
+        state, goal = entry[-1], entry[-1].target
         taken += 1
         if entry[0] == 0:
-            found.append(entry[-1])
-            continue
-        heapq.heappush(stuck, entry)
-        for rule, tree in _repaired(entry[-1].tree, target):
-            frontier.add(tree, entry[-1].steps, rule)
+            reached = True
+            further = onward(contractions(state.tree), goal)
+            if further is None:
+                found += [state] * (goal.taps is not None or not goal.smaller)
+                continue
+            goal = further
+        else:
+            heapq.heappush(stuck, entry)
+        for rule, tree in _repaired(state.tree, goal):
+            frontier.add(tree, state.steps, goal, rule)
     return tuple(found), Effort(taken, len(frontier.seen))
 
 
@@ -95,18 +105,23 @@ Entry: TypeAlias = tuple[int, int, str, State]
 
 @dataclass
 class _Frontier:
-    """States to be taken up, each text once."""
+    """States to be taken up, each text once; those with more sums in one scope than ``most_sums`` are left out."""
 
-    target: Target
+    most_sums: int
     queue: list[Entry] = field(default_factory=list)
     seen: set[str] = field(default_factory=set)
 
-    def add(self, tree: Scope, steps: tuple[Step, ...], rule: str = "") -> None:
+    def add(self, tree: Scope, steps: tuple[Step, ...], target: Target, rule: str = "") -> None:
         text = format_scope(tree)
-        if text not in self.seen:
+        if text not in self.seen and _sums(tree) <= self.most_sums:
             self.seen.add(text)
-            state = State(tree, text, (*steps, Step(rule, text)) if rule else steps)
-            heapq.heappush(self.queue, (_distance(tree, self.target), len(state.steps), text, state))
+            state = State(tree, text, (*steps, Step(rule, text)) if rule else steps, target)
+            heapq.heappush(self.queue, (_distance(tree, target), len(state.steps), text, state))
+
+
+def _sums(tree: Scope) -> int:
+    """Return the most summation iterators of one scope."""
+    return max(len(scope.summation) for scope in scopes(tree))
 
 
 def _distance(tree: Scope, target: Target) -> int:
@@ -158,12 +173,12 @@ def _has(program: Node, operator: str) -> bool:
 
 def _proposed(node: Node) -> Iterable[Derivation]:
     """Yield the cheapest programs of each target, those that are not hopeless."""
-    own, taken = estimate(node), dict[str, int]()
+    taken: dict[str, int] = {}
     for derivation in derive(node):
         target = derivation.name.split(":")[0]
         taken[target] = taken.get(target, 0) + 1
-        most = MOST_COSTLY_SMALL_WINDOW if target.endswith(SMALL_WINDOW.name) else MOST_COSTLY
-        if taken[target] <= PROPOSED_OF_A_TARGET and estimate(derivation.program) <= most * own:
+        cost = attainable if target.endswith(SMALL_WINDOW.name) else estimate
+        if taken[target] <= PROPOSED_OF_A_TARGET and cost(derivation.program) <= MOST_COSTLY * cost(node):
             yield derivation
 
 

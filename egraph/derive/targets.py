@@ -6,7 +6,8 @@ there; a guard conflicts where it is no bound of one index. The distance counts 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from egraph.derive.matching.conditions import speaks_of, tightest
@@ -19,12 +20,16 @@ from egraph.expr.scope import Compare, Read
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What to derive towards: an operator, whether windows slide along its axes, and what coefficients and sizes they may have."""
+    """What to derive towards: an operator, whether windows slide along its axes, and what coefficients and sizes they may have.
+
+    Where windows are to be ``smaller`` than those that the operator has, these are found first, and ``taps`` bounds what follows.
+    """
 
     name: str
     operator: str
     windows: bool
     unit: bool = True
+    smaller: bool = False
     taps: int | None = None
 
 
@@ -42,7 +47,7 @@ class Conflict:
 
 PRODUCT = Target("product", "MatMul", windows=False)
 WINDOW = Target("window", "Conv", windows=True)
-SMALL_WINDOW = Target("small window", "Conv", windows=True, taps=3)
+SMALL_WINDOW = Target("small window", "Conv", windows=True, smaller=True)
 BAND = Target("band", "Expression", windows=True)
 TARGETS = (PRODUCT, WINDOW, SMALL_WINDOW, BAND)
 
@@ -64,6 +69,35 @@ def conflicts(contraction: Contraction, target: Target) -> tuple[Conflict, ...]:
     found += [Conflict(-1, None, c, iterators_in(c.left, c.right)) for c in _loose(contraction)]
     found += [Conflict(-1, index(i), None, frozenset({i})) for i in every(contraction.scope) if not _has_group(contraction, i)]
     return tuple(found)
+
+
+def onward(found: Sequence[Contraction], target: Target) -> Target | None:
+    """Return the target to go on to from contractions without conflicts: windows at most half as long as the longest that they have.
+
+    That is all there is below a window: blocks of more than half of its taps are two, and two halves have the fewest taps of these.
+    None where the target asks for no smaller ones, or where half a window is one tap, and so no window.
+    """
+    if not target.smaller or target.taps is not None:
+        return None
+    longest = max((length(tap) for contraction in found for tap in _taps(contraction)), default=0)
+    return replace(target, taps=-(-longest // 2)) if longest > 2 else None
+
+
+def _taps(contraction: Contraction) -> Iterable[Iterator]:
+    """Yield the iterators that are summed along the windows of a contraction."""
+    for operand in contraction.operands:
+        for place in operand.indices if isinstance(operand, Read) else ():
+            if not is_digits(place):
+                yield from iterators_in(place) & frozenset(contraction.scope.summation)
+
+
+def block_sizes(taps: int, most: int) -> tuple[int, ...]:
+    """Return the sizes of blocks that a window may be cut into, the largest first: for each number of blocks the least.
+
+    Of as many blocks, smaller ones have fewer taps that are zero, and a fast algorithm for them has fewer products.
+    """
+    sizes = {-(-taps // blocks) for blocks in range(2, taps)}
+    return tuple(size for size in sorted(sizes, reverse=True) if 2 <= size <= most)
 
 
 def _has_group(contraction: Contraction, iterator: Iterator) -> bool:

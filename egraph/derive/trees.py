@@ -47,18 +47,19 @@ def contraction_of(scope: Scope) -> Contraction | None:
 def contractions(scope: Scope) -> tuple[Contraction, ...]:
     """Return the contractions of a tree, outer ones first."""
     found: dict[int, Contraction] = {}
-    for inner in _scopes(scope):
+    for inner in scopes(scope):
         known = contraction_of(inner)
         if known is not None:
             found.setdefault(id(inner), known)
     return tuple(found.values())
 
 
-def _scopes(scope: Scope) -> Iterable[Scope]:
+def scopes(scope: Scope) -> Iterable[Scope]:
+    """Yield a scope and all that it reads, outer ones first; one that is read twice comes twice."""
     yield scope
     for read in reads_of(scope.body):
         if isinstance(read.source, Scope):
-            yield from _scopes(read.source)
+            yield from scopes(read.source)
 
 
 def exchanged(root: Scope, changes: Iterable[tuple[Scope, Scope]]) -> Scope:

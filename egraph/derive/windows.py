@@ -16,7 +16,7 @@ from egraph.derive.rules.indices import substitute_indices
 from egraph.derive.rules.instances import instantiate
 from egraph.derive.rules.substitution import reverse, skew
 from egraph.derive.rules.summation import split_summation
-from egraph.derive.targets import Target, is_digits
+from egraph.derive.targets import Target, block_sizes, is_digits
 from egraph.derive.trees import Contraction
 from egraph.expr.index import Index, Iterator, length
 from egraph.expr.scope import Guarded, Read, Scalar, Scope
@@ -42,7 +42,7 @@ def windows(contraction: Contraction, operand: Scalar, places: Sequence[Index], 
         return
     slide = found[0]
     if target.taps is not None and slide is not None and not slide.others.terms and slide.unit:
-        for size in range(target.taps, 1, -1):
+        for size in block_sizes(length(slide.tap), target.taps):
             yield f"taps by {size}", blocks_of_taps(contraction.scope, slide.tap, size, places[0])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 from egraph.derive.bilinear.axes import Axis, Dilated, Gathered, Strided, Transposed
 from egraph.derive.bilinear.blocks import blocked_program, even_part
@@ -64,9 +65,25 @@ def alternatives(node: Node) -> tuple[Plan, ...]:
 
 def algorithms(node: Node) -> tuple[Bilinear, ...]:
     """Return all algorithms for a convolution, or a transposed one, with channels last."""
+    return _algorithms(node) if node.attribute("layout") == "NHWC" and node.type.dtype in ("float32", "float64") else ()
+
+
+def saving(node: Node) -> float:
+    """Return how many times fewer multiplications the best algorithm needs than the operator itself; 1 where none saves any.
+
+    Transforms are not counted, nor the layout that programs want: no program of this convolution is better than that.
+    """
+    if node.op not in ("Conv", "ConvTranspose"):
+        return 1.0
     x, w = node.inputs
-    if node.attribute("layout") != "NHWC" or x.type.dtype not in ("float32", "float64"):
-        return ()
+    direct = (x if node.op == "ConvTranspose" else node).type.elements * math.prod(w.type.sizes[1:])
+    usable = (what for what in _algorithms(node) if what.growth <= MOST_GROWTH)
+    fewest = min((what.group * what.products * what.tiles(x.type.sizes[0]) * what.depth * what.width for what in usable), default=direct)
+    return max(1.0, direct / fewest)
+
+
+def _algorithms(node: Node) -> tuple[Bilinear, ...]:
+    w = node.inputs[1]
     lines = lines_of(node)
     group = node.integer("group")
     if node.op == "Conv":
