@@ -14,9 +14,9 @@ from typing import TypeAlias
 from verify.random_binding import Refused
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Affine:
-    """constant + sum of coefficient * unknown"""
+    """constant + sum of coefficient * unknown; never changed, but not frozen: draws make them by the hundred thousand"""
 
     constant: int
     terms: tuple[tuple[int, int], ...] = ()
@@ -58,7 +58,11 @@ class System:
 
     def simplify(self, value: Affine) -> Affine:
         """Return the size over the unknowns that are still free."""
-        if not any(unknown in self.solved for unknown, _ in value.terms):
+        solved = self.solved
+        for unknown, _ in value.terms:
+            if unknown in solved:
+                break
+        else:
             return value
         constant, total = value.constant, dict[int, int]()
         for unknown, coefficient in value.terms:
@@ -74,9 +78,12 @@ class System:
     def _free(self, unknown: int) -> Affine | None:
         """Return what a solved unknown is over free ones, and remember it; None for a free one."""
         known = self.solved.get(unknown)
-        if known is not None and any(other in self.solved for other, _ in known.terms):
-            known = self.solved[unknown] = self.simplify(known)
-        return known
+        if known is None:
+            return None
+        free = self.simplify(known)
+        if free is not known:
+            self.solved[unknown] = free
+        return free
 
     def equate(self, left: Affine, right: Affine) -> None:
         """Add an equation; raises ``Refused`` where it cannot hold."""

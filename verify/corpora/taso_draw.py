@@ -49,7 +49,9 @@ class Draft:
             if len(x.terms) == 2 == len(y.terms) and not x.constant and not y.constant and self.random.random() < 0.6:
                 for (u, c), (v, d) in zip(x.terms, y.terms, strict=True):  # a + b = c + d: a = c and b = d, mostly
                     self.system.equate(Affine(0, ((u, c),)), Affine(0, ((v, d),)))
-            self.system.equate(a, b)
+                self.system.equate(a, b)
+            elif x != y:
+                self.system.equate(x, y)
 
     def term(self, term: Term) -> Drafted | None:
         """Return the sizes of a term and where it was concatenated, None for a constant that fits anywhere."""

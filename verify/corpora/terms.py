@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from egraph.errors import RuleError
@@ -19,6 +19,14 @@ class Application:
 
     operator: str
     arguments: tuple[Term, ...]
+    _hash: int = field(init=False, repr=False, compare=False)
+    """Remembered: terms are the keys of what is known of them, and hashing goes through all their arguments."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.operator, self.arguments)))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     def __str__(self) -> str:
         return f"({' '.join([self.operator, *map(str, self.arguments)])})"
@@ -81,6 +89,6 @@ def substitute(term: Term, values: Mapping[str, Term]) -> Term:
     """Return the term with names replaced."""
     if isinstance(term, str):
         return values.get(term, term)
-    if isinstance(term, Application):
+    if isinstance(term, Application) and values:
         return Application(term.operator, tuple(substitute(argument, values) for argument in term.arguments))
     return term
