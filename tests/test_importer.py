@@ -160,6 +160,15 @@ def test_shape_arithmetic_folds() -> None:
     assert operators(agrees(model)) == {"Input": 1, "Reshape": 1}
 
 
+@pytest.mark.parametrize(("start", "limit", "delta"), [(0, 5, 1), (5, 0, -2), (1, 8, 3), (1, 7, 3), (3, 1, 1), (2, 2, 1)])
+def test_ranges_fold(start: int, limit: int, delta: int) -> None:
+    model = model_of(
+        f"(float[2] x) => (float[2] y) <int64 s = {{{start}}}, int64 l = {{{limit}}}, int64 d = {{{delta}}}> "
+        "{ r = Range(s, l, d) t = ReduceSum<keepdims = 0>(r) f = Cast<to = 1>(t) y = Add(x, f) }"
+    )
+    assert operators(agrees(model))["Opaque"] == 0
+
+
 def test_equal_values_are_one_node_and_keep_their_origins() -> None:
     model = model_of("(float[2] x) => (float[2] y) { [first] a = Relu(x) [second] b = Relu(x) [last] y = Add(a, b) }")
     graph = agrees(model)

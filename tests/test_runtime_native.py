@@ -136,6 +136,27 @@ def test_copy_any_strides_any_type(dtype: str) -> None:
     np.testing.assert_array_equal(got, np.transpose(x, (2, 0, 1))[::-1])
 
 
+@pytest.mark.parametrize(
+    ("source", "target"), [((20, 5, 1), (35, 7, 1)), ((35, 7, 1), (20, 5, 1)), ((35, 7, 1), (35, 7, 1)), ((20, 5, 1), (24, 5, 1))]
+)
+def test_copy_of_axes_that_lie_behind_each_other_on_one_side(source: tuple[int, ...], target: tuple[int, ...]) -> None:
+    """Axes are one only where they are in both; what lies between the rows of the target stays."""
+    shape, elements = (3, 4, 5), 105
+    buffers = [
+        Buffer("float32", (elements,), (1,), "input", "x"), Buffer("float32", shape, source, "input", "x"),
+        Buffer("float32", (elements,), (1,), "input", "z"), Buffer("float32", (elements,), (1,), "output", "y"),
+        Buffer("float32", shape, target, "output", "y"),
+    ]  # fmt: skip
+    steps = [Step("copy", "keep", (2,), (3,), {}), Step("copy", "c", (1,), (4,), {})]
+    ports = [Port("x", "float32", (elements,), 0), Port("z", "float32", (elements,), 2)]
+    made = plan(buffers, steps, ports, [Port("y", "float32", (elements,), 3)])
+    x, z = draw(elements), draw(elements)
+    expected = z.copy()
+    for place in np.ndindex(shape):
+        expected[np.dot(place, target)] = x[np.dot(place, source)]
+    np.testing.assert_array_equal(Executable(made, {}).run({"x": x, "z": z})["y"], expected)
+
+
 STAND_IN = """
 import os, sys, threading
 import numpy as np

@@ -105,14 +105,17 @@ def test_large_operands_are_drawn_in_part_and_repeated() -> None:
     assert not np.array_equal(drawn["x"][0], drawn["x"][1])
 
 
-@pytest.mark.parametrize(("inputs", "stride", "fits"), [(512, 2, False), (512, 1, True), (64, 2, True)])
-def test_a_deconvolution_that_sums_in_parts_has_no_epilogue(inputs: int, stride: int, fits: bool) -> None:
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "stride", "fits"),
+    [(512, 64, 2, False), (512, 64, 1, True), (64, 64, 2, True), (512, 16, 2, True), (512, 17, 2, False), (128, 99, 2, True)],
+)
+def test_a_deconvolution_that_sums_in_parts_has_no_epilogue(inputs: int, outputs: int, stride: int, fits: bool) -> None:
     """oneDNN applies the epilogue to every partial sum there; without an epilogue the same call is right."""
-    x, w = leaf(0, 1, inputs, 4, 4), leaf(1, inputs, 64, 4, 4, constant=True)
+    x, w = leaf(0, 1, inputs, 4, 4), leaf(1, inputs, outputs, 4, 4, constant=True)
     attributes = {"strides": (stride, stride), "pads": (1, 1, 1, 1), "dilations": (1, 1), "group": 1, "output_padding": (0, 0)}
     bare = apply("ConvTranspose", x, w, **attributes, layout="NCHW")
     assert isinstance(match(bare, "onednn.deconvolution"), LibraryCall)
-    for whole in (apply("Relu", bare), apply("Add", bare, leaf(2, 1, 64, 1, 1, constant=True))):
+    for whole in (apply("Relu", bare), apply("Add", bare, leaf(2, 1, outputs, 1, 1, constant=True))):
         found = match(whole, "onednn.deconvolution")
         assert isinstance(found, LibraryCall) if fits else "sums in parts" in str(found)
 
