@@ -236,11 +236,25 @@ def test_many_taps_are_summed_directly() -> None:
         assert_equal(node, program(data, weight, what), Random(5))
 
 
+def test_tiles_are_divided_where_there_are_many_and_weights_are_few() -> None:
+    def divided(size: int, channels: int, outputs: int, batch: int = 1) -> tuple[tuple[int, int], tuple[int, ...]]:
+        node = conv((batch, size, size, channels), (channels, channels, 3, 3), pads=(1, 1, 1, 1))
+        what = next(w for w in algorithms(node) if [axis.algorithm.outputs for axis in w.axes] == [outputs, outputs])
+        return what.division(batch), what.staged(batch, channels)
+
+    assert divided(56, 64, 4) == ((1, 14), (14, 36, 14, 64))
+    assert divided(28, 128, 4) == ((1, 7), (7, 36, 7, 128))  # no part would be as good as 14 rows: the largest ones that there are
+    assert divided(14, 64, 4) == ((1, 2), (2, 36, 8, 64))
+    assert divided(14, 64, 4, batch=6) == ((0, 6), (6, 36, 16, 64))
+    assert divided(14, 256, 4) == ((1, 1), (36, 16, 256))  # 9.4 MB of weights would be read twice
+    assert divided(4, 64, 4) == ((0, 1), (36, 1, 64))
+
+
 def test_steps_are_expressions() -> None:
     (first, *_) = winograd_programs(conv((1, 28, 28, 64), (64, 64, 3, 3), pads=(1, 1, 1, 1)))
     rules = [step.rule.partition(":")[0] for step in first.steps]
     assert rules == ["bilinear algorithm F(4,3)xF(4,3)", "expression splitting", "operator matching", "expression splitting"]
-    assert first.steps[2].text == "{i0<36,i1<49,i2<64} sum(r0<64) ($0[i0,i1,r0] * $1[i0,r0,i2])"
+    assert first.steps[2].text == "{i0<7,i1<36,i2<7,i3<64} sum(r0<64) ($0[i0,i1,i2,r0] * $1[i1,r0,i3])"
     assert first.steps[3].text == first.program.attribute("text")
 
 

@@ -12,7 +12,7 @@ import pytest
 from egraph.derive.bilinear.convolutions import algorithms
 from egraph.derive.bilinear.cook_toom import cook_toom
 from egraph.derive.bilinear.programs import Bilinear, program
-from egraph.expr.index import index
+from egraph.expr.index import Iterator, index
 from egraph.expr.scope import Read, Scope, Tensor, table
 from egraph.ir import Node, TensorType, placeholder, walk
 from egraph.ops import apply
@@ -21,10 +21,12 @@ from egraph.ops.scopes import grid, multiply
 from lower.eoperator import KernelRequest, Library, compile_library, supports
 from lower.eoperator.linear import Matrix, linear_program
 from lower.eoperator.request import kernel_of
-from lower.eoperator.tabled import strongest, tabled_digits, tile, unrolled
+from lower.eoperator.shares import shares
+from lower.eoperator.tabled import Tile, strongest, tabled_digits, tile, unrolled
 from lower.eoperator.terms import subterms
 from lower.eoperator.transforms import split_digits
-from tests.test_eoperator import Loaded, check, samples, tensor
+from tests.fragments import leaf
+from tests.test_eoperator import Loaded, check, samples
 
 
 def convolution(x: tuple[int, ...], w: tuple[int, ...], transposed: bool = False, **attributes: Any) -> Node:
@@ -33,8 +35,8 @@ def convolution(x: tuple[int, ...], w: tuple[int, ...], transposed: bool = False
     values: dict[str, Any] = {"strides": ones, "pads": ones * 2, "dilations": ones, "group": 1, "layout": "NHWC", **attributes}
     weights = placeholder(1, TensorType("float32", w), constant=True)
     if transposed:
-        return apply("ConvTranspose", tensor(0, *x), weights, output_padding=(0,) * rank, **values)
-    return apply("Conv", tensor(0, *x), weights, **values)
+        return apply("ConvTranspose", leaf(0, *x), weights, output_padding=(0,) * rank, **values)
+    return apply("Conv", leaf(0, *x), weights, **values)
 
 
 CONVOLUTIONS = (
@@ -62,7 +64,7 @@ def transforms() -> list[Node]:
         for what in choices[len(choices) // 3 :: len(choices) // 2 + 1]:
             for part in walk((derived(node, what),)):
                 if part.op == "Expression":
-                    operands = [tensor(k, *operand.type.sizes) for k, operand in enumerate(part.inputs)]
+                    operands = [leaf(k, *operand.type.sizes) for k, operand in enumerate(part.inputs)]
                     found[apply("Expression", *operands, text=part.string("text"))] = None
     return list(found)
 
@@ -73,20 +75,20 @@ def tabulated(size: int, *, unrollable: bool) -> Node:
     (k,), _ = grid("k", (4,))
     weights = table([Fraction(position % 5 - 2, 4) for position in range(4 if unrollable else size)], index(k if unrollable else i))
     scope = Scope((i,), (k,), "sum", multiply(Read(Tensor("0", (size, 4)), (at[0], index(k))), weights))
-    return apply("Expression", tensor(0, size, 4), text=text_of(scope))
+    return apply("Expression", leaf(0, size, 4), text=text_of(scope))
 
 
 def epilogues() -> list[Node]:
     """Transforms with elementwise operators before and after them."""
     v, *_, y = [f for f in transforms() if f.type.rank in (3, 4)][:2]
-    x = apply("Relu", apply("Add", v.inputs[0], tensor(1, v.inputs[0].type.sizes[-1])))
+    x = apply("Relu", apply("Add", v.inputs[0], leaf(1, v.inputs[0].type.sizes[-1])))
     before = apply("Expression", x, text=v.string("text"))
-    after = apply("Clip", apply("Add", apply("Add", y, tensor(1, y.type.sizes[-1])), tensor(2, *y.type.sizes)), min=0.0, max=6.0)
+    after = apply("Clip", apply("Add", apply("Add", y, leaf(1, y.type.sizes[-1])), leaf(2, *y.type.sizes)), min=0.0, max=6.0)
     return [before, after]
 
 
 def one_tile() -> Node:
-    """A transform of one tile of many channels: the vectors run in parallel."""
+    """A transform of one tile of many channels: each thread computes some of its places."""
     node = convolution((1, 4, 4, 2048), (4, 2048, 3, 3))
     what = next(w for w in algorithms(node) if [axis.algorithm.products for axis in w.axes] == [6, 6])
     return derived(node, what).inputs[0].inputs[0]
@@ -113,14 +115,40 @@ def test_transforms_agree_with_the_reference(library: Library, tasks: int) -> No
 
 @pytest.mark.parametrize("fragment", [f for f in transforms() if f.inputs[0].type.rank > 1], ids=lambda f: str(f.type))
 def test_every_table_of_a_transform_is_unrolled(fragment: Node) -> None:
-    kernel = kernel_of(KernelRequest(fragment))
+    given, _ = plain_tile(fragment)
+    assert not any(term.kind in ("table", "reduce") for term in subterms(given.roots))
+
+
+def plain_tile(node: Node) -> tuple[Tile, tuple[Iterator, ...]]:
+    """Return the tile of a transform whose iterators are digits already, and the iterators that are left."""
+    kernel = kernel_of(KernelRequest(node))
     iterators, root, offset = split_digits(kernel.table, kernel.iterators, kernel.root, kernel.offset)
     iterators, replace, cuts = tabled_digits(kernel.table, iterators, root)
     root, offset = kernel.table.substitute(root, replace), kernel.table.index(offset, replace)
     chosen = unrolled(iterators, root)
     assert chosen is not None
-    given = tile(kernel.table, chosen, root, offset, cuts)
-    assert not any(term.kind in ("table", "reduce") for term in subterms(given.roots))
+    return tile(kernel.table, chosen, root, offset, cuts), tuple(i for i in iterators if i not in chosen)
+
+
+def test_threads_share_planes_as_the_product_that_reads_them_does() -> None:
+    v = one_tile()
+    given, outer = plain_tile(v)
+    parts = shares(given, outer, 2)
+    assert [len(part.stores) for part in parts] == [18, 18]
+    assert {store.root for part in parts for store in part.stores} == {store.root for store in given.stores}
+    planes = [sorted(int(str(store.offset - given.stores[0].offset)) for store in part.stores) for part in parts]
+    assert planes[0][-1] < planes[1][0]
+    assert shares(given, outer, 6) == ()  # each would compute again much of what others do
+
+
+def test_elements_that_lie_between_each_other_are_not_shared_out() -> None:
+    node = convolution((1, 16, 16, 8), (8, 8, 3, 3))
+    what = next(w for w in algorithms(node) if [axis.algorithm.products for axis in w.axes] == [6, 6])
+    y = derived(node, what)
+    operand = leaf(0, *y.inputs[0].type.sizes)
+    for transform in (apply("Expression", operand, text=y.string("text")), y.inputs[0].inputs[0]):  # rows of an image; parts before places
+        given, outer = plain_tile(transform)
+        assert shares(given, outer, 2) == ()
 
 
 def test_a_large_table_that_no_short_loop_reads_is_refused() -> None:
@@ -148,7 +176,6 @@ def test_rows_share_sums() -> None:
 
 
 def test_the_strongest_conditions_stand_for_all() -> None:
-    from egraph.expr.index import Iterator
     from egraph.expr.scope import inside
 
     i = index(Iterator("i", 0, 9))

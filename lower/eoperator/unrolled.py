@@ -17,6 +17,7 @@ from egraph.expr.index import Index, Iterator
 from lower.eoperator.blocks import LANES, Block, Place, Point, sequence
 from lower.eoperator.functions import Expr
 from lower.eoperator.reduction import vectorizes
+from lower.eoperator.shares import shares
 from lower.eoperator.staging import VECTORS, crowded_reads
 from lower.eoperator.tabled import Tile, assumed, strongest, tabled_digits, tests_of, tile, unrolled
 from lower.eoperator.terms import Term, coefficient, extent, iterators_of, subterms
@@ -46,12 +47,30 @@ def write_tile(planner: Planner, iterators: Sequence[Iterator], root: Term, offs
     outer = tuple(i for i in iterators if i not in chosen)
     vector = outer[-1] if outer and _is_vector(outer[-1], given) else None
     rest = outer[:-1] if vector is not None else outer
-    tests = tests_of(given, frozenset(rest))
-    needed = strongest(tests)
-    inside = assumed(table, given, tests) if tests and needed is not None else None
     vectors = math.prod(map(extent, rest)) * (1 if vector is None else -(-extent(vector) // LANES))
     parallel = planner.threads > 1 and vectors * len(subterms(given.roots)) * NANOSECONDS_A_VALUE > PARALLEL_NS
+    parts = shares(given, outer, planner.threads) if parallel else ()
+    if not parts:
+        _write(planner, rest, vector, given, parallel=parallel)
+        return True
     emitter = planner.emitter
+
+    def share(variable: Expr) -> None:
+        for number, part in enumerate(parts):
+            with emitter.inside(Block(barrier=True)) as block:
+                _write(planner, rest, vector, part, parallel=False)
+            emitter.append(tirx.IfThenElse(tirx.EQ(variable, emitter.integer(number)), sequence(block.statements), None))
+
+    emitter.loop(0, len(parts), share, kind=ForKind.PARALLEL)
+    return True
+
+
+def _write(planner: Planner, rest: Sequence[Iterator], vector: Iterator | None, given: Tile, *, parallel: bool) -> None:
+    """Write a tile at all places of the iterators that are left."""
+    emitter = planner.emitter
+    tests = tests_of(given, frozenset(rest))
+    needed = strongest(tests)
+    inside = assumed(planner.table, given, tests) if tests and needed is not None else None
 
     def body(in_parallel: bool) -> None:
         """Write a tile; few tiles leave it to the vectors to run in parallel."""
@@ -66,7 +85,6 @@ def write_tile(planner: Planner, iterators: Sequence[Iterator], root: Term, offs
         emitter.append(tirx.IfThenElse(emitter.condition(needed or (), {}), *branches))
 
     planner.outer(rest, body, parallel=parallel)
-    return True
 
 
 def _is_vector(iterator: Iterator, given: Tile) -> bool:

@@ -12,11 +12,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from egraph.derive.bilinear.axes import Strided
-from egraph.derive.bilinear.programs import Bilinear, program
+from egraph.derive.bilinear.programs import ELEMENT_BYTES, Bilinear, program
 from egraph.ir import Node
 from egraph.ops import apply
 
-ELEMENT_BYTES = 4
 MOST_BLOCKS = 64
 MOST_CUTS = 16
 """Blocks of all images, and of one."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from egraph.derive.bilinear.blocks import ELEMENT_BYTES, blocks_of, stage_bytes
-from egraph.derive.bilinear.programs import Bilinear
+from egraph.derive.bilinear.blocks import blocks_of, stage_bytes
+from egraph.derive.bilinear.programs import ELEMENT_BYTES, Bilinear
 from egraph.ir import Node
 
 

@@ -4,6 +4,13 @@
     M = MatMul(V, U)                                              Y[o, k] = sum_xi A[place of o, xi] M[xi, tile of o, k]
 
 with the products of all axes in one index xi, all tiles in one, all of batch and axes alike; groups stand before xi. All data NHWC.
+
+Where there are many tiles and few weights, tiles are divided into parts, which stand before everything else:
+
+    V[part, xi, tile, c]        M[part, xi, tile, k] = MatMul(V[part, xi, tile, c], U[xi, c, k])
+
+Threads then divide all three stages alike, by parts. Were the product divided by places, as it is without, half of V and of M would
+pass from one core to another, each line taken away before it is written anew: on two cores V took up to ten times as long.
 """
 
 from __future__ import annotations
@@ -23,6 +30,12 @@ from egraph.ops import apply
 from egraph.ops.expression import text_of
 from egraph.ops.reference import meaning
 from egraph.ops.scopes import grid, guarded, multiply, read
+
+LARGEST_SHARED_BYTES = 4 << 20
+"""Weights up to which parts pay: they are read anew for each."""
+GOOD_ROWS, LEAST_ROWS = 14, 4
+"""Rows of a matrix product that fill a library's kernel, and with which a part still pays."""
+ELEMENT_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +58,30 @@ class Bilinear:
         """Error to expect beside that of the direct sum: those of the axes multiply."""
         return math.prod(axis.algorithm.typical_growth for axis in self.axes)
 
+    def counts(self, batch: int) -> tuple[int, ...]:
+        """Return how many images, and how many tiles along each axis, a part has."""
+        divided, parts = self.division(batch)
+        sizes = (batch, *(axis.tiles for axis in self.axes))
+        return tuple(size // parts if k == divided else size for k, size in enumerate(sizes))
+
+    def staged(self, batch: int, columns: int) -> tuple[int, ...]:
+        """Return the shape of V or M: parts, where there are several, places, tiles, columns."""
+        parts = self.division(batch)[1]
+        shape = (self.group * self.products, math.prod(self.counts(batch)), columns)
+        return (parts, *shape) if parts > 1 else shape
+
     def tiles(self, batch: int) -> int:
         return batch * math.prod(axis.tiles for axis in self.axes)
+
+    def division(self, batch: int) -> tuple[int, int]:
+        """Return which of batch and axes is divided (the first with several tiles), and into how many parts; 1 where that does not pay."""
+        sizes = (batch, *(axis.tiles for axis in self.axes))
+        divided = next((k for k, size in enumerate(sizes) if size > 1), 0)
+        if ELEMENT_BYTES * self.group * self.products * self.depth * self.width > LARGEST_SHARED_BYTES:
+            return divided, 1
+        divisors = [d for d in range(2, sizes[divided] + 1) if sizes[divided] % d == 0 and self.tiles(batch) // d >= LEAST_ROWS]
+        good = [d for d in divisors if self.tiles(batch) // d >= GOOD_ROWS]
+        return divided, max(good, default=min(divisors, default=1))
 
     @property
     def depth(self) -> int:
@@ -91,10 +126,14 @@ def stages(y: Node, algorithm: str) -> tuple[Step, ...]:
 def transformed_data(sizes: tuple[int, ...], what: Bilinear) -> Scope:
     """V[group xi, tile, inner c] = sum_i B[xi,i] x[n, position, group c]"""
     source = Tensor("0", sizes)
-    shape = (what.group * what.products, what.tiles(sizes[0]), what.depth)
-    traversal, (place, tile, deep) = _grid(shape)
+    divided, _ = what.division(sizes[0])
+    traversal, (*part, place, tile, deep) = _grid(what.staged(sizes[0], what.depth))
     group, *xi = _digits(place, (what.group, *(axis.algorithm.products for axis in what.axes)))
-    n, *tiles = _digits(tile, (sizes[0], *(axis.tiles for axis in what.axes)))
+    counts = what.counts(sizes[0])
+    found = _digits(tile, counts)
+    if part:
+        found[divided] = part[0] * counts[divided] + found[divided]
+    n, *tiles = found
     *inner, c = _digits(deep, (*(axis.inner for axis in what.axes), what.channels))
     sums, at = grid("k", [axis.algorithm.window for axis in what.axes])
     positions = [axis.position(*where) for axis, *where in zip(what.axes, tiles, inner, at, strict=True)]
@@ -120,15 +159,21 @@ def transformed_weights(sizes: tuple[int, ...], what: Bilinear) -> Scope:
 
 def transformed_product(batch: int, what: Bilinear) -> Scope:
     """Y[n, o, group k] = sum_xi A[place,xi] M[group xi, tile, outer k]"""
-    source = Tensor("0", (what.group * what.products, what.tiles(batch), what.width))
+    source = Tensor("0", what.staged(batch, what.width))
+    divided, parts = what.division(batch)
     traversal, (n, *outputs, wide) = _grid((batch, *(axis.outputs for axis in what.axes), what.group * what.outputs))
     group, k = _digits(wide, (what.group, what.outputs))
     sums, xi = grid("k", [axis.algorithm.products for axis in what.axes])
     tiles, outer, places = zip(*(axis.source(output) for axis, output in zip(what.axes, outputs, strict=True)), strict=True)
-    tile = _number((n, *tiles), (batch, *(axis.tiles for axis in what.axes)))
+    counts = what.counts(batch)
+    part: list[Index] = []
+    digits = [n, *tiles]
+    if parts > 1:
+        part, digits[divided] = [digits[divided] // counts[divided]], digits[divided] % counts[divided]
+    tile = _number(digits, counts)
     place = _number((group, *xi), (what.group, *(axis.algorithm.products for axis in what.axes)))
     column = _number((*outer, k), (*(axis.outer for axis in what.axes), what.outputs))
-    value = multiply(read(source, (place, tile, column)), *_tables([a.algorithm.a for a in what.axes], places, xi))
+    value = multiply(read(source, (*part, place, tile, column)), *_tables([a.algorithm.a for a in what.axes], places, xi))
     return Scope(traversal, sums, "sum", value)
 
 
