@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from math import lcm, prod
 
@@ -12,7 +12,7 @@ from egraph.expr.scope import Apply, Compare, Guarded, Scalar, Scope
 from verify.assumptions import Assumptions
 from verify.bijection import equal_values
 from verify.definedness import differences
-from verify.normal import Value, normalise
+from verify.normal import Need, Value, beyond, normalise
 from verify.normal.context import TooLarge, mentioned
 from verify.outcome import Equal, Open, Outcome
 
@@ -31,27 +31,39 @@ def prove_equal(left: Scope, right: Scope, assumptions: Assumptions) -> Outcome:
         if not assumptions.equal(size, other):
             return Open(f"axis {axis}: {index(size)} == {index(other)}", assumptions.conditions)
     output = tuple(index(0 if assumptions.equal(size, 1) else Iterator(f"o{axis}", 0, size)) for axis, size in enumerate(left.shape))
-    facts: set[str] = set()
+    found = _Found()
     try:
-        outcome = _compared(left, right, output, assumptions, facts)
+        outcome = _compared(left, right, output, assumptions, found)
     except TooLarge as reason:
         return Open(str(reason), assumptions.conditions)
-    facts |= differences(left, right)
-    return Equal(outcome.facts | facts) if isinstance(outcome, Equal) else outcome
+    if not isinstance(outcome, Equal):
+        return outcome
+    if asked := beyond(found.right, found.left):
+        return Open(asked, assumptions.conditions)
+    return Equal(outcome.facts | found.facts | differences(left, right))
 
 
-def _compared(left: Scope, right: Scope, output: Output, assumptions: Assumptions, facts: set[str]) -> Outcome:
+@dataclass
+class _Found:
+    """What was seen on the way: the facts that laws rest on, and what the partial functions of either side ask for."""
+
+    facts: set[str] = field(default_factory=set)
+    left: set[Need] = field(default_factory=set)
+    right: set[Need] = field(default_factory=set)
+
+
+def _compared(left: Scope, right: Scope, output: Output, assumptions: Assumptions, found: _Found) -> Outcome:
     bases: Mapping[int, int] = {}
     if assumptions.facts.at_sizes:
-        found = [_bases(_choices(side.body), tuple(map(index, side.traversal))) for side in (left, right)]
-        bases = {axis: lcm(found[0].get(axis, 1), found[1].get(axis, 1)) for axis in sorted({*found[0], *found[1]})}
+        one, other = (_bases(_choices(side.body), tuple(map(index, side.traversal))) for side in (left, right))
+        bases = {axis: lcm(one.get(axis, 1), other.get(axis, 1)) for axis in sorted({*one, *other})}
     if not bases:
-        values = _normalised(left, right, output, assumptions, facts)
+        values = _normalised(left, right, output, assumptions, found)
         if assumptions.facts.at_sizes:
             bases = _bases((c for value in values for term in value.terms for c in term.conditions), output)
         if not bases:
             return equal_values(*values, assumptions)
-    return _in_phases(left, right, output, bases, assumptions, facts)
+    return _in_phases(left, right, output, bases, assumptions, found)
 
 
 def _choices(body: Scalar) -> Iterable[Compare]:
@@ -66,8 +78,9 @@ def _choices(body: Scalar) -> Iterable[Compare]:
             yield from _choices(otherwise)
 
 
-def _normalised(left: Scope, right: Scope, output: Output, assumptions: Assumptions, facts: set[str]) -> tuple[Value, Value]:
-    return normalise(left, output, assumptions, facts), normalise(right, output, assumptions, facts)
+def _normalised(left: Scope, right: Scope, output: Output, assumptions: Assumptions, found: _Found) -> tuple[Value, Value]:
+    return (normalise(left, output, assumptions, found.facts, found.left),
+            normalise(right, output, assumptions, found.facts, found.right))
 
 
 def _bases(conditions: Iterable[Compare], output: Output) -> Mapping[int, int]:
@@ -85,13 +98,13 @@ def _bases(conditions: Iterable[Compare], output: Output) -> Mapping[int, int]:
     return dict(sorted(found.items())) if prod(found.values()) <= MOST_PHASES else {}
 
 
-def _in_phases(left: Scope, right: Scope, output: Output, bases: Mapping[int, int], assumptions: Assumptions, facts: set[str]) -> Outcome:
+def _in_phases(left: Scope, right: Scope, output: Output, bases: Mapping[int, int], assumptions: Assumptions, found: _Found) -> Outcome:
     """Compare the sides at o = base * o' + phase for every phase."""
     for phases in product(*(range(base) for base in bases.values())):
         moved = _moved(output, dict(zip(bases, zip(bases.values(), phases, strict=True), strict=True)))
         if moved is None:
             continue
-        outcome = equal_values(*_normalised(left, right, moved, assumptions, facts), assumptions)
+        outcome = equal_values(*_normalised(left, right, moved, assumptions, found), assumptions)
         if isinstance(outcome, Open):
             at = dict(outcome.at)
             for (axis, base), phase in zip(bases.items(), phases, strict=True):

@@ -7,17 +7,23 @@ from egraph.expr.scope import Scope
 from verify.assumptions import Assumptions
 from verify.normal.algebra import ordered
 from verify.normal.context import Context, TooLarge
+from verify.normal.domains import Need, beyond
 from verify.normal.naming import unique
 from verify.normal.scopes import Instantiation, chooses, rebuild
 from verify.normal.terms import Alternative, Call, Element, Extremum, IndexFactor, Product, Term, Value
 
 __all__ = [
-    "Alternative", "Call", "Element", "Extremum", "IndexFactor", "Product", "Term", "TooLarge", "Value", "normalise",
+    "Alternative", "Call", "Element", "Extremum", "IndexFactor", "Need", "Product", "Term", "TooLarge", "Value", "beyond",
+    "normalise",
 ]  # fmt: skip
 
 
-def normalise(scope: Scope, output: tuple[Index, ...], assumptions: Assumptions, facts: set[str] | None = None) -> Value:
-    """Return scope[output] in normal form; the facts about data that its laws rest on are added to ``facts``.
+def normalise(
+    scope: Scope, output: tuple[Index, ...], assumptions: Assumptions, facts: set[str] | None = None, needs: set[Need] | None = None
+) -> Value:
+    """Return scope[output] in normal form.
+
+    The facts about data that its laws rest on are added to ``facts``, what its partial functions ask for to ``needs``.
 
     Raises ``TooLarge`` where the form would have too many terms.
     """
@@ -28,4 +34,6 @@ def normalise(scope: Scope, output: tuple[Index, ...], assumptions: Assumptions,
         value = rebuild(context, value, {})
     if facts is not None:
         facts |= context.facts
+    if needs is not None:
+        needs |= context.needs
     return unique(context, ordered(value, context))

@@ -34,6 +34,8 @@ class Context:
 
     assumptions: Assumptions
     facts: set[str] = field(default_factory=set)
+    needs: set[tuple[str, str, tuple[str, ...]]] = field(default_factory=set)
+    """What partial functions ask of their arguments (``verify.normal.domains``)."""
     guards: tuple[Compare, ...] = ()
     """What holds here beyond the assumptions as they were given."""
     resolving: bool = False

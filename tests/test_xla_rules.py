@@ -1,0 +1,56 @@
+"""Rules of XLA's simplifier: with their guards they are proved, with something wrong they are not, whatever is wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from egraph.rule import Rule
+from tests.xla_rules import FALSE, NOT_EXACT, TRUE
+from verify.budget import Exhausted, at_most
+from verify.proof import Proof
+from verify.prove import Effort, prove
+
+UNDECIDED = {"power_of_exponential", "power_of_power", "logarithm_of_power", "average_of_constant_window", "pad_of_rectified"}
+"""True, and not proved: laws of powers with unknown exponents, an average over the part of a window that lies inside; or long."""
+NEVER_DRAWN = {"reverse_twice", "even_elements_of_interleaved"}
+"""No random draw passes the guard, so that the symbolic cases alone are asked."""
+
+
+def by_cases(rule: Rule) -> Proof | None:
+    """Return what the symbolic cases say, None where they take too long."""
+    try:
+        with at_most(20_000):
+            return prove(rule, Effort(tests=0, open_cases=2, applications=0))
+    except Exhausted:
+        return None
+
+
+def named(rule: Rule) -> str:
+    return rule.name
+
+
+@pytest.mark.parametrize("rule", [rule for rule in TRUE if rule.name not in UNDECIDED], ids=named)
+def test_true_rules_are_proved(rule: Rule) -> None:
+    if rule.name in NEVER_DRAWN:
+        found = by_cases(rule)
+        assert found is not None and found.verdict == "proved", found
+    else:
+        proof = prove(rule, Effort(tests=4, open_cases=2, applications=0))
+        assert proof.verdict == "proved", proof
+        assert proof.cases > 0
+
+
+@pytest.mark.parametrize("rule", FALSE, ids=named)
+def test_false_rules_are_not_proved_even_without_tests(rule: Rule) -> None:
+    found = by_cases(rule)
+    assert found is None or found.verdict not in ("proved", "proved for these sizes"), found
+
+
+@pytest.mark.parametrize("rule", NOT_EXACT, ids=named)
+def test_what_holds_of_real_numbers_alone_is_not_exact(rule: Rule) -> None:
+    proof = prove(rule, Effort(tests=24, applications=0))
+    assert proof.verdict in ("refuted", "unknown"), proof
+
+
+def test_there_are_many() -> None:
+    assert len(TRUE) >= 40 and len(FALSE) + len(NOT_EXACT) >= 60
