@@ -22,8 +22,8 @@ from verify.scope import Tree, outside
 
 UNITS = 20_000
 """Work (``verify.budget``) after which the proof of a mutant is given up: about a second, and the same everywhere."""
-SECONDS = 60.0
-"""Processor time after which a proof that does other work ends."""
+SECONDS, LOOK_SECONDS = 20.0, 2.0
+"""Processor time after which a proof that does other work ends, and a look at random instances: loops may never end now."""
 FEW = 8
 """Random instances on which a mutant is compared before its proof."""
 DRAWS, FEW_DRAWS = 60, 25
@@ -77,7 +77,7 @@ def limited(seconds: float) -> Iterator[None]:
 def seen(mutant: Mutant, seed: int) -> Seen:
     """Compare the sides of a mutant on a few random instances."""
     try:
-        with limited(SECONDS):
+        with limited(LOOK_SECONDS):
             return compared(mutant.rule, True, seed, FEW, FEW_DRAWS)
     except (TooSlow, *BROKEN):
         return Seen(0)
