@@ -16,13 +16,13 @@ from egraph.derive.rules.indices import substitute_indices
 from egraph.derive.rules.instances import instantiate, sum_within, without_axis
 from egraph.derive.rules.substitution import merge_iterators, reverse, skew, solve, split_iterator, unimodular
 from egraph.derive.rules.summation import guards_outward, merge_traversal, split_summation
-from egraph.expr.bodies import indices_of
+from egraph.expr.bodies import indices_of, with_reads
 from egraph.expr.canonical import canonical
 from egraph.expr.evaluate import evaluate
 from egraph.expr.functions import PRIME
 from egraph.expr.index import Index, Iterator, index, known, length
 from egraph.expr.parsing import parse_scope
-from egraph.expr.printing import format_scope
+from egraph.expr.printing import format_scalar, format_scope
 from egraph.expr.scope import Read, Scalar, Scope, Tensor
 from egraph.ops import OPS
 
@@ -279,3 +279,20 @@ def test_a_producer_is_fused_into_its_reader() -> None:
     reader = parsed("{h<4,j<3} sum(r<3) ($1[h+r,j] * $2[r])", t1=(6, 3), t2=(3,))
     result = fuse(reader, {"1": producer})
     assert format_scope(result) == "{h<4,j<3} sum(r<3) (max($0[h+r,j], 0) * $2[r])"
+
+
+def test_reads_are_exchanged_where_they_stand() -> None:
+    scope = parse_scope("{i<4} [i<2 ? ($0[i] * table(4: 1 2 3 4)[i]) : max($0[i], $1[0,i])]", {"0": Tensor("0", (4,)), "1": Tensor("1", (1, 4))})
+    assert with_reads(scope.body, lambda read: read) is scope.body
+    other = with_reads(scope.body, lambda read: Read(Tensor("2", read.source.shape), read.indices))
+    assert format_scalar(other) == format_scalar(scope.body).replace("$0", "$2").replace("$1", "$2")
+
+
+def test_alike_iterators_beyond_the_orders_compared_are_left_as_they_are() -> None:
+    """All orders of twelve would be half a thousand million; an order is kept, and it means the same."""
+    names = [f"k{n}" for n in range(12)]
+    text = f"{{i<2}} sum({','.join(f'{name}<2' for name in names)}) $0[i+{'+'.join(names)}]"
+    scope = parse_scope(text, {"0": Tensor("0", (14,))})
+    assert canonical(scope) == canonical(canonical(scope))
+    values = {"0": np.arange(14)}
+    assert np.array_equal(evaluate(scope, values, "prime"), evaluate(canonical(scope), values, "prime"))

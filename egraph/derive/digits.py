@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from math import gcd
 
 from egraph.derive.layers import innermost, within
@@ -26,7 +27,7 @@ def digits(contraction: Contraction, position: int, places: Sequence[Index], fac
     for iterator, by in _to_split(places, factor):
         if isinstance(result, Refusal):
             return result
-        result = innermost(result, lambda inner, i=iterator, f=by: split(inner, i, f))  # type: ignore[misc]
+        result = innermost(result, partial(split, iterator=iterator, factor=by))
     if isinstance(result, Refusal):
         return result
     result = _solved(result)

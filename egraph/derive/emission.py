@@ -12,7 +12,8 @@ from egraph.derive.matching.movements import movements
 from egraph.derive.matching.table import reads_of
 from egraph.derive.trees import BALANCE, contraction_of, intensity
 from egraph.errors import EinsatError
-from egraph.expr.scope import Apply, Guarded, Read, Scalar, Scope, Tensor
+from egraph.expr.bodies import with_reads
+from egraph.expr.scope import Read, Scope, Tensor
 from egraph.ir import Node, format_fragment, placeholder, walk
 from egraph.ops import apply
 from egraph.ops.expression import text_of
@@ -49,7 +50,11 @@ def _made(scope: Scope, leaves: Mapping[str, Node], wanted: str, free: bool, mem
         if node not in nodes:
             nodes.append(node)
         names[key] = Tensor(str(nodes.index(node)), node.type.sizes, node.type.dtype)
-    flat = Scope(scope.traversal, scope.summation, scope.reduction, _renamed(scope.body, names))
+
+    def named(read: Read) -> Read:
+        return Read(names[read.source.name if isinstance(read.source, Tensor) else id(read.source)], read.indices)
+
+    flat = Scope(scope.traversal, scope.summation, scope.reduction, with_reads(scope.body, named))
     if contraction_of(scope) is not None:
         found = matched(flat, nodes, (wanted,))
         if found is not None:
@@ -92,16 +97,3 @@ def _expression(scope: Scope, nodes: Sequence[Node]) -> Node | None:
         return apply("Expression", *nodes, text=text_of(scope))
     except EinsatError:
         return None
-
-
-def _renamed(body: Scalar, names: Mapping[object, Tensor]) -> Scalar:
-    match body:
-        case Read(source, indices):
-            return Read(names[source.name if isinstance(source, Tensor) else id(source)], indices)
-        case Apply(function, arguments):
-            return Apply(function, tuple(_renamed(a, names) for a in arguments))
-        case Guarded(conditions, then, otherwise):
-            return Guarded(conditions, _renamed(then, names), _renamed(otherwise, names))
-        case _:
-            return body
-

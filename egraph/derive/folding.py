@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from egraph.derive.matching.views import reshaped
 from egraph.errors import EinsatError
-from egraph.expr.index import Index
-from egraph.expr.scope import Apply, Guarded, Read, Scalar, Scope, Tensor
+from egraph.expr.bodies import with_reads
+from egraph.expr.scope import Read, Scope, Tensor
 from egraph.ir import Node, make, rewrite
 from egraph.ops import apply
 from egraph.ops.expression import text_of
@@ -39,21 +39,13 @@ def _folded(node: Node) -> Node:
         tensors = [Tensor(str(operands.index(b)), b.type.sizes, b.type.dtype) for b in below]
         scope = meaning(node)
         perms = [operand.integers("perm") if operand.op == "Transpose" else tuple(range(operand.type.rank)) for operand in node.inputs]
-        body = _through(scope.body, tensors, perms)
+
+        def through(read: Read) -> Read:
+            """transposed[i] = below[j] with j[perm[a]] = i[a]"""
+            assert isinstance(read.source, Tensor), "an Expression reads its operands alone"
+            position = int(read.source.name)
+            return Read(tensors[position], tuple(read.indices[perms[position].index(axis)] for axis in range(len(perms[position]))))
+
+        body = with_reads(scope.body, through)
         return apply("Expression", *operands, text=text_of(Scope(scope.traversal, scope.summation, scope.reduction, body)))
     return node
-
-
-def _through(body: Scalar, tensors: list[Tensor], perms: list[tuple[int, ...]]) -> Scalar:
-    """Read what lies below the transposes: transposed[i] = below[j] with j[perm[a]] = i[a]."""
-    match body:
-        case Read(Tensor(name), indices):
-            perm = perms[int(name)]
-            places: list[Index] = [indices[perm.index(axis)] for axis in range(len(perm))]
-            return Read(tensors[int(name)], tuple(places))
-        case Apply(function, arguments):
-            return Apply(function, tuple(_through(a, tensors, perms) for a in arguments))
-        case Guarded(conditions, then, otherwise):
-            return Guarded(conditions, _through(then, tensors, perms), _through(otherwise, tensors, perms))
-        case _:
-            return body

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import combinations
 
 from egraph.derive.matching.table import reads_of
 from egraph.derive.rules.bodies import every, factors, pulled, replaced, used
 from egraph.derive.rules.summation import inner_read, merge_traversal
-from egraph.expr.bodies import operations
+from egraph.expr.bodies import operations, with_reads
 from egraph.expr.canonical import canonical
 from egraph.expr.index import Iterator, known, length
-from egraph.expr.scope import Apply, Compare, Guarded, Read, Scalar, Scope
+from egraph.expr.scope import Compare, Read, Scalar, Scope
 
 BALANCE = 4
 """Operations a byte above which a scope is bound by arithmetic: no generated kernel is meant for it."""
@@ -77,30 +77,25 @@ def normal(root: Scope) -> Scope:
 def _exchanged(scope: Scope, old: Scope, new: Scope) -> Scope:
     if scope is old:
         return _flat(new)
-    body = _in_body(scope.body, old, new)
+    body = with_sources(scope.body, lambda source: _exchanged(source, old, new))
     return scope if body is scope.body else _flat(Scope(scope.traversal, scope.summation, scope.reduction, body))
 
 
-def _in_body(body: Scalar, old: Scope, new: Scope) -> Scalar:
-    match body:
-        case Read(Scope() as source, indices):
-            inner = _exchanged(source, old, new)
-            return body if inner is source else Read(inner, indices)
-        case Apply(function, arguments):
-            changed = tuple(_in_body(a, old, new) for a in arguments)
-            return body if all(a is b for a, b in zip(changed, arguments, strict=True)) else Apply(function, changed)
-        case Guarded(conditions, then, otherwise):
-            one, two = _in_body(then, old, new), _in_body(otherwise, old, new)
-            return body if one is then and two is otherwise else Guarded(conditions, one, two)
-        case _:
-            return body
+def with_sources(body: Scalar, change: Callable[[Scope], Scope]) -> Scalar:
+    """Return a body with every inner scope exchanged, read at the same indices."""
+
+    def changed(read: Read) -> Scalar:
+        inner = change(read.source) if isinstance(read.source, Scope) else read.source
+        return read if inner is read.source else Read(inner, read.indices)
+
+    return with_reads(body, changed)
 
 
 def _flat(scope: Scope) -> Scope:
     """Merge a layer with the one it only reads, where that one reads another in turn or does not reduce; below too."""
-    body = _flat_body(scope.body)
+    body = with_sources(scope.body, _flat)
     if not scope.summation:
-        body = _inlined(body)
+        body = with_reads(body, _inlined)
     scope = scope if body is scope.body else Scope(scope.traversal, scope.summation, scope.reduction, body)
     inner = inner_read(scope)
     if inner is None or (inner[0].summation and inner_read(inner[0]) is None) or contraction_of(inner[0]) is not None:
@@ -109,55 +104,26 @@ def _flat(scope: Scope) -> Scope:
     return _flat(merged) if isinstance(merged, Scope) else scope
 
 
-def _inlined(body: Scalar) -> Scalar:
-    """Write what inner scopes without a reduction compute in place of reads of them."""
-    match body:
-        case Read(Scope() as source, indices) if not source.summation:
-            return _inlined(replaced(source.body, dict(zip(source.traversal, indices, strict=True))))
-        case Apply(function, arguments):
-            changed = tuple(map(_inlined, arguments))
-            return body if all(a is b for a, b in zip(changed, arguments, strict=True)) else Apply(function, changed)
-        case Guarded(conditions, then, otherwise):
-            one, two = _inlined(then), _inlined(otherwise)
-            return body if one is then and two is otherwise else Guarded(conditions, one, two)
-        case _:
-            return body
-
-
-def _flat_body(body: Scalar) -> Scalar:
-    match body:
-        case Read(Scope() as source, indices):
-            flat = _flat(source)
-            return body if flat is source else Read(flat, indices)
-        case Apply(function, arguments):
-            changed = tuple(map(_flat_body, arguments))
-            return body if all(a is b for a, b in zip(changed, arguments, strict=True)) else Apply(function, changed)
-        case Guarded(conditions, then, otherwise):
-            one, two = _flat_body(then), _flat_body(otherwise)
-            return body if one is then and two is otherwise else Guarded(conditions, one, two)
-        case _:
-            return body
+def _inlined(read: Read) -> Scalar:
+    """Return what an inner scope without a reduction computes in place of a read of it."""
+    if not isinstance(read.source, Scope) or read.source.summation:
+        return read
+    return with_reads(replaced(read.source.body, dict(zip(read.source.traversal, read.indices, strict=True))), _inlined)
 
 
 def _at_zero(scope: Scope) -> Scope:
     """Write 0 for iterators of one value, in inner scopes too, which lose their axes of one value."""
-    body = replaced(scope.body, {i: i.low for i in every(scope) if length(i) == 1})
-    return Scope(scope.traversal, scope.summation, scope.reduction, _each_inner(body))
+    body = replaced(scope.body, {i: i.low for i in every(scope) if length(i) == 1})  # where there is none, too: it joins nested guards
+    return Scope(scope.traversal, scope.summation, scope.reduction, with_reads(body, _without_axes))
 
 
-def _each_inner(body: Scalar) -> Scalar:
-    match body:
-        case Read(Scope() as source, indices):
-            inner = _at_zero(source)
-            kept = [k for k, i in enumerate(inner.traversal) if length(i) > 1] or [0] * bool(inner.traversal)
-            traversal = tuple(inner.traversal[k] for k in kept)
-            return Read(Scope(traversal, inner.summation, inner.reduction, inner.body), tuple(indices[k] for k in kept))
-        case Apply(function, arguments):
-            return Apply(function, tuple(map(_each_inner, arguments)))
-        case Guarded(conditions, then, otherwise):
-            return Guarded(conditions, _each_inner(then), _each_inner(otherwise))
-        case _:
-            return body
+def _without_axes(read: Read) -> Read:
+    if not isinstance(read.source, Scope):
+        return read
+    inner = _at_zero(read.source)
+    kept = [k for k, i in enumerate(inner.traversal) if length(i) > 1] or [0] * bool(inner.traversal)
+    traversal = tuple(inner.traversal[k] for k in kept)
+    return Read(Scope(traversal, inner.summation, inner.reduction, inner.body), tuple(read.indices[k] for k in kept))
 
 
 def estimate(tree: Scope, constants: frozenset[str], seen: set[int] | None = None) -> int:

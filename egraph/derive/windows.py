@@ -17,9 +17,9 @@ from egraph.derive.rules.instances import instantiate
 from egraph.derive.rules.substitution import reverse, skew
 from egraph.derive.rules.summation import split_summation
 from egraph.derive.targets import Target, block_sizes, is_digits
-from egraph.derive.trees import Contraction
+from egraph.derive.trees import Contraction, with_sources
 from egraph.expr.index import Index, Iterator, length
-from egraph.expr.scope import Guarded, Read, Scalar, Scope
+from egraph.expr.scope import Read, Scalar, Scope
 
 MOST_PHASES = 16
 """Values of an iterator that become scopes of their own at most."""
@@ -107,16 +107,11 @@ def _phases(scope: Scope, iterators: Sequence[Iterator]) -> Scope | Refusal:
     if isinstance(first, Refusal):
         return first
 
-    def below(body: Scalar) -> Scalar:
-        match body:
-            case Guarded(conditions, then, otherwise):
-                return Guarded(conditions, below(then), below(otherwise))
-            case Read(Scope() as source, indices):
-                inner = _phases(source, iterators[1:])
-                return body if isinstance(inner, Refusal) else Read(inner, indices)
-        return body
+    def below(source: Scope) -> Scope:
+        inner = _phases(source, iterators[1:])
+        return source if isinstance(inner, Refusal) else inner
 
-    return Scope(first.traversal, first.summation, first.reduction, below(first.body))
+    return Scope(first.traversal, first.summation, first.reduction, with_sources(first.body, below))
 
 
 def blocks_of_taps(scope: Scope, tap: Iterator, size: int, place: Index) -> Scope | Refusal:

@@ -31,6 +31,21 @@ def mapped(body: Scalar, change: Callable[[Index], Index], choice: Choice = guar
             return choice(changed, mapped(then, change, choice), mapped(otherwise, change, choice))
 
 
+def with_reads(body: Scalar, change: Callable[[Read], Scalar]) -> Scalar:
+    """Return a body with every read exchanged; the body itself, where each becomes itself."""
+    match body:
+        case Read():
+            return change(body)
+        case Apply(function, arguments):
+            changed = tuple(with_reads(argument, change) for argument in arguments)
+            return body if all(a is b for a, b in zip(changed, arguments, strict=True)) else Apply(function, changed)
+        case Guarded(conditions, then, otherwise):
+            one, two = with_reads(then, change), with_reads(otherwise, change)
+            return body if one is then and two is otherwise else Guarded(conditions, one, two)
+        case Number() | IndexNumber() | Table():
+            return body
+
+
 def indices_of(body: Scalar) -> Iterable[Index]:
     """Yield every index of a body, those of conditions too."""
     match body:

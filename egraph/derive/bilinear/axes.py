@@ -8,8 +8,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
 
 from egraph.derive.bilinear.cook_toom import CookToom, cook_toom
 from egraph.expr.index import Index, index
@@ -17,42 +17,50 @@ from egraph.expr.index import Index, index
 DIRECT = cook_toom(1, 1)
 
 
-class Axis(Protocol):
-    """An axis of ``size`` inputs and ``outputs`` outputs; ``limit`` bounds what ``tap`` may return."""
-
-    @property
-    def size(self) -> int: ...
-    @property
-    def outputs(self) -> int: ...
-    @property
-    def taps(self) -> int: ...
-    @property
-    def algorithm(self) -> CookToom: ...
-    @property
-    def tiles(self) -> int: ...
-    @property
-    def inner(self) -> int: ...
-    @property
-    def outer(self) -> int: ...
-    def position(self, tile: Index, inner: Index, i: Index) -> Index: ...
-    def tap(self, inner: Index, outer: Index, q: Index) -> Index: ...
-    def source(self, output: Index) -> tuple[Index, Index, Index]:
-        """Return the tile, the phase (of ``outer``) and the place within the tile of an output."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
-class Gathered:
-    """y[o] = sum_r w[r] x[o s + r d - before]: taps are summed by the matrix product."""
+class Axis(ABC):
+    """An axis of ``size`` inputs and ``outputs`` outputs, the first of which reads ``before`` inputs ahead of the first one."""
 
     size: int
     outputs: int
     taps: int
+    before: int
+    algorithm: CookToom
+
+    @property
+    @abstractmethod
+    def tiles(self) -> int:
+        """How many tiles cover the outputs."""
+
+    @property
+    def inner(self) -> int:
+        """What is summed in the product beside the channels."""
+        return 1
+
+    @property
+    def outer(self) -> int:
+        """What the product makes beside the outputs' channels."""
+        return 1
+
+    @abstractmethod
+    def position(self, tile: Index, inner: Index, i: Index) -> Index:
+        """Return the input that a tile reads at its place ``i``; it may lie outside."""
+
+    @abstractmethod
+    def tap(self, inner: Index, outer: Index, q: Index) -> Index:
+        """Return the tap of the weights at place ``q`` of a transform; it may lie outside."""
+
+    @abstractmethod
+    def source(self, output: Index) -> tuple[Index, Index, Index]:
+        """Return the tile, the phase (of ``outer``) and the place within the tile of an output."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered(Axis):
+    """y[o] = sum_r w[r] x[o s + r d - before]: taps are summed by the matrix product."""
+
     stride: int
     dilation: int
-    before: int
-    algorithm: CookToom = DIRECT
-    outer: int = 1
 
     @property
     def tiles(self) -> int:
@@ -73,21 +81,15 @@ class Gathered:
 
 
 @dataclass(frozen=True, slots=True)
-class Strided:
+class Strided(Axis):
     """y[o] = sum_r w[r] x[s o + r - before] by tiles; with stride 1, the plain case.
 
     Phases of a stride are correlations of their own: either all of ceil(taps / s) taps, zeros added, which the matrix product
     sums (``inner``), or each of its own length, with the products of an algorithm for all of them (``separate``).
     """
 
-    size: int
-    outputs: int
-    taps: int
     stride: int
-    before: int
-    algorithm: CookToom
     separate: bool = False
-    outer: int = 1
 
     @property
     def tiles(self) -> int:
@@ -109,17 +111,10 @@ class Strided:
 
 
 @dataclass(frozen=True, slots=True)
-class Dilated:
+class Dilated(Axis):
     """y[d t + ph] = sum_r w[r] x[d (t + r) + ph - before]: every phase of the output is a plain correlation of its own tiles."""
 
-    size: int
-    outputs: int
-    taps: int
     dilation: int
-    before: int
-    algorithm: CookToom
-    inner: int = 1
-    outer: int = 1
 
     @property
     def in_phase(self) -> int:
@@ -144,19 +139,13 @@ class Dilated:
 
 
 @dataclass(frozen=True, slots=True)
-class Transposed:
+class Transposed(Axis):
     """y[s t + ph - before] = sum_j w[s j + ph] x[t - j]: the phases of the output read the same tiles with other taps.
 
     The taps are reversed to make a correlation of r = ceil(taps / s): j = r - 1 - q.
     """
 
-    size: int
-    outputs: int
-    taps: int
     stride: int
-    before: int
-    algorithm: CookToom
-    inner: int = 1
 
     @property
     def outer(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 
-from egraph.derive.bilinear.axes import Axis, Dilated, Gathered, Strided, Transposed
+from egraph.derive.bilinear.axes import DIRECT, Axis, Dilated, Gathered, Strided, Transposed
 from egraph.derive.bilinear.blocks import blocked_program, even_part
 from egraph.derive.bilinear.cook_toom import cook_toom, strided
 from egraph.derive.bilinear.estimates import Plan, best_plan, direct_estimate
@@ -106,7 +106,7 @@ def lines_of(node: Node) -> tuple[Gathered, ...]:
     layout, window = layout_of(x.type.sizes, a), window_of(w.type.sizes[2:], a)
     windows = (window.sizes, window.strides, window.dilations, window.before)
     lines = zip(*(map(known, sizes) for sizes in (layout.space(x.type.sizes), layout.space(node.type.sizes), *windows)), strict=True)
-    return tuple(Gathered(size, outputs, taps, stride, dilation, before) for size, outputs, taps, stride, dilation, before in lines)
+    return tuple(Gathered(size, outputs, taps, before, DIRECT, stride, dilation) for size, outputs, taps, stride, dilation, before in lines)
 
 
 def _ways(line: Gathered, most: int) -> tuple[Axis, ...]:
@@ -118,15 +118,15 @@ def _ways(line: Gathered, most: int) -> tuple[Axis, ...]:
     m = even_part(outputs, most)
     if m < 2 or not 2 <= taps <= LARGEST_TAPS or (line.stride > 1 and line.dilation > 1):
         return (line,)
+    given = line.size, line.outputs, line.taps, line.before
     if line.dilation > 1:
-        return (line, Dilated(line.size, line.outputs, line.taps, line.dilation, line.before, cook_toom(m, taps)))
-    given = line.size, line.outputs, line.taps, line.stride, line.before
-    separate = (Strided(*given, strided(m, line.taps, line.stride), separate=True),) if line.stride > 1 else ()
-    return (line, Strided(*given, cook_toom(m, taps)), *separate)
+        return (line, Dilated(*given, cook_toom(m, taps), line.dilation))
+    separate = (Strided(*given, strided(m, line.taps, line.stride), line.stride, separate=True),) if line.stride > 1 else ()
+    return (line, Strided(*given, cook_toom(m, taps), line.stride), *separate)
 
 
 def _transposed(line: Gathered, most: int) -> Axis:
     """Return an axis of a transposed convolution, its phases in tiles of at most ``most`` outputs, if their taps are few but not one."""
     taps, outputs = -(-line.taps // line.stride), -(-(line.outputs + line.before % line.stride) // line.stride)
     m = even_part(outputs, max(1, min(most, LARGEST_TILE // line.stride))) if 1 < taps <= LARGEST_TAPS else 1
-    return Transposed(line.size, line.outputs, line.taps, line.stride, line.before, cook_toom(m, taps))
+    return Transposed(line.size, line.outputs, line.taps, line.before, cook_toom(m, taps), line.stride)

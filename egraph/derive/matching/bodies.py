@@ -22,7 +22,7 @@ IDENTITY: Mapping[Reduction, Number] = {
 
 def put(body: Scalar, names: Mapping[Iterator, Size]) -> Scalar:
     """Return a body with iterators replaced, in open inner scopes too."""
-    replacements: dict[Iterator | Symbol, Size] = {old: new for old, new in names.items()}  # noqa: C416 - keys widen
+    replacements = dict[Iterator | Symbol, Size](names.items())
     return change(body, lambda place: substitute(place, replacements))
 
 

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from egraph.derive.matching.bodies import merged
 from egraph.derive.matching.form import simpler
 from egraph.derive.matching.laws import change, tidy
+from egraph.derive.matching.table import reads_of
 from egraph.errors import EinsatError
+from egraph.expr.bodies import with_reads
 from egraph.expr.compose import inline
 from egraph.expr.index import Index
-from egraph.expr.scope import Apply, Guarded, Read, Scalar, Scope, Tensor
+from egraph.expr.scope import Read, Scalar, Scope, Tensor
 from egraph.ir import Node
 from egraph.ops import apply
 from egraph.ops.expression import text_of
@@ -32,7 +34,7 @@ def flattened(scope: Scope, operands: Sequence[Node], instance: Instance) -> Fla
     """Compute every inner scope by a node of its own; None where one has no program, or depends on what is around it."""
     scope = merged(Scope(scope.traversal, scope.summation, scope.reduction, simpler(scope.body)))
     inner: dict[Scope, Node] = {}
-    for source in _inner(scope.body):
+    for source in (read.source for read in reads_of(scope.body) if isinstance(read.source, Scope)):
         node = instance(source, operands)
         if node is None:
             return None
@@ -44,7 +46,8 @@ def flattened(scope: Scope, operands: Sequence[Node], instance: Instance) -> Fla
 
 def expression(flat: Flat) -> Node | None:
     """Return the Expression that computes a flat scope; None where there is none."""
-    used = [position for position in range(len(flat.operands)) if str(position) in _tensors(flat.scope.body)]
+    tensors = {read.source.name for read in reads_of(flat.scope.body) if isinstance(read.source, Tensor)}
+    used = [position for position in range(len(flat.operands)) if str(position) in tensors]
     nodes = [flat.operands[position] for position in used]
     names = {str(old): Tensor(str(new), flat.operands[old].type.sizes, flat.operands[old].type.dtype) for new, old in enumerate(used)}
     try:
@@ -57,42 +60,13 @@ def _tidied(scope: Scope) -> Scope:
     return Scope(scope.traversal, scope.summation, scope.reduction, change(scope.body, tidy))
 
 
-def _inner(body: Scalar) -> list[Scope]:
-    match body:
-        case Read(Scope() as source, _):
-            return [source]
-        case Apply(_, arguments):
-            return [source for argument in arguments for source in _inner(argument)]
-        case Guarded(_, then, otherwise):
-            return _inner(then) + _inner(otherwise)
-        case _:
-            return []
-
-
 def _named(body: Scalar, names: dict[Scope, Tensor]) -> Scalar:
-    match body:
-        case Read(Scope() as source, indices):
-            return Read(names[source], _lowered(source, indices))
-        case Apply(function, arguments):
-            return Apply(function, tuple(_named(argument, names) for argument in arguments))
-        case Guarded(conditions, then, otherwise):
-            return Guarded(conditions, _named(then, names), _named(otherwise, names))
-        case _:
-            return body
+    def named(read: Read) -> Read:
+        return Read(names[read.source], _lowered(read.source, read.indices)) if isinstance(read.source, Scope) else read
+
+    return with_reads(body, named)
 
 
 def _lowered(source: Scope, indices: Sequence[Index]) -> tuple[Index, ...]:
     """Count positions from 0, as a node's axes do."""
     return tuple(place - i.low for place, i in zip(indices, source.traversal, strict=True))
-
-
-def _tensors(body: Scalar) -> set[str]:
-    match body:
-        case Read(Tensor(name), _):
-            return {name}
-        case Apply(_, arguments):
-            return {name for argument in arguments for name in _tensors(argument)}
-        case Guarded(_, then, otherwise):
-            return _tensors(then) | _tensors(otherwise)
-        case _:
-            return set()

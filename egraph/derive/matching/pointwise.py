@@ -45,11 +45,11 @@ def patterns() -> tuple[Pattern, ...]:
         if spec.category != "elementwise" or spec.arity is None:
             continue
         drawn = [spec.sample(Random(seed))[1] for seed in range(DRAWS)]
-        choices: list[list[AttributeValue | Scalar]] = []
+        choices: list[list[AttributeValue | IndexNumber]] = []
         for attribute in spec.attributes:
             values = sorted({values[attribute] for values in drawn}, key=str)
             real = all(isinstance(value, float) for value in values)
-            symbol: list[AttributeValue | Scalar] = [IndexNumber(index(RealSymbol(attribute)))]
+            symbol: list[AttributeValue | IndexNumber] = [IndexNumber(index(RealSymbol(attribute)))]
             choices.append([*symbol, -math.inf, math.inf] if real else list(values))
         for chosen in itertools.product(*choices):
             operands = [Tensor(str(k), ()) for k in range(spec.arity)]
@@ -59,7 +59,7 @@ def patterns() -> tuple[Pattern, ...]:
                 continue
             fixed = tuple((a, v) for a, v in zip(spec.attributes, chosen, strict=True) if not isinstance(v, IndexNumber))
             symbols = tuple(a for a, v in zip(spec.attributes, chosen, strict=True) if isinstance(v, IndexNumber))
-            pattern = Pattern(name, spec.arity, body, fixed, symbols)  # type: ignore[arg-type]
+            pattern = Pattern(name, spec.arity, body, fixed, symbols)
             text = format_scalar(body)
             if "inf" not in text and all(f"index({symbol})" in text for symbol in symbols):
                 found.setdefault((name, text), pattern)

@@ -112,7 +112,7 @@ def _stride(flat: Index, iterator: Iterator) -> int | None:
     for monomial, coefficient in flat.terms:
         if monomial == (iterator,):
             stride = coefficient
-        elif any(iterator in atoms(atom) for atom in monomial):  # type: ignore[arg-type]
+        elif any(iterator in atoms(index(atom)) for atom in monomial):
             return None
     return stride
 

@@ -66,7 +66,7 @@ def replaced(body: Scalar, names: Replacement) -> Scalar:
 
 def place(value: Index, names: Replacement) -> Index:
     """Return an index with iterators replaced by indices, divisions that are affine over their ranges written so."""
-    full: dict[Iterator | Symbol, Size] = {old: new for old, new in names.items()}  # noqa: C416 (a dict of iterators is no dict of atoms)
+    full = dict[Iterator | Symbol, Size](names.items())
 
     def read(inner: Read) -> Read:
         return Read(inner.source, tuple(place(i, names) for i in inner.indices))
