@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from pathlib import Path
 
@@ -38,6 +39,21 @@ def test_a_kernel_without_an_exporter_is_an_error_that_says_so(tmp_path: Path) -
     program = choose(graph, "opaque", lambda fragment: "nothing is generated here")
     with pytest.raises(LowerError, match="no exporter"):
         compile_program(program, tmp_path / "artefact")
+
+
+@pytest.mark.parametrize(
+    ("prefer", "named"),
+    [("tvm", [("first",), ("last", "relu", "bias", "again")]), ("onednn", [("relu", "bias", "again", "first"), ("last",)])],
+)
+def test_every_step_names_the_nodes_that_it_computes(prefer: str, named: list[tuple[str, ...]], tmp_path: Path) -> None:
+    """Names in a fused kernel come from its result down to its operands, which other steps compute."""
+    m = Model()
+    product = apply("MatMul", m.input(5, 7), m.weight(7, 9))
+    sums = apply("Add", product, m.weight(9))
+    root = apply("MatMul", apply("Relu", sums), m.weight(9, 4))
+    names = {product: ("first",), sums: ("bias", "again"), root.inputs[0]: ("relu",), root: ("last",)}
+    program = choose(dataclasses.replace(m.graph(root), origins=names), prefer)
+    assert [step.source_nodes for step in compile_program(program, tmp_path).steps] == named
 
 
 def test_attention_is_laid_without_copies() -> None:
