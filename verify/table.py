@@ -24,7 +24,9 @@ modulo 2^31 - 1. *Time*: of the processor. *Laws*: what a proof uses beyond arit
 
 *TASO*, *TENSAT*, *TensorRight*: the rule there that says the same, found by comparing the two as graphs up to the names of operands,
 without attributes; ours may ask for more (as of two false substitutions of TASO, 99 and 130, which merge grouped convolutions of any
-size) or hold for more. `-`: there is none; TASO and TENSAT state no law of subtraction, division, exponentials, reductions, reshapes,
+size) or hold for more. `-`: none was found. For rules that merge several products or convolutions none was looked for, since they have
+several results: TASO and TENSAT state them for two at a time, as pairs of patterns (two products or two convolutions of one operand; for
+grouped convolutions these pairs are false). TASO and TENSAT state no law of subtraction, division, exponentials, reductions, reshapes,
 broadcasting or normalisation at all, and of TensorRight's 118 rules of XLA's simplifier these are the 39 proved ones among a third of
 them. TASO's axioms and substitutions have the names of TENSAT's files, which run nearly all of them as rewrites. TASO's axioms are not
 proved but tested on sizes 1 to 4, and its substitutions follow from them: all 743 in less than ten minutes with Z3 4.8.5; no times of
