@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Any
 
 from egraph.errors import EinsatError
-from egraph.expr.index import Iterator, Size, Symbol, atoms, index, substitute
+from egraph.expr.index import Symbol, atoms, index, substitute
 from egraph.rule import MergeRule, Rule, Verdict
 from verify.application import objection as open_at
 from verify.bindings import Fixed
@@ -205,9 +205,8 @@ def _model(case: Case) -> dict[Symbol, int] | None:
 def _instance(case: Case) -> dict[str, str]:
     """Return concrete shapes of the variables at which a case arises."""
     model = _model(case) or {}
-    values: dict[Iterator | Symbol, Size] = {symbol: value for symbol, value in model.items()}  # noqa: C416 - wider types
     return {
-        name: "(" + ", ".join(str(substitute(size, values)) for size in shape) + ("," if len(shape) == 1 else "") + ")"
+        name: "(" + ", ".join(str(substitute(size, model)) for size in shape) + ("," if len(shape) == 1 else "") + ")"
         for name, shape in case.shapes.items()
     }
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from egraph.expr.scope import Read
@@ -75,6 +75,8 @@ Factor = TypeVar("Factor")
 Atom: TypeAlias = Iterator | Symbol | RealSymbol | Floor | Modulo | DataIndex
 Monomial: TypeAlias = tuple[Atom, ...]
 """A product of atoms, sorted; the empty product is one."""
+Replacement: TypeAlias = "Mapping[Iterator, Size | Iterator] | Mapping[Symbol, Size] | Mapping[Iterator | Symbol, Size]"
+"""What stands for iterators, for symbols, or for some of both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +316,7 @@ def modulo(value: Index, divisor: Index) -> Index:
     return index(Modulo(value, divisor))
 
 
-def substitute(value: Size, replace: Mapping[Iterator | Symbol, Size], read: Callable[[Read], Read] | None = None) -> Index:
+def substitute(value: Size, replace: Replacement, read: Callable[[Read], Read] | None = None) -> Index:
     """Return the index with iterators and symbols replaced; ``read`` maps the reads inside data indices."""
     total: dict[Monomial, int] = {}
     for monomial, coefficient in index(value).terms:
@@ -330,7 +332,7 @@ def substitute(value: Size, replace: Mapping[Iterator | Symbol, Size], read: Cal
 _ONE = Index((((), 1),))
 
 
-def _substituted(atom: Atom, replace: Mapping[Iterator | Symbol, Size], read: Callable[[Read], Read] | None) -> Index:
+def _substituted(atom: Atom, replace: Mapping[Any, Size | Iterator], read: Callable[[Read], Read] | None) -> Index:
     match atom:
         case Iterator() | Symbol():
             return index(replace.get(atom, atom))

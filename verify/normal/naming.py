@@ -257,7 +257,7 @@ def rename_index(value: Index, mapping: Mapping[Iterator, Iterator]) -> Index:
     def read(inner: Read) -> Read:
         return Read(inner.source, tuple(rename_index(i, mapping) for i in inner.indices))
 
-    return substitute(value, mapping, read) if mentioned((value,)) & mapping.keys() else value  # type: ignore[arg-type]
+    return substitute(value, mapping, read) if mentioned((value,)) & mapping.keys() else value
 
 
 def rename_condition(context: Context, condition: Compare, mapping: Mapping[Iterator, Iterator]) -> Compare:
