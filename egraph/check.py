@@ -23,7 +23,7 @@ import numpy as np
 from egraph.check_spread import Spread
 from egraph.cost import index_bounds
 from egraph.errors import CheckFailed, ModelError
-from egraph.ir import Graph
+from egraph.ir import Graph, walk
 from egraph.tolerance import Tolerance
 from runtime.feeds import DEFAULT_BOUND, FeedSpec, Values, random_feeds
 
@@ -92,7 +92,7 @@ def open_original(model: Path, threads: int, *, optimise: bool = True) -> Any:
 def find_feeds(session: Any, graph: Graph, seed: int) -> tuple[FeedSpec, ...]:
     """Return inputs that the original model accepts: sizes for its dynamic dimensions, bounds for its integers.
 
-    Raises ModelError when onnxruntime cannot run the original on any of them.
+    Raises ModelError when onnxruntime cannot run the original on any of them, or never gives the same twice.
     """
     bounds = index_bounds(graph.roots)
     problem: Exception | None = None
@@ -111,15 +111,30 @@ def find_feeds(session: Any, graph: Graph, seed: int) -> tuple[FeedSpec, ...]:
                     for node in graph.inputs
                 )
                 try:
-                    session.run(None, random_feeds(specs, seed))
+                    results = session.run(None, random_feeds(specs, seed))
                 except Exception as error:  # onnxruntime raises a class a status; every one means "not these inputs"
                     problem = error
                 else:
+                    if any(node.op == "Opaque" for node in walk(graph.roots)):
+                        _refuse_if_random(session, random_feeds(specs, seed), results)
                     return specs
     raise ModelError(
         f"onnxruntime cannot run the original model on random inputs: {' '.join(str(problem).split())}",
         fix="give the sizes of dynamic inputs with --shape NAME:SIZES" if is_dynamic else "check that the model runs in onnxruntime",
     )
+
+
+def _refuse_if_random(session: Any, feeds: Mapping[str, Any], results: Sequence[Any]) -> None:
+    """Raise ModelError where the same inputs give other outputs the second time: nothing could be compared with them."""
+    for output, first, second in zip(session.get_outputs(), results, session.run(None, feeds), strict=True):
+        try:
+            compare(first, second, Tolerance(), where=output.name)
+        except CheckFailed as error:
+            raise ModelError(
+                "the original model gives other outputs each time: it draws random numbers, so nothing can be compared with it",
+                where=f"output {output.name!r}",
+                fix="make what the random operators draw an input of the model, or take them out (export for inference)",
+            ) from error
 
 
 def _size(value: int | str, axis: int, batch: int, size: int) -> int:
