@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from egraph.expr.index import DataIndex, Index, Iterator, RealSymbol, Symbol, atoms, index, substitute
 from egraph.expr.scope import Compare, Read, Tensor
+from verify import solver
 from verify.assumptions import Assumptions
 from verify.facts import Facts
-from verify.polynomials import divide, to_index, to_polynomial
+from verify.literals import Literal0
+from verify.polynomials import Polynomial, divide, to_index, to_polynomial
 
 N, K, M, G, H, P, S = (Symbol(name) for name in ("n", "k", "m", "g", "h", "p", "s"))
 PAD = Symbol("pad", 0)
@@ -228,3 +230,38 @@ def test_answers_do_not_depend_on_earlier_questions() -> None:
 def test_the_solver_is_not_imported_where_nothing_is_proved(module: str) -> None:
     code = f"import sys, {module}; sys.exit('z3' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_canonical_forms_are_worked_out_once_and_forgotten_with_new_facts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is remembered without an equation must not outlive it: (n + 3) // 4 is 2 only where n is 5."""
+    worked_out: list[Polynomial] = []
+    before = Facts._canonical
+
+    def counted(self: Facts, value: Polynomial) -> Polynomial:
+        worked_out.append(value)
+        return before(self, value)
+
+    monkeypatch.setattr(Facts, "_canonical", counted)
+    facts, value = Facts(), to_polynomial((index(N) + 3) // 4)
+    first = facts.canonical(value)
+    count = len(worked_out)
+    assert count and facts.canonical(value) is first and len(worked_out) == count
+    child = facts.extended([Literal0(to_polynomial(index(N) - 5), "==")])
+    assert first.constant is None and child.canonical(value).constant == 2
+    assert facts.canonical(value) is first
+
+
+def test_solvers_are_told_of_an_atom_what_was_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two questions under the same facts look at the definition of every atom once, and neither answer changes."""
+    defined: list[int] = []
+    before = solver.definition
+
+    def counted(facts: Facts, atom: int) -> list[Polynomial]:
+        defined.append(atom)
+        return before(facts, atom)
+
+    monkeypatch.setattr(solver, "definition", counted)
+    facts = NOTHING.assume(le(index(N) * 2, M), le(index(M) * 2, K)).facts
+    assert solver.entailed(facts, Literal0(to_polynomial(index(K) - index(N) * 4), ">="))
+    assert not solver.entailed(facts, Literal0(to_polynomial(index(N) * 4 - index(K)), ">="))
+    assert defined and len(defined) == len(set(defined))
