@@ -19,6 +19,7 @@ from verify.generate.contexts import contexts
 from verify.generate.derivation import derivable, is_instance
 from verify.generate.dimensions import Unifier, canonical
 from verify.generate.enumeration import World, candidates, lengths_of
+from verify.generate.judge import proved
 from verify.generate.productions import PRODUCTIONS, productions
 from verify.generate.run import Settings, generate
 from verify.generate.source import compile_rule, draft
@@ -41,6 +42,20 @@ def apply(production: object, *operands: object) -> Application:
 
 
 DISTRIBUTES = (apply(ADD, apply(MATMUL, 0, 1), apply(MATMUL, 0, 2)), apply(MATMUL, 0, apply(ADD, 1, 2)))
+
+
+def test_kernels_of_one_size_are_asked_for_where_enumeration_knows_only_one() -> None:
+    """conv(x, y) + conv(z, w) = conv([x z], [y w]), found with kernels of size 3: the rule is for all that are alike."""
+    conv, add, joined = PRODUCTIONS["conv"][0], PRODUCTIONS["add"][1], CONCAT[3]
+    sides = (apply(add, apply(conv, 0, 1), apply(conv, 2, 3)), apply(conv, apply(joined, 0, 2), apply(joined, 1, 3)))
+    context = joint_context(sides, 4)
+    assert context is not None
+    drafted = draft(Equation(*sides, context), "sum_of_convolutions")
+    accepted = weakest(drafted, proved)
+    assert accepted is not None, "taso-098 and taso-105"
+    conditions = {guard.condition for guard in accepted.guards}
+    assert {"w.shape[2] == y.shape[2]", "w.shape[3] == y.shape[3]", "a.group == 1"} <= conditions
+    assert not any("3" in condition.replace(".shape[3]", "") for condition in conditions), "any kernel, not three by three"
 
 
 def test_typing_makes_no_two_extents_equal_that_need_not_be() -> None:

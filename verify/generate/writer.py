@@ -154,6 +154,9 @@ class Writer:
                 if all(n.isdigit() for n in size):
                     if mine != size:
                         yield Guard("equality", f"{text} == {size[0]}", f"{name} must have size {size[0]} along axis {axis}")
+                    elif (alike := next((v for v, k in earlier if k == axis), None)) is not None:  # a number of the enumeration's own
+                        reason = f"axis {axis} of {name} must be as long as that of {self.names[alike]}"
+                        yield Guard("equality", f"{text} == {self.names[alike]}.shape[{axis}]", reason)
                 elif earlier:
                     v, k = earlier[0]
                     kind = "implied" if any(own[place[w]][j] == mine for w, j in earlier) else "equality"
