@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import filecmp
 import hashlib
+import mmap
 import shutil
 from functools import lru_cache
 from pathlib import Path
@@ -29,6 +31,8 @@ def external_files(model: Path) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4)
 def _external_files(model: Path, changed_ns: int, size_bytes: int) -> tuple[str, ...]:
+    if not _says(model, b"location", size_bytes):
+        return ()  # the key of every entry that names a file: reading gigabytes of weights as a model takes seconds
     proto = onnx.load_model(str(model), load_external_data=False)
     tensors = [tensor for graph in _graphs(proto.graph) for tensor in _tensors(graph)]
     places = {entry.value for tensor in tensors for entry in tensor.external_data if entry.key == "location"}
@@ -36,6 +40,14 @@ def _external_files(model: Path, changed_ns: int, size_bytes: int) -> tuple[str,
         if not (model.parent / name).resolve().is_relative_to(model.parent.resolve()):
             raise ModelError(f"the model keeps data outside its folder: {name}", where=str(model), fix="save the data beside the model")
     return tuple(sorted(places))
+
+
+def _says(model: Path, text: bytes, size_bytes: int) -> bool:
+    """Return whether a file holds some bytes."""
+    if not size_bytes:
+        return False
+    with model.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return content.find(text) >= 0
 
 
 def _graphs(graph: onnx.GraphProto) -> list[onnx.GraphProto]:
@@ -55,3 +67,9 @@ def copy_model(model: Path, target: Path) -> None:
     for name in external_files(model):
         (target.parent / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(model.parent / name, target.parent / name)
+
+
+def is_copy(model: Path, copy: Path) -> bool:
+    """Return whether a copy, with its outside data, holds the model's own bytes."""
+    pairs = [(model, copy), *((model.parent / name, copy.parent / name) for name in external_files(model))]
+    return all(filecmp.cmp(one, other, shallow=False) for one, other in pairs)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from egraph import exporter, importer
-from egraph.check import CheckResult, Disagreement, check, find_feeds, open_onnxruntime, open_original
+from egraph.check import CheckResult, Disagreement, RunModel, check, find_feeds, open_onnxruntime, open_original
 from egraph.cost import CostModel
 from egraph.cost_roofline import DeviceSpeed
 from egraph.errors import CheckFailed, EinsatError, LowerError
@@ -34,11 +34,12 @@ from egraph.optimize.outcome import Outcome
 from egraph.optimize.output import destination, publish, staging, write_beside
 from egraph.optimize.progress import Progress
 from egraph.optimize.remembered import Earlier, read_search, search_key, write_search
+from egraph.optimize.saving import export, save_unchanged
 from egraph.optimize.search import plain_program, program_digest, search
 from egraph.optimize.trial import ORIGINAL, PLAIN, Entry, Trial, fastest
 from egraph.rule import MergeRule, Rule
 from egraph.saturate import Limits
-from lower.compile import CompileOptions, compile_model, compile_program
+from lower.compile import CompileOptions, compile_program
 from lower.eoperator.process import Compiler, kept_compiler
 from runtime import Session
 from runtime.artefact import Artefact
@@ -51,6 +52,8 @@ RACE_SHARE = 0.25
 """Part of the budget for timing whole programs (at least until every contender has run a few times)."""
 ALWAYS_COMPILED = 2
 """The plain program and the most promising one take part in the race however little time is left."""
+TOGETHER_BELOW_BYTES = 1 << 30
+"""Weights up to which the standard model is written while the artefact is."""
 ATTEMPTS = 3
 """Searches at most: after a failed check, the kernels or rules to blame are left out."""
 
@@ -59,17 +62,15 @@ def optimize(options: Options, progress: Progress) -> Outcome:
     """Optimise a model and write the results; raises EinsatError, and then nothing is written."""
     place = destination(options.model, options.output)
     progress.stage("read the model")
-    aside = ThreadPoolExecutor(1)
+    aside = ThreadPoolExecutor(2)
     digest = aside.submit(original.digest, options.model)
+    opening = aside.submit(_timed, lambda: open_original(options.model, options.threads))
     aside.shutdown(wait=False)
     imported = importer.load(options.model, shapes=options.shapes)
     for text in (*imported.notes, *imported.hints):
         progress.note(text)
-    started = time.monotonic()
-    reference = open_original(options.model, options.threads)
-    opened = time.monotonic()
-    feeds = find_feeds(reference, imported.graph, options.seed)
-    run_seconds = time.monotonic() - opened
+    reference, open_seconds = opening.result()
+    feeds, run_seconds = _timed(lambda: find_feeds(reference, imported.graph, options.seed))
     database = Database.open(options.database, read_only=options.frozen, warn=lambda text: progress.note(f"warning: {text}"))
     try:
         with staging(place) as stage, Worker() as worker, kept_compiler() as compiler:
@@ -81,7 +82,7 @@ def optimize(options: Options, progress: Progress) -> Outcome:
             run = Run(
                 options, progress, imported.graph, feeds, reference, database, worker, compiler, work,
                 results / place.model.name, results / place.artefact.name, Gate(derivations, database, options.tolerance), digest,
-                opened - started, run_seconds,
+                open_seconds, run_seconds,
             )  # fmt: skip
             outcome = run.repeated() or run.outcome(imported.notes + imported.hints)
             progress.stage("write")
@@ -94,6 +95,15 @@ def optimize(options: Options, progress: Progress) -> Outcome:
             return replace(outcome, files=tuple(files), seconds_total=progress.spent_seconds)
     finally:
         database.close()
+
+
+T = TypeVar("T")
+
+
+def _timed(call: Callable[[], T]) -> tuple[T, float]:
+    """Return what a call gives, and the seconds that it took."""
+    started = time.monotonic()
+    return call(), time.monotonic() - started
 
 
 @dataclass
@@ -142,9 +152,7 @@ class Run:
             if memo.program is not None:
                 shipped = next(contender for contender in contenders if contender.name == memo.outcome.shipped)
                 best = Entry(shipped, memo.program).folded(Folder(self.graph))
-                self._compile(best)
-            self._save(best)
-            checked = self._check()
+            checked = self._save_and_check(best, is_compiled=False)
         except (Disagreement, LowerError):
             self._clear()  # the whole way finds out what is to blame
             return None
@@ -165,9 +173,8 @@ class Run:
         for attempt in range(1, ATTEMPTS + 1):
             trial = self._trial(rules, measurer, device)
             model = self._calibrated(measurer, device)
-            self._save(trial.best)
             try:
-                checked = self._check()
+                checked = self._save_and_check(trial.best, is_compiled=True)
                 break
             except Disagreement as error:
                 if trial.best is None:
@@ -300,17 +307,23 @@ class Run:
     def _entry(name: str, entries: Sequence[Entry]) -> Entry | None:
         return next((entry for entry in entries if entry.contender.name == name), None)
 
-    def _save(self, best: Entry | None) -> None:
-        options = self.options
-        if best is None:
-            original.copy_model(options.model, self.model_file)
-            compile_model(self.graph, options.model.read_bytes(), self.artefact)
-            for name in original.external_files(options.model):
-                (self.artefact / "opaque" / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(options.model.parent / name, self.artefact / "opaque" / name)
-        else:
-            Path(best.contender.path).rename(self.artefact)
-            exporter.save(best.program, self.model_file, rules={k.output: k.rules for k in best.program.kernels if k.rules})
+    def _save_and_check(self, best: Entry | None, *, is_compiled: bool) -> CheckResult:
+        """Write the artefact and, at the same time, the standard model; compare both with the original."""
+        weights = best.program.graph.tensors if best else self.graph.tensors
+        with ThreadPoolExecutor(1) as aside:
+            given, threads = self.options.model, self.options.threads
+            exporting = aside.submit(export, best.program if best else None, given, self.model_file, threads)
+            if sum(array.nbytes for array in weights.values()) > TOGETHER_BELOW_BYTES:
+                exporting.result()  # both at once would keep too much in memory
+            if best is None:
+                save_unchanged(self.graph, given, self.artefact)
+            elif not is_compiled:
+                self._compile(best)
+            if best is not None:
+                Path(best.contender.path).rename(self.artefact)
+            self.progress.stage("check the saved files")
+            with Session(self.artefact, threads=threads) as session:
+                return self._check(session, exporting.result())
 
     def _learn(
         self, error: Disagreement, trial: Trial, best: Entry, rules: Sequence[Rule | MergeRule], model: CostModel, *, may_retry: bool
@@ -362,18 +375,19 @@ class Run:
             longest_seconds = max(longest_seconds, (time.monotonic() - started) / len(group))
         return sizes_bytes, failed
 
-    def _check(self) -> CheckResult:
-        self.progress.stage("check the saved files")
-        saved = open_onnxruntime(self.model_file, self.options.threads)
-        with Session(self.artefact, threads=self.options.threads) as session:
-            return check(
-                lambda feeds: self.reference.run(None, feeds),
-                {self.model_file.name: lambda feeds: saved.run(None, feeds), self.artefact.name: lambda feeds: session.run(None, feeds)},
-                [name for name, _ in self.graph.outputs],
-                self.feeds,
-                tolerance=self.options.tolerance, count=self.options.checks, seed=self.options.seed,
-                plain=self._run_plainly,
-            )  # fmt: skip
+    def _check(self, session: Session, saved: Any) -> CheckResult:
+        """Compare the artefact, and the standard model where it is not the original itself, with the original."""
+        candidates: dict[str, RunModel] = {self.artefact.name: lambda feeds: session.run(None, feeds)}
+        if saved is not None:
+            candidates = {self.model_file.name: lambda feeds: saved.run(None, feeds), **candidates}
+        return check(
+            lambda feeds: self.reference.run(None, feeds),
+            candidates,
+            [name for name, _ in self.graph.outputs],
+            self.feeds,
+            tolerance=self.options.tolerance, count=self.options.checks, seed=self.options.seed,
+            plain=self._run_plainly,
+        )  # fmt: skip
 
     def _run_plainly(self, feeds: Mapping[str, Any]) -> Sequence[Any]:
         """Run the original in onnxruntime without optimisations."""

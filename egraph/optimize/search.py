@@ -47,7 +47,7 @@ CAUTION = 4.0
 """Estimates count this many times in the last extraction: time ended before they could be measured."""
 SATURATE_SHARE, MEASURE_SHARE, EXTRACT_SHARE = 0.25, 0.6, 0.04
 """Parts of the budget: saturation may take a quarter; measuring ends when 0.6 of the budget is spent."""
-MOST_KEPT = 0.7
+MOST_KEPT = 0.6
 """Part of the budget that is kept for race and check, at most, where a model is slow."""
 DERIVED_SHARE = 0.4
 """Part of the time for measuring that is kept for derived programs while the rules' own are measured."""
