@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper, parser
+from onnx import TensorProto, helper, numpy_helper, parser
 
 from egraph import exporter, importer
 from egraph.cost import CostModel
@@ -191,6 +191,24 @@ def test_programs_read_several_results_of_opaque_kernels() -> None:
     onnx.checker.check_model(exported, full_check=True)
     ids = np.random.default_rng(0).permutation(12).reshape(3, 4) - 6
     for a, b in zip(run(model, {"ids": ids}), run(exported, {"ids": ids}), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_opaque_kernels_may_read_one_tensor_twice() -> None:
+    """As an LSTM does whose two initial states are the same zeros."""
+    model = parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 18]> g (float[2,1,3] x) => (float[2,1,1,4] y) '
+        "{ y = LSTM<hidden_size = 4>(x, w, r, b, , h, c) }"
+    )
+    random = np.random.default_rng(0)
+    states = {name: np.zeros((1, 1, 4)) for name in "hc"}
+    weights = {"w": random.normal(size=(1, 16, 3)), "r": random.normal(size=(1, 16, 4)), "b": random.normal(size=(1, 32))} | states
+    model.graph.initializer.extend(numpy_helper.from_array(value.astype(np.float32), name) for name, value in weights.items())
+    program = plain_program(importer.load(model).graph, CostModel(Database.in_memory(), "", DeviceSpeed()), seed=0)
+    (kernel,) = [kernel for kernel in program.kernels if kernel.fragment.op == "Opaque"]
+    assert len(kernel.inputs) == 5 and len(kernel.fragment.inputs) == 6
+    feeds = {"x": random.normal(size=(2, 1, 3)).astype(np.float32)}
+    for a, b in zip(run(model, feeds), run(exporter.export(program), feeds), strict=True):
         np.testing.assert_array_equal(a, b)
 
 

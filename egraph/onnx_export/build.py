@@ -146,7 +146,8 @@ class Builder:
         self.describe([*inside, kernel.output], kernel.rules)
         fragment = kernel.fragment
         if fragment.op == "Opaque":
-            self.restore(fragment, kernel.output, operands)
+            by_position = [operands[leaf.integer("index")] for leaf in fragment.inputs]  # the same tensor may stand at two of them
+            self.restore(fragment, kernel.output, by_position)
             self.values[kernel.output] = ""
             return
         if fragment.op == "OpaqueOutput":
