@@ -84,6 +84,20 @@ def rows() -> tuple[Node, ...]:
     return tuple(apply("MatMul", entry(f"x{k}", k, 5, 4), shared) for k in (1, 2))
 
 
+def transposed(shared: str) -> tuple[Node, ...]:
+    """Transposed convolutions that share nothing, their weights, or their input."""
+    values = attributes(strides=(2, 2), dilations=(1, 1), pads=(0, 0, 0, 0), output_padding=(0, 0), group=1, layout="NCHW")
+    data = [entry("x" if shared == "x" else f"x{k}", 1, 4, 5, 5) for k in range(2)]
+    weights = [weight("w" if shared == "w" else f"w{k}", 4, 3, 3, 3) for k in range(2)]
+    return tuple(apply("ConvTranspose", x, w, attributes=values) for x, w in zip(data, weights, strict=True))
+
+
+def contractions() -> tuple[Node, ...]:
+    """Products that nobody named: rows of a tensor of three axes, times a matrix that lies on its side."""
+    text = "{i0<4,i1<6,i2<5} sum(r0<3) ($0[i1,i0,r0] * $1[i2,r0])"
+    return tuple(apply("Expression", entry(f"x{k}", 6, 4, 3), entry(f"y{k}", 5, 3), text=text) for k in range(3))
+
+
 CASES: dict[str, tuple[tuple[Node, ...], str, int]] = {
     "GCN": (global_block(), "merge_conv_taps", 2),
     "GCN, channels last": (global_block("NHWC"), "merge_conv_taps", 2),
@@ -92,6 +106,10 @@ CASES: dict[str, tuple[tuple[Node, ...], str, int]] = {
     "grouped filters": (grouped(), "merge_grouped_convs", 2),
     "twins": (twins(), "merge_batches", 2),
     "rows": (rows(), "merge_batches", 2),
+    "transposed": (transposed(""), "merge_expressions", 2),
+    "transposed, one weight": (transposed("w"), "merge_expressions", 2),
+    "transposed, one input": (transposed("x"), "merge_expressions", 2),
+    "expressions": (contractions(), "merge_expressions", 3),
 }
 
 
@@ -131,7 +149,7 @@ def test_programs_of_groups_compute_what_their_members_do(case: str) -> None:
     (members,) = groups(BY_NAME[name], nodes, constants(graph(*roots)))
     programs = BY_NAME[name].merge(members)
     assert programs is not None
-    costly = {n for n in walk(programs) if n.op in ("Conv", "MatMul")}
+    costly = {n for n in walk(programs) if n.op in ("Conv", "ConvTranspose", "MatMul")}
     assert len(costly) == 1, "all share one costly operator"
     for one, other in zip(evaluate(members, leaves, "prime"), evaluate(programs, leaves, "prime"), strict=True):
         assert np.array_equal(one, other)
@@ -140,6 +158,16 @@ def test_programs_of_groups_compute_what_their_members_do(case: str) -> None:
 def test_what_depends_on_each_other_is_not_offered() -> None:
     square = apply("MatMul", entry("x", 4, 4), weight("a", 4, 4))
     assert offered(apply("MatMul", square, weight("b", 4, 4))) == {}
+
+
+def test_expressions_that_no_operator_computes_are_left_apart() -> None:
+    """Two bands are a band of a larger batch, which no library has either; different texts are no group."""
+    text = "{i0<6,i1<3} sum(r0<4) [0<=i0+i1-1, i0+i1-1<6 ? ($0[i0,r0] * $1[i0+i1-1,r0]) : 0]"
+    bands = [apply("Expression", entry(f"a{k}", 6, 4), entry(f"b{k}", 6, 4), text=text) for k in range(2)]
+    assert offered(*bands) == {"merge_expressions": [2]} and BY_NAME["merge_expressions"].merge(bands) is None
+    assert BY_NAME["merge_expressions"].merge((bands[0], bands[0])) is None
+    other = apply("Expression", entry("c", 6, 4), entry("d", 6, 4), text=text.replace("i0+i1-1", "i0-i1+1"))
+    assert offered(bands[0], other) == {} and BY_NAME["merge_expressions"].merge((bands[0], other)) is None
 
 
 def test_what_merge_rules_do_is_not_offered() -> None:

@@ -282,7 +282,8 @@ def test_a_producer_is_fused_into_its_reader() -> None:
 
 
 def test_reads_are_exchanged_where_they_stand() -> None:
-    scope = parse_scope("{i<4} [i<2 ? ($0[i] * table(4: 1 2 3 4)[i]) : max($0[i], $1[0,i])]", {"0": Tensor("0", (4,)), "1": Tensor("1", (1, 4))})
+    tensors = {"0": Tensor("0", (4,)), "1": Tensor("1", (1, 4))}
+    scope = parse_scope("{i<4} [i<2 ? ($0[i] * table(4: 1 2 3 4)[i]) : max($0[i], $1[0,i])]", tensors)
     assert with_reads(scope.body, lambda read: read) is scope.body
     other = with_reads(scope.body, lambda read: Read(Tensor("2", read.source.shape), read.indices))
     assert format_scalar(other) == format_scalar(scope.body).replace("$0", "$2").replace("$1", "$2")

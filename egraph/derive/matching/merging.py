@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
+from egraph.derive.matching.match import operators
 from egraph.derive.matching.views import reshaped, sliced, transposed
+from egraph.derive.rules.bodies import Refusal
+from egraph.derive.rules.expressions import merge_expressions
+from egraph.expr.compose import inline
 from egraph.expr.index import Index
 from egraph.expr.scope import Compare, Number, Read, Scope, Tensor, inside
-from egraph.ir import Node, attributes
+from egraph.ir import Node, attributes, walk
 from egraph.ops import apply
 from egraph.ops.expression import text_of
+from egraph.ops.reference import meaning
 from egraph.ops.scopes import grid, guarded
 from egraph.ops.window import Layout, window_of
 
@@ -62,6 +67,25 @@ def along_batch(nodes: Sequence[Node]) -> tuple[Node, ...] | None:
     result = apply(first.op, apply("Concat", *(node.inputs[0] for node in nodes), axis=0), *first.inputs[1:], attributes=first.attributes)
     ends = [sum(node.type.sizes[0] for node in nodes[: j + 1]) for j in range(len(nodes))]
     return tuple(_part(result, 0, end - node.type.sizes[0], end) for node, end in zip(nodes, ends, strict=True))
+
+
+def merged_expressions(nodes: Sequence[Node]) -> tuple[Node, ...] | None:
+    """{t} f(A_j) = {j, t: f(A_0 | A_1 | ...)}[j, t], where one product or convolution computes all j; None where none does
+
+    What the operators are does not count, only what they mean: operands that they share are not copied, whichever they are.
+    """
+    operands = tuple(dict.fromkeys(operand for node in nodes for operand in node.inputs))
+    tensors = {operand: Tensor(str(position), operand.type.sizes, operand.type.dtype) for position, operand in enumerate(operands)}
+    scopes = [inline(meaning(node), {str(k): tensors[operand] for k, operand in enumerate(node.inputs)}) for node in nodes]
+    found = merge_expressions(scopes)
+    whole = found[0].body if not isinstance(found, Refusal) else None
+    if not isinstance(whole, Read) or not isinstance(whole.source, Scope):
+        return None
+    costly = ("MatMul", "Conv", "ConvTranspose")
+    result = next((one for one in operators(whole.source, operands) if any(node.op in costly for node in walk((one,)))), None)
+    if result is None:
+        return None
+    return tuple(reshaped(_part(result, 0, j, j + 1), node.type.sizes) for j, node in enumerate(nodes))
 
 
 def group_signature(node: Node) -> tuple[object, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Sequence
 
 from egraph.derive.derivation import GroupRule
-from egraph.derive.matching.merging import along_batch, beside, group_signature, merged_correlations, stacked
+from egraph.derive.matching.merging import along_batch, beside, group_signature, merged_correlations, merged_expressions, stacked
 from egraph.ir import Node
 
 LARGEST_GROUP = 32
@@ -46,6 +46,11 @@ def _types(node: Node) -> object:
     return tuple(str(operand.type) for operand in node.inputs)
 
 
+def _meaning(node: Node) -> object:
+    """Return what nodes share that differ in the tensors they read alone, and may be merged as expressions."""
+    return node.op, _types(node), node.attributes
+
+
 def _weights(node: Node) -> object:
     """Return the operands but the first, and what the operator is besides: None for products whose batches are not the rows."""
     data, weight = (operand.type for operand in node.inputs)
@@ -70,6 +75,10 @@ RULES: tuple[GroupRule, ...] = (
     GroupRule("stack_matmuls", ("MatMul",), _types, stacked, _apart),
     GroupRule("stack_convs", ("Conv",), group_signature, stacked, _apart),
     GroupRule("merge_grouped_convs", ("Conv",), _grouped, beside),
+    GroupRule("merge_expressions", ("ConvTranspose", "Expression"), _meaning, merged_expressions),
     GroupRule("merge_conv_taps", ("Conv",), _windowed, merged_correlations, _of_windows),
 )
-"""Of different inputs: with the same weights as one of a larger batch, else batched or grouped. Of one input: groups, windows."""
+"""Of different inputs: with the same weights as one of a larger batch, else batched or grouped. Of one input: groups, windows.
+
+What no other rule speaks of is merged by what it means.
+"""
