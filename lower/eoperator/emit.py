@@ -12,6 +12,7 @@ from egraph.expr.scope import Compare, Read, Tensor
 from lower.eoperator.blocks import Block, Place, Point, Writer, sequence, shuffle
 from lower.eoperator.functions import Expr, Functions, cast, constant, element, lanes, select, widen
 from lower.eoperator.reduction import reduce_at
+from lower.eoperator.streaming import streams
 from lower.eoperator.terms import Term, coefficient, iterators_of
 
 STORAGE = {"bool": "uint8", "float16": "uint16", "bfloat16": "uint16"}
@@ -27,6 +28,10 @@ class Emitter(Writer):
         self.kept: dict[Term, Index] = {}
         """Reductions whose elements are also stored, and where in the output."""
         self.functions = Functions(self.bind)
+
+    def is_large(self, name: str) -> bool:
+        """Return whether a tensor is float32 and so large that no cache holds it."""
+        return self.dtypes[name] == "float32" and streams(int(self.buffers[name].shape[0]) * 4)
 
     def give(self, term: Term, point: Point, value: Expr) -> None:
         """State a term's value at a point, computed elsewhere."""

@@ -109,14 +109,16 @@ class Functions:
         """2^n p(r) with x = n ln 2 + r; zero below -87.34, infinity above 88.72."""
         clamped = self.bind(select(x > constant(88.8, x), constant(88.8, x), x))
         clamped = self.bind(select(clamped < constant(-87.34, x), constant(-87.34, x), clamped))
-        magic = self.bind(clamped * constant(1.44269504088896341, x) + constant(12582912.0, x))
-        n = self.bind(magic - constant(12582912.0, x))
+        # The sum's last bits are n + 126, so that shifted into the exponent they are 2^(n-1); the 2 is in the polynomial.
+        magic = self.bind(clamped * constant(1.44269504088896341, x) + constant(12583038.0, x))
+        n = self.bind(magic - constant(12583038.0, x))
         r = self.bind((clamped - n * constant(0.693359375, x)) - n * constant(-2.12194440e-4, x))
-        p = self.polynomial(r, (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1))
-        p = self.bind(p * (r * r) + (r + constant(1.0, x)))
+        coefficients = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
+        p = self.polynomial(r, tuple(2 * c for c in coefficients))
+        p = self.bind(p * (r * r) + (r * constant(2.0, x) + constant(2.0, x)))
         bits = tirx.reinterpret(typed("int32", lanes(x)), magic)
-        half = tirx.reinterpret(typed("float32", lanes(x)), ((bits << constant(23, bits)) + constant(126 << 23, bits)))
-        result = self.bind(p * half * constant(2.0, x))
+        half = tirx.reinterpret(typed("float32", lanes(x)), bits << constant(23, bits))
+        result = self.bind(p * half)
         return select(x < constant(-87.33654, x), constant(0.0, x), result)
 
     def f_log(self, x: Expr) -> Expr:

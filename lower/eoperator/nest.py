@@ -20,6 +20,7 @@ from lower.eoperator.blocks import LANES, UNROLL, Place, Point
 from lower.eoperator.costs import cost_ns, dear
 from lower.eoperator.emit import Emitter
 from lower.eoperator.functions import Expr, cast, widen
+from lower.eoperator.quotients import with_reciprocals
 from lower.eoperator.reduction import vectorizes
 from lower.eoperator.streaming import LINE_ELEMENTS, stream, streams
 from lower.eoperator.tabled import has_tables, spelled_out
@@ -48,7 +49,7 @@ class Planner:
             if write_tile(self, iterators, root, offset):
                 return
             root = spelled_out(self.table, root)
-        root = simplify_reductions(self.table, root)
+        root = with_reciprocals(self.table, simplify_reductions(self.table, root))
         if any(term.kind == "reduce" for term in subterms((root,))):
             self._reductions(iterators, root, offset)
         else:

@@ -17,7 +17,7 @@ from egraph.expr.index import Index, Iterator
 from lower.eoperator.blocks import LANES, Place, Point, shuffle
 from lower.eoperator.emit import Emitter
 from lower.eoperator.functions import Expr, lanes
-from lower.eoperator.streaming import LINE_ELEMENTS, fetch, streams
+from lower.eoperator.streaming import LINE_ELEMENTS, fetch
 from lower.eoperator.terms import Term, coefficient, extent, subterms
 
 if TYPE_CHECKING:
@@ -103,7 +103,11 @@ def write_tiles(
 ) -> None:
     """Write square tiles: read along one axis, transposed in registers, written along the other."""
     emitter = planner.emitter
-    fetched = [read for read in reads if emitter.dtypes[read.data[0]] == "float32" and streams(_size(emitter, read) * 4)]
+    fetched = [read for read in reads if emitter.is_large(read.data[0])]
+
+    # Of the two sides, the one with longer steps is gone through in runs of many lines; the other stays near by. What is
+    # fetched ahead is near by, however it is read.
+    in_runs = bool(fetched) or all(abs(coefficient(read.data[1], along) or 0) <= abs(coefficient(offset, across) or 0) for read in reads)
 
     def tile(rows: int, columns: int, row: Expr, column: Expr) -> None:
         points = tuple({across: Place(row + emitter.integer(j) if j else row), along: Place(column, columns)} for j in range(rows))
@@ -127,15 +131,18 @@ def write_tiles(
 
     def block(rows: int, height: int, columns: int, width: int, row: Expr, column: Expr) -> None:
         """Write a block of tiles, and fetch the next while they are whole."""
-        tiles = columns // width
         following = (row + emitter.integer(rows), column) if extent(along) <= columns else (row, column + emitter.integer(columns))
 
         def one(r: Expr, c: Expr) -> None:
             tile(height, width, emitter.bind(row + r * emitter.integer(height)), emitter.bind(column + c * emitter.integer(width)))
             if fetched and height == width == LANES:
-                ahead(r * emitter.integer(tiles) + c, rows // LANES, *following)
+                number = r * emitter.integer(columns // width) + c if in_runs else c * emitter.integer(rows // height) + r
+                ahead(number, rows // LANES, *following)
 
-        _loop(emitter, rows // height, lambda r: _loop(emitter, tiles, lambda c: one(r, c)))
+        if in_runs:
+            _loop(emitter, rows // height, lambda r: _loop(emitter, columns // width, lambda c: one(r, c)))
+        else:
+            _loop(emitter, columns // width, lambda c: _loop(emitter, rows // height, lambda r: one(r, c)))
 
     def strips(rows: int, height: int, row: Expr) -> None:
         for first, columns, width, blocks in _pieces(extent(along), height):
@@ -149,10 +156,6 @@ def write_tiles(
             _loop(emitter, blocks, body, kind=kind)
 
     planner.outer(outer, inner, parallel=parallel)
-
-
-def _size(emitter: Emitter, read: Term) -> int:
-    return int(emitter.buffers[read.data[0]].shape[0])
 
 
 def _pieces(size: int, largest: int) -> list[tuple[int, int, int, int]]:
