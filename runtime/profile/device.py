@@ -11,6 +11,8 @@ from runtime.cores import usable_cores
 
 LIBRARIES = ("onednn-cpu-gomp", "apache-tvm", "onnxruntime")
 """Packages whose version changes what a kernel costs."""
+GENERATOR_REVISION = 2
+"""Raised when generated kernels become faster or slower: what was measured of earlier ones is then measured again."""
 
 
 def processor_name() -> str:
@@ -61,7 +63,9 @@ def from_memory(device: str) -> str:
 def device_key(threads: int) -> str:
     """Return ``cpu | <processor> | <n> cores | <library> <version>, ... | threads=<n> evicted``: equal only where times are comparable.
 
+    The code generator of this package counts as a library, ``generated code``.
+
     ``evicted`` is how kernels are timed: with their operands outside the cores' own caches.
     """
-    libraries = ", ".join(f"{name} {library_version(name)}" for name in LIBRARIES)
+    libraries = ", ".join([*(f"{name} {library_version(name)}" for name in LIBRARIES), f"generated code {GENERATOR_REVISION}"])
     return f"cpu | {processor_name()} | {usable_cores()} cores | {libraries} | threads={threads} evicted"
