@@ -25,7 +25,7 @@ class Builder:
         self.inputs.append(helper.make_tensor_value_info(name, dtype, list(shape)))
         return name
 
-    def constant(self, value: np.ndarray, stem: str = "constant") -> str:
+    def constant(self, value: np.ndarray | np.floating[Any], stem: str = "constant") -> str:
         self.count += 1
         name = f"{stem}_{self.count}"
         self.weights.append(numpy_helper.from_array(np.ascontiguousarray(value), name))

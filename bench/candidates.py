@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import onnx
@@ -68,6 +69,10 @@ def verdicts(database: Database, device: str, jobs: list[Job]) -> Iterator[tuple
             yield "slow" if ONLY_REFERENCE in record.message else record.status, job, record.message
 
 
+def _seconds_until(end: float) -> float:
+    return end - time.monotonic()
+
+
 def main() -> int:
     """Sweep the models; print what is wrong, failed or hung."""
     parser = argparse.ArgumentParser(
@@ -97,7 +102,7 @@ def main() -> int:
                     continue
                 todo = [job for job in jobs if database.get(device, job.text, job.implementation) is None]
                 end = time.monotonic() + options.seconds
-                measurer.measure(todo, lambda end=end: end - time.monotonic(), lambda text: None)  # type: ignore[misc]
+                measurer.measure(todo, partial(_seconds_until, end), lambda text: None)
                 found = list(verdicts(database, device, jobs))
                 counts = Counter(verdict for verdict, _, _ in found)
                 wrong += counts["wrong"]

@@ -236,12 +236,12 @@ class _Worker:
 def run_all(cases: Sequence[Any], jobs: int, tell: Callable[[int], None]) -> list[Verdict]:
     """Run every case both ways, in child processes."""
     workers = [_Worker(cases, list(range(n, len(cases), jobs))) for n in range(jobs)]
-    active = {worker.connection: worker for worker in workers if worker.ask()}
+    active: dict[Any, _Worker] = {worker.connection: worker for worker in workers if worker.ask()}
     verdicts: dict[str, Verdict] = {}
     while active:
         ready = wait(list(active), timeout=max(0.0, min(worker.patience for worker in active.values())))
         for connection in ready or [c for c, worker in active.items() if worker.patience <= 0]:
-            worker = active.pop(connection)  # type: ignore[index]
+            worker = active.pop(connection)
             try:
                 verdict = worker.connection.recv() if ready else worker.lost("it did not finish in time")
             except (EOFError, ConnectionResetError):

@@ -143,8 +143,9 @@ def serve(engine: str, model: Path, feeds_file: Path, threads: int) -> None:
     run = ENGINES[engine](model, feeds, threads)
     for _ in range(3):
         outputs = run()
-    np.savez(outputs_file(feeds_file.parent, engine), **{f"output{i}": np.asarray(value) for i, value in enumerate(outputs)})
-    del outputs
+    named = {f"output{i}": np.asarray(value) for i, value in enumerate(outputs)}
+    np.savez(outputs_file(feeds_file.parent, engine), allow_pickle=True, **named)
+    del outputs, named
     print("ready", file=answer, flush=True)
     for line in sys.stdin:
         times: list[int] = []

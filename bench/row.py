@@ -88,7 +88,7 @@ def _measured(entry: BenchModel, batch: int, request: Request, folder: Path, dea
     model = entry.make(batch)
     feeds = feeds_for(model, parse_shapes(entry.shapes))
     onnx.save(model, source)
-    np.savez(folder / "feeds.npz", **feeds)  # type: ignore[arg-type]
+    np.savez(folder / "feeds.npz", allow_pickle=True, **feeds)
     exact = exact_outputs(model, feeds)
     del model
     command = [

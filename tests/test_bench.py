@@ -96,7 +96,7 @@ def test_engines_that_compute_something_else_are_told_apart(tmp_path: Path) -> N
     y = np.linspace(0, 1, 8, dtype=np.float32)
     left = {"onnxruntime": [y], "near": [y + 1e-5], "far": [y * 2], "other": [y[:4]], "fewer": [], "nan": [y * np.nan]}
     for engine, outputs in left.items():
-        np.savez(outputs_file(tmp_path, engine), **{f"output{i}": value for i, value in enumerate(outputs)})  # type: ignore[arg-type]
+        np.savez(outputs_file(tmp_path, engine), allow_pickle=True, **{f"output{i}": value for i, value in enumerate(outputs)})
     errors, wrong = compare_outputs(tmp_path, list(left))
     assert errors["near"] == pytest.approx(1e-5, rel=0.1) and sorted(wrong) == ["far", "fewer", "nan", "other"]
     assert "differ from onnxruntime's by 1" in wrong["far"] and "shapes" in wrong["fewer"]
@@ -115,7 +115,7 @@ def test_rounding_is_measured_against_64_bit_floats(tmp_path: Path) -> None:
     exact = exact_outputs(model, feeds)
     assert exact is not None and exact[0].dtype == np.float64 and exact[0].shape == found.shape
     for engine, outputs in {"onnxruntime": [found], "off": [found + np.float32(1e-3)], "fewer": []}.items():
-        np.savez(outputs_file(tmp_path, engine), **{f"output{i}": value for i, value in enumerate(outputs)})  # type: ignore[arg-type]
+        np.savez(outputs_file(tmp_path, engine), allow_pickle=True, **{f"output{i}": value for i, value in enumerate(outputs)})
     errors = rounding_errors(tmp_path, ["onnxruntime", "off", "fewer"], exact)
     assert 0 < errors["onnxruntime"] < 1e-6 < 5e-4 < errors["off"] < 5e-3 and "fewer" not in errors
     assert exact_outputs(b.model(b.node("Hardmax", x)), feeds) is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.models import longformer_block
+from bench.networks import longformer_block
 from egraph import importer
 from egraph.ir import Candidate, walk
 from egraph.optimize.estimated import grown
