@@ -11,7 +11,7 @@ from egraph.expr.scope import ONE, Number, Scalar, Scope, Tensor
 from egraph.expr.scope import apply as call
 from egraph.ops.scopes import pointwise, read
 from verify.assumptions import Assumptions
-from verify.equality import Equal, prove_equal
+from verify.equality import Equal, Open, prove_equal
 
 X, Y = Tensor("0", (index(3),)), Tensor("1", (index(3),))
 
@@ -37,3 +37,38 @@ def test_a_lost_partial_function_is_a_fact(left: Scalar, right: Scalar, facts: s
     """Both sides must be defined for the same values, or the rule says that it assumes them finite."""
     outcome = prove_equal(_scope(left), _scope(right), Assumptions())
     assert isinstance(outcome, Equal) and outcome.facts == facts
+
+
+LOST = call("sub", call("add", _at(X), call("div", ONE, _at(Y))), call("div", ONE, _at(Y)))
+ROOTS = call("mul", call("sqrt", _at(X)), call("sqrt", _at(X)))
+PART = call("div", _at(X), _at(Y))
+LOGARITHMS = call("add", call("log", _at(X)), call("log", _at(Y)))
+
+
+@pytest.mark.parametrize(
+    ("less", "more"),
+    [
+        (_at(X), LOST),
+        (_at(X), call("exp", call("log", _at(X)))),
+        (_at(X), ROOTS),
+        (call("log", call("mul", _at(X), _at(Y))), LOGARITHMS),
+        (call("add", _at(X), PART), call("add", call("div", call("mul", _at(X), _at(X)), _at(X)), PART)),
+    ],
+)  # fmt: skip
+def test_the_right_side_asks_for_no_more_than_the_left(less: Scalar, more: Scalar) -> None:
+    """Where the left side has a value, so has the right: the other direction of an equation may be the only one."""
+    assert isinstance(prove_equal(_scope(more), _scope(less), Assumptions()), Equal)
+    outcome = prove_equal(_scope(less), _scope(more), Assumptions())
+    assert isinstance(outcome, Open) and "and the left side does not" in outcome.obligation
+
+
+@pytest.mark.parametrize(
+    "right",
+    [
+        call("div", call("mul", _at(X), call("exp", _at(Y))), call("exp", _at(Y))),
+        call("log", call("exp", _at(X))),
+        call("div", _at(X), Number(Fraction(1))),
+    ],
+)
+def test_what_is_positive_by_its_form_is_not_asked_for(right: Scalar) -> None:
+    assert isinstance(prove_equal(_scope(_at(X)), _scope(right), Assumptions()), Equal)
