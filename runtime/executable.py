@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -154,7 +155,7 @@ class Executable:
 
     def _profile_in_python(self, values: dict[int, Value]) -> list[int]:
         return [
-            self._timed(lambda i=i: self._run_segments(values, None, [(i, i + 1, i in self._python_steps)]))  # type: ignore[misc]
+            self._timed(partial(self._run_segments, values, None, [(i, i + 1, i in self._python_steps)]))
             for i in range(len(self.plan.steps))
         ]
 

@@ -297,3 +297,10 @@ def test_simplify_does_not_take_a_negative_modulus_for_a_marker() -> None:
     iterator = Iterator("i5", 0, 8)
     values = Evaluator({}, "float64", {}).index(written, {iterator: np.arange(8)})
     assert values.tolist() == [k % -2 + 2 * (k // -2) for k in range(8)] and values[2] == -2
+
+
+@pytest.mark.parametrize(("text", "size"), [("{i<3} max(r<2) $0[2*i+r+1]", 7), ("{i<4} max(r<3) $0[i+2*r+2]", 11)])
+def test_windows_that_begin_inside_are_a_pool_of_what_is_left(text: str, size: int) -> None:
+    pools = [node for program in matches(text, (size,)) for node in walk((program,)) if node.op == "MaxPool"]
+    assert {node.attribute("layout") for node in pools} == {"NCHW", "NHWC"}
+    assert all(node.integers("pads") == (0, 0) and any(below.op == "Slice" for below in walk((node,))) for node in pools)
