@@ -1,8 +1,9 @@
 """Time generated kernels beside a measured copy: ``python -m bench.eoperators [name part ...]``.
 
 Prints microseconds, the bandwidth over the bytes of all operands and the result, and how much that is of a copy of as many
-bytes by numpy in the same run. Tensors lie in the caches of common processors; ``--large``: beyond them. On one thread,
-processor time is measured, so that other work on the machine disturbs little; with ``--threads``, the time of the clock.
+bytes by numpy, timed in turns with it; the least of many short runs counts. Tensors lie in the caches of common processors;
+``--large``: beyond them, where a copy by numpy does not reach the memory's bandwidth, since it reads what it will overwrite.
+On one thread, processor time is measured, so that other work on the machine disturbs little; with ``--threads``, the clock's.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import argparse
 import ctypes
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
@@ -32,8 +33,11 @@ from runtime import openmp
 from runtime.dispatcher import KernelLibrary, load
 
 ALIGNMENT_BYTES = 64
-SECONDS = 0.3
-"""How long each kernel is timed."""
+SECONDS = 0.6
+"""How long each kernel and its copy are timed at least."""
+LEAST_TURNS = 5
+STEADY = 0.99
+"""A time that is less than this part of the least before is news: as many turns again follow."""
 TRANSFORMED = ("64@56", "128@28", "256@14", "512@28", "64@8x224")
 """Convolutions of which the transforms are timed; the last is a block of rows."""
 SAME: dict[str, Any] = {"layout": "NHWC", "strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1)}
@@ -141,16 +145,23 @@ def transforms(text: str) -> dict[str, Node]:
     return {f"V {text}": product.inputs[0], f"Y {text}": y}
 
 
-def least_us(run: Callable[[], object], clock: Callable[[], float]) -> float:
-    """Return the least time of a call: what disturbs adds to it."""
-    run()
-    samples: list[float] = []
-    end = time.perf_counter() + SECONDS
-    while time.perf_counter() < end or len(samples) < 5:
-        started = clock()
+def least_us(runs: Sequence[Callable[[], object]], clock: Callable[[], float]) -> list[float]:
+    """Return the least time of a call of each, in turns, until more of them find nothing shorter: what disturbs adds to it."""
+    for run in runs:
         run()
-        samples.append(clock() - started)
-    return min(samples) * 1e6
+    least = [float("inf")] * len(runs)
+    last, end = 0, time.perf_counter() + SECONDS
+    turn = 0
+    while time.perf_counter() < end or turn < 2 * last + LEAST_TURNS:
+        turn += 1
+        for position, run in enumerate(runs):
+            run()  # what it works on is where it leaves it, not where the other left it
+            started = clock()
+            run()
+            spent = clock() - started
+            last = turn if spent < STEADY * least[position] else last
+            least[position] = min(least[position], spent)
+    return [seconds * 1e6 for seconds in least]
 
 
 def aligned(shape: tuple[int, ...]) -> np.ndarray:
@@ -196,9 +207,9 @@ def main() -> None:
         code = KernelLibrary(library.path, load())
         for name, fragment in chosen.items():
             arrays = [aligned(leaf.type.sizes) for leaf in placeholders(fragment)] + [aligned(fragment.type.sizes)]
-            time_us = least_us(calling(code.function(library[fragment]), arrays), clock)
             size_bytes = sum(array.nbytes for array in arrays)
-            copy_us = least_us(copying(size_bytes, pool, options.threads), clock)
+            runs = [calling(code.function(library[fragment]), arrays), copying(size_bytes, pool, options.threads)]
+            time_us, copy_us = least_us(runs, clock)
             speed, copy = size_bytes / time_us / 1e3, size_bytes / copy_us / 1e3
             print(f"{name:24s} {time_us:9.1f} us {speed:7.1f} GB/s   copy {copy:7.1f} GB/s   {speed / copy:4.0%}", flush=True)
         code.close()
