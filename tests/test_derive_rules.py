@@ -197,7 +197,7 @@ def parsed(text: str, **shapes: tuple[int, ...]) -> Scope:
 def test_skewed_images_are_read_at_one_index(image: str) -> None:
     """EinNet's Rule2 cases: x in 2, y in 4, whatever the signs, are one iterator of 8 values."""
     scope = parsed("{x<2,y<4} sum(t<5) ($0[" + image + "+t] * $1[t])", t0=(12,), t1=(5,))
-    place = next(indices_of(scope.body)) - index(scope.summation[0])
+    place = next(iter(indices_of(scope.body))) - index(scope.summation[0])
     result = substitute_indices(scope, [place])
     assert isinstance(result, Scope) and isinstance(result.body, Read) and result.body.source.shape == (8,)
     assert_equal(scope, result)
@@ -297,3 +297,21 @@ def test_alike_iterators_beyond_the_orders_compared_are_left_as_they_are() -> No
     assert canonical(scope) == canonical(canonical(scope))
     values = {"0": np.arange(14)}
     assert np.array_equal(evaluate(scope, values, "prime"), evaluate(canonical(scope), values, "prime"))
+
+
+@pytest.mark.parametrize(
+    ("guards", "left"),
+    [
+        ("0<=i+r-4, i+r-4<1", 0),  # two bounds of one value
+        ("0<=i+r-4, i+r<=4", 0),
+        ("0<=i+r-4, i+r-4<2", 1),  # two values
+        ("0<=i+r-4, i+2*r-4<1", 1),  # bounds of different indices
+    ],
+)
+def test_bounds_that_leave_one_value_determine_an_iterator(guards: str, left: int) -> None:
+    scope = parsed("{i<5} sum(r<5) [" + guards + " ? ($0[r] * $1[i]) : 0]", t0=(5,), t1=(5,))
+    result = solve(scope, scope.summation[0])
+    assert isinstance(result, Refusal) == bool(left)
+    if isinstance(result, Scope):
+        assert not result.summation
+        assert_equal(scope, result)

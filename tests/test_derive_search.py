@@ -22,6 +22,7 @@ from egraph.ops import OPS, apply
 from egraph.ops.expression import text_of
 from egraph.ops.reference import evaluate as run
 from egraph.ops.reference import meaning
+from verify.application import equal_at_sizes
 
 
 def assert_same(node: Node, program: Node) -> None:
@@ -150,6 +151,24 @@ def test_states_that_undo_what_they_did_are_left_out() -> None:
         for target in TARGETS:
             for state in search(meaning(node), target)[0]:
                 assert max(len(scope.summation) for scope in scopes(state.tree)) <= most
+
+
+@pytest.mark.parametrize(
+    ("operator", "size", "pads", "stride"),
+    [
+        ("Conv", (1, 1), 4, 1), ("Conv", (1, 1), 3, 2), ("Conv", (2, 1), 4, 1),
+        ("ConvTranspose", (1, 1), 0, 1), ("ConvTranspose", (1, 1), 1, 2), ("ConvTranspose", (2, 1), 1, 1),
+    ],
+)  # fmt: skip
+def test_windows_over_one_position_have_one_tap(operator: str, size: tuple[int, int], pads: int, stride: int) -> None:
+    """Where the image has one position each output has one tap: that is no window, and what is derived is proved."""
+    node = convolution((1, 8, *size), (8, 8, 5, 5), operator, strides=(stride, stride), pads=(pads,) * 4)
+    found = derive(node)
+    assert any(c.op == "MatMul" for d in found for c in contraction_of(d.program))
+    for derivation in found:
+        assert equal_at_sizes(node, derivation.program) == ""
+    if size == (1, 1):
+        assert not any("small window" in derivation.name for derivation in found)
 
 
 def test_taps_in_two_iterators_are_one_window() -> None:

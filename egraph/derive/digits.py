@@ -30,7 +30,7 @@ def digits(contraction: Contraction, position: int, places: Sequence[Index], fac
         result = innermost(result, partial(split, iterator=iterator, factor=by))
     if isinstance(result, Refusal):
         return result
-    result = _solved(result)
+    result = solved(result)
     affected = all(affine(place) is not None for place in places if factor in factors_of(place))
     return innermost(result, lambda inner: _at_quotients(inner, position, factor)) if affected else result
 
@@ -62,16 +62,16 @@ def split(scope: Scope, iterator: Iterator, factor: int) -> Scope | Refusal:
     return within(grown, lambda inner: split_iterator(inner, wide, factor))
 
 
-def _solved(scope: Scope) -> Scope:
-    """Solve for every summation iterator that a guard determines."""
+def solved(scope: Scope) -> Scope:
+    """Solve for every summation iterator that guards determine."""
     found = inner_read(scope)
     if found is not None:
-        changed = within(scope, _solved)
+        changed = within(scope, solved)
         return changed if isinstance(changed, Scope) else scope
     for iterator in scope.summation:
         result = solve(scope, iterator)
         if isinstance(result, Scope):
-            return _solved(result)
+            return solved(result)
     return scope
 
 

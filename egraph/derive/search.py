@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from egraph.derive.derivation import Derivation, DerivationRule, Step
+from egraph.derive.digits import solved
 from egraph.derive.emission import programs
 from egraph.derive.estimating import attainable, estimate
 from egraph.derive.exploration import explored
@@ -65,6 +66,10 @@ def search(start: Scope, target: Target, budget: int = MOST_STATES) -> tuple[tup
     apart = split_terms(start) if start.summation else start  # a sum of products: each is a contraction of its own
     tree = normal(start if isinstance(apart, Refusal) else apart)
     steps = () if isinstance(apart, Refusal) or apart is start else (Step("expression splitting", format_scope(tree)),)
+    known = solved(tree)  # a window over an image of one position has one tap for each output
+    if known is not tree:
+        tree = normal(known)
+        steps = (*steps, Step("guards solved", format_scope(tree)))
     frontier = _Frontier(MOST_DIGITS * _sums(tree))
     frontier.add(tree, steps, target)
     stuck: list[Entry] = []

@@ -106,9 +106,10 @@ def _row(row: Sequence[int], iterators: Sequence[Iterator]) -> Index:
 def solve(scope: Scope, iterator: Iterator) -> Scope | Refusal:
     """sum(x < g) [(a - x) % g == 0 ? body : 0]  =  body at x = a % g, likewise for (a + x) % g and for an equation x == a
 
-    where x occurs in the equation with the coefficient 1 or -1, and its range is one period.
+    where x occurs in the equation with the coefficient 1 or -1, and its range is one period. Two bounds may make an equation.
     """
     conditions, rest = pulled(scope.body, scope.reduction)
+    conditions = _equations(conditions)
     if iterator not in scope.summation:
         return Refusal(f"{iterator.name} is not summed")
     for condition in conditions:
@@ -121,6 +122,24 @@ def solve(scope: Scope, iterator: Iterator) -> Scope | Refusal:
         body = where(ranges, body, scope.reduction)
         return Scope(scope.traversal, summation, scope.reduction if summation else "sum", body)
     return Refusal(f"no guard is an equation that determines {iterator.name}")
+
+
+def _equations(conditions: Sequence[Compare]) -> tuple[Compare, ...]:
+    """0 <= e, 0 <= -e  =  0 == e"""
+    found: dict[Compare, None] = {}
+    bounds = {condition: _bound(condition) for condition in conditions}
+    for condition, value in bounds.items():
+        if value is not None and -value in bounds.values():
+            found.setdefault(Compare(min(value, -value, key=str), "==", index(0)))
+        else:
+            found.setdefault(condition)
+    return tuple(found)
+
+
+def _bound(condition: Compare) -> Index | None:
+    """Return e with 0 <= e where the condition holds and nowhere else, None for an equation."""
+    difference = index(condition.right) - condition.left
+    return {"<=": difference, "<": difference - 1}.get(condition.operator)
 
 
 def _solution(condition: Compare, iterator: Iterator) -> tuple[Index, tuple[Compare, ...]] | None:
