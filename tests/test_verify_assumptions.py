@@ -265,3 +265,25 @@ def test_solvers_are_told_of_an_atom_what_was_found_once(monkeypatch: pytest.Mon
     assert solver.entailed(facts, Literal0(to_polynomial(index(K) - index(N) * 4), ">="))
     assert not solver.entailed(facts, Literal0(to_polynomial(index(N) * 4 - index(K)), ">="))
     assert defined and len(defined) == len(set(defined))
+
+
+def test_questions_that_differ_by_names_are_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other numbers, relations and least values are other questions, and have their own answers."""
+    asked: list[str] = []
+    before = solver._solver
+
+    def counted(text: str, *, products: bool) -> object:
+        asked.append(text)
+        return before(text, products=products)
+
+    monkeypatch.setattr(solver, "_solver", counted)
+    solver._contradicts.cache_clear()
+
+    def holds(small: Symbol, large: Symbol, times: int) -> bool:
+        facts = NOTHING.assume(le(index(small) * 3, large)).facts
+        return solver.entailed(facts, Literal0(to_polynomial(index(large) - index(small) * times), ">="))
+
+    assert holds(N, M, 2) and holds(K, H, 2) and len(asked) == 1
+    assert not holds(N, M, 4) and not holds(K, H, 4) and len(asked) == 2
+    assert not holds(N, PAD, 4) and len(asked) == 3
+    solver._contradicts.cache_clear()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-PATH, QUESTION = 50, 50
-"""Units of a run of a rule's function and of a question to Z3; a bound of a polynomial, a conjunction and a paired term are one each."""
+PATH = 50
+"""Units of a run of a rule's function; a bound of a polynomial, a conjunction and a paired term are one each, a question to Z3 none."""
 
 
 class Exhausted(Exception):

@@ -7,20 +7,20 @@ Products of atoms are first unknowns of their own (linear arithmetic decides tha
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from egraph.expr.index import Iterator, RealSymbol, Symbol
-from verify.budget import QUESTION, spend
 from verify.facts import Facts
-from verify.literals import Literal0, closure, negation
+from verify.literals import Literal0, Relation, closure, negation
 from verify.polynomials import ONE, FloorAtom, Monomial, Polynomial, divide, entry
 from verify.witnesses import instances, refuted
 
 if TYPE_CHECKING:
     import z3
 
-    spend(QUESTION)
+Terms: TypeAlias = tuple[tuple[Monomial, int], ...]
 _FALSE = Literal0(Polynomial({}), "!=")
 _LONGEST = 4  # terms of an inequality that is multiplied
 LINEAR_LIMIT, PRODUCT_LIMIT = 400_000, 1_500_000
@@ -159,64 +159,88 @@ def solution(facts: Facts) -> dict[int, int] | None:
     """Return values of atoms at which all facts hold, None where Z3 finds none. They are a guess: real products are not looked at."""
     import z3
 
-    question = _question(facts, ())
-    solver = _solver(question, products=False)
+    numbered = _numbered(_question(facts, ()))
+    solver = _solver(_text(numbered, products=False), products=False)
     if solver.check() != z3.sat:
         return None
     model = solver.model()
     values = {str(name): model[name] for name in model.decls()}
-    atoms = {a for one in question for m in one.value.terms for a in m}
-    return {a: values[_name(a)].as_long() for a in sorted(atoms) if isinstance(values.get(_name(a)), z3.IntNumRef)}
+    found = ((atom, values.get(f"v{number}")) for number, atom in enumerate(numbered.atoms))
+    return {atom: value.as_long() for atom, value in sorted(found) if isinstance(value, z3.IntNumRef)}
+
+
+@dataclass(frozen=True)
+class Numbered:
+    """Literals over atoms numbered as they appear, so that questions which differ by names alone are the same text."""
+
+    literals: tuple[tuple[Relation, Terms], ...]
+    atoms: tuple[int, ...]
+
+
+def _numbered(question: Iterable[Literal0]) -> Numbered:
+    numbers: dict[int, int] = {}
+    literals: list[tuple[Relation, Terms]] = []
+    for one in question:
+        terms = []
+        for monomial, coefficient in one.value.terms.items():
+            for atom in monomial:
+                numbers.setdefault(atom, len(numbers))
+            terms.append((tuple(sorted([numbers[atom] for atom in monomial])), coefficient))
+        literals.append((one.relation, tuple(sorted(terms))))
+    return Numbered(tuple(literals), tuple(numbers))
 
 
 def _check(question: list[Literal0], *, products: bool) -> bool:
-    """Return whether Z3 finds the literals contradictory. They are handed over as text, which is quicker than object by object."""
+    """Return whether Z3 finds the literals contradictory."""
+    return _contradicts(_text(_numbered(question), products=products), products)
+
+
+@lru_cache(maxsize=1 << 13)
+def _contradicts(text: str, products: bool) -> bool:
+    """Return whether Z3 finds a text contradictory; it is asked once, since proofs ask the same again under other names."""
     import z3
 
-    return bool(_solver(question, products=products).check() == z3.unsat)
+    return bool(_solver(text, products=products).check() == z3.unsat)
 
 
-def _solver(question: list[Literal0], *, products: bool) -> z3.Solver:
+def _solver(text: str, *, products: bool) -> z3.Solver:
     import z3
 
-    monomials = {m for one in question for m in one.value.terms if m}
-    lines = [_declared(a) for a in sorted({a for m in monomials for a in m})]
-    if not products:
-        for monomial in sorted(m for m in monomials if len(m) > 1):
-            sort = "Real" if any(isinstance(entry(a).kind, RealSymbol) for a in monomial) else "Int"
-            lines.append(f"(declare-const {_product(monomial, False)} {sort})")
-            if len(monomial) == 2 and all(_at_least_one(a) for a in monomial):
-                lines += [f"(assert (>= {_product(monomial, False)} {_name(a)}))" for a in monomial]
-    lines += [_asserted(one, products) for one in question]
     solver = z3.SimpleSolver()
     solver.set("rlimit", PRODUCT_LIMIT if products else LINEAR_LIMIT)
-    solver.from_string("".join(lines))
+    solver.from_string(text)
     return solver
 
 
-def _name(atom: int) -> str:
-    return f"v{atom}"
-
-
-@lru_cache(maxsize=20_000)
-def _declared(atom: int) -> str:
-    return f"(declare-const {_name(atom)} {'Real' if isinstance(entry(atom).kind, RealSymbol) else 'Int'})"
+def _text(numbered: Numbered, *, products: bool) -> str:
+    """Return literals as Z3 reads them, which is quicker than to hand them over object by object."""
+    reals = [isinstance(entry(atom).kind, RealSymbol) for atom in numbered.atoms]
+    lines = [f"(declare-const v{number} {'Real' if real else 'Int'})" for number, real in enumerate(reals)]
+    if not products:
+        monomials = {m for _, terms in numbered.literals for m, _ in terms if len(m) > 1}
+        for monomial in sorted(monomials):
+            name = _product(monomial, False)
+            lines.append(f"(declare-const {name} {'Real' if any(reals[number] for number in monomial) else 'Int'})")
+            if len(monomial) == 2 and all(_at_least_one(numbered.atoms[number]) for number in monomial):
+                lines += [f"(assert (>= {name} v{number}))" for number in monomial]
+    lines += [_asserted(relation, terms, products) for relation, terms in numbered.literals]
+    return "".join(lines)
 
 
 def _product(monomial: Monomial, products: bool) -> str:
     if len(monomial) == 1:
-        return _name(monomial[0])
-    return f"(* {' '.join(map(_name, monomial))})" if products else "p" + "_".join(map(str, monomial))
+        return f"v{monomial[0]}"
+    return f"(* {' '.join(f'v{number}' for number in monomial)})" if products else "p" + "_".join(map(str, monomial))
 
 
 @lru_cache(maxsize=20_000)
-def _asserted(one: Literal0, products: bool) -> str:
-    terms = []
-    for monomial, coefficient in one.value.terms.items():
+def _asserted(relation: Relation, terms: Terms, products: bool) -> str:
+    parts = []
+    for monomial, coefficient in terms:
         number = str(coefficient) if coefficient >= 0 else f"(- {-coefficient})"
-        terms.append(f"(* {number} {_product(monomial, products)})" if monomial else number)
-    total = f"(+ {' '.join(terms)})" if len(terms) > 1 else (terms or ["0"])[0]
-    return f"(assert (not (= {total} 0)))" if one.relation == "!=" else f"(assert ({_SMT[one.relation]} {total} 0))"
+        parts.append(f"(* {number} {_product(monomial, products)})" if monomial else number)
+    total = f"(+ {' '.join(parts)})" if len(parts) > 1 else (parts or ["0"])[0]
+    return f"(assert (not (= {total} 0)))" if relation == "!=" else f"(assert ({_SMT[relation]} {total} 0))"
 
 
 _SMT = {">=": ">=", ">": ">", "==": "="}
