@@ -38,7 +38,7 @@ def prove_equal(left: Scope, right: Scope, assumptions: Assumptions) -> Outcome:
         return Open(str(reason), assumptions.conditions)
     if not isinstance(outcome, Equal):
         return outcome
-    if asked := beyond(found.right, found.left):
+    if asked := beyond(found.right, found.left, at_sizes=assumptions.facts.at_sizes):
         return Open(asked, assumptions.conditions)
     return Equal(outcome.facts | found.facts | differences(left, right))
 

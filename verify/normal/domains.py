@@ -31,7 +31,7 @@ def asked(context: Context, function: str, arguments: Sequence[Value]) -> Sequen
     """Return the arguments; what a partial function asks of them is noted."""
     last = arguments[-1]
     match function:
-        case "reciprocal":
+        case "reciprocal" if not context.dividing:  # else it is a piece of a divisor that is positive as a whole
             _ask(context, "nonzero", last)
         case "log":
             _ask(context, "positive", last)
@@ -79,12 +79,17 @@ def _text(context: Context, value: Value) -> str:
     return re.sub(r"~\d+", "~", text)
 
 
-def beyond(right: Collection[Need], left: Collection[Need]) -> str:
-    """Return what the right side asks for and the left side does not, '' where there is nothing."""
+def beyond(right: Collection[Need], left: Collection[Need], *, at_sizes: bool) -> str:
+    """Return what the right side asks for and the left side does not, '' where there is nothing.
+
+    At known sizes the sides are written in many ways, by phases and by digits, so that only the kind of what is asked is compared.
+    """
     given = {(kind, whole) for kind, whole, _ in left}
     given |= {(kind, factor) for kind, _, factors in left for factor in factors if kind == "nonzero" or len(factors) == 1}
 
     def met(kind: str, text: str) -> bool:
+        if at_sizes:
+            return any(stronger == there for stronger in IMPLIED_BY[kind] for there, _ in given)
         return any((stronger, text) in given for stronger in IMPLIED_BY[kind])
 
     for kind, whole, factors in sorted(right):
