@@ -89,7 +89,8 @@ def test_what_is_not_proved_is_refused_with_its_reason_and_the_nodes_that_it_was
 
 
 def test_equal_operators_are_derived_from_once_in_a_run_and_once_for_all_runs(tmp_path: Path) -> None:
-    path, calls = tmp_path / "profile.sqlite", []  # type: ignore[var-annotated]
+    path = tmp_path / "profile.sqlite"
+    calls: list[str] = []
     for _ in range(2):
         database = Database.open(path)
         gate = Gate((count(calls),), database)

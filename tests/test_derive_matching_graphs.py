@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -32,8 +34,8 @@ def conv(data: Node, weight: Node, *pads: int, strides: tuple[int, ...] = (1, 1)
 
 
 def deconv(data: Node, weight: Node, stride: int, pad: int, layout: str) -> Node:
-    values = {"strides": (stride, stride), "dilations": (1, 1), "pads": (pad,) * 4, "output_padding": (0, 0)}
-    return apply("ConvTranspose", data, weight, group=1, layout=layout, **values)  # type: ignore[arg-type]
+    values: dict[str, Any] = {"strides": (stride, stride), "dilations": (1, 1), "pads": (pad,) * 4, "output_padding": (0, 0)}
+    return apply("ConvTranspose", data, weight, group=1, layout=layout, **values)
 
 
 def programs_of(root: Node) -> tuple[Node, ...]:

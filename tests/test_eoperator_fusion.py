@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from egraph.derive.bilinear.convolutions import algorithms
 from egraph.derive.bilinear.programs import program
@@ -18,9 +19,9 @@ from tests.lowering import Model, check, choose, float32, freeze
 def fast_convolution(m: Model, x: Node) -> Node:
     """A 3x3 convolution of an image with channels last, as transforms and a product, its weights transformed already."""
     channels = x.type.sizes[3]
-    window = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "group": 1, "layout": "NHWC"}
+    window: dict[str, Any] = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "group": 1, "layout": "NHWC"}
     operands = placeholder(0, x.type), placeholder(1, float32(channels, channels, 3, 3), constant=True)
-    node = apply("Conv", *operands, **window)  # type: ignore[arg-type]
+    node = apply("Conv", *operands, **window)
     what = next(w for w in algorithms(node) if [axis.algorithm.products for axis in w.axes] == [6, 6])
     y = program(*operands, what)
     v = y.inputs[0].inputs[0]

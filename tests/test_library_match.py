@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 import numpy as np
@@ -181,7 +182,7 @@ def test_axes_of_size_one_take_the_order_of_the_others() -> None:
         (lambda c: apply("Clip", c, min=-1.0, max=float("inf")), "finite bounds"),
     ],
 )
-def test_what_the_library_cannot_fuse_is_refused_with_the_reason(build: object, reason: str) -> None:
+def test_what_the_library_cannot_fuse_is_refused_with_the_reason(build: Callable[[Node], Node], reason: str) -> None:
     conv = plain_conv(image(2, 4, 5, 7, layout="NCHW"), placeholder(1, float32(6, 4, 3, 3), constant=True), "NCHW")
-    refused = match(build(conv), "onednn.convolution")  # type: ignore[operator]
+    refused = match(build(conv), "onednn.convolution")
     assert isinstance(refused, str) and reason in refused

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -217,10 +219,10 @@ def test_lrn_of_even_size_is_refused() -> None:
 @pytest.mark.parametrize(
     ("algorithm", "function"), [("sum", np.sum), ("mean", np.mean), ("max", np.max), ("min", np.min), ("mul", np.prod)]
 )
-def test_reduction(algorithm: str, function: object) -> None:
+def test_reduction(algorithm: str, function: Callable[..., np.ndarray]) -> None:
     x = draw(3, 4, 5)
     spec = {"primitive": "reduction", "arguments": {"src": 0}, "algorithm": algorithm}
-    close(run(spec, [x], buffer((3, 1, 5), "output", "y")), function(x, axis=1, keepdims=True))  # type: ignore[operator]
+    close(run(spec, [x], buffer((3, 1, 5), "output", "y")), function(x, axis=1, keepdims=True))
 
 
 @pytest.mark.parametrize(("algorithm", "size"), [("nearest", (8, 15)), ("linear", (7, 13))])
@@ -249,11 +251,11 @@ def _resize(x: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     [("add", np.add), ("sub", np.subtract), ("mul", np.multiply), ("div", np.divide), ("max", np.maximum), ("min", np.minimum),
      ("ge", np.greater_equal), ("gt", np.greater), ("le", np.less_equal), ("lt", np.less), ("eq", np.equal), ("ne", np.not_equal)],
 )  # fmt: skip
-def test_binary(algorithm: str, function: object) -> None:
+def test_binary(algorithm: str, function: Callable[..., np.ndarray]) -> None:
     x, y = np.round(draw(3, 4, 5) * 2), np.round(draw(1, 4, 1) * 2) + np.float32(0.0)
     y = np.where(y == 0, np.float32(1), y)
     spec = {"primitive": "binary", "arguments": {"src0": 0, "src1": 1}, "algorithm": algorithm}
-    close(run(spec, [x, y], buffer(x.shape, "output", "y")), function(x, y).astype(np.float32))  # type: ignore[operator]
+    close(run(spec, [x, y], buffer(x.shape, "output", "y")), function(x, y).astype(np.float32))
 
 
 @pytest.mark.parametrize(
@@ -280,17 +282,17 @@ def test_eltwise(algorithm: str, op: str, alpha: float, beta: float, attributes:
         ("pow", 2.0, 3.0, lambda x: 2 * x**3), ("linear", 2.0, 3.0, lambda x: 2 * x + 3),
     ],
 )  # fmt: skip
-def test_eltwise_by_formula(algorithm: str, alpha: float, beta: float, function: object) -> None:
+def test_eltwise_by_formula(algorithm: str, alpha: float, beta: float, function: Callable[..., np.ndarray]) -> None:
     x = draw(2, 3, 7)
     spec = {"primitive": "eltwise", "arguments": {"src": 0}, "algorithm": algorithm, "alpha": alpha, "beta": beta}
-    close(run(spec, [x], buffer(x.shape, "output", "y")), function(x))  # type: ignore[operator]
+    close(run(spec, [x], buffer(x.shape, "output", "y")), function(x))
 
 
 @pytest.mark.parametrize(("algorithm", "function"), [("log", np.log), ("sqrt", np.sqrt)])
-def test_eltwise_of_positive_numbers(algorithm: str, function: object) -> None:
+def test_eltwise_of_positive_numbers(algorithm: str, function: Callable[..., np.ndarray]) -> None:
     x = np.abs(draw(50)) + np.float32(0.1)
     spec = {"primitive": "eltwise", "arguments": {"src": 0}, "algorithm": algorithm}
-    close(run(spec, [x], buffer(x.shape, "output", "y")), function(x))  # type: ignore[operator]
+    close(run(spec, [x], buffer(x.shape, "output", "y")), function(x))
 
 
 def test_reorder_transposes() -> None:
