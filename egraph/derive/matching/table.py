@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator as Iterable
 from dataclasses import dataclass
 
-from egraph.expr.index import Index, Iterator, atoms, index
+from egraph.expr.index import Index, Iterator, atoms, index, length
 from egraph.expr.scope import Apply, Guarded, Read, Scalar, Scope
 
 Mask = int
@@ -37,7 +37,7 @@ class Row:
     @property
     def length(self) -> int:
         """The number of values; ValueError where the range is symbolic."""
-        return _length(self.iterator)
+        return length(self.iterator)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def iterator_table(scope: Scope) -> IteratorTable:
     flat = tuple(flat_position(read) for read in reads)
     output = index(0)
     for iterator in scope.traversal:
-        output = output * _length(iterator) + (index(iterator) - iterator.low)
+        output = output * length(iterator) + (index(iterator) - iterator.low)
     rows: list[Row] = []
     for iterator in scope.traversal + scope.summation:
         occurs = [any(iterator in atoms(place) for place in read.indices) for read in reads] + [iterator in scope.traversal]
@@ -98,13 +98,6 @@ def flat_position(read: Read) -> Index:
     for size, place in zip(read.source.shape, read.indices, strict=True):
         flat = flat * size + place
     return flat
-
-
-def _length(iterator: Iterator) -> int:
-    length = (index(iterator.high) - iterator.low).constant
-    if length is None:
-        raise ValueError(f"the range of {iterator.name} is symbolic")
-    return length
 
 
 def _stride(flat: Index, iterator: Iterator) -> int | None:
