@@ -10,9 +10,10 @@ from typing import cast
 
 import pytest
 
-from egraph.cost import FREE, CostModel
+from egraph.cost import FREE, CostModel, jobs, without_twins
 from egraph.cost_roofline import DeviceSpeed
 from egraph.derive.derivation import Derivation, DerivationRule
+from egraph.extract import extract
 from egraph.ir import Candidate, Graph, Node, Program, TensorType, attributes, make
 from egraph.ops import apply
 from egraph.optimize.derivations import Gate
@@ -21,6 +22,7 @@ from egraph.optimize.progress import Progress
 from egraph.optimize.remembered import Earlier
 from egraph.optimize.search import Search, contending, program_digest, search
 from egraph.rules import RULES
+from lower.candidates import candidates
 from runtime.profile import Database, Record
 
 FEW = tuple(rule for rule in RULES if rule.name in ("relu_twice", "transpose_twice", "transpose_into_relu", "add_commutes"))
@@ -115,6 +117,16 @@ def test_what_the_rules_need_is_measured_first_and_their_program_stays(alone: tu
     best = found.choice.selections[0]
     assert {model.key(one) for one in best.chosen.values() if one.implementation not in FREE} <= set(same)
     assert program_digest(found.programs[0]) in map(program_digest, both.programs)
+
+
+def test_what_extraction_chooses_is_measured_before_what_is_only_possible(alone: tuple[Search, Stopwatch, CostModel]) -> None:
+    found, stopwatch, _ = alone
+    model = CostModel(Database.in_memory(), "here", DeviceSpeed())
+    laid = without_twins(model, candidates(found.saturation.frozen))
+    chosen = extract(found.saturation.frozen, model.price(laid), 1, 0.0)[0].chosen.values()
+    promising = {model.key(one) for one in chosen if one.implementation not in FREE}
+    assert promising == set(stopwatch.order[: len(promising)])
+    assert not {model.key(one) for one in jobs(model, laid)} <= promising
 
 
 def test_derived_programs_that_pay_are_found() -> None:

@@ -221,11 +221,8 @@ def _choose(
         progress.stage("measure")
         if first is not None:
             kept_seconds = DERIVED_SHARE * time_left()
-            first.measure_families(measurer, lambda: time_left() - kept_seconds)
-            by_rules = first.refine(measurer, lambda: time_left() - kept_seconds, QUICK + EXACT)
-            everything.refine(measurer, time_left, QUICK)  # what promises most is measured before what is only possible
-        everything.measure_families(measurer, time_left)
-        settled = everything.refine(measurer, time_left, QUICK + EXACT + varied(finalists))
+            by_rules = first.settle(measurer, lambda: time_left() - kept_seconds, EXACT)
+        settled = everything.settle(measurer, time_left, EXACT + varied(finalists))
     progress.stage("extract")
     model.caution = CAUTION
     selections = settled or everything.choose(finalists)
@@ -264,6 +261,16 @@ class Chooser:
             raise ExtractError("no program can be extracted", fix="this is a defect: every operator should have a kernel")
         self.seconds += sum(selection.seconds for selection in selections)
         return selections
+
+    def settle(self, measurer: Measurer, time_left: Callable[[], float], rounds: Rounds) -> tuple[Selection, ...]:
+        """Measure what promises most, then what is only possible, then what is chosen after that; return what ``refine`` does.
+
+        Many of a library's kernels are never chosen, however the others turn out. They are measured where there is time, because an
+        estimate may have been too high.
+        """
+        self.refine(measurer, time_left, QUICK)
+        self.measure_families(measurer, time_left)
+        return self.refine(measurer, time_left, QUICK + rounds)
 
     def measure_families(self, measurer: Measurer, time_left: Callable[[], float]) -> None:
         """Measure one kernel of each family of a library's, in half of the time that there is."""
