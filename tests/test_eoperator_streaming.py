@@ -19,7 +19,9 @@ from tests.test_eoperator import Loaded, feeds
 GUARD = 64
 LINE_BYTES = 64
 BLOCKS = apply("Reshape", leaf(0, 1, 6, 10, 64), shape=(6, 10, 2, 2, 16))
+WINDOW = {"kernel_shape": (3, 3), "strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "count_include_pad": 1}
 FRAGMENTS = (
+    apply("AveragePool", leaf(0, 1, 7, 6, 32), layout="NHWC", **WINDOW),
     apply("Relu", leaf(0, 4099)),
     apply("Add", leaf(0, 37, 64), leaf(1, 64)),
     apply("Transpose", leaf(0, 300, 64), perm=(1, 0)),
@@ -91,5 +93,7 @@ def test_large_kernels_stream_whole_lines_and_wait_for_them(monkeypatch: pytest.
     code = generate(KernelRequest(apply("Transpose", leaf(0, 300, 64), perm=(1, 0))), threads=1).script()
     assert code.count("einsat_stream") >= 16 and code.count("einsat_fetch") >= 16
     assert "einsat_finish" in code[code.rindex("einsat_stream") :]
+    window = generate(KernelRequest(FRAGMENTS[0]), threads=1).script()
+    assert "einsat_fetch" in window
     kept = generate(KernelRequest(apply("Softmax", leaf(0, 19, 160), axis=1)), threads=1).script()
     assert "einsat_stream" not in kept  # its row is read again while the caches have it

@@ -22,7 +22,7 @@ from lower.eoperator.emit import Emitter
 from lower.eoperator.functions import Expr, cast, widen
 from lower.eoperator.quotients import with_reciprocals
 from lower.eoperator.reduction import vectorizes
-from lower.eoperator.streaming import LINE_ELEMENTS, stream, streams
+from lower.eoperator.streaming import LINE_ELEMENTS, fetch, stream, streams
 from lower.eoperator.tabled import has_tables, spelled_out
 from lower.eoperator.terms import Term, Terms, coefficient, extent, indices_of, iterators_of, subterms
 from lower.eoperator.transforms import breakpoints, interleaved, loop_order, merge, shifted, simplify_reductions, split_digits
@@ -32,6 +32,9 @@ from lower.eoperator.unrolled import write_tile
 SERIAL_NS = 20_000.0
 """Work below this many nanoseconds is not worth waking other threads for."""
 MAXIMUM_PARTS = 8
+LEAST_PLACES = 5
+"""Places of large tensors from which reading ahead pays: of windows of nine, averages take 0.6 times as long, sums of slices 0.7."""
+STEPS_AHEAD = 3
 
 
 class Planner:
@@ -228,10 +231,25 @@ class Planner:
             assert step is not None
             where = tirx.Ramp(emitter.index(offset, {**point, vector: Place(place.base)}), emitter.integer(step), place.count)
             value = widen(value, place.count)
+            if place.count == LINE_ELEMENTS:
+                self._fetch_ahead(root, point, vector)
             if emitter.is_streamed and step == 1 and place.count == LINE_ELEMENTS:
                 emitter.append(stream(self.output, where.base, self._stored(value)))
                 return
         emitter.append(tirx.BufferStore(self.output, self._stored(value), [where]))
+
+    def _fetch_ahead(self, root: Term, point: Point, vector: Iterator) -> None:
+        """Fetch what a later place reads of large tensors, where they are read in more places than the processor follows."""
+        emitter = self.emitter
+        reads = [t for t in subterms((root,)) if t.kind == "read" and coefficient(t.data[1], vector) == 1 and emitter.is_large(t.data[0])]
+        if len(reads) < LEAST_PLACES:
+            return
+        places = {read.data for read in reads}
+        for name, offset in dict.fromkeys(read.data for read in reads):
+            step = min((abs(coefficient(offset, i) or 0) for i in iterators_of(offset) - {vector}), default=0)
+            if step and not any((name, offset + k * step) in places for k in range(1, STEPS_AHEAD + 1)):
+                start = {**point, vector: Place(point[vector].base)}
+                emitter.append(fetch(emitter.buffers[name], emitter.index(offset + STEPS_AHEAD * step, start)))
 
     def _stored(self, value: Expr) -> Expr:
         return cast(value, self.output_type)
