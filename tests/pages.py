@@ -41,6 +41,7 @@ PACKAGES = {
     "verify/corpora": "rules of others",
     "verify/normal": "normal forms",
     "verify/generate": "finding rules",
+    "verify/mutation": "mutants of rules",
     "verify/model": "comparing models",
     "verify/bisect": "finding what is wrong",
     "lower": "kernels, memory, artefacts",
