@@ -185,3 +185,20 @@ def test_fuzz_for_ten_minutes() -> None:
             seed += 1
         findings += miscomputed(many, seen)
     assert not findings, f"{seed - 10_000} models\n{report(findings)}"
+
+
+def test_rows_of_two_tables_are_found_together() -> None:
+    """Embeddings of tokens and positions in one kernel: their remainders by 200 and 128, vectorised, were wrong in odd rows."""
+    generator = np.random.default_rng(0)
+    tables = [placeholder(2 * i, TensorType("float32", (size, 64))) for i, size in enumerate((200, 128))]
+    places = [placeholder(2 * i + 1, TensorType("int64", (1, 4))) for i in range(2)]
+    rows = [placeholder(4 + i, TensorType("float32", (4, 64) if i % 2 == 0 else (64,))) for i in range(4)]
+    total = apply("Add", *(apply("Gather", table, place, axis=0) for table, place in zip(tables, places, strict=True)))
+    for row, bias in (rows[:2], rows[2:]):
+        total = apply("Add", total, apply("Reshape", apply("Add", row, bias), shape=(1, 4, 64)))
+    leaves = [leaf for pair in zip(tables, places, strict=True) for leaf in pair] + rows
+    drawn = [generator.normal(size=leaf.type.sizes).astype(np.float32) for leaf in leaves]
+    drawn[1], drawn[3] = np.array([[149, 22, -128, 20]]), np.array([[108, 83, 7, -13]])
+    tried = Trial(Candidate(total, tuple(range(8)), (), "tvm"), tuple(drawn))
+    (program, alone), = trial_programs([tried])
+    assert not wrong_kernels(program, alone)
