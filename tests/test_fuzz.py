@@ -188,7 +188,7 @@ def test_fuzz_for_ten_minutes() -> None:
 
 
 def test_rows_of_two_tables_are_found_together() -> None:
-    """Embeddings of tokens and positions in one kernel: their remainders by 200 and 128, vectorised, were wrong in odd rows."""
+    """Embeddings of tokens and positions in one kernel: LLVM read the signs of their indices from another register."""
     generator = np.random.default_rng(0)
     tables = [placeholder(2 * i, TensorType("float32", (size, 64))) for i, size in enumerate((200, 128))]
     places = [placeholder(2 * i + 1, TensorType("int64", (1, 4))) for i in range(2)]

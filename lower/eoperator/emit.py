@@ -86,13 +86,11 @@ class Emitter(Writer):
             steps = -(limits[0] // by)
             positive = _add(numerator, self.integer(steps * by))
             return tirx.truncmod(positive, divisor) if remainder else _add(tirx.truncdiv(positive, divisor), self.integer(-steps))
-        # Of data, in 64 bits: several 32-bit remainders by different constants, vectorised, are wrong in odd lanes (LLVM of TVM 0.27).
-        wide, by_wide = self.bind(cast(numerator, "int64")), cast(divisor, "int64")
-        rest = self.bind(cast(tirx.truncmod(wide, by_wide), self.index_type))
+        rest = self.bind(tirx.truncmod(numerator, divisor))
         negative = self.bind(rest < constant(0, rest))
         if remainder:
             return select(negative, rest + divisor, rest)
-        return cast(tirx.truncdiv(wide, by_wide), self.index_type) - cast(negative, self.index_type)
+        return tirx.truncdiv(numerator, divisor) - cast(negative, self.index_type)
 
     def _data(self, read: Read, point: Point) -> Expr:
         assert isinstance(read.source, Tensor)

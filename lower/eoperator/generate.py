@@ -49,11 +49,18 @@ def _buffer(name: str, size: int, dtype: str) -> Any:
     return tirx.decl_buffer((size,), stored, name=name, data_alignment=max(1, tvm.DataType(stored).bits // 8))
 
 
+UNUSED_FEATURES = ("avx512dq", "avx512bw")
+"""Instructions that are not generated, because LLVM 22 replaces two of them, signs to a mask and the mask to a scalar, by one that
+cannot name the upper sixteen vector registers (llvm-project issue 191304): under register pressure other values' signs are read."""
+
+
 @lru_cache(maxsize=1)
 def host_target() -> Any:
     """Return TVM's target for the processor that this runs on, with fused multiply-add."""
     processor = tvm.target.codegen.llvm_get_system_cpu()
-    target = tvm.target.Target({"kind": "llvm", "mcpu": processor, "fast-math-contract": True})
+    plain = {"kind": "llvm", "mcpu": processor, "fast-math-contract": True}
+    without = [f"-{feature}" for feature in UNUSED_FEATURES if tvm.target.codegen.target_has_features(feature, tvm.target.Target(plain))]
+    target = tvm.target.Target({**plain, "mattr": without} if without else plain)
     return target.with_host(target)
 
 
