@@ -31,7 +31,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("artefact", type=Path, help="the folder model.einsat, or model.opt.onnx beside it")
     result.add_argument("--inputs", type=Path, metavar="FILE", help=".npz with arrays by input name, or .npy for the only input")
     result.add_argument("--repeat", type=_positive, default=1, metavar="N", help="time N runs after two warm-up runs (default 1)")
-    result.add_argument("--threads", type=_positive, metavar="N", help="threads (default OMP_NUM_THREADS, else all cores available)")
+    result.add_argument("--threads", type=_positive, metavar="N", help="threads, never more than cores (default OMP_NUM_THREADS, else all)")
     result.add_argument("--seed", type=int, default=0, help="seed of the random inputs (default 0)")
     result.add_argument("--profile", action="store_true", help="also time every kernel")
     result.add_argument("--json", action="store_true", help="print one JSON object")

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from runtime.artefact import Artefact
+from runtime.cores import usable_cores
 from runtime.dtypes import ELEMENT_TYPES, numpy_dtype, ort_type
 from runtime.errors import ExecutionError, InvalidArgument
-from runtime.executable import Executable
+from runtime.executable import Executable, openmp_default
 from runtime.opaque import Value
 from runtime.plan import Plan, Port
 
@@ -32,7 +33,11 @@ class NodeArg:
 
 
 class Session:
-    """An optimised model. Safe to call from several threads; runs of one session follow each other."""
+    """An optimised model. Safe to call from several threads; runs of one session follow each other.
+
+    At most ``threads`` threads, and never more than the cores that this process may use: artefacts travel to smaller machines,
+    and threads that share a core only wait for each other at the end of every kernel.
+    """
 
     def __init__(self, path: str | Path, *, threads: int | None = None) -> None:
         if threads is not None and threads < 1:
@@ -40,7 +45,7 @@ class Session:
         self.artefact = Artefact.open(Path(path))
         self.plan: Plan = self.artefact.plan
         self._executable: Executable | None = Executable(
-            self.plan, self.artefact.weights, threads=threads, kernels=self.artefact.kernels,
+            self.plan, self.artefact.weights, threads=min(threads or openmp_default(), usable_cores()), kernels=self.artefact.kernels,
             models=self.artefact.model, dispatcher_path=self.artefact.dispatcher,
         )  # fmt: skip
         self._output_names = [port.name for port in self.plan.outputs]

@@ -16,7 +16,7 @@ from runtime.cores import usable_cores
 EXAMPLES = """examples:
   python -m egraph.optimize model.onnx                          write model.opt.onnx and model.einsat/ beside the model
   python -m egraph.optimize model.onnx --shape x:1,3,224,224    fix the sizes of a dynamic input
-  python -m egraph.optimize model.onnx --budget 5m --threads 4  search longer, for four threads
+  python -m egraph.optimize model.onnx --budget 5m --threads 2  search longer, for two threads
   python -m egraph.optimize model.onnx --rules mine.py --json   add your own rules; print one JSON object
   python -m egraph.optimize --list-rules                        show every rule with its equation and verdict
 
@@ -112,6 +112,12 @@ def to_options(arguments: argparse.Namespace) -> Options:
     """Return the options; raises ModelError on what argparse cannot see."""
     if arguments.model is None:
         raise ModelError("no model was given", fix="python -m egraph.optimize model.onnx (or --list-rules, --help)")
+    cores = usable_cores()
+    if (arguments.threads or 1) > cores:
+        raise ModelError(
+            f"--threads {arguments.threads} is more than the {cores} cores that this process may use: nothing could be timed",
+            where="--threads", fix=f"give --threads {cores} or fewer, or leave the option out",
+        )  # fmt: skip
     shapes: dict[str, tuple[int, ...]] = {}
     for name, sizes in arguments.shape:
         if shapes.setdefault(name, sizes) != sizes:
@@ -120,7 +126,7 @@ def to_options(arguments: argparse.Namespace) -> Options:
         model=arguments.model,
         output=arguments.output,
         device=arguments.device,
-        threads=arguments.threads or usable_cores(),
+        threads=arguments.threads or cores,
         shapes=shapes,
         budget_seconds=arguments.budget,
         max_nodes=arguments.max_nodes,
