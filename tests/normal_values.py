@@ -4,23 +4,39 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Generator, Mapping
 from fractions import Fraction
 from random import Random
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
 from egraph.expr.evaluate import evaluate
 from egraph.expr.functions import FUNCTIONS, PRIME
 from egraph.expr.index import DataIndex, Floor, Iterator, Modulo, Size, Symbol, index
-from egraph.expr.scope import Compare, Read, Scope
+from egraph.expr.scope import Compare, Read, Scope, Tensor
 from verify.assumptions import Assumptions
 from verify.normal import Call, Element, Extremum, IndexFactor, Product, Term, Value, normalise
 from verify.normal.tables import grid_of
 from verify.normal.terms import Factor
 
-Environment = Mapping[object, int]
-Data = Mapping[str, np.ndarray]
+Environment: TypeAlias = Mapping[object, int]
+Data: TypeAlias = Mapping[str, np.ndarray]
+Number = TypeVar("Number", int, float)
+
+
+class Field(Protocol[Number]):
+    """What values are numbers of."""
+
+    def number(self, value: Fraction) -> Number: ...
+
+    def read(self, element: np.generic) -> Number: ...
+
+    def call(self, name: str, arguments: list[Number]) -> Number: ...
+
+    def plus(self, left: Number, right: Number) -> Number: ...
+
+    def times(self, left: Number, right: Number) -> Number: ...
 
 
 class Reals:
@@ -28,6 +44,9 @@ class Reals:
 
     def number(self, value: Fraction) -> float:
         return float(value)
+
+    def read(self, element: np.generic) -> float:
+        return float(element)
 
     def call(self, name: str, arguments: list[float]) -> float:
         match name, arguments:
@@ -39,6 +58,9 @@ class Reals:
                 return float(abs(v) <= 1e-12)
         return float(FUNCTIONS[name].real(*(np.asarray(a, float) for a in arguments)))
 
+    def plus(self, left: float, right: float) -> float:
+        return left + right
+
     def times(self, left: float, right: float) -> float:
         return 0.0 if left == 0 or right == 0 else left * right  # what a condition hides may be infinite
 
@@ -49,10 +71,16 @@ class Residues:
     def number(self, value: Fraction) -> int:
         return value.numerator * pow(value.denominator, -1, PRIME) % PRIME
 
+    def read(self, element: np.generic) -> int:
+        return int(element)
+
     def call(self, name: str, arguments: list[int]) -> int:
         if name == "reciprocal":
             return pow(arguments[0], -1, PRIME)
         raise AssertionError(f"{name} is not rational")
+
+    def plus(self, left: int, right: int) -> int:
+        return (left + right) % PRIME
 
     def times(self, left: int, right: int) -> int:
         return left * right % PRIME
@@ -69,8 +97,8 @@ def at(value: Size, where: Environment, data: Data) -> int:
                     product *= at(a, where, data) // at(b, where, data)
                 case Modulo(a, b):
                     product *= at(a, where, data) % at(b, where, data)
-                case DataIndex(Read(source, indices)):
-                    product *= int(data[source.name][tuple(at(i, where, data) for i in indices)])  # type: ignore[union-attr]
+                case DataIndex(Read(Tensor() as source, indices)):
+                    product *= int(data[source.name][tuple(at(i, where, data) for i in indices)])
                 case _:
                     product *= where[atom]
         total += product
@@ -82,27 +110,31 @@ def holds(condition: Compare, where: Environment, data: Data) -> bool:
     return {"<": left < right, "<=": left <= right, "==": left == right, "!=": left != right}[condition.operator]
 
 
-class Evaluator:
+class Evaluator(Generic[Number]):
     """Evaluates normal forms point by point, straight from what their types say."""
 
-    def __init__(self, data: Data, field: Reals | Residues) -> None:
-        self.data, self.field = data, field
+    def __init__(self, data: Data, field: Field[Number]) -> None:
+        self.data = data
+        self.field: Field[Number] = field
 
-    def points(self, iterators: tuple[Iterator, ...], conditions: tuple[Compare, ...], where: Environment):
+    def points(
+        self, iterators: tuple[Iterator, ...], conditions: tuple[Compare, ...], where: Environment
+    ) -> Generator[Environment, None, None]:
         for point in itertools.product(*(range(at(i.low, where, self.data), at(i.high, where, self.data)) for i in iterators)):
-            inner = {**where, **dict(zip(iterators, point, strict=True))}
+            inner: dict[object, int] = dict(where)
+            inner.update(zip(iterators, point, strict=True))
             if all(holds(c, inner, self.data) for c in conditions):
                 yield inner
 
-    def value(self, value: Value, where: Environment):
+    def value(self, value: Value, where: Environment) -> Number:
         total = self.field.number(Fraction(0))
         for term in value.terms:
             for inner in self.points(term.iterators, term.conditions, where):
-                total = total + self.term(term, inner)
-        return total if isinstance(self.field, Reals) else total % PRIME
+                total = self.field.plus(total, self.term(term, inner))
+        return total
 
-    def term(self, term: Term, where: Environment):
-        hidden = [f for f in term.factors if isinstance(f, Call) and f.function in ("positive", "zero")]
+    def term(self, term: Term, where: Environment) -> Number:
+        hidden: list[Factor] = [f for f in term.factors if isinstance(f, Call) and f.function in ("positive", "zero")]
         product = self.field.number(term.coefficient)
         for factor in (*hidden, *(f for f in term.factors if f not in hidden)):
             if product == 0:
@@ -110,7 +142,7 @@ class Evaluator:
             product = self.field.times(product, self.factor(factor, where))
         return product
 
-    def factor(self, factor: Factor, where: Environment):
+    def factor(self, factor: Factor, where: Environment) -> Number:
         match factor:
             case Element(tensor, shape, indices):
                 grid = grid_of(factor)
@@ -118,8 +150,7 @@ class Evaluator:
                 assert all(0 <= p < at(n, where, self.data) for p, n in zip(place, shape, strict=True)), "a read outside its tensor"
                 if grid is not None:
                     return self.field.number(Fraction(int(grid.array[place])))
-                read = self.data[tensor][place]
-                return float(read) if isinstance(self.field, Reals) else int(read)
+                return self.field.read(self.data[tensor][place])
             case IndexFactor(value):
                 return self.field.number(Fraction(at(value, where, self.data)))
             case Call(function, arguments):
@@ -135,7 +166,7 @@ class Evaluator:
                 return max(values) if kind == "max" else min(values)
 
 
-def binders(value: Value):
+def binders(value: Value) -> Generator[Iterator, None, None]:
     """Return every iterator that a value binds, once for each binder."""
     for term in value.terms:
         yield from term.iterators
@@ -170,10 +201,12 @@ def check(scope: Scope, data: Data, random: Random, symbols: Mapping[Symbol, int
     symbols = symbols or {}
     expected = evaluate(scope, data, "prime" if exact else "float64", symbols)
     output = output_of(scope)
-    evaluator = Evaluator(data, Residues() if exact else Reals())
+    of_value: Callable[[Value, Environment], float] = Evaluator(data, Residues()).value if exact else Evaluator(data, Reals()).value
     for _ in range(4):
         place = [random.randrange(size) for size in expected.shape]
-        found = evaluator.value(value, {**symbols, **dict(zip(output, place, strict=True))})
+        where: dict[object, int] = dict(symbols.items())
+        where.update(zip(output, place, strict=True))
+        found = of_value(value, where)
         wanted = expected[tuple(place)]
         if exact:
             assert found == int(wanted), (str(value), place)

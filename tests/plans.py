@@ -42,7 +42,9 @@ def one_step(
     spec: Mapping[str, Any], operands: Sequence[np.ndarray | tuple[np.ndarray, Buffer]], output: Buffer, *, weights: Sequence[int] = ()
 ) -> tuple[Plan, dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Return (plan, weights, feeds) of one onednn step; ``weights`` says which operands are constants."""
-    buffers, constants, feeds = [], {}, {}
+    buffers: list[Buffer] = []
+    constants: dict[str, np.ndarray] = {}
+    feeds: dict[str, np.ndarray] = {}
     for index, operand in enumerate(operands):
         array, window = operand if isinstance(operand, tuple) else (operand, None)
         area, key = ("weight" if index in weights else "input"), f"t{index}"

@@ -75,9 +75,9 @@ X, Y = np.arange(6, dtype=np.float32).reshape(2, 3), np.full((2, 3), 2.5, np.flo
 
 
 def test_outputs_come_by_position_and_by_name() -> None:
-    outputs = backend.run_model(difference_model(), [X, Y])
+    outputs: Any = backend.run_model(difference_model(), [X, Y])
     np.testing.assert_array_equal(outputs[0], X - Y)
-    np.testing.assert_array_equal(outputs.size, np.abs(X - Y))  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(outputs.size, np.abs(X - Y))
 
 
 def test_inputs_come_by_position_or_by_name() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -84,7 +86,7 @@ def test_rounding_that_the_model_amplifies_is_told_from_errors() -> None:
     """y = sin(1000 x) makes a thousandfold of the last bit of x."""
     specs = (FeedSpec("x", "float32", (64,)),)
 
-    def amplify(feeds: dict[str, np.ndarray], error: float = 0.0) -> list[np.ndarray]:
+    def amplify(feeds: Mapping[str, Any], error: float = 0.0) -> list[np.ndarray]:
         return [np.sin(np.float32(1e3) * feeds["x"]) * np.float32(1 + error)]
 
     def run(error: float, *, plain: bool) -> list[str]:

@@ -80,8 +80,8 @@ def test_how_much_moves() -> None:
     assert moved(floats, floats * np.float32(1 + 1e-5), TIGHT) == 0.0
     assert moved(np.array([1, 2, 3, 4]), np.array([1, 2, 3, 5]), TIGHT) == 0.25
     assert moved([floats, floats], [floats, other], TIGHT) == pytest.approx(0.3)
-    assert moved(np.float32([np.inf, 1]), np.float32([0, 1]), TIGHT) == 0.5
-    assert moved(np.float32([np.nan, 1]), np.float32([np.nan, 1]), TIGHT) == 0.0
+    assert moved(np.array([np.inf, 1], np.float32), np.array([0, 1], np.float32), TIGHT) == 0.5
+    assert moved(np.array([np.nan, 1], np.float32), np.array([np.nan, 1], np.float32), TIGHT) == 0.0
     assert moved(floats, floats[:5], TIGHT) == 1.0
 
 
@@ -106,15 +106,15 @@ def test_the_error_is_relative_to_the_largest_magnitude() -> None:
     with pytest.raises(CheckFailed):
         compare(np.array([1, 2]), np.array([1, 3]), TIGHT, where="y")
     with pytest.raises(CheckFailed):
-        compare(np.float32([1]), np.float64([1]), TIGHT, where="y")
+        compare(np.array([1], np.float32), np.array([1], np.float64), TIGHT, where="y")
 
 
 def test_beside_zeros_the_error_is_its_own_size() -> None:
     """It stays a number that JSON knows."""
-    zeros, tiny = np.zeros(3, np.float32), np.float32([0, 5e-7, 0])
+    zeros, tiny = np.zeros(3, np.float32), np.array([0, 5e-7, 0], np.float32)
     assert compare(zeros, tiny, TIGHT, where="y") == pytest.approx(5e-7)
     with pytest.raises(CheckFailed):
-        compare(zeros, np.float32([0, 2e-6, 0]), TIGHT, where="y")
+        compare(zeros, np.array([0, 2e-6, 0], np.float32), TIGHT, where="y")
 
 
 def test_a_model_that_onnxruntime_refuses_is_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from egraph.rule import Attributes, Equation, Tensor, Weight, rule
 from egraph.rule_operators import concat, relu, transpose
-from verify.elsewhere import SYSTEMS, published, same_rules
+from verify.elsewhere import SYSTEMS, Published, published, same_rules
 
 
 @rule
@@ -37,8 +39,8 @@ def operands_multiplied(x: Tensor, y: Tensor, z: Tensor) -> Equation:
     return (x * y) * z == x * (y * z)
 
 
-def names(found: object) -> set[str]:
-    return {one.name for one in found}  # type: ignore[attr-defined]
+def names(found: Iterable[Published]) -> set[str]:
+    return {one.name for one in found}
 
 
 def test_equal_graphs_are_found_in_either_direction() -> None:

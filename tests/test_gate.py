@@ -15,7 +15,7 @@ from egraph.ir import TensorType
 from egraph.optimize import gate
 from egraph.optimize.choice import choose_rules
 from egraph.optimize.gate import Admission, admitted, notes, unproved
-from egraph.rule import Binding, Equation, Mismatch, Rule, Tensor, rule
+from egraph.rule import Binding, Equation, Mismatch, Rule, Tensor, Verdict, rule
 from egraph.rule_operators import relu
 from egraph.rules import RULES, rule_named
 from verify.certificates import Certificate, Certificates, certify, format_certificates, parse, shipped
@@ -54,8 +54,8 @@ def write(folder: Path, *names: str) -> Path:
     return path
 
 
-def proof(each: Rule, verdict: str = "proved") -> Proof:
-    return Proof(each.name, verdict, "all sizes", 0.1, 3, 1, 2, "exact", covers={"tree": {"rank of x": [[[1, 2], True]]}})  # type: ignore[arg-type]
+def proof(each: Rule, verdict: Verdict = "proved") -> Proof:
+    return Proof(each.name, verdict, "all sizes", 0.1, 3, 1, 2, "exact", covers={"tree": {"rank of x": [[[1, 2], True]]}})
 
 
 def twice(label: str = "relu") -> Rule:

@@ -20,10 +20,10 @@ from verify.generate.derivation import derivable, is_instance
 from verify.generate.dimensions import Unifier, canonical
 from verify.generate.enumeration import World, candidates, lengths_of
 from verify.generate.judge import proved
-from verify.generate.productions import PRODUCTIONS, productions
+from verify.generate.productions import PRODUCTIONS, Production, productions
 from verify.generate.run import Settings, generate
 from verify.generate.source import compile_rule, draft
-from verify.generate.terms import Application, Equation, joint_context, leaves, settled, to_node
+from verify.generate.terms import Application, Equation, Term, joint_context, leaves, settled, to_node
 from verify.generate.weaken import weakest
 from verify.random_testing import check_rule
 
@@ -37,8 +37,8 @@ def holds(rule: Rule) -> bool | None:
     return check_rule(rule, cases=12, tries=1000).passed or None
 
 
-def apply(production: object, *operands: object) -> Application:
-    return Application(production, operands)  # type: ignore[arg-type]
+def apply(production: Production, *operands: Term) -> Application:
+    return Application(production, operands)
 
 
 DISTRIBUTES = (apply(ADD, apply(MATMUL, 0, 1), apply(MATMUL, 0, 2)), apply(MATMUL, 0, apply(ADD, 1, 2)))

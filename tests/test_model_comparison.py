@@ -108,7 +108,7 @@ def test_opaque_operators_are_left_to_onnxruntime(tmp_path: Path) -> None:
         model.graph.initializer.append(numpy_helper.from_array(np.array(1, np.int64), "axis"))
         onnx.save(model, path)
         paths.append(path)
-    found = compare_models(*paths)
+    found = compare_models(paths[0], paths[1])
     assert found.equal and methods(found)["b"] == "float32"
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +25,7 @@ from runtime.plan import Buffer, Plan
 from tests.lowering import GRAPHS, choose, concatenation, float32
 
 
-def operation(draw: st.DrawFn, array: np.ndarray, node: Node) -> tuple[np.ndarray | None, Node]:
+def operation(draw: Callable[[st.SearchStrategy[Any]], Any], array: np.ndarray, node: Node) -> tuple[np.ndarray | None, Node]:
     """Draw a view; the array is None where numpy itself would have to copy."""
     match draw(st.sampled_from(["Transpose", "Reshape", "Slice"])):
         case "Transpose":
@@ -35,12 +37,12 @@ def operation(draw: st.DrawFn, array: np.ndarray, node: Node) -> tuple[np.ndarra
                 sizes.append(draw(st.sampled_from([d for d in range(1, rest + 1) if rest % d == 0])))
                 rest //= sizes[-1]
             shape = tuple(sizes) or (1,)
-            view: np.ndarray | None = array.view()
+            view, shaped = array.view(), apply("Reshape", node, shape=shape)
             try:
-                view.shape = shape  # type: ignore[union-attr]
+                view.shape = shape
             except AttributeError:
-                view = None
-            return view, apply("Reshape", node, shape=shape)
+                return None, shaped
+            return view, shaped
         case _:
             starts = tuple(draw(st.integers(0, n - 1)) for n in array.shape)
             steps = tuple(draw(st.integers(1, 2)) for _ in array.shape)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import pytest
@@ -78,13 +79,13 @@ def test_a_script_computes_what_the_reference_computes() -> None:
         seen |= operators
         instance = next(draws(each, 3, 40))
         values = draw_values(instance, 5, "signed")
-        scope: dict[str, object] = {"print": lambda *told: None}
+        scope: dict[str, Any] = {"print": lambda *told: None}
         text = script(instance.left[0], instance.left[0], values)
         exec(text, scope)
         name = text.split("wrong = ~np.isclose(")[1].split(",")[0]
         with np.errstate(all="ignore"):
             (expected,) = evaluate(instance.left[:1], values)
-        assert np.allclose(scope[name], expected, rtol=1e-12, atol=1e-12, equal_nan=True), (each.name, text)  # type: ignore[arg-type]
+        assert np.allclose(scope[name], expected, rtol=1e-12, atol=1e-12, equal_nan=True), (each.name, text)
     assert len(seen) > 35
 
 

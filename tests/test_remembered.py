@@ -86,7 +86,10 @@ def test_a_search_is_filed_by_what_makes_it_another() -> None:
     key = search_key(_graph(), RULES, options)
     same = dataclasses.replace(options, budget_seconds=5.0, checks=7, tolerance=Tolerance(1e-2), output=Path("elsewhere"), frozen=True)
     assert search_key(_graph(), RULES, same) == key
-    others = [dataclasses.replace(options, **change) for change in ({"seed": 2}, {"threads": 2}, {"max_nodes": 10}, {"finalists": 1})]
+    others = [
+        dataclasses.replace(options, seed=2), dataclasses.replace(options, threads=2), dataclasses.replace(options, max_nodes=10),
+        dataclasses.replace(options, finalists=1),
+    ]  # fmt: skip
     assert len({key, search_key(_graph(), RULES[1:], options), *(search_key(_graph(), RULES, other) for other in others)}) == 6
 
 
@@ -138,7 +141,9 @@ def test_direct_values_follow_the_meanings(op: str) -> None:
     leaves = [leaf(i, *array.shape) for i, array in enumerate(arrays)]
     root = apply(op, *leaves, attributes=given)
     values = [value_of_array(array) for array in arrays]
+    known = [value for value in values if value is not None]
+    assert len(known) == len(arrays)
     found = value_of_term(op, given, [leaf.type for leaf in leaves], values)
     assert found is not None
-    np.testing.assert_array_equal(found.real, evaluate([root], dict(zip(leaves, [v.real for v in values], strict=True)))[0])
-    np.testing.assert_array_equal(found.prime, evaluate([root], dict(zip(leaves, [v.prime for v in values], strict=True)), "prime")[0])
+    np.testing.assert_array_equal(found.real, evaluate([root], dict(zip(leaves, [v.real for v in known], strict=True)))[0])
+    np.testing.assert_array_equal(found.prime, evaluate([root], dict(zip(leaves, [v.prime for v in known], strict=True)), "prime")[0])

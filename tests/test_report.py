@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 from html.parser import HTMLParser
+from typing import Literal
 from xml.etree import ElementTree
 
 import pytest
@@ -25,9 +26,9 @@ def row(number: int, *operands: int, rules: tuple[str, ...] = ()) -> KernelRow:
     )  # fmt: skip
 
 
-def outcome(status: str = "faster") -> Outcome:
+def outcome(status: Literal["faster", "unchanged"] = "faster") -> Outcome:
     return Outcome(
-        model="net<1>.onnx", device="cpu | some processor | threads=2", threads=2, status=status,  # type: ignore[arg-type]
+        model="net<1>.onnx", device="cpu | some processor | threads=2", threads=2, status=status,
         latency_us={"onnxruntime": 1500.0, "unoptimized": 3000.0, "optimized": 1000.0 if status == "faster" else 1500.0},
         max_rel_err=2.5e-7, worst_output="y",
         rules=(RuleUse("merge_convs", "tested only", 1, "conv(x, w_i) = conv(x, [w])_i", "reassociates"),),
@@ -66,7 +67,7 @@ class Page(HTMLParser):
 
 
 @pytest.mark.parametrize("status", ["faster", "unchanged"])
-def test_the_page_is_whole_and_needs_nothing_else(status: str) -> None:
+def test_the_page_is_whole_and_needs_nothing_else(status: Literal["faster", "unchanged"]) -> None:
     text = render(outcome(status))
     page = Page(text)
     assert not page.open and not page.links

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,7 +33,7 @@ def session(tmp_path: Path) -> Session:
 
 
 def expected(session: Session, x: np.ndarray) -> np.ndarray:
-    return np.maximum(x @ session.artefact.weights["w"], 0)
+    return np.asarray(np.maximum(x @ session.artefact.weights["w"], 0))
 
 
 def test_session_mirrors_onnxruntime(session: Session, tmp_path: Path) -> None:
@@ -76,8 +77,8 @@ def test_strided_dlpack_and_output_interchange(session: Session) -> None:
         def __init__(self, array: np.ndarray) -> None:
             self.array = array
 
-        def __dlpack__(self, **options: object) -> object:
-            return self.array.__dlpack__(**options)  # type: ignore[arg-type]
+        def __dlpack__(self, **options: Any) -> object:
+            return self.array.__dlpack__(**options)
 
         def __dlpack_device__(self) -> tuple[int, int]:
             return self.array.__dlpack_device__()

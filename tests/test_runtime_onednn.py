@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import onnx
@@ -141,8 +142,10 @@ def test_sum_post_operation_accumulates_into_the_destination() -> None:
     y = np.ones(60, np.uint8).view(np.float32).reshape(3, 5)
     start = draw(3, 5)
     y[:] = start
-    executable._table.bind(executable.storage.bind([feeds["t0"], y]))
-    executable._table.run(0, 1)
+    table = executable._table
+    assert table is not None
+    table.bind(executable.storage.bind([feeds["t0"], y]))
+    table.run(0, 1)
     close(y, 0.5 * start + feeds["t0"] @ constants["t1"])
 
 
@@ -268,7 +271,7 @@ def test_binary(algorithm: str, function: Callable[..., np.ndarray]) -> None:
         ("soft_relu", "Softplus", 1.0, 0, {}), ("round", "Round", 0, 0, {}), ("linear", "Neg", -1.0, 0.0, {}),
     ],
 )  # fmt: skip
-def test_eltwise(algorithm: str, op: str, alpha: float, beta: float, attributes: dict[str, object]) -> None:
+def test_eltwise(algorithm: str, op: str, alpha: float, beta: float, attributes: dict[str, Any]) -> None:
     x = 4 * draw(2, 3, 7)
     spec = {"primitive": "eltwise", "arguments": {"src": 0}, "algorithm": algorithm, "alpha": alpha, "beta": beta}
     close(run(spec, [x], buffer(x.shape, "output", "y")), reference(op, x, **attributes))

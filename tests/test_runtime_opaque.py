@@ -43,11 +43,9 @@ def test_a_whole_model_of_strings_and_dynamic_shapes(tmp_path: Path) -> None:
     ]
     outputs = [helper.make_tensor_value_info("t", TensorProto.STRING, ["n"]), helper.make_tensor_value_info("y", TensorProto.INT64, None)]
     host = [Buffer(d, (), (), "host", k) for d, k in (("string", "s"), ("float32", "x"), ("string", "t"), ("int64", "y"))]
-    ports = (
-        [Port("s", "string", ("n",), 0), Port("x", "float32", ("n", 3), 1)],
-        [Port("t", "string", ("n",), 2), Port("y", "int64", None, 3)],
-    )
-    made = Plan(tuple(host), (opaque("all", (0, 1), (2, 3), ["s", "x"], ["t", "y"]),), *map(tuple, ports), arena_bytes=0)
+    taken = (Port("s", "string", ("n",), 0), Port("x", "float32", ("n", 3), 1))
+    given = (Port("t", "string", ("n",), 2), Port("y", "int64", None, 3))
+    made = Plan(tuple(host), (opaque("all", (0, 1), (2, 3), ["s", "x"], ["t", "y"]),), taken, given, arena_bytes=0)
     session = Session(save(tmp_path / "m.einsat", made, {}, {"opaque/all.onnx": model(nodes, inputs, outputs)}), threads=1)
     for n in (2, 5):
         words, x = np.array(["é", "b"] * n, dtype=object)[:n], np.round(draw(n, 3))

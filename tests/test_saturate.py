@@ -17,7 +17,7 @@ from egraph.encode import count_matches
 from egraph.engine import Engine
 from egraph.ir import FrozenEGraph, Graph, Node, TensorType, attributes, make, walk
 from egraph.ops import apply
-from egraph.rule import Attributes, Equation, MergeRule, Rule, Steps, Tensor, Weight, merge_rule, operation, require, rule
+from egraph.rule import Attributes, Binding, Equation, MergeRule, Rule, Steps, Tensor, Weight, merge_rule, operation, require, rule
 from egraph.rules import RULES
 from egraph.saturate import Limits, saturate
 
@@ -175,8 +175,8 @@ def test_provenance_names_the_first_rule() -> None:
 
 def test_type_alarm_names_the_rule() -> None:
     class Wrong(Rule):
-        def apply(self, binding: object) -> tuple[Node, Node]:
-            left, _ = Rule.apply(self, binding)  # type: ignore[arg-type]
+        def apply(self, binding: Binding) -> tuple[Node, Node]:
+            left, _ = Rule.apply(self, binding)
             return left, apply("Reshape", left, shape=(24,))
 
     wrong = Wrong(**{name: getattr(commute, name) for name in commute.__dataclass_fields__} | {"name": "wrong_shape"})

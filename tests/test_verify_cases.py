@@ -52,6 +52,12 @@ def proved(case: Case) -> bool:
     return all(isinstance(prove_equal(left, right, case.assumptions), Equal) for left, right in zip(case.left, case.right, strict=True))
 
 
+def single(name: str) -> Rule:
+    found = rule_named(name)
+    assert isinstance(found, Rule)
+    return found
+
+
 def all_cases(each: Rule) -> tuple[list[Case], Survey]:
     survey = Survey()
     return list(cases(each, survey=survey)), survey
@@ -65,7 +71,7 @@ def test_a_pointwise_rule_is_one_case_for_all_ranks() -> None:
 
 
 def test_a_rule_that_looks_at_shapes_is_run_rank_by_rank() -> None:
-    found, survey = all_cases(rule_named("number_into_matmul_left"))  # type: ignore[arg-type]
+    found, survey = all_cases(single("number_into_matmul_left"))
     assert not survey.pointwise
     assert {case.ranks["c"] for case in found if case.ranks} == {0, 1, 2, 3}
     assert survey.refused["c must be one number"]
@@ -79,7 +85,7 @@ def test_matmul_associativity_for_all_sizes() -> None:
 
 @pytest.mark.parametrize("name", ["scale_into_conv", "add_convs_of_one_weight", "pad_into_conv"])
 def test_convolution_rules_are_cases_for_every_rank_and_layout(name: str) -> None:
-    found, _ = all_cases(rule_named(name))  # type: ignore[arg-type]
+    found, _ = all_cases(single(name))
     assert {(case.ranks["x"], case.choices["a.layout"]) for case in found if case.ranks} == {
         (rank, layout) for rank in (3, 4, 5) for layout in ("NCHW", "NHWC")
     }

@@ -103,7 +103,7 @@ def eq(left: Size, right: Size) -> Compare:
 
 x, y, z, w, k = var("x", N, K), var("y", K, M), var("z", M, L), var("w", K, M), var("k", F, C, R, T)
 image, signal, filter_ = var("a", B, C, H, W), var("a", B, C, H), var("k", F, C, R)
-two = {"strides": (S, D), "pads": (P, Q, P, Q), "dilations": (S, D)}
+two: dict[str, Any] = {"strides": (S, D), "pads": (P, Q, P, Q), "dilations": (S, D)}
 
 TRUE: dict[str, tuple[Operand, Operand, tuple[Compare, ...]]] = {
     "product is associative": (matmul(matmul(x, y), z), matmul(x, matmul(y, z)), ()),

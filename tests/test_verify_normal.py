@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -93,12 +95,15 @@ def programs(draw: st.DrawFn) -> Scope:
     return last if isinstance(last, Scope) else OPS["Relu"].meaning([last], {})
 
 
-def _step(kind: str, random: Random, first, second, third):
+def _step(
+    kind: str, random: Random, first: Scope | Tensor, second: Scope | Tensor, third: Scope | Tensor
+) -> tuple[str | None, Mapping[str, Any], list[Scope | Tensor]]:
+    """Return an operator with its attributes and operands; no name where the operands do not fit."""
     attributes: dict[str, object] = {}
     match kind:
         case "unary":
             name = random.choice(UNARY)
-            values = {"LeakyRelu": {"alpha": 0.25}, "Elu": {"alpha": 0.5}, "Clip": {"min": -0.5, "max": 0.75}}
+            values: dict[str, dict[str, object]] = {"LeakyRelu": {"alpha": 0.25}, "Elu": {"alpha": 0.5}, "Clip": {"min": -0.5, "max": 0.75}}
             return name, values.get(name, attributes), [first]
         case "binary" if _fits(first, second):
             return random.choice(BINARY), attributes, [first, second]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from egraph.ir import TensorType, attributes
-from egraph.rule import Attributes, Binding, Equation, Tensor, rule
+from egraph.rule import Attributes, Binding, Equation, Rule, Tensor, rule
 from egraph.rule_operators import conv_transpose, relu
 from egraph.rules import rule_named
 from verify.application import objection
@@ -36,6 +36,6 @@ def transposed_of_doubled(x: Tensor, w: Tensor, a: Attributes) -> Equation:
 
 
 @pytest.mark.parametrize("false", [transposed_by_relu, transposed_of_doubled])
-def test_what_is_false_stays_open_element_by_element(false: object) -> None:
+def test_what_is_false_stays_open_element_by_element(false: Rule) -> None:
     """Writing sums out proves nothing more than is so."""
-    assert objection(false, [_binding(4, 2, 1)]) != ""  # type: ignore[arg-type]
+    assert objection(false, [_binding(4, 2, 1)]) != ""
