@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -54,8 +55,10 @@ class Model:
 
     def conv(self, x: Node, outputs: int, kernel: int, *, layout: str = "NCHW", stride: int = 1, group: int = 1, bias: bool = True) -> Node:
         channels = x.type.sizes[1 if layout == "NCHW" else -1]
-        values = {"strides": (stride,) * 2, "pads": (kernel // 2,) * 4, "dilations": (1, 1), "group": group, "layout": layout}
-        y = apply("Conv", x, self.weight(outputs, channels // group, kernel, kernel), **values)
+        y = apply(
+            "Conv", x, self.weight(outputs, channels // group, kernel, kernel),
+            strides=(stride,) * 2, pads=(kernel // 2,) * 4, dilations=(1, 1), group=group, layout=layout,
+        )  # fmt: skip
         return apply("Add", y, self.weight(*((1, outputs, 1, 1) if layout == "NCHW" else (1, 1, 1, outputs)))) if bias else y
 
     def graph(self, *outputs: Node) -> Graph:
@@ -165,10 +168,10 @@ def concatenation() -> Graph:
 def pools() -> Graph:
     m = Model()
     x = m.input(1, 4, 8, 8)
-    values = {"kernel_shape": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1), "dilations": (1, 1), "layout": "NCHW"}
-    a = apply("AveragePool", x, count_include_pad=0, **values)
-    b = apply("AveragePool", x, count_include_pad=1, **values)
-    c = apply("LRN", apply("MaxPool", x, **values), size=3, alpha=0.1, beta=0.75, bias=1.0, axis=1)
+    window: dict[str, Any] = {"kernel_shape": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1), "dilations": (1, 1), "layout": "NCHW"}
+    a = apply("AveragePool", x, attributes=attributes(count_include_pad=0, **window))
+    b = apply("AveragePool", x, attributes=attributes(count_include_pad=1, **window))
+    c = apply("LRN", apply("MaxPool", x, attributes=attributes(**window)), size=3, alpha=0.1, beta=0.75, bias=1.0, axis=1)
     transposed = apply(
         "ConvTranspose", c, m.weight(4, 3, 4, 4),
         strides=(2, 2), pads=(1, 1, 1, 1), dilations=(1, 1), group=1, output_padding=(0, 0), layout="NCHW",

@@ -45,7 +45,11 @@ def test_lowered_programs_compute_what_the_operators_do() -> None:
         (u,) = {each for each in walk((root,)) if each.inputs == (w,)}
         tensors[f"u{number}"] = evaluate([u], {w: values[w]})[0].astype(np.float32)
         new[u] = make("Constant", (), attributes(digest=f"u{number}"), u.type)
-        bound = rewrite((root,), lambda old, operands, new=new: new.get(old) or make(old.op, operands, old.attributes, old.type))  # type: ignore[misc]
+
+        def replaced(old: Node, operands: tuple[Node, ...], new: dict[Node, Node] = new) -> Node:
+            return new.get(old) or make(old.op, operands, old.attributes, old.type)
+
+        bound = rewrite((root,), replaced)
         outputs.append((f"y{number}", bound[root]))
     (lowered,) = estimated_programs(Graph("derived", tuple(inputs), tuple(outputs), tensors), ())
     assert not any(kernel.implementation == "opaque" for kernel in lowered.kernels)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -116,7 +117,7 @@ def test_an_interrupt_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     compiler = Compiler()
     compiler.start()
     process = compiler._process
-    monkeypatch.setattr(process_module.select, "select", interrupted)
+    monkeypatch.setattr(select, "select", interrupted)
     with pytest.raises(KeyboardInterrupt):
         compiler.compile(["good"], 1, 5.0)
     assert process is not None and process.poll() is not None and compiler._process is None

@@ -39,8 +39,7 @@ def weight(name: str, *shape: int) -> Node:
 
 
 def conv(data: Node, weights: Node, pads: tuple[int, ...], group: int = 1, layout: str = "NCHW", stride: int = 1) -> Node:
-    values = {"strides": (stride, stride), "dilations": (1, 1), "pads": pads, "group": group, "layout": layout}
-    return apply("Conv", data, weights, **values)  # type: ignore[arg-type]
+    return apply("Conv", data, weights, strides=(stride, stride), dilations=(1, 1), pads=pads, group=group, layout=layout)
 
 
 def graph(*roots: Node) -> Graph:

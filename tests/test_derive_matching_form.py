@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from random import Random
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ from egraph.expr.functions import PRIME
 from egraph.expr.index import Index, Iterator, index, length
 from egraph.expr.parsing import parse_scope
 from egraph.expr.scope import Compare, Guarded, Number, Scalar, Tensor, number
-from egraph.ir import Node, rewrite, walk
+from egraph.ir import Node, attributes, rewrite, walk
 from egraph.ops import apply
 from egraph.ops.reference import evaluate, fragment_expression
 from tests.test_derive_matching_operators import CONTRACTIONS, MOVEMENTS, WINDOWS, samples
@@ -108,23 +108,24 @@ def test_pieces_are_the_choice() -> None:
 def changed(program: Node, random: Random) -> Node | None:
     """Change one attribute, the order of operands or a layout of a program; None where the result is no program."""
     node = random.choice([n for n in walk((program,)) if n.op != "Placeholder"])
-    values, operands = dict(node.attributes), list(node.inputs)
+    values: dict[str, Any] = dict(node.attributes)
+    operands = list(node.inputs)
     listed = [key for key, value in node.attributes if isinstance(value, tuple)]
     if listed and random.random() < 0.7:
         key = random.choice(listed)
-        entries = list(values[key])  # type: ignore[arg-type]
+        entries = list(values[key])
         first, second = random.randrange(len(entries)), random.randrange(len(entries))
         if key in ("perm", "shape"):
             entries[first], entries[second] = entries[second], entries[first]
         else:
-            entries[first] += random.choice((-1, 1))  # type: ignore[operator]
+            entries[first] += random.choice((-1, 1))
         values[key] = tuple(entries)
     elif len(operands) > 1:
         random.shuffle(operands)
     else:
         operands[0] = apply("Transpose", operands[0], perm=tuple(random.sample(range(operands[0].type.rank), operands[0].type.rank)))
     try:
-        new = apply(node.op, *operands, **values)  # type: ignore[arg-type]
+        new = apply(node.op, *operands, attributes=attributes(**values))
         built = rewrite((program,), lambda o, i: new if o is node else (apply(o.op, *i, attributes=o.attributes) if i else o))
     except EinsatError:
         return None

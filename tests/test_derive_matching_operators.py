@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -95,8 +96,8 @@ def test_windows_and_reductions_are_found_in_their_meaning(operator: str) -> Non
     for node in samples(operator, 30):
         programs = match(fragment_expression(node), node.inputs)
         agree(programs, node)
-        kernel = dict(node.attributes).get("kernel_shape", (2,))
-        if not degenerate(node) and set(kernel) != {1}:  # type: ignore[arg-type]
+        kernel: Any = dict(node.attributes).get("kernel_shape", (2,))
+        if not degenerate(node) and set(kernel) != {1}:
             assert any(uses(program, operator) for program in programs), node.attributes
 
 

@@ -7,6 +7,7 @@ import ctypes
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,7 +47,7 @@ class Loaded:
         def launch(body: int, data: int, _: int) -> int:
             self.launches += 1
             environment = Environment(None, tasks)
-            return max(Body(body)(k, ctypes.byref(environment), data) for k in reversed(range(tasks)))
+            return max(int(Body(body)(k, ctypes.byref(environment), data)) for k in reversed(range(tasks)))
 
         self.keep = Launch(launch)
         with contextlib.suppress(ValueError):
@@ -103,7 +104,7 @@ def chains() -> list[Node]:
     """Fragments of several operators, at sizes with tails, ones and primes."""
     x, wide = leaf(0, 2, 19, 7, 37), leaf(0, 3, 64, 17, 16)
     bias = leaf(1, 1, 19, 1, 1)
-    shift = {"before": (0, 0, 1, 2), "after": (0, 0, 0, 3), "mode": "constant", "value": 0.5}
+    shift: dict[str, Any] = {"before": (0, 0, 1, 2), "after": (0, 0, 0, 3), "mode": "constant", "value": 0.5}
     softmax = apply("Softmax", leaf(0, 5, 67), axis=1)
     norm = apply("LayerNormalization", leaf(0, 3, 131), leaf(1, 131), leaf(2, 131), axis=1, epsilon=1e-5)
     last = apply("Concat", leaf(0, 4, 5), leaf(1, 4, 3), axis=1)
@@ -145,7 +146,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
     """Everything that the tests run on one thread, compiled in one go (starting the compiler takes the most time)."""
     folder = tmp_path_factory.mktemp("kernels")
     fragments = [f for f in [*samples(list(OPS), 1), *chains()] if supports(f) is None]
-    own = [*(apply(op, leaf(0, 4001)) for op, _, _ in APPROXIMATIONS), STRIDED, IN_PLACE]
+    own: list[Node | KernelRequest] = [*(apply(op, leaf(0, 4001)) for op, _, _ in APPROXIMATIONS), STRIDED, IN_PLACE]
     return compile_library([*fragments, *own], folder / "kernels.so", threads=1, cache=folder)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import lower.eoperator.streaming as streaming
-from egraph.ir import Node, placeholders
+from egraph.ir import Node, attributes, placeholders
 from egraph.ops import apply
 from egraph.ops.reference import evaluate
 from lower.eoperator.library import _link
@@ -19,9 +19,11 @@ from tests.test_eoperator import Loaded, feeds
 GUARD = 64
 LINE_BYTES = 64
 BLOCKS = apply("Reshape", leaf(0, 1, 6, 10, 64), shape=(6, 10, 2, 2, 16))
-WINDOW = {"kernel_shape": (3, 3), "strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "count_include_pad": 1}
+WINDOW = attributes(
+    kernel_shape=(3, 3), strides=(1, 1), pads=(1, 1, 1, 1), dilations=(1, 1), count_include_pad=1, layout="NHWC"
+)  # fmt: skip
 FRAGMENTS = (
-    apply("AveragePool", leaf(0, 1, 7, 6, 32), layout="NHWC", **WINDOW),
+    apply("AveragePool", leaf(0, 1, 7, 6, 32), attributes=WINDOW),
     apply("Relu", leaf(0, 4099)),
     apply("Add", leaf(0, 37, 64), leaf(1, 64)),
     apply("Transpose", leaf(0, 300, 64), perm=(1, 0)),

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -56,7 +57,7 @@ def agrees(model: onnx.ModelProto, *, seed: int = 0, tolerance: float = 1e-4, **
 
 
 @cache
-def backend_cases() -> dict[str, object]:
+def backend_cases() -> dict[str, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from onnx.backend.test.case.node import collect_testcases
@@ -98,9 +99,9 @@ def test_round_trip_of_standard_cases(name: str, constants: bool) -> None:
     """Each case with its operands as inputs, and with all but the first as constants."""
     case = backend_cases()[f"test_{name}"]
     model = onnx.ModelProto()
-    model.CopyFrom(case.model)  # type: ignore[attr-defined]
+    model.CopyFrom(case.model)
     model.ir_version = min(model.ir_version, 13)  # the newest that onnxruntime reads
-    feeds = dict(zip([v.name for v in model.graph.input], case.data_sets[0][0], strict=True))  # type: ignore[attr-defined]
+    feeds = dict(zip([v.name for v in model.graph.input], case.data_sets[0][0], strict=True))
     if constants:
         fixed = [v.name for v in model.graph.input[1:] if isinstance(feeds[v.name], np.ndarray | np.generic)]
         model.ir_version = max(model.ir_version, 4)

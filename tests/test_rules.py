@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -120,10 +122,10 @@ def test_blocks_of_a_reshape() -> None:
 # Wrong rewrites. Each looks right on some shapes or data; every one must be refuted.
 
 
-def _wrong(name: str, function: object) -> Rule:
-    function.__name__ = name  # type: ignore[attr-defined]
+def _wrong(name: str, function: Callable[..., Any]) -> Rule:
+    function.__name__ = name
     function.__doc__ = f"{name} = wrong"
-    return rule(rounding="reassociates")(function)  # type: ignore[arg-type]
+    return rule(rounding="reassociates")(function)
 
 
 def operands_swapped(x: Tensor, y: Tensor) -> Equation:
@@ -237,8 +239,8 @@ WRONG = (
 
 
 @pytest.mark.parametrize("function", WRONG, ids=lambda function: function.__name__)
-def test_wrong_rewrites_are_refuted(function: object) -> None:
-    result = check(_wrong(function.__name__, function), cases=60, tries=6000)  # type: ignore[attr-defined]
+def test_wrong_rewrites_are_refuted(function: Callable[..., Any]) -> None:
+    result = check(_wrong(function.__name__, function), cases=60, tries=6000)
     assert result.failures, str(result)
     assert "left" in result.failures[0]
     assert "np.[" in result.failures[0]

@@ -112,8 +112,10 @@ def test_large_operands_are_drawn_in_part_and_repeated() -> None:
 def test_a_deconvolution_that_sums_in_parts_has_no_epilogue(inputs: int, outputs: int, stride: int, fits: bool) -> None:
     """oneDNN applies the epilogue to every partial sum there; without an epilogue the same call is right."""
     x, w = leaf(0, 1, inputs, 4, 4), leaf(1, inputs, outputs, 4, 4, constant=True)
-    attributes = {"strides": (stride, stride), "pads": (1, 1, 1, 1), "dilations": (1, 1), "group": 1, "output_padding": (0, 0)}
-    bare = apply("ConvTranspose", x, w, **attributes, layout="NCHW")
+    bare = apply(
+        "ConvTranspose", x, w,
+        strides=(stride, stride), pads=(1, 1, 1, 1), dilations=(1, 1), group=1, output_padding=(0, 0), layout="NCHW",
+    )  # fmt: skip
     assert isinstance(match(bare, "onednn.deconvolution"), LibraryCall)
     for whole in (apply("Relu", bare), apply("Add", bare, leaf(2, 1, outputs, 1, 1, constant=True))):
         found = match(whole, "onednn.deconvolution")
