@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import traceback
 from pathlib import Path
 
 from egraph.errors import RuleError
@@ -13,7 +14,7 @@ from egraph.rule import MergeRule, Rule
 def load_rules(path: Path) -> tuple[Rule | MergeRule, ...]:
     """Import a Python file and return its ``RULES``."""
     if not path.is_file():
-        raise RuleError(f"rule file {path} does not exist", fix="check the path")
+        raise RuleError(f"rule file {path} {'is a folder' if path.is_dir() else 'does not exist'}", where="--rules", fix="check the path")
     spec = importlib.util.spec_from_file_location(f"einsat_rules_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise RuleError(f"rule file {path} is not a Python file", fix="give a file that ends in .py")
@@ -24,8 +25,20 @@ def load_rules(path: Path) -> tuple[Rule | MergeRule, ...]:
     except RuleError:
         raise
     except Exception as error:
-        raise RuleError(f"rule file {path} raised {type(error).__name__}: {error}", where=str(path)) from error
+        raise RuleError(
+            f"rule file {path} raised {type(error).__name__}: {error}", where=f"{path}:{_line(error, path)}",
+            fix=f"correct the file until python {path} runs",
+        ) from error  # fmt: skip
     rules = getattr(module, "RULES", None)
     if not isinstance(rules, list | tuple) or not all(isinstance(rule, Rule | MergeRule) for rule in rules):
-        raise RuleError(f"rule file {path} has no tuple RULES of rules", fix="end the file with RULES = (my_rule, ...)")
+        raise RuleError(f"rule file {path} has no tuple RULES of rules", where=str(path), fix="end the file with RULES = (my_rule, ...)")
     return tuple(rules)
+
+
+def _line(error: Exception, path: Path) -> int:
+    """Return the line of a file at which it stopped, 1 where it was not read so far."""
+    own = str(path.absolute())
+    if isinstance(error, SyntaxError) and error.filename == own:
+        return error.lineno or 1
+    lines = [frame.lineno or 1 for frame in traceback.extract_tb(error.__traceback__) if frame.filename == own]
+    return lines[-1] if lines else 1

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from egraph.errors import ModelError
+from egraph.errors import ModelError, RuleError
 from egraph.optimize.arguments import parse, to_options
+from egraph.optimize.output import check_report
+from egraph.rule_file import load_rules
 from runtime.cores import usable_cores
 from runtime.session import Session
 from tests.plans import save
@@ -29,3 +31,41 @@ def test_a_session_uses_no_more_threads_than_there_are_cores(tmp_path: Path, mon
         for asked in (None, 9999):
             with Session(folder, threads=asked) as session:
                 assert session.executable.threads == usable_cores()
+
+
+def test_a_report_that_cannot_be_written_is_refused_before_the_search(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    check_report(tmp_path / "new" / "deep" / "report.html")
+    assert not (tmp_path / "new").exists()
+    with pytest.raises(ModelError, match=r"file cannot be used: Not a directory(.|\n)*fix: write elsewhere with --report FILE"):
+        check_report(tmp_path / "file" / "report.html")
+    with pytest.raises(ModelError, match=r"is a folder(.|\n)*report\.html"):
+        check_report(tmp_path)
+
+
+@pytest.mark.parametrize("option", ["-o", "--report", "--database", "--rules"])
+def test_empty_paths_are_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """An unset variable must not write into the working folder."""
+    with pytest.raises(SystemExit) as left:
+        parse(["m.onnx", option, ""])
+    assert left.value.code == 2 and "the path is empty" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("RULES = ()\ndef (:\n", r"raised SyntaxError(.|\n)*at: .*mine\.py:2\n  fix: correct the file until python .*mine\.py runs"),
+        ("x = 1\n\n1 / 0\n", r"raised ZeroDivisionError(.|\n)*at: .*mine\.py:3\n"),
+        ("import no_such_module\n", r"raised ModuleNotFoundError(.|\n)*at: .*mine\.py:1\n"),
+        ("RULES = (1,)\n", r"has no tuple RULES of rules(.|\n)*at: .*mine\.py\n"),
+    ],
+)
+def test_a_broken_rule_file_is_named_with_its_line(tmp_path: Path, text: str, told: str) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(text)
+    with pytest.raises(RuleError, match=told):
+        load_rules(path)
+    with pytest.raises(RuleError, match="is a folder"):
+        load_rules(tmp_path)
+    with pytest.raises(RuleError, match="does not exist"):
+        load_rules(tmp_path / "none.py")

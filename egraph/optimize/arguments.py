@@ -54,6 +54,13 @@ def parse_tolerance(text: str) -> Tolerance:
     return Tolerance(*values)
 
 
+def _path(text: str) -> Path:
+    """Parse a path; an empty one, of a variable that is not set, would be the working folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("the path is empty")
+    return Path(text)
+
+
 def _at_least(least: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
         if not text.isdecimal() or int(text) < least:
@@ -70,9 +77,9 @@ def build_parser() -> argparse.ArgumentParser:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("model", type=Path, nargs="?", help="the ONNX model to optimise")
+    parser.add_argument("model", type=_path, nargs="?", help="the ONNX model to optimise")
     add = parser.add_argument_group("what to do").add_argument
-    add("-o", "--output", type=Path, metavar="OUT", help="a folder, or the new model's name ending in .onnx (default: beside the model)")
+    add("-o", "--output", type=_path, metavar="OUT", help="a folder, or the new model's name ending in .onnx (default: beside the model)")
     add("--device", default="cpu", choices=["cpu"], help="what to optimise for (default: cpu)")
     add("--threads", type=_at_least(1), metavar="N", help="threads that the program will use (default: all usable cores)")
     add("--shape", type=parse_shape, action="append", default=[], metavar="NAME:SIZES", help="fix an input's sizes; repeatable")
@@ -81,7 +88,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--finalists", type=_at_least(1), default=4, metavar="K", help="programs timed end to end (default: 4)")
     add("--seed", type=_at_least(0), default=0, metavar="N", help="seed of every random choice (default: 0)")
     add = parser.add_argument_group("rules").add_argument
-    add("--rules", type=Path, action="append", default=[], metavar="FILE", help="a Python file with RULES = (...); repeatable")
+    add("--rules", type=_path, action="append", default=[], metavar="FILE", help="a Python file with RULES = (...); repeatable")
     add("--skip-rule", action="append", default=[], metavar="NAME", help="do without a rule; repeatable")
     add("--no-derivations", action="store_true", help="use listed rules only; derive no programs of single operators")
     add("--list-rules", action="store_true", help="print every rule and exit")
@@ -96,12 +103,12 @@ def build_parser() -> argparse.ArgumentParser:
     add = group.add_argument
     add("--tolerance", type=parse_tolerance, default=Tolerance(), metavar="REL[,ABS]", help="accepted error (default: 1e-4,1e-6)")
     add("--check", type=_at_least(1), default=3, metavar="N", help="random inputs to compare on (default: 3)")
-    add("--database", type=Path, metavar="PATH", help="the profile database (default: in the user's data directory)")
+    add("--database", type=_path, metavar="PATH", help="the profile database (default: in the user's data directory)")
     either = group.add_mutually_exclusive_group().add_argument
     either("--frozen", action="store_true", help="measure nothing: use the profile database as it is")
     either("--again", action="store_true", help="search on, also where an earlier search had this --budget or a larger one")
     add = parser.add_argument_group("output").add_argument
-    add("--report", type=Path, metavar="OUT.html", help="also write the report here (it is always in the artefact)")
+    add("--report", type=_path, metavar="OUT.html", help="also write the report here (it is always in the artefact)")
     add("--json", action="store_true", help="print one JSON object on standard output")
     add("-v", "--verbose", action="count", default=0, help="say more")
     add("-q", "--quiet", action="store_true", help="say nothing while working")

@@ -60,16 +60,28 @@ def staging(place: Destination) -> Iterator[Path]:
                 empty.rmdir()
 
 
-def write_error(error: OSError, folder: Path) -> ModelError:
+def write_error(error: OSError, folder: Path, *, option: str = "-o FOLDER") -> ModelError:
     """Return the message for a folder that cannot be written."""
+    fix = f"write elsewhere with {option}"
     match error.errno:
         case errno.ENOSPC | errno.EDQUOT:
-            what, fix = f"no space is left in {folder}", "free some space, or write elsewhere with -o FOLDER"
+            what, fix = f"no space is left in {folder}", f"free some space, or {fix}"
         case errno.EACCES | errno.EPERM | errno.EROFS:
-            what, fix = f"the output folder {folder} cannot be written", "write elsewhere with -o FOLDER"
+            what = f"the output folder {folder} cannot be written"
         case _:
-            what, fix = f"the output folder {folder} cannot be used: {error.strerror or error}", "write elsewhere with -o FOLDER"
+            what = f"the output folder {folder} cannot be used: {error.strerror or error}"
     return ModelError(what, where=str(folder), fix=fix)
+
+
+def check_report(path: Path) -> None:
+    """Raise ModelError where a report could not be written: before the search, not after it."""
+    if path.is_dir():
+        raise ModelError(f"the report {path} is a folder", where="--report", fix=f"give a file: --report {path / 'report.html'}")
+    folder = path.absolute().parent
+    existing = next(place for place in (folder, *folder.parents) if place.exists())
+    problem = errno.ENOTDIR if not existing.is_dir() else errno.EACCES if not os.access(existing, os.W_OK | os.X_OK) else 0
+    if problem:
+        raise write_error(OSError(problem, os.strerror(problem)), existing, option="--report FILE")
 
 
 def publish(folder: Path, place: Destination) -> tuple[Path, ...]:
@@ -97,19 +109,19 @@ def publish(folder: Path, place: Destination) -> tuple[Path, ...]:
     return tuple(written)
 
 
-def write_beside(path: Path, text: str) -> None:
+def write_beside(path: Path, text: str, *, option: str = "-o FOLDER") -> None:
     """Write a text file whole or not at all."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     except OSError as error:
-        raise write_error(error, path.parent) from error
+        raise write_error(error, path.parent, option=option) from error
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
         os.replace(name, path)
     except OSError as error:
-        raise write_error(error, path.parent) from error
+        raise write_error(error, path.parent, option=option) from error
     finally:
         Path(name).unlink(missing_ok=True)
 

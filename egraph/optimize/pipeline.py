@@ -31,7 +31,7 @@ from egraph.optimize.measuring import Measurer, calibrate, calibration_programs
 from egraph.optimize.memo import Memo, choices_digest, memo_path, read_memo, write_memo
 from egraph.optimize.options import Options
 from egraph.optimize.outcome import Outcome
-from egraph.optimize.output import destination, publish, staging, write_beside
+from egraph.optimize.output import check_report, destination, publish, staging, write_beside
 from egraph.optimize.progress import Progress
 from egraph.optimize.remembered import Earlier, read_search, search_key, write_search
 from egraph.optimize.saving import export, save_unchanged
@@ -61,6 +61,8 @@ ATTEMPTS = 3
 def optimize(options: Options, progress: Progress) -> Outcome:
     """Optimise a model and write the results; raises EinsatError, and then nothing is written."""
     place = destination(options.model, options.output)
+    if options.report is not None:
+        check_report(options.report)
     progress.stage("read the model")
     aside = ThreadPoolExecutor(2)
     digest = aside.submit(original.digest, options.model)
@@ -90,7 +92,7 @@ def optimize(options: Options, progress: Progress) -> Outcome:
                 shutil.rmtree(path)
             files = [str(path) for path in publish(results, place)]
             if options.report is not None:
-                write_beside(options.report, (place.artefact / "report.html").read_text(encoding="utf-8"))
+                write_beside(options.report, (place.artefact / "report.html").read_text(encoding="utf-8"), option="--report FILE")
                 files.append(str(options.report))
             return replace(outcome, files=tuple(files), seconds_total=progress.spent_seconds)
     finally:
