@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from typing import Any
 
 from egraph.expr.scope import ZERO, Scalar, Tensor, inside, table
 from egraph.ir import Node
@@ -74,12 +75,12 @@ def fast(
 
 
 def winograd(
-    n: int, c: int, k: int, h: int, w: int, r: int, s: int, m: tuple[int, int], pads: Sequence[int] | None = None, **wrong: object
+    n: int, c: int, k: int, h: int, w: int, r: int, s: int, m: tuple[int, int], pads: Sequence[int] | None = None, **wrong: Any
 ) -> Pair:
     """A convolution, and F(m, r x s)."""
     x, weight = leaf(0, n, h, w, c), leaf(1, k, c, r, s, constant=True)
     pads = pads if pads is not None else (r // 2, s // 2, r // 2, s // 2)
-    return conv(x, weight, pads), fast(x, weight, m, pads, **wrong)  # type: ignore[arg-type]
+    return conv(x, weight, pads), fast(x, weight, m, pads, **wrong)
 
 
 def rows_apart(n: int, c: int, k: int, h: int, rows: int, m: tuple[int, int] | None = None, r: int = 3) -> Pair:

@@ -255,9 +255,9 @@ def wrong_kernels(program: Program, tried: Sequence[Trial]) -> list[Finding]:
     for trial, result in zip(tried, results, strict=True):
         given = dict(zip(placeholders(trial.candidate.fragment), trial.operands, strict=True))
         want = evaluate([trial.candidate.fragment], given)[0]
-        error = difference(want, result, RELATIVE * size_of(want) + 1e-6)
-        if error and (error := difference(want, result, allowance([trial.candidate.fragment], given)[0])):
-            findings.append(Finding(trial.key, error))
+        apart = difference(want, result, RELATIVE * size_of(want) + 1e-6)
+        if apart and (apart := difference(want, result, allowance([trial.candidate.fragment], given)[0])):
+            findings.append(Finding(trial.key, apart))
     return findings
 
 
@@ -314,6 +314,6 @@ def wrong_program(program: Program, graph: Graph, model: onnx.ModelProto, feeds:
         for source, value in (("the reference", want), ("onnxruntime", peer)):
             if difference(value, got, RELATIVE * size_of(want) + 1e-6):
                 loose = loose or allowance(graph.roots, leaves)
-                if error := difference(value, got, 3 * loose[i]):
-                    findings.append(Finding(text, f"output {name} against {source}: {error}"))
+                if apart := difference(value, got, 3 * loose[i]):
+                    findings.append(Finding(text, f"output {name} against {source}: {apart}"))
     return findings

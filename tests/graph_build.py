@@ -98,4 +98,4 @@ class Build:
         return self.array(np.array(numbers, np.int64))
 
     def number(self, value: float) -> Value:
-        return self.array(np.float32(value).reshape(()))
+        return self.array(np.array(value, np.float32))

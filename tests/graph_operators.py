@@ -43,7 +43,8 @@ def partner(b: Build, x: Value) -> Value:
     """Return a value that broadcasts with ``x``."""
     others = [v for v in b.values if _broadcast(v.shape, x.shape) is not None]
     if others and b.chance(55):
-        return b.one_of(others)
+        found: Value = b.one_of(others)
+        return found
     kept = x.shape[b.one_of([0, 0, b.integer(0, len(x.shape))]) :]
     shape = tuple(1 if b.chance(35) else n for n in kept)
     return b.weight(shape if b.chance(85) else x.shape)
@@ -183,8 +184,7 @@ def pool(b: Build, x: Value) -> Value:
     attributes, out = _windows(b, x.shape[2:])
     if b.chance(50):
         return b.node("MaxPool", [x], (*x.shape[:2], *out), **attributes)
-    attributes["count_include_pad"] = b.integer(0, 1)  # type: ignore[assignment]
-    return b.node("AveragePool", [x], (*x.shape[:2], *out), **attributes)
+    return b.node("AveragePool", [x], (*x.shape[:2], *out), count_include_pad=b.integer(0, 1), **attributes)
 
 
 def global_pool(b: Build, x: Value) -> Value:

@@ -224,7 +224,7 @@ def test_models_with_random_weights_tell_inputs_apart(name: str) -> None:
         session.run(None, {model_input.name: np.random.default_rng(seed).standard_normal(model_input.shape, dtype=np.float32)})[0]
         for seed in (1, 2)
     ]
-    assert moved(*outputs, Tolerance()) > 50 * LITTLE
+    assert moved(outputs[0], outputs[1], Tolerance()) > 50 * LITTLE
     assert np.std(outputs[0]) > 0.05 * np.max(np.abs(outputs[0]))
 
 

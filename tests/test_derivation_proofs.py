@@ -283,5 +283,5 @@ def test_sampled_positions_are_those_of_the_reference() -> None:
     assert difference(copy, hole, [(3,), (5,)]) == ""
     assert difference(copy, hole, [(3,), (4,)]).startswith("the sides differ at [4]")
     assert equal_at_sizes(apply("Expression", x, text=text_of(copy)), apply("Expression", x, text=text_of(hole)))
-    ones = Scope((place,), (), "sum", table([1] * 9, place))
+    ones = Scope((place,), (), "sum", table([1] * 9, index(place)))
     assert difference(ones, copy, [(0,)])

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -26,6 +27,7 @@ from egraph.optimize import interruption
 from egraph.optimize.arguments import parse, parse_seconds, parse_shape, parse_tolerance, to_options
 from egraph.optimize.artefact import MANIFEST
 from egraph.optimize.choice import choose_rules
+from egraph.optimize.options import Allow
 from egraph.optimize.output import destination, publish, staging
 from egraph.optimize.progress import Progress
 from egraph.tolerance import Tolerance
@@ -82,13 +84,13 @@ def optimised(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Map
     return model, out, json.loads(done.stdout)
 
 
-def test_json_has_the_promised_keys(optimised: tuple[Path, Path, Mapping[str, object]]) -> None:
+def test_json_has_the_promised_keys(optimised: tuple[Path, Path, Mapping[str, Any]]) -> None:
     _, out, printed = optimised
     assert list(printed) == KEYS
     assert printed["status"] in ("faster", "unchanged")
-    assert set(printed["latency_us"]) == {"onnxruntime", "unoptimized", "optimized"}  # type: ignore[call-overload]
-    assert set(printed["search"]) == {"iterations", "e_nodes", "e_classes", "stop_reason", "seconds"}  # type: ignore[call-overload]
-    assert set(printed["kernels"]) == {"library", "eoperator", "opaque"}  # type: ignore[call-overload]
+    assert set(printed["latency_us"]) == {"onnxruntime", "unoptimized", "optimized"}
+    assert set(printed["search"]) == {"iterations", "e_nodes", "e_classes", "stop_reason", "seconds"}
+    assert set(printed["kernels"]) == {"library", "eoperator", "opaque"}
     assert printed["files"] == [str(out / "m.opt.onnx"), str(out / "m.einsat")]
 
 
@@ -307,7 +309,8 @@ def test_user_rules_load_and_names_must_be_unique(tmp_path: Path) -> None:
 
 
 def test_allow_excludes_classes_of_rounding() -> None:
-    counts = [len(choose_rules([], [], allow=allow, unsafe=False)) for allow in ("exact", "reassociate", "finite")]  # type: ignore[arg-type]
+    classes: tuple[Allow, ...] = ("exact", "reassociate", "finite")
+    counts = [len(choose_rules([], [], allow=allow, unsafe=False)) for allow in classes]
     assert 0 < counts[0] < counts[1] < counts[2]
     assert all(rule.rounding == "exact" for rule in choose_rules([], [], allow="exact", unsafe=False))
 

@@ -89,7 +89,8 @@ def test_a_bad_line_is_skipped_with_a_warning(line: str) -> None:
 def test_a_corrupt_file_is_replaced_by_memory_and_kept(tmp_path: Path) -> None:
     path = tmp_path / "p.sqlite"
     path.write_bytes(b"this is not a database" * 100)
-    before, warnings = path.read_bytes(), []
+    before = path.read_bytes()
+    warnings: list[str] = []
     database = Database.open(path, warn=warnings.append)
     database.put(RELU)
     assert database.get("cpu", RELU.fragment, "tvm") == RELU
