@@ -15,7 +15,8 @@ from egraph.errors import ModelError
 from egraph.ir import Dim, TensorType, numpy_dtype
 from egraph.onnx_import.order import captured_names
 from egraph.onnx_import.state import Call
-from egraph.onnx_types import from_proto, is_tensor, to_proto, to_tensor
+from egraph.onnx_types import element_type, from_proto, is_tensor, to_proto, to_tensor
+from runtime.dtypes import ELEMENT_TYPES, ort_type
 
 _DATA_LIMIT_BYTES = 65536
 """Constants up to this size are shown to shape inference; those that hold shapes are smaller."""
@@ -60,10 +61,31 @@ def infer(call: Call) -> list[TensorType]:
         _refuse_if_ill_typed(call, model, f"there is no operator {call.node.op_type}")
     try:
         inferred = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
-    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError) as error:
+    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError, ValueError) as error:
         _refuse_if_ill_typed(call, model, str(error))
         inferred = model
+    if any(not value.type.WhichOneof("value") and value.name not in call.state.declared for value in inferred.graph.output):
+        inferred = _typed_by_onnxruntime(model)
     return [_merged(call, name, inferred) for name in call.node.output]
+
+
+def _typed_by_onnxruntime(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with the types that onnxruntime finds: it knows operators of its own that shape inference does not."""
+    import onnxruntime
+
+    try:
+        session = onnxruntime.InferenceSession(model.SerializeToString(), _quiet(onnxruntime), providers=["CPUExecutionProvider"])
+    except Exception:  # onnxruntime's exceptions share no narrower base class
+        return model
+    typed = onnx.ModelProto()
+    typed.CopyFrom(model)
+    names = {ort_type(name): name for name in ELEMENT_TYPES}
+    found = {output.name: output for output in session.get_outputs() if output.type in names}
+    for value in typed.graph.output:
+        if value.name in found:
+            said = found[value.name]  # no sizes: a scalar, or nothing is known
+            value.type.CopyFrom(helper.make_tensor_type_proto(element_type(names[said.type]), said.shape or None))
+    return typed
 
 
 def _refuse_if_ill_typed(call: Call, model: onnx.ModelProto, reason: str) -> None:
