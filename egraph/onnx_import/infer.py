@@ -15,8 +15,7 @@ from egraph.errors import ModelError
 from egraph.ir import Dim, TensorType, numpy_dtype
 from egraph.onnx_import.order import captured_names
 from egraph.onnx_import.state import Call
-from egraph.onnx_types import element_type, from_proto, is_tensor, to_proto, to_tensor
-from runtime.dtypes import ELEMENT_TYPES, ort_type
+from egraph.onnx_types import from_proto, is_tensor, to_proto, to_tensor
 
 _DATA_LIMIT_BYTES = 65536
 """Constants up to this size are shown to shape inference; those that hold shapes are smaller."""
@@ -79,12 +78,13 @@ def _typed_by_onnxruntime(model: onnx.ModelProto) -> onnx.ModelProto:
         return model
     typed = onnx.ModelProto()
     typed.CopyFrom(model)
-    names = {ort_type(name): name for name in ELEMENT_TYPES}
-    found = {output.name: output for output in session.get_outputs() if output.type in names}
+    elements = dict(onnx.TensorProto.DataType.items())
+    found = {output.name: output for output in session.get_outputs()}
     for value in typed.graph.output:
-        if value.name in found:
-            said = found[value.name]  # no sizes: a scalar, or nothing is known
-            value.type.CopyFrom(helper.make_tensor_type_proto(element_type(names[said.type]), said.shape or None))
+        said = found[value.name]
+        element = elements.get(said.type.removeprefix("tensor(").removesuffix(")").upper())
+        if element is not None:
+            value.type.CopyFrom(helper.make_tensor_type_proto(element, said.shape or None))  # no sizes: a scalar, or nothing is known
     return typed
 
 
