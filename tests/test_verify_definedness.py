@@ -72,3 +72,15 @@ def test_the_right_side_asks_for_no_more_than_the_left(less: Scalar, more: Scala
 )
 def test_what_is_positive_by_its_form_is_not_asked_for(right: Scalar) -> None:
     assert isinstance(prove_equal(_scope(_at(X)), _scope(right), Assumptions()), Equal)
+
+
+def test_a_magnitude_is_zero_where_its_number_is() -> None:
+    """|x / (2y)| = |x| / |2y|, both ways; not |x / y| = |x| |max(x, y)| / (|y| |max(x, y)|), whose maximum is no magnitude."""
+    twice = call("mul", Number(Fraction(2)), _at(Y))
+    whole = _scope(call("abs", call("div", _at(X), twice)))
+    apart = _scope(call("div", call("abs", _at(X)), call("abs", twice)))
+    assert isinstance(prove_equal(whole, apart, Assumptions()), Equal)
+    assert isinstance(prove_equal(apart, whole, Assumptions()), Equal)
+    larger = call("abs", call("max", _at(X), _at(Y)))
+    more = call("div", call("mul", call("abs", _at(X)), larger), call("mul", call("abs", _at(Y)), larger))
+    assert isinstance(prove_equal(_scope(call("abs", call("div", _at(X), _at(Y)))), _scope(more), Assumptions()), Open)

@@ -14,7 +14,7 @@ from verify.normal.context import Context, constant, negated, scaled, single
 from verify.normal.naming import factor_text, value_text
 from verify.normal.products import content
 from verify.normal.signs import sign
-from verify.normal.terms import Value
+from verify.normal.terms import Extremum, Value
 
 Need: TypeAlias = tuple[str, str, tuple[str, ...]]
 """What is asked, of what, and of which factors it is enough to ask it."""
@@ -53,12 +53,25 @@ def _ask(context: Context, kind: str, value: Value) -> None:
         return
     coefficient, factors, rest = content(context, value)
     parts = [single(factor) for factor in factors] + ([] if constant(rest) is not None else [rest])
+    if kind == "nonzero":
+        parts = [part for each in parts for part in _parts_of_magnitude(context, each)]
     open_ = tuple(_text(context, part) for part in parts if not _known(context, kind, part))
     if kind == "nonzero" or coefficient > 0:
         whole = _text(context, scaled(value, 1 / coefficient))
         context.needs.add((kind, whole, open_))
     else:
         context.needs.add((kind, _text(context, scaled(value, -1 / coefficient)), ()))
+
+
+def _parts_of_magnitude(context: Context, value: Value) -> list[Value]:
+    """Return what is not zero exactly where a value is not: of a magnitude, max(x, -x), the factors of x; else the value itself."""
+    factors = value.terms[0].factors if len(value.terms) == 1 else ()
+    match factors:
+        case (Extremum("max", (first, second)),) if not (first.iterators or first.conditions or second.iterators or second.conditions):
+            if _text(context, first.value) == _text(context, negated(second.value)):
+                _, inner, rest = content(context, first.value)
+                return [single(factor) for factor in inner] + ([] if constant(rest) is not None else [rest])
+    return [value]
 
 
 def _known(context: Context, kind: str, value: Value) -> bool:
