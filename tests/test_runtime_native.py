@@ -56,7 +56,7 @@ def test_weights_from_memory_take_longer_than_from_the_shared_cache() -> None:
     made = plan(buffers, [step], [Port("x", "float32", (1, wide), 0)], [Port("y", "float32", (1, wide), 2)])
     executable = Executable(made, {"w": draw(wide, wide)}, threads=1)
     cached, flushed = (min(executable.run_native(60, evict=True, weights_from_memory=far)) for far in (False, True))
-    assert cached < flushed < 100 * cached + 1_000_000
+    assert 1.3 * cached < flushed < 100 * cached + 1_000_000
 
 
 def test_dispatch_costs_single_microseconds() -> None:
