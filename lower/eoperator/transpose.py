@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tvm import tirx
@@ -146,13 +147,13 @@ def write_tiles(
 
     def strips(rows: int, height: int, row: Expr) -> None:
         for first, columns, width, blocks in _pieces(extent(along), height):
-            body = _blocks(emitter, first, columns, lambda at, c=columns, w=width: block(rows, height, c, w, row, at))  # type: ignore[misc]
+            body = _blocks(emitter, first, columns, partial(block, rows, height, columns, width, row))
             _loop(emitter, blocks, body)
 
     def inner(inner_parallel: bool) -> None:
         for first, rows, height, blocks in _pieces(extent(across), LANES):
             kind = ForKind.PARALLEL if inner_parallel and blocks >= planner.threads else ForKind.SERIAL
-            body = _blocks(emitter, first, rows, lambda at, rows=rows, height=height: strips(rows, height, at))  # type: ignore[misc]
+            body = _blocks(emitter, first, rows, partial(strips, rows, height))
             _loop(emitter, blocks, body, kind=kind)
 
     planner.outer(outer, inner, parallel=parallel)

@@ -6,6 +6,7 @@ import multiprocessing
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
 from random import Random
 from typing import TypeAlias, TypeVar
@@ -67,11 +68,15 @@ def run(rules: Sequence[Rule | MergeRule], count: int, seed: int, cases: int, sa
     proved, and among the others are those that are false where few look.
     """
     wanted = -(-count // max(1, len(rules)))
+
+    def choose(numbers: Sequence[int]) -> list[_Choice]:
+        return [_chosen(rules[n], n, wanted, seed) for n in numbers]
+
     choices: list[_Choice] = []
     for start in range(0, len(rules), CHUNK):
         numbers = range(start, min(start + CHUNK, len(rules)))
-        choices += _apart(lambda numbers=numbers: [_chosen(rules[n], n, wanted, seed) for n in numbers]) or [  # type: ignore[misc]
-            each for n in numbers for each in _apart(lambda n=n: [_chosen(rules[n], n, wanted, seed)]) or [_Choice((), 0, 0, 0)]  # type: ignore[misc]
+        choices += _apart(partial(choose, numbers)) or [
+            each for n in numbers for each in _apart(partial(choose, [n])) or [_Choice((), 0, 0, 0)]
         ]
         say(f"{len(choices)} of {len(rules)} rules: {sum(len(each.chosen) for each in choices)} mutants to choose from")
     random = Random(seed)
