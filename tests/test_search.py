@@ -14,13 +14,13 @@ from egraph.cost import FREE, CostModel, jobs, without_twins
 from egraph.cost_roofline import DeviceSpeed
 from egraph.derive.derivation import Derivation, DerivationRule
 from egraph.extract import extract
-from egraph.ir import Candidate, Graph, Node, Program, TensorType, attributes, make
+from egraph.ir import Candidate, Graph, Node, Program, Selection, TensorType, attributes, make
 from egraph.ops import apply
 from egraph.optimize.derivations import Gate
 from egraph.optimize.measuring import Measurer
 from egraph.optimize.progress import Progress
 from egraph.optimize.remembered import Earlier
-from egraph.optimize.search import Search, contending, program_digest, search
+from egraph.optimize.search import DERIVED_SHARE, Chooser, Rounds, Search, contending, program_digest, search
 from egraph.rules import RULES
 from lower.candidates import candidates
 from runtime.profile import Database, Record
@@ -144,6 +144,20 @@ def test_derivations_never_cost_what_the_rules_alone_give(kernels: int) -> None:
     best_us = min(spent_us(program, model) for program in both.programs)
     assert best_us <= spent_us(fair.programs[0], model) + 1e-6 or best_us <= spent_us(fair.programs[0], own) + 1e-6
     assert stopwatch.clock.spent_seconds <= 0.6 * kernels + 1
+
+
+def test_some_time_is_kept_for_what_is_derived(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is measured, what the rules made is offered a part of the time that is there for everything."""
+    offered: list[float] = []
+
+    def settle(self: Chooser, measurer: Measurer, time_left: Callable[[], float], rounds: Rounds) -> tuple[Selection, ...]:
+        offered.append(time_left())
+        return ()
+
+    monkeypatch.setattr(Chooser, "settle", settle)
+    searched(100.0, derive=True)
+    by_rules, everything = offered
+    assert by_rules == pytest.approx((1 - DERIVED_SHARE) * everything) and 0.4 < by_rules / everything < 0.8
 
 
 def test_the_same_search_chooses_both_again() -> None:
