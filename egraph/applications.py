@@ -12,7 +12,8 @@ from egraph.encode import compile_pattern
 from egraph.engine import Engine
 from egraph.errors import RuleError
 from egraph.ir import Node, TensorType, walk
-from egraph.rule import Binding, MergeRule, Mismatch, Pattern, Rule, Variable
+from egraph.rule import Binding, MergeRule, Mismatch, Rule
+from egraph.rule_terms import Pattern, Variable
 
 Match: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
 """Classes (the root's, then one a variable) and labels (one an attributes variable)."""

@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from egraph.engine import Query
 from egraph.ir import Attributes, Node, TensorType
 from egraph.ops import OPS
-from egraph.rule import Pattern, Rule, Variable
+from egraph.rule import Rule
+from egraph.rule_terms import Pattern, Variable
 
 SMALL_JOIN = 1_000_000
 """Combinations of e-nodes that are not worth counting exactly: no more than a saturation lets a rule match."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from egraph.ir import LEAVES, Attributes, Graph, Node, walk
 from egraph.ops import OPS
-from egraph.rule import Binding, MergeRule, Mismatch, Pattern, Rule, Variable
+from egraph.rule import Binding, MergeRule, Mismatch, Rule
+from egraph.rule_terms import Pattern, Variable
 from egraph.uniform import number_of_array
 
 

@@ -13,7 +13,8 @@ from egraph.applications import Application, Match, Template
 from egraph.eclasses import EClasses
 from egraph.engine import Engine
 from egraph.ir import Node, walk
-from egraph.rule import MergeRule, Mismatch, Pattern, Variable
+from egraph.rule import MergeRule, Mismatch
+from egraph.rule_terms import Pattern, Variable
 
 LARGEST_GROUP = 32
 """Members merged at once, at most: a merged operator's operands stay readable and its compile time bounded."""

@@ -1,6 +1,6 @@
 """The core operators as functions over rule tensors: rules read ``relu(conv(x, w, a))``.
 
-Attributes come from an attributes variable or tuple (the last argument) or as keywords, as in ``rule.operation``.
+Attributes come from an attributes variable or tuple (the last argument) or as keywords, as in ``rule_terms.operation``.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 from egraph.ir import Attributes as AttributeTuple
-from egraph.rule import Attributes, Tensor, operation
+from egraph.rule_terms import Attributes, Tensor, operation
 
 By: TypeAlias = Attributes | AttributeTuple | None
 

@@ -40,7 +40,7 @@ STAGE = {
 PACKAGES = {
     "verify": (
         *("egraph.errors", "egraph.ir", "egraph.expr", "egraph.ops"),
-        *("egraph.rule", "egraph.rule_operators", "egraph.rule_file", "egraph.rules"),
+        *("egraph.rule", "egraph.rule_terms", "egraph.rule_refusals", "egraph.rule_operators", "egraph.rule_file", "egraph.rules"),
         "verify",
     ),
     "lower": ("egraph.errors", "egraph.ir", "egraph.expr", "egraph.ops", "runtime.plan", "runtime.native", "lower"),

@@ -20,13 +20,13 @@ from egraph.rule import (
     Steps,
     Tensor,
     Weight,
-    WrongNumber,
     merge_rule,
     require,
     require_number,
     rule,
 )
 from egraph.rule_operators import concat, conv, max_pool, pad, reduce_mean, reduce_sum, relu, reshape, slice_, transpose
+from egraph.rule_refusals import WrongNumber
 from egraph.rules import FAMILIES, RULES, rule_named
 from egraph.rules.__main__ import document
 from egraph.rules.axes import blocks

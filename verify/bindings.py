@@ -17,7 +17,7 @@ from egraph.errors import TypeMismatch
 from egraph.expr.index import Index
 from egraph.ir import Attributes, attributes
 from egraph.ops import OPS
-from egraph.rule import Pattern, Variable
+from egraph.rule_terms import Pattern, Variable
 from verify.fragments import SymbolicTerm, Workshop
 from verify.paths import LeftOut, Path
 from verify.solved import Ended

@@ -21,8 +21,10 @@ from egraph.errors import EinsatError, TypeMismatch
 from egraph.expr.compose import identity
 from egraph.expr.scope import Scope, Tensor
 from egraph.ops import OPS
-from egraph.rule import Attributes, MergeRule, Mismatch, Pattern, Rule, Variable, Weight, WrongAttribute, WrongNumber, sides, sides_left
+from egraph.rule import Attributes, MergeRule, Mismatch, Rule, Weight, sides, sides_left
 from egraph.rule import Tensor as RuleTensor
+from egraph.rule_refusals import WrongAttribute, WrongNumber
+from egraph.rule_terms import Pattern, Variable
 from verify.assumptions import Assumptions
 from verify.bindings import WINDOWED, Binder, Fixed, Quotient
 from verify.fragments import SymbolicTerm, Workshop, operators

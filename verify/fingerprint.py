@@ -27,7 +27,8 @@ _OPERATION = re.compile(r"^def (\w+)\(.*?return operation\(\"(\w+)\"", re.MULTIL
 _STRING = re.compile(r"[\"'](\w+)[\"']")
 _MEANINGS = "egraph.ops"
 _OPERATORS_MODULE = "egraph.rule_operators"
-_LANGUAGE = ("egraph.rule", "egraph.rule_refusals", "egraph.ir", "egraph.errors")
+_TENSORS_MODULE = "egraph.rule_terms"
+_LANGUAGE = ("egraph.rule", "egraph.rule_terms", "egraph.rule_refusals", "egraph.ir", "egraph.errors")
 """What every rule is written in: it counts as part of the prover, which imports it too."""
 
 
@@ -181,7 +182,7 @@ def _operator_functions() -> dict[str, str]:
 
 def _operators(modules: frozenset[str]) -> frozenset[str]:
     """Return the operators that modules name: as text, or by their function in ``rule_operators`` and on ``Tensor``."""
-    texts = [_source(name) for name in modules - {_OPERATORS_MODULE}] + [_source("egraph.rule")]
+    texts = [_source(name) for name in modules - {_OPERATORS_MODULE}] + [_source(_TENSORS_MODULE)]
     found = _named(texts)
     return found.union(*(_called(text) for text in texts if _OPERATORS_MODULE in _imported(text)))
 

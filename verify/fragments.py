@@ -18,7 +18,7 @@ from egraph.ir import Attributes
 from egraph.ops import OPS
 from egraph.ops.scopes import pointwise
 from egraph.ops.sizes import at_least, broadcasting_by, refuse
-from egraph.rule import Bound
+from egraph.rule_terms import Bound
 from verify.paths import Path
 from verify.symbolic import SymbolicInteger, SymbolicReal, index_of
 

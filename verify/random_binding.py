@@ -14,7 +14,8 @@ from typing import Any
 from egraph.errors import TypeMismatch
 from egraph.ir import Attributes, TensorType, attributes
 from egraph.ops import OPS, infer
-from egraph.rule import Binding, Pattern, Rule, Variable
+from egraph.rule import Binding, Rule
+from egraph.rule_terms import Pattern, Variable
 from verify.proposals import propose
 from verify.shapes import Shape, narrower, size
 

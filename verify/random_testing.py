@@ -17,7 +17,9 @@ import numpy as np
 from egraph.errors import EinsatError
 from egraph.ir import Node, attributes, format_fragment, placeholders, walk
 from egraph.ops.reference import evaluate
-from egraph.rule import Binding, MergeRule, Mismatch, Rule, Variable, WrongAttribute, WrongNumber
+from egraph.rule import Binding, MergeRule, Mismatch, Rule
+from egraph.rule_refusals import WrongAttribute, WrongNumber
+from egraph.rule_terms import Variable
 from verify.random_binding import Refused, draw_binding
 
 RATIONAL = frozenset({

@@ -23,7 +23,8 @@ from egraph.cost_roofline import DeviceSpeed
 from egraph.extract import extract, to_program
 from egraph.ir import Candidate, FrozenEGraph, Graph, Program, walk
 from egraph.optimize.folding import Folder
-from egraph.rule import MergeRule, Pattern, Rule
+from egraph.rule import MergeRule, Rule
+from egraph.rule_terms import Pattern
 from egraph.saturate import Limits, saturate
 from lower.candidates import candidates
 from lower.compile import CompileOptions, compile_program

@@ -13,7 +13,7 @@ from typing import Any
 
 from egraph.errors import RuleError, TypeMismatch
 from egraph.ir import TensorType, placeholder
-from egraph.rule import Binding, Mismatch, Pattern, Rule, Steps, Tensor, Variable, require
+from egraph.rule import Binding, Mismatch, Rule, Steps, Tensor, require
 from egraph.rule_operators import (
     average_pool,
     binary,
@@ -34,6 +34,7 @@ from egraph.rule_operators import (
     unary,
     where,
 )
+from egraph.rule_terms import Pattern, Variable
 from verify.corpora.constants import number
 from verify.corpora.statements import Guard
 from verify.corpora.taso_operators import Operand, Reading, same_pad

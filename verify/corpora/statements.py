@@ -14,7 +14,8 @@ from typing import Any
 
 from egraph.errors import RuleError
 from egraph.ir import TensorType
-from egraph.rule import Binding, Pattern, Rule, Steps, Tensor, Variable, require
+from egraph.rule import Binding, Rule, Steps, Tensor, require
+from egraph.rule_terms import Pattern, Variable
 from verify.corpora.taso_draw import CONSTANTS, draw_shapes
 from verify.corpora.taso_operators import Reading
 from verify.corpora.taso_values import refuse

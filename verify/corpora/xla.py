@@ -10,8 +10,9 @@ from typing import Any
 
 from egraph.errors import RuleError, TypeMismatch
 from egraph.ir import TensorType, placeholder
-from egraph.rule import Binding, Mismatch, Pattern, Rule, Steps, Tensor, Variable, require
+from egraph.rule import Binding, Mismatch, Rule, Steps, Tensor, require
 from egraph.rule_operators import expand, unary
+from egraph.rule_terms import Pattern, Variable
 from verify.corpora.entries import Entry, Expected, Reading, tried
 from verify.corpora.statements import Guard
 from verify.corpora.taso_values import refuse

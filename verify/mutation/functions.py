@@ -19,7 +19,7 @@ from egraph.rule import MergeRule, Rule
 from egraph.rule import rule as make_rule
 
 Function: TypeAlias = Callable[..., Any]
-FIXED = ("egraph.rule", "egraph.rule_operators", "egraph.rules.family")
+FIXED = ("egraph.rule", "egraph.rule_terms", "egraph.rule_operators", "egraph.rules.family")
 """Modules of the rule language itself."""
 SHIPPED = "egraph.rules."
 

@@ -11,7 +11,8 @@ from types import FunctionType
 
 from egraph.errors import EinsatError
 from egraph.ops import OPS
-from egraph.rule import MergeRule, Pattern, Rule, Variable
+from egraph.rule import MergeRule, Rule
+from egraph.rule_terms import Pattern, Variable
 from verify.mutation.changes import Surroundings, changes
 from verify.mutation.functions import compiled, definition, parts, rebuilt
 from verify.mutation.vocabulary import CALLED

@@ -1,0 +1,184 @@
+"""What a rule's function computes with: tensors, weights and attributes, and the conditions that it may ask for.
+
+While the left side is read, a tensor is a pattern; at a match it is a node of a fragment, in a proof a term with symbolic sizes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast
+
+from egraph.errors import RuleError
+from egraph.ir import Attributes as AttributeTuple
+from egraph.ir import Node, TensorType
+from egraph.ir import attributes as make_attributes
+from egraph.ops import apply
+from egraph.rule_refusals import Mismatch, WrongAttribute, WrongNumber
+
+Steps: TypeAlias = Generator["Tensor", None, None]
+
+
+def require(condition: bool, reason: str) -> None:
+    """Refuse the match with ``reason`` unless ``condition`` holds."""
+    if not condition:
+        raise Mismatch(reason)
+
+
+def differs(value: Any, wanted: Any) -> bool:
+    """Return whether a number is not the wanted one, to the precision of float32."""
+    if hasattr(value, "differs_from"):  # a number that is known only as a name
+        return bool(value.differs_from(wanted))
+    return not abs(value - wanted) <= 1e-6 * abs(wanted)
+
+
+def require_number(weight: Weight, wanted: float) -> None:
+    """Refuse the match unless every element of ``weight`` is ``wanted`` (to the precision of float32)."""
+    if weight.number is None or differs(weight.number, wanted):
+        found = "other values" if weight.number is None else str(weight.number)
+        raise WrongNumber(f"{weight.name} must be {wanted} everywhere, got {found}", weight.name, wanted)
+
+
+def require_attribute(bundle: Attributes, attribute: str, wanted: float) -> None:
+    """Refuse the match unless an attribute is ``wanted`` (to the precision of float32)."""
+    value = getattr(bundle, attribute)
+    if differs(value, wanted):
+        raise WrongAttribute(f"{attribute} must be {wanted}, got {value}", bundle.name, attribute, wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A pattern variable. ``constant`` variables match only values known at compile time."""
+
+    name: str
+    constant: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """An operator over patterns; ``attributes`` is a fixed tuple or the name of an attributes variable."""
+
+    op: str
+    attributes: AttributeTuple | str
+    operands: tuple[Pattern | Variable, ...]
+
+
+class Attributes:
+    """All attributes of one matched operator: opaque in a pattern, readable by name (``a.strides``) when bound."""
+
+    def __init__(self, name: str, values: AttributeTuple | None) -> None:
+        self.name, self.values = name, values
+
+    def __getattr__(self, key: str) -> Any:
+        if self.values is None:
+            raise RuleError(f"attribute {key!r} of {self.name!r} is used on the left side of a rule; yield the left side first")
+        for name, value in self.values:
+            if name == key:
+                return value
+        raise AttributeError(key)
+
+    def but(self, **changes: Any) -> AttributeTuple:
+        """Return the attributes with some replaced: ``conv(x, w, a.but(group=1))``."""
+        assert self.values is not None
+        return make_attributes(**{**dict(self.values), **changes})
+
+
+class Bound(ABC):
+    """A bound term that is no node: a proof binds variables to terms with symbolic sizes."""
+
+    @property
+    @abstractmethod
+    def type(self) -> Any:
+        """Return the type, with everything that rules ask of a ``TensorType``."""
+
+    @abstractmethod
+    def applied(self, op: str, operands: Sequence[Bound], attributes: AttributeTuple) -> Bound:
+        """Return an operator over terms of this kind."""
+
+
+class Tensor:
+    """A tensor in a rule: a pattern while unbound, a fragment node with a type while bound."""
+
+    __hash__ = object.__hash__
+
+    def __init__(self, term: Pattern | Variable | Node | Bound) -> None:
+        self.term = term
+
+    @property
+    def node(self) -> Node:
+        assert isinstance(self.term, Node)
+        return self.term
+
+    @property
+    def type(self) -> TensorType:
+        if not isinstance(self.term, Node | Bound):
+            raise RuleError("shapes are used on the left side of a rule; yield the left side first, then look at shapes")
+        return cast(TensorType, self.term.type)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.type.sizes
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    def __add__(self, other: Tensor) -> Tensor:
+        return operation("Add", self, other)
+
+    def __sub__(self, other: Tensor) -> Tensor:
+        return operation("Sub", self, other)
+
+    def __mul__(self, other: Tensor) -> Tensor:
+        return operation("Mul", self, other)
+
+    def __truediv__(self, other: Tensor) -> Tensor:
+        return operation("Div", self, other)
+
+    def __neg__(self) -> Tensor:
+        return operation("Neg", self)
+
+    def __matmul__(self, other: Tensor) -> Tensor:
+        return operation("MatMul", self, other)
+
+    def reshape(self, *shape: int) -> Tensor:
+        return operation("Reshape", self, shape=tuple(shape))
+
+    def transpose(self, *perm: int) -> Tensor:
+        return operation("Transpose", self, perm=tuple(perm))
+
+    def __eq__(self, other: object) -> Equation:  # type: ignore[override]  # rules read as equations
+        assert isinstance(other, Tensor)
+        return Equation(self, other)
+
+
+class Weight(Tensor):
+    """A tensor whose value is known at compile time; ``number`` is the one value of all its elements, if there is one."""
+
+    def __init__(self, term: Pattern | Variable | Node | Bound, name: str = "", number: float | None = None) -> None:
+        super().__init__(term)
+        self.name, self.number = name, number
+
+
+@dataclass(frozen=True, eq=False)
+class Equation:
+    """left == right, for all values of the variables."""
+
+    left: Tensor
+    right: Tensor
+
+
+def operation(op: str, *operands: Tensor, by: Attributes | AttributeTuple | None = None, **values: Any) -> Tensor:
+    """Apply the core operator ``op``; attributes come from a variable (``by``) or as keywords, never both."""
+    terms = [operand.term for operand in operands]
+    given = (by.values if isinstance(by, Attributes) else by) or make_attributes(**values)
+    nodes, bound = [t for t in terms if isinstance(t, Node)], [t for t in terms if isinstance(t, Bound)]
+    if len(nodes) == len(terms):
+        return Tensor(apply(op, *nodes, attributes=given))
+    if len(bound) == len(terms):
+        return Tensor(bound[0].applied(op, bound, given))
+    if nodes or bound:
+        raise RuleError(f"{op}: left and right side variables are mixed")
+    fixed = by.name if isinstance(by, Attributes) else given
+    return Tensor(Pattern(op, fixed, tuple(t for t in terms if isinstance(t, Pattern | Variable))))
