@@ -63,14 +63,19 @@ def find_folder(path: Path) -> Path:
         return path
     if not path.exists():
         raise ArtefactError("there is no such file or folder", where=str(path))
-    stem = path.name.removesuffix(MODEL_SUFFIX) if path.name.endswith(MODEL_SUFFIX) else path.stem
-    folder = path.with_name(stem + SUFFIX)
+    folder = folder_beside(path)
     if not folder.is_dir():
         raise ArtefactError(
             f"{path.name} has no artefact folder {folder.name} beside it", where=str(path),
             fix="keep both together, or run the ONNX file with onnxruntime",
         )  # fmt: skip
     return folder
+
+
+def folder_beside(model: Path) -> Path:
+    """Return where the artefact of a standard model lies: ``m.einsat`` beside ``m.opt.onnx`` and beside ``m.onnx``."""
+    stem = model.name.removesuffix(MODEL_SUFFIX) if model.name.endswith(MODEL_SUFFIX) else model.stem
+    return model.with_name(stem + SUFFIX)
 
 
 def _existing(path: Path) -> Path | None:

@@ -329,6 +329,7 @@ def test_the_output_lies_where_it_is_wanted(tmp_path: Path) -> None:
     assert destination(model, None).model == tmp_path / "m.opt.onnx"
     assert destination(model, tmp_path / "to").artefact == tmp_path / "to" / "m.einsat"
     assert destination(model, tmp_path / "fast.onnx").artefact == tmp_path / "fast.einsat"
+    assert destination(model, tmp_path / "fast.opt.onnx").artefact == tmp_path / "fast.einsat"  # where a session looks for it
     model.write_text("")
     with pytest.raises(ModelError, match="would replace the input"):
         destination(model, model)

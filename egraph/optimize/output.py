@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from egraph.errors import ModelError
+from runtime.artefact import folder_beside
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Destination:
 def destination(model: Path, output: Path | None) -> Destination:
     """Return where to write: beside the model, into a folder, or under a given name ending in .onnx."""
     if output is not None and output.suffix == ".onnx" and not output.is_dir():
-        place = Destination(output, output.with_suffix(".einsat"))
+        place = Destination(output, folder_beside(output))
     else:
         folder = output if output is not None else model.parent
         place = Destination(folder / f"{model.stem}.opt.onnx", folder / f"{model.stem}.einsat")
