@@ -20,7 +20,7 @@ from egraph.ir import Graph, Node, TensorType, attributes, make, placeholder, re
 from egraph.ops import apply
 from egraph.ops.reference import evaluate
 from egraph.optimize.estimated import estimated_programs, open_program
-from egraph.rules.movement import RULES as MOVEMENT
+from egraph.rules.slices import RULES as SLICES
 from runtime import Session
 
 TARGETS = ("64@56", "128@28", "256@14", "512@7", "256@56", "512@28", "64@224")
@@ -107,7 +107,7 @@ def programs(node: Node) -> Iterable[tuple[str, Node]]:
 
 def opened(bound: Bound, threads: int) -> Session:
     """Return a session that has run once."""
-    into_blocks = tuple(rule for rule in MOVEMENT if "_into_" in rule.name and rule.name.rstrip("_0123456789").endswith("concat"))
+    into_blocks = tuple(rule for rule in SLICES if "_into_" in rule.name and rule.name.rstrip("_0123456789").endswith("concat"))
     session = open_program(estimated_programs(bound.graph, into_blocks)[0], threads=threads)
     session.run(None, dict(bound.feeds))
     return session

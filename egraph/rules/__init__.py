@@ -16,9 +16,12 @@ from egraph.rules import (
     layout,
     matmul,
     merges,
-    movement,
     normalization,
+    padding,
     pooling,
+    reductions,
+    reshapes,
+    slices,
     transposes,
 )
 
@@ -31,7 +34,10 @@ FAMILIES: Mapping[str, tuple[Rule | MergeRule, ...]] = MappingProxyType({
     "pooling": pooling.RULES,
     "normalization": normalization.RULES,
     "transposes": transposes.RULES,
-    "movement": movement.RULES,
+    "reshapes": reshapes.RULES,
+    "slices": slices.RULES,
+    "padding": padding.RULES,
+    "reductions": reductions.RULES,
     "layout": layout.RULES,
     "merges": merges.RULES,
 })

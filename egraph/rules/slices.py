@@ -1,79 +1,11 @@
-"""Reshapes, slices, concatenations, padding and expansion: they compose, cancel and move through elementwise operators."""
+"""Slices and concatenations compose, cancel, and move through elementwise operators."""
 
 from __future__ import annotations
 
-import math
-
-from egraph.rule import Attributes, Equation, Rounding, Rule, Steps, Tensor, Weight, operation, require, rule
-from egraph.rule_operators import binary, concat, expand, pad, reshape, slice_, unary
+from egraph.rule import Attributes, Equation, Rule, Steps, Tensor, Weight, require, rule
+from egraph.rule_operators import binary, concat, expand, slice_, unary
 from egraph.rules.axes import padded_shape
-from egraph.rules.family import BINARY, UNARY, UNARY_WITH_ATTRIBUTES, named, of_arity, snake
-
-
-@rule
-def reshape_twice(x: Tensor, a: Attributes, b: Attributes) -> Steps:
-    """reshape(reshape(x, a), b) = reshape(x, b)"""
-    yield reshape(reshape(x, a), b)
-    yield x if x.shape == b.shape else reshape(x, b)
-
-
-@rule
-def reshape_nothing(x: Tensor, a: Attributes) -> Steps:
-    """reshape(x, the shape of x) = x"""
-    yield reshape(x, a)
-    require(x.shape == a.shape, "the shape must stay")
-    yield x
-
-
-# Reshapes move one way, towards the results, where they meet and join. The other way would double every e-node.
-
-
-def _reshape_out_of_unary(op: str) -> Rule:
-    def law(x: Tensor, r: Attributes) -> Equation:
-        return unary(op, reshape(x, r)) == reshape(unary(op, x), r)
-
-    return named(law, f"reshape_out_of_{snake(op)}", f"{op}(reshape(x)) = reshape({op}(x))")
-
-
-def _reshape_out_of_unary_with_attributes(op: str) -> Rule:
-    def law(x: Tensor, r: Attributes, a: Attributes) -> Equation:
-        return unary(op, reshape(x, r), a) == reshape(unary(op, x, a), r)
-
-    return named(law, f"reshape_out_of_{snake(op)}", f"{op}(reshape(x)) = reshape({op}(x))")
-
-
-def _reshape_out_of_operator_along_an_axis(op: str) -> Rule:
-    def law(x: Tensor, r: Attributes, a: Attributes) -> Steps:
-        yield operation(op, reshape(x, r), by=a)
-        before, size = math.prod(r.shape[: a.axis]), r.shape[a.axis]
-        kept = [axis for axis in range(x.rank) if x.shape[axis] == size and math.prod(x.shape[:axis]) == before]
-        require(bool(kept), "the reshape must keep the axis")
-        yield reshape(operation(op, x, by=a.but(axis=kept[0])), r)
-
-    return named(law, f"reshape_out_of_{snake(op)}", f"{op}(reshape(x), axis) = reshape({op}(x, axis'))")
-
-
-def _varies_last(c: Tensor) -> bool:
-    return all(size == 1 for size in c.shape[:-1])
-
-
-def _reshape_out_of_binary(op: str) -> tuple[Rule, ...]:
-    def out(x: Tensor, y: Tensor, r: Attributes) -> Steps:
-        """Without broadcasting: a reshape may join axes of which one is repeated."""
-        yield binary(op, reshape(x, r), reshape(y, r))
-        require(x.shape == y.shape, "the operands must have the same shape")
-        yield reshape(binary(op, x, y), r)
-
-    def out_with_constant(x: Tensor, c: Weight, r: Attributes) -> Steps:
-        """The last axis must come through whole if the constant varies along it."""
-        yield binary(op, reshape(x, r), c)
-        require(x.rank > 0 and c.rank <= len(r.shape), "the constant must not add axes")
-        require(_varies_last(c), "the constant must vary along the last axis alone")
-        require(c.type.elements == 1 or x.shape[-1] == r.shape[-1] == c.shape[-1], "the reshape must keep the last axis")
-        yield reshape(binary(op, x, c.reshape(c.type.elements)), r)
-
-    return (named(out, f"reshape_out_of_{snake(op)}", f"{op}(reshape(x), reshape(y)) = reshape({op}(x, y))"),
-            named(out_with_constant, f"reshape_out_of_{snake(op)}_with_constant", f"{op}(reshape(x), c) = reshape({op}(x, c'))"))
+from egraph.rules.family import BINARY, UNARY, named, of_arity, snake
 
 
 def _is_whole(a: Attributes, shape: tuple[int, ...]) -> bool:
@@ -241,90 +173,7 @@ def concat_of_one(x: Tensor, c: Attributes) -> Equation:
     return concat(x, a=c) == x
 
 
-@rule
-def pad_nothing(x: Tensor, p: Attributes) -> Steps:
-    """pad(x, nothing) = x"""
-    yield pad(x, p)
-    require(not any(p.before) and not any(p.after), "there must be no padding")
-    yield x
-
-
-@rule
-def pad_twice(x: Tensor, p: Attributes, q: Attributes) -> Steps:
-    """pad(pad(x, p), q) = pad(x, p + q),  with one value"""
-    yield pad(pad(x, p), q)
-    require(p.mode == q.mode == "constant" and p.value == q.value, "both must pad with the same constant")
-    before, after = (tuple(a + b for a, b in zip(one, two, strict=True)) for one, two in ((p.before, q.before), (p.after, q.after)))
-    yield pad(x, p.but(before=before, after=after))
-
-
-@rule
-def slice_of_pad(x: Tensor, p: Attributes, a: Attributes) -> Steps:
-    """slice(pad(x)) = slice(x),  where padding is cut off again"""
-    padded = slice_(pad(x, p), a)
-    yield padded
-    lasts = [s + (n - 1) * step for s, n, step in zip(a.starts, padded.shape, a.steps, strict=True)]
-    lows, highs = [min(s, e) for s, e in zip(a.starts, lasts, strict=True)], [max(s, e) for s, e in zip(a.starts, lasts, strict=True)]
-    inside = all(before <= low and high < before + size for before, low, high, size in zip(p.before, lows, highs, x.shape, strict=True))
-    require(inside, "the slice must lie within x")
-    yield slice_(x, starts=tuple(s - b for s, b in zip(a.starts, p.before, strict=True)),
-                 ends=tuple(e - b for e, b in zip(a.ends, p.before, strict=True)), steps=a.steps)
-
-
-@rule
-def expand_nothing(x: Tensor, a: Attributes) -> Steps:
-    """expand(x, the shape of x) = x"""
-    yield expand(x, a)
-    require(x.shape == a.shape, "the shape must stay")
-    yield x
-
-
-@rule
-def expand_twice(x: Tensor, a: Attributes, b: Attributes) -> Equation:
-    """expand(expand(x, a), b) = expand(x, b)"""
-    return expand(expand(x, a), b) == expand(x, b)
-
-
-def _expand_out_of_unary(op: str) -> Rule:
-    def law(x: Tensor, a: Attributes) -> Equation:
-        return unary(op, expand(x, a)) == expand(unary(op, x), a)
-
-    return named(law, f"expand_out_of_{snake(op)}", f"{op}(expand(x)) = expand({op}(x))")
-
-
-def _reduce_twice(op: str, rounding: Rounding) -> Rule:
-    def law(x: Tensor, a: Attributes, b: Attributes) -> Steps:
-        yield operation(op, operation(op, x, by=a), by=b)
-        yield operation(op, x, axes=tuple(sorted({*a.axes, *b.axes})))
-
-    return named(law, f"{snake(op)}_twice", f"{op}({op}(x, a), b) = {op}(x, a and b)", rounding=rounding)
-
-
-def _reduce_one(op: str) -> Rule:
-    def law(x: Tensor, a: Attributes) -> Steps:
-        yield operation(op, x, by=a)
-        require(all(x.shape[axis] == 1 for axis in a.axes), "the axes must have size one")
-        yield x
-
-    return named(law, f"{snake(op)}_of_one", f"{op}(x, axes of size one) = x")
-
-
-def _reduce_scaled(op: str) -> Rule:
-    def law(x: Tensor, s: Weight, a: Attributes) -> Steps:
-        product = x * s
-        yield operation(op, product, by=a)
-        shape = padded_shape(s.shape, product.rank)
-        require(product.shape == x.shape and all(shape[axis] == 1 for axis in a.axes), "the factor must not vary along the reduced axes")
-        yield operation(op, x, by=a) * s
-
-    return named(law, f"scale_out_of_{snake(op)}", f"{op}(x * s) = {op}(x) * s,  s constant along the axes", rounding="reassociates")
-
-
 RULES: tuple[Rule, ...] = (
-    reshape_twice, reshape_nothing,
-    *(_reshape_out_of_unary(op) for op in UNARY), *(_reshape_out_of_unary_with_attributes(op) for op in UNARY_WITH_ATTRIBUTES),
-    *(_reshape_out_of_operator_along_an_axis(op) for op in ("Softmax", "LogSoftmax")),
-    *(law for op in BINARY for law in _reshape_out_of_binary(op)),
     slice_nothing, slice_twice,
     *(of_arity(slice_of_concat, n, f"slice(concat(x_i)) = slice(x_k),  i to {n}") for n in (2, 3, 4)),
     named(concat_of_slices, "concat_of_slices", "concat(x[i:j], x[j:k]) = x[i:k]"),
@@ -335,10 +184,5 @@ RULES: tuple[Rule, ...] = (
     *(_binary_into_concat("Add", n, second=True) for n in (2, 3, 4)),
     *(_concat_of_binaries(op) for op in ("Add", "Mul", "Sub")), *(_concat_of_biased(op) for op in ("Add", "Mul")),
     *(_flatten_concat(position, outer, inner) for outer in (2, 3) for inner in (2, 3) for position in range(outer)),
-    concat_of_one, pad_nothing, pad_twice, slice_of_pad, expand_nothing, expand_twice,
-    *(_expand_out_of_unary(op) for op in UNARY),
-    *(_reduce_twice(op, "exact") for op in ("ReduceMax", "ReduceMin")),
-    *(_reduce_twice(op, "reassociates") for op in ("ReduceSum", "ReduceMean")),
-    *(_reduce_one(op) for op in ("ReduceMax", "ReduceMin", "ReduceSum", "ReduceMean")),
-    *(_reduce_scaled(op) for op in ("ReduceSum", "ReduceMean")),
+    concat_of_one,
 )
