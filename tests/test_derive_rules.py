@@ -11,7 +11,7 @@ import pytest
 
 from egraph.derive.rules.bodies import Refusal, every, factors, iterators_in, pulled
 from egraph.derive.rules.boundary import relax, tighten
-from egraph.derive.rules.expressions import concatenate_expressions, fuse, merge_expressions, split_range, split_terms, split_values
+from egraph.derive.rules.expressions import merge_expressions, split_terms, split_values
 from egraph.derive.rules.indices import substitute_indices
 from egraph.derive.rules.instances import instantiate, sum_within, without_axis
 from egraph.derive.rules.substitution import merge_iterators, reverse, skew, solve, split_iterator, unimodular
@@ -144,11 +144,6 @@ def _solved(scope: Scope, random: Random) -> Ways:
                 yield from (solve(split, i) for i in split.summation)
 
 
-def _ranges(scope: Scope, random: Random) -> Ways:
-    for iterator in every(scope):
-        yield split_range(scope, iterator, random.randrange(1, max(2, length(iterator))))
-
-
 LEAST = {"split_terms": 1, "sum_within": 0}
 """Rules that few operators have a place for: they have tests of their own."""
 RULES: dict[str, Callable[[Scope, Random], Ways]] = {
@@ -167,7 +162,6 @@ RULES: dict[str, Callable[[Scope, Random], Ways]] = {
     "instantiate": _instances,
     "sum_within": lambda scope, _: (sum_within(scope, i) for i in scope.summation),
     "without_axis": lambda scope, _: (without_axis(scope, i) for i in scope.traversal),
-    "split_range": _ranges,
     "split_values": lambda scope, _: (split_values(scope, i) for i in scope.traversal),
     "split_terms": lambda scope, _: iter([split_terms(scope)]),
 }
@@ -219,16 +213,15 @@ def source_of(part: Scope) -> Tensor | Scope:
 
 
 def test_matmuls_merge_into_one() -> None:
-    tensors = {"a": (3, 4), "b": (4, 5), "c": (3, 4), "d": (4, 5), "e": (4, 2)}
+    tensors = {"a": (3, 4), "b": (4, 5), "c": (3, 4), "d": (4, 5)}
     shapes = {f"t{k}": shape for k, shape in tensors.items()}
     first, apart = (parsed("{m<3,n<5} sum(k<4) ($" + a + "[m,k] * $" + b + "[k,n])", **shapes) for a, b in ("ab", "cd"))
-    narrow = parsed("{m<3,n<2} sum(k<4) ($a[m,k] * $e[k,n])", **shapes)
-    batched, wide = merge_expressions([first, apart]), concatenate_expressions(first, narrow, 1)
-    assert not isinstance(batched, Refusal) and not isinstance(wide, Refusal)
+    batched = merge_expressions([first, apart])
+    assert not isinstance(batched, Refusal)
     values = {k: np.random.default_rng(0).integers(0, PRIME, shape) for k, shape in tensors.items()}
-    for one, other in zip((first, apart, first, narrow), (*batched, *wide), strict=True):
+    for one, other in zip((first, apart), batched, strict=True):
         assert np.array_equal(evaluate(one, values, "prime"), evaluate(other, values, "prime"))
-    assert len({id(source_of(part)) for part in batched}) == len({id(source_of(part)) for part in wide}) == 1
+    assert len({id(source_of(part)) for part in batched}) == 1
 
 
 @pytest.mark.parametrize(
@@ -278,13 +271,6 @@ def test_a_sum_over_one_factor_is_done_first() -> None:
     assert_equal(scope, result)
     across = parsed("{h<4} sum(k<3,b<5) [b+h<6 ? ($0[h,k] * $1[k,b]) : 0]", t0=(4, 3), t1=(3, 5))
     assert isinstance(sum_within(across, across.summation[1]), Refusal)
-
-
-def test_a_producer_is_fused_into_its_reader() -> None:
-    producer = parsed("{i<6,j<3} max($0[i,j], 0)", t0=(6, 3))
-    reader = parsed("{h<4,j<3} sum(r<3) ($1[h+r,j] * $2[r])", t1=(6, 3), t2=(3,))
-    result = fuse(reader, {"1": producer})
-    assert format_scope(result) == "{h<4,j<3} sum(r<3) (max($0[h+r,j], 0) * $2[r])"
 
 
 def test_reads_are_exchanged_where_they_stand() -> None:

@@ -9,10 +9,9 @@ from egraph.derive.matching.convolutions import products_as_convolutions
 from egraph.derive.matching.form import form
 from egraph.derive.matching.match import MATCHERS, Matcher, means, moved_elements, over, proposed
 from egraph.derive.matching.movements import movements
-from egraph.derive.matching.table import reads_of
 from egraph.derive.trees import BALANCE, contraction_of, intensity
 from egraph.errors import EinsatError
-from egraph.expr.bodies import with_reads
+from egraph.expr.bodies import reads_of, with_reads
 from egraph.expr.scope import Read, Scope, Tensor
 from egraph.ir import Node, format_fragment, placeholder, walk
 from egraph.ops import apply

@@ -6,12 +6,12 @@ from collections.abc import Iterator as Iterable
 from itertools import combinations, permutations
 
 from egraph.derive.matching.laws import affine
-from egraph.derive.matching.table import reads_of
 from egraph.derive.rules.bodies import Refusal
 from egraph.derive.rules.boundary import tighten
 from egraph.derive.rules.matrices import Matrix
 from egraph.derive.rules.substitution import merge_iterators, split_iterator, unimodular
 from egraph.derive.rules.summation import split_summation
+from egraph.expr.bodies import reads_of
 from egraph.expr.index import Iterator, length
 from egraph.expr.scope import Scope
 

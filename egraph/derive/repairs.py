@@ -7,7 +7,6 @@ from itertools import combinations
 
 from egraph.derive.digits import digits, factors_of
 from egraph.derive.layers import within
-from egraph.derive.matching.table import reads_of
 from egraph.derive.rules.bodies import Refusal, product, used, where
 from egraph.derive.rules.indices import substitute_indices
 from egraph.derive.rules.instances import instantiate, sum_within, without_axis
@@ -15,6 +14,7 @@ from egraph.derive.rules.summation import guards_outward, split_summation
 from egraph.derive.targets import Conflict, Target, conflicts, is_digits
 from egraph.derive.trees import Contraction
 from egraph.derive.windows import windows
+from egraph.expr.bodies import reads_of
 from egraph.expr.index import Index, Iterator
 from egraph.expr.printing import format_scalar
 from egraph.expr.scope import Apply, Scalar, Scope

@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import combinations
 
-from egraph.derive.matching.table import reads_of
 from egraph.derive.rules.bodies import every, factors, pulled, replaced, used
 from egraph.derive.rules.summation import inner_read, merge_traversal
-from egraph.expr.bodies import operations, with_reads
+from egraph.expr.bodies import operations, reads_of, with_reads
 from egraph.expr.canonical import canonical
 from egraph.expr.index import Iterator, known, length
 from egraph.expr.scope import Compare, Read, Scalar, Scope

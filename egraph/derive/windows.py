@@ -8,7 +8,6 @@ from math import prod
 
 from egraph.derive.digits import split
 from egraph.derive.layers import innermost, within
-from egraph.derive.matching.table import reads_of
 from egraph.derive.rules.bodies import Refusal, iterators_in, pulled
 from egraph.derive.rules.boundary import tighten
 from egraph.derive.rules.expressions import split_values
@@ -18,6 +17,7 @@ from egraph.derive.rules.substitution import reverse, skew
 from egraph.derive.rules.summation import split_summation
 from egraph.derive.targets import Target, block_sizes, is_digits
 from egraph.derive.trees import Contraction, with_sources
+from egraph.expr.bodies import reads_of
 from egraph.expr.index import Index, Iterator, length
 from egraph.expr.scope import Read, Scalar, Scope
 

@@ -46,6 +46,21 @@ def with_reads(body: Scalar, change: Callable[[Read], Scalar]) -> Scalar:
             return body
 
 
+def reads_of(body: Scalar) -> Iterable[Read]:
+    """Yield the reads of tensors and inner scopes in a body, from left to right."""
+    match body:
+        case Read():
+            yield body
+        case Apply(_, arguments):
+            for argument in arguments:
+                yield from reads_of(argument)
+        case Guarded(_, then, otherwise):
+            yield from reads_of(then)
+            yield from reads_of(otherwise)
+        case Number() | IndexNumber() | Table():
+            pass
+
+
 def indices_of(body: Scalar) -> Iterable[Index]:
     """Yield every index of a body, those of conditions too."""
     match body:

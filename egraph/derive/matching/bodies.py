@@ -10,7 +10,7 @@ from fractions import Fraction
 
 from egraph.derive.matching.conditions import pieces_of, tightest
 from egraph.derive.matching.laws import change
-from egraph.derive.matching.table import reads_of
+from egraph.expr.bodies import reads_of
 from egraph.expr.index import Iterator, Size, Symbol, index, length, substitute
 from egraph.expr.scope import ZERO, Apply, Compare, Guarded, Number, Read, Reduction, Scalar, Scope
 

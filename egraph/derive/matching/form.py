@@ -16,7 +16,7 @@ from functools import lru_cache
 from egraph.derive.matching.bodies import IDENTITY, hoisted, merged, opened, ordered, put
 from egraph.derive.matching.conditions import Condition, bound_of, tightest
 from egraph.derive.matching.laws import affine, change, indices_of, tidy
-from egraph.derive.matching.table import reads_of
+from egraph.expr.bodies import reads_of
 from egraph.expr.canonical import canonical
 from egraph.expr.index import Floor, Index, Iterator, Modulo, Size, atoms, index, length
 from egraph.expr.printing import format_scope

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from egraph.derive.matching.bodies import merged
 from egraph.derive.matching.form import simpler
 from egraph.derive.matching.laws import change, tidy
-from egraph.derive.matching.table import reads_of
 from egraph.errors import EinsatError
-from egraph.expr.bodies import with_reads
+from egraph.expr.bodies import reads_of, with_reads
 from egraph.expr.compose import inline
 from egraph.expr.index import Index
 from egraph.expr.scope import Read, Scalar, Scope, Tensor

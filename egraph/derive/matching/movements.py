@@ -10,8 +10,8 @@ from egraph.derive.matching.bodies import IDENTITY
 from egraph.derive.matching.conditions import bound_of, speaks_of, tightest
 from egraph.derive.matching.form import Form, substituted
 from egraph.derive.matching.laws import affine
-from egraph.derive.matching.table import reads_of
 from egraph.derive.matching.views import arrange, padded
+from egraph.expr.bodies import reads_of
 from egraph.expr.index import Iterator, index, length
 from egraph.expr.scope import Guarded, Read, Scalar, Tensor
 from egraph.ir import Node

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from egraph.derive.matching.form import Form
 from egraph.derive.matching.products import finished, occurring
-from egraph.derive.matching.table import reads_of
 from egraph.derive.matching.views import Group, arrange, axes_in_order
+from egraph.expr.bodies import reads_of
 from egraph.expr.scope import Scope, Tensor
 from egraph.ir import Node
 from egraph.ops import OPS, apply
