@@ -290,7 +290,9 @@ class Facts:
             kind = entry(atom).kind
             if isinstance(kind, FloorAtom) and rest.terms.get((atom,)) == 1 and self.nonnegative(kind.divisor - ONE):
                 others = rest - Polynomial({(atom,): 1})
-                return self.floor(self.canonical(kind.numerator + others * kind.divisor), self.canonical(kind.divisor * divisor))
+                merged = self.canonical(kind.numerator + others * kind.divisor)
+                if _divisions(merged) < _divisions(rest):  # an equality may bring the division back, and so on without end
+                    return self.floor(merged, self.canonical(kind.divisor * divisor))
         return None
 
     def _common_factor(self, rest: Polynomial, divisor: Polynomial) -> Polynomial | None:
@@ -394,3 +396,8 @@ def _unit_symbol(kind: FloorAtom) -> tuple[int, Polynomial] | None:
     return None
 
 
+
+
+def _divisions(value: Polynomial) -> int:
+    """Return how many floor-divisions a polynomial is made of."""
+    return sum(isinstance(entry(atom).kind, FloorAtom) for atom in closure(value))
