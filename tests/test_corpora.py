@@ -16,12 +16,13 @@ from egraph.ir import TensorType
 from egraph.rule import Binding, Mismatch, Rule
 from verify.collecting import ALLOCATIONS, rare_collections
 from verify.corpora.__main__ import main
+from verify.corpora.entries import Entry, renamed
 from verify.corpora.judge import Judgement, Pains, judge, judge_all
 from verify.corpora.linear import Affine, System
 from verify.corpora.read import read_corpus
 from verify.corpora.statements import infer_ranks
 from verify.corpora.taso_operators import same_pad
-from verify.corpora.terms import Application, names, parse
+from verify.corpora.terms import Application, Term, names, parse
 from verify.proof import Proof
 from verify.prove import Effort, prove
 from verify.random_binding import Refused
@@ -203,9 +204,56 @@ def test_what_is_said_twice_is_judged_once() -> None:
 
     found = list(judge_all((first, again, other), prover))
     assert [each.entry.name for each in found] == [first.name, "again", other.name]
-    assert found[1].decision == found[0].decision and found[1].note.endswith(f"the same as {first.name}")
+    assert found[1].decision == found[0].decision and found[1].repeats == first.name and not found[2].repeats
     assert not any(name.startswith("again") for name in asked) and any(name.startswith(other.name) for name in asked)
-    assert first.readings[0].meaning and first.readings[0].meaning != other.readings[0].meaning
+    assert first.meaning and first.meaning != other.meaning
+
+
+def equations(tmp_path: Path, *pairs: tuple[str, str]) -> tuple[Entry, ...]:
+    """Return the entries of a corpus of equations, written as s-expressions."""
+
+    def tree(term: Term) -> object:
+        return [term.operator, *map(tree, term.arguments)] if isinstance(term, Application) else term
+
+    rules = [{"id": str(n), "lhs_tree": tree(parse(left)), "rhs_tree": tree(parse(right))} for n, (left, right) in enumerate(pairs)]
+    (tmp_path / "c.json").write_text(json.dumps({"full_taso_equations": rules}))
+    return read_corpus(tmp_path / "c.json")
+
+
+def test_entries_that_differ_by_names_say_the_same(tmp_path: Path) -> None:
+    """Other names of one rank in the same places are no other rule; one name in two places, or another rank, is."""
+
+    def pair(left: str, right: str) -> tuple[str, str]:
+        a, b, c, d, e, f = (*left, *right)
+        return f"(concat 1 (conv2d 1 1 0 0 {a} {b}) (conv2d 1 1 0 0 {a} {c}))", f"(conv2d 1 1 0 0 {d} (concat 0 {e} {f}))"
+
+    names = ("abc", "abc"), ("bca", "bca"), ("acb", "acb"), ("abb", "abb"), ("abc", "acb")
+    first, other_names, swapped, *others = equations(tmp_path, *(pair(*each) for each in names))
+    assert first.meaning == other_names.meaning == swapped.meaning
+    assert len({first.meaning, *(other.meaning for other in others)}) == 3
+    assert len({entry.meaning for entry in equations(tmp_path, ("(relu input_1)", "input_1"), ("(relu input_7)", "input_7"))}) == 2
+    one, other = judge_all((first, other_names), None, Pains(tests=24))
+    assert one.decision == other.decision == "refuted" and other.repeats == "0"
+    assert other.guard == one.guard == "every convolution is ungrouped"
+
+
+def test_names_in_a_precondition_are_those_of_its_entry() -> None:
+    """Two rules that differ by the names of their operands: the guard that was found for one is told of the other in its names."""
+    first = next(entry for entry in read_corpus(DATA / "taso.json") if entry.name == "taso-127")
+    names = {"?v7": "?x", "?v8": "?y"}
+    assert renamed("(conv2d ?v7 ?v8), ?v77 have equal sizes", names) == "(conv2d ?x ?y), ?v77 have equal sizes"
+    assert len(first.names) > 1 and all(name in first.text for name in first.names)
+
+
+def test_padding_is_any_function_of_the_sizes_where_that_is_enough(tmp_path: Path) -> None:
+    """What needs what the padding is, is proved by its definition; what is false is refuted; the rest forks no path for it."""
+    merged = ("(conv2d 2 2 0 0 a b)", "(conv2d 2 2 0 0 a (merge b 2))")
+    of_one = ("(poolmax 1 1 2 2 0 a)", "(poolmax 1 1 2 2 1 a)")
+    false = ("(poolmax 3 3 2 2 0 a)", "(poolmax 3 3 2 2 1 a)"), ("(poolmax 3 3 2 2 0 a)", "(poolavg 3 3 2 2 0 a)")
+    found = [judge(entry, prover).decision for entry in equations(tmp_path, merged, of_one, *false)]
+    assert found == ["proved where the right side is well-typed", "proved", "refuted", "refuted"]
+    rule = equations(tmp_path, merged)[0].readings[0].rules(True, ())[0]
+    assert prove(rule, Effort(tests=0)).paths < 8
 
 
 def test_collections_are_rare_while_a_corpus_is_judged_and_no_longer() -> None:

@@ -11,7 +11,7 @@ from egraph.expr.index import index
 from egraph.expr.scope import Compare
 from verify.paths import LeftOut, Path, explore
 from verify.solved import Ended
-from verify.symbolic import SymbolicReal, integer
+from verify.symbolic import SymbolicReal, integer, opaque
 
 
 class Nothing:
@@ -135,3 +135,30 @@ def test_reals_compare_with_numbers_and_infinities() -> None:
     assert a.differs_from(1.0)
     assert not (a / 2 * 2).differs_from(a)
     assert not path.alternatives
+
+
+def halved(value: Any) -> Any:
+    """Return a function of one number that forks where it is looked into."""
+    return opaque("half", lambda x: x // 2 if x % 2 == 0 else (x - 1) // 2, value)
+
+
+def test_an_opaque_function_has_one_value_at_equal_arguments() -> None:
+    """Its value is any number, the same at arguments that are found equal before it is asked, and no path forks."""
+    def run(path: Path) -> tuple[bool | None, bool | None, int]:
+        path.opaque = True
+        x, y = size(path, "x"), size(path, "y")
+        path.assume(Compare(index(x.value), "==", index(y.value)))
+        one, other, third = halved(x), halved(y), halved(x + 1)
+        return path.decide(Compare(one.value, "==", other.value)), path.decide(Compare(one.value, "==", third.value)), halved(4)
+
+    assert outcomes(run) == [(True, None, 2)]
+    assert len(outcomes(lambda path: str(halved(size(path, "x"))))) == 2
+
+
+def test_an_opaque_function_keeps_its_value_on_every_path() -> None:
+    def run(path: Path) -> tuple[bool, bool]:
+        path.opaque = True
+        x = size(path, "x")
+        return halved(x) == 0, halved(x) == 0
+
+    assert outcomes(run) == [(True, True), (False, False)]

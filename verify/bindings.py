@@ -49,6 +49,8 @@ class Fixed:
     """Attributes (bundle, name) with the one value that the rule asked for."""
     sets: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Attributes by name whose entries are enumerated over small sets instead of being unknown."""
+    opaque: bool = False
+    """Whether functions of integers stand for any function."""
 
 
 class Binder:

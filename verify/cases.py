@@ -74,6 +74,8 @@ class Survey:
     pointwise: bool = False
     ranks: tuple[int, ...] = ()
     runs: int = 0
+    opaque: bool = False
+    """Whether a function of integers was left opaque: what is not proved then may still hold."""
 
 
 class _Refused(Ended):
@@ -162,6 +164,7 @@ def _all(rule: Rule | MergeRule, fixed: Fixed, survey: Survey, *, pointwise: boo
         found: list[Fixed] = []
 
         def prepare(path: Path, now: Fixed = now) -> Binder:
+            path.opaque = now.opaque
             binder = Binder(path, Workshop(path), now)
             survey.runs += 1
             _fill(rule, binder)
@@ -169,7 +172,10 @@ def _all(rule: Rule | MergeRule, fixed: Fixed, survey: Survey, *, pointwise: boo
             return binder
 
         def run(_: Path, binder: Binder, found: list[Fixed] = found) -> Case | None:
-            return _run(rule, binder, survey, found, pointwise)
+            try:
+                return _run(rule, binder, survey, found, pointwise)
+            finally:
+                survey.opaque = survey.opaque or bool(binder.path.values)
 
         try:
             yield from (case for _, case in explore(prepare, run, RUNS))

@@ -55,6 +55,10 @@ class Path(Solved):
     choices: dict[str, Any] = field(default_factory=dict)
     alternatives: list[Path] = field(default_factory=list)
     """The ways not taken: what is assumed there."""
+    opaque: bool = False
+    """Whether functions of integers are left as they stand: what is proved of any function then holds of theirs."""
+    values: list[tuple[str, tuple[Index, ...], Index]] = field(default_factory=list)
+    """Opaque functions at arguments, and the unknowns that stand for their values."""
     _settling: list[Deferred] = field(default_factory=list)
 
     def copy(self) -> Path:
@@ -66,6 +70,7 @@ class Path(Solved):
     def restore(self, other: Path) -> None:
         """Assume what the other path assumes."""
         self.conclusion, self._version, self._fresh = other.conclusion, other._version, other._fresh
+        self.opaque, self.values = other.opaque, list(other.values)
         self.conditions, self.alternatives, self.deferred = list(other.conditions), [], list(other.deferred)
         self.choices, self.bounds = dict(other.choices), other.bounds.copy()
         self._solved, self._rewrites, self._memo = dict(other._solved), dict(other._rewrites), dict(other._memo)
@@ -215,6 +220,16 @@ class Path(Solved):
     def _aged(self, symbol: Symbol | RealSymbol) -> Index:
         self._age.setdefault(symbol, len(self._age))
         return index(symbol)
+
+    def value_of(self, function: str, arguments: tuple[Index, ...], minimum: int) -> Index:
+        """Return an unknown of at least ``minimum`` for the value of an opaque function: one for equal arguments."""
+        given = tuple(map(self.canonical, arguments))
+        for name, others, value in self.values:
+            if name == function and tuple(map(self.canonical, others)) == given:
+                return self.canonical(value)
+        value = index(self.fresh(minimum, "f"))
+        self.values.append((function, given, value))
+        return value
 
     def known_broadcast(self, left: Index, right: Index) -> Index | None:
         """Return the broadcast of two sizes that was asked for before, None when it was not."""

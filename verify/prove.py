@@ -94,7 +94,7 @@ def _judged_by_test(rule: Rule | MergeRule, test: RuleTest, blank: Proof, effort
 
 
 def _judged_by_cases(rule: Rule | MergeRule, blank: Proof, effort: Effort) -> Proof:
-    attempt = _attempt(rule, None, effort)
+    attempt = _general(rule, effort)
     if attempt.obligations and not attempt.broken and not attempt.gave_up and _has_small_sets(rule):
         for sets in SMALL_SETS:
             narrower = _attempt(rule, Fixed(ranks=attempt.survey.ranks, sets=sets), effort)
@@ -120,6 +120,15 @@ def _judged_by_cases(rule: Rule | MergeRule, blank: Proof, effort: Effort) -> Pr
         return replace(blank, failure="rounding", reason=complaint)
     verdict = "proved for these sizes" if attempt.obligations else "proved"
     return replace(blank, verdict=verdict, scope=_scope(attempt), covers={"tree": tree})
+
+
+def _general(rule: Rule | MergeRule, effort: Effort) -> Attempt:
+    """Judge the cases; functions of integers are left opaque where that is enough, since what defines them forks every path."""
+    if isinstance(rule, Rule) and rule.ranks is not None:
+        attempt = _attempt(rule, Fixed(opaque=True), effort)
+        if not attempt.survey.opaque or (attempt.is_complete and attempt.broken is None and not attempt.left_out):
+            return attempt
+    return _attempt(rule, None, effort)
 
 
 def _applications(rule: Rule | MergeRule, effort: Effort) -> str:

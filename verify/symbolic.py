@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -150,6 +151,14 @@ def integer(path: Path, value: Size) -> Any:
     settled = path.canonical(value)
     known = settled.constant
     return SymbolicInteger(path, settled) if known is None else known
+
+
+def opaque(name: str, definition: Callable[..., Any], *arguments: Any, minimum: int = 0) -> Any:
+    """Return ``definition(*arguments)``, at least ``minimum``; on a path that leaves functions opaque an unknown instead."""
+    path = next((each.path for each in arguments if isinstance(each, SymbolicInteger)), None)
+    if path is None or not path.opaque:
+        return definition(*arguments)
+    return integer(path, path.value_of(name, tuple(map(index_of, arguments)), minimum))
 
 
 def _value(value: Any) -> Index | None:

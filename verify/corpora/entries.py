@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import Literal, TypeAlias
 
 from egraph.rule import Mismatch, Rule
 from verify.corpora.statements import Guard, Statement, rules_of
+from verify.corpora.terms import substitute
 from verify.random_binding import Refused
 
 Expected: TypeAlias = Literal["sound", "unsound"]
+Names: TypeAlias = Mapping[str, str]
+"""What variables are called instead."""
 
 
 @dataclass(frozen=True)
@@ -28,13 +32,18 @@ class Reading:
     statements: tuple[Statement, ...] = ()
     """What the rules are made of, where that is all they are made of."""
 
-    @property
-    def meaning(self) -> str:
-        """Return a text that readings have in common which say the same under other names of entries; '' where that is unknown."""
+    def meaning(self, names: Names) -> str:
+        """Return a text that readings have in common which say the same, with variables called as told; '' where that is unknown."""
         if not self.statements or any(statement.guards for statement in self.statements):
             return ""
-        said = [(s.lefts, s.rights, sorted(s.ranks.items()), sorted(s.parameters.items()), s.typed) for s in self.statements]
-        return repr((said, [guard.text for guard in self.candidates], self.note, self.given))
+        said = [
+            (
+                [str(substitute(side, names)) for side in (*s.lefts, *s.rights)],
+                sorted((names.get(v, v), rank) for v, rank in s.ranks.items()), sorted(s.parameters.items()), s.typed,
+            )
+            for s in self.statements
+        ]  # fmt: skip
+        return repr((said, [renamed(guard.text, names) for guard in self.candidates], self.note, renamed(self.given, names)))
 
 
 @dataclass(frozen=True)
@@ -50,8 +59,28 @@ class Entry:
     reason: str = ""
     open: bool = False
     """The statement leaves attributes and preconditions out: it holds where a reading does under one of its candidates."""
+    section: str = ""
+    """The part of the corpus that it stands in."""
     conditional: bool = False
     """False as it stands; it may be accepted under a precondition, among which finite numbers and well-typed right sides."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the variables in order of appearance where all statements have the same ones, else nothing."""
+        orders = {tuple(statement.ranks) for reading in self.readings for statement in reading.statements}
+        return orders.pop() if len(orders) == 1 else ()
+
+    @property
+    def meaning(self) -> str:
+        """Return a text that entries have in common which say the same up to the names of variables; '' where that is unknown."""
+        numbered = {name: f"?{number}" for number, name in enumerate(self.names)}
+        meanings = [reading.meaning(numbered) for reading in self.readings]
+        return repr((meanings, self.open)) if meanings and all(meanings) else ""
+
+
+def renamed(text: str, names: Names) -> str:
+    """Return a text with whole words replaced."""
+    return re.sub(r"[^\s(),]+", lambda word: names.get(word[0], word[0]), text)
 
 
 def reading_of(statements: tuple[Statement, ...], candidates: tuple[Guard, ...] = (), note: str = "") -> Reading:

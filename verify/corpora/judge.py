@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 from egraph.errors import EinsatError, TypeMismatch
 from egraph.ir import placeholder
 from egraph.rule import Binding, Mismatch, Rule, Tensor
-from verify.corpora.entries import Entry, Expected, Reading
+from verify.corpora.entries import Entry, Expected, Reading, renamed
 from verify.proof import Proof
 from verify.random_binding import Refused
 from verify.random_testing import Instance, check_rule, compare, draws
@@ -26,6 +26,8 @@ Decision: TypeAlias = Literal[
     "not expressible",
 ]  # fmt: skip
 Prover: TypeAlias = Callable[[Rule], Proof]
+OPEN = ("tested only", "unknown", "not expressible")
+"""What is neither proved nor refuted."""
 SOUND = ("proved", "proved where the right side is well-typed", "proved under a precondition", "tested only")
 MISSING = "the right side may be ill-typed"
 
@@ -54,6 +56,8 @@ class Judgement:
     note: str = ""
     seconds: float = 0.0
     tests: int = 0
+    repeats: str = ""
+    """An earlier entry that says the same."""
 
     @property
     def agrees(self) -> bool | None:
@@ -71,25 +75,24 @@ class Judgement:
         return {
             "id": self.entry.name, "statement": self.entry.text, "verdict": self.decision, "corpus_verdict": self.entry.claim,
             "agrees": self.agrees, "guard": self.guard, "note": self.note, "reason": self.reason, "seconds": round(self.seconds, 4),
-            "tests": self.tests,
+            "tests": self.tests, "repeats": self.repeats,
         }  # fmt: skip
 
 
 def judge_all(entries: Iterable[Entry], prover: Prover | None, pains: Pains = Pains()) -> Iterator[Judgement]:
-    """Yield the verdicts on entries in their order; what an earlier entry says word for word is judged once."""
+    """Yield the verdicts on entries in their order; what an earlier entry says, up to the names of variables, is judged once."""
     known: dict[str, Judgement] = {}
     for entry in entries:
         start = time.process_time()
-        meanings = [reading.meaning for reading in entry.readings]
-        said = repr((meanings, entry.open)) if meanings and all(meanings) else ""
+        said = entry.meaning
         same = known.get(said)
         if same is None:
             found = judge(entry, prover, pains)
             if said:
                 known[said] = found
         else:
-            note = "; ".join(filter(None, (same.note, f"the same as {same.entry.name}")))
-            found = replace(same, entry=entry, note=note, seconds=time.process_time() - start)
+            guard = renamed(same.guard, dict(zip(same.entry.names, entry.names, strict=True)))
+            found = replace(same, entry=entry, guard=guard, repeats=same.entry.name, seconds=time.process_time() - start)
         yield found
 
 

@@ -36,14 +36,14 @@ def read_tensat(data: Mapping[str, Any]) -> Iterator[Entry]:
     for section in ("single_rules", "hand_single_rules", "full_taso_equations"):
         for rule in data.get(section, ()):
             pair = from_lists(rule["lhs_tree"]), from_lists(rule["rhs_tree"])
-            yield _entry(str(rule["id"]), [pair], str(rule.get("verdict", "")), _input_ranks(pair))
+            yield _entry(str(rule["id"]), [pair], str(rule.get("verdict", "")), _input_ranks(pair), section)
     for section in ("multi_rules", "multi_rules_cleaned", "hand_multi_rules"):
         for rule in data.get(section, ()):
             pairs = [(from_lists(p["src_tree"]), from_lists(p["dst_tree"])) for p in rule["patterns"]]
-            yield _entry(str(rule["id"]), pairs, str(rule.get("verdict", "")), {})
+            yield _entry(str(rule["id"]), pairs, str(rule.get("verdict", "")), {}, section)
     for rule in data.get("verifier_axioms", ()):
         pair = from_lists(rule["lhs_tree"]), from_lists(rule["rhs_tree"])
-        yield _entry(f"axiom {rule['name']}", [pair], "", {})
+        yield _entry(f"axiom {rule['name']}", [pair], "", {}, "verifier_axioms")
 
 
 def _input_ranks(terms: Sequence[Term]) -> Mapping[str, int]:
@@ -56,14 +56,14 @@ def _input_ranks(terms: Sequence[Term]) -> Mapping[str, int]:
     return result
 
 
-def _entry(name: str, pairs: Sequence[tuple[Term, Term]], claim: str, known: Mapping[str, int]) -> Entry:
+def _entry(name: str, pairs: Sequence[tuple[Term, Term]], claim: str, known: Mapping[str, int], section: str = "") -> Entry:
     text = " and ".join(f"{left} => {right}" for left, right in pairs)
     statements = tuple(_statements(name, pairs, known))
     expected: Expected | None = None
     if claim:
         expected = "unsound" if claim.startswith("UNSOUND") else "sound"
     guards: tuple[Guard, ...] = candidates(tuple(left for left, _ in pairs))
-    return Entry(name, text, (reading_of(statements, guards),), expected, claim)
+    return Entry(name, text, (reading_of(statements, guards),), expected, claim, section=section)
 
 
 def _statements(name: str, pairs: Sequence[tuple[Term, Term]], known: Mapping[str, int]) -> Iterator[Statement]:

@@ -16,6 +16,7 @@ from egraph.rule_operators import average_pool, concat, conv, max_pool, pad, rel
 from verify.corpora.constants import centred, filled, identity_kernel, identity_matrix, pooling_kernel
 from verify.corpora.taso_values import Constant, Seam, Seams, Shape, Value, common, cut, plain, refuse
 from verify.corpora.terms import Application, Term, substitute
+from verify.symbolic import opaque
 
 Operand: TypeAlias = Value | Constant
 SAME, VALID = 0, 1
@@ -26,6 +27,11 @@ def same_pad(size: int, kernel: int, stride: int) -> int:
     """(total + 1) // 2 with total = max(k - s, 0) where s divides the size, else max(k - size % s, 0)"""
     if stride == 1:
         return kernel // 2
+    pad: int = opaque(f"SAME padding at stride {stride}", _strided_pad, size, kernel, stride)
+    return pad
+
+
+def _strided_pad(size: int, kernel: int, stride: int) -> int:
     rest = size % stride
     total = kernel - stride if rest == 0 else kernel - rest
     return (total + 1) // 2 if total > 0 else 0

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import platform
-import time
 from dataclasses import asdict
-from importlib.metadata import version
 from pathlib import Path
 
+from verify.machine import about, told
 from verify.mutation.campaign import Tally
 from verify.mutation.judging import FEW
 
@@ -28,28 +26,16 @@ def table(tally: Tally, seconds: float) -> str:
 
 def write(folder: Path, tally: Tally, seconds: float, command: str) -> None:
     """Write mutation.json and mutation.md."""
-    about = {
-        "command": command, "date": time.strftime("%Y-%m-%d"), "machine": _processor(),
-        "python": platform.python_version(), "z3": version("z3-solver"), "numpy": version("numpy"), "cpu_seconds": round(seconds, 1),
-    }  # fmt: skip
-    (folder / "mutation.json").write_text(json.dumps({**about, **asdict(tally)}, indent=1) + "\n")
+    known = about(command)
+    (folder / "mutation.json").write_text(json.dumps({**known, "cpu_seconds": round(seconds, 1), **asdict(tally)}, indent=1) + "\n")
     rows = "\n".join(f"| {change} | {' | '.join(str(row[fate]) for fate in FATES)} |" for change, row in tally.by_change.items())
-    proved = "\n".join(f"* `{told}`" for told in tally.proved_names)
+    proved = "\n".join(f"* `{name}`" for name in tally.proved_names)
     left = f" Rules without a mutant: {', '.join(f'`{name}`' for name in tally.without)}." if tally.without else ""
     (folder / "mutation.md").write_text(
-        f"# Mutated rules\n\n{table(tally, seconds)}.\n\nBy `{command}` on {about['date']} ({about['machine']}, Python {about['python']}, "
-        f"Z3 {about['z3']}, numpy {about['numpy']}).\n\n"
+        f"# Mutated rules\n\n{table(tally, seconds)}.\n\n{told(known)}\n\n"
         f"The {tally.rules} rules can be changed in {tally.sites} ways. Of those looked at, {tally.stillborn} are no rule, or the same "
         f"rule, and {tally.idle} fit no random instance.{left}\n\n"
         f"| change | mutants | false | rejected | given up | proved |\n|---|---|---|---|---|---|\n{rows}\n\n"
         f"*false*: refuted by the reference on a few random instances, before the proof. "
         f"A proved mutant says something that is true too: an equal guard, a change that means the same.\n\n{proved}\n"
     )
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
