@@ -19,6 +19,11 @@ def differences(left: Scope, right: Scope) -> frozenset[str]:
     return frozenset(_PARTIAL[name] for name in _partial(left) ^ _partial(right))
 
 
+def is_partial(scope: Scope) -> bool:
+    """Return whether an expression applies a function that has no value for some arguments."""
+    return bool(_partial(scope))
+
+
 def _partial(scope: Scope) -> set[str]:
     found: set[str] = set()
     seen: set[int] = set()

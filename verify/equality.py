@@ -11,7 +11,7 @@ from egraph.expr.index import Index, Iterator, Modulo, atoms, index
 from egraph.expr.scope import Apply, Compare, Guarded, Scalar, Scope
 from verify.assumptions import Assumptions
 from verify.bijection import equal_values
-from verify.definedness import differences
+from verify.definedness import differences, is_partial
 from verify.normal import Need, Value, beyond, normalise
 from verify.normal.context import TooLarge, mentioned
 from verify.outcome import Equal, Open, Outcome
@@ -31,15 +31,13 @@ def prove_equal(left: Scope, right: Scope, assumptions: Assumptions) -> Outcome:
         if not assumptions.equal(size, other):
             return Open(f"axis {axis}: {index(size)} == {index(other)}", assumptions.conditions)
     output = tuple(index(0 if assumptions.equal(size, 1) else Iterator(f"o{axis}", 0, size)) for axis, size in enumerate(left.shape))
-    found = _Found()
+    found = _Found(is_partial(right))
     try:
         outcome = _compared(left, right, output, assumptions, found)
     except TooLarge as reason:
         return Open(str(reason), assumptions.conditions)
     if not isinstance(outcome, Equal):
         return outcome
-    if asked := beyond(found.right, found.left, at_sizes=assumptions.facts.at_sizes):
-        return Open(asked, assumptions.conditions)
     return Equal(outcome.facts | found.facts | differences(left, right))
 
 
@@ -47,9 +45,11 @@ def prove_equal(left: Scope, right: Scope, assumptions: Assumptions) -> Outcome:
 class _Found:
     """What was seen on the way: the facts that laws rest on, and what the partial functions of either side ask for."""
 
+    asking: bool
+    """Whether the right side has partial functions at all."""
     facts: set[str] = field(default_factory=set)
-    left: set[Need] = field(default_factory=set)
-    right: set[Need] = field(default_factory=set)
+    left: list[Need] = field(default_factory=list)
+    right: list[Need] = field(default_factory=list)
 
 
 def _compared(left: Scope, right: Scope, output: Output, assumptions: Assumptions, found: _Found) -> Outcome:
@@ -62,7 +62,7 @@ def _compared(left: Scope, right: Scope, output: Output, assumptions: Assumption
         if assumptions.facts.at_sizes:
             bases = _bases((c for value in values for term in value.terms for c in term.conditions), output)
         if not bases:
-            return equal_values(*values, assumptions)
+            return _agreeing(values, assumptions, found)
     return _in_phases(left, right, output, bases, assumptions, found)
 
 
@@ -79,8 +79,17 @@ def _choices(body: Scalar) -> Iterable[Compare]:
 
 
 def _normalised(left: Scope, right: Scope, output: Output, assumptions: Assumptions, found: _Found) -> tuple[Value, Value]:
-    return (normalise(left, output, assumptions, found.facts, found.left),
-            normalise(right, output, assumptions, found.facts, found.right))
+    found.left, found.right = [], []
+    return (normalise(left, output, assumptions, found.facts, found.left if found.asking else None),
+            normalise(right, output, assumptions, found.facts, found.right if found.asking else None))
+
+
+def _agreeing(values: tuple[Value, Value], assumptions: Assumptions, found: _Found) -> Outcome:
+    """Return whether values that were just normalised are equal, and the right one has a value wherever the left one has."""
+    outcome = equal_values(*values, assumptions)
+    if isinstance(outcome, Equal) and (asked := beyond(found.right, found.left, assumptions)):
+        return Open(asked, assumptions.conditions)
+    return outcome
 
 
 def _bases(conditions: Iterable[Compare], output: Output) -> Mapping[int, int]:
@@ -104,7 +113,7 @@ def _in_phases(left: Scope, right: Scope, output: Output, bases: Mapping[int, in
         moved = _moved(output, dict(zip(bases, zip(bases.values(), phases, strict=True), strict=True)))
         if moved is None:
             continue
-        outcome = equal_values(*_normalised(left, right, moved, assumptions, found), assumptions)
+        outcome = _agreeing(_normalised(left, right, moved, assumptions, found), assumptions, found)
         if isinstance(outcome, Open):
             at = dict(outcome.at)
             for (axis, base), phase in zip(bases.items(), phases, strict=True):

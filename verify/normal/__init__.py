@@ -7,8 +7,9 @@ from egraph.expr.scope import Scope
 from verify.assumptions import Assumptions
 from verify.normal.algebra import ordered
 from verify.normal.context import Context, TooLarge
-from verify.normal.domains import Need, beyond
+from verify.normal.domains import Need
 from verify.normal.naming import unique
+from verify.normal.needs import beyond
 from verify.normal.scopes import Instantiation, chooses, rebuild
 from verify.normal.terms import Alternative, Call, Element, Extremum, IndexFactor, Product, Term, Value
 
@@ -19,15 +20,15 @@ __all__ = [
 
 
 def normalise(
-    scope: Scope, output: tuple[Index, ...], assumptions: Assumptions, facts: set[str] | None = None, needs: set[Need] | None = None
+    scope: Scope, output: tuple[Index, ...], assumptions: Assumptions, facts: set[str] | None = None, needs: list[Need] | None = None
 ) -> Value:
     """Return scope[output] in normal form.
 
-    The facts about data that its laws rest on are added to ``facts``, what its partial functions ask for to ``needs``.
+    The facts about data that its laws rest on are added to ``facts``, what its partial functions ask for to ``needs``, where given.
 
     Raises ``TooLarge`` where the form would have too many terms.
     """
-    context = Context(assumptions)
+    context = Context(assumptions, ways=None if needs is None else (frozenset(),))
     value = Instantiation(context).at(scope, output)
     if chooses(value):
         context.resolving = True
@@ -35,5 +36,5 @@ def normalise(
     if facts is not None:
         facts |= context.facts
     if needs is not None:
-        needs |= context.needs
+        needs += context.needs
     return unique(context, ordered(value, context))

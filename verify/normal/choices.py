@@ -25,7 +25,7 @@ def split(
     context: Context, values: Sequence[Value], build: Build, inner: frozenset[Iterator] = frozenset(), depth: int = DEEPEST
 ) -> Value:
     """Return build(values), the values' conditions on what is fixed outside of their sums and of ``inner`` taken outward."""
-    test = _index_condition(context, values, inner)
+    test = index_condition(context, values, inner)
     if test is not None:
         if not depth:
             raise TooLarge(f"a function over more than {DEEPEST} conditions", fix="prove the rule for smaller attribute values")
@@ -35,7 +35,7 @@ def split(
             guarded(context, (test,), split(context, [under(context, v, test) for v in values], build, inner, depth - 1)),
             guarded(context, (other,), split(context, [under(context, v, other) for v in values], build, inner, depth - 1)),
         )
-    atom = _data_condition(context, values, inner)
+    atom = data_condition(context, values, inner)
     if atom is None:
         return build(values)
     if not depth:
@@ -45,7 +45,8 @@ def split(
     return add(context, no, multiply(context, holds, add(context, yes, negated(no))))
 
 
-def _index_condition(context: Context, values: Sequence[Value], inner: frozenset[Iterator]) -> Compare | None:
+def index_condition(context: Context, values: Sequence[Value], inner: frozenset[Iterator]) -> Compare | None:
+    """Return a condition on places that values have outside of their sums, and that ``inner`` has no part in."""
     found: dict[str, Compare] = {}
     for value in values:
         for term in value.terms:
@@ -56,7 +57,8 @@ def _index_condition(context: Context, values: Sequence[Value], inner: frozenset
     return found[min(found)] if found else None
 
 
-def _data_condition(context: Context, values: Sequence[Value], inner: frozenset[Iterator]) -> Call | None:
+def data_condition(context: Context, values: Sequence[Value], inner: frozenset[Iterator]) -> Call | None:
+    """Return a condition on data that values have as a factor, outside of their sums."""
     found: dict[str, Call] = {}
     for value in values:
         for term in value.terms:
@@ -152,6 +154,8 @@ def _positive(context: Context, value: Value) -> Value:
     if same is not None:
         return positive(context, same)
     canonical, flipped = _oriented(context, value)
+    if constant(canonical) is not None:
+        return _positive(context, canonical)
     atom = single(Call("positive", (close(context, canonical),)))
     if not flipped:
         return atom
@@ -181,6 +185,8 @@ def _zero(context: Context, value: Value) -> Value:
     if sign(context, value) == 1 or sign(context, negated(value)) == 1:
         return ZERO
     canonical, _ = _oriented(context, value)
+    if constant(canonical) is not None:
+        return _zero(context, canonical)
     return single(Call("zero", (close(context, canonical),)))
 
 
@@ -200,6 +206,8 @@ def _oriented(context: Context, value: Value) -> tuple[Value, bool]:
     if common:
         value = Value(tuple(replace(t, factors=without(context, t.factors, common)) for t in value.terms))
     varying, _ = split_offset(value)
+    if not varying.terms:
+        return value, False
     leading = min(varying.terms, key=lambda t: blind_key(context, t)).coefficient
     return scaled(value, 1 / leading), leading < 0
 

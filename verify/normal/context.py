@@ -7,6 +7,7 @@ from collections.abc import Iterator as Stream
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import Any
 
 from egraph.errors import EinsatError
 from egraph.expr.compose import truth
@@ -34,8 +35,10 @@ class Context:
 
     assumptions: Assumptions
     facts: set[str] = field(default_factory=set)
-    needs: set[tuple[str, str, tuple[str, ...]]] = field(default_factory=set)
-    """What partial functions ask of their arguments (``verify.normal.domains``)."""
+    needs: list[Any] = field(default_factory=list)
+    """What partial functions ask of their arguments (``verify.normal.domains.Need``)."""
+    ways: tuple[frozenset[Any], ...] | None = None
+    """Under which conditions what is looked at counts (``verify.normal.domains.Way``); None where nothing is noted."""
     guards: tuple[Compare, ...] = ()
     """What holds here beyond the assumptions as they were given."""
     resolving: bool = False

@@ -1,80 +1,184 @@
-"""Where partial functions are applied: the right side of a rule may not ask for more than its left side does.
+"""Where partial functions are applied: what a side asks of its divisors, roots and logarithms, and where it asks it.
 
-``x = exp(log(x))`` holds wherever its right side is defined, and makes no number of every x below zero. So what a side asks of
-its divisors, roots and logarithms is noted while it is brought into normal form, unless the form itself says that it is so.
+``x = exp(log(x))`` holds wherever its right side is defined, and makes no number of every x below zero. So what a scope asks is
+noted where it applies the function, before any law has seen the result: sqrt(x) sqrt(x) asks for x >= 0 though it is x. A branch
+asks only where it is taken: an application is noted with the conditions, on places and on data, under which its value counts.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Sequence
+from collections.abc import Iterator as Stream
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from verify.normal.context import Context, constant, negated, scaled, single
-from verify.normal.naming import factor_text, value_text
+from egraph.expr.scope import Compare
+from verify.normal.choices import data_condition, index_condition, settled, truth, under
+from verify.normal.conditions import conjunction, negation
+from verify.normal.context import Context, TooLarge, constant, negated, scaled, single
+from verify.normal.naming import close, value_text
 from verify.normal.products import content
 from verify.normal.signs import sign
-from verify.normal.terms import Extremum, Value
+from verify.normal.terms import Alternative, Call, Extremum, Value
 
-Need: TypeAlias = tuple[str, str, tuple[str, ...]]
-"""What is asked, of what, and of which factors it is enough to ask it."""
-TOLD = {
-    "nonzero": "divides by {}, which may be zero", "positive": "takes the logarithm of {}, which may be negative",
-    "root": "takes the root of {}, which may be negative", "power": "takes a power of {}, which may be negative",
-}  # fmt: skip
-IMPLIED_BY = {
-    "nonzero": ("nonzero", "positive"), "positive": ("positive",), "root": ("root", "positive"), "power": ("power", "positive"),
-}  # fmt: skip
+PARTIAL = frozenset({"div", "reciprocal", "log", "sqrt", "pow"})
+"""Functions that have no value for some arguments."""
+MOST_WAYS = 32
+"""Ways in which conditions lead to one application."""
+Test: TypeAlias = tuple[Compare | Call, bool]
+"""A condition on places or on data, and whether it holds."""
+Way: TypeAlias = frozenset[Test]
 
 
-def asked(context: Context, function: str, arguments: Sequence[Value]) -> Sequence[Value]:
-    """Return the arguments; what a partial function asks of them is noted."""
+@dataclass(frozen=True)
+class Need:
+    """``value`` is asked to be nonzero, positive, no negative radicand or a power (``kind``) where ``given`` holds.
+
+    Iterators that stand free in it, and are none of the output, take all values of their ranges. ``parts``: where there are any, it
+    is enough that these are of the kind; ``alone``: the one that is of the kind where the value is, since the others are positive.
+    """
+
+    kind: str
+    value: Value
+    parts: tuple[Value, ...] = ()
+    alone: Value | None = None
+    given: Way = frozenset()
+
+
+def note(context: Context, function: str, arguments: Sequence[Value]) -> None:
+    """Note what a partial function asks of its arguments."""
+    assert context.ways is not None
+    for way, values in _cases(context, tuple(arguments)):
+        ways = [joint for each in context.ways if (joint := _joint(each, way)) is not None]
+        for kind, value in _asked(context, function, values):
+            for need in _needed(context, kind, value):
+                context.needs += [replace(need, given=given) for given in ways]
+
+
+@contextmanager
+def taken(context: Context, ways: Iterable[Way]) -> Stream[None]:
+    """Note what is asked meanwhile as asked only under one of the conjunctions."""
+    before = context.ways
+    if before is not None:
+        choices = tuple(ways)
+        joints = dict.fromkeys(j for one in before for other in choices if (j := _joint(one, other)) is not None)
+        if len(joints) > MOST_WAYS:
+            raise TooLarge(f"branches of more than {MOST_WAYS} conditions", fix="prove the rule for smaller attribute values")
+        context.ways = tuple(joints)
+    try:
+        yield
+    finally:
+        context.ways = before
+
+
+def holding(conditions: Iterable[Compare]) -> Way:
+    """Return a conjunction of conditions on places."""
+    return frozenset((condition, True) for condition in conditions)
+
+
+def ways_to(context: Context, test: Value, *, truthful: bool) -> list[Way]:
+    """Return under which conditions a test is not zero, or is."""
+    found = []
+    for way, (value,) in _cases(context, (truth(context, test),)):
+        known = constant(value)
+        if known is None:
+            raise TooLarge("a condition that is no sum of conditions", fix="state the rule with plain comparisons")
+        if (known != 0) == truthful:
+            found.append(way)
+    return found
+
+
+def _joint(one: Way, other: Way) -> Way | None:
+    """Return a conjunction of two, None where they exclude each other."""
+    joint = one | other
+    return None if any((test, not holds) in joint for test, holds in joint) else joint
+
+
+def _cases(context: Context, values: tuple[Value, ...], way: Way = frozenset()) -> Stream[tuple[Way, tuple[Value, ...]]]:
+    """Yield what values are without conditions, and where."""
+    if len(way) > MOST_WAYS:
+        raise TooLarge(f"a function over more than {MOST_WAYS} conditions", fix="prove the rule for smaller attribute values")
+    test = index_condition(context, values, frozenset())
+    if test is not None:
+        for now, holds in ((test, True), (negation(test), False)):
+            if conjunction(context, (now,)) is not None:
+                yield from _cases(context, tuple(under(context, value, now) for value in values), way | {(test, holds)})
+        return
+    atom = data_condition(context, values, frozenset())
+    if atom is None:
+        yield way, values
+        return
+    for holds in (True, False):
+        yield from _cases(context, tuple(settled(context, value, atom, truth=holds) for value in values), way | {(atom, holds)})
+
+
+def _asked(context: Context, function: str, arguments: Sequence[Value]) -> Stream[tuple[str, Value]]:
     last = arguments[-1]
     match function:
-        case "reciprocal" if not context.dividing:  # else it is a piece of a divisor that is positive as a whole
-            _ask(context, "nonzero", last)
+        case "div" | "reciprocal":
+            yield "nonzero", last
         case "log":
-            _ask(context, "positive", last)
+            yield "positive", last
         case "sqrt":
-            _ask(context, "root", last)
+            yield "root", last
         case "pow":
             exponent = constant(last)
-            if exponent is None:
-                _ask(context, "power", arguments[0])
-            elif exponent.denominator != 1:
-                _ask(context, "root", arguments[0])
-            if exponent is not None and exponent < 0:
-                _ask(context, "nonzero", arguments[0])
-    return arguments
+            if exponent is None and not known(context, "positive", arguments[0]):
+                yield "power", single(Call("pow", tuple(close(context, one) for one in arguments)))
+            elif exponent is not None and exponent.denominator != 1:
+                yield ("positive" if exponent < 0 else "root"), arguments[0]
+            elif exponent is not None and exponent < 0:
+                yield "nonzero", arguments[0]
 
 
-def _ask(context: Context, kind: str, value: Value) -> None:
-    if not value.terms or _known(context, kind, value):
+def _needed(context: Context, kind: str, value: Value) -> Stream[Need]:
+    """Yield what it takes that a value is of a kind: a product is not zero where no factor is."""
+    if known(context, kind, value):
+        return
+    if kind == "power" or not value.terms:
+        yield Need(kind, value)
+        return
+    if kind == "nonzero":
+        yield from (Need(kind, part) for part in _factors(context, value))
         return
     coefficient, factors, rest = content(context, value)
+    whole = scaled(value, 1 / abs(coefficient))
+    if coefficient < 0:
+        yield Need(kind, whole)
+        return
     parts = [single(factor) for factor in factors] + ([] if constant(rest) is not None else [rest])
-    if kind == "nonzero":
-        parts = [part for each in parts for part in _parts_of_magnitude(context, each)]
-    open_ = tuple(_text(context, part) for part in parts if not _known(context, kind, part))
-    if kind == "nonzero" or coefficient > 0:
-        whole = _text(context, scaled(value, 1 / coefficient))
-        context.needs.add((kind, whole, open_))
-    else:
-        context.needs.add((kind, _text(context, scaled(value, -1 / coefficient)), ()))
+    unsettled = [part for part in parts if not known(context, "positive", part)]
+    enough = tuple(part for part in parts if not known(context, kind, part))
+    yield Need(kind, whole, enough, unsettled[0] if len(unsettled) == 1 else None)
 
 
-def _parts_of_magnitude(context: Context, value: Value) -> list[Value]:
-    """Return what is not zero exactly where a value is not: of a magnitude, max(x, -x), the factors of x; else the value itself."""
-    factors = value.terms[0].factors if len(value.terms) == 1 else ()
-    match factors:
-        case (Extremum("max", (first, second)),) if not (first.iterators or first.conditions or second.iterators or second.conditions):
-            if _text(context, first.value) == _text(context, negated(second.value)):
-                _, inner, rest = content(context, first.value)
-                return [single(factor) for factor in inner] + ([] if constant(rest) is not None else [rest])
-    return [value]
+def _factors(context: Context, value: Value) -> Stream[Value]:
+    """Yield what is not zero if and only if a value is not: its factors, of a magnitude max(x, -x) those of x, of a root its radicand's."""
+    _, factors, rest = content(context, value)
+    for factor in factors:
+        match factor:
+            case Call("reciprocal" | "exp", _):
+                continue
+            case Call("sqrt", (radicand,)):
+                yield from _factors(context, radicand)
+            case Extremum("max", (first, second)) if _opposite(context, first, second):
+                yield from _factors(context, first.value)
+            case _ if not known(context, "nonzero", single(factor)):
+                yield single(factor)
+    if constant(rest) is None:
+        yield rest
 
 
-def _known(context: Context, kind: str, value: Value) -> bool:
+def _opposite(context: Context, first: Alternative, second: Alternative) -> bool:
+    """Return whether the larger of two is the magnitude of the first."""
+    if first.iterators or first.conditions or second.iterators or second.conditions:
+        return False
+    return value_text(context, close(context, first.value)) == value_text(context, close(context, negated(second.value)))
+
+
+def known(context: Context, kind: str, value: Value) -> bool:
+    """Return whether a value is of a kind by its form."""
     number = constant(value)
     if number is not None:
         return number >= 0 if kind == "root" else number != 0 if kind == "nonzero" else number > 0
@@ -82,30 +186,3 @@ def _known(context: Context, kind: str, value: Value) -> bool:
     if kind == "nonzero":
         return found == 1 or sign(context, negated(value)) == 1
     return found is not None if kind == "root" else found == 1
-
-
-def _text(context: Context, value: Value) -> str:
-    """Return a value as text; which one of the iterators around it is meant is left open."""
-    term = value.terms[0] if len(value.terms) == 1 else None
-    plain = term is not None and not term.iterators and not term.conditions and len(term.factors) == 1 and term.coefficient == 1
-    text = factor_text(context, term.factors[0]) if term is not None and plain else value_text(context, value)
-    return re.sub(r"~\d+", "~", text)
-
-
-def beyond(right: Collection[Need], left: Collection[Need], *, at_sizes: bool) -> str:
-    """Return what the right side asks for and the left side does not, '' where there is nothing.
-
-    At known sizes the sides are written in many ways, by phases and by digits, so that only the kind of what is asked is compared.
-    """
-    given = {(kind, whole) for kind, whole, _ in left}
-    given |= {(kind, factor) for kind, _, factors in left for factor in factors if kind == "nonzero" or len(factors) == 1}
-
-    def met(kind: str, text: str) -> bool:
-        if at_sizes:
-            return any(stronger == there for stronger in IMPLIED_BY[kind] for there, _ in given)
-        return any((stronger, text) in given for stronger in IMPLIED_BY[kind])
-
-    for kind, whole, factors in sorted(right):
-        if not met(kind, whole) and not (factors and all(met(kind, factor) for factor in factors)):
-            return f"the right side {TOLD[kind].format(whole)}, and the left side does not"
-    return ""

@@ -10,7 +10,6 @@ from egraph.expr.index import has_reals
 from verify.normal.algebra import add, only_term, plain
 from verify.normal.choices import choose, positive, split, truth, zero
 from verify.normal.context import ONE, ZERO, Context, constant, negated, number, scaled, single
-from verify.normal.domains import asked
 from verify.normal.extrema import maximum, minimum
 from verify.normal.naming import blind_key, close, factor_text, value_text
 from verify.normal.products import content, exponential, multiply, power, reciprocal, split_constant
@@ -31,7 +30,7 @@ def call(context: Context, function: str, arguments: Sequence[Value]) -> Value:
         return direct(context, arguments)
     law = _LAWS.get(function)
     if law is not None:
-        return split(context, arguments, lambda given: law(context, asked(context, function, given)))
+        return split(context, arguments, lambda given: law(context, given))
     return split(context, arguments, lambda given: opaque(context, function, given))
 
 
@@ -44,7 +43,7 @@ def divided(context: Context, value: Value, *, positive: bool) -> Value:
     """1 / value; where the whole is known to be ``positive``, so is each piece that conditions split it into."""
     before, context.dividing = context.dividing, positive or context.dividing
     try:
-        return split(context, (value,), lambda given: reciprocal(context, asked(context, "reciprocal", given)[0]))
+        return split(context, (value,), lambda given: reciprocal(context, given[0]))
     finally:
         context.dividing = before
 

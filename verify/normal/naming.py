@@ -168,20 +168,20 @@ def blind_key(context: Context, term: Term) -> str:
     return known[1]
 
 
-def _ranked(
-    context: Context, iterators: tuple[Iterator, ...], parts: tuple[Factor | Compare, ...], enclosing: dict[Iterator, str]
+def labelled(
+    context: Context, iterators: tuple[Iterator, ...], parts: tuple[Factor | Compare, ...], enclosing: Labels = NO_LABELS
 ) -> dict[Iterator, str]:
     """Return a label for every iterator, by its role in the parts; equal roles keep their order."""
     labels = {i: f"?{range_text(i)}" for i in iterators}
     if len(iterators) == 1:
         return {iterators[0]: f"?0:{range_text(iterators[0])}"}
-    labels |= enclosing
+    labels.update(enclosing)
     mentions = {i: [p for p in parts if i in free_iterators(context, p)] for i in iterators}
     texts = {id(p): part_text(context, p, labels) for p in parts}
     roles: dict[Iterator, object] = {i: (labels[i], sorted(texts[id(p)] for p in mentions[i])) for i in iterators}
     for _ in range(3):
         groups = sorted({repr(role) for role in roles.values()})
-        labels = {i: f"?{groups.index(repr(roles[i]))}:{range_text(i)}" for i in iterators} | enclosing
+        labels = {i: f"?{groups.index(repr(roles[i]))}:{range_text(i)}" for i in iterators} | dict(enclosing)
         if len(groups) == len(iterators):
             break
         roles = {
@@ -202,7 +202,7 @@ def named(
         return (), {}, prefix + "|".join(sorted(part_text(context, p, NO_LABELS) for p in parts))
     free = {i for p in parts for i in free_iterators(context, p) if i.name[0] in "~@"} - set(iterators)
     enclosing = {i: f"!{range_text(i)}" for i in free}
-    labels = _ranked(context, iterators, parts, enclosing)
+    labels = labelled(context, iterators, parts, enclosing)
     ranges = ",".join(sorted(labels.values()))
     key = blind = prefix + "|".join(sorted(part_text(context, p, labels) for p in parts)) + "|" + ranges
     if enclosing:

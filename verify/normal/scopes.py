@@ -15,6 +15,7 @@ from verify.normal.choices import count, index_number, positive, split, under, z
 from verify.normal.conditions import Conditions, conjunction, negation
 from verify.normal.context import ONE, ZERO, Context, constant, mentioned, negated, number, scaled, single
 from verify.normal.digits import substitution
+from verify.normal.domains import PARTIAL, Way, holding, note, taken, ways_to
 from verify.normal.extrema import Candidate, flattened, largest
 from verify.normal.functions import call, divided, root
 from verify.normal.joining import joined
@@ -35,11 +36,11 @@ class Instantiation:
 
     def __init__(self, context: Context) -> None:
         self.context = context
-        self.known: dict[tuple[int, tuple[Index, ...], Conditions], tuple[Scope, Value]] = {}
+        self.known: dict[tuple[int, tuple[Index, ...], Conditions, tuple[Way, ...] | None], tuple[Scope, Value]] = {}
 
     def at(self, scope: Scope, places: tuple[Index, ...]) -> Value:
         """Return scope[places]."""
-        key = id(scope), places, self.context.guards
+        key = id(scope), places, self.context.guards, self.context.ways
         if key not in self.known:
             self.known[key] = scope, self._at(scope, places)
         return self.known[key][1]
@@ -77,7 +78,7 @@ class Instantiation:
         if body == Number(identity):
             return []
         if not isinstance(body, Guarded):
-            with self.context.where(conditions):
+            with self.context.where(conditions), taken(self.context, (holding(conditions),)):
                 return [(conditions, self.scalar(body, where))]
         tests = self.conditions(body.conditions, where)
         branches = [(tests, body.then), *((p, body.otherwise) for p in self._otherwise(tests))]
@@ -114,24 +115,38 @@ class Instantiation:
                 return self.at(source, tuple(self.place(i, where) for i in indices))
             case Table(shape, values, indices):
                 return tabulated(self.context, shape, values, tuple(self.place(i, where) for i in indices))
+            case Apply("where", (test, then, otherwise)) if self.context.ways is not None:
+                return self._chosen(test, then, otherwise, where)
             case Apply(function, arguments):
-                return call(self.context, function, [self.scalar(a, where) for a in arguments])
+                given = [self.scalar(a, where) for a in arguments]
+                if self.context.ways is not None and function in PARTIAL:
+                    note(self.context, function, given)
+                return call(self.context, function, given)
             case Guarded(conditions, then, otherwise):
                 tests = self.conditions(conditions, where)
                 if tests is None:
                     return self.scalar(otherwise, where)
                 if not tests:
                     return self.scalar(then, where)
-                with self.context.where(tests):
+                with self.context.where(tests), taken(self.context, (holding(tests),)):
                     parts = [self.scalar(then, where)]
                 pieces_otherwise = self._otherwise(tests)
-                with self.context.where(pieces_otherwise[0] if len(pieces_otherwise) == 1 else ()):
+                alone = pieces_otherwise[0] if len(pieces_otherwise) == 1 else ()
+                with self.context.where(alone), taken(self.context, map(holding, pieces_otherwise)):
                     other = self.scalar(otherwise, where)
                 parts = [guarded(self.context, tests, parts[0])]
                 if other.terms:
                     parts += [guarded(self.context, piece, other) for piece in pieces_otherwise]
                 whole = add(self.context, *parts)
                 return joined(self.context, whole) if other.terms and self.context.at_sizes else whole
+
+    def _chosen(self, test: Scalar, then: Scalar, otherwise: Scalar, where: Places) -> Value:
+        """Return a choice by data; what its branches ask, they ask where they are chosen."""
+        values = [self.scalar(test, where)]
+        for branch, truthful in ((then, True), (otherwise, False)):
+            with taken(self.context, ways_to(self.context, values[0], truthful=truthful)):
+                values.append(self.scalar(branch, where))
+        return call(self.context, "where", values)
 
 
 def placed(context: Context, value: Index, where: Places) -> Index:

@@ -1,0 +1,177 @@
+"""The right side of a rule may not ask for more than its left side does: every need of the one is met by needs of the other.
+
+A need is met by one of the same value, up to the names of iterators, or by one of which it is an instance: who asks it of y[j] for
+all j asks it of y[k - n], where k - n is such a j. Conditions under which several are asked may together leave nothing out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from collections.abc import Iterator as Stream
+from dataclasses import dataclass
+
+from egraph.expr.index import Index, Iterator, Size, Symbol, index
+from egraph.expr.scope import Compare
+from verify.assumptions import Assumptions
+from verify.normal.conditions import negation
+from verify.normal.context import Context, mentioned
+from verify.normal.domains import Need, Way
+from verify.normal.naming import Labels, close, condition_text, factor_text, free_iterators, labelled, range_text, value_text
+from verify.normal.scopes import Places, placed, rebuild
+from verify.normal.terms import Call, Element, Extremum, Factor, Product, Value
+
+TOLD = {
+    "nonzero": "divides by {}, which may be zero", "positive": "takes the logarithm of {}, which may be negative",
+    "root": "takes the root of {}, which may be negative", "power": "takes a power, {}, whose base may be negative",
+}  # fmt: skip
+IMPLIED_BY = {
+    "nonzero": ("nonzero", "positive"), "positive": ("positive",), "root": ("root", "positive"), "power": ("power", "positive"),
+}  # fmt: skip
+DEEPEST = 8
+"""Conditions by which cases are told apart."""
+Literals = frozenset[tuple[str, bool]]
+
+
+@dataclass(frozen=True)
+class Given:
+    """A need of the left side: ``text`` tells its value up to names, ``when`` where it is asked."""
+
+    kind: str
+    value: Value
+    text: str
+    when: Literals
+    way: Way
+
+
+def beyond(right: Sequence[Need], left: Sequence[Need], assumptions: Assumptions) -> str:
+    """Return what the right side asks for and the left side does not, '' where there is nothing."""
+    if not right:
+        return ""
+    context = Context(assumptions)
+    given = list(dict.fromkeys(_given(context, left)))
+    for need in dict.fromkeys(right):
+        if not _met(context, need.kind, need.value, need.given, given) and not (
+            need.parts and all(_met(context, need.kind, part, need.given, given) for part in need.parts)
+        ):
+            return f"the right side {TOLD[need.kind].format(need.value)}, and the left side does not"
+    return ""
+
+
+def _given(context: Context, needs: Sequence[Need]) -> Stream[Given]:
+    for need in dict.fromkeys(needs):
+        for value in (need.value, *((need.alone,) if need.alone is not None else ())):
+            text, labels = _text(context, value)
+            yield Given(need.kind, value, text, _literals(context, need.given, labels), need.given)
+
+
+def _bound(context: Context, part: Value | Factor | Compare) -> list[Iterator]:
+    """Return the iterators that stand free in a part and are none of the output."""
+    return sorted((i for i in free_iterators(context, part) if i.name[0] in "~@"), key=lambda i: (len(i.name), i.name))
+
+
+def _text(context: Context, value: Value) -> tuple[str, Labels]:
+    """Return a value as text without names, and what its iterators are called there."""
+    closed = close(context, value)
+    free = tuple(_bound(context, closed))
+    labels = labelled(context, free, (Call("=", (closed,)),)) if free else {}
+    return value_text(context, closed, labels), labels
+
+
+def _literals(context: Context, way: Way, labels: Labels) -> Literals:
+    found = set()
+    for test, holds in way:
+        names = {i: f"{i.name}:{range_text(i)}" for i in _bound(context, test)} | dict(labels)
+        if isinstance(test, Compare):
+            text, other = condition_text(test, names), condition_text(negation(test), names)
+            found.add((text, holds) if text < other else (other, not holds))
+        else:
+            found.add((factor_text(context, test, names), holds))
+    return frozenset(found)
+
+
+def _met(context: Context, kind: str, value: Value, way: Way, given: Collection[Given]) -> bool:
+    text, labels = _text(context, value)
+    when = _literals(context, way, labels)
+    stronger = [one for one in given if one.kind in IMPLIED_BY[kind]]
+    if kind == "power":
+        (call,) = (factor for term in value.terms for factor in term.factors)
+        assert isinstance(call, Call)
+        base = _text(context, call.arguments[0])[0]
+        stronger = [one for one in stronger if one.text == (base if one.kind == "positive" else text)]
+        return _covered(when, [one.when for one in stronger])
+    if _covered(when, [one.when for one in stronger if one.text == text]):
+        return True
+    return any(_instance(context, one, value, text, way, when) for one in stronger)
+
+
+def _covered(when: Literals, ways: Sequence[Literals], depth: int = DEEPEST) -> bool:
+    """Return whether one of the ways is open wherever ``when`` holds."""
+    left = [way - when for way in ways if not any((text, not holds) in when for text, holds in way)]
+    if not all(left):
+        return True
+    if not left or not depth:
+        return False
+    text = min(text for way in left for text, _ in way)
+    return all(_covered(when | {(text, holds)}, left, depth - 1) for holds in (True, False))
+
+
+def _instance(context: Context, one: Given, value: Value, text: str, way: Way, when: Literals) -> bool:
+    """Return whether a value is one of those of which a need is given."""
+    bound = set(_bound(context, one.value))
+    labels = _text(context, value)[1]
+    holding = (test if holds else negation(test) for test, holds in way if isinstance(test, Compare))
+    there = Context(context.assumptions.assume(*holding))
+    for found in _unifications(one.value, value, free_iterators(context, value)):
+        places: dict[Iterator | Symbol, Size] = {iterator: place for iterator, place in found.items() if iterator in bound}
+        if places.keys() != bound or not all(_inside(there, iterator, found[iterator]) for iterator in bound):
+            continue
+        if _text(context, rebuild(context, one.value, places))[0] == text and _holds(there, one.way, labels, places, when):
+            return True
+    return False
+
+
+def _inside(there: Context, iterator: Iterator, place: Index) -> bool:
+    ends = Compare(index(iterator.low), "<=", place), Compare(place, "<", index(iterator.high))
+    return all(there.assumptions.entails(end) for end in ends)
+
+
+def _holds(there: Context, asked: Way, labels: Labels, places: Places, when: Literals) -> bool:
+    """Return whether what a need is given under holds at the places where it is asked."""
+    for test, holds in asked:
+        if isinstance(test, Compare):
+            moved = Compare(placed(there, test.left, places), test.operator, placed(there, test.right, places))
+            if not there.assumptions.entails(moved if holds else negation(moved)):
+                return False
+        elif _bound(there, test) or not _literals(there, frozenset({(test, holds)}), labels) <= when:
+            return False
+    return True
+
+
+def _unifications(pattern: Value, value: Value, outside: frozenset[Iterator]) -> Stream[dict[Iterator, Index]]:
+    """Yield what stands for the iterators of a pattern where one of its elements is to be one of a value."""
+    for one in _elements(pattern):
+        for other in _elements(value):
+            if one.tensor != other.tensor:
+                continue
+            places: dict[Iterator, Index] = {}
+            for at, place in zip(one.indices, other.indices, strict=True):
+                iterator = next(iter(mentioned((at,))), None)
+                if iterator is not None and at == index(iterator) and mentioned((place,)) <= outside:
+                    places.setdefault(iterator, place)
+            yield places
+
+
+def _elements(value: Value) -> Stream[Element]:
+    for term in value.terms:
+        for factor in term.factors:
+            match factor:
+                case Element():
+                    yield factor
+                case Call(_, arguments):
+                    for argument in arguments:
+                        yield from _elements(argument)
+                case Product(_, _, inner):
+                    yield from _elements(inner)
+                case Extremum(_, alternatives):
+                    for one in alternatives:
+                        yield from _elements(one.value)
