@@ -20,6 +20,7 @@ COMMANDS = {
     "runtime.profile": "Look after the profile database.",
     "verify": "Prove the rules of a file.",
     "verify.generate": "Find rules.",
+    "verify.corpora": "Judge the rules of other systems.",
     "verify.model": "Compare two models.",
     "verify.bisect": "Find what makes an optimised model wrong.",
 }

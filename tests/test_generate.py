@@ -13,7 +13,8 @@ import pytest
 from egraph.rule import Rule
 from egraph.rule_file import load_rules
 from verify.certificates import parse
-from verify.generate.__main__ import certificates_beside, main
+from verify.generate.__main__ import main
+from verify.generate.command import certificates_beside
 from verify.generate.comparison import compare, read_list
 from verify.generate.contexts import contexts
 from verify.generate.derivation import derivable, is_instance

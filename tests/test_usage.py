@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from egraph.optimize.output import check_report
 from egraph.rule_file import load_rules
 from runtime.cores import usable_cores
 from runtime.session import Session
+from tests.pages import COMMANDS, ROOT
 from tests.plans import save
 from tests.runtime_plans import matmul_relu
 
@@ -69,3 +72,17 @@ def test_a_broken_rule_file_is_named_with_its_line(tmp_path: Path, text: str, to
         load_rules(tmp_path)
     with pytest.raises(RuleError, match="does not exist"):
         load_rules(tmp_path / "none.py")
+
+
+@pytest.mark.parametrize("module", COMMANDS)
+def test_help_answers_at_once(module: str) -> None:
+    """--help imports nothing that takes longer than numpy."""
+    code = (
+        f"import sys, runpy; sys.argv = [{module!r}, '--help']\n"
+        f"try: runpy.run_module({module!r}, run_name='__main__')\n"
+        "except SystemExit: pass\n"
+        "heavy = [m for m in ('z3', 'onnx', 'onnxruntime', 'egglog', 'tvm', 'ortools', 'rich', 'verify.prove') if m in sys.modules]\n"
+        "sys.exit(f'imported: {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and f"usage: python -m {module}" in done.stdout, done.stderr

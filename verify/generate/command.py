@@ -1,0 +1,135 @@
+"""Run one enumeration from the command line: progress on standard error, rules and summary on standard output."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from egraph.errors import EinsatError
+from egraph.rule import MergeRule, Rule
+from egraph.rule_file import load_rules
+from verify.certificates import Certificate, certify, format_certificates
+from verify.fingerprint import rule_key
+from verify.generate.comparison import Comparison, compare, read_list
+from verify.generate.judge import proved
+from verify.generate.run import Generated, Settings, generate
+from verify.generate.source import module_text
+from verify.proof import Proof
+
+
+class _Progress:
+    """Say what is going on on standard error: at most once a second, on one line where that is a terminal."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self.quiet, self.last = quiet, 0.0
+
+    def __call__(self, text: str) -> None:
+        if self.quiet or time.monotonic() - self.last < 1:
+            return
+        self.last = time.monotonic()
+        print(f"\r\x1b[2K{text}" if sys.stderr.isatty() else text, end="" if sys.stderr.isatty() else "\n", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        if not self.quiet and self.last and sys.stderr.isatty():
+            print("\r\x1b[2K", end="", file=sys.stderr)
+
+
+def run(chosen: argparse.Namespace) -> int:
+    """Generate rules as the command line says; return the exit code."""
+    say = _Progress(quiet=chosen.quiet)
+    signal.signal(signal.SIGTERM, _terminated)
+    try:
+        listed = read_list(chosen.compare) if chosen.compare else None
+        operators = tuple(name.strip() for name in chosen.ops.split(",") if name.strip())
+        settings = Settings(operators, chosen.depth, chosen.variables, chosen.terms, chosen.budget)
+        found = generate(settings, proved, say)
+        say.close()
+        text = _file(found, operators)
+        if chosen.output:
+            _write(chosen.output, text)
+            rules = load_rules(chosen.output)
+            _write(certificates_beside(chosen.output), _certificates(rules, found))
+            _file_certificates(rules, found)
+        comparison = None
+        if listed is not None and found.stop_reason != "interrupted":
+            comparison = compare(listed, [equation for equation, _ in found.equations], found.rules, operators, chosen.depth)
+        if chosen.json:
+            print(json.dumps(_report(found, comparison, chosen.output), indent=2))
+        else:
+            print(*([text] if not chosen.output else []), *_summary(found, comparison, chosen.output), sep="\n")
+    except EinsatError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:  # while comparing: the rules are written
+        return 130
+    return 130 if found.stop_reason == "interrupted" else 0
+
+
+def _terminated(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def certificates_beside(path: Path) -> Path:
+    """Return where the certificates of a generated file lie: ``mine.py`` has ``mine.certificates.json``."""
+    return path.with_suffix(".certificates.json")
+
+
+def _certificates(rules: Sequence[Rule | MergeRule], found: Generated[Proof]) -> str:
+    """Return the proofs as certificates of the rules as they stand in the file."""
+    return format_certificates(Certificate.of(found.outcomes[rule.name], rule_key(rule)) for rule in rules)
+
+
+def _file_certificates(rules: Sequence[Rule | MergeRule], found: Generated[Proof]) -> None:
+    """Keep the proofs where the optimiser looks for those of a user's rules, so that it need not prove them again."""
+    certify(rules, lambda rule: found.outcomes[rule.name])
+
+
+def _command(found: Generated[Proof]) -> str:
+    settings = found.settings
+    return f"python -m verify.generate --ops {','.join(settings.operators)} --depth {settings.depth} --variables {settings.variables}"
+
+
+def _file(found: Generated[Proof], operators: Sequence[str]) -> str:
+    title = f"{', '.join(operators)}, up to {found.settings.depth} operators a side."
+    texts = [f"# {accepted.outcome.told}\n{accepted.text}" for accepted in found.accepted]
+    return module_text(texts, [rule.name for rule in found.rules], title, _command(found))
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    beside = path.with_name(path.name + ".part")
+    beside.write_text(text, encoding="utf-8")
+    beside.replace(path)
+
+
+def _summary(found: Generated[Proof], comparison: Comparison | None, output: Path | None) -> list[str]:
+    lines = [
+        f"{found.terms} terms under {found.contexts} typings, {found.candidates} equations that agree on the test data",
+        f"  {found.instances} instances of others, {found.derived} shown by others, {len(found.open)} not proved",
+        f"  {len(found.equations)} equations remain: {len(found.rules)} rules{f' in {output}' if output else ''} ({found.stop_reason})",
+    ]
+    lines += [f"  not proved: {draft.left} = {draft.right}" for draft in found.open]
+    return [*lines, *([str(comparison)] if comparison else [])]
+
+
+def _report(found: Generated[Proof], comparison: Comparison | None, output: Path | None) -> dict[str, Any]:
+    settings = found.settings
+    return {
+        "operators": list(settings.operators), "depth": settings.depth, "variables": settings.variables, "typings": found.contexts,
+        "terms": found.terms, "equations": found.candidates, "instances": found.instances, "shown_by_others": found.derived,
+        "rules": [{"name": a.rule.name, "equation": a.rule.text, "guards": [g.condition for g in a.guards], "rounding": a.rule.rounding,
+                   "verdict": a.outcome.told} for a in found.accepted],
+        "not_proved": [f"{draft.left} = {draft.right}" for draft in found.open], "stop_reason": found.stop_reason,
+        "seconds": round(found.seconds, 2), "file": str(output) if output else None,
+        "comparison": None if comparison is None else {
+            "derived": list(comparison.derived), "missing": list(comparison.missing), "beyond": list(comparison.beyond),
+            "false_but_derived": list(comparison.false_but_derived), "new": comparison.new, "of": comparison.of,
+        },
+    }  # fmt: skip
