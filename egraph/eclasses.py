@@ -70,9 +70,6 @@ class EClasses:
     def class_count(self) -> int:
         return sum(1 for handle, parent in enumerate(self._parent) if handle == parent)
 
-    def lookup(self, op: str, label: int, operands: Iterable[int]) -> Entry | None:
-        return self.nodes.get((op, label, tuple(self.find(operand) for operand in operands)))
-
     def add(self, op: str, label: int, operands: Iterable[int], type: TensorType, rule: str, into: int | None = None) -> int:
         """Return the class of an e-node, made if it is new; a new one goes ``into`` a class where one is given."""
         key = (op, label, tuple(self.find(operand) for operand in operands))

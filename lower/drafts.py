@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from egraph.ir import LEAVES, TUPLE, Kernel, Node, Program
+from egraph.ir import TUPLE, Kernel, Node, Program
 
 
 @dataclass
@@ -78,7 +78,3 @@ def _find_outputs(program: Program, drafts: Sequence[Draft], views: Sequence[Ker
             node for node in dict.fromkeys(draft.made)
             if node.type != TUPLE and (not draft.is_opaque or node in wanted or readers.get(node, set()) - {position})
         ]  # fmt: skip
-
-
-def is_leaf(node: Node) -> bool:
-    return node.op in LEAVES

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-SUCCESS, UNIMPLEMENTED = 0, 3
+SUCCESS = 0
 STATUS_NAMES = {
     1: "out of memory",
     2: "invalid arguments",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TypeAlias
 
-from egraph.expr.index import Atom, DataIndex, Floor, Index, Iterator, Modulo, RealSymbol, Symbol, index, over, polynomial
+from egraph.expr.index import Atom, DataIndex, Floor, Index, Iterator, Modulo, RealSymbol, Symbol, over, polynomial
 from egraph.expr.scope import Read, Scope, Tensor
 
 Monomial = tuple[int, ...]
@@ -309,11 +309,6 @@ def divide(value: Polynomial, divisor: Polynomial) -> tuple[Polynomial, Polynomi
         part = Polynomial({over(highest, head) or (): rest.terms[highest] // by})
         quotient, rest = quotient + part, rest - part * divisor
     return quotient, rest
-
-
-def from_index(value: object) -> Polynomial:
-    """Return anything that ``egraph.expr.index.index`` takes as a polynomial."""
-    return to_polynomial(index(value))
 
 
 def replaced(value: Polynomial, replace: Replacement) -> Polynomial:

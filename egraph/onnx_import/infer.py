@@ -73,7 +73,7 @@ def _typed_by_onnxruntime(model: onnx.ModelProto) -> onnx.ModelProto:
     import onnxruntime
 
     try:
-        session = onnxruntime.InferenceSession(model.SerializeToString(), _quiet(onnxruntime), providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(model.SerializeToString(), plain_options(), providers=["CPUExecutionProvider"])
     except Exception:  # onnxruntime's exceptions share no narrower base class
         return model
     typed = onnx.ModelProto()
@@ -93,7 +93,7 @@ def _refuse_if_ill_typed(call: Call, model: onnx.ModelProto, reason: str) -> Non
     import onnxruntime
 
     try:
-        onnxruntime.InferenceSession(model.SerializeToString(), _quiet(onnxruntime), providers=["CPUExecutionProvider"])
+        onnxruntime.InferenceSession(model.SerializeToString(), plain_options(), providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's exceptions share no narrower base class
         reason = " ".join((reason or str(error)).split())
         operands = ", ".join(f"{n}: {call.state.values[n].type}" for n in call.node.input if n)
@@ -153,7 +153,7 @@ def evaluate(call: Call) -> list[np.ndarray] | None:
 
     model = one_node_model(call, embed=1 << 62)
     try:
-        session = onnxruntime.InferenceSession(model.SerializeToString(), _quiet(onnxruntime), providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(model.SerializeToString(), plain_options(), providers=["CPUExecutionProvider"])
         return [np.asarray(value) for value in session.run(None, {})]
     except Exception:  # whatever onnxruntime lacks, the reference may have
         return _evaluate_by_reference(model)
@@ -168,7 +168,10 @@ def _evaluate_by_reference(model: onnx.ModelProto) -> list[np.ndarray] | None:
         return None
 
 
-def _quiet(onnxruntime: Any) -> Any:
+def plain_options() -> Any:
+    """Return onnxruntime's options for computing constants: one thread and no optimisation, so that values are always the same."""
+    import onnxruntime
+
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = options.inter_op_num_threads = 1

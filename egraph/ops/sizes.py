@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from typing import Any, NoReturn
 
 from egraph.errors import TypeMismatch
-from egraph.expr.index import Index, Size, index, polynomial, simplify
+from egraph.expr.index import Size, index, polynomial, simplify
 
 Shape = tuple[Size, ...]
 
@@ -251,7 +251,3 @@ def show(size: Size) -> str:
 def show_shape(shape: Sequence[Size]) -> str:
     """Return ``[2,3,n]``."""
     return f"[{','.join(show(size) for size in shape)}]"
-
-
-def as_index(values: Sequence[Size]) -> tuple[Index, ...]:
-    return tuple(index(value) for value in values)

@@ -7,7 +7,7 @@ so that the same text types a model, evaluates a reference, generates a kernel a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from egraph.expr.index import Size
@@ -51,4 +51,3 @@ class OpSpec:
     onnx: tuple[str, ...] = ()
     """ONNX operators (default domain) that import one-to-one onto this one; compositions are in ``onnx_import``."""
     notes: str = ""
-    aliases: Mapping[str, str] = field(default_factory=dict)

@@ -40,8 +40,6 @@ ELTWISE: Mapping[str, Eltwise] = {
     "Softplus": lambda a: ("soft_relu", 1.0, 0.0),
 }
 BINARY = {"Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Max": "max", "Min": "min", "PRelu": "prelu"}
-EPILOGUE = frozenset(ELTWISE) | frozenset(BINARY) | {"Reshape", "Transpose"}
-"""Operators that may stand above an anchor."""
 
 
 @dataclass(frozen=True)

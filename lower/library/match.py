@@ -30,7 +30,6 @@ IMPLEMENTATIONS: tuple[tuple[str, tuple[str, ...], Resolver], ...] = (
 )
 """Every way to run an operator by the library: (name, operators, resolver)."""
 
-ANCHORS = frozenset(op for _, ops, _ in IMPLEMENTATIONS for op in ops)
 MOST_POST_OPERATIONS = 6
 IMAGE_PRIMITIVES = ("convolution", "deconvolution", "pooling", "resampling")
 """Those that the library has real kernels for only where source and result lie in memory in the same order."""
