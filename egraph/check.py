@@ -62,6 +62,8 @@ class CheckResult:
     """Errors above the tolerance that were accepted, in words."""
     weak: tuple[str, ...] = ()
     """Outputs about which the random inputs tell little, in words."""
+    is_short: bool = False
+    """Whether there was no time for all inputs."""
 
 
 def open_onnxruntime(model: Path | bytes, threads: int, *, optimise: bool = True) -> Any:
@@ -153,8 +155,11 @@ def check(
     count: int,
     seed: int,
     plain: RunModel | None = None,
+    goes_on: Callable[[int], bool] = lambda inputs: True,
 ) -> CheckResult:
     """Compare each saved file (by name) with the reference on ``count`` random inputs; raises Disagreement.
+
+    ``goes_on`` is asked after each input whether there is time for another.
 
     ``plain`` runs the original without optimisations; without it, no error above the tolerance is accepted.
     """
@@ -192,20 +197,25 @@ def check(
                 if relative > worst_error:
                     worst_output, worst_error = name, relative
 
+    compared = 0
     for number in range(count):
         values = VALUES[number % len(VALUES)]
         feeds = drawn(number, values)
         compare_on(number, feeds, values, reference(feeds))
+        del feeds
+        compared += 1
+        if not goes_on(compared):
+            return CheckResult(compared, max(worst.values(), default=0.0), worst_output, worst, tuple(amplified), spread.notes(), True)
     if count == 1:
         spread.add(reference(drawn(count, VALUES[0])))
     if spread.weak and any(spec.is_float for spec in specs):
         for values in OTHER_VALUES:
-            feeds = drawn(count, values)
+            feeds = drawn(compared, values)
             expected = reference(feeds)
             if all(is_finite(value) for value in expected):  # a model may be undefined there
-                compare_on(count, feeds, values, expected)
-                count += 1
-    return CheckResult(count, max(worst.values(), default=0.0), worst_output, worst, tuple(amplified), spread.notes())
+                compare_on(compared, feeds, values, expected)
+                compared += 1
+    return CheckResult(compared, max(worst.values(), default=0.0), worst_output, worst, tuple(amplified), spread.notes())
 
 
 class Noise:

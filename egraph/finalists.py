@@ -34,6 +34,11 @@ ARENA_FACTOR = 3.0
 """onnxruntime runs without its arena where this many times what a program needs at once does not fit into memory."""
 PATIENCE_SECONDS, SLOWEST_BYTES_A_SECOND = 20.0, 1e8
 """A contender hangs when it takes longer than this to answer, and this much longer for what it keeps in memory."""
+SLOW_RUN_SECONDS = 0.5
+"""Of a model that takes so long in onnxruntime, one run of each contender is enough where there is no time for more."""
+SLOWER_THAN_ORIGINAL = 20.0
+"""A contender hangs that takes this many times as long as onnxruntime, and ``PATIENCE_SECONDS`` besides."""
+NO_TIME_TO_RACE = "there was no time left to time it"
 END_TO_END = "end to end"
 
 
@@ -95,16 +100,18 @@ def race(
     database: Database,
     device: str,
     seconds: float,
+    run_seconds: float = 0.0,
 ) -> Race:
-    """Measure everyone's latency together and remember it.
+    """Measure everyone's latency together and remember it; ``run_seconds``: about how long the original takes.
 
+    Contenders come in the order of their importance: where runs take long, the last are not timed once ``seconds`` are over.
     ``failed``: contenders that cannot be run, with the reason. The ``essential`` one is timed in every round; who is far
     behind the fastest is given up, and nobody is timed further once the fastest has been so in every round.
     """
     group = _group(contenders, feeds)
     timings = {name: Timing("failed", message=reason) for name, reason in failed.items()}
     runners = [c for c in contenders if c.name not in failed]
-    timings |= _interleave(runners, feeds, essential=essential, threads=threads, seed=seed, seconds=seconds)
+    timings |= _interleave(runners, feeds, essential=essential, threads=threads, seed=seed, seconds=seconds, run_seconds=run_seconds)
     for contender in contenders:
         timing = timings[contender.name]
         database.put(Record(device, f"{group} {contender.digest}", END_TO_END, timing.status, timing.samples_us, timing.message))
@@ -126,16 +133,29 @@ def available_bytes() -> int:
 
 
 def _interleave(
-    contenders: Sequence[Contender], feeds: tuple[FeedSpec, ...], *, essential: str, threads: int, seed: int, seconds: float
+    contenders: Sequence[Contender],
+    feeds: tuple[FeedSpec, ...],
+    *,
+    essential: str,
+    threads: int,
+    seed: int,
+    seconds: float,
+    run_seconds: float,
 ) -> dict[str, Timing]:
     deadline = time.monotonic() + seconds
-    effort = Effort(seconds=min(LONGEST_SHARE_SECONDS, seconds / (ROUNDS * len(contenders))), least=LEAST_RUNS, most=200, spread=0.0)
+    is_slow = run_seconds >= SLOW_RUN_SECONDS
+    share_seconds = min(LONGEST_SHARE_SECONDS, seconds / (ROUNDS * len(contenders)))
+    effort = Effort(seconds=share_seconds, least=1 if is_slow else LEAST_RUNS, most=200, spread=0.0)
     most_bytes = MEMORY_SHARE * available_bytes()
     stays = sum(c.size_bytes for c in contenders) <= most_bytes
-    workers = {c.name: Worker(time_out_seconds=PATIENCE_SECONDS + c.size_bytes / SLOWEST_BYTES_A_SECOND) for c in contenders}
+    patience = {c.name: PATIENCE_SECONDS + c.size_bytes / SLOWEST_BYTES_A_SECOND + SLOWER_THAN_ORIGINAL * run_seconds for c in contenders}
+    workers = {c.name: Worker(time_out_seconds=patience[c.name]) for c in contenders}
+    needed = {essential, next((c.name for c in contenders if c.name != essential), essential)}
     timings: dict[str, Timing] = {}
 
     def load(c: Contender) -> Timing:
+        if is_slow and c.name not in needed and time.monotonic() > deadline:
+            return Timing("failed", message=NO_TIME_TO_RACE)
         return workers[c.name].load(Load(engine_for(c, most_bytes), c.path, feeds, threads, seed))
 
     try:
@@ -145,6 +165,7 @@ def _interleave(
             timings = {c.name: load(c) for c in contenders}
         running = list(contenders)
         for round_number in range(ROUNDS):
+            started = time.monotonic()
             for c in running if round_number % 2 == 0 else list(reversed(running)):
                 known = timings.get(c.name)
                 if known is None or (known.status == "ok" and not stays):
@@ -162,6 +183,8 @@ def _interleave(
             running = [c for c in running if c.name in kept]
             left = [timings[name] for name in kept]
             is_over = time.monotonic() > deadline
+            if is_slow and 2 * time.monotonic() - started > deadline:
+                break  # there is no time for another round
             if (round_number + 1 >= LEAST_ROUNDS and (is_over or is_decided(left))) or (is_over and is_clear(timings, kept, essential)):
                 break
     finally:

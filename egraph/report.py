@@ -23,11 +23,11 @@ def render(outcome: Outcome) -> str:
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters.update(time=format_time, count=format_count, size=format_size, kind=kind_of)
     template = environment.from_string(resources.files("egraph").joinpath("report.html.j2").read_text(encoding="utf-8"))
-    slowest_us = max(outcome.latency_us.values())
+    times_us = {name: us for name in NAMES if (us := outcome.latency_us[name]) is not None}
     kernels = outcome.kernels or outcome.before
     page: str = template.render(
         o=outcome,
-        bars=[(NAMES[name], us, 100 * us / slowest_us, name) for name, us in ((n, outcome.latency_us[n]) for n in NAMES)],
+        bars=[(NAMES[name], us, 100 * us / max(times_us.values()), name) for name, us in times_us.items()],
         kernels=kernels,
         kernel_total_us=sum(row.time_us for row in kernels) or 1.0,
         after=draw(outcome.kernels) if outcome.kernels else "",

@@ -16,11 +16,12 @@ from egraph.derive.derivation import Derivation, DerivationRule
 from egraph.extract import extract
 from egraph.ir import Candidate, Graph, Node, Program, Selection, TensorType, attributes, make
 from egraph.ops import apply
+from egraph.optimize.chooser import Chooser, Rounds
 from egraph.optimize.derivations import Gate
 from egraph.optimize.measuring import Measurer
 from egraph.optimize.progress import Progress
 from egraph.optimize.remembered import Earlier
-from egraph.optimize.search import DERIVED_SHARE, Chooser, Rounds, Search, contending, program_digest, search
+from egraph.optimize.search import DERIVED_SHARE, Search, contending, program_digest, search
 from egraph.rules import RULES
 from lower.candidates import candidates
 from runtime.profile import Database, Record

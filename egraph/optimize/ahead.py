@@ -18,15 +18,18 @@ from lower.compile import CompileOptions
 from lower.eoperator import compile_library
 from lower.eoperator.process import borrowed_compilers, most_processes
 
-TOGETHER = 16
-"""Kernels between two looks at whether compiling should go on: enough for two processes."""
+TOGETHER = 8
+"""Kernels a process between two looks at whether compiling should go on. One process fewer works than there are cores: growing has one."""
 
 
 @contextmanager
-def compiling_ahead(programs: Sequence[Program], folder: Path, options: CompileOptions) -> Iterator[Callable[[], None]]:
+def compiling_ahead(
+    programs: Sequence[Program], folder: Path, options: CompileOptions, tell: Callable[[int, float], None]
+) -> Iterator[Callable[[], None]]:
     """Compile the kernels of ``programs`` in their order, beside what is done inside; yield how to end that early.
 
-    Without programs no compiler is started. A kernel that fails is met again where it is needed.
+    Without programs no compiler is started. A kernel that fails is met again where it is needed. ``tell`` hears of compiled kernels
+    and the seconds that they took.
     """
     if not programs:
         yield lambda: None
@@ -35,13 +38,15 @@ def compiling_ahead(programs: Sequence[Program], folder: Path, options: CompileO
 
     def compile_all() -> None:
         requests = list(kernel_requests(programs, options).values())
-        for start in range(0, len(requests), TOGETHER):
+        together = TOGETHER * max(1, most_processes() - 1)
+        for start in range(0, len(requests), together):
             if is_over.is_set():
                 return
             try:
-                compile_library(requests[start : start + TOGETHER], folder / "ahead.so", threads=options.threads)
+                library = compile_library(requests[start : start + together], folder / "ahead.so", threads=options.threads)
             except (EinsatError, OSError):
                 return
+            tell(library.compiled, library.seconds)
 
     thread = threading.Thread(target=compile_all, name="compiling ahead", daemon=True)
 

@@ -57,13 +57,6 @@ def compile_batch(programs: Sequence[Program], folder: Path, options: CompileOpt
     return results
 
 
-def compile_ahead(programs: Sequence[Program], folder: Path, options: CompileOptions) -> None:
-    """Fill the kernel cache for programs that are going to be compiled one by one; a kernel that fails is met again there."""
-    wanted = kernel_requests(programs, options)
-    if wanted:
-        compile_library(list(wanted.values()), folder / "ahead.so", threads=options.threads)
-
-
 def kernel_requests(programs: Sequence[Program], options: CompileOptions) -> dict[str, KernelRequest]:
     """Return the generated kernels of programs by symbol, in their order; a program that cannot be planned has none."""
     wanted: dict[str, KernelRequest] = {}

@@ -6,14 +6,14 @@ import json
 import sys
 
 from egraph.optimize.options import Options
-from egraph.optimize.outcome import Outcome
+from egraph.optimize.outcome import FEW_REPEATS, Outcome
 from egraph.optimize.pipeline import optimize
-from egraph.optimize.progress import Progress
+from egraph.optimize.progress import Progress, process_started
 
 
 def run(options: Options) -> int:
     """Optimise and print; return the exit code."""
-    progress = Progress(options.verbosity, options.budget_seconds)
+    progress = Progress(options.verbosity, options.budget_seconds, process_started())
     try:
         outcome = optimize(options, progress)
     finally:
@@ -35,11 +35,12 @@ def print_table(outcome: Outcome) -> None:
     latency.add_column("program")
     latency.add_column("latency", justify="right")
     latency.add_column("against it", justify="right")
-    optimized = outcome.latency_us["optimized"]
     for name, told in (("onnxruntime", "onnxruntime, all optimisations"), ("unoptimized", "one kernel a node"), ("optimized", "optimised")):
-        time_us = outcome.latency_us[name]
-        latency.add_row(told, f"{time_us / 1e3:.3f} ms", f"{time_us / optimized:.2f}x")
+        time_us, times = outcome.latency_us[name], outcome.over(name, 2)
+        latency.add_row(told, "not timed" if time_us is None else f"{time_us / 1e3:.3f} ms", "" if times is None else f"{times:.2f}x")
     console.print(latency)
+    if 0 < outcome.repeats < FEW_REPEATS:
+        console.print(f"latencies: {outcome.repeats} repeat{'s' if outcome.repeats > 1 else ''}, there was no time for more")
     before, after = len(outcome.before), len(outcome.kernels)
     if outcome.status == "unchanged":
         console.print("Nothing measured faster than onnxruntime on the original model: the artefact runs the model unchanged.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 import statistics
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from egraph import __version__
 from egraph.check import CheckResult
 from egraph.cost import FREE, CostModel
 from egraph.finalists import Race
-from egraph.ir import Graph
+from egraph.ir import Candidate, Graph, Program
 from egraph.optimize.derivations import Gate
 from egraph.optimize.gate import notes as rule_notes
 from egraph.optimize.gate import unproved
@@ -49,11 +50,13 @@ def describe(
     launched = [kernel for kernel in best.program.kernels if kernel.implementation not in FREE] if best else []
     uses = {rule.name: sum(rule.name in row.rules for row in rows) for rule in rules}
     finalists = [
-        Finalist(c.contender.name, c.contender.digest, len(c.program.kernels), c.program.cost_us, _time(raced, c), _message(raced, c))
+        Finalist(
+            c.contender.name, c.contender.digest, len(c.program.kernels), c.program.cost_us, _time(raced, c), _message(raced, c),
+            estimated=_estimated(c.program, model),
+        )
         for c in trial.entries
     ]
-    latency_us = {ORIGINAL: raced.median_us(ORIGINAL), PLAIN: raced.median_us(PLAIN)}
-    latency_us["optimized"] = raced.median_us(best.contender.name) if best else latency_us[ORIGINAL]
+    shipped = best.contender.name if best else ORIGINAL
     counts = {"library": 0, "eoperator": 0, "opaque": 0 if best else 1}
     for row in rows:
         counts["opaque" if row.implementation == "opaque" else "eoperator" if row.implementation == "tvm" else "library"] += 1
@@ -64,7 +67,8 @@ def describe(
         device=device_key(options.threads),
         threads=options.threads,
         status="faster" if best else "unchanged",
-        latency_us=latency_us,
+        latency_us=latencies_us(raced, shipped),
+        repeats=min(len(raced.timings[name].samples_us) for name in (ORIGINAL, shipped)),
         max_rel_err=checked.max_rel_err,
         worst_output=checked.worst_output,
         rules=tuple(
@@ -88,7 +92,7 @@ def describe(
         kernels=rows,
         before=kernel_rows(plain, model),
         finalists=tuple(finalists),
-        shipped=best.contender.name if best else ORIGINAL,
+        shipped=shipped,
         memory={"arena_bytes": arena_bytes, "weights_bytes": sum(array.nbytes for array in weights.values())},
         environment=environment(),
         options=options.stored(),
@@ -98,6 +102,18 @@ def describe(
         unsafe_rules=unproved(rules),
         rule_notes=rule_notes(rules),
     )
+
+
+def latencies_us(raced: Race, shipped: str) -> dict[str, float | None]:
+    """Return what ``Outcome.latency_us`` holds."""
+    times_us = {ORIGINAL: raced.median_us(ORIGINAL), PLAIN: raced.median_us(PLAIN), "optimized": raced.median_us(shipped)}
+    return {name: time_us if math.isfinite(time_us) else None for name, time_us in times_us.items()}
+
+
+def _estimated(program: Program, model: CostModel) -> int:
+    """Return how many kernels of a program have no measured time."""
+    alone = (Candidate(k.fragment, (), (), k.implementation) for k in program.kernels)
+    return sum(one.implementation not in FREE and model.record(one) is None for one in alone)
 
 
 def _time(raced: Race, entry: Entry) -> float | None:

@@ -73,8 +73,12 @@ class Finalist:
     predicted_us: float
     measured_us: float | None
     message: str = ""
+    estimated: int = 0
+    """Kernels whose costs in the prediction are estimates."""
 
 
+FEW_REPEATS = 3
+"""Where latencies were taken fewer times than this, that is said."""
 Kind: TypeAlias = Literal["wrong", "slow", "failed", "hung"]
 REFUSALS: Mapping[Kind, str] = {
     "wrong": "wrong", "slow": "slow reference implementations", "failed": "failed", "hung": "hung"
@@ -109,7 +113,8 @@ class Outcome:
     device: str
     threads: int
     status: Literal["faster", "unchanged"]
-    latency_us: Mapping[str, float]
+    latency_us: Mapping[str, float | None]
+    """None for the program without rules where there was no time to time it."""
     max_rel_err: float
     worst_output: str
     rules: tuple[RuleUse, ...]
@@ -140,13 +145,19 @@ class Outcome:
     unsafe_rules: tuple[str, ...] = ()
     """Rules that were in use without a proof, with their verdicts: ``--unsafe-rules`` admitted them."""
     derived: tuple[Derived, ...] = ()
+    repeats: int = 0
+    """Rounds in which both onnxruntime and what is shipped were timed."""
     rule_notes: tuple[str, ...] = ()
     """Rules that were proved at the sizes of some matches, outside what their certificates cover."""
 
     @property
-    def speedup(self) -> dict[str, float]:
-        optimized = self.latency_us["optimized"]
-        return {f"over_{name}": round(self.latency_us[name] / optimized, 4) for name in ("onnxruntime", "unoptimized")}
+    def speedup(self) -> dict[str, float | None]:
+        return {f"over_{name}": self.over(name, 4) for name in ("onnxruntime", "unoptimized")}
+
+    def over(self, name: str, digits: int) -> float | None:
+        """Return how many times as long as what is shipped something takes, None where it has no time."""
+        time_us, optimized_us = self.latency_us[name], self.latency_us["optimized"]
+        return None if time_us is None or optimized_us is None else round(time_us / optimized_us, digits)
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that ``--json`` prints."""
@@ -157,7 +168,7 @@ class Outcome:
             "device": self.device,
             "threads": self.threads,
             "status": self.status,
-            "latency_us": {name: round(self.latency_us[name], 2) for name in ("onnxruntime", "unoptimized", "optimized")},
+            "latency_us": {name: _rounded(self.latency_us[name]) for name in ("onnxruntime", "unoptimized", "optimized")},
             "speedup": self.speedup,
             "max_rel_err": self.max_rel_err,
             "check_notes": list(self.check_notes),
@@ -172,6 +183,8 @@ class Outcome:
             "extract": {"method": self.extract_method, "optimal": self.extract_optimal, "seconds": round(self.extract_seconds, 3)},
             **({"derivations": derivations} if (derivations := self._derivations()) else {}),
             **({"predicted_us": round(shipped[0].predicted_us, 2)} if shipped else {}),
+            **({"predicted_by_estimates": shipped[0].estimated} if shipped and shipped[0].estimated else {}),
+            **({"repeats": self.repeats} if 0 < self.repeats < FEW_REPEATS else {}),
             "kernels": {name: self.kernel_counts.get(name, 0) for name in ("library", "eoperator", "opaque")},
             "seconds_total": round(self.seconds_total, 3),
             "files": list(self.files),
@@ -213,6 +226,10 @@ class Outcome:
             )
         raw["rule_statistics"], raw["notes"] = tuple(raw["rule_statistics"]), tuple(raw["notes"])
         return Outcome(search_seconds=0.0, extract_seconds=0.0, **raw)
+
+
+def _rounded(time_us: float | None) -> float | None:
+    return None if time_us is None else round(time_us, 2)
 
 
 def summary(rows: Sequence[Refused]) -> str:

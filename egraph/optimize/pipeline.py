@@ -15,16 +15,15 @@ from egraph.check import CheckResult, Disagreement, RunModel, check, find_feeds,
 from egraph.cost import CostModel
 from egraph.cost_roofline import DeviceSpeed
 from egraph.errors import CheckFailed, EinsatError, LowerError
-from egraph.finalists import LEAST_ROUNDS, LEAST_RUNS, Contender, race, remembered
+from egraph.finalists import Contender, race, remembered
 from egraph.ir import Graph, Program, format_fragment
 from egraph.optimize import original
 from egraph.optimize.ahead import compiling_ahead
 from egraph.optimize.artefact import finish_artefact
-from egraph.optimize.batch import compile_ahead
 from egraph.optimize.blame import blame
 from egraph.optimize.choice import choose_derivations, choose_rules
 from egraph.optimize.derivations import Gate
-from egraph.optimize.describe import describe
+from egraph.optimize.describe import describe, latencies_us
 from egraph.optimize.folding import Folder
 from egraph.optimize.instances import wrong_rules
 from egraph.optimize.measuring import Measurer, calibrate, calibration_programs
@@ -33,10 +32,11 @@ from egraph.optimize.options import Options
 from egraph.optimize.outcome import Outcome
 from egraph.optimize.output import check_report, destination, publish, staging, write_beside
 from egraph.optimize.progress import Progress
-from egraph.optimize.remembered import Earlier, read_search, search_key, write_search
+from egraph.optimize.remembered import Earlier, read_checked, read_search, search_key, write_checked, write_search
 from egraph.optimize.saving import export, save_unchanged
+from egraph.optimize.schedule import GRACE_SECONDS, Schedule
 from egraph.optimize.search import plain_program, program_digest, search
-from egraph.optimize.trial import ORIGINAL, PLAIN, Entry, Trial, fastest
+from egraph.optimize.trial import ORIGINAL, PLAIN, Entry, Trial, by_importance, fastest
 from egraph.rule import MergeRule, Rule
 from egraph.saturate import Limits
 from lower.compile import CompileOptions, compile_program
@@ -50,8 +50,8 @@ from runtime.profile.device import stay_in_cache
 
 RACE_SHARE = 0.25
 """Part of the budget for timing whole programs (at least until every contender has run a few times)."""
-ALWAYS_COMPILED = 2
-"""The plain program and the most promising one take part in the race however little time is left."""
+LEAST_RACE_SECONDS = 2.0
+NO_TIME_TO_COMPILE = "there was no time left to compile it"
 TOGETHER_BELOW_BYTES = 1 << 30
 """Weights up to which the standard model is written while the artefact is."""
 ATTEMPTS = 3
@@ -84,7 +84,7 @@ def optimize(options: Options, progress: Progress) -> Outcome:
             run = Run(
                 options, progress, imported.graph, feeds, reference, database, worker, compiler, work,
                 results / place.model.name, results / place.artefact.name, Gate(derivations, database, options.tolerance), digest,
-                open_seconds, run_seconds,
+                Schedule(progress, options.finalists + 2, options.checks, open_seconds, run_seconds), Folder(imported.graph),
             )  # fmt: skip
             outcome = run.repeated() or run.outcome(imported.notes + imported.hints)
             progress.stage("write")
@@ -126,9 +126,8 @@ class Run:
     artefact: Path
     derivations: Gate
     model_digest: Future[str]
-    open_seconds: float
-    """How long onnxruntime took to open the model, and then to run it."""
-    run_seconds: float
+    schedule: Schedule
+    folder: Folder
     model: CostModel | None = None
 
     @property
@@ -153,14 +152,12 @@ class Run:
             best = None
             if memo.program is not None:
                 shipped = next(contender for contender in contenders if contender.name == memo.outcome.shipped)
-                best = Entry(shipped, memo.program).folded(Folder(self.graph))
-            checked = self._save_and_check(best, is_compiled=False)
+                best = Entry(shipped, memo.program).folded(self.folder)
+            checked = self._save_and_check(best, is_compiled=False, is_repeated=True)
         except (Disagreement, LowerError):
             self._clear()  # the whole way finds out what is to blame
             return None
-        latency_us = {name: raced.median_us(name) for name in (ORIGINAL, PLAIN)}
-        latency_us["optimized"] = raced.median_us(memo.outcome.shipped)
-        outcome = replace(memo.outcome, latency_us=latency_us, options=options.stored())
+        outcome = replace(memo.outcome, latency_us=latencies_us(raced, memo.outcome.shipped), options=options.stored())
         return self._finish(outcome, checked, best)
 
     def outcome(self, notes: tuple[str, ...]) -> Outcome:
@@ -176,7 +173,8 @@ class Run:
             trial = self._trial(rules, measurer, device)
             model = self._calibrated(measurer, device)
             try:
-                checked = self._save_and_check(trial.best, is_compiled=True)
+                is_repeated = options.frozen or trial.found.choice.is_earlier
+                checked = self._save_and_check(trial.best, is_compiled=True, is_repeated=is_repeated)
                 break
             except Disagreement as error:
                 if trial.best is None:
@@ -196,9 +194,11 @@ class Run:
     def _finish(self, outcome: Outcome, checked: CheckResult, best: Entry | None) -> Outcome:
         """Add what the check found, and complete the artefact."""
         self.progress.update(f"largest relative error {checked.max_rel_err:.2g} on {checked.inputs} random inputs")
-        for text in (*checked.amplified, *checked.weak):
+        told = f"results were compared on {checked.inputs} of {self.options.checks} random inputs: there was no time for more"
+        short = (told,) if checked.is_short else ()
+        for text in (*checked.amplified, *checked.weak, *short):
             self.progress.note(text)
-        said = outcome.check_notes + checked.amplified + checked.weak
+        said = outcome.check_notes + checked.amplified + checked.weak + short
         outcome = replace(outcome, max_rel_err=checked.max_rel_err, worst_output=checked.worst_output, check_notes=said)
         finish_artefact(self.artefact, outcome, best.program if best else None, self.options.rule_files)
         return outcome
@@ -232,17 +232,18 @@ class Run:
         needed: list[Program] = []
         if measurer is not None and earlier is None:
             self.worker.start(options.threads)
-            needed = [*calibration_programs(self.database, device, seed=options.seed), plain]
-        with compiling_ahead(needed, self.work, self.compile_options) as end:
+            needed = [*calibration_programs(self.database, device, seed=options.seed), self.folder.fold(plain)]
+        with compiling_ahead(needed, self.work, self.compile_options, self.schedule.compiled) as end:
 
             def calibrated() -> CostModel:
                 end()  # nothing is measured beside a compiler
+                self.schedule.foresee(needed[-1:], self.compile_options)
                 return self._calibrated(measurer, device)
 
             found = search(
                 self.graph, rules, calibrated, measurer, progress,
                 finalists=options.finalists, max_nodes=options.max_nodes, seed=options.seed, earlier=earlier,
-                derivations=self.derivations.open(), after_seconds=self._after_seconds,
+                derivations=self.derivations.open(), after_seconds=self.schedule.after_search_seconds,
             )  # fmt: skip
         choice = found.choice
         if earlier and choice.is_earlier:
@@ -258,29 +259,30 @@ class Run:
             for name, program in [(PLAIN, plain), *((f"program {i}", p) for i, p in enumerate(found.programs, start=1))]
         ]
         contenders = [Contender(ORIGINAL, self.model_digest.result(), "onnxruntime", str(options.model.absolute()))]
-        contenders += [entry.contender for entry in entries]
+        contenders += [entry.contender for entry in by_importance(entries)]
         raced = None if measurer and not choice.is_earlier else remembered(
             contenders, self.feeds, database=self.database, device=device, frozen=options.frozen
         )
         names = [entry.contender.name for entry in entries]
         best = self._entry(fastest(names, raced), entries) if raced else None
-        folder = Folder(self.graph)
         if raced and best:
-            best = best.folded(folder)
+            best = best.folded(self.folder)
             try:
                 self._compile(best)
             except EinsatError:
                 raced = None  # it could be compiled once: say of each program again which can
         if raced is None:
-            sizes_bytes, failed = self._compile_all([entry.folded(folder) for entry in entries])
-            contenders = [replace(c, size_bytes=sizes_bytes.get(c.name, sizes_bytes[PLAIN])) for c in contenders]
+            sizes_bytes, failed = self._compile_all(entries)
+            largest_bytes = max(sizes_bytes.values(), default=0)
+            contenders = [replace(c, size_bytes=sizes_bytes.get(c.name, sizes_bytes.get(PLAIN, largest_bytes))) for c in contenders]
+            seconds = min(RACE_SHARE * options.budget_seconds, progress.left_seconds - self.schedule.check_seconds)
             raced = race(
                 contenders, self.feeds, failed=failed, essential=ORIGINAL,
                 threads=options.threads, seed=options.seed, database=self.database, device=device,
-                seconds=max(2.0, min(RACE_SHARE * options.budget_seconds, progress.left_seconds - self._check_seconds)),
+                seconds=max(LEAST_RACE_SECONDS, seconds), run_seconds=self.schedule.run_seconds,
             )  # fmt: skip
             best = self._entry(fastest(names, raced), entries)
-            best = best and best.folded(folder)
+            best = best and best.folded(self.folder)
         return Trial(found, plain, tuple(entries), raced, best, key)
 
     def _calibrated(self, measurer: Measurer | None, device: str) -> CostModel:
@@ -294,22 +296,11 @@ class Run:
         weights_bytes = sum(array.nbytes for array in self.graph.tensors.values())
         return CostModel(self.database, device, speed, not stay_in_cache(weights_bytes))
 
-    @property
-    def _after_seconds(self) -> float:
-        """Return about how long the race and the check will take, whatever they are given."""
-        contenders = self.options.finalists + 2
-        race_seconds = contenders * (self.open_seconds + LEAST_ROUNDS * LEAST_RUNS * self.run_seconds)
-        return race_seconds + self._check_seconds
-
-    @property
-    def _check_seconds(self) -> float:
-        return 2 * self.open_seconds + 3 * self.options.checks * self.run_seconds
-
     @staticmethod
     def _entry(name: str, entries: Sequence[Entry]) -> Entry | None:
         return next((entry for entry in entries if entry.contender.name == name), None)
 
-    def _save_and_check(self, best: Entry | None, *, is_compiled: bool) -> CheckResult:
+    def _save_and_check(self, best: Entry | None, *, is_compiled: bool, is_repeated: bool) -> CheckResult:
         """Write the artefact and, at the same time, the standard model; compare both with the original."""
         weights = best.program.graph.tensors if best else self.graph.tensors
         with ThreadPoolExecutor(1) as aside:
@@ -325,7 +316,7 @@ class Run:
                 Path(best.contender.path).rename(self.artefact)
             self.progress.stage("check the saved files")
             with Session(self.artefact, threads=threads) as session:
-                return self._check(session, exporting.result())
+                return self._check(session, exporting.result(), is_repeated=is_repeated)
 
     def _learn(
         self, error: Disagreement, trial: Trial, best: Entry, rules: Sequence[Rule | MergeRule], model: CostModel, *, may_retry: bool
@@ -355,41 +346,52 @@ class Run:
     def _compile_all(self, entries: Sequence[Entry]) -> tuple[dict[str, int], dict[str, str]]:
         """Compile every program; return the sizes, and the reasons of those that cannot be compiled.
 
-        The plain program and the most promising one always are, the others while there is time to race them afterwards.
+        The most promising one always is, the plain one, which nobody ships, unless that takes much longer than there is time; the
+        others while there is time to race them afterwards.
         """
         sizes_bytes: dict[str, int] = {}
         failed: dict[str, str] = {}
-        first, later = entries[:ALWAYS_COMPILED], entries[ALWAYS_COMPILED:]
-        longest_seconds = 0.0
-        for group in (first, *((entry,) for entry in later)):
-            started = time.monotonic()
-            if group is not first and self.progress.left_seconds < self._after_seconds + longest_seconds:
-                failed[group[0].contender.name] = "there was no time left to compile it"
+        for rank, entry in enumerate(by_importance(entries)):
+            entry, is_plain = entry.folded(self.folder), entry.contender.name == PLAIN
+            spare_seconds = self.progress.left_seconds - self.schedule.race_seconds - self.schedule.check_seconds
+            spare_seconds += GRACE_SECONDS if is_plain else 0.0
+            if rank > 0 and self.schedule.seconds_of(entry.program, self.compile_options) > spare_seconds:
+                failed[entry.contender.name] = NO_TIME_TO_COMPILE
                 continue
-            compile_ahead([entry.program for entry in group], self.work, self.compile_options)
-            for entry in group:
-                try:
-                    sizes_bytes[entry.contender.name] = self._compile(entry)
-                except EinsatError as error:
-                    if entry.contender.name == PLAIN:
-                        raise
-                    failed[entry.contender.name] = str(error)
-            longest_seconds = max(longest_seconds, (time.monotonic() - started) / len(group))
+            self.schedule.compile([entry.program], self.work, self.compile_options)
+            try:
+                sizes_bytes[entry.contender.name] = self._compile(entry)
+            except EinsatError as error:
+                if is_plain:
+                    raise
+                failed[entry.contender.name] = str(error)
         return sizes_bytes, failed
 
-    def _check(self, session: Session, saved: Any) -> CheckResult:
-        """Compare the artefact, and the standard model where it is not the original itself, with the original."""
+    def _check(self, session: Session, saved: Any, *, is_repeated: bool) -> CheckResult:
+        """Compare the artefact, and the standard model where it is not the original itself, with the original.
+
+        What is ``is_repeated`` is compared on as many inputs as before, whatever time that takes: it has to come out the same.
+        """
+        device, digest = device_key(self.options.threads), self.model_digest.result()
+        known = read_checked(self.database, device, digest) if is_repeated else None
+
+        def goes_on(inputs: int) -> bool:
+            return known is None or inputs < known if is_repeated else self.schedule.may_check(inputs)
+
         candidates: dict[str, RunModel] = {self.artefact.name: lambda feeds: session.run(None, feeds)}
         if saved is not None:
             candidates = {self.model_file.name: lambda feeds: saved.run(None, feeds), **candidates}
-        return check(
+        result = check(
             lambda feeds: self.reference.run(None, feeds),
             candidates,
             [name for name, _ in self.graph.outputs],
             self.feeds,
             tolerance=self.options.tolerance, count=self.options.checks, seed=self.options.seed,
-            plain=self._run_plainly,
+            plain=self._run_plainly, goes_on=goes_on,
         )  # fmt: skip
+        if not is_repeated:
+            write_checked(self.database, device, digest, result.inputs if result.is_short else None)
+        return result
 
     def _run_plainly(self, feeds: Mapping[str, Any]) -> Sequence[Any]:
         """Run the original in onnxruntime without optimisations."""

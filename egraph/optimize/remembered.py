@@ -14,7 +14,7 @@ from egraph.optimize.outcome import Refused
 from egraph.rule import MergeRule, Rule
 from runtime.profile import Database, Record
 
-SEARCHED = "search"
+SEARCHED, CHECKED = "search", "check"
 BUDGETS = ("budget_seconds", "checks")
 """Options that do not make another search: a larger budget continues the same one."""
 ELSEWHERE = (*BUDGETS, "tolerance")
@@ -69,3 +69,15 @@ def write_search(database: Database, device: str, key: str, found: Earlier) -> N
     counts = (float(found.iterations), float(found.unmeasured), found.budget_seconds)
     content = {"choices": found.choices, "refused": [asdict(row) for row in found.refused], "looks": found.looks}
     database.put(Record(device, key, SEARCHED, "ok", counts, json.dumps(content, separators=(",", ":"))))
+
+
+def read_checked(database: Database, device: str, model_digest: str) -> int | None:
+    """Return on how many inputs a model's results were compared when there was no time for all; None where there was."""
+    record = database.get(device, f"check {model_digest}", CHECKED)
+    return int(record.samples_us[0]) if record is not None and record.samples_us[0] else None
+
+
+def write_checked(database: Database, device: str, model_digest: str, inputs: int | None) -> None:
+    """File on how many inputs a model's results were compared, None where on all: the same command again compares as many."""
+    if inputs is not None or read_checked(database, device, model_digest) is not None:
+        database.put(Record(device, f"check {model_digest}", CHECKED, "ok", (float(inputs or 0),)))

@@ -9,16 +9,15 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
-from egraph.cost import FREE, CostModel, is_library, jobs, unmeasured, without_twins
+from egraph.cost import CostModel, is_library, unmeasured, without_twins
 from egraph.deriving import Derivations
 from egraph.errors import ExtractError
 from egraph.extract import extract, to_program
 from egraph.ir import Candidate, FrozenEGraph, Graph, Program, Selection, format_fragment
+from egraph.optimize.chooser import EXACT, Chooser, Times, varied
 from egraph.optimize.measuring import Measurer
 from egraph.optimize.outcome import Refused, summary
 from egraph.optimize.progress import Progress
@@ -30,25 +29,10 @@ from egraph.saturate import Iteration, Limits, Saturation, saturate
 from lower.candidates import candidates as lay_candidates
 from runtime.profile import Database
 
-Rounds: TypeAlias = tuple[tuple[int, int, bool], ...]
-"""Extractions at most, how many programs each is to find, and whether by greed alone; each measures what the last one chose."""
-QUICK: Rounds = ((6, 1, True),)
-EXACT: Rounds = ((8, 1, False),)
-
-
-def varied(count: int) -> Rounds:
-    """Return the rounds in which all that are going to be timed are measured."""
-    return ((3, count, False),)
-
-
-FAMILY_ROUNDS = 3
-"""Where the first kernel of a family fails, others of it are tried, this many in all."""
 CAUTION = 4.0
 """Estimates count this many times in the last extraction: time ended before they could be measured."""
-SATURATE_SHARE, MEASURE_SHARE, EXTRACT_SHARE = 0.25, 0.6, 0.04
-"""Parts of the budget: saturation may take a quarter; measuring ends when 0.6 of the budget is spent."""
-MOST_KEPT = 0.6
-"""Part of the budget that is kept for race and check, at most, where a model is slow."""
+SATURATE_SHARE, EXTRACT_SHARE = 0.25, 0.04
+"""Parts of the budget for saturation, and for one exact extraction."""
 DERIVED_SHARE = 0.4
 """Part of the time for measuring that is kept for derived programs while the rules' own are measured."""
 
@@ -63,7 +47,7 @@ class Choice:
     refused: tuple[Refused, ...] = ()
     extract_seconds: float = 0.0
     kernels_unmeasured: int = 0
-    """Chosen kernels that there was no time to measure; 0 where the search was finished."""
+    """Chosen kernels without a time of their own, where the search could measure."""
     is_earlier: bool = False
     """Whether an earlier search chose it."""
 
@@ -124,12 +108,12 @@ def search(
     seed: int,
     earlier: Earlier | None = None,
     derivations: Derivations | None = None,
-    after_seconds: float = 0.0,
+    after_seconds: Callable[[int], float] = lambda unmeasured: 0.0,
 ) -> Search:
     """Return the ``finalists`` best programs; without a measurer, by what the database already knows.
 
-    ``calibrated`` gives the cost model, once the e-graph has grown; measuring ends ``after_seconds`` before the budget does, or
-    earlier.
+    ``calibrated`` gives the cost model, once the e-graph has grown. ``after_seconds`` says how long all takes that comes after the
+    search where so many of the chosen kernels were not measured; the search leaves that much of the budget, or more.
 
     Where the same search was made ``earlier``, its saturation is repeated to the same e-graph, and what it chose is taken as long
     as nothing of it has proved wrong since.
@@ -149,12 +133,9 @@ def search(
     progress.update(f"{len(history)} iterations, {e_nodes} e-nodes, stopped: {saturation.stop_reason}")
     model = calibrated()
 
-    def time_left() -> float:
-        kept_seconds = max((1.0 - MEASURE_SHARE) * progress.budget_seconds, after_seconds)
-        return progress.left_seconds - min(kept_seconds, MOST_KEPT * progress.budget_seconds)
-
+    times = Times(progress, after_seconds)
     choice = earlier and _read(earlier, saturation, model)
-    choice = choice or _choose(saturation, model, measurer, progress, time_left, finalists=finalists, seed=seed)
+    choice = choice or _choose(saturation, model, measurer, progress, times, finalists=finalists, seed=seed)
     selections = choice.selections
     progress.update(f"best cost {selections[0].cost_us:.0f} us ({selections[0].method}), {len(selections)} programs")
     found = [to_program(saturation.frozen, selection, graph) for selection in selections]
@@ -202,7 +183,7 @@ def _choose(
     model: CostModel,
     measurer: Measurer | None,
     progress: Progress,
-    time_left: Callable[[], float],
+    times: Times,
     *,
     finalists: int,
     seed: int,
@@ -210,97 +191,36 @@ def _choose(
     """Lay candidates, measure and extract: first from what the rules made, then from everything."""
 
     def chooser(frozen: FrozenEGraph) -> Chooser:
+        started = progress.spent_seconds
         laid = without_twins(model, lay_candidates(frozen, "cpu"))
-        return Chooser(frozen, laid, model, progress, EXTRACT_SHARE * progress.budget_seconds, seed)
+        lay_seconds = progress.spent_seconds - started
+        return Chooser(frozen, laid, model, progress, times, EXTRACT_SHARE * progress.budget_seconds, seed, lay_seconds)
 
-    first = chooser(saturation.by_rules) if saturation.by_rules else None
-    everything = chooser(saturation.frozen)
     settled: tuple[Selection, ...] = ()
     by_rules: tuple[Selection, ...] = ()
     if measurer is not None:
         progress.stage("measure")
-        if first is not None:
-            kept_seconds = DERIVED_SHARE * time_left()
-            by_rules = first.settle(measurer, lambda: time_left() - kept_seconds, EXACT)
-        settled = everything.settle(measurer, time_left, EXACT + varied(finalists))
+    first = chooser(saturation.by_rules) if saturation.by_rules else None
+    if measurer is not None and first is not None:
+        later_seconds = first.lay_seconds * len(saturation.frozen.classes) / len(first.frozen.classes)
+        kept_seconds = later_seconds + DERIVED_SHARE * (times.left() - later_seconds)
+        by_rules = first.settle(measurer, lambda: times.left() - kept_seconds, EXACT)
+    everything = chooser(saturation.frozen)
+    if measurer is not None:
+        settled = everything.settle(measurer, times.left, EXACT + varied(finalists))
     progress.stage("extract")
     model.caution = CAUTION
-    selections = settled or everything.choose(finalists)
+    selections = settled or everything.choose_in_time(finalists, is_timed=measurer is not None)
     if first is not None:
-        by_rules = by_rules or first.choose(1)
+        by_rules = by_rules or first.choose_in_time(1, is_timed=measurer is not None)
     model.caution = 1.0
     selections, by_rules = (tuple(_repriced(selection, model) for selection in chosen) for chosen in (selections, by_rules))
     open_ones = {model.key(one) for selection in (*selections, *by_rules) for one in unmeasured(model, selection.chosen.values())}
-    is_open = measurer is not None and time_left() <= 0
     seconds = everything.seconds + (first.seconds if first else 0.0)
-    return Choice(selections, by_rules, refused(model, everything.candidates), seconds, len(open_ones) if is_open else 0)
+    return Choice(selections, by_rules, refused(model, everything.candidates), seconds, len(open_ones) if measurer is not None else 0)
 
 
 def _repriced(selection: Selection, model: CostModel) -> Selection:
     """Return the selection at the costs that are believed, whatever it was chosen by."""
     chosen = {number: replace(one, cost_us=model.cost_us(one)) for number, one in selection.chosen.items()}
     return replace(selection, chosen=chosen, cost_us=math.fsum(one.cost_us for one in chosen.values()))
-
-
-@dataclass
-class Chooser:
-    """Extracts with the costs that are known by then."""
-
-    frozen: FrozenEGraph
-    candidates: Mapping[int, tuple[Candidate, ...]]
-    model: CostModel
-    progress: Progress
-    extract_seconds: float
-    seed: int
-    seconds: float = 0.0
-
-    def choose(self, count: int, *, greedy: bool = False) -> tuple[Selection, ...]:
-        seconds = 0.0 if greedy else self.extract_seconds
-        selections = extract(self.frozen, self.model.price(self.candidates), count, seconds, self.seed)
-        if not selections:
-            raise ExtractError("no program can be extracted", fix="this is a defect: every operator should have a kernel")
-        self.seconds += sum(selection.seconds for selection in selections)
-        return selections
-
-    def settle(self, measurer: Measurer, time_left: Callable[[], float], rounds: Rounds) -> tuple[Selection, ...]:
-        """Measure what promises most, then what is only possible, then what is chosen after that; return what ``refine`` does.
-
-        Many of a library's kernels are never chosen, however the others turn out. They are measured where there is time, because an
-        estimate may have been too high.
-        """
-        self.refine(measurer, time_left, QUICK)
-        self.measure_families(measurer, time_left)
-        return self.refine(measurer, time_left, QUICK + rounds)
-
-    def measure_families(self, measurer: Measurer, time_left: Callable[[], float]) -> None:
-        """Measure one kernel of each family of a library's, in half of the time that there is."""
-        share_seconds = time_left() / 2
-        for _ in range(FAMILY_ROUNDS):
-            wanted = jobs(self.model, self.candidates)
-            measurer.measure_candidates(self.model, wanted, lambda: time_left() - share_seconds, self.progress.update)
-
-    def refine(self, measurer: Measurer, time_left: Callable[[], float], rounds: Rounds) -> tuple[Selection, ...]:
-        """Measure what extraction chooses until it chooses only what is measured, or time is up; return that choice, if there is one.
-
-        First for the best program alone, which is quickly extracted; then for all that are going to be timed.
-        """
-        settled: tuple[Selection, ...] = ()
-        for most, wanted_programs, greedy in rounds:
-            for _ in range(most):
-                selections = self.choose(wanted_programs, greedy=greedy)
-                wanted = self._to_measure(selections)
-                best_us = selections[0].cost_us
-                self.progress.update(f"best cost {best_us:.0f} us, {len(wanted)} of its kernels to measure, {measurer.measured} measured")
-                if time_left() <= 0:
-                    return ()
-                settled = () if wanted else selections
-                if not wanted:
-                    break
-                measurer.measure_candidates(self.model, wanted, time_left, self.progress.update)
-        return settled
-
-    def _to_measure(self, selections: Sequence[Selection]) -> list[Candidate]:
-        """Return the distinct chosen kernels without a time, those first in which a program spends most, in all its layers."""
-        chosen = [one for s in selections for one in s.chosen.values() if one.implementation not in FREE]
-        uses = Counter(map(self.model.key, chosen))
-        return sorted(unmeasured(self.model, chosen), key=lambda one: -uses[self.model.key(one)] * self.model.estimate_us(one))

@@ -40,6 +40,12 @@ class Trial:
     """What the search is filed under."""
 
 
+def by_importance(entries: Sequence[Entry]) -> list[Entry]:
+    """Return the entries, which begin with the plain program, in the order that they are compiled and timed in: the best first."""
+    plain, *found = entries
+    return [*found[:1], plain, *found[1:]]
+
+
 def fastest(names: Sequence[str], raced: Race) -> str:
     """Return the name of the fastest contender: that of onnxruntime on the original model unless a program is faster."""
     if raced.timings[ORIGINAL].status != "ok":

@@ -31,6 +31,6 @@ Kernels never launch inside a launch. ``compile_library(threads=1)`` makes libra
 Libraries need nothing but ``memcpy``/``memset`` of the C library (resolved in the process).
 """
 
-from lower.eoperator.library import KernelRequest, Library, compile_library, may_overwrite, supports
+from lower.eoperator.library import KernelRequest, Library, compile_library, may_overwrite, supports, uncompiled
 
-__all__ = ["KernelRequest", "Library", "compile_library", "may_overwrite", "supports"]
+__all__ = ["KernelRequest", "Library", "compile_library", "may_overwrite", "supports", "uncompiled"]

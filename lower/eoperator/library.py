@@ -107,7 +107,7 @@ def compile_library(
         if reason is not None:
             failures[request] = LowerError(f"no kernel can be generated: {reason}", where=format_fragment(request.fragment))
         else:
-            wanted[request] = folder / f"{request.symbol}.{'parallel' if threads > 1 else 'serial'}{threads if threads > 1 else ''}.o"
+            wanted[request] = _object_file(request, folder, threads)
     missing = [request for request, file in wanted.items() if not file.exists()]
     if missing:
         failures |= _compile(missing, wanted, threads, seconds_per_kernel)
@@ -121,6 +121,16 @@ def compile_library(
         len([r for r in missing if r not in failures]),
         time.perf_counter() - started,
     )
+
+
+def uncompiled(requests: Sequence[KernelRequest], *, threads: int, cache: Path | None = None) -> list[KernelRequest]:
+    """Return those that were not compiled before for this processor."""
+    folder = (cache or cache_folder()) / _version()
+    return [request for request in requests if not _object_file(request, folder, threads).exists()]
+
+
+def _object_file(request: KernelRequest, folder: Path, threads: int) -> Path:
+    return folder / f"{request.symbol}.{'parallel' if threads > 1 else 'serial'}{threads if threads > 1 else ''}.o"
 
 
 def _compile(

@@ -1,0 +1,148 @@
+"""Extract by what is known so far, measure what was chosen, extract again: until nothing is chosen by a guess, or time is up."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from egraph.cost import FREE, CostModel, jobs, unmeasured
+from egraph.errors import ExtractError
+from egraph.extract import extract
+from egraph.ir import Candidate, FrozenEGraph, Selection
+from egraph.optimize.measuring import Measurer
+from egraph.optimize.progress import Progress
+
+Rounds: TypeAlias = tuple[tuple[int, int, bool], ...]
+"""Extractions at most, how many programs each is to find, and whether by greed alone; each measures what the last one chose."""
+QUICK: Rounds = ((6, 1, True),)
+EXACT: Rounds = ((8, 1, False),)
+
+
+def varied(count: int) -> Rounds:
+    """Return the rounds in which all that are going to be timed are measured."""
+    return ((3, count, False),)
+
+
+FAMILY_ROUNDS = 3
+"""Where the first kernel of a family fails, others of it are tried, this many in all."""
+MEASURE_SHARE = 0.6
+"""Measuring ends when this part of the budget is spent, or earlier."""
+MOST_KEPT = 0.6
+"""Part of the budget that is kept for race and check, at most, where a model is slow."""
+EXACT_OVER_GREEDY = (10.0, 25.0)
+"""How many times as long as by greed an exact extraction takes, of one program and of several, until one was made."""
+
+
+@dataclass
+class Times:
+    """When a search ends, by what has to come after it."""
+
+    progress: Progress
+    after_seconds: Callable[[int], float]
+    """How long that takes where so many of the chosen kernels were not measured."""
+    unmeasured: int = 0
+
+    def left(self) -> float:
+        """Return the seconds that are left for measuring."""
+        budget_seconds = self.progress.budget_seconds
+        kept_seconds = max((1.0 - MEASURE_SHARE) * budget_seconds, self.after_seconds(self.unmeasured))
+        return self.progress.left_seconds - min(kept_seconds, MOST_KEPT * budget_seconds)
+
+    def spare(self) -> float:
+        """Return the seconds that nothing needs, now that measuring is over."""
+        return self.progress.left_seconds - self.after_seconds(self.unmeasured)
+
+
+@dataclass
+class Chooser:
+    """Extracts with the costs that are known by then."""
+
+    frozen: FrozenEGraph
+    candidates: Mapping[int, tuple[Candidate, ...]]
+    model: CostModel
+    progress: Progress
+    times: Times
+    extract_seconds: float
+    seed: int
+    lay_seconds: float = 0.0
+    """How long it took to lay the candidates."""
+    seconds: float = 0.0
+    """Spent on the programs that were extracted."""
+    longest: dict[tuple[bool, bool], float] = field(default_factory=dict)
+    """How long extraction took at most: of several programs or one, by greed or exactly."""
+    settled: tuple[Selection, ...] = ()
+    """What was last chosen with all its kernels measured."""
+
+    def choose(self, count: int, *, greedy: bool = False) -> tuple[Selection, ...]:
+        started = self.progress.spent_seconds
+        seconds = 0.0 if greedy else self.extract_seconds
+        selections = extract(self.frozen, self.model.price(self.candidates), count, seconds, self.seed)
+        kind, took_seconds = (count > 1, greedy), self.progress.spent_seconds - started
+        self.longest[kind] = max(self.longest.get(kind, 0.0), took_seconds)
+        if not selections:
+            raise ExtractError("no program can be extracted", fix="this is a defect: every operator should have a kernel")
+        self.seconds += sum(selection.seconds for selection in selections)
+        return selections
+
+    def choose_in_time(self, count: int, *, is_timed: bool) -> tuple[Selection, ...]:
+        """Extract as many programs, and as exactly, as there is time for; without ``is_timed`` no clock is asked."""
+        if not is_timed or self.needed_seconds(count) <= self.times.spare():
+            return self.choose(count)
+        if self.settled:
+            return self.settled
+        return self.choose(1, greedy=self.needed_seconds(1) > self.times.spare())
+
+    def needed_seconds(self, count: int, *, greedy: bool = False) -> float:
+        """Return how long an extraction will take, by those that were made."""
+        by_greed = self.longest.get((False, True), 0.0)
+        return self.longest.get((count > 1, greedy), by_greed * (1.0 if greedy else EXACT_OVER_GREEDY[count > 1]))
+
+    def settle(self, measurer: Measurer, time_left: Callable[[], float], rounds: Rounds) -> tuple[Selection, ...]:
+        """Measure what promises most, then what is only possible, then what is chosen after that; return what ``refine`` does.
+
+        Many of a library's kernels are never chosen, however the others turn out. They are measured where there is time, because an
+        estimate may have been too high.
+        """
+        self.refine(measurer, time_left, QUICK)
+        self.measure_families(measurer, time_left)
+        return self.refine(measurer, time_left, QUICK + rounds)
+
+    def measure_families(self, measurer: Measurer, time_left: Callable[[], float]) -> None:
+        """Measure one kernel of each family of a library's, in half of the time that there is."""
+        share_seconds = time_left() / 2
+        for _ in range(FAMILY_ROUNDS):
+            wanted = jobs(self.model, self.candidates)
+            measurer.measure_candidates(self.model, wanted, lambda: time_left() - share_seconds, self.progress.update)
+
+    def refine(self, measurer: Measurer, time_left: Callable[[], float], rounds: Rounds) -> tuple[Selection, ...]:
+        """Measure what extraction chooses until it chooses only what is measured, or time is up; return that choice, if there is one.
+
+        First for the best program alone, which is quickly extracted; then for all that are going to be timed.
+        """
+        settled: tuple[Selection, ...] = ()
+        for most, wanted_programs, greedy in rounds:
+            for _ in range(most):
+                if not greedy and time_left() <= self.needed_seconds(wanted_programs):
+                    return ()
+                selections = self.choose(wanted_programs, greedy=greedy)
+                wanted = self._to_measure(selections)
+                self.times.unmeasured = len(wanted)
+                best_us = selections[0].cost_us
+                self.progress.update(f"best cost {best_us:.0f} us, {len(wanted)} of its kernels to measure, {measurer.measured} measured")
+                if time_left() <= 0:
+                    return ()
+                settled = () if wanted else selections
+                if not wanted:
+                    self.settled = selections
+                    break
+                measurer.measure_candidates(self.model, wanted, time_left, self.progress.update)
+                self.times.unmeasured = sum(not self.model.is_settled(one) for one in wanted)
+        return settled
+
+    def _to_measure(self, selections: Sequence[Selection]) -> list[Candidate]:
+        """Return the distinct chosen kernels without a time, those first in which a program spends most, in all its layers."""
+        chosen = [one for s in selections for one in s.chosen.values() if one.implementation not in FREE]
+        uses = Counter(map(self.model.key, chosen))
+        return sorted(unmeasured(self.model, chosen), key=lambda one: -uses[self.model.key(one)] * self.model.estimate_us(one))

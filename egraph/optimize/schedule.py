@@ -1,0 +1,87 @@
+"""Say how long what is left of a run takes, by what the run has seen of model and machine: the search ends in time for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from egraph.ir import Program
+from egraph.optimize.batch import kernel_requests
+from egraph.optimize.progress import Progress
+from lower.compile import CompileOptions
+from lower.eoperator import compile_library, uncompiled
+
+GRACE_SECONDS = 3.0
+"""The program without rules is compiled and timed as long as that ends no later than this after the budget."""
+RUNS_OF_A_CONTENDER = 3
+"""Runs of a contender that a race needs at least: when it is loaded, when it is first timed, and once more."""
+FILES_OPENED = 3
+"""Times that saved files are read at the end, each of which takes about as long as onnxruntime took to open the model."""
+MOST_CHECK_SECONDS = 5.0
+"""A check may take so long, however little time is left."""
+
+
+@dataclass
+class Schedule:
+    """What a run has seen of its own speed."""
+
+    progress: Progress
+    contenders: int
+    checks: int
+    open_seconds: float
+    """How long onnxruntime took to open the model, and then to run it."""
+    run_seconds: float
+    compilations: list[tuple[int, float]] = field(default_factory=list)
+    """How many generated kernels were compiled together, and in how many seconds."""
+    plain_kernels: int = 0
+    """Kernels of the program without rules that are still to be compiled."""
+
+    def compile(self, programs: Sequence[Program], folder: Path, options: CompileOptions) -> None:
+        """Fill the kernel cache for programs that are going to be compiled one by one; a kernel that fails is met again there."""
+        wanted = kernel_requests(programs, options)
+        if wanted:
+            library = compile_library(list(wanted.values()), folder / "ahead.so", threads=options.threads)
+            self.compiled(library.compiled, library.seconds)
+
+    def compiled(self, kernels: int, seconds: float) -> None:
+        """Learn how long compiling takes. What started the compiler says little, and is forgotten when more is known."""
+        if kernels:
+            self.compilations.append((kernels, seconds))
+
+    def foresee(self, programs: Sequence[Program], options: CompileOptions) -> None:
+        """Count the kernels of programs that are going to be compiled whatever the search finds."""
+        self.plain_kernels = len(uncompiled(list(kernel_requests(programs, options).values()), threads=options.threads))
+
+    def seconds_to_compile(self, kernels: int) -> float:
+        """Return how long so many generated kernels take, at the pace that was seen."""
+        known = self.compilations[1:] or self.compilations
+        return kernels * sum(seconds for _, seconds in known) / max(1, sum(count for count, _ in known))
+
+    def seconds_of(self, program: Program, options: CompileOptions) -> float:
+        """Return how long it takes to compile a program and to time it once more than the others."""
+        missing = uncompiled(list(kernel_requests([program], options).values()), threads=options.threads)
+        return self.seconds_to_compile(len(missing)) + self.open_seconds + RUNS_OF_A_CONTENDER * self.run_seconds
+
+    @property
+    def race_seconds(self) -> float:
+        """Return how long a race of the original and the most promising program takes at least, and with all where runs are short."""
+        return self.contenders * self.open_seconds + 2 * RUNS_OF_A_CONTENDER * self.run_seconds
+
+    @property
+    def input_seconds(self) -> float:
+        """Return how long the check takes with one random input: the original and two saved files run."""
+        return 3 * self.run_seconds
+
+    @property
+    def check_seconds(self) -> float:
+        """Return how long saving, and the check of what was saved, take."""
+        return FILES_OPENED * self.open_seconds + max(self.input_seconds, min(self.checks * self.input_seconds, MOST_CHECK_SECONDS))
+
+    def after_search_seconds(self, unmeasured: int = 0) -> float:
+        """Return how long all takes that comes after the search, where so many of the chosen kernels are not compiled yet."""
+        return self.seconds_to_compile(self.plain_kernels + unmeasured) + self.race_seconds + self.check_seconds
+
+    def may_check(self, inputs: int) -> bool:
+        """Return whether the check goes on after so many inputs: while there is time, or little is asked for."""
+        return self.checks * self.input_seconds <= MOST_CHECK_SECONDS or self.progress.left_seconds > self.input_seconds
