@@ -10,7 +10,7 @@ from functools import lru_cache
 from egraph.expr import bodies
 from egraph.expr.bodies import indices_of
 from egraph.expr.compose import guarded, undecided
-from egraph.expr.index import Floor, Index, Iterator, Modulo, Size, Symbol, atoms, index, substitute
+from egraph.expr.index import Floor, Index, Iterator, Modulo, Size, Symbol, atoms, floor_divide, index, modulo, substitute
 from egraph.expr.scope import Apply, Compare, Guarded, Number, Read, Reduction, Scalar, Scope, number
 
 MOST_VALUES = 64
@@ -43,6 +43,23 @@ def iterators_in(*values: Size) -> frozenset[Iterator]:
 def used(body: Scalar) -> frozenset[Iterator]:
     """Return the iterators that a body depends on."""
     return iterators_in(*indices_of(body))
+
+
+def inside_divisions(value: Index, change: Callable[[Index], Index]) -> Index:
+    """Return an index with what stands inside its divisions and remainders changed."""
+    total = Index(())
+    for monomial, coefficient in value.terms:
+        product = index(1)
+        for atom in monomial:
+            match atom:
+                case Floor(a, b):
+                    product = product * floor_divide(change(a), change(b))
+                case Modulo(a, b):
+                    product = product * modulo(change(a), change(b))
+                case _:
+                    product = product * index(atom)
+        total = total + product * coefficient
+    return total
 
 
 def mapped(body: Scalar, change: Callable[[Index], Index]) -> Scalar:

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
-from egraph.derive.rules.bodies import Refusal, counted, every, fresh, identity_of, iterators_in, mapped, place, pulled, used, where
+from egraph.derive.rules.bodies import (
+    Refusal,
+    counted,
+    every,
+    fresh,
+    identity_of,
+    inside_divisions,
+    iterators_in,
+    mapped,
+    place,
+    pulled,
+    used,
+    where,
+)
 from egraph.derive.rules.inside import feasible_range, reads_inside
-from egraph.expr.index import Floor, Index, Iterator, Modulo, Monomial, Size, bounds, floor_divide, index, modulo
+from egraph.expr.index import Index, Iterator, Size, bounds, index
 from egraph.expr.scope import Compare, Guarded, Read, Scope
 
 Guards = Literal["outward", "inward"]
@@ -98,31 +111,11 @@ def _by(value: Index, part: Index, name: Iterator) -> Index:
         times = found // step
         other = value - part * times
         if not _shared(other, part):
-            return _divided(other, lambda inner: _by(inner, part, name)) + index(name) * times
-    return _divided(value, lambda inner: _by(inner, part, name))
+            return inside_divisions(other, lambda inner: _by(inner, part, name)) + index(name) * times
+    return inside_divisions(value, lambda inner: _by(inner, part, name))
 
 
 def _shared(value: Index, part: Index) -> bool:
     """Return whether a monomial of ``part`` is left in ``value``."""
     left = dict(value.terms)
     return any(m in left for m, _ in part.terms if m)
-
-
-def _divided(value: Index, change: Callable[[Index], Index]) -> Index:
-    total = Index(())
-    for monomial, coefficient in value.terms:
-        total = total + _monomial(monomial, change) * coefficient
-    return total
-
-
-def _monomial(monomial: Monomial, change: Callable[[Index], Index]) -> Index:
-    result = index(1)
-    for atom in monomial:
-        match atom:
-            case Floor(a, b):
-                result = result * floor_divide(change(a), change(b))
-            case Modulo(a, b):
-                result = result * modulo(change(a), change(b))
-            case _:
-                result = result * index(atom)
-    return result

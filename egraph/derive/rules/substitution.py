@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from egraph.derive.rules.bodies import Refusal, counted, every, iterators_in, mapped, pulled, replaced, straightened, used, where
+from egraph.derive.rules.bodies import (
+    Refusal,
+    counted,
+    every,
+    inside_divisions,
+    iterators_in,
+    mapped,
+    pulled,
+    replaced,
+    straightened,
+    used,
+    where,
+)
 from egraph.derive.rules.inside import reads_inside
 from egraph.derive.rules.matrices import Matrix, inverse_of
-from egraph.expr.index import Floor, Index, Iterator, Modulo, Monomial, Size, bounds, floor_divide, index, length, modulo
+from egraph.expr.index import Index, Iterator, Modulo, Size, bounds, floor_divide, index, length, modulo, substitute
 from egraph.expr.scope import Compare, Read, Scalar, Scope, inside
 
 
@@ -38,34 +50,13 @@ def merge_iterators(scope: Scope, major: Iterator, minor: Iterator) -> Scope | R
 
 def _merged(value: Index, major: Iterator, minor: Iterator, whole: Index, size: int) -> Index:
     """Replace major and minor by the digits of ``whole``, their multiples in the right proportion by a multiple of it."""
-    digits: dict[Iterator, Index] = {major: floor_divide(whole, index(size)), minor: modulo(whole, index(size))}
     linear = {m[0]: c for m, c in value.terms if len(m) == 1}
-    total = Index(())
-    step = linear.get(minor)
-    together = step is not None and linear.get(major) == step * size
-    if together and step is not None:
-        total = whole * step
-    for monomial, coefficient in value.terms:
-        if together and monomial in ((major,), (minor,)):
-            continue
-        total = total + _term(monomial, digits, lambda part: _merged(part, major, minor, whole, size)) * coefficient
-    return total
-
-
-def _term(monomial: Monomial, digits: dict[Iterator, Index], inner: Callable[[Index], Index]) -> Index:
-    result = index(1)
-    for atom in monomial:
-        match atom:
-            case Floor(a, b):
-                part = floor_divide(inner(a), inner(b))
-            case Modulo(a, b):
-                part = modulo(inner(a), inner(b))
-            case Iterator():
-                part = digits.get(atom, index(atom))
-            case _:
-                part = index(atom)
-        result = result * part
-    return result
+    step = linear.get(minor, 0)
+    together = step != 0 and linear.get(major) == step * size
+    rest = Index(tuple(term for term in value.terms if term[0] not in ((major,), (minor,)))) if together else value
+    digits = {major: floor_divide(whole, index(size)), minor: modulo(whole, index(size))}
+    total = substitute(inside_divisions(rest, lambda part: _merged(part, major, minor, whole, size)), digits)
+    return total + whole * step if together else total
 
 
 def unimodular(scope: Scope, iterators: Sequence[Iterator], matrix: Matrix) -> Scope | Refusal:
