@@ -16,7 +16,7 @@ from egraph.cost_families import Family, family
 from egraph.cost_joining import joined_for_free
 from egraph.cost_roofline import DeviceSpeed, Work
 from egraph.cost_roofline import work as count_work
-from egraph.ir import Candidate, Node, format_fragment, walk
+from egraph.ir import Candidate, Node, Program, format_fragment, walk
 from runtime.profile import Database, Record
 from runtime.profile.device import LEAST_FROM_MEMORY_BYTES, from_memory
 
@@ -115,6 +115,10 @@ class CostModel:
         if record is None:
             return self.estimate_us(candidate) * self._caution_about(candidate)
         return record.median_us if record.median_us is not None else FAILED_COST_US
+
+    def program_us(self, program: Program) -> float:
+        """Return what a run of a program is predicted to take: its kernels, and the call."""
+        return program.cost_us + self.speed.call_us
 
     def _caution_about(self, candidate: Candidate) -> float:
         """Return more for a library's kernels: it may have a reference implementation only, thousands of times slower."""

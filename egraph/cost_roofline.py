@@ -73,9 +73,11 @@ def work(fragment: Node) -> Work:
 
 @dataclass(frozen=True)
 class DeviceSpeed:
-    """What the device reaches: measured once by four small kernels (see ``cost.calibrate``), else careful guesses."""
+    """What the device reaches: measured once by a few small kernels (see ``calibrate``), else careful guesses."""
 
     launch_us: float = 0.5
+    call_us: float = 10.0
+    """What a run of a program takes besides its kernels: checking inputs, making outputs, Python."""
     cache_gigabytes_s: float = 40.0
     memory_gigabytes_s: float = 10.0
     contraction_gigaflops_s: float = 50.0

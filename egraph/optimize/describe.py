@@ -51,7 +51,7 @@ def describe(
     uses = {rule.name: sum(rule.name in row.rules for row in rows) for rule in rules}
     finalists = [
         Finalist(
-            c.contender.name, c.contender.digest, len(c.program.kernels), c.program.cost_us, _time(raced, c), _message(raced, c),
+            c.contender.name, c.contender.digest, len(c.program.kernels), model.program_us(c.program), _time(raced, c), _message(raced, c),
             estimated=_estimated(c.program, model),
         )
         for c in trial.entries

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from egraph.cost import CostModel
@@ -15,12 +15,14 @@ from egraph.ops import apply
 from egraph.optimize.batch import compile_batch
 from egraph.optimize.single_kernel import feed_specs, kernel_program, reference_graph
 from lower.compile import CompileOptions
+from lower.eoperator import may_overwrite
 from runtime.judge import REFERENCE_MODEL
 from runtime.measure import Effort, Engine, Load, Timing, Worker, measure
 from runtime.profile import Database, Record
 from runtime.profile.device import from_memory
 
 SHOWN_CHARACTERS = 500
+FROM_MEMORY: Engine = "kernel, weights from memory"
 BATCH = 32
 """Kernels compiled together: starting the compiler costs as much as compiling several."""
 
@@ -32,8 +34,7 @@ class Job:
     fragment: Node
     implementation: str
     text: str
-    from_memory: bool = False
-    """Whether it is to be timed with its constants in no cache."""
+    engine: Engine = "kernel"
 
 
 @dataclass
@@ -63,13 +64,13 @@ class Measurer:
                 for job, program, place in zip(batch, programs, compile_batch(programs, Path(folder), self.options), strict=True):
                     if time_left() <= 0:
                         return
-                    timing = self._timing(program, place, "kernel, weights from memory" if job.from_memory else "kernel")
+                    timing = self._timing(program, place, job.engine)
                     self.measured += 1
                     tell(f"{self.measured} kernels measured")
                     if timing.status == "hung" and (job.text, job.implementation) not in self.hung:
                         self.hung.add((job.text, job.implementation))  # the machine may be overloaded: it is tried once more
                         continue
-                    device = from_memory(self.device) if job.from_memory else self.device
+                    device = from_memory(self.device) if job.engine == FROM_MEMORY else self.device
                     record = Record(device, job.text, job.implementation, timing.status, timing.samples_us, timing.message)
                     (file or self.database.put)(record)
 
@@ -78,7 +79,7 @@ class Measurer:
     ) -> None:
         """Measure those candidates that have no measurement yet."""
         wanted = [
-            Job(one.fragment, one.implementation, model.key(one)[0], model.reads_memory(one.fragment))
+            Job(one.fragment, one.implementation, model.key(one)[0], FROM_MEMORY if model.reads_memory(one.fragment) else "kernel")
             for one in candidates
             if not model.is_settled(one)
         ]
@@ -89,7 +90,10 @@ class Measurer:
             return Timing("failed", message=str(place)[:SHOWN_CHARACTERS])
         if self.options.export_graph is not None:
             (place / REFERENCE_MODEL).write_bytes(self.options.export_graph(reference_graph(program.graph)))
-        return measure(self.worker, Load(engine, str(place), feed_specs(program), self.options.threads, self.seed), self.effort)
+        (kernel,) = program.kernels
+        overwrites = kernel.implementation == "tvm" and bool(may_overwrite(kernel.fragment))
+        load = Load(engine, str(place), feed_specs(program), self.options.threads, self.seed, overwrites)
+        return measure(self.worker, load, self.effort)
 
 
 def _calibration() -> dict[str, tuple[Node, str]]:
@@ -110,7 +114,9 @@ def _calibration() -> dict[str, tuple[Node, str]]:
 
 
 def _calibration_jobs() -> dict[str, Job]:
-    return {name: Job(fragment, implementation, format_fragment(fragment)) for name, (fragment, implementation) in _calibration().items()}
+    kernels = _calibration().items()
+    found = {name: Job(fragment, implementation, format_fragment(fragment)) for name, (fragment, implementation) in kernels}
+    return found | {"call": replace(found["launch"], text=f"Session.run: {found['launch'].text}", engine="einsat")}
 
 
 def _missing(database: Database, device: str) -> list[Job]:
@@ -141,6 +147,7 @@ def calibrate(database: Database, device: str, measurer: Measurer | None) -> Dev
 
     return DeviceSpeed(
         launch_us=launch_us,
+        call_us=max(0.0, times_us["call"] - launch_us),
         cache_gigabytes_s=rate("cache", amounts["cache"].size_bytes),
         memory_gigabytes_s=rate("memory", amounts["memory"].size_bytes),
         contraction_gigaflops_s=rate("contraction", amounts["contraction"].flops),
