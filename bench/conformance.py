@@ -136,7 +136,7 @@ def failure(case: Any, prepare: Callable[[onnx.ModelProto], Callable[[list[Any]]
             got = [_list_of(value) for value in run(inputs)]
             Runner.assert_similar_outputs([_list_of(v) for v in expected], got, case.rtol, case.atol)
     except Exception as error:  # whatever is raised, the case does not pass, and the report says why
-        text = re.sub(r"/tmp/\S*?/(?=\w)", "", " ".join(str(error).split()))
+        text = re.sub(rf"{re.escape(tempfile.gettempdir())}/\S*?/(?=\w)", "", " ".join(str(error).split()))
         text = re.sub(r"/onnxruntime_src/\S+:(\d+) .*?\) (?=[A-Z])", "", text)
         return f"{type(error).__name__}: {text[:300]}"
     return ""

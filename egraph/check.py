@@ -34,6 +34,8 @@ VALUES: tuple[Values, ...] = ("normal", "uniform")
 """Random inputs are signed and like images by turns."""
 OTHER_VALUES: tuple[Values, ...] = ("faint", "bytes")
 """Inputs that are tried as well where outputs tell little: some activations saturate, some models scale pixels themselves."""
+TOO_LARGE = ("Maximum allowed dimension", "Failed to allocate memory", "bad_alloc")
+"""What numpy and onnxruntime say of sizes beyond the memory, beside MemoryError."""
 NOISE_FACTOR = 4.0
 MOST_TOLERANCES = 10.0
 
@@ -120,8 +122,14 @@ def find_feeds(session: Any, graph: Graph, seed: int) -> tuple[FeedSpec, ...]:
                     if any(node.op == "Opaque" for node in walk(graph.roots)):
                         _refuse_if_random(session, random_feeds(specs, seed), results)
                     return specs
+    told = " ".join(str(problem).split())
+    if isinstance(problem, MemoryError) or any(text in told for text in TOO_LARGE):
+        sizes = ", ".join(f"{spec.name}: {'x'.join(map(str, spec.shape))}" for spec in specs)
+        raise ModelError(
+            f"the model does not fit into memory at these sizes: {told}", where=sizes, fix="give smaller ones: --shape NAME:SIZES"
+        )
     raise ModelError(
-        f"onnxruntime cannot run the original model on random inputs: {' '.join(str(problem).split())}",
+        f"onnxruntime cannot run the original model on random inputs: {told}",
         fix="give the sizes of dynamic inputs with --shape NAME:SIZES" if is_dynamic else "check that the model runs in onnxruntime",
     )
 

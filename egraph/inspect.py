@@ -29,8 +29,11 @@ def read_outcome(artefact: Path) -> Outcome:
 
     try:
         path = find_folder(artefact) / "manifest.json"
+    except ArtefactError as error:
+        raise ModelError(error.what, where=error.where, fix=error.fix) from error
+    try:
         return Outcome.from_manifest(json.loads(path.read_text(encoding="utf-8"))["run"])
-    except (ArtefactError, OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise ModelError(f"{artefact} is not an artefact of this version: {error}", fix="optimise the model again") from error
 
 

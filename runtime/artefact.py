@@ -62,7 +62,8 @@ def find_folder(path: Path) -> Path:
     if path.is_dir():
         return path
     if not path.exists():
-        raise ArtefactError("there is no such file or folder", where=str(path))
+        fix = "check the path; python -m egraph.optimize writes artefacts"
+        raise ArtefactError("there is no such file or folder", where=str(path), fix=fix)
     folder = folder_beside(path)
     if not folder.is_dir():
         raise ArtefactError(

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from egraph.check import find_feeds
 from egraph.errors import ModelError, RuleError
+from egraph.inspect import read_outcome
+from egraph.ir import Graph, TensorType, make
 from egraph.optimize.arguments import parse, to_options
-from egraph.optimize.output import check_report
+from egraph.optimize.output import Destination, check_report, staging
 from egraph.rule_file import load_rules
 from runtime.cores import usable_cores
 from runtime.session import Session
@@ -44,6 +53,45 @@ def test_a_report_that_cannot_be_written_is_refused_before_the_search(tmp_path: 
         check_report(tmp_path / "file" / "report.html")
     with pytest.raises(ModelError, match=r"is a folder(.|\n)*report\.html"):
         check_report(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("code", "free_bytes", "told"),
+    [
+        (errno.ENOSPC, {"output": 0, "temporary": 1}, r"no space is left in .*output(.|\n)*fix: free some .* elsewhere with -o FOLDER"),
+        (errno.ENOSPC, {"output": 1, "temporary": 0}, r"no space is left for temporary files in .*temporary(.|\n)*TMPDIR"),
+        (errno.EFBIG, {}, r"a file would become larger(.|\n)*fix: raise the limit: ulimit -f unlimited"),
+    ],
+)
+def test_a_full_disk_is_named(code: int, free_bytes: dict[str, int], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is full may be the folder for temporary files, where giving another output would not help."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=free_bytes[Path(folder).name]))
+    output = tmp_path / "output"
+
+    def save() -> None:
+        with staging(Destination(output / "m.opt.onnx", output / "m.einsat")) as folder:
+            (folder / "half").touch()
+            raise OSError(code, os.strerror(code))
+
+    with pytest.raises(ModelError, match=told):
+        save()
+    assert not output.exists()
+
+
+@pytest.mark.parametrize("error", [MemoryError("Unable to allocate 23.8 GiB"), RuntimeError("Failed to allocate memory for a buffer")])
+def test_sizes_beyond_the_memory_are_named(error: Exception) -> None:
+    def run(outputs: Any, feeds: Any) -> Any:
+        raise error
+
+    x = make("Input", (), (("name", "x"),), TensorType("float32", (4, 64)))
+    with pytest.raises(ModelError, match=r"does not fit into memory at these sizes(.|\n)*at: x: 4x64\n  fix: .*--shape NAME:SIZES"):
+        find_feeds(SimpleNamespace(run=run), Graph("large", (x,), (("y", x),), {}), 0)
+
+
+def test_an_artefact_that_is_not_there_is_said_so(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"^there is no such file or folder\n  at: .*none\.einsat\n  fix: check the path"):
+        read_outcome(tmp_path / "none.einsat")
 
 
 @pytest.mark.parametrize("option", ["-o", "--report", "--database", "--rules"])

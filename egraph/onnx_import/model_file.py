@@ -82,7 +82,8 @@ def _external(tensor: onnx.TensorProto, folder: Path | None) -> tuple[Path, int,
     if not location or Path(location).is_absolute() or not path.is_relative_to(root):
         raise ModelError("external data lies outside the model's folder", where=where, fix=f"put the file beside the model in {folder}")
     if not path.is_file():
-        raise ModelError("the external data file does not exist", where=where, fix=f"copy it to {folder / location}")
+        what = "the external data is a folder, not a file" if path.is_dir() else "the external data file does not exist"
+        raise ModelError(what, where=where, fix=f"copy it to {folder / location}")
     itemsize = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
     elements = int(np.prod(tensor.dims, dtype=np.int64))
     packed = {"int2": 4, "uint2": 4}.get(dtype_name(tensor.data_type), 2) if dtype_name(tensor.data_type) in _PACKED else 1

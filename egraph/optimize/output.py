@@ -14,6 +14,8 @@ from pathlib import Path
 from egraph.errors import ModelError
 from runtime.artefact import folder_beside
 
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
 
 @dataclass(frozen=True)
 class Destination:
@@ -51,7 +53,9 @@ def staging(place: Destination) -> Iterator[Path]:
     try:
         yield folder
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+        if error.errno in FULL:
+            raise full_error(error, parent, Path(tempfile.gettempdir())) from error
+        if error.errno in (errno.EFBIG, errno.EROFS):
             raise write_error(error, parent) from error
         raise
     finally:
@@ -61,10 +65,20 @@ def staging(place: Destination) -> Iterator[Path]:
                 empty.rmdir()
 
 
+def full_error(error: OSError, output: Path, temporary: Path) -> ModelError:
+    """Return the message for a full disk: of the two folders that a run writes into, the one with less space left."""
+    if shutil.disk_usage(output).free <= shutil.disk_usage(temporary).free:
+        return write_error(error, output)
+    what = f"no space is left for temporary files in {temporary}"
+    return ModelError(what, where=str(temporary), fix="free some space, or set the environment variable TMPDIR to another folder")
+
+
 def write_error(error: OSError, folder: Path, *, option: str = "-o FOLDER") -> ModelError:
     """Return the message for a folder that cannot be written."""
     fix = f"write elsewhere with {option}"
     match error.errno:
+        case errno.EFBIG:
+            what, fix = "a file would become larger than this process may write", "raise the limit: ulimit -f unlimited"
         case errno.ENOSPC | errno.EDQUOT:
             what, fix = f"no space is left in {folder}", f"free some space, or {fix}"
         case errno.EACCES | errno.EPERM | errno.EROFS:
