@@ -2,7 +2,7 @@
 
     python -m egraph.inspect model.einsat
     python -m egraph.inspect model.einsat --why conv1
-    python -m egraph.inspect model.einsat --why-not conv_merge_outputs --at conv1 --model model.onnx
+    python -m egraph.inspect model.einsat --why-not merge_convs --at conv1 --model model.onnx
 """
 
 from __future__ import annotations

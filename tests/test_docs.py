@@ -14,10 +14,14 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
+from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
 
+from egraph.derive.registry import DERIVATIONS
+from egraph.rules import RULES
 from tests.pages import PACKAGES
 from tests.pages import PAGES as GENERATED
 
@@ -162,3 +166,31 @@ def test_options_named_in_the_pages_exist() -> None:
     for page in PAGES:
         named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", (ROOT / page).read_text(encoding="utf-8")))
         assert named <= known, f"{page} names {sorted(named - known)}, which no command has"
+
+
+def test_rules_named_in_commands_exist() -> None:
+    """A rule after --why-not or --skip-rule ships, or is written on the same page."""
+    shipped = {rule.name for rule in (*RULES, *DERIVATIONS)}
+    for page in PAGES:
+        text = (ROOT / page).read_text(encoding="utf-8")
+        named = set(re.findall(r"python -m .*--(?:why-not|skip-rule) ([a-z]\w+)", text))
+        assert named <= shipped | set(re.findall(r"^def (\w+)", text, flags=re.MULTILINE)), f"{page}: {sorted(named - shipped)}"
+
+
+@pytest.mark.parametrize("page", [*PAGES, "bench/results/README.md"])
+def test_code_named_in_the_pages_exists(page: str) -> None:
+    """`package.module.name` can be imported, `folder/file` is there."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    packages = "egraph|verify|lower|runtime|bench|tests"
+    written = {named[1] for _, block in FENCE.findall(text) if (named := FILE.match(block.partition("\n")[0]))}
+    for name in sorted(set(re.findall(rf"`((?:{packages})(?:\.\w+)+)[`(:]", text))):
+        module, *members = name.split(".")
+        while members and is_module(f"{module}.{members[0]}"):
+            module = f"{module}.{members.pop(0)}"
+        assert not members or attrgetter(".".join(members))(import_module(module)) is not None, f"{page} names {name}"
+    for path in sorted(set(re.findall(rf"`((?:{packages}|docs)/[\w./]+)`", text))):
+        assert (ROOT / path).exists() or path in written, f"{page} names {path}"
+
+
+def is_module(name: str) -> bool:
+    return (ROOT / f"{name.replace('.', '/')}.py").exists() or (ROOT / name.replace(".", "/")).is_dir()
