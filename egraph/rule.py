@@ -66,8 +66,9 @@ class Binding:
     numbers: Mapping[str, float] = field(default_factory=dict)
 
 
-Admission: TypeAlias = Callable[[Sequence[Binding]], str]
-"""Says why a rule may not be used at a match that its guard accepts ('' where it may): its proof does not reach there."""
+Admission: TypeAlias = Callable[[Sequence[Binding], Sequence[Node], Sequence[Node]], str]
+"""Says why a rule may not be used at a match that its guard accepts ('' where it may): its proof does not reach there, or does not
+speak of these left and right sides."""
 
 
 def _bound(variable: Variable, index: int, binding: Binding) -> Tensor:
@@ -108,9 +109,28 @@ class Rule:
             raise Mismatch(f"ill-typed: {error.what}") from error
         if left.type != right.type:
             raise Mismatch(f"the sides have different types: {left.type} and {right.type}")
-        if self.admits is not None and (reason := self.admits((binding,))):
+        if self.ranks is None:
+            hold_to_pattern(self, left.node, {v.name: i for i, v in enumerate(self.variables)}, binding)
+        if self.admits is not None and (reason := self.admits((binding,), (left.node,), (right.node,))):
             raise Mismatch(reason)
         return left.node, right.node
+
+
+def hold_to_pattern(rule: Rule, left: Node, numbers: Mapping[str, int], binding: Binding) -> None:
+    """Refuse a left side that is not what the rule's pattern matches; ``numbers``: the variables' placeholders."""
+
+    def fits(term: Pattern | Variable, node: Node) -> bool:
+        if isinstance(term, Variable):
+            return node.op == "Placeholder" and node.integer("index") == numbers[term.name]
+        wanted = binding.attributes[term.attributes] if isinstance(term.attributes, str) else term.attributes
+        return node.op == term.op and node.attributes == wanted and len(node.inputs) == len(term.operands) and all(
+            map(fits, term.operands, node.inputs))  # fmt: skip
+
+    if not fits(rule.pattern, left):
+        raise RuleError(
+            f"rule {rule.name}: its left side is not the same where variables are bound as where it was read",
+            fix="let its function depend on its arguments alone; a variable of a loop around it is the last one when it runs",
+        )
 
 
 def sides(result: object) -> tuple[Tensor, Tensor]:
@@ -207,9 +227,13 @@ class MergeRule:
             raise Mismatch(f"ill-typed: {error.what}") from error
         if [t.type for t in lefts] != [t.type for t in rights]:
             raise Mismatch("the sides have different types")
-        if self.admits is not None and (reason := self.admits(bindings)):
+        nodes = tuple(t.node for t in lefts), tuple(t.node for t in rights)
+        for left, binding, member in zip(nodes[0], bindings, members, strict=True):
+            numbers = {name: value.node.integer("index") for name, value in (common | member).items() if isinstance(value, Tensor)}
+            hold_to_pattern(self.member, left, numbers, binding)
+        if self.admits is not None and (reason := self.admits(bindings, *nodes)):
             raise Mismatch(reason)
-        return tuple(t.node for t in lefts), tuple(t.node for t in rights)
+        return nodes
 
 
 def sides_left(result: Equation | Steps) -> Tensor:

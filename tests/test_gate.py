@@ -165,7 +165,7 @@ def test_a_match_within_the_certificate_costs_nothing(monkeypatch: pytest.Monkey
     certificates(monkeypatch, Certificate.of(proof(each), rule_key(each)))
     (found,) = admitted([each])
     assert found.verdict == "proved"
-    monkeypatch.setattr("verify.application.objection", lambda rule, bindings: pytest.fail("nothing is proved here"))
+    monkeypatch.setattr("verify.application.objection_to", lambda *sides: pytest.fail("nothing is proved here"))
     assert isinstance(found, Rule) and found.apply(binding(3, 4))
 
 
@@ -219,6 +219,29 @@ def test_a_user_s_proved_rule_is_used(tmp_path: Path) -> None:
     assert isinstance(found, Rule) and found.apply(Binding(matrices, {}))
 
 
+def test_a_rule_that_does_otherwise_with_plain_sizes_is_caught_where_it_applies(tmp_path: Path) -> None:
+    """A proof runs a rule's function on symbolic sizes: what that function does with those of a match is held against it."""
+    path = tmp_path / "careless.py"
+    path.write_text("""
+from egraph.rule import Steps, Tensor, require, rule
+
+@rule
+def subtract_turned(x: Tensor, y: Tensor) -> Steps:
+    \"\"\"x - y = -(y - x), unless a plain size is large\"\"\"
+    yield x - y
+    require(x.rank == 1 and y.rank == 1, "vectors")
+    yield y - x if isinstance(x.shape[0], int) and x.shape[0] > 500 else -(y - x)
+
+RULES = (subtract_turned,)
+""")
+    found = next(each for each in choose_rules([path], [], allow="finite", unsafe=False) if each.name == "subtract_turned")
+    assert isinstance(found, Rule) and found.verdict == "proved"
+    vectors = {size: Binding({name: TensorType("float32", (size,)) for name in "xy"}, {}) for size in (7, 1009)}
+    assert found.apply(vectors[7])
+    with pytest.raises(Mismatch, match="the sides differ"):
+        found.apply(vectors[1009])
+
+
 def test_the_gate_costs_little_in_saturation() -> None:
     """A match is judged once, by its types: a certificate's tree is walked in microseconds."""
     import time
@@ -227,9 +250,9 @@ def test_the_gate_costs_little_in_saturation() -> None:
     tree = {"rank of x": [[[rank], {"a.axis": [[list(range(rank)), True]]}] for rank in range(1, 6)]}
     admission = Admission(each, tree)
     admission.covers = {"rank of x": [[[1, 2, 3, 4], True]]}
-    many = [[binding(size, size)] for size in range(1, 400)]
+    many = [([one := binding(size, size)], *((side,) for side in each.apply(one))) for size in range(1, 400)]
     start = time.process_time()
-    assert not any(admission(bindings) for bindings in many)
+    assert not any(admission(*match) for match in many)
     assert (time.process_time() - start) / len(many) < 1e-3
 
 

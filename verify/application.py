@@ -24,27 +24,49 @@ from verify.sampling import difference, drawn
 
 MOST_WORK = 50_000
 """Units that a proof at known sizes may take: a convolution in 45 blocks takes an eighth of it, most programs a hundredth."""
+LITTLE_WORK = 2_000
+"""Units for a proof at known sizes of what is proved for all sizes."""
 
 
 def objection(rule: Rule | MergeRule, bindings: Sequence[Binding]) -> str:
     """Return what stays open when both sides are compared at the sizes of this match; '' when they are proved equal."""
     try:
         instance = instantiate(rule, bindings)
-        for left, right in zip(instance.left, instance.right, strict=True):
-            outcome = _proof(expression(left, instance.numbers), expression(right, instance.numbers))
+    except (Refused, EinsatError) as error:
+        return str(error)
+    return objection_to(instance.left, instance.right, instance.numbers)
+
+
+def objection_to(lefts: Sequence[Node], rights: Sequence[Node], numbers: Mapping[int, float]) -> str:
+    """Return what stays open when fragments are compared at their own sizes; '' when they are proved equal."""
+    try:
+        for left, right in zip(lefts, rights, strict=True):
+            outcome = _proof(expression(left, numbers), expression(right, numbers))
             if isinstance(outcome, Open):
                 return outcome.obligation
-    except (Refused, EinsatError) as error:
+    except EinsatError as error:
         return str(error)
     return ""
 
 
-def _proof(left: Scope, right: Scope) -> Outcome:
+def disagreement(lefts: Sequence[Node], rights: Sequence[Node], numbers: Mapping[int, float]) -> str:
+    """Return how fragments of a rule that is proved for all sizes differ all the same: neither proved here nor equal on random operands."""
     try:
-        with at_most(MOST_WORK):
+        for left, right in zip(lefts, rights, strict=True):
+            sides = expression(left, numbers), expression(right, numbers)
+            if isinstance(_proof(*sides, LITTLE_WORK), Open) and (found := difference(*sides, drawn(left.type.sizes))):
+                return found
+    except EinsatError as error:
+        return str(error)
+    return ""
+
+
+def _proof(left: Scope, right: Scope, units: int = MOST_WORK) -> Outcome:
+    try:
+        with at_most(units):
             return prove_equal(left, right, Assumptions(facts=Facts(at_sizes=True)))
     except (Exhausted, RecursionError):
-        return Open(f"not decided within {MOST_WORK} units of work")
+        return Open(f"not decided within {units} units of work")
 
 
 def equal_at_sizes(left: Node, right: Node, rounding: Rounding = "reassociates") -> str:

@@ -29,6 +29,7 @@ from verify.assumptions import Assumptions
 from verify.bindings import WINDOWED, Binder, Fixed, Quotient
 from verify.fragments import SymbolicTerm, Workshop, operators
 from verify.paths import LeftOut, Path, TooManyPaths, explore
+from verify.random_testing import CRASHES
 from verify.solved import Ended
 from verify.symbolic import SymbolicReal
 
@@ -192,6 +193,8 @@ def _run(rule: Rule | MergeRule, binder: Binder, survey: Survey, found: list[Fix
     survey.runs += 1
     try:
         lefts, rights = _built(rule, binder)
+        if path.left_out:
+            raise LeftOut(path.left_out)
         path.settle_all()
         for left, right in zip(lefts, rights, strict=True):
             _agree(left, right)
@@ -222,7 +225,9 @@ def _run(rule: Rule | MergeRule, binder: Binder, survey: Survey, found: list[Fix
         if not case.assumptions.consistent():
             raise Ended from error
         return case
-    except (IndexError, ZeroDivisionError, ValueError, TypeError, AssertionError, KeyError, AttributeError) as crash:
+    except RecursionError:
+        raise
+    except CRASHES as crash:
         if pointwise and workshop.looked:
             return None
         case = _case(path, binder, pointwise, failure=f"{type(crash).__name__}: {crash}")

@@ -53,6 +53,8 @@ class Path(Solved):
     conclusion: bool = False
     """Whether demands of shape rules are obligations (a right side) or assumptions (the left side)."""
     choices: dict[str, Any] = field(default_factory=dict)
+    left_out: str = ""
+    """Why this path is not covered; kept here too, for functions that catch what is raised."""
     alternatives: list[Path] = field(default_factory=list)
     """The ways not taken: what is assumed there."""
     opaque: bool = False
@@ -72,7 +74,7 @@ class Path(Solved):
         self.conclusion, self._version, self._fresh = other.conclusion, other._version, other._fresh
         self.opaque, self.values = other.opaque, list(other.values)
         self.conditions, self.alternatives, self.deferred = list(other.conditions), [], list(other.deferred)
-        self.choices, self.bounds = dict(other.choices), other.bounds.copy()
+        self.choices, self.left_out, self.bounds = dict(other.choices), other.left_out, other.bounds.copy()
         self._solved, self._rewrites, self._memo = dict(other._solved), dict(other._rewrites), dict(other._memo)
         self._age, self._floors = dict(other._age), dict(other._floors)
 
@@ -134,8 +136,13 @@ class Path(Solved):
             if settled.constant is None and self.ask(Compare(settled, "==", index(candidate))):
                 settled = index(candidate)
         if settled.constant is None:
-            raise LeftOut(f"{value} must be one of 0 to {ENUMERATED[-1]}")
+            raise self.leaving(f"{value} must be one of 0 to {ENUMERATED[-1]}")
         return settled.constant
+
+    def leaving(self, told: str) -> LeftOut:
+        """Return what says that this path is not covered, from now on."""
+        self.left_out = told
+        return LeftOut(told)
 
     def broadcast(self, left: Index, right: Index) -> Index:
         """Return the broadcast of two sizes; which of them is one stays open until somebody asks."""

@@ -96,7 +96,7 @@ class SymbolicInteger(Reasoned):
         return self is not other and self._asked(self, "!=", other)
 
     def __hash__(self) -> int:
-        return 0  # equal values may be written differently, so that sets and dictionaries have to compare
+        raise self.path.leaving("a size that is looked up in a set or dictionary")  # these look for equal hashes first
 
     def __lt__(self, other: Any) -> Any:
         return self._asked(self, "<", other)
@@ -258,7 +258,7 @@ class SymbolicReal:
         return self is not other and self._asked("!=", other)
 
     def __hash__(self) -> int:
-        return 0
+        raise self.path.leaving("a number that is looked up in a set or dictionary")
 
     def __lt__(self, other: Any) -> Any:
         return self._asked("<", other)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from egraph.errors import RuleError
+from egraph.ir import Node
 from egraph.rule import Binding, MergeRule, Rule
 from verify.certificates import certify, shipped
 from verify.proof import Proof
@@ -21,26 +22,34 @@ Tell = Callable[[str], None]
 class Admission:
     """A rule's pass: yes where its certificate reaches, else by proving the application at its own sizes.
 
-    A kind of match, of equal types and attributes, is judged once.
+    A kind of match, of equal types, attributes and sides, is judged once.
     """
 
     rule: Rule | MergeRule
     covers: Tree
+    tried: bool = False
+    """Whether what the certificate covers is proved at its own sizes too, or at least compared there: the function of a rule that does
+    not ship may do something else with plain numbers than it did in the proof."""
     proved_here: int = 0
     """Kinds of matches outside the certificate that were proved at their own sizes."""
     _known: dict[object, str] = field(default_factory=dict, repr=False)
 
-    def __call__(self, bindings: Sequence[Binding]) -> str:
-        key = tuple((tuple(b.types.items()), tuple(b.attributes.items()), tuple(b.numbers.items())) for b in bindings)
+    def __call__(self, bindings: Sequence[Binding], lefts: Sequence[Node], rights: Sequence[Node]) -> str:
+        types = tuple((tuple(b.types.items()), tuple(b.attributes.items()), tuple(b.numbers.items())) for b in bindings)
+        key = types, tuple(lefts), tuple(rights)
         if key not in self._known:
             reason = outside(self.covers, self.rule, bindings)
-            self._known[key] = self._validated(reason, bindings) if reason else ""
+            self._known[key] = self._validated(reason, bindings, lefts, rights) if reason or self.tried else ""
         return self._known[key]
 
-    def _validated(self, reason: str, bindings: Sequence[Binding]) -> str:
-        from verify.application import objection  # the prover: seldom needed
+    def _validated(self, reason: str, bindings: Sequence[Binding], lefts: Sequence[Node], rights: Sequence[Node]) -> str:
+        from verify.application import disagreement, objection_to  # the prover: seldom needed
 
-        open_text = objection(self.rule, bindings)
+        names = () if isinstance(self.rule, MergeRule) else [variable.name for variable in self.rule.variables]
+        numbers = {i: bindings[0].numbers[name] for i, name in enumerate(names) if name in bindings[0].numbers}
+        if not reason:
+            return disagreement(lefts, rights, numbers)
+        open_text = objection_to(lefts, rights, numbers)
         self.proved_here += not open_text
         return f"{reason}; at these sizes alone it could not be proved either: {open_text}" if open_text else ""
 
@@ -66,7 +75,8 @@ def admitted(
             stale += 1
             chosen.append(replace(rule, verdict="proved for these sizes", admits=Admission(rule, covers=False)))
         elif certificate.is_proved:
-            chosen.append(replace(rule, verdict=certificate.verdict, admits=Admission(rule, certificate.covers["tree"])))
+            admission = Admission(rule, certificate.covers["tree"], tried=rule.name in files)
+            chosen.append(replace(rule, verdict=certificate.verdict, admits=admission))
         elif unsafe:
             chosen.append(replace(rule, verdict=certificate.verdict))
         elif rule.name in files:

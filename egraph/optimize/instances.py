@@ -28,8 +28,8 @@ def wrong_rules(graph: Graph, rules: Sequence[Rule | MergeRule], limits: Limits,
     found: dict[str, str] = {}
 
     def watched(rule: Rule | MergeRule) -> Rule | MergeRule:
-        def admits(bindings: Sequence[Binding]) -> str:
-            if rule.admits is not None and (reason := rule.admits(bindings)):
+        def admits(bindings: Sequence[Binding], lefts: Sequence[Node], rights: Sequence[Node]) -> str:
+            if rule.admits is not None and (reason := rule.admits(bindings, lefts, rights)):
                 return reason
             wrong = difference(rule, bindings, seed=seed)
             if wrong:
