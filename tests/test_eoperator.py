@@ -137,6 +137,7 @@ def chains() -> list[Node]:
 
 
 APPROXIMATIONS = (("Exp", -90.0, 88.5), ("Log", 1e-38, 1e30), ("Tanh", -12.0, 12.0), ("Erf", -5.0, 5.0), ("Sigmoid", -90.0, 30.0))
+WAVES = (("Sin", 1e-30, 3e38), ("Cos", 1e-30, 3e38))
 STRIDED = KernelRequest(apply("Relu", leaf(0, 3, 5, 6)), output_strides=(90, 18, 1), input_strides=((60, 12, 2),))
 IN_PLACE = apply("Add", apply("Relu", leaf(0, 7, 37)), leaf(1, 1, 37))
 
@@ -146,7 +147,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
     """Everything that the tests run on one thread, compiled in one go (starting the compiler takes the most time)."""
     folder = tmp_path_factory.mktemp("kernels")
     fragments = [f for f in [*samples(list(OPS), 1), *chains()] if supports(f) is None]
-    own: list[Node | KernelRequest] = [*(apply(op, leaf(0, 4001)) for op, _, _ in APPROXIMATIONS), STRIDED, IN_PLACE]
+    own: list[Node | KernelRequest] = [*(apply(op, leaf(0, 4001)) for op, _, _ in APPROXIMATIONS + WAVES), STRIDED, IN_PLACE]
     return compile_library([*fragments, *own], folder / "kernels.so", threads=1, cache=folder)
 
 
@@ -193,15 +194,15 @@ def test_overwriting_an_input_is_allowed_only_where_each_element_is_read_in_its_
     np.testing.assert_allclose(first, expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize(("op", "low", "high"), APPROXIMATIONS)
+@pytest.mark.parametrize(("op", "low", "high"), APPROXIMATIONS + WAVES)
 def test_approximations_hold_over_their_range(op: str, low: float, high: float, library: Library) -> None:
     fragment = apply(op, leaf(0, 4001))
-    values = np.geomspace(low, high, 4001) if op == "Log" else np.linspace(low, high, 4001)
+    values = np.geomspace(low, high, 4001) if low > 0 else np.linspace(low, high, 4001)
     x = values.astype(np.float32)
     out = np.empty_like(x)
     Loaded(library.path).run(library[fragment], [x, out])
     expected = evaluate((fragment,), {placeholders(fragment)[0]: x})[0]
-    np.testing.assert_allclose(out, expected, rtol=2e-6, atol=2e-7 if op in ("Erf", "Tanh", "Log") else 2e-38)
+    np.testing.assert_allclose(out, expected, rtol=2e-6, atol=2e-7 if op in ("Erf", "Tanh", "Log", "Sin", "Cos") else 2e-38)
 
 
 def test_a_warm_cache_compiles_nothing_and_gives_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

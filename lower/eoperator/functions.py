@@ -6,6 +6,7 @@ sin, cos) and the minimax rationals that Eigen and onnxruntime use (tanh, erf).
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from typing import Any
 
@@ -13,6 +14,9 @@ from tvm import tirx
 
 Expr = Any
 """A TIR expression; a vector when its type has lanes."""
+
+TURNS = ((341782637, 31), (423170132, 60), (352195499, 89), (488592205, 118), (461485765, 147), (90590992, 176))
+"""1 / (2 pi) in parts of 29 bits, ``bits / 2**exponent``: their products with a float32 are exact in 64 bits; enough of them for 2**128."""
 
 
 def lanes(value: Expr) -> int:
@@ -212,15 +216,17 @@ class Functions:
         return self._wave(x, 1)
 
     def _wave(self, x: Expr, quarter_turns: int) -> Expr:
-        """sin(x + quarter_turns pi/2), with the argument reduced to [-pi/4, pi/4] in three steps"""
-        magic = self.bind(x * constant(0.636619772367581343, x) + constant(12582912.0, x))
-        n = self.bind(magic - constant(12582912.0, x))
-        r = x
-        for part in (1.5703125, 4.837512969970703125e-4, 7.54978995489188216e-8):
-            r = self.bind(r - n * constant(part, x))
-        bits = self.bind(
-            tirx.reinterpret(typed("int32", lanes(x)), magic) + constant(quarter_turns, tirx.reinterpret(typed("int32", lanes(x)), magic))
-        )
+        """sin(x + quarter_turns pi/2), for every finite x: whole turns are taken from each part of x / (2 pi), and all of it is exact"""
+        wide = self.bind(cast(x, "float64"))
+        turns: Expr | None = None
+        for bits, exponent in TURNS:
+            part = self.bind(wide * constant(bits * 2.0**-exponent, wide))
+            rest = self.bind(part - self.f_round(part))
+            turns = rest if turns is None else self.bind(turns + rest)
+        quarters = self.bind((turns - self.f_round(turns)) * constant(4.0, wide))
+        n = self.bind(self.f_round(quarters))
+        r = self.bind(cast((quarters - n) * constant(math.pi / 2, wide), element(x)))
+        bits = self.bind(cast(n, "int32") + constant(quarter_turns, cast(n, "int32")))
         z = self.bind(r * r)
         sine = self.polynomial(z, (-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1)) * z * r + r
         cosine = self.polynomial(z, (2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2)) * (z * z)
