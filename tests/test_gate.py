@@ -247,6 +247,7 @@ def test_the_gate_costs_little_in_saturation() -> None:
     import time
 
     each = rule_named("relu_twice")
+    assert isinstance(each, Rule)
     tree = {"rank of x": [[[rank], {"a.axis": [[list(range(rank)), True]]}] for rank in range(1, 6)]}
     admission = Admission(each, tree)
     admission.covers = {"rank of x": [[[1, 2, 3, 4], True]]}
