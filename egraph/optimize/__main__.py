@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import sys
 
-from egraph.errors import CheckFailed, EinsatError
 from egraph.optimize import interruption
-from egraph.optimize.arguments import parse, to_options
 
 
 def main() -> int:
     """Run the command line; return its exit code."""
-    arguments = parse(None)
     interruption.install()
+    try:
+        return _run()
+    except KeyboardInterrupt:
+        print("interrupted: nothing was written; the profile database keeps what was measured", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        return 0
+
+
+def _run() -> int:
+    from egraph.errors import CheckFailed, EinsatError  # imports take long enough to be interrupted
+    from egraph.optimize.arguments import parse, to_options
+
+    arguments = parse(None)
     try:
         if arguments.list_rules:
             from egraph.optimize.choice import list_rules
@@ -29,11 +40,6 @@ def main() -> int:
     except EinsatError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("interrupted: nothing was written; the profile database keeps what was measured", file=sys.stderr)
-        return 130
-    except BrokenPipeError:
-        return 0
 
 
 if __name__ == "__main__":
