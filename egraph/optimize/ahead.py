@@ -1,14 +1,14 @@
 """Compile, while the e-graph grows on one core, what is needed afterwards whatever the search finds.
 
-Starting the code generator takes seconds, and so do the kernels of the program without rules; growing uses one core.
-Only the kernel cache is filled, so that nothing depends on how far this gets.
+Starting the code generator takes seconds, and so do the kernels of the program without rules; growing uses one core. The first
+run of a user builds what every artefact carries, too. Only caches are filled, so that nothing depends on how far this gets.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from egraph.errors import EinsatError
@@ -17,6 +17,8 @@ from egraph.optimize.batch import kernel_requests
 from lower.compile import CompileOptions
 from lower.eoperator import compile_library
 from lower.eoperator.process import borrowed_compilers, most_processes
+from runtime.errors import LibraryMissing
+from runtime.native.build import build, build_openmp
 
 TOGETHER = 8
 """Kernels a process between two looks at whether compiling should go on. One process fewer works than there are cores: growing has one."""
@@ -37,6 +39,9 @@ def compiling_ahead(
     is_over = threading.Event()
 
     def compile_all() -> None:
+        with suppress(LibraryMissing, OSError):
+            build()
+            build_openmp()
         requests = list(kernel_requests(programs, options).values())
         together = TOGETHER * max(1, most_processes() - 1)
         for start in range(0, len(requests), together):

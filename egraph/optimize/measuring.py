@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,12 @@ from runtime.profile.device import from_memory
 
 SHOWN_CHARACTERS = 500
 FROM_MEMORY: Engine = "kernel, weights from memory"
+RUNS_OF_A_KERNEL = 4
+"""Runs that a measurement takes at least, the reference's among them."""
+JUDGED_BYTES_A_SECOND = 5e8
+"""Operands are drawn and results compared about this fast, or faster."""
+LEAST_PATIENCE_SECONDS = 5.0
+"""A kernel is waited for this long, however little time is left."""
 BATCH = 32
 """Kernels compiled together: starting the compiler costs as much as compiling several."""
 
@@ -35,6 +42,8 @@ class Job:
     implementation: str
     text: str
     engine: Engine = "kernel"
+    seconds: float = 0.0
+    """About how long measuring it takes, where that is known."""
 
 
 @dataclass
@@ -64,7 +73,11 @@ class Measurer:
                 for job, program, place in zip(batch, programs, compile_batch(programs, Path(folder), self.options), strict=True):
                     if time_left() <= 0:
                         return
-                    timing = self._timing(program, place, job.engine)
+                    if job.seconds > time_left():
+                        continue
+                    timing = self._timing(program, place, job, time_left())
+                    if timing is None:
+                        continue
                     self.measured += 1
                     tell(f"{self.measured} kernels measured")
                     if timing.status == "hung" and (job.text, job.implementation) not in self.hung:
@@ -79,21 +92,33 @@ class Measurer:
     ) -> None:
         """Measure those candidates that have no measurement yet."""
         wanted = [
-            Job(one.fragment, one.implementation, model.key(one)[0], FROM_MEMORY if model.reads_memory(one.fragment) else "kernel")
+            Job(
+                one.fragment, one.implementation, model.key(one)[0], FROM_MEMORY if model.reads_memory(one.fragment) else "kernel",
+                RUNS_OF_A_KERNEL * model.estimate_us(one) / 1e6 + model.work(one.fragment).size_bytes / JUDGED_BYTES_A_SECOND,
+            )
             for one in candidates
             if not model.is_settled(one)
         ]
         self.measure(wanted, time_left, tell, model.file)
 
-    def _timing(self, program: Program, place: Path | EinsatError, engine: Engine) -> Timing:
+    def _timing(self, program: Program, place: Path | EinsatError, job: Job, left_seconds: float) -> Timing | None:
+        """Return what came out; None where there was no time to find out whether the kernel hangs."""
         if isinstance(place, EinsatError):
             return Timing("failed", message=str(place)[:SHOWN_CHARACTERS])
         if self.options.export_graph is not None:
             (place / REFERENCE_MODEL).write_bytes(self.options.export_graph(reference_graph(program.graph)))
         (kernel,) = program.kernels
         overwrites = kernel.implementation == "tvm" and bool(may_overwrite(kernel.fragment))
-        load = Load(engine, str(place), feed_specs(program), self.options.threads, self.seed, overwrites)
-        return measure(self.worker, load, self.effort)
+        load = Load(job.engine, str(place), feed_specs(program), self.options.threads, self.seed, overwrites)
+        usual_seconds = self.worker.time_out_seconds
+        longest_seconds = usual_seconds + RUNS_OF_A_KERNEL * job.seconds
+        patience_seconds = min(longest_seconds, max(LEAST_PATIENCE_SECONDS, left_seconds))
+        self.worker.time_out_seconds = patience_seconds
+        try:
+            timing = measure(self.worker, load, self.effort)
+        finally:
+            self.worker.time_out_seconds = usual_seconds
+        return None if timing.status == "hung" and patience_seconds < longest_seconds else timing
 
 
 def _calibration() -> dict[str, tuple[Node, str]]:
@@ -132,7 +157,8 @@ def calibrate(database: Database, device: str, measurer: Measurer | None) -> Dev
     """Return the device's speed from a few standard kernels, measured once and kept in the database like any other."""
     jobs = _calibration_jobs()
     if measurer is not None:
-        measurer.measure(_missing(database, device), lambda: 1.0, lambda text: None)
+        for _ in range(2):  # what hung is tried once more: everything is estimated by these
+            measurer.measure(_missing(database, device), lambda: math.inf, lambda text: None)
     times_us: dict[str, float] = {}
     amounts: dict[str, Work] = {}
     for name, job in jobs.items():

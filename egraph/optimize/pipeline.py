@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from egraph import exporter, importer
 from egraph.check import CheckResult, Disagreement, RunModel, check, find_feeds, open_onnxruntime, open_original
@@ -34,7 +33,7 @@ from egraph.optimize.output import check_report, destination, publish, staging, 
 from egraph.optimize.progress import Progress
 from egraph.optimize.remembered import Earlier, read_checked, read_search, search_key, write_checked, write_search
 from egraph.optimize.saving import export, save_unchanged
-from egraph.optimize.schedule import GRACE_SECONDS, Schedule
+from egraph.optimize.schedule import GRACE_SECONDS, Schedule, timed, worked
 from egraph.optimize.search import plain_program, program_digest, search
 from egraph.optimize.trial import ORIGINAL, PLAIN, Entry, Trial, by_importance, fastest
 from egraph.rule import MergeRule, Rule
@@ -66,13 +65,13 @@ def optimize(options: Options, progress: Progress) -> Outcome:
     progress.stage("read the model")
     aside = ThreadPoolExecutor(2)
     digest = aside.submit(original.digest, options.model)
-    opening = aside.submit(_timed, lambda: open_original(options.model, options.threads))
+    opening = aside.submit(timed, lambda: open_original(options.model, options.threads))
     aside.shutdown(wait=False)
     imported = importer.load(options.model, shapes=options.shapes)
     for text in (*imported.notes, *imported.hints):
         progress.note(text)
     reference, open_seconds = opening.result()
-    feeds, run_seconds = _timed(lambda: find_feeds(reference, imported.graph, options.seed))
+    feeds, run_seconds = worked(lambda: find_feeds(reference, imported.graph, options.seed))
     database = Database.open(options.database, read_only=options.frozen, warn=lambda text: progress.note(f"warning: {text}"))
     try:
         with staging(place) as stage, Worker() as worker, kept_compiler() as compiler:
@@ -97,15 +96,6 @@ def optimize(options: Options, progress: Progress) -> Outcome:
             return replace(outcome, files=tuple(files), seconds_total=progress.spent_seconds)
     finally:
         database.close()
-
-
-T = TypeVar("T")
-
-
-def _timed(call: Callable[[], T]) -> tuple[T, float]:
-    """Return what a call gives, and the seconds that it took."""
-    started = time.monotonic()
-    return call(), time.monotonic() - started
 
 
 @dataclass
@@ -283,6 +273,7 @@ class Run:
             )  # fmt: skip
             best = self._entry(fastest(names, raced), entries)
             best = best and best.folded(self.folder)
+            self.schedule.run_seconds = min(self.schedule.run_seconds, raced.median_us(ORIGINAL) / 1e6)
         return Trial(found, plain, tuple(entries), raced, best, key)
 
     def _calibrated(self, measurer: Measurer | None, device: str) -> CostModel:

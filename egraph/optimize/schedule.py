@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from egraph.ir import Program
 from egraph.optimize.batch import kernel_requests
 from egraph.optimize.progress import Progress
 from lower.compile import CompileOptions
 from lower.eoperator import compile_library, uncompiled
+
+T = TypeVar("T")
 
 GRACE_SECONDS = 3.0
 """The program without rules is compiled and timed as long as that ends no later than this after the budget."""
@@ -85,3 +89,16 @@ class Schedule:
     def may_check(self, inputs: int) -> bool:
         """Return whether the check goes on after so many inputs: while there is time, or little is asked for."""
         return self.checks * self.input_seconds <= MOST_CHECK_SECONDS or self.progress.left_seconds > self.input_seconds
+
+
+def timed(call: Callable[[], T]) -> tuple[T, float]:
+    """Return what a call gives, and the seconds that it took."""
+    started = time.monotonic()
+    return call(), time.monotonic() - started
+
+
+def worked(call: Callable[[], T]) -> tuple[T, float]:
+    """Return what a call gives, and the seconds that it took, or would have taken if no other process had needed the cores."""
+    started = time.process_time()
+    result, seconds = timed(call)
+    return result, min(seconds, time.process_time() - started)
