@@ -227,7 +227,7 @@ def test_derivation_rules_are_chosen_by_name_and_by_what_they_may_change() -> No
     known = {rule.name for rule in DERIVATIONS}
     assert {rule.name for rule in choose_derivations([], allow="finite")} == known
     assert not choose_derivations([], allow="finite", enabled=False)
-    assert all(rule.rounding == "exact" for rule in choose_derivations([], allow="exact"))
+    assert not choose_derivations([], allow="exact")  # all of them sum in another order
     name = DERIVATIONS[0].name
     assert name not in {rule.name for rule in choose_derivations([name], allow="finite")}
     assert choose_rules([], [name], allow="finite", unsafe=False)

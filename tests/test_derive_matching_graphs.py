@@ -98,7 +98,9 @@ def test_a_chain_of_layouts_around_a_product_is_one_product() -> None:
 
 def test_a_fragment_keeps_its_placeholders() -> None:
     root = transpose(apply("MatMul", transpose(leaf(4, 5, 3), 1, 0), leaf(7, 5, 6, constant=True)), 1, 0)
-    for program in programs_of(root):
+    programs = programs_of(root)
+    assert programs
+    for program in programs:
         assert {n for n in walk((program,)) if n.op == "Placeholder"} == {leaf(4, 5, 3), leaf(7, 5, 6, constant=True)}
 
 
@@ -156,7 +158,9 @@ def test_cudnn_conv_transposed_run_1() -> None:
 def test_cudnn_conv_transposed_run_on_a_range() -> None:
     root = deconv(leaf(0, 1, 1, 4, 4), leaf(1, 1, 1, 2, 2), 1, 0, "NCHW")
     leaves = {leaf(0, 1, 1, 4, 4): np.arange(16).reshape(1, 1, 4, 4), leaf(1, 1, 1, 2, 2): np.arange(4).reshape(1, 1, 2, 2)}
-    for value in evaluate((root, *programs_of(root)), leaves):
+    programs = programs_of(root)
+    assert programs
+    for value in evaluate((root, *programs), leaves):
         assert value.size == 25 and value.ravel()[:8].tolist() == [0, 0, 1, 2, 3, 0, 6, 12]
 
 

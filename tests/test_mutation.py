@@ -97,10 +97,10 @@ def test_a_change_of_a_function_that_a_rule_calls_reaches_the_rule() -> None:
 
 def test_the_left_side_stays_what_its_pattern_says() -> None:
     """Attributes are changed on the right side alone."""
-    for mutant in mutants(transposed_sum):
-        if mutant is not None and mutant.change == "permutation changed":
-            assert isinstance(mutant.rule, Rule)
-            assert mutant.rule.pattern == transposed_sum.pattern
+    changed = [mutant.rule for mutant in mutants(transposed_sum) if mutant is not None and mutant.change == "permutation changed"]
+    assert len(changed) == 4
+    for one in changed:
+        assert isinstance(one, Rule) and one.pattern == transposed_sum.pattern
 
 
 def test_nothing_wrong_is_proved() -> None:
