@@ -36,6 +36,8 @@ OTHER_VALUES: tuple[Values, ...] = ("faint", "bytes")
 """Inputs that are tried as well where outputs tell little: some activations saturate, some models scale pixels themselves."""
 TOO_LARGE = ("Maximum allowed dimension", "Failed to allocate memory", "bad_alloc")
 """What numpy and onnxruntime say of sizes beyond the memory, beside MemoryError."""
+PART = 1 << 22
+"""Elements compared at once."""
 NOISE_FACTOR = 4.0
 MOST_TOLERANCES = 10.0
 
@@ -270,10 +272,13 @@ def is_finite(value: Any) -> bool:
 
 def relative_error(want: Any, got: Any) -> float:
     """Return the largest difference over the largest magnitude of ``want``, both where it is finite."""
-    want, got = np.asarray(want, np.float64), np.asarray(got, np.float64)
-    finite = np.isfinite(want)
-    difference = float(np.max(np.abs(want - got), where=finite, initial=0.0))
-    magnitude = float(np.max(np.abs(want), where=finite, initial=0.0))
+    wants, gots = (np.asarray(value).reshape(-1) for value in (want, got))
+    difference, magnitude = 0.0, 0.0
+    for start in range(0, wants.size, PART):
+        one, other = (value[start : start + PART].astype(np.float64) for value in (wants, gots))
+        finite = np.isfinite(one)
+        difference = float(np.max(np.abs(one - other), where=finite, initial=difference))  # not a number where one is found
+        magnitude = float(np.max(np.abs(one), where=finite, initial=magnitude))
     return difference / magnitude if magnitude > 0 else (0.0 if difference == 0 else float("inf"))
 
 
@@ -294,17 +299,11 @@ def compare(want: Any, got: Any, tolerance: Tolerance, *, where: str) -> float:
             raise CheckFailed(f"{int(np.sum(want != got))} of {want.size} elements differ", where=where)
         return 0.0
     wide = np.complex128 if want.dtype.kind == "c" else np.float64
-    want, got = want.astype(wide), got.astype(wide)
-    finite = np.isfinite(want)
-    if not np.array_equal(np.isnan(want), np.isnan(got)) or not np.array_equal(finite, np.isfinite(got)):
-        raise CheckFailed("NaN or infinity at other places than in the original", where=where)
-    infinite = ~finite & ~np.isnan(want)
-    if not np.array_equal(want[infinite], got[infinite]):
-        raise CheckFailed("infinities of the other sign than in the original", where=where)
-    if not finite.any():
-        return 0.0
-    difference = float(np.max(np.abs(want[finite] - got[finite])))
-    magnitude = float(np.max(np.abs(want[finite])))
+    difference, magnitude = 0.0, 0.0
+    for start in range(0, want.size, PART):  # outputs may be larger than the memory that is left
+        part = slice(start, start + PART)
+        off, size = _difference(want.reshape(-1)[part].astype(wide), got.reshape(-1)[part].astype(wide), where)
+        difference, magnitude = max(difference, off), max(magnitude, size)
     relative = difference / magnitude if magnitude > 0 else difference  # nothing to relate it to: it is accepted by its own size
     if difference > tolerance.absolute + tolerance.relative * magnitude:
         raise TooFar(
@@ -315,6 +314,19 @@ def compare(want: Any, got: Any, tolerance: Tolerance, *, where: str) -> float:
             "--tolerance REL,ABS accepts more",
         )
     return relative
+
+
+def _difference(want: np.ndarray, got: np.ndarray, where: str) -> tuple[float, float]:
+    """Return the largest difference and the largest magnitude of what is finite; raises CheckFailed where other values are."""
+    finite = np.isfinite(want)
+    if not np.array_equal(np.isnan(want), np.isnan(got)) or not np.array_equal(finite, np.isfinite(got)):
+        raise CheckFailed("NaN or infinity at other places than in the original", where=where)
+    infinite = ~finite & ~np.isnan(want)
+    if not np.array_equal(want[infinite], got[infinite]):
+        raise CheckFailed("infinities of the other sign than in the original", where=where)
+    if not finite.any():
+        return 0.0, 0.0
+    return float(np.max(np.abs(want[finite] - got[finite]))), float(np.max(np.abs(want[finite])))
 
 
 def _is_floating(dtype: np.dtype[Any]) -> bool:
