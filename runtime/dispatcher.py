@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from runtime import openmp
 from runtime.errors import ArtefactError, KernelError
 from runtime.native.build import build
 
-INTERFACE = 4
+INTERFACE = 5
 """What dispatch.c's ``einsat_interface`` must return."""
 MOST_DIMENSIONS = 12
 LIBRARY, KERNEL, COPY, NOTHING = 0, 1, 2, 3
@@ -25,17 +24,6 @@ BARRIER_VARIABLE = "__TVMBackendParallelBarrier"
 RTLD_LAZY = 1
 FILLER_BYTES = 4 << 20
 """Read by every thread to evict what was in its caches: more than a core has for itself, less than all share."""
-DIVIDED_FROM_BYTES = 64 << 10
-"""Tensors below this are taken to be made and used by one thread: kernels that small seldom run in several."""
-
-
-@dataclass(frozen=True)
-class Neighbour:
-    """A stretch of memory that other kernels of a program use before a kernel is timed: they wrote it, or read it."""
-
-    address: int
-    size_bytes: int
-    is_written: bool
 
 
 class StepRecord(ctypes.Structure):
@@ -95,12 +83,6 @@ class ProgramRecord(ctypes.Structure):
     ]
 
 
-class NeighbourRecord(ctypes.Structure):
-    _fields_ = [
-        ("start", ctypes.c_void_p), ("size_bytes", ctypes.c_int64), ("is_written", ctypes.c_int32), ("is_divided", ctypes.c_int32)
-    ]  # fmt: skip
-
-
 class Dispatcher:
     """The loaded dispatcher library."""
 
@@ -119,11 +101,13 @@ class Dispatcher:
             "einsat_openmp": [pointer],
             "einsat_bind": [pointer, pointer],
             "einsat_run": [pointer, int32, int32],
-            "einsat_time": [pointer, ctypes.c_int64, times, pointer, ctypes.c_int64, pointer, int32],
+            "einsat_time": [pointer, ctypes.c_int64, times, pointer, ctypes.c_int64],
             "einsat_flush": [pointer, ctypes.c_int64],
+            "einsat_pass": [pointer, ctypes.c_int64, int32],
             "einsat_profile": [pointer, ctypes.c_int64, times],
         }.items():
             getattr(self.library, name).argtypes = types
+        self.library.einsat_pass.restype = ctypes.c_int64
         addresses = (ctypes.c_void_p * len(openmp.FUNCTIONS))(*openmp.functions())
         self.library.einsat_openmp(addresses)
 
@@ -213,29 +197,25 @@ class Table:
     def run(self, first: int, last: int) -> None:
         self._check(self._library.einsat_run(self._address, first, last))
 
-    def time(
-        self, count: int, *, evict: bool = False, neighbours: Sequence[Neighbour] = (), flushed: Sequence[tuple[int, int]] = ()
-    ) -> list[int]:
+    def time(self, count: int, *, evict: bool = False, flushed: Sequence[tuple[int, int]] = ()) -> list[int]:
         """Run everything ``count`` times; return nanoseconds a run.
 
-        With ``evict`` no operand is in a core's own caches, but for what ``neighbours`` wrote, and what they read is in the
-        caches of who read it; what lies in ``flushed`` (addresses and sizes in bytes) is in no cache at all.
+        With ``evict`` no operand is in a core's own caches; what lies in ``flushed`` (addresses and sizes in bytes) is in no cache at all.
         """
         if flushed:
-            return [self._time_flushed(flushed, evict=evict, neighbours=neighbours) for _ in range(count)]
+            return [self._time_flushed(flushed, evict=evict) for _ in range(count)]
         times = (ctypes.c_int64 * count)()
         if evict and self._filler is None:
             self._filler = (ctypes.c_char * (FILLER_BYTES * self.record.threads))()
             ctypes.memset(self._filler, 1, len(self._filler))  # what was never written is one page, everywhere
         filler = ctypes.addressof(self._filler) if evict else None
-        others = (NeighbourRecord * len(neighbours))(*map(_record_of, neighbours))
-        self._check(self._library.einsat_time(self._address, count, times, filler, FILLER_BYTES, others, len(others)))
+        self._check(self._library.einsat_time(self._address, count, times, filler, FILLER_BYTES))
         return list(times)
 
-    def _time_flushed(self, flushed: Sequence[tuple[int, int]], *, evict: bool, neighbours: Sequence[Neighbour]) -> int:
+    def _time_flushed(self, flushed: Sequence[tuple[int, int]], *, evict: bool) -> int:
         for address, size_bytes in flushed:
             self._library.einsat_flush(address, size_bytes)
-        return self.time(1, evict=evict, neighbours=neighbours)[0]
+        return self.time(1, evict=evict)[0]
 
     def profile(self, count: int) -> list[list[int]]:
         """Run everything ``count`` times; return, a run, nanoseconds a step (with about 40 for the clock itself)."""
@@ -248,7 +228,3 @@ class Table:
         if status:
             failed = self.record.failed_step
             raise KernelError(f"a kernel failed with status {status}", where=f"step {failed} {self._names[failed]}")
-
-
-def _record_of(one: Neighbour) -> NeighbourRecord:
-    return NeighbourRecord(one.address, one.size_bytes, one.is_written, one.size_bytes >= DIVIDED_FROM_BYTES)

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from runtime import dispatcher, onednn_library, onednn_names, openmp
+from runtime import dispatcher, onednn_library, openmp
 from runtime.allocation import pointer
 from runtime.cores import usable_cores
 from runtime.dtypes import numpy_dtype
@@ -78,7 +78,7 @@ class Executable:
         handles = Handles(library)
         loaded: list[dispatcher.KernelLibrary] = []
         self._finalizer = weakref.finalize(self, _release, handles, loaded)
-        stream = handles.create("stream", "stream_create", library.engine, onednn_names.STREAM_IN_ORDER)
+        stream = handles.create("stream", "stream_create", library.engine, 1)
         self._table = dispatcher.Table(
             native, execute=library.address("primitive_execute"), set_handle=library.address("memory_set_data_handle"),
             stream=stream, threads=self.threads,
@@ -123,30 +123,19 @@ class Executable:
             self._run_segments(values, run_options)
             return self._results(values)
 
-    def run_native(
-        self, count: int, *, evict: bool = False, weights_from_memory: bool = False, overwrites: bool = False
-    ) -> list[int]:
+    def run_native(self, count: int, *, evict: bool = False, weights_from_memory: bool = False) -> list[int]:
         """Run ``count`` times on the last inputs (random ones before any run); return nanoseconds a run.
 
-        With ``evict`` each run finds its operands where a kernel in a program does: inputs in the caches of the cores that make
-        them, outputs in the caches of those that use them (or where the inputs are, if it ``overwrites`` one in a program),
-        everything else outside the cores' own caches. With ``weights_from_memory`` its constants are in no cache, as in a
-        program whose weights do not fit into one.
+        With ``evict`` each run finds its operands outside the cores' own caches, as a kernel in a program does; with
+        ``weights_from_memory`` its constants are in no cache, as in a program whose weights do not fit into one.
         """
         with self._lock:
             values = self._prepare_timing()
             if self._table is not None and not self._python_steps:
-                neighbours = self._neighbours(overwrites=overwrites) if evict else ()
-                flushed = self._weights() if weights_from_memory else ()
-                return self._table.time(count, evict=evict, neighbours=neighbours, flushed=flushed)
+                return self._table.time(count, evict=evict, flushed=self._weights() if weights_from_memory else ())
             if self._alone:
                 return [self._timed(lambda: self._run_alone(self._last, None)) for _ in range(count)]
             return [self._timed(lambda: self._run_segments(values, None)) for _ in range(count)]
-
-    def _neighbours(self, *, overwrites: bool) -> list[dispatcher.Neighbour]:
-        """Return what other kernels would write and read before a run: inputs and outputs, but for what cannot be written to."""
-        areas = [(area == "input" or overwrites, array) for (area, _), array in zip(self.storage.numbers, self.storage.bound, strict=True)]
-        return [dispatcher.Neighbour(pointer(a), a.nbytes, is_written) for is_written, a in areas if a.flags.writeable or not is_written]
 
     def _weights(self) -> list[tuple[int, int]]:
         """Return where the constants lie that steps read, packed ones and others: addresses and sizes in bytes."""

@@ -52,8 +52,6 @@ class Load:
     feeds: tuple[FeedSpec, ...]
     threads: int
     seed: int = 0
-    overwrites: bool = False
-    """Whether a kernel writes its result over an operand where it stands in a program."""
 
 
 @dataclass(frozen=True)
@@ -92,10 +90,7 @@ class Worker:
     def load(self, load: Load) -> Timing:
         """Load something and run it twice; the returned timing has no samples, only a status."""
         feeds = [astuple(spec) for spec in load.feeds]
-        values = {
-            "engine": load.engine, "path": load.path, "threads": load.threads, "feeds": feeds, "seed": load.seed,
-            "overwrites": load.overwrites,
-        }  # fmt: skip
+        values = {"engine": load.engine, "path": load.path, "threads": load.threads, "feeds": feeds, "seed": load.seed}
         seconds = self.time_out_seconds + (START_SECONDS if self._process is None else 0.0)
         return self._ask({"command": "load", **values}, seconds, load.threads)
 

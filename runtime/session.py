@@ -107,11 +107,9 @@ class Session:
             results[name] = target
         return [results[name] for name in (output_names or self._output_names)]
 
-    def run_native(
-        self, count: int, *, evict: bool = False, weights_from_memory: bool = False, overwrites: bool = False
-    ) -> list[int]:
+    def run_native(self, count: int, *, evict: bool = False, weights_from_memory: bool = False) -> list[int]:
         """Run ``count`` times on the last feeds inside the native dispatcher; return nanoseconds a run (options: see Executable)."""
-        return self.executable.run_native(count, evict=evict, weights_from_memory=weights_from_memory, overwrites=overwrites)
+        return self.executable.run_native(count, evict=evict, weights_from_memory=weights_from_memory)
 
     def profile(self, count: int = 10) -> list[tuple[str, float]]:
         """Return (step name, median microseconds) in running order, on the last feeds."""

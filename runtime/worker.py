@@ -23,6 +23,7 @@ from typing import Any, TypeAlias
 
 from runtime.feeds import FeedSpec, random_feeds
 from runtime.judge import ONLY_REFERENCE, WrongResult, judge, reference_results
+from runtime.measure import Engine
 
 RunMany: TypeAlias = Callable[[int], list[int]]
 """Run n times and return each run's nanoseconds."""
@@ -82,9 +83,7 @@ def load_einsat(path: str, threads: int, specs: list[FeedSpec], seed: int) -> Ru
     return timed(lambda: session.run(None, feeds))
 
 
-def load_kernel(
-    path: str, threads: int, specs: list[FeedSpec], seed: int, *, overwrites: bool, weights_from_memory: bool = False
-) -> RunMany:
+def load_kernel(path: str, threads: int, specs: list[FeedSpec], seed: int, *, weights_from_memory: bool = False) -> RunMany:
     """Open an artefact, compare its result with its reference, and time inside the native dispatcher."""
     from runtime import Session
 
@@ -100,17 +99,15 @@ def load_kernel(
         judge(result, wanted)
 
     def run_many(count: int) -> list[int]:
-        return session.run_native(count, evict=True, weights_from_memory=weights_from_memory, overwrites=overwrites)
+        return session.run_native(count, evict=True, weights_from_memory=weights_from_memory)
 
     return run_many
 
 
-ENGINES: Mapping[str, Callable[[str, int, list[FeedSpec], int], RunMany]] = {
+ENGINES: Mapping[Engine, Callable[[str, int, list[FeedSpec], int], RunMany]] = {
     "onnxruntime": load_onnxruntime,
     "onnxruntime without arena": partial(load_onnxruntime, arena=False),
     "einsat": load_einsat,
-}
-KERNELS: Mapping[str, Callable[..., RunMany]] = {
     "kernel": load_kernel,
     "kernel, weights from memory": partial(load_kernel, weights_from_memory=True),
 }
@@ -166,11 +163,7 @@ def main() -> None:
                 case "load":
                     run_many = None
                     specs = [FeedSpec(name, dtype, tuple(shape), *rest) for name, dtype, shape, *rest in request["feeds"]]
-                    what = request["path"], request["threads"], specs, request["seed"]
-                    if (kernel := KERNELS.get(request["engine"])) is not None:
-                        run_many = kernel(*what, overwrites=request["overwrites"])
-                    else:
-                        run_many = ENGINES[request["engine"]](*what)
+                    run_many = ENGINES[request["engine"]](request["path"], request["threads"], specs, request["seed"])
                     run_many(WARM_UP_RUNS)
                 case "time":
                     if run_many is None:

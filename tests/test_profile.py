@@ -135,7 +135,7 @@ def test_the_command_line_lists_exports_and_imports(tmp_path: Path) -> None:
 
 
 def test_the_device_key_names_what_times_depend_on() -> None:
-    assert device_key(3).endswith("threads=3 as in a program") and "onnxruntime" in device_key(3)
+    assert device_key(3).endswith("threads=3 evicted") and "onnxruntime" in device_key(3)
     assert f", generated code {device.GENERATOR_REVISION} |" in device_key(3)
     assert device_key(1) != device_key(2)
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runtime.cores import usable_cores
 from runtime.errors import ArtefactError, KernelError, LibraryMissing
 from runtime.executable import Executable
 from runtime.native import build as native_build
@@ -47,26 +46,6 @@ def test_evicting_operands_between_runs_is_not_timed_and_costs_time() -> None:
     executable = Executable(made, {}, threads=1)
     near, far = min(executable.run_native(300)), min(executable.run_native(300, evict=True))
     assert near < far < 100 * near + 1_000_000
-
-
-@pytest.mark.skipif(usable_cores() < 2, reason="lines pass between cores only where there are two")
-def test_what_other_cores_use_is_left_as_it_was_and_costs_time() -> None:
-    """A kernel that one core runs writes a result that both cores read; written over an operand, its values stay, too."""
-    size = 1 << 18
-    buffers = [buffer((size,), "input", "x"), buffer((size,), "output", "y")]
-    ports = [Port(name, "float32", (size,), number) for number, name in enumerate("xy")]
-    copy = plan(buffers, [Step("copy", "copy", (0,), (1,), {})], ports[:1], ports[1:])
-    executable = Executable(copy, {}, threads=2)
-    x = draw(size)
-    given = x.copy()
-    np.testing.assert_array_equal(executable.run({"x": given})["y"], x)
-    alone = min(executable.run_native(60))
-    read, written = (min(executable.run_native(60, evict=True, overwrites=over)) for over in (False, True))
-    np.testing.assert_array_equal(given, x)
-    assert alone < written < read + alone and alone < read < 1000 * alone
-    given.flags.writeable = False
-    executable.run({"x": given})
-    assert min(executable.run_native(10, evict=True)) > 0
 
 
 def test_weights_from_memory_take_longer_than_from_the_shared_cache() -> None:

@@ -16,7 +16,6 @@ from egraph.ops import apply
 from egraph.optimize.batch import compile_batch
 from egraph.optimize.single_kernel import feed_specs, kernel_program, reference_graph
 from lower.compile import CompileOptions
-from lower.eoperator import may_overwrite
 from runtime.judge import REFERENCE_MODEL
 from runtime.measure import Effort, Engine, Load, Timing, Worker, measure
 from runtime.profile import Database, Record

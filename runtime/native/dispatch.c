@@ -62,7 +62,7 @@ typedef struct {
 } Program;
 
 /* Raised whenever a structure above or a function below changes. */
-EXPORT int einsat_interface(void) { return 4; }
+EXPORT int einsat_interface(void) { return 5; }
 
 /* ------------------------------------------------------------------ threads */
 
@@ -260,6 +260,40 @@ static void read_filler(void *argument) {
     (void)sum;
 }
 
+typedef struct {
+    char *start;
+    int64_t share_bytes;
+    int64_t time_ns;
+} Passing;
+
+enum { LINE_BYTES = 64 };
+
+static void write_lines(char *start, int64_t size_bytes) {
+    for (int64_t i = 0; i < size_bytes; i += LINE_BYTES) *(volatile char *)(start + i) = (char)i;
+}
+
+static void pass_lines(void *argument) {
+    Passing *passing = argument;
+    int thread = openmp.thread(), next = (thread + 1) % openmp.team();
+    char *own = passing->start + passing->share_bytes * thread;
+    write_lines(own, passing->share_bytes);
+    openmp.barrier();
+    Filler other = {passing->start + passing->share_bytes * (next - thread), passing->share_bytes};
+    read_filler(&other);
+    openmp.barrier();
+    int64_t start = now_ns();
+    write_lines(own, passing->share_bytes);
+    openmp.barrier();
+    if (thread == 0) passing->time_ns = now_ns() - start;
+}
+
+/* Nanoseconds that every thread takes to write its share of memory anew after the next thread has read it. */
+EXPORT int64_t einsat_pass(char *start, int64_t share_bytes, int32_t threads) {
+    Passing passing = {start, share_bytes, 0};
+    openmp.parallel(pass_lines, &passing, (unsigned)threads, 0);
+    return passing.time_ns;
+}
+
 /* Write a stretch of memory back and drop its lines from every cache. Where no instruction for that is known it returns 0. */
 EXPORT int einsat_flush(const char *start, int64_t size_bytes) {
 #if defined(__x86_64__)
@@ -276,58 +310,15 @@ EXPORT int einsat_flush(const char *start, int64_t size_bytes) {
 #endif
 }
 
-/* What other kernels of a program do to a kernel's operands before it runs. A result is read by whoever uses it, an operand written by
- * whoever makes it; each thread does so with one part, or one thread with all of what is small. */
-typedef struct {
-    char *start;
-    int64_t size_bytes;
-    int32_t is_written;
-    int32_t is_divided;
-} Neighbour;
-
-enum { LINE_BYTES = 64 };
-
-static void touch(const Neighbour *one) {
-    int64_t lines = (one->size_bytes + LINE_BYTES - 1) / LINE_BYTES;
-    int thread = openmp.thread(), team = one->is_divided ? openmp.team() : 1;
-    if (thread >= team) return;
-    int64_t first = lines * thread / team * LINE_BYTES, last = lines * (thread + 1) / team * LINE_BYTES;
-    if (last > one->size_bytes) last = one->size_bytes;
-    for (int64_t i = first; i < last; i += LINE_BYTES) {
-        volatile char *line = one->start + i;
-        char value = *line;
-        if (one->is_written) *line = value;
-    }
-}
-
-typedef struct {
-    const Filler *filler;
-    const Neighbour *neighbours;
-    int32_t count;
-} Surroundings;
-
-static void as_in_program(void *argument) {
-    const Surroundings *given = argument;
-    for (int i = 0; i < given->count; i++)
-        if (!given->neighbours[i].is_written) touch(given->neighbours + i);
-    read_filler((void *)given->filler);
-    for (int i = 0; i < given->count; i++)
-        if (given->neighbours[i].is_written) touch(given->neighbours + i);
-}
-
-/* With a filler (its share of bytes for every thread) each run finds its operands where a program's other kernels leave them: what
- * these wrote in the caches of the cores that wrote it, everything else outside the cores' own caches. Without (null), what fits
- * into them stays there from run to run. */
-EXPORT int einsat_time(
-    Program *program, int64_t count, int64_t *times_ns, const char *filler, int64_t share_bytes, const Neighbour *neighbours, int32_t others
-) {
+/* With a filler (its share of bytes for every thread) each run finds its operands outside the cores' own caches, as a
+ * kernel does whose operands other kernels wrote. Without (null), what fits into them stays there from run to run. */
+EXPORT int einsat_time(Program *program, int64_t count, int64_t *times_ns, const char *filler, int64_t share_bytes) {
     int status = 0;
     Before before;
     enter(program, &before);
     Filler reading = {filler, share_bytes};
-    Surroundings preparing = {&reading, neighbours, others};
     for (int64_t i = 0; i < count && !status; i++) {
-        if (filler) openmp.parallel(as_in_program, &preparing, (unsigned)program->threads, 0);
+        if (filler) openmp.parallel(read_filler, &reading, (unsigned)program->threads, 0);
         int64_t start = now_ns();
         status = run_steps(program, 0, program->step_count);
         times_ns[i] = now_ns() - start;

@@ -61,11 +61,11 @@ def from_memory(device: str) -> str:
 
 @cache
 def device_key(threads: int) -> str:
-    """Return ``cpu | <processor> | <n> cores | <library> <version>, ... | threads=<n> as in a program``: equal where times compare.
+    """Return ``cpu | <processor> | <n> cores | <library> <version>, ... | threads=<n> evicted``: equal only where times are comparable.
 
     The code generator of this package counts as a library, ``generated code``.
 
-    ``as in a program`` is how kernels are timed: with their operands where the kernels before and after leave them.
+    ``evicted`` is how kernels are timed: with their operands outside the cores' own caches.
     """
     libraries = ", ".join([*(f"{name} {library_version(name)}" for name in LIBRARIES), f"generated code {GENERATOR_REVISION}"])
-    return f"cpu | {processor_name()} | {usable_cores()} cores | {libraries} | threads={threads} as in a program"
+    return f"cpu | {processor_name()} | {usable_cores()} cores | {libraries} | threads={threads} evicted"
