@@ -106,9 +106,7 @@ class Measurer:
             return Timing("failed", message=str(place)[:SHOWN_CHARACTERS])
         if self.options.export_graph is not None:
             (place / REFERENCE_MODEL).write_bytes(self.options.export_graph(reference_graph(program.graph)))
-        (kernel,) = program.kernels
-        overwrites = kernel.implementation == "tvm" and bool(may_overwrite(kernel.fragment))
-        load = Load(job.engine, str(place), feed_specs(program), self.options.threads, self.seed, overwrites)
+        load = Load(job.engine, str(place), feed_specs(program), self.options.threads, self.seed)
         usual_seconds = self.worker.time_out_seconds
         longest_seconds = usual_seconds + RUNS_OF_A_KERNEL * job.seconds
         patience_seconds = min(longest_seconds, max(LEAST_PATIENCE_SECONDS, left_seconds))
