@@ -27,5 +27,5 @@ def line_ns(threads: int | None = None) -> float | None:
     library = dispatcher.load().library
     memory = (ctypes.c_char * (team * SHARE_BYTES + LINE_BYTES))()
     start = -(-ctypes.addressof(memory) // LINE_BYTES) * LINE_BYTES
-    times_ns = [library.einsat_pass(start, SHARE_BYTES, team) for _ in range(REPEATS)]
+    times_ns: list[int] = [library.einsat_pass(start, SHARE_BYTES, team) for _ in range(REPEATS)]
     return statistics.median(times_ns) / (SHARE_BYTES / LINE_BYTES)
