@@ -2,7 +2,8 @@
 
     python -m bench.engines ENGINE MODEL FEEDS.npz THREADS
 
-serves one engine in a process of its own: reads a number of runs a line, answers with their nanoseconds as JSON.
+serves one engine in a process of its own: says how long its last warm-up took, then reads a number of runs a line and answers with
+their nanoseconds as JSON.
 Separate processes, because thread pools that spin in one process would slow each other down.
 """
 
@@ -19,6 +20,9 @@ import numpy as np
 
 from egraph.finalists import MEMORY_SHARE, available_bytes
 
+WARM_UPS = 3
+LONG_RUN_NS = 1_000_000_000
+"""An engine that takes so long for a run is warmed up by one, and every run of it counts."""
 ARENA_VALUES = 4
 """So many times its largest value onnxruntime's arena may hold, and more."""
 Run = Callable[[], Sequence[np.ndarray]]
@@ -135,18 +139,22 @@ def outputs_file(folder: Path, engine: str) -> Path:
 
 
 def serve(engine: str, model: Path, feeds_file: Path, threads: int) -> None:
-    """Prepare the engine, say so, then time as many runs as each line asks for."""
+    """Prepare the engine, say how long its last warm-up took, then time as many runs as each line asks for."""
     answer = sys.stdout
     sys.stdout = sys.stderr  # what an engine prints is not an answer
     with np.load(feeds_file) as loaded:
         feeds = {name: loaded[name] for name in loaded.files}
     run = ENGINES[engine](model, feeds, threads)
-    for _ in range(3):
+    for _ in range(WARM_UPS):
+        start = time.perf_counter_ns()
         outputs = run()
+        warm_up_ns = time.perf_counter_ns() - start
+        if warm_up_ns >= LONG_RUN_NS:
+            break
     named = {f"output{i}": np.asarray(value) for i, value in enumerate(outputs)}
     np.savez(outputs_file(feeds_file.parent, engine), allow_pickle=True, **named)
     del outputs, named
-    print("ready", file=answer, flush=True)
+    print(json.dumps([warm_up_ns]), file=answer, flush=True)
     for line in sys.stdin:
         times: list[int] = []
         for _ in range(int(line)):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from bench.engines import LONG_RUN_NS
 from bench.environment import ROOT
 
 
@@ -29,13 +30,15 @@ class EngineProcess:
     feeds: Path
     threads: int
     start_seconds: float = 240.0
+    warm_up_ns: int = 0
+    """How long the last run before the first timed one took."""
 
     def __enter__(self) -> EngineProcess:
         command = [sys.executable, "-m", "bench.engines", self.engine, str(self.model), str(self.feeds), str(self.threads)]
         self.errors = (self.feeds.parent / f"{self.engine}.log").open("w+")
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True, cwd=ROOT)
         try:
-            self._answer(self.start_seconds)
+            (self.warm_up_ns,) = json.loads(self._answer(self.start_seconds))
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -78,26 +81,38 @@ def interleave(
 ) -> tuple[dict[str, list[int]], dict[str, str]]:
     """Return every engine's times in nanoseconds, and why some have none; the first round, where caches are cold, is not counted.
 
-    An engine that fails, or gives no answer until ``deadline`` (``time.monotonic``), drops out; the others go on.
+    Engines that take seconds are timed in as many rounds as fit into ``seconds``, at least in one, and all their runs count. An
+    engine that fails, or gives no answer until ``deadline`` (``time.monotonic``), drops out; the others go on.
     """
     failed: dict[str, str] = {}
+    times: dict[str, list[int]] = {name: [] for name in engines}
 
     def timed(name: str, runs: int) -> list[int]:
+        left_seconds = min(600.0, deadline - time.monotonic())
         if name in failed:
             return []
+        if left_seconds <= 0:
+            if not times[name]:
+                failed[name] = "there was no time left to time it"
+            return []
         try:
-            return engines[name].time_ns(runs, max(1.0, min(600.0, deadline - time.monotonic())))
+            return engines[name].time_ns(runs, left_seconds)
         except EngineFailed as error:
             failed[name] = str(error)
             return []
 
-    first = {name: max(1, min(timed(name, 2), default=1)) for name in engines}
+    def is_long(name: str) -> bool:
+        return engines[name].warm_up_ns >= LONG_RUN_NS
+
+    first = {name: engine.warm_up_ns if is_long(name) else max(1, min(timed(name, 2), default=1)) for name, engine in engines.items()}
     share = seconds * 1e9 / rounds / max(1, len(engines))
-    times: dict[str, list[int]] = {name: [] for name in engines}
+    runs = {name: 1 if is_long(name) else max(2, min(500, int(share / first[name]))) for name in engines}
+    round_ns = sum(runs[name] * first[name] for name in engines)
+    if any(map(is_long, engines)):
+        rounds = max(1, min(rounds, int(seconds * 1e9 / round_ns)))
     for number in range(rounds):
         order = list(engines)[:: 1 if number % 2 == 0 else -1]
         for name in order:
-            runs = max(2, min(500, int(share / first[name])))
             time.sleep(0.005)  # lets the last engine's spinning threads go to sleep
-            times[name] += timed(name, runs)[1:]
+            times[name] += timed(name, runs[name])[0 if is_long(name) else 1 :]
     return {name: values for name, values in times.items() if name not in failed}, failed

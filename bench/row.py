@@ -19,16 +19,19 @@ from typing import Any
 import numpy as np
 import onnx
 
-from bench.engines import OURS, WITHOUT_DERIVATIONS, outputs_file
+from bench.engines import OURS, WITHOUT_DERIVATIONS, largest_value_bytes, outputs_file
 from bench.environment import ROOT, commit
 from bench.exact import exact_outputs
 from bench.inputs import feeds_for, parse_shapes
 from bench.interleave import EngineFailed, EngineProcess, interleave
 from bench.models import BenchModel
 from egraph.check import relative_error
+from egraph.finalists import MEMORY_SHARE, available_bytes
 
 MOST_ERROR = 1e-2
 """An engine whose outputs are farther from onnxruntime's computes something else; its time is not counted."""
+EXACT_VALUES = 8
+"""So many times a model's largest value in 32 bits its evaluation in 64 bits may hold at once."""
 SHOWN_CHARACTERS = 400
 GRACE_SECONDS = 15.0
 
@@ -89,8 +92,8 @@ def _measured(entry: BenchModel, batch: int, request: Request, folder: Path, dea
     feeds = feeds_for(model, parse_shapes(entry.shapes))
     onnx.save(model, source)
     np.savez(folder / "feeds.npz", allow_pickle=True, **feeds)
-    exact = exact_outputs(model, feeds)
-    del model
+    exact = exact_outputs(model, feeds) if exact_bytes(source) <= MEMORY_SHARE * available_bytes() else None
+    del model, feeds
     command = [
         sys.executable, "-m", "egraph.optimize", str(source), "--json", "-q", "--threads", str(request.threads),
         "--database", str(folder / "profile.sqlite"), *(a for shape in entry.shapes for a in ("--shape", shape)), *request.extra,
@@ -106,6 +109,9 @@ def _measured(entry: BenchModel, batch: int, request: Request, folder: Path, dea
         command += ["--no-derivations", "-o", str(folder / WITHOUT_DERIVATIONS)]
         row["optimize_seconds"][WITHOUT_DERIVATIONS], _ = _optimize(command, deadline)
     artefacts = {"einsat": "cold", WITHOUT_DERIVATIONS: WITHOUT_DERIVATIONS}
+    if time.monotonic() > deadline:
+        spent = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in row["optimize_seconds"].items())
+        raise RowFailed(f"optimising left no time for engines (--limit {request.limit_seconds:.0f}): {spent}")
     with ExitStack() as stack:
         processes: dict[str, EngineProcess] = {}
         for engine in request.engines:
@@ -123,9 +129,15 @@ def _measured(entry: BenchModel, batch: int, request: Request, folder: Path, dea
         times, failed = interleave(processes, seconds=request.seconds * len(processes), deadline=deadline)
         row["failed"] |= failed
     row["median_us"] = {engine: round(statistics.median(values) / 1e3, 2) for engine, values in times.items() if engine not in failed}
+    row["runs"] = {engine: len(values) for engine, values in times.items()}
     if "einsat" not in row["median_us"]:
         raise RowFailed(f"our own runtime: {row['failed'].get('einsat', 'no times')}")
     return row
+
+
+def exact_bytes(model: Path) -> int:
+    """Return about how much memory the evaluation of a model in 64-bit floats needs."""
+    return EXACT_VALUES * largest_value_bytes(model)
 
 
 def _optimize(command: Sequence[str], deadline: float) -> tuple[float, dict[str, Any]]:

@@ -9,6 +9,8 @@ from typing import Any
 from bench.engines import OURS, WITHOUT_DERIVATIONS
 
 Row = Mapping[str, Any]
+FEW_RUNS = 5
+"""Times that rest on fewer runs are told with their number."""
 REMARKABLE_ERROR = 1e-4
 """From here on it is said what rounding alone does to each engine, onnxruntime's included."""
 COUNTED = """Counted: everything from numpy inputs to numpy outputs through each engine's Python call, 32-bit floats, random inputs.
@@ -57,6 +59,8 @@ def note(row: Row) -> str:
     told += optimized.get("check_notes", [])
     if optimized.get("max_rel_err", 0.0) > REMARKABLE_ERROR and (rounding := row.get("rounding_error")):
         told.append("error against 64-bit floats: " + ", ".join(f"{engine} {error:.1e}" for engine, error in rounding.items()))
+    if few := {engine: runs for engine, runs in row.get("runs", {}).items() if runs < FEW_RUNS}:
+        told.append("few repeats: " + ", ".join(f"{engine} {runs}" for engine, runs in few.items()))
     if row.get("warm_is_the_same") is False:
         told.append("the warm run chose another program")
     return "; ".join(told).replace("|", "/")

@@ -10,7 +10,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -22,9 +22,9 @@ from bench.engines import WITHOUT_DERIVATIONS, largest_value_bytes, outputs_file
 from bench.environment import differences, environment
 from bench.exact import exact_outputs
 from bench.inputs import feeds_for
-from bench.interleave import _reason
+from bench.interleave import EngineFailed, _reason, interleave
 from bench.models import MODELS, BenchModel
-from bench.row import Request, compare_outputs, measure_row, rounding_errors, without_places
+from bench.row import EXACT_VALUES, Request, compare_outputs, exact_bytes, measure_row, rounding_errors, without_places
 from bench.spread import spread
 from bench.table import line, means, table
 from bench.unit_scale import unit_scale
@@ -254,3 +254,50 @@ def test_the_spread_of_outputs_is_shown() -> None:
 def test_the_largest_value_is_found(tmp_path: Path) -> None:
     onnx.save(tiny(5), tmp_path / "m.onnx")
     assert largest_value_bytes(tmp_path / "m.onnx") == 4 * 5 * 8
+
+
+class SlowEngine:
+    """An engine whose every run takes so long."""
+
+    def __init__(self, run_ns: int, fails_after: int = 10**9) -> None:
+        self.warm_up_ns, self.fails_after = run_ns, fails_after
+        self.asked: list[int] = []
+
+    def time_ns(self, runs: int, seconds: float) -> list[int]:
+        self.asked.append(runs)
+        if len(self.asked) > self.fails_after:
+            raise EngineFailed("stopped")
+        return [self.warm_up_ns] * runs
+
+
+def test_engines_that_take_seconds_are_timed_as_often_as_there_is_time() -> None:
+    engines = {"slow": SlowEngine(5_000_000_000), "quick": SlowEngine(500_000_000)}
+    times, failed = interleave(cast(Any, engines), seconds=8.0)
+    assert not failed and engines["slow"].asked == [1] and len(times["slow"]) == 1, "its warm-up was long enough to tell"
+    assert engines["quick"].asked == [2, 2] and len(times["quick"]) == 1
+    engines = {"slow": SlowEngine(2_000_000_000)}
+    assert len(interleave(cast(Any, engines), seconds=8.0)[0]["slow"]) == 4
+    engines = {"quick": SlowEngine(1_000_000)}
+    assert len(interleave(cast(Any, engines), seconds=0.012, rounds=3)[0]["quick"]) == 9
+    assert engines["quick"].asked == [2, 4, 4, 4]
+
+
+def test_an_engine_for_which_no_time_is_left_is_named() -> None:
+    engines = {"slow": SlowEngine(5_000_000_000), "broken": SlowEngine(5_000_000_000, fails_after=0)}
+    times, failed = interleave(cast(Any, engines), seconds=8.0)
+    assert list(times) == ["slow"] and failed == {"broken": "stopped"}
+    times, failed = interleave(cast(Any, {"slow": engines["slow"]}), seconds=8.0, deadline=time.monotonic() - 1.0)
+    assert not times and failed == {"slow": "there was no time left to time it"}
+
+
+def test_few_repeats_are_told() -> None:
+    assert "few repeats" not in line(ROW)
+    assert "few repeats: onnxruntime 1" in line(ROW | {"runs": {"einsat": 24, "onnxruntime": 1}})
+
+
+def test_what_is_too_large_for_the_memory_is_not_evaluated_in_64_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    onnx.save(tiny(4), tmp_path / "m.onnx")
+    assert exact_bytes(tmp_path / "m.onnx") == EXACT_VALUES * largest_value_bytes(tmp_path / "m.onnx") > 0
+    monkeypatch.setattr("bench.row.available_bytes", lambda: 0)
+    row = measure_row(TINY, 2, replace(REQUEST, engines=("einsat",), warm=False))
+    assert "error" not in row and "rounding_error" not in row

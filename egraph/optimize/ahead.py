@@ -41,7 +41,6 @@ def compiling_ahead(
     def compile_all() -> None:
         with suppress(LibraryMissing, OSError):
             build()
-            build_openmp()
         requests = list(kernel_requests(programs, options).values())
         together = TOGETHER * max(1, most_processes() - 1)
         for start in range(0, len(requests), together):
@@ -52,6 +51,8 @@ def compiling_ahead(
             except (EinsatError, OSError):
                 return
             tell(library.compiled, library.seconds)
+        with suppress(LibraryMissing, OSError):
+            build_openmp()
 
     thread = threading.Thread(target=compile_all, name="compiling ahead", daemon=True)
 
