@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import dataclass, field
 from fractions import Fraction
 
+from egraph.expr.functions import FUNCTIONS
 from egraph.expr.index import DataIndex, Floor, Index, Modulo, index
 from egraph.expr.scope import Apply, Compare, Guarded, Number, Read, Scalar, Scope
 
@@ -11,57 +14,77 @@ KEPT = frozenset({"add", "sub", "neg", "mul"})
 """Functions whose laws hold for all numbers, up to rounding."""
 
 
+TRANSCENDENTAL = frozenset({"exp", "log"})
+"""Functions whose laws hold of real numbers alone: exp(x) exp(y) overflows where exp(x + y) does not."""
+
+
 def forgotten(scope: Scope) -> Scope:
     """Return the scope with every other function, and every constant that is not a fraction, as one that nothing is known of."""
-    memo: dict[int, tuple[Scope, Scope]] = {}
-    return _scope(scope, memo)
+    return _Forgetting(frozenset(FUNCTIONS.keys() - KEPT), numbers=True).scope(scope)
 
 
-def _scope(scope: Scope, memo: dict[int, tuple[Scope, Scope]]) -> Scope:
-    known = memo.get(id(scope))
-    if known is None:
-        known = memo[id(scope)] = scope, Scope(scope.traversal, scope.summation, scope.reduction, _scalar(scope.body, memo))
-    return known[1]
+def without_laws(scope: Scope, functions: Collection[str]) -> Scope:
+    """Return the scope with some functions as ones that nothing is known of."""
+    return _Forgetting(frozenset(functions), numbers=False).scope(scope)
 
 
-def _scalar(body: Scalar, memo: dict[int, tuple[Scope, Scope]]) -> Scalar:
-    match body:
-        case Number(value) if not isinstance(value, Fraction) or value.denominator >= 1 << 30:
-            return Apply(f"~{value}", ())
-        case Apply(function, arguments):
-            name = function if function in KEPT else f"~{function}"
-            return Apply(name, tuple(_scalar(argument, memo) for argument in arguments))
-        case Guarded(conditions, then, otherwise):
-            return Guarded(tuple(_compare(c, memo) for c in conditions), _scalar(then, memo), _scalar(otherwise, memo))
-        case Read():
-            return _read(body, memo)
-    return body
+def applies(scope: Scope, functions: Collection[str]) -> bool:
+    """Return whether a scope applies one of the functions."""
+    forgetting = _Forgetting(frozenset(functions), numbers=False)
+    forgetting.scope(scope)
+    return forgetting.any
 
 
-def _read(read: Read, memo: dict[int, tuple[Scope, Scope]]) -> Read:
-    source = _scope(read.source, memo) if isinstance(read.source, Scope) else read.source
-    return Read(source, tuple(_index(place, memo) for place in read.indices))
+@dataclass
+class _Forgetting:
+    names: frozenset[str]
+    numbers: bool
+    known: dict[int, tuple[Scope, Scope]] = field(default_factory=dict)
+    any: bool = False
 
+    def scope(self, scope: Scope) -> Scope:
+        known = self.known.get(id(scope))
+        if known is None:
+            made = Scope(scope.traversal, scope.summation, scope.reduction, self.scalar(scope.body))
+            known = self.known[id(scope)] = scope, made
+        return known[1]
 
-def _compare(condition: Compare, memo: dict[int, tuple[Scope, Scope]]) -> Compare:
-    return Compare(_index(condition.left, memo), condition.operator, _index(condition.right, memo))
+    def scalar(self, body: Scalar) -> Scalar:
+        match body:
+            case Number(value) if self.numbers and (not isinstance(value, Fraction) or value.denominator >= 1 << 30):
+                return Apply(f"~{value}", ())
+            case Apply(function, arguments):
+                self.any = self.any or function in self.names
+                name = f"~{function}" if function in self.names else function
+                return Apply(name, tuple(map(self.scalar, arguments)))
+            case Guarded(conditions, then, otherwise):
+                return Guarded(tuple(map(self.condition, conditions)), self.scalar(then), self.scalar(otherwise))
+            case Read():
+                return self.read(body)
+        return body
 
+    def read(self, read: Read) -> Read:
+        source = self.scope(read.source) if isinstance(read.source, Scope) else read.source
+        return Read(source, tuple(map(self.index, read.indices)))
 
-def _index(value: Index, memo: dict[int, tuple[Scope, Scope]]) -> Index:
-    if not any(isinstance(atom, DataIndex | Floor | Modulo) for monomial, _ in value.terms for atom in monomial):
-        return value
-    total = Index(())
-    for monomial, coefficient in value.terms:
-        product = index(coefficient)
-        for atom in monomial:
-            match atom:
-                case DataIndex(read):
-                    product = product * index(DataIndex(_read(read, memo)))
-                case Floor(a, b):
-                    product = product * (_index(a, memo) // _index(b, memo))
-                case Modulo(a, b):
-                    product = product * (_index(a, memo) % _index(b, memo))
-                case _:
-                    product = product * index(atom)
-        total = total + product
-    return total
+    def condition(self, condition: Compare) -> Compare:
+        return Compare(self.index(condition.left), condition.operator, self.index(condition.right))
+
+    def index(self, value: Index) -> Index:
+        if not any(isinstance(atom, DataIndex | Floor | Modulo) for monomial, _ in value.terms for atom in monomial):
+            return value
+        total = Index(())
+        for monomial, coefficient in value.terms:
+            product = index(coefficient)
+            for atom in monomial:
+                match atom:
+                    case DataIndex(read):
+                        product = product * index(DataIndex(self.read(read)))
+                    case Floor(a, b):
+                        product = product * (self.index(a) // self.index(b))
+                    case Modulo(a, b):
+                        product = product * (self.index(a) % self.index(b))
+                    case _:
+                        product = product * index(atom)
+            total = total + product
+        return total

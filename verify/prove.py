@@ -18,18 +18,19 @@ from typing import Any
 
 from egraph.errors import EinsatError
 from egraph.expr.index import Symbol, atoms, index, substitute
-from egraph.rule import MergeRule, Rule, Verdict
+from egraph.expr.scope import Scope
+from egraph.rule import MergeRule, Rounding, Rule, Verdict
 from verify.application import objection as open_at
 from verify.bindings import Fixed
 from verify.cases import Case, Survey, cases
 from verify.counterexamples import smallest
 from verify.equality import prove_equal
-from verify.opaque import forgotten
+from verify.opaque import TRANSCENDENTAL, applies, forgotten, without_laws
 from verify.outcome import Open
 from verify.paths import TooManyPaths
 from verify.proof import Obligation, Proof
 from verify.random_testing import RuleTest, check_rule, draws
-from verify.rounding import objection
+from verify.rounding import ONLY_ROUNDING, objection
 from verify.scope import Judged, described, tree_of
 
 SMALL_SETS: tuple[Mapping[str, tuple[int, ...]], ...] = (
@@ -37,6 +38,10 @@ SMALL_SETS: tuple[Mapping[str, tuple[int, ...]], ...] = (
     {"strides": (1, 2), "dilations": (1, 2), "group": (1, 2)},
 )
 """What is enumerated, step by step, where a rule is not proved for unknown attributes."""
+
+
+LAWS = "laws of exponentials and logarithms"
+"""What overflows on one side alone."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +168,7 @@ def _attempt(rule: Rule | MergeRule, fixed: Fixed | None, effort: Effort) -> Att
                 found.broken = case
                 break
             found.ranks |= set((case.ranks or {}).values())
-            found.judged.append((case.choices, _judge(case, found)))
+            found.judged.append((case.choices, _judge(case, found, rule.rounding)))
             if len(found.obligations) >= effort.open_cases:
                 found.gave_up = f"given up after {effort.open_cases} open cases"
                 break
@@ -174,7 +179,7 @@ def _attempt(rule: Rule | MergeRule, fixed: Fixed | None, effort: Effort) -> Att
     return found
 
 
-def _judge(case: Case, found: Attempt) -> bool | str:
+def _judge(case: Case, found: Attempt, rounding: Rounding) -> bool | str:
     """Return whether a case is proved, or why not."""
     if case.left_out:
         found.left_out.append(case.left_out)
@@ -192,10 +197,20 @@ def _judge(case: Case, found: Attempt) -> bool | str:
             return "open"
         if outcome.facts - found.facts and isinstance(prove_equal(forgotten(left), forgotten(right), case.assumptions), Open):
             facts |= outcome.facts
+        if rounding == "reassociates" and not facts - set(ONLY_ROUNDING) and _by_laws(left, right, case):
+            facts.add(LAWS)
     found.facts |= facts
     found.proved += 1
     found.same += case.same
     return True
+
+
+def _by_laws(left: Scope, right: Scope, case: Case) -> bool:
+    """Return whether two sides are equal by laws of exponentials or logarithms alone."""
+    if not applies(left, TRANSCENDENTAL) and not applies(right, TRANSCENDENTAL):
+        return False
+    one, other = (without_laws(side, TRANSCENDENTAL) for side in (left, right))
+    return isinstance(prove_equal(one, other, case.assumptions), Open)
 
 
 def _hard_failure(case: Case, blank: Proof) -> Proof:
