@@ -9,7 +9,7 @@ reads, nested values and coefficients agree. Where an obligation does not follow
 from __future__ import annotations
 
 from collections.abc import Iterator as Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice, permutations
 
 from egraph.expr.index import Iterator
@@ -28,6 +28,7 @@ from verify.forms import (
     Sum,
     Summand,
     Unsupported,
+    anonymous,
     describe,
     form_of,
     name_of,
@@ -68,6 +69,8 @@ class Pairing:
     names: Names
     open_term: Summand | None = None
     open_facts: Facts | None = None
+    _known: dict[tuple[int, Part, Part], tuple[Facts, bool]] = field(default_factory=dict)
+    """Whether factors on which no iterator of their terms bears are equal: a sum of many terms has the same ones again and again."""
 
     def obligation(self) -> str:
         """Say which term stayed without a partner."""
@@ -262,13 +265,24 @@ class Pairing:
         here = inside_second.extended(of_second)
         if (of_second and not possible(here)) or not _returns(forward, backward, here):
             return None
-        if not all(self.equal_parts(replaced_part(p, forward), q, here) for p, q in parts):
+        if not all(self._same_parts(p, q, first, second, forward, facts, here) for p, q in parts):
             return None
         inside_first = facts.extended(first.conditions)
         of_first = _missing(second, backward, inside_first)
         if not _returns(backward, forward, inside_first.extended(of_first)):
             return None
         return Match(forward, of_first, of_second)
+
+    def _same_parts(
+        self, left: Part, right: Part, first: Summand, second: Summand, forward: dict[int, Polynomial], facts: Facts, here: Facts
+    ) -> bool:
+        """Return whether factors of two terms agree where the map leads: everywhere, where they do not depend on it."""
+        if isinstance(left, Read) or any(mentions(left, a) for a in first.iterators) or any(mentions(right, a) for a in second.iterators):
+            return self.equal_parts(replaced_part(left, forward), right, here)
+        key = id(facts), anonymous(left, "p"), anonymous(right, "p")
+        if key not in self._known:
+            self._known[key] = facts, key[1] == key[2] or self.equal_parts(left, right, facts)
+        return self._known[key][1] or (here is not facts and self.equal_parts(left, right, here))
 
     def equal_parts(self, left: Part, right: Part, facts: Facts) -> bool:
         """Return whether two factors are proved equal wherever the facts hold."""

@@ -223,6 +223,13 @@ def renamed_term(term: Summand, names: Names) -> Summand:
     return _rebound_term(term, fresh, replace)
 
 
+def anonymous(part: Part, prefix: str) -> Part:
+    """Return a part with the names of all that is bound in it counted through: parts that differ by these names become equal."""
+    names = Names(prefix)
+    fresh = {a: names.fresh(a) for a in _bound_in(part)}
+    return _rebound(part, fresh, {a: Polynomial({(b,): 1}) for a, b in fresh.items()})
+
+
 def _rebound_term(term: Summand, fresh: Mapping[int, int], replace: Replacement) -> Summand:
     return Summand(
         replaced(term.numerator, replace), replaced(term.denominator, replace), tuple(fresh[a] for a in term.iterators),
@@ -252,20 +259,21 @@ def _rebound(part: Part, fresh: Mapping[int, int], replace: Replacement) -> Part
 
 
 def _bound(term: Summand) -> list[int]:
-    found = list(term.iterators)
-    for part in term.parts:
-        match part:
-            case Read():
-                pass
-            case Function(_, arguments):
-                found += [a for value in arguments for inner in value.terms for a in _bound(inner)]
-            case Best(_, choices):
-                found += [a for c in choices for a in (*c.iterators, *(b for inner in c.value.terms for b in _bound(inner)))]
-            case Multiplied(c):
-                found += [*c.iterators, *(b for inner in c.value.terms for b in _bound(inner))]
-            case _:
-                assert_never(part)
-    return found
+    return [*term.iterators, *(a for part in term.parts for a in _bound_in(part))]
+
+
+def _bound_in(part: Part) -> list[int]:
+    match part:
+        case Read():
+            return []
+        case Function(_, arguments):
+            return [a for value in arguments for inner in value.terms for a in _bound(inner)]
+        case Best(_, choices):
+            return [a for c in choices for a in (*c.iterators, *(b for inner in c.value.terms for b in _bound(inner)))]
+        case Multiplied(c):
+            return [*c.iterators, *(b for inner in c.value.terms for b in _bound(inner))]
+        case _:
+            assert_never(part)
 
 
 def signature(term: Summand) -> tuple[str, ...]:

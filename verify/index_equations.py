@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence, Set
 
 from egraph.expr.index import Iterator
 from verify.facts import Facts
-from verify.literals import closure
+from verify.literals import closure, closure_of
 from verify.polynomials import ONE, FloorAtom, Polynomial, divide, entry, replaced
 
 _STEPS = 64
@@ -39,7 +39,7 @@ Step = tuple[int, int, Polynomial, list[Polynomial]]
 
 def _step(equations: Sequence[Polynomial], unknowns: Set[int], facts: Facts) -> Step | None:
     """Return (equation used, atom, its value, new equations), the surest step first."""
-    hidden = [{a for a in e.atoms() if a in unknowns or closure(Polynomial({(a,): 1})) & unknowns} for e in equations]
+    hidden = [{a for a in e.atoms() if not unknowns.isdisjoint(closure_of(a))} for e in equations]
     for number, (equation, atoms) in enumerate(zip(equations, hidden, strict=True)):
         if len(atoms) == 1 and (found := _single(equation, next(iter(atoms)), unknowns, facts)) is not None:
             return number, *found, []

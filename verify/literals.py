@@ -64,16 +64,15 @@ def tightened(value: Polynomial) -> Polynomial:
 
 def closure(value: Polynomial) -> set[int]:
     """Return every atom of a polynomial, of the floor-divisions in it and of its iterators' ranges."""
-    found: set[int] = set()
-    pending = list(value.atoms())
-    while pending:
-        atom = pending.pop()
-        if atom in found:
-            continue
-        found.add(atom)
-        one = entry(atom)
-        pending += [a for part in (*inside(atom), one.low, one.high) if part is not None for a in part.atoms()]
-    return found
+    return set().union(*map(closure_of, value.atoms()))
+
+
+@lru_cache(maxsize=1 << 16)
+def closure_of(atom: int) -> frozenset[int]:
+    """Return an atom with every atom of what it is made of; what an atom stands for never changes."""
+    one = entry(atom)
+    below = {a for part in (*inside(atom), one.low, one.high) if part is not None for a in part.atoms()}
+    return frozenset({atom}).union(*map(closure_of, below))
 
 
 def domain(atom: int, value: Polynomial) -> list[Polynomial]:

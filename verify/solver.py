@@ -74,7 +74,7 @@ def _question(facts: Facts, added: tuple[Literal0, ...]) -> list[Literal0]:
     """Return the literals with everything that holds of their atoms: ranges, definitions of floor-divisions."""
     question = [*added, *facts.kept()]
     seen: set[int] = set()
-    pending = [a for one in question for a in one.value.atoms()]
+    pending = [a for one in question for a in _in_order(one.value)]
     while pending:
         atom = pending.pop()
         if atom in seen:
@@ -85,8 +85,13 @@ def _question(facts: Facts, added: tuple[Literal0, ...]) -> list[Literal0]:
             known = facts.defined[atom] = tuple(definition(facts, atom))
         for value in known:
             question.append(Literal0(value, ">="))
-            pending += value.atoms()
+            pending += _in_order(value)
     return [*question, *_consequences(facts, question)]
+
+
+def _in_order(value: Polynomial) -> dict[int, None]:
+    """Return the atoms as the terms name them: a set's order hangs on their numbers, and the same question would be another text."""
+    return dict.fromkeys(atom for monomial in value.terms for atom in monomial)
 
 
 def _consequences(facts: Facts, question: list[Literal0]) -> list[Literal0]:

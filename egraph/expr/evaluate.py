@@ -45,6 +45,8 @@ class Evaluator:
     inner: dict[Scope, Array] = field(default_factory=dict)
 
     def size(self, value: Size) -> int:
+        if isinstance(value, int):
+            return value
         array = self.index(index(value), {})
         return int(array)
 
@@ -156,6 +158,11 @@ class Evaluator:
                 return np.asarray(left != right)
 
     def index(self, value: Index, env: Mapping[Iterator, Array]) -> Array:
+        match value.terms:
+            case ():
+                return np.asarray(0, np.int64)
+            case (((Iterator() as place,), 1),):
+                return env[place]
         total: Array = np.asarray(0, np.int64)
         for monomial, coefficient in value.terms:
             product: Array = np.asarray(coefficient, np.int64)

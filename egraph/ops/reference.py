@@ -6,6 +6,7 @@ Slow, exact, and independent of every kernel. float64, or the prime field for ex
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 import numpy as np
 
@@ -15,14 +16,24 @@ from egraph.expr.evaluate import Field
 from egraph.expr.evaluate import evaluate as evaluate_scope
 from egraph.expr.functions import PRIME
 from egraph.expr.scope import Scope, Tensor
-from egraph.ir import LEAVES, Node, walk
+from egraph.ir import LEAVES, Attributes, Node, TensorType, walk
 from egraph.ops import OPS
 
 
 def meaning(node: Node) -> Scope:
     """Return what a node computes from its operands, which are named '0', '1', ..."""
-    operands = [Tensor(str(i), operand.type.sizes, operand.type.dtype) for i, operand in enumerate(node.inputs)]
-    return OPS[node.op].meaning(operands, dict(node.attributes))
+    return _meaning(node.op, tuple(operand.type for operand in node.inputs), node.attributes)
+
+
+def _meaning(op: str, types: tuple[TensorType, ...], attributes: Attributes) -> Scope:
+    operands = [Tensor(str(i), each.sizes, each.dtype) for i, each in enumerate(types)]
+    return OPS[op].meaning(operands, dict(attributes))
+
+
+@lru_cache(maxsize=1 << 10)
+def _remembered(op: str, types: tuple[TensorType, ...], attributes: Attributes, written: str) -> Scope:
+    """Return a meaning; ``written`` tells 1, 1.0 and True apart, and 0.0 and -0.0."""
+    return _meaning(op, types, attributes)
 
 
 def fragment_expression(root: Node) -> Scope:
@@ -53,7 +64,8 @@ def evaluate(roots: Iterable[Node], leaves: Mapping[Node, np.ndarray], field: Fi
             raise EinsatError(f"{node.op} has no meaning to evaluate", fix="evaluate opaque nodes with onnxruntime")
         else:
             operands = {str(i): values[operand] for i, operand in enumerate(node.inputs)}
-            values[node] = evaluate_scope(meaning(node), operands, field)
+            types = tuple(operand.type for operand in node.inputs)
+            values[node] = evaluate_scope(_remembered(node.op, types, node.attributes, repr(node.attributes)), operands, field)
     return [values[root] for root in roots]
 
 

@@ -34,11 +34,15 @@ MISSING = "the right side may be ill-typed"
 
 @dataclass(frozen=True)
 class Pains:
-    """How much is tried: random instances of a rule, draws for them, draws for a search of ill-typed right sides, guards tried."""
+    """How much is tried: random instances of a rule, draws for them, draws for a search of ill-typed right sides, guards tried.
+
+    Where a prover is asked, a few draws come first: a proof says that right sides are well-typed, and the rest is for what has none.
+    """
 
     tests: int = 6
     tries: int = 400
     typing: int = 40
+    typing_first: int = 8
     guards: int = 16
     seed: int = 0
 
@@ -120,13 +124,16 @@ def _judge(entry: Entry, reading: Reading, prover: Prover | None, pains: Pains) 
         tests += result.cases
         if result.failures:
             return _refuted(entry, reading, f"{rule.name}:\n{result.failures[0]}", prover, pains, tests)
-        if not result.cases and _ill_typed(rule, pains):
+        if not result.cases and _ill_typed(rule, pains, 0, pains.typing):
             return _refuted(entry, reading, f"{rule.name}: no draw has a right side of the left side's type", prover, pains, tests)
         if not result.cases:
             return Judgement(entry, "unknown", str(result), note=reading.note)
-    typed = any(_ill_typed(rule, pains) for rule in rules)
+    few = pains.typing_first if prover else pains.typing
+    typed = any(_ill_typed(rule, pains, 0, few) for rule in rules)
     facts: set[str] = set()
     stays = "" if typed else _stays(rules, prover, facts)
+    if stays and stays != MISSING and any(_ill_typed(rule, pains, few, pains.typing) for rule in rules):
+        stays = MISSING
     if typed or stays == MISSING:
         typed, rules = True, reading.rules(True, ())
         stays = _stays(rules, prover, facts)
@@ -223,10 +230,10 @@ class Pool:
         return self._equal[position]
 
 
-def _ill_typed(rule: Rule, pains: Pains) -> bool:
-    """Return whether random draws find a well-typed left side whose right side is not, or has another type."""
-    random = Random(f"{rule.name} {pains.seed} types")
-    for _ in range(pains.typing):
+def _ill_typed(rule: Rule, pains: Pains, first: int, last: int) -> bool:
+    """Return whether some of the random draws find a well-typed left side whose right side is not, or has another type."""
+    random = Random(f"{rule.name} {pains.seed} {first} types")
+    for _ in range(first, last):
         try:
             binding = rule.draw(random) if rule.draw else None
         except Refused:
