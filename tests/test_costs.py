@@ -9,7 +9,7 @@ import pytest
 from egraph.cost import CAUTIOUS_ABOUT_LIBRARIES, CostModel, jobs
 from egraph.cost_families import family
 from egraph.cost_roofline import DeviceSpeed
-from egraph.ir import Candidate, ENode, Node
+from egraph.ir import Candidate, ENode, Graph, Node, Program
 from egraph.ops import apply
 from egraph.optimize.measuring import Job, Measurer
 from lower.compile import CompileOptions
@@ -101,6 +101,12 @@ def test_nothing_is_filed_after_the_first_hang() -> None:
         patch.setattr("egraph.optimize.measuring.compile_batch", lambda programs, *_: [Path() for _ in programs])
         measurer.measure([Job(PLAIN.fragment, LIBRARY, "hangs")], lambda: 1.0, lambda _: None)
     assert database.get("here", "hangs", LIBRARY) is None
+
+
+def test_a_program_takes_its_kernels_and_the_call() -> None:
+    model = _model()
+    model.speed = DeviceSpeed(call_us=7.0)
+    assert model.program_us(Program(Graph("empty", (), (), {}), (), 30.0)) == 37.0
 
 
 def test_large_constants_are_timed_apart_where_weights_come_from_memory() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runtime.cores import usable_cores
+from runtime.profile.__main__ import cores_told, main
 from runtime.profile.passing import line_ns
 
 
@@ -15,5 +16,15 @@ def test_lines_that_another_core_has_read_cost_more_than_one_writes_in_a_cycle()
     assert 0.2 < found < 10_000
 
 
-def test_one_thread_passes_no_lines() -> None:
-    assert line_ns(1) is None
+def test_one_thread_passes_no_lines(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["runtime.profile", "cores", "--threads", "1"])
+    assert line_ns(1) is None and main() == 0
+    assert capsys.readouterr().out == "one thread passes nothing between cores\n"
+
+
+def test_the_command_tells_how_near_the_cores_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = iter([14.5, 4.1, 4.0])
+    monkeypatch.setattr("runtime.profile.__main__.line_ns", lambda threads: next(found))
+    monkeypatch.setattr("runtime.profile.__main__.PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("runtime.profile.__main__.ROUNDS", 3)
+    assert cores_told(2) == "a line that another core has read takes 4.1 ns to write (quartiles 4.0 and 14.5)"

@@ -1,20 +1,26 @@
-"""List, export, import and make measurements: ``python -m runtime.profile --help``."""
+"""List, export, import and make measurements; say how near the cores are: ``python -m runtime.profile --help``."""
 
 from __future__ import annotations
 
 import argparse
+import statistics
 import sys
+import time
 from pathlib import Path
 
 from runtime.profile.database import Database
 from runtime.profile.jobs import measure_archive
+from runtime.profile.passing import line_ns
 
 EXAMPLES = """examples:
   python -m runtime.profile list
   python -m runtime.profile export measured.jsonl --device 'cpu | ...'
   python -m runtime.profile import measured.jsonl
   python -m runtime.profile measure jobs.zip --output measured.jsonl
+  python -m runtime.profile cores
 """
+ROUNDS = 20
+PAUSE_SECONDS = 0.1
 
 
 def parser() -> argparse.ArgumentParser:
@@ -34,10 +40,27 @@ def parser() -> argparse.ArgumentParser:
     measure.add_argument("archive", type=Path)
     measure.add_argument("--threads", type=int, default=0, help="threads a kernel (default: all cores)")
     measure.add_argument("--output", type=Path, help="also write what was measured as JSON lines")
+    cores = commands.add_parser("cores", help="print how near the cores are: what writing takes after another core has read")
+    cores.add_argument("--threads", type=int, default=0, help="how many cores (default: all)")
     return main
 
 
+def cores_told(threads: int | None) -> str:
+    """Look for two seconds, since a virtual machine's cores move; return the median and the quartiles."""
+    found: list[float] = []
+    for _ in range(ROUNDS):
+        if (time_ns := line_ns(threads)) is None:
+            return "one thread passes nothing between cores"
+        found.append(time_ns)
+        time.sleep(PAUSE_SECONDS)
+    first, middle, third = statistics.quantiles(found, n=4)
+    return f"a line that another core has read takes {middle:.1f} ns to write (quartiles {first:.1f} and {third:.1f})"
+
+
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.command == "cores":
+        print(cores_told(arguments.threads or None))
+        return 0
     database = Database.open(arguments.database, read_only=arguments.command in ("list", "export"))
     match arguments.command:
         case "list":
