@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from egraph.check import find_feeds
-from egraph.errors import ModelError, RuleError
+from egraph.errors import EinsatError, ModelError, RuleError
 from egraph.inspect import read_outcome
 from egraph.ir import Graph, TensorType, make
 from egraph.optimize.arguments import parse, to_options
@@ -26,6 +26,8 @@ from runtime.session import Session
 from tests.pages import COMMANDS, ROOT
 from tests.plans import save
 from tests.runtime_plans import matmul_relu
+from verify.corpora.read import read_corpus
+from verify.generate.productions import productions
 
 
 def test_more_threads_than_cores_are_refused() -> None:
@@ -120,6 +122,27 @@ def test_a_broken_rule_file_is_named_with_its_line(tmp_path: Path, text: str, to
         load_rules(tmp_path)
     with pytest.raises(RuleError, match="does not exist"):
         load_rules(tmp_path / "none.py")
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"\xff\xfe\x00", "is not JSON"),
+        (b"[1]", "is not a JSON object"),
+        (b'{"rules": [1]}', "is of an unknown kind"),
+        (b'{"rules": [{"lhs": "x", "status": "sound"}]}', "has an entry that cannot be read: KeyError"),
+    ],
+)
+def test_a_file_that_is_no_corpus_is_refused(content: bytes, told: str, tmp_path: Path) -> None:
+    path = tmp_path / "corpus.json"
+    path.write_bytes(content)
+    with pytest.raises(RuleError, match=rf"corpus.json {told}(.|\n)*fix: give TASO's"):
+        read_corpus(path)
+
+
+def test_no_operators_are_refused() -> None:
+    with pytest.raises(EinsatError, match=r"--ops: no operator is named\n  fix: choose among matmul"):
+        productions([])
 
 
 @pytest.mark.parametrize("module", COMMANDS)

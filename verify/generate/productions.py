@@ -112,7 +112,9 @@ IMAGES = frozenset({"Conv", "MaxPool", "AveragePool", "Pad"})
 
 
 def productions(names: Sequence[str]) -> tuple[Production, ...]:
-    """Return the productions of the named operators; raises ``EinsatError`` for a name that there is not."""
+    """Return the productions of the named operators; raises ``EinsatError`` for a name that there is not, and for no name."""
+    if not names:
+        raise EinsatError("--ops: no operator is named", fix=f"choose among {', '.join(PRODUCTIONS)}")
     for name in names:
         if name not in PRODUCTIONS:
             raise EinsatError(f"--ops: there is no operator {name!r}", fix=f"choose among {', '.join(PRODUCTIONS)}")
