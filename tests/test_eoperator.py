@@ -139,6 +139,7 @@ def chains() -> list[Node]:
 APPROXIMATIONS = (("Exp", -90.0, 88.5), ("Log", 1e-38, 1e30), ("Tanh", -12.0, 12.0), ("Erf", -5.0, 5.0), ("Sigmoid", -90.0, 30.0))
 WAVES = (("Sin", 1e-30, 3e38), ("Cos", 1e-30, 3e38))
 STRIDED = KernelRequest(apply("Relu", leaf(0, 3, 5, 6)), output_strides=(90, 18, 1), input_strides=((60, 12, 2),))
+LONG = (apply("ReduceSum", leaf(0, 2, 90300), axes=(1,)), apply("ReduceSum", leaf(0, 90300, 3), axes=(0,)))
 IN_PLACE = apply("Add", apply("Relu", leaf(0, 7, 37)), leaf(1, 1, 37))
 
 
@@ -147,7 +148,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
     """Everything that the tests run on one thread, compiled in one go (starting the compiler takes the most time)."""
     folder = tmp_path_factory.mktemp("kernels")
     fragments = [f for f in [*samples(list(OPS), 1), *chains()] if supports(f) is None]
-    own: list[Node | KernelRequest] = [*(apply(op, leaf(0, 4001)) for op, _, _ in APPROXIMATIONS + WAVES), STRIDED, IN_PLACE]
+    own: list[Node | KernelRequest] = [*(apply(op, leaf(0, 4001)) for op, _, _ in APPROXIMATIONS + WAVES), *LONG, STRIDED, IN_PLACE]
     return compile_library([*fragments, *own], folder / "kernels.so", threads=1, cache=folder)
 
 
@@ -203,6 +204,15 @@ def test_approximations_hold_over_their_range(op: str, low: float, high: float, 
     Loaded(library.path).run(library[fragment], [x, out])
     expected = evaluate((fragment,), {placeholders(fragment)[0]: x})[0]
     np.testing.assert_allclose(out, expected, rtol=2e-6, atol=2e-7 if op in ("Erf", "Tanh", "Log", "Sin", "Cos") else 2e-38)
+
+
+@pytest.mark.parametrize("fragment", LONG)
+def test_long_sums_do_not_round_as_often_as_they_have_terms(fragment: Node, library: Library) -> None:
+    operand, = placeholders(fragment)
+    x = (1000 + np.random.default_rng(0).random(operand.type.sizes)).astype(np.float32)
+    out = np.empty(fragment.type.sizes, np.float32)
+    Loaded(library.path).run(library[fragment], [x, out])
+    np.testing.assert_allclose(out, x.sum(axis=0 if out.shape[0] == 1 else 1, keepdims=True, dtype=np.float64), rtol=2e-5)
 
 
 def test_a_warm_cache_compiles_nothing_and_gives_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,9 @@ from lower.eoperator.transforms import IDENTITY
 if TYPE_CHECKING:
     from lower.eoperator.emit import Emitter
 
+STRETCH = 128
+"""Terms that one accumulator of a long sum takes, before it is added to a total."""
+
 
 def reduce_at(emitter: Emitter, term: Term, points: tuple[Point, ...]) -> list[Expr]:
     """Return a reduction's value at every point: vectors along the points, or along a contiguous reduced axis."""
@@ -42,6 +45,29 @@ def reduce_at(emitter: Emitter, term: Term, points: tuple[Point, ...]) -> list[E
                 count = lanes(old)
                 emitter.append(tirx.BufferStore(store, combine(reduction, old, widen(cast(value, "float32"), count)), [zero]))
 
+    def stretches(low: int, high: int, inside: Callable[[Expr], None]) -> None:
+        """Emit a loop. A long sum is added up by stretches: rounding grows with a stretch and their number, not with all terms."""
+        rounds = (high - low) // STRETCH if reduction == "sum" else 0
+        if rounds < 2:
+            emitter.loop(low, high, inside, name="k")
+            return
+
+        def stretch(number: Expr) -> None:
+            far = [list(stores) for stores in slots]
+            for stores in slots:
+                stores[:] = [accumulator(lanes(tirx.BufferLoad(store, [zero]))) for store in stores]
+            first = emitter.bind(number * emitter.integer(STRETCH) + emitter.integer(low))
+            emitter.loop(0, STRETCH, lambda k: inside(emitter.bind(first + k)), name="k")
+            for stores, totals in zip(slots, far, strict=True):
+                for near, total in zip(stores, totals, strict=True):
+                    value = tirx.BufferLoad(total, [zero]) + tirx.BufferLoad(near, [zero])
+                    emitter.append(tirx.BufferStore(total, value, [zero]))
+                stores[:] = totals
+
+        emitter.loop(0, rounds, stretch, name="k")
+        if low + rounds * STRETCH < high:
+            emitter.loop(low + rounds * STRETCH, high, inside, name="k")
+
     def nest(remaining: tuple[Iterator, ...], inner: Callable[[], None]) -> None:
         if not remaining:
             inner()
@@ -53,20 +79,25 @@ def reduce_at(emitter: Emitter, term: Term, points: tuple[Point, ...]) -> list[E
             emitter.bind_iterator(iterator, variable)
             nest(rest, inner)
 
-        emitter.loop(low, high, inside, name="k")
+        if vector is None and not rest:
+            stretches(low, high, inside)
+        else:
+            emitter.loop(low, high, inside, name="k")
 
     def all_points(at: tuple[Point, ...], width: int) -> None:
         combined = tuple({**outer, **inner} for outer in points for inner in at)
         with emitter.at_points(combined):
             accumulate(at, width)
 
+    def accumulator(width: int) -> Any:
+        store = emitter.allocate("float32", width)
+        emitter.append(tirx.BufferStore(store, widen(tirx.const(identity, "float32"), width), [zero]))
+        return store
+
     def prepare(count: int, width: int) -> None:
         for p, outer in enumerate(points):
             held = max([width, *(place.count for i, place in outer.items() if i in term.free)])
-            slots[p] = [emitter.allocate("float32", held) for _ in range(count)]
-            for store in slots[p]:
-                start = tirx.const(identity, "float32")
-                emitter.append(tirx.BufferStore(store, widen(start, held), [zero]))
+            slots[p] = [accumulator(held) for _ in range(count)]
 
     if vector is None:
         prepare(1, 1)
@@ -88,7 +119,7 @@ def reduce_at(emitter: Emitter, term: Term, points: tuple[Point, ...]) -> list[E
                 at = tuple({vector: Place(base + emitter.integer(first + u * width) if first + u else base, width)} for u in range(count))
                 all_points(at, width)
 
-            emitter.loop(0, blocks, lambda k: one(k * emitter.integer(step)), name="k")
+            stretches(0, blocks, lambda k: one(k * emitter.integer(step)))
 
         nest(iterators[:-1], steps)
         for p in range(len(points)):
