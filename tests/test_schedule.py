@@ -110,7 +110,7 @@ class Clockwork:
 @pytest.fixture
 def clockwork(monkeypatch: pytest.MonkeyPatch) -> Clockwork:
     clock = Clockwork()
-    monkeypatch.setattr(finalists.time, "monotonic", clock.monotonic)
+    monkeypatch.setattr(time, "monotonic", clock.monotonic)
     return clock
 
 
@@ -136,7 +136,7 @@ def _raced(
 
     for name, function in (("load", load), ("time", time_it), ("start", lambda self, threads: None)):
         monkeypatch.setattr(Worker, name, function)
-    monkeypatch.setattr(finalists.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
     contenders = [Contender(name, name, "onnxruntime", name) for name in run_seconds]
     raced = race(
         contenders, FEEDS, failed={}, essential="original", threads=1, seed=0, database=Database.in_memory(), device="d",

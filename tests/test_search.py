@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
@@ -14,7 +14,7 @@ from egraph.cost import FREE, CostModel, jobs, without_twins
 from egraph.cost_roofline import DeviceSpeed
 from egraph.derive.derivation import Derivation, DerivationRule
 from egraph.extract import extract
-from egraph.ir import Candidate, Graph, Node, Program, Selection, TensorType, attributes, make
+from egraph.ir import Candidate, FrozenEGraph, Graph, Node, Program, Selection, TensorType, attributes, make
 from egraph.ops import apply
 from egraph.optimize.chooser import Chooser, Rounds
 from egraph.optimize.derivations import Gate
@@ -66,6 +66,7 @@ class Stopwatch:
 
     clock: Clock
     derived_us: float = 5_000.0
+    seconds: float = 1.0
     measured: int = 0
     order: list[tuple[str, str]] = field(default_factory=list)
 
@@ -82,7 +83,7 @@ class Stopwatch:
             slow_us = self.derived_us if "Sub(" in text else 1_000.0 if "Relu(" in text else 0.0
             self.order.append((text, implementation))
             self.measured += 1
-            self.clock.spent_seconds += 1.0
+            self.clock.spent_seconds += self.seconds
             model.file(Record(model.device, text, implementation, "ok", (10.0 + lot + slow_us,)))
 
 
@@ -98,6 +99,58 @@ def searched(
         finalists=3, max_nodes=2_000, seed=0, derivations=gate.open() if derive else None, earlier=earlier,
     )  # fmt: skip
     return found, stopwatch, model
+
+
+@pytest.mark.parametrize(("exact_seconds", "may_be_exact"), [(0.5, True), (45.0, False)])
+def test_a_search_leaves_what_comes_after_it_its_time(monkeypatch: pytest.MonkeyPatch, exact_seconds: float, may_be_exact: bool) -> None:
+    """However long extraction takes: exact ones are made where they fit in, or the programs are found by greed."""
+    clock = Clock(60.0)
+    seen: list[float] = []
+
+    def slow_extract(
+        frozen: FrozenEGraph, offered: Mapping[int, Sequence[Candidate]], k: int = 1, seconds: float = 10.0, seed: int = 0
+    ) -> tuple[Selection, ...]:
+        seen.append(seconds)
+        clock.spent_seconds += exact_seconds if seconds else exact_seconds / 10
+        return extract(frozen, offered, k, seconds, seed)
+
+    monkeypatch.setattr("egraph.optimize.chooser.extract", slow_extract)
+    asked: list[int] = []
+
+    def after_seconds(unmeasured: int) -> float:
+        asked.append(unmeasured)
+        return 15.0 + 0.1 * unmeasured
+
+    model = CostModel(Database.in_memory(), "here", DeviceSpeed())
+    found = search(
+        network(), FEW, lambda: model, cast(Measurer, Stopwatch(clock)), cast(Progress, clock),
+        finalists=3, max_nodes=2_000, seed=0, after_seconds=after_seconds,
+    )  # fmt: skip
+    assert found.programs and any(seen) == may_be_exact
+    assert clock.left_seconds >= 15.0 and max(asked) > 0
+
+
+def test_what_was_settled_is_taken_where_there_is_no_time_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Variants are not extracted after the budget: the best program, all of it measured, stands."""
+    clock = Clock(60.0)
+    counts: list[int] = []
+
+    def slow_extract(
+        frozen: FrozenEGraph, offered: Mapping[int, Sequence[Candidate]], k: int = 1, seconds: float = 10.0, seed: int = 0
+    ) -> tuple[Selection, ...]:
+        counts.append(k)
+        clock.spent_seconds += 0.1 if k == 1 else 100.0
+        return extract(frozen, offered, k, seconds, seed)
+
+    monkeypatch.setattr("egraph.optimize.chooser.extract", slow_extract)
+    monkeypatch.setattr("egraph.optimize.chooser.EXACT_OVER_GREEDY", (1.0, 1e4))
+    model = CostModel(Database.in_memory(), "here", DeviceSpeed())
+    found = search(
+        network(), FEW, lambda: model, cast(Measurer, Stopwatch(clock, seconds=0.01)), cast(Progress, clock),
+        finalists=3, max_nodes=2_000, seed=0, after_seconds=lambda unmeasured: 15.0,
+    )  # fmt: skip
+    assert set(counts) == {1} and found.choice.kernels_unmeasured == 0
+    assert found.choice.selections[0].method != "greedy"
 
 
 def spent_us(program: Program, model: CostModel) -> float:
