@@ -42,7 +42,8 @@ CRASHES = (ArithmeticError, AssertionError, AttributeError, LookupError, NameErr
 """What a mistake in a rule's own code raises."""
 
 Data: TypeAlias = Literal["integers", "signed", "positive", "special"]
-"""Small integers, normal numbers of either sign, positive ones, or normal ones with infinities and NaN among them."""
+"""Small integers, normal numbers of either sign, positive ones, or normal ones with infinities, NaN and far smaller and larger ones."""
+SPECIAL = (np.inf, -np.inf, np.nan, 2.0**-60, -(2.0**-60), 2.0**60, -(2.0**60))
 
 
 @dataclass(frozen=True)
@@ -223,7 +224,7 @@ def draw_values(instance: Instance, seed: int, data: Data) -> dict[Node, np.ndar
         elif data == "positive":
             drawn = np.abs(drawn) + 0.01
         elif special and not leaf.attribute("constant"):
-            drawn = np.where(generator.random(shape) < 0.3, generator.choice((np.inf, -np.inf, np.nan), shape), drawn)
+            drawn = np.where(generator.random(shape) < 0.3, generator.choice(SPECIAL, shape), drawn)
         values[leaf] = drawn
     return values
 

@@ -1,0 +1,264 @@
+"""False rules that outsiders would try: what divides where the left side does not, what Python hides from a proof, what rounds."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from egraph.errors import RuleError
+from egraph.ir import TensorType
+from egraph.rule import Binding, Equation, Rounding, Rule, Steps, Tensor, Weight, merge_rule, operation, require, require_number, rule
+from egraph.rule_operators import absolute, concat, exp, log, maximum, pad, power, reduce_sum, relu, softmax, sqrt, tanh, transpose, where
+from egraph.rules.merges import split
+from verify.application import disagreement, objection
+from verify.prove import Effort, prove
+
+BY_CASES = Effort(tests=0, open_cases=2, applications=0)
+"""No test and no known size: the general proof is on its own."""
+
+
+def less(x: Tensor, y: Tensor) -> Tensor:
+    return operation("Less", x, y)
+
+
+def stated(name: str, law: Callable[..., Any], rounding: Rounding = "assumes finite") -> Rule:
+    law.__name__, law.__doc__ = name, name
+    code = law.__code__
+    law.__annotations__ = dict.fromkeys(code.co_varnames[:code.co_argcount], Tensor)
+    return rule(rounding=rounding)(law)
+
+
+ASKING_FOR_MORE = (
+    stated("divides outside of its branch", lambda x, y, z: where(less(z, x), y / x, y) == where(less(z, x), y, y * x) / x),
+    stated("takes a logarithm outside of its branch",
+           lambda x, y, z: where(less(z, x), log(x), y) == where(less(z, x), y - y, y - log(x)) + log(x)),
+    stated("takes a logarithm in the other branch",
+           lambda x, y, z: where(less(z, y), log(x), z) == where(less(z, y), log(x), z + log(x) - log(x))),
+    stated("asks under one condition of two",
+           lambda x, y, z, w: where(less(z, y), where(less(w, y), log(x), y), z)
+           == where(less(z, y), where(less(w, y), log(x), y + log(x) - log(x)), z)),
+    stated("asks of a chosen operand what is asked where it is chosen",
+           lambda x, y, z, w: log(where(less(z, y), x, exp(w))) == log(where(less(z, y), x, exp(w))) + log(x) - log(x)),
+    stated("takes two logarithms of a product's factors, in a maximum", lambda x, y: relu(log(x * y)) == relu(log(x) + log(y))),
+    stated("divides by what another factor makes vanish", lambda x, y: sqrt(x * relu(y)) == sqrt(x * relu(y)) + sqrt(x) - sqrt(x)),
+    stated("divides by both operands of a choice",
+           lambda x, y, z: where(less(z, x), y / x, x / y) == where(less(z, x), y * y, x * x) / (x * y)),
+    stated("raises to another power", lambda x, y, z: power(x, y) + z == power(x, y) + power(x, z) - power(x, z) + z),
+    stated("takes the root of the opposite", lambda x: sqrt(-x) == sqrt(-x) + sqrt(x) - sqrt(x)),
+    stated("takes a root of a factor", lambda x, y: maximum(sqrt(y * y * x), y) == maximum(sqrt(x) * absolute(y), y)),
+    stated("divides by itself", lambda x, y: x + x / y == x * x / x + x / y),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("each", ASKING_FOR_MORE, ids=lambda each: str(each.name).replace(" ", "_"))
+def test_the_right_side_asks_no_more_than_the_left_in_general_and_at_known_sizes(each: Rule) -> None:
+    found = prove(each, BY_CASES)
+    assert found.verdict == "unknown", found
+    vectors = Binding({variable.name: TensorType("float32", (3,)) for variable in each.variables}, {})
+    assert objection(each, (vectors,))
+
+
+@rule(rounding="assumes finite")
+def divides_by_the_transposed(x: Tensor) -> Steps:
+    """x^T + x / x = x^T x^T / x^T + x / x"""
+    yield transpose(x, perm=(1, 0)) + x / x
+    require(x.rank == 2 and x.shape[0] == x.shape[1], "square")
+    turned = transpose(x, perm=(1, 0))
+    yield turned * turned / turned + x / x
+
+
+@rule(rounding="assumes finite")
+def divides_by_what_is_padded(x: Tensor) -> Steps:
+    """pad(x / x x) = pad(x) pad(x) / pad(x)"""
+    yield pad(x / x * x, before=(1,), after=(0,), mode="constant", value=0.0)
+    require(x.rank == 1, "vectors")
+    wide = pad(x, before=(1,), after=(0,), mode="constant", value=0.0)
+    yield wide * wide / wide
+
+
+@rule(rounding="assumes finite")
+def sums_over_every_row(x: Tensor, d: Tensor) -> Steps:
+    """The sums of rows of x / d, with all of x / d added and taken away again"""
+    yield reduce_sum(x / d, axes=(1,))
+    require(x.rank == 2 and x.shape == d.shape, "matrices of one shape")
+    whole = reduce_sum(x / d, axes=(0, 1))
+    yield reduce_sum(x / d, axes=(1,)) + whole - whole
+
+
+READ = [divides_by_the_transposed, divides_by_what_is_padded, sums_over_every_row]
+
+
+@pytest.mark.parametrize("each", READ, ids=lambda each: str(each.name))
+def test_where_a_divisor_is_read_counts(each: Rule) -> None:
+    assert prove(each, BY_CASES).verdict == "unknown"
+    shape = (3,) if each is divides_by_what_is_padded else (3, 3)
+    assert objection(each, (Binding({variable.name: TensorType("float32", shape) for variable in each.variables}, {}),))
+
+
+@rule(rounding="assumes finite")
+def logarithm_before_concat(x: Tensor, y: Tensor) -> Steps:
+    """[log(x) log(y)] = log([x y])"""
+    yield concat(log(x), log(y), axis=0)
+    require(x.rank == 1 and y.rank == 1, "vectors")
+    yield log(concat(x, y, axis=0))
+
+
+@rule(rounding="assumes finite")
+def sum_of_quotients_of_parts(x: Tensor, y: Tensor) -> Steps:
+    """sum([x y] / [x y]) asks for each part what sum(x / x) + sum(y / y) asks"""
+    yield reduce_sum(x / x, axes=(0,)) + reduce_sum(y / y, axes=(0,))
+    require(x.rank == 1 and y.rank == 1, "vectors")
+    both = concat(x, y, axis=0)
+    yield reduce_sum(both / both, axes=(0,))
+
+
+TRUE = (
+    logarithm_before_concat, sum_of_quotients_of_parts,
+    stated("choices exchanged", lambda x, y, z: where(operation("Not", less(z, y)), x, log(x)) == where(less(z, y), log(x), x)),
+    stated("divides in both branches", lambda x, y, z: where(less(z, y), y / x, z / x) == where(less(z, y), y, z) / x),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("each", TRUE, ids=lambda each: str(each.name).replace(" ", "_"))
+def test_what_is_asked_under_all_conditions_together_is_given(each: Rule) -> None:
+    found = prove(each, BY_CASES)
+    assert found.verdict == "proved", found
+
+
+# What Python hides from a proof
+
+
+def turned(wrong: Callable[[Tensor], bool]) -> Rule:
+    """x - y = -(y - x), false where ``wrong`` says so."""
+
+    @rule
+    def subtraction(x: Tensor, y: Tensor) -> Steps:
+        """x - y = -(y - x)"""
+        yield x - y
+        require(x.rank == 1 and y.rank == 1, "vectors")
+        yield y - x if wrong(x) else -(y - x)
+
+    return subtraction
+
+
+LARGE = {1009, 1013}
+
+
+def _swallowing(x: Tensor) -> bool:
+    try:
+        return len([0] * x.shape[0]) > 900
+    except BaseException:  # what a careless rule may do
+        return False
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [lambda x: x.shape[0] in LARGE, lambda x: {1009: True}.get(x.shape[0], False), _swallowing, lambda x: x.shape[0] > 900],
+    ids=["a set of sizes", "a dictionary of sizes", "swallowed signals", "a comparison"],
+)
+def test_a_rule_that_is_wrong_at_sizes_that_no_test_draws_is_not_proved(wrong: Callable[[Tensor], bool]) -> None:
+    assert prove(turned(wrong), Effort(tests=8, applications=2)).verdict != "proved"
+
+
+def test_what_a_function_does_with_plain_sizes_alone_is_seen_where_it_is_applied() -> None:
+    each = turned(lambda x: type(x.shape[0]) is int and x.shape[0] > 900)
+    sides = [each.apply(Binding({name: TensorType("float32", (size,)) for name in "xy"}, {})) for size in (7, 1009)]
+    assert [bool(disagreement([left], [right], {})) for left, right in sides] == [False, True]
+
+
+def test_a_rule_that_draws_lots_is_refuted() -> None:
+    lots = random.Random(0)
+    found = prove(turned(lambda x: lots.random() < 0.5), Effort(tests=24))
+    assert found.verdict == "refuted"
+
+
+def test_a_left_side_that_is_not_the_pattern_is_an_error() -> None:
+    """A variable of a loop is the last one when the function runs: the pattern subtracts, and the proof would add."""
+    made = []
+    for name in ("Sub", "Add"):
+
+        def commutes(x: Tensor, y: Tensor) -> Equation:
+            """x o y = y o x"""
+            return operation(name, x, y) == operation(name, y, x)  # noqa: B023  # the mistake itself
+
+        made.append(rule(commutes))
+    with pytest.raises(RuleError, match="its left side is not the same"):
+        prove(made[0], Effort(tests=4))
+    assert prove(made[1], Effort(tests=4)).verdict == "proved"
+
+
+def test_a_rule_that_raises_what_no_rule_should_is_refuted() -> None:
+    def raising(x: Tensor) -> bool:
+        if x.shape[0] > 7:
+            raise RuntimeError("large")
+        return False
+
+    found = prove(turned(raising), Effort(tests=8))
+    assert (found.verdict, found.failure) == ("refuted", "raises") and "RuntimeError" in found.reason
+
+
+def test_merges_are_tested_with_more_members_than_their_proof_has() -> None:
+    @merge_rule(member=lambda_member, shared=("x",), rounding="reassociates")
+    def merge_five(x: Tensor, w: list[Weight]) -> list[Tensor]:
+        """tanh(x W_i) = tanh(x [W_1 .. W_n])_i, the last two exchanged where there are five"""
+        require(all(each.rank == 2 and each.shape == w[0].shape for each in w), "matrices of one shape")
+        wide = tanh(x @ concat(*w, axis=1))
+        parts = split(wide, wide.rank - 1, [each.shape[1] for each in w])
+        return [*parts[:-2], parts[-1], parts[-2]] if len(parts) > 4 else parts
+
+    found = prove(merge_five, Effort(tests=200))
+    assert found.verdict == "refuted" or "members" in found.scope, found
+
+
+def lambda_member(x: Tensor, w: Weight) -> Tensor:
+    return tanh(x @ w)
+
+
+# What rounds
+
+
+@rule
+def softmax_of_shifted_rows(x: Tensor, s: Tensor) -> Steps:
+    """softmax(x + s) = softmax(x)"""
+    yield softmax(x + s, axis=1)
+    require(x.rank == 2 and s.shape == (x.shape[0], 1), "one number a row")
+    yield softmax(x, axis=1)
+
+
+@rule
+def floor_of_there_and_back(x: Tensor, c: Weight) -> Steps:
+    """floor(x + c - c) = floor(x)"""
+    yield operation("Floor", x + c - c)
+    require_number(c, 0.25)
+    yield operation("Floor", x)
+
+
+@pytest.mark.parametrize(
+    "each",
+    [
+        softmax_of_shifted_rows, floor_of_there_and_back,
+        stated("exponentials multiply", lambda x, y: exp(x) * exp(y) == exp(x + y), "reassociates"),
+        stated("a logarithm undone", lambda x: log(exp(x)) == x, "reassociates"),
+        stated("a quotient undone", lambda x, y: x * y / y == x, "reassociates"),
+    ],
+    ids=lambda each: str(each.name).replace(" ", "_"),
+)  # fmt: skip
+def test_no_rule_states_a_stricter_class_than_it_keeps(each: Rule) -> None:
+    found = prove(each, Effort(tests=32, applications=0))
+    assert found.verdict in ("refuted", "unknown"), found
+
+
+@pytest.mark.parametrize(
+    "each",
+    [
+        stated("a minimum is a maximum", lambda x, y: operation("Min", x, y) == -maximum(-x, -y), "exact"),
+        stated("relu passes a maximum", lambda x, y: relu(maximum(x, y)) == maximum(relu(x), relu(y)), "exact"),
+        stated("exponentials multiply, finite", lambda x, y: exp(x) * exp(y) == exp(x + y), "assumes finite"),
+    ],
+    ids=lambda each: str(each.name).replace(" ", "_"),
+)  # fmt: skip
+def test_the_class_that_a_rule_keeps_is_accepted(each: Rule) -> None:
+    assert prove(each, Effort(tests=16)).verdict == "proved"
