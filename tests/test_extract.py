@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections.abc import Mapping
+from random import Random
+
 import pytest
 
 from egraph.errors import ExtractError
@@ -14,7 +19,8 @@ from egraph.saturate import saturate
 from tests.test_saturate import graph, transpose_pair, weight
 
 TYPE = TensorType("float32", (4,))
-ALTERNATIVES = dict[int, list[tuple[float, tuple[int, ...]]]]
+Choice = tuple[float, tuple[int, ...]]
+ALTERNATIVES = dict[int, list[Choice]]
 
 
 def frozen_of(alternatives: ALTERNATIVES, roots: tuple[int, ...], leaves: tuple[int, ...]) -> FrozenEGraph:
@@ -72,6 +78,66 @@ def test_cycles_are_not_chosen() -> None:
     (best,) = extract(frozen_of(cyclic, (0,), (9,)), candidates_of(cyclic), 1)
     assert best.cost_us == 51.0
     assert {n: c.operands for n, c in best.chosen.items()} == {1: (9,), 0: (1,)}
+
+
+def test_two_cycles_apart_are_both_left() -> None:
+    """0, 1, 2 are entered cheaply; that does not make the cycle of 3, 4, 5 any less one."""
+    cyclic: ALTERNATIVES = {
+        0: [(1.0, (1,)), (30.0, (3,))],
+        1: [(1.0, (2,))],
+        2: [(1.0, (0,)), (2.0, (9,))],
+        3: [(1.0, (4,)), (70.0, (9,))],
+        4: [(1.0, (5,)), (60.0, (0,))],
+        5: [(1.0, (3,)), (50.0, (0,))],
+    }
+    (best,) = extract(frozen_of(cyclic, (0, 3), (9,)), candidates_of(cyclic), 1)
+    assert best.optimal and best.cost_us == 1 + 1 + 2 + 1 + 1 + 50
+
+
+def test_no_value_is_computed_from_itself() -> None:
+    """x + 0 is in the class of x."""
+    selfish: ALTERNATIVES = {0: [(1.0, (0, 9)), (5.0, (1,))], 1: [(1.0, (1,)), (4.0, (9,))]}
+    (best,) = extract(frozen_of(selfish, (0,), (9,)), candidates_of(selfish), 1)
+    assert {n: c.operands for n, c in best.chosen.items()} == {0: (1,), 1: (9,)}
+
+
+def cheapest(alternatives: ALTERNATIVES, root: int) -> float:
+    """Return the cost of the cheapest program, found by trying all of them; infinity where there is none."""
+    best = math.inf
+    for picks in itertools.product(*alternatives.values()):
+        chosen = dict(zip(alternatives, picks, strict=True))
+        done: dict[int, float] = {}
+
+        def compute(number: int, above: frozenset[int], chosen: Mapping[int, Choice] = chosen, done: dict[int, float] = done) -> bool:
+            if number in above:
+                return False
+            cost, needs = chosen.get(number, (0.0, ()))
+            done[number] = cost
+            return all(compute(need, above | {number}) for need in needs)
+
+        if compute(root, frozenset()):
+            best = min(best, sum(done.values()))
+    return best
+
+
+def test_nothing_cheaper_is_found_by_trying_everything() -> None:
+    random, possible = Random(3), 0
+    for _ in range(40):
+        count = random.randint(3, 5)
+        alternatives: ALTERNATIVES = {
+            n: [(float(random.randint(1, 20)), tuple(random.sample([*range(count), 9], random.randint(1, 2)))) for _ in range(3)]
+            for n in range(count)
+        }
+        wanted = cheapest(alternatives, 0)
+        frozen = frozen_of(alternatives, (0,), (9,))
+        if wanted == math.inf:
+            with pytest.raises(ExtractError):
+                extract(frozen, candidates_of(alternatives), 1)
+            continue
+        possible += 1
+        for k in (1, 3):
+            assert extract(frozen, candidates_of(alternatives), k)[0].cost_us == wanted, alternatives
+    assert possible > 20
 
 
 def test_programs_are_distinct_and_sorted() -> None:
