@@ -31,7 +31,7 @@ from verify.paths import TooManyPaths
 from verify.proof import Obligation, Proof
 from verify.random_testing import RuleTest, check_rule, draws
 from verify.rounding import ONLY_ROUNDING, objection
-from verify.scope import Judged, described, tree_of
+from verify.scope import MEMBERS, Judged, described, tree_of
 
 SMALL_SETS: tuple[Mapping[str, tuple[int, ...]], ...] = (
     {"strides": (1, 2), "dilations": (1, 2)},
@@ -260,5 +260,7 @@ def _scope(attempt: Attempt) -> str:
         text = f"all sizes, ranks {ranks[0]} to {ranks[-1]}" if len(ranks) > 1 else f"all sizes, rank {ranks[0]}" if ranks else "all sizes"
     sets = described({n: v for n, v in choices.items() if "[" in n} for choices in proved)
     text += f", {sets}" if sets else ""
+    members = sorted({int(str(choices[MEMBERS])) for choices in proved if MEMBERS in choices})
+    text += f", {members[0]} to {members[-1]} members" if members else ""
     missing = [f"{described([choices]) or 'some'} ({leaf})" for choices, leaf in attempt.judged if leaf is not True]
     return text + (f"; not {'; '.join(dict.fromkeys(missing[:3]))}{' ...' if len(missing) > 3 else ''}" if missing else "")
