@@ -101,6 +101,13 @@ def test_no_value_is_computed_from_itself() -> None:
     assert {n: c.operands for n, c in best.chosen.items()} == {0: (1,), 1: (9,)}
 
 
+def test_what_never_ends_is_not_chosen() -> None:
+    endless: ALTERNATIVES = {0: [(math.inf, (9,)), (5.0, (9, 1))], 1: [(2.0, (9,))]}
+    assert extract(frozen_of(endless, (0,), (9,)), candidates_of(endless), 1)[0].cost_us == 7.0
+    with pytest.raises(ExtractError, match="no kernel computes output class 0"):
+        extract(frozen_of({0: [(math.inf, (9,))]}, (0,), (9,)), candidates_of({0: [(math.inf, (9,))]}), 1)
+
+
 def cheapest(alternatives: ALTERNATIVES, root: int) -> float:
     """Return the cost of the cheapest program, found by trying all of them; infinity where there is none."""
     best = math.inf
@@ -195,6 +202,13 @@ def test_program_is_rebuilt() -> None:
     assert rebuilt.outputs == (("y0", goal), ("y1", x))
     assert rebuilt.origins[goal] == ("matmul_1",)
     assert rebuilt.origins[goal.inputs[0]] == ("relu_1",)
+
+
+def test_constants_take_their_shortest_form() -> None:
+    """A weight is also the transpose of its transpose."""
+    x, w = make("Input", (), attributes(name="x"), TensorType("float32", (4, 6))), weight("w", 6, 5)
+    rebuilt, ops, _ = program_of(graph(apply("MatMul", x, apply("Transpose", apply("Transpose", w, perm=(1, 0)), perm=(1, 0)))))
+    assert ops == ["MatMul"] and rebuilt.outputs == (("y0", apply("MatMul", x, w)),)
 
 
 def test_kernels_follow_their_operands() -> None:

@@ -17,7 +17,21 @@ from egraph.encode import count_matches
 from egraph.engine import Engine
 from egraph.ir import FrozenEGraph, Graph, Node, TensorType, attributes, make, walk
 from egraph.ops import apply
-from egraph.rule import Attributes, Binding, Equation, MergeRule, Rule, Steps, Tensor, Weight, merge_rule, operation, require, rule
+from egraph.rule import (
+    Attributes,
+    Binding,
+    Equation,
+    MergeRule,
+    Rule,
+    Steps,
+    Tensor,
+    Weight,
+    merge_rule,
+    operation,
+    require,
+    require_number,
+    rule,
+)
 from egraph.rules import RULES
 from egraph.saturate import Limits, saturate
 
@@ -166,6 +180,31 @@ def test_refusals_say_why_and_where() -> None:
     assert (refusal.reason, refusal.count, refusal.nodes) == ("the second must undo the first", 1, (root,))
     assert "float32[2,3,4]" in refusal.example
     assert not result.statistics[1].refusals and not result.statistics[1].matches
+
+
+@rule
+def times_one(x: Tensor, one: Weight) -> Steps:
+    """x * 1 = x"""
+    yield x * one
+    require_number(one, 1.0)
+    yield x
+
+
+@pytest.mark.parametrize(("first", "second"), [(1.0, 2.0), (2.0, 1.0)])
+def test_what_a_guard_says_of_one_number_is_not_said_of_another(first: float, second: float) -> None:
+    """Matches of equal types share their right sides, but not where they differ in a number."""
+    roots = [apply("Mul", given(f"x{k}", 4, 6), weight(f"w{k}", 4, 6)) for k in (0, 1)]
+    result = saturate(graph(*roots, w0=first, w1=second), [times_one])
+    is_input = [any(node.op == "Input" for node in result.frozen.classes[root]) for root in result.frozen.roots]
+    assert is_input == [first == 1.0, second == 1.0]
+    (refusal,) = result.statistics[0].refusals
+    assert refusal.count == 1 and "must be 1.0 everywhere, got 2.0" in refusal.reason
+
+
+@pytest.mark.parametrize(("number", "used"), [(1.0, True), (1.0 + 1e-7, True), (1.0001, False), (-1.0, False)])
+def test_a_number_is_known_to_the_precision_of_float32(number: float, used: bool) -> None:
+    result = saturate(graph(apply("Mul", X, weight("w", 4, 6)), w=number), [times_one])
+    assert (result.statistics[0].unions == 1) == used
 
 
 def test_provenance_names_the_first_rule() -> None:
