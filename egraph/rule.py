@@ -133,6 +133,9 @@ def hold_to_pattern(rule: Rule, left: Node, numbers: Mapping[str, int], binding:
         )
 
 
+SHAPE = "a rule must return an Equation, or yield its left and then its right side"
+
+
 def sides(result: object) -> tuple[Tensor, Tensor]:
     """Return the left and the right side of what a rule's function returned."""
     if isinstance(result, Equation):
@@ -141,7 +144,7 @@ def sides(result: object) -> tuple[Tensor, Tensor]:
         sides = list(cast(Steps, result))
         if len(sides) == 2:
             return sides[0], sides[1]
-    raise RuleError("a rule must return an Equation, or yield its left and then its right side")
+    raise RuleError(SHAPE)
 
 
 def _variables(function: Callable[..., Any]) -> tuple[tuple[Variable, ...], tuple[str, ...]]:
@@ -170,8 +173,7 @@ def rule(
         variables, bundles = _variables(f)
         unbound: dict[str, Any] = {v.name: (Weight if v.constant else Tensor)(v) for v in variables}
         unbound |= {name: Attributes(name, None) for name in bundles}
-        result = f(**unbound)
-        left = result.left if isinstance(result, Equation) else next(result)
+        left = sides_left(f(**unbound))
         if not isinstance(left.term, Pattern):
             raise RuleError(f"rule {f.__name__}: the left side must be an operator, not a bare variable")
         text = (inspect.getdoc(f) or "").strip()
@@ -238,7 +240,12 @@ class MergeRule:
 
 def sides_left(result: Equation | Steps) -> Tensor:
     """Return the left side alone; nothing after it is run."""
-    return result.left if isinstance(result, Equation) else next(result)
+    if isinstance(result, Equation):
+        return result.left
+    left = next(result, None) if inspect.isgenerator(result) else None
+    if not isinstance(left, Tensor):
+        raise RuleError(SHAPE)
+    return left
 
 
 def merge_rule(

@@ -22,9 +22,9 @@ def load_rules(path: Path) -> tuple[Rule | MergeRule, ...]:
     sys.modules[spec.name] = module  # inspect.signature resolves annotations through it
     try:
         spec.loader.exec_module(module)
-    except RuleError:
-        raise
-    except Exception as error:
+    except RuleError as error:
+        raise RuleError(error.what, where=error.where or f"{path}:{_line(error, path)}", fix=error.fix) from error
+    except Exception as error:  # the user's own code may raise anything
         raise RuleError(
             f"rule file {path} raised {type(error).__name__}: {error}", where=f"{path}:{_line(error, path)}",
             fix=f"correct the file until python {path} runs",

@@ -80,7 +80,8 @@ class Attributes:
 
     def but(self, **changes: Any) -> AttributeTuple:
         """Return the attributes with some replaced: ``conv(x, w, a.but(group=1))``."""
-        assert self.values is not None
+        if self.values is None:
+            raise RuleError(f"attributes of {self.name!r} are changed on the left side of a rule; yield the left side first")
         return make_attributes(**{**dict(self.values), **changes})
 
 
@@ -149,8 +150,7 @@ class Tensor:
         return operation("Transpose", self, perm=tuple(perm))
 
     def __eq__(self, other: object) -> Equation:  # type: ignore[override]  # rules read as equations
-        assert isinstance(other, Tensor)
-        return Equation(self, other)
+        return Equation(self, _tensor(other, "an equation"))
 
 
 class Weight(Tensor):
@@ -169,9 +169,16 @@ class Equation:
     right: Tensor
 
 
+def _tensor(value: object, where: str) -> Tensor:
+    if isinstance(value, Tensor):
+        return value
+    fix = "a number is a Weight, of which require_number(w, 2.0) says what it must be"
+    raise RuleError(f"{where} takes tensors, got {value!r}", fix=fix)
+
+
 def operation(op: str, *operands: Tensor, by: Attributes | AttributeTuple | None = None, **values: Any) -> Tensor:
     """Apply the core operator ``op``; attributes come from a variable (``by``) or as keywords, never both."""
-    terms = [operand.term for operand in operands]
+    terms = [_tensor(operand, op).term for operand in operands]
     given = (by.values if isinstance(by, Attributes) else by) or make_attributes(**values)
     nodes, bound = [t for t in terms if isinstance(t, Node)], [t for t in terms if isinstance(t, Bound)]
     if len(nodes) == len(terms):

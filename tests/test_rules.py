@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from egraph.rule import (
     require_number,
     rule,
 )
+from egraph.rule_file import load_rules
 from egraph.rule_operators import concat, conv, max_pool, pad, reduce_mean, reduce_sum, relu, reshape, slice_, transpose
 from egraph.rule_refusals import WrongNumber
 from egraph.rules import FAMILIES, RULES, rule_named
@@ -303,3 +305,23 @@ def test_a_merge_that_mixes_up_its_members_is_refuted() -> None:
         return split(wide, wide.rank - 1, [each.shape[1] for each in w])
 
     assert check(reversed_members, cases=20).failures
+
+
+@pytest.mark.parametrize(
+    ("body", "line", "told"),
+    [
+        ("    return x + 2 == x", 6, "Add takes tensors, got 2"),
+        ("    return relu(x) == 2", 6, "an equation takes tensors, got 2"),
+        ("    return softmax(x, a.but(axis=1)) == softmax(x, a)", 6, "attributes of 'a' are changed on the left side"),
+        ("    require(x.rank == 1, '')\n    yield relu(x)\n    yield x", 6, "shapes are used on the left side"),
+        ("    return relu(x)", 3, "must return an Equation, or yield its left and then its right side"),
+        ("    return x == relu(x)", 3, "the left side must be an operator"),
+    ],
+)
+def test_what_is_no_rule_is_told_with_its_line(body: str, line: int, told: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    names = "from egraph.rule import Attributes, Tensor, require, rule\nfrom egraph.rule_operators import relu, softmax\n"
+    path.write_text(f"{names}@rule\ndef law(x: Tensor, a: Attributes):\n    '''x = x'''\n{body}\nRULES = (law,)\n")
+    with pytest.raises(RuleError, match=re.escape(told)) as caught:
+        load_rules(path)
+    assert caught.value.where == f"{path}:{line}"
