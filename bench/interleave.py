@@ -15,6 +15,7 @@ from types import TracebackType
 
 from bench.engines import LONG_RUN_NS
 from bench.environment import ROOT
+from bench.watched import Timed
 
 
 class EngineFailed(Exception):
@@ -77,7 +78,7 @@ def _reason(lines: Sequence[str]) -> str:
 
 
 def interleave(
-    engines: Mapping[str, EngineProcess], *, seconds: float = 6.0, rounds: int = 12, deadline: float = math.inf
+    engines: Mapping[str, Timed], *, seconds: float = 6.0, rounds: int = 12, deadline: float = math.inf
 ) -> tuple[dict[str, list[int]], dict[str, str]]:
     """Return every engine's times in nanoseconds, and why some have none; the first round, where caches are cold, is not counted.
 

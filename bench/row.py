@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,10 @@ from bench.exact import exact_outputs
 from bench.inputs import feeds_for, parse_shapes
 from bench.interleave import EngineFailed, EngineProcess, interleave
 from bench.models import BenchModel
+from bench.watched import Watched, nearest
 from egraph.check import relative_error
 from egraph.finalists import MEMORY_SHARE, available_bytes
+from runtime.profile.passing import line_ns
 
 MOST_ERROR = 1e-2
 """An engine whose outputs are farther from onnxruntime's computes something else; its time is not counted."""
@@ -126,8 +129,10 @@ def _measured(entry: BenchModel, batch: int, request: Request, folder: Path, dea
         processes = {engine: process for engine, process in processes.items() if engine not in wrong}
         if exact is not None:
             row["rounding_error"] = rounding_errors(folder, list(processes), exact)
-        times, failed = interleave(processes, seconds=request.seconds * len(processes), deadline=deadline)
+        watched = {engine: Watched(process, partial(line_ns, request.threads)) for engine, process in processes.items()}
+        times, failed = interleave(watched, seconds=request.seconds * len(processes), deadline=deadline)
         row["failed"] |= failed
+        row["near"] = nearest({engine: one for engine, one in watched.items() if engine not in failed})
     row["median_us"] = {engine: round(statistics.median(values) / 1e3, 2) for engine, values in times.items() if engine not in failed}
     row["runs"] = {engine: len(values) for engine, values in times.items()}
     if "einsat" not in row["median_us"]:

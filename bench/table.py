@@ -61,9 +61,22 @@ def note(row: Row) -> str:
         told.append("error against 64-bit floats: " + ", ".join(f"{engine} {error:.1e}" for engine, error in rounding.items()))
     if few := {engine: runs for engine, runs in row.get("runs", {}).items() if runs < FEW_RUNS}:
         told.append("few repeats: " + ", ".join(f"{engine} {runs}" for engine, runs in few.items()))
+    if told_near := near(row):
+        told.append(told_near)
     if row.get("warm_is_the_same") is False:
         told.append("the warm run chose another program")
     return "; ".join(told).replace("|", "/")
+
+
+def near(row: Row) -> str:
+    """Return what we take while the cores are near each other, where they were not all the time."""
+    found = row.get("near") or {"turns": {}}
+    count, of = found["turns"].get("einsat", (0, 0))
+    if not 0 < count < of:
+        return ""
+    time_us, predicted_us = found["median_us"]["einsat"], row.get("optimize", {}).get("predicted_us")
+    ratio_told = f", predicted {predicted_us / time_us:.2f}" if predicted_us else ""
+    return f"cores near ({found['line_ns']:.1f} ns a line) in {count} of {of} turns: {time_us / 1e3:.3f} ms{ratio_told}"
 
 
 def line(row: Row) -> str:

@@ -26,8 +26,9 @@ from bench.interleave import EngineFailed, _reason, interleave
 from bench.models import MODELS, BenchModel
 from bench.row import EXACT_VALUES, Request, compare_outputs, exact_bytes, measure_row, rounding_errors, without_places
 from bench.spread import spread
-from bench.table import line, means, table
+from bench.table import line, means, near, table
 from bench.unit_scale import unit_scale
+from bench.watched import Watched, nearest
 from egraph.check_spread import LITTLE, moved
 from egraph.tolerance import Tolerance
 
@@ -301,3 +302,24 @@ def test_what_is_too_large_for_the_memory_is_not_evaluated_in_64_bits(tmp_path: 
     monkeypatch.setattr("bench.row.available_bytes", lambda: 0)
     row = measure_row(TINY, 2, replace(REQUEST, engines=("einsat",), warm=False))
     assert "error" not in row and "rounding_error" not in row
+
+
+def test_turns_are_told_apart_by_how_near_the_cores_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.watched.PAUSE_SECONDS", 0.0)
+    looks = iter([4.0, 4.2, 4.1, 15.0, 14.0, 15.0, 5.0, 4.0])
+    engine = SlowEngine(1000)
+    watched = Watched(engine, lambda: next(looks))
+    for run_ns in (1000, 2000, 3000, 5000):
+        engine.warm_up_ns = run_ns
+        assert watched.time_ns(3, 1.0) == [run_ns] * 3
+    found = nearest({"einsat": watched})
+    assert found == {"line_ns": 4.2, "median_us": {"einsat": 3.0}, "turns": {"einsat": [2, 4]}}
+    told = near(ROW | {"near": found, "optimize": {"predicted_us": 2.7}})
+    assert told == "cores near (4.2 ns a line) in 2 of 4 turns: 0.003 ms, predicted 0.90"
+    assert told in line(ROW | {"near": found, "optimize": {**cast(Any, ROW["optimize"]), "predicted_us": 2.7}})
+
+
+def test_where_nothing_passes_between_cores_nothing_is_told() -> None:
+    watched = Watched(SlowEngine(1000), lambda: None)
+    assert watched.time_ns(1, 1.0) == [1000] and nearest({"einsat": watched}) == {}
+    assert near(ROW | {"near": {}}) == near(ROW) == ""

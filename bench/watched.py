@@ -1,0 +1,71 @@
+"""Turns of an engine, told apart by how near the cores were to each other: those of a virtual machine move while it runs."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+ALIKE = 1.5
+"""Turns in which lines pass at most so much slower than in the quickest one saw the cores in one state: near and far differ 3.5 times."""
+PAUSE_SECONDS = 0.005
+"""Lets spinning threads go to sleep."""
+
+
+class Timed(Protocol):
+    """What can be timed in turns."""
+
+    warm_up_ns: int
+
+    def time_ns(self, runs: int, seconds: float) -> list[int]:
+        """Return the nanoseconds of some runs."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Some runs, and what a line that another core had read took to write before or after them, whichever was longer."""
+
+    line_ns: float
+    times_ns: tuple[int, ...]
+
+
+@dataclass
+class Watched:
+    """An engine that keeps its turns. ``look`` says how near the cores are."""
+
+    engine: Timed
+    look: Callable[[], float | None]
+    turns: list[Turn] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.warm_up_ns = self.engine.warm_up_ns
+
+    def time_ns(self, runs: int, seconds: float) -> list[int]:
+        """Return the nanoseconds of some runs; of a turn with several, the first is not kept."""
+        before = self.look()
+        time.sleep(PAUSE_SECONDS)
+        times_ns = self.engine.time_ns(runs, seconds)
+        time.sleep(PAUSE_SECONDS)
+        after = self.look()
+        if before is not None and after is not None:
+            self.turns.append(Turn(max(before, after), tuple(times_ns[1:] or times_ns)))
+        return times_ns
+
+
+def nearest(watched: Mapping[str, Watched]) -> dict[str, Any]:
+    """Return what each engine took while the cores were as near as they came, and in how many of its turns they were; {} if unknown."""
+    found = [turn.line_ns for one in watched.values() for turn in one.turns]
+    if not found:
+        return {}
+    near = {name: [turn for turn in one.turns if turn.line_ns <= ALIKE * min(found)] for name, one in watched.items()}
+    return {
+        "line_ns": round(min(found), 2),
+        "median_us": {name: round(_median_us(turns), 2) for name, turns in near.items() if turns},
+        "turns": {name: [len(turns), len(watched[name].turns)] for name, turns in near.items()},
+    }
+
+
+def _median_us(turns: Sequence[Turn]) -> float:
+    return statistics.median(time_ns for turn in turns for time_ns in turn.times_ns) / 1e3
