@@ -3,17 +3,21 @@
 Prints microseconds, the bandwidth over the bytes of all operands and the result, and how much that is of a copy of as many
 bytes by numpy, timed in turns with it; the least of many short runs counts. Tensors lie in the caches of common processors;
 ``--large``: beyond them, where a copy by numpy does not reach the memory's bandwidth, since it reads what it will overwrite.
-On one thread, processor time is measured, so that other work on the machine disturbs little; with ``--threads``, the clock's.
+On one thread, processor time is measured, so that other work on the machine disturbs little; with ``--threads``, the clock's,
+and the copy is of as many parts, each by a thread of its own. ``--record`` times all: those in caches on one thread (there, to
+hand out a copy takes longer than the copy), large ones on one and on two, and writes bench/results/eoperators.json and .md.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import json
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -21,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from bench.derivations import conv
+from bench.environment import commit, environment
 from egraph.derive.bilinear.convolutions import algorithms
 from egraph.derive.bilinear.programs import program
 from egraph.expr.scope import Number, Read, Scope, Tensor, inside
@@ -32,6 +37,7 @@ from lower.eoperator import compile_library
 from runtime import openmp
 from runtime.dispatcher import KernelLibrary, load
 
+RESULTS = Path(__file__).parent / "results"
 ALIGNMENT_BYTES = 64
 SECONDS = 0.6
 """How long each kernel and its copy are timed at least."""
@@ -191,28 +197,95 @@ def calling(address: int, arrays: list[np.ndarray]) -> Callable[[], object]:
     return lambda: (function(None, where, len(kept[0]), None), kept)
 
 
-def main() -> None:
-    """Compile the chosen cases and print a line for each."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("names", nargs="*", help="parts of names of kernels; all without")
-    parser.add_argument("--large", action="store_true", help="tensors beyond the caches")
-    parser.add_argument("--threads", type=int, default=1)
-    options = parser.parse_args()
-    known = large_cases() if options.large else cases()
-    chosen = {name: f for name, f in known.items() if not options.names or any(part in name for part in options.names)}
-    clock = time.thread_time if options.threads == 1 else time.perf_counter
-    openmp.set_threads(options.threads)
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.threads) as pool:
-        library = compile_library(list(chosen.values()), Path(folder) / "kernels.so", threads=options.threads)
+@dataclass(frozen=True)
+class Row:
+    """A kernel's and its copy's least time, over the same number of bytes."""
+
+    name: str
+    large: bool
+    threads: int
+    size_bytes: int
+    time_us: float
+    copy_us: float
+
+    @property
+    def of_copy(self) -> float:
+        return self.copy_us / self.time_us
+
+    @property
+    def gigabytes_per_second(self) -> float:
+        return self.size_bytes / self.time_us / 1e3
+
+    def line(self) -> str:
+        copy = self.size_bytes / self.copy_us / 1e3
+        return f"{self.name:24s} {self.time_us:9.1f} us {self.gigabytes_per_second:7.1f} GB/s   copy {copy:7.1f} GB/s   {self.of_copy:4.0%}"
+
+
+def measured(names: Sequence[str], threads: int, *, large: bool) -> Iterator[Row]:
+    """Compile the cases whose names hold one of these parts, all without any, and yield each when it is timed."""
+    known = large_cases() if large else cases()
+    chosen = {name: f for name, f in known.items() if not names or any(part in name for part in names)}
+    clock = time.thread_time if threads == 1 else time.perf_counter
+    openmp.set_threads(threads)
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(threads) as pool:
+        library = compile_library(list(chosen.values()), Path(folder) / "kernels.so", threads=threads)
         code = KernelLibrary(library.path, load())
         for name, fragment in chosen.items():
             arrays = [aligned(leaf.type.sizes) for leaf in placeholders(fragment)] + [aligned(fragment.type.sizes)]
             size_bytes = sum(array.nbytes for array in arrays)
-            runs = [calling(code.function(library[fragment]), arrays), copying(size_bytes, pool, options.threads)]
-            time_us, copy_us = least_us(runs, clock)
-            speed, copy = size_bytes / time_us / 1e3, size_bytes / copy_us / 1e3
-            print(f"{name:24s} {time_us:9.1f} us {speed:7.1f} GB/s   copy {copy:7.1f} GB/s   {speed / copy:4.0%}", flush=True)
+            runs = [calling(code.function(library[fragment]), arrays), copying(size_bytes, pool, threads)]
+            yield Row(name, large, threads, size_bytes, *least_us(runs, clock))
         code.close()
+
+
+RECORDED = ((True, 1), (True, 2), (False, 1))
+"""Whether large, and on how many threads."""
+
+
+def page(rows: Sequence[Row], where: Mapping[str, Any]) -> str:
+    """Return what is said about all kernels."""
+    versions = ", ".join(f"{name} {where['versions'][name]}" for name in ("apache-tvm", "numpy") if name in where["versions"])
+    lines = [
+        "# Generated kernels", "",
+        f"`{where['command']}`, {where['date']}, {where['cpu']}, {where['cores']} cores, Python {where['python']}, {versions},",
+        f"commit {where['commit']}.", "",
+        "Bytes are those of all operands and of the result, once each; `of a copy` is their bandwidth over that of numpy's copy of as many",
+        "bytes, half of them read, timed in turns, on as many threads. The least of many runs counts; on one thread of processor time.", "",
+    ]  # fmt: skip
+    for large, threads in RECORDED:
+        found = [row for row in rows if (row.large, row.threads) == (large, threads)]
+        lines += [f"## {'Tensors beyond the caches' if large else 'Tensors in caches'}, {threads} thread{'s' if threads > 1 else ''}", ""]
+        lines += ["| kernel | MB | us | GB/s | of a copy |", "|---|---|---|---|---|"]
+        lines += [
+            f"| {row.name} | {row.size_bytes / 1e6:.1f} | {row.time_us:,.1f} | {row.gigabytes_per_second:.1f} | {row.of_copy:.0%} |"
+            for row in found
+        ]
+        lines += [""]
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Time the chosen cases and print a line for each."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.eoperators", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", help="parts of names of kernels; all without")
+    parser.add_argument("--large", action="store_true", help="tensors beyond the caches")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--record", action="store_true", help="all sizes and threads, written into a table")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of eoperators.json and eoperators.md")
+    options = parser.parse_args(arguments)
+    rows = []
+    for large, threads in RECORDED if options.record else ((options.large, options.threads),):
+        for row in measured(options.names, threads, large=large):
+            rows.append(row)
+            print(row.line(), flush=True)
+    if options.record:
+        where = {**environment(max(threads for _, threads in RECORDED), (parser.prog, *options.names, "--record")), "commit": commit()}
+        options.results.mkdir(parents=True, exist_ok=True)
+        stored = {**where, "rows": [asdict(row) for row in rows]}
+        (options.results / "eoperators.json").write_text(json.dumps(stored, indent=1) + "\n")
+        (options.results / "eoperators.md").write_text(page(rows, where))
 
 
 if __name__ == "__main__":

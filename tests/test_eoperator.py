@@ -10,6 +10,8 @@ from random import Random
 from typing import Any
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 
 import lower.eoperator.library as library_module
@@ -138,6 +140,8 @@ def chains() -> list[Node]:
 
 APPROXIMATIONS = (("Exp", -90.0, 88.5), ("Log", 1e-38, 1e30), ("Tanh", -12.0, 12.0), ("Erf", -5.0, 5.0), ("Sigmoid", -90.0, 30.0))
 WAVES = (("Sin", 1e-30, 3e38), ("Cos", 1e-30, 3e38))
+SOFTMAX = [apply("Softmax", leaf(0, rows, length), axis=1) for rows, length in ((11, 100), (7, 1029), (3, 2051), (2, 4099), (5, 31))]
+"""Rows in fours and those left over, of which there are two; too long for more than two at once, or one; with every remainder."""
 STRIDED = KernelRequest(apply("Relu", leaf(0, 3, 5, 6)), output_strides=(90, 18, 1), input_strides=((60, 12, 2),))
 LONG = (apply("ReduceSum", leaf(0, 2, 90300), axes=(1,)), apply("ReduceSum", leaf(0, 90300, 3), axes=(0,)))
 IN_PLACE = apply("Add", apply("Relu", leaf(0, 7, 37)), leaf(1, 1, 37))
@@ -148,7 +152,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
     """Everything that the tests run on one thread, compiled in one go (starting the compiler takes the most time)."""
     folder = tmp_path_factory.mktemp("kernels")
     fragments = [f for f in [*samples(list(OPS), 1), *chains()] if supports(f) is None]
-    own: list[Node | KernelRequest] = [*(apply(op, leaf(0, 4001)) for op, _, _ in APPROXIMATIONS + WAVES), *LONG, STRIDED, IN_PLACE]
+    own: list[Node | KernelRequest] = [apply(op, leaf(0, 4001)) for op, _, _ in APPROXIMATIONS + WAVES]
+    own += [*LONG, *SOFTMAX, STRIDED, IN_PLACE]
     return compile_library([*fragments, *own], folder / "kernels.so", threads=1, cache=folder)
 
 
@@ -213,6 +218,43 @@ def test_long_sums_do_not_round_as_often_as_they_have_terms(fragment: Node, libr
     out = np.empty(fragment.type.sizes, np.float32)
     Loaded(library.path).run(library[fragment], [x, out])
     np.testing.assert_allclose(out, x.sum(axis=0 if out.shape[0] == 1 else 1, keepdims=True, dtype=np.float64), rtol=3e-6)
+
+
+def test_exp_is_off_by_less_than_a_unit_in_the_last_place(library: Library) -> None:
+    fragment = apply("Exp", leaf(0, 4001))
+    loaded = Loaded(library.path)
+    worst = 0.0
+    for low, high in ((-86.98, -60.0), (-1.0, 1.0), (-40.0, 40.0), (80.0, 88.72)):
+        x = np.linspace(low, high, 4001).astype(np.float32)
+        out = np.empty_like(x)
+        loaded.run(library[fragment], [x, out])
+        expected = np.exp(x.astype(np.float64))
+        worst = max(worst, float((np.abs(out - expected) / np.spacing(expected.astype(np.float32))).max()))
+    assert worst < 0.9
+
+
+def special(fragment: Node) -> np.ndarray:
+    """Return an operand whose rows hold, in turn, nothing special, NaN, infinities, only minus infinity, and huge numbers."""
+    x = np.random.default_rng(3).standard_normal(fragment.type.sizes).astype(np.float32)
+    x.flat[[1, 5]] = np.inf, -np.inf
+    rows = x.reshape(-1, x.shape[-1])
+    for row, values in zip(rows[1:], ([np.nan], [-np.inf], [np.inf], [-np.inf] * x.shape[-1], [3e38, -3e38], [-1e30]), strict=False):
+        row[: len(values)] = values
+    return x
+
+
+@pytest.mark.parametrize("fragment", [apply("Exp", leaf(0, 4001)), *SOFTMAX], ids=lambda f: str(f.type))
+def test_exp_and_softmax_of_infinities_and_nan_are_those_of_onnxruntime(fragment: Node, library: Library) -> None:
+    x = special(fragment)
+    kind = onnx.TensorProto.FLOAT
+    node = onnx.helper.make_node(fragment.op, ["x"], ["y"], **({"axis": 1} if fragment.op == "Softmax" else {}))
+    values = [onnx.helper.make_tensor_value_info(name, kind, fragment.type.sizes) for name in ("x", "y")]
+    graph = onnx.helper.make_graph([node], "g", values[:1], values[1:])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=10)
+    expected = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
+    out = np.empty_like(x)
+    Loaded(library.path).run(library[fragment], [x, out])
+    np.testing.assert_allclose(out, expected, rtol=1e-6, atol=2e-38)
 
 
 def test_a_warm_cache_compiles_nothing_and_gives_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

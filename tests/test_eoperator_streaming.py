@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import lower.eoperator.streaming as streaming
+from egraph.expr.index import Iterator, index
 from egraph.ir import Node, attributes, placeholders
 from egraph.ops import apply
 from egraph.ops.reference import evaluate
@@ -77,6 +78,38 @@ def test_large_kernels_agree_with_the_reference_at_any_address(tmp_path: Path, m
         for shift_bytes in (0, 4, 32):
             check(loaded, fragment, shift_bytes)
     assert bool(loaded.launches) == (threads > 1)
+
+
+def test_windows_fetch_one_stream_and_again_what_follows_far_behind() -> None:
+    """Nine slices of a row of 4608 elements, each a tap of a window: rows of the image are 210 rows of the matrix."""
+    k, i = index(Iterator("k", 0, 128)), index(Iterator("i", 0, 40_000))
+    place = i * 4608 + k
+    taps = [place + (r * 210 + s) * 4608 + (r * 3 + s) * 128 for r in (0, 1, 2) for s in (0, 1, 2)]
+    found = streaming.ahead(taps, Iterator("k", 0, 128))
+    foremost = 2 * 210 + 2 + streaming.STEPS_AHEAD
+    lines = {place + foremost * 4608 + tap * 128 for tap in range(9)}
+    again = {place + (r * 210 + s + streaming.STEPS_AHEAD) * 4608 + (r * 3 + s) * 128 for r in (0, 1) for s in (0, 1, 2)}
+    assert set(found) == lines | again and len(found) == len(lines | again)
+    window = [place + (r * 300 + s) * 4608 for r in (0, 1, 2) for s in (0, 1, 2)]  # one place of a row: read on in its column alone
+    assert place + (600 + 2 + streaming.STEPS_AHEAD) * 4608 in streaming.ahead(window, Iterator("k", 0, 128))
+    assert streaming.ahead([k, k + 4], Iterator("k", 0, 128)) == []  # no loop but the vectors'
+
+
+def test_places_too_far_apart_for_any_cache_are_streams_of_their_own() -> None:
+    k, i = index(Iterator("k", 0, 64)), index(Iterator("i", 0, 40_000))
+    near, far = i * 64 + k, i * 64 + k + streaming.FAR_BYTES
+    assert streaming.ahead([near, far], Iterator("k", 0, 64)) == [far + streaming.STEPS_AHEAD * 64, near + streaming.STEPS_AHEAD * 64]
+
+
+def test_rows_of_large_tensors_are_fetched_while_those_before_are_reduced(monkeypatch: pytest.MonkeyPatch) -> None:
+    from lower.eoperator.generate import generate
+
+    fragment = apply("Softmax", leaf(0, 20, 160), axis=1)
+    assert "einsat_fetch" not in generate(KernelRequest(fragment), threads=1).script()
+    monkeypatch.setattr(streaming, "STREAMED_BYTES", 0)
+    code = generate(KernelRequest(fragment), threads=1).script()
+    assert code.count("einsat_fetch") == 4  # a line of each of four rows
+    assert "+ 640" in next(line for line in code.splitlines() if "einsat_fetch" in line)
 
 
 def test_small_kernels_do_not_call_what_large_ones_need() -> None:

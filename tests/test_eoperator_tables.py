@@ -20,6 +20,7 @@ from egraph.ops.expression import text_of
 from egraph.ops.scopes import grid, multiply
 from lower.eoperator import KernelRequest, Library, compile_library, supports
 from lower.eoperator.linear import Matrix, linear_program
+from lower.eoperator.regions import regions
 from lower.eoperator.request import kernel_of
 from lower.eoperator.shares import shares
 from lower.eoperator.tabled import Tile, strongest, tabled_digits, tile, unrolled
@@ -94,8 +95,15 @@ def one_tile() -> Node:
     return derived(node, what).inputs[0].inputs[0]
 
 
+def bordered() -> Node:
+    """A transform of 3 x 3 tiles, the last of which hang over."""
+    node = convolution((1, 11, 10, 32), (4, 32, 3, 3))
+    what = next(w for w in algorithms(node) if [axis.algorithm.products for axis in w.axes] == [6, 6])
+    return derived(node, what).inputs[0].inputs[0]
+
+
 SMALL = tabulated(5, unrollable=False)
-FRAGMENTS = [*transforms(), *epilogues(), one_tile(), *samples(["Expression"], 16), tabulated(37, unrollable=True), SMALL]
+FRAGMENTS = [*transforms(), *epilogues(), one_tile(), bordered(), *samples(["Expression"], 16), tabulated(37, unrollable=True), SMALL]
 
 
 @pytest.fixture(scope="module")
@@ -128,6 +136,20 @@ def plain_tile(node: Node) -> tuple[Tile, tuple[Iterator, ...]]:
     chosen = unrolled(iterators, root)
     assert chosen is not None
     return tile(kernel.table, chosen, root, offset, cuts), tuple(i for i in iterators if i not in chosen)
+
+
+def test_regions_leave_nothing_to_ask(library: Library) -> None:
+    """Tiles of 4 over 11 rows and 10 columns: at the first, in the middle and at the last of each, it is known what is padding."""
+    from lower.eoperator.generate import generate
+
+    v = bordered()
+    given, outer = plain_tile(v)
+    table = kernel_of(KernelRequest(v)).table
+    found = regions(table, given, outer[:-1])
+    assert [[(i.low, i.high) for i in narrow] for narrow in found.values()] == [[(0, 1), (1, 2), (2, 3)]] * 2
+    code = generate(KernelRequest(v), threads=1).script()
+    assert code.count("if ") == 2 + 3 * 2  # one of three regions of rows, and in each one of three of columns
+    check(Loaded(library.path), library[v], v)
 
 
 def test_threads_share_planes_as_the_product_that_reads_them_does() -> None:

@@ -34,6 +34,8 @@ class Place:
 
 
 Point = Mapping[Iterator, Place]
+Body = Callable[[Expr], None]
+"""What writes the statements of a loop, given its variable."""
 
 
 @dataclass
@@ -139,48 +141,28 @@ class Writer:
             self.blocks, self._at = blocks, at
 
     def loop(
-        self,
-        low: Expr | int,
-        high: Expr | int,
-        body: Callable[[Expr], None],
-        *,
-        kind: Any = ForKind.SERIAL,
-        barrier: bool = False,
-        name: str = "i",
+        self, low: Expr | int, high: Expr | int, body: Body, *, kind: Any = ForKind.SERIAL, barrier: bool = False, name: str = "i"
     ) -> None:
         """Append a loop; ``body`` writes into a new block with the loop's variable."""
         if kind == ForKind.PARALLEL and self.is_streamed and isinstance(low, int) and isinstance(high, int):
-            self._parts(low, high, body, name)
-            return
-        self._loop(low, high, body, kind=kind, barrier=barrier, name=name)
-
-    def _parts(self, low: int, high: int, body: Callable[[Expr], None], name: str) -> None:
-        """Append a parallel loop over parts of a range, each of which ends when others see what it streamed."""
-        size = -(-(high - low) // MOST_PARTS)
-
-        def part(k: Expr) -> None:
-            start = self.bind(k * self.integer(size) + self.integer(low))
-            self._loop(start, self.bind(tirx.Min(start + self.integer(size), self.integer(high))), body, name=name)
-            self.append(finish())
-
-        self._loop(0, -(-(high - low) // size), part, kind=ForKind.PARALLEL, name=name)
-
-    def _loop(
-        self,
-        low: Expr | int,
-        high: Expr | int,
-        body: Callable[[Expr], None],
-        *,
-        kind: Any = ForKind.SERIAL,
-        barrier: bool = False,
-        name: str,
-    ) -> None:
+            low, high, body = self._parts(low, high, body, name)
         variable = tirx.Var(self.name(name), self.index_type)
         with self.inside(Block(barrier=barrier)) as block:
             body(variable)
         low = self.integer(low) if isinstance(low, int) else low
         count = self.integer(high) - low if isinstance(high, int) else high - low
-        self.blocks[self._at].statements.append(tirx.For(variable, low, count, kind, sequence(block.statements)))
+        self.append(tirx.For(variable, low, count, kind, sequence(block.statements)))
+
+    def _parts(self, low: int, high: int, body: Body, name: str) -> tuple[int, int, Body]:
+        """Return a loop over parts of a range, each of which ends when others see what it streamed."""
+        size = -(-(high - low) // MOST_PARTS)
+
+        def part(k: Expr) -> None:
+            start = self.bind(k * self.integer(size) + self.integer(low))
+            self.loop(start, self.bind(tirx.Min(start + self.integer(size), self.integer(high))), body, name=name)
+            self.append(finish())
+
+        return 0, -(-(high - low) // size), part
 
     def bind_iterator(self, iterator: Iterator, value: Expr) -> None:
         self.blocks[self._at].bound[iterator] = value
@@ -190,7 +172,6 @@ class Writer:
         buffer = tirx.decl_buffer((1,), typed(name, count), name=self.name("t"))
         self.blocks[self._at].statements.append(tirx.AllocBuffer(buffer))
         return buffer
-
 
     def array(self, name: str, count: int) -> Any:
         """Allocate memory on the stack in the block being written."""

@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from egraph.expr.compose import undecided
 from egraph.expr.index import Floor, Index, Iterator, Modulo, atoms, index
 from egraph.expr.scope import Compare
-from lower.eoperator.terms import Terms, extent
+from lower.eoperator.terms import Terms, constant_part, extent, low_of
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,10 @@ class Cut:
         """What holds where the digits stand for a value of the iterator."""
         return _known((Compare(index(0), "<=", self.value), Compare(self.value, "<", index(self.size))))
 
+    def within(self, regions: Mapping[Iterator, Iterator]) -> Cut:
+        """Return the cut where digits run over parts of their range only."""
+        return replace(self, digits=tuple(regions.get(digit, digit) for digit in self.digits))
+
     def reached(self, known: frozenset[Iterator]) -> tuple[Compare, ...]:
         """Return what holds where some choice of the other digits gives a value of the iterator."""
         if not known.intersection(self.digits[1:]):
@@ -43,6 +47,7 @@ class Cut:
             if digit in known:
                 low = low + index(digit) * place
             else:
+                low = low + low_of(digit) * place
                 spread += (extent(digit) - 1) * place
         return _known((Compare(index(0), "<=", low + spread), Compare(low, "<", index(self.size))))
 
@@ -79,7 +84,7 @@ def cut_digits(table: Terms, iterator: Iterator, indices: Iterable[Index]) -> Cu
 
 def _quotient(value: Index, iterator: Iterator) -> tuple[int, int] | None:
     """Return (b, p) where value = (iterator + b) // p."""
-    constant = next((c for monomial, c in value.terms if not monomial), 0)
+    constant = constant_part(value)
     rest = (value - constant).terms
     if len(rest) != 1 or rest[0][1] != 1 or len(rest[0][0]) != 1:
         return None

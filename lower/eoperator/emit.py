@@ -27,6 +27,8 @@ class Emitter(Writer):
         self.buffers, self.dtypes = dict(buffers), dict(dtypes)
         self.kept: dict[Term, Index] = {}
         """Reductions whose elements are also stored, and where in the output."""
+        self.fetched: dict[Term, list[tuple[str, Index]]] = {}
+        """What is fetched ahead for the next rows, while these reductions run."""
         self.functions = Functions(self.bind)
 
     def is_large(self, name: str) -> bool:

@@ -14,6 +14,8 @@ from tvm import tirx
 
 Expr = Any
 """A TIR expression; a vector when its type has lanes."""
+EXPONENTIAL = (1.3814540107e-3, 8.3687451362e-3, 4.1668390787e-2, 1.6666520399e-1, 4.9999993432e-1, 1.0, 1.0)
+"""Coefficients of e^r, |r| <= ln(2) / 2, with the least relative error (3.1e-9) among those that end with 1 + r."""
 
 TURNS = ((341782637, 31), (423170132, 60), (352195499, 89), (488592205, 118), (461485765, 147), (90590992, 176))
 """1 / (2 pi) in parts of 29 bits, ``bits / 2**exponent``: their products with a float32 are exact in 64 bits; enough of them for 2**128."""
@@ -110,20 +112,17 @@ class Functions:
         return select(a > zero, constant(1, a), select(a < zero, constant(-1, a), a))
 
     def f_exp(self, x: Expr) -> Expr:
-        """2^n p(r) with x = n ln 2 + r; zero below -87.34, infinity above 88.72."""
+        """2^n p(r) with x = n ln 2 + r, 0.9 units in the last place off at most; zero below -86.98 (where it is 1.7e-38)."""
         clamped = self.bind(select(x > constant(88.8, x), constant(88.8, x), x))
-        clamped = self.bind(select(clamped < constant(-87.34, x), constant(-87.34, x), clamped))
         # The sum's last bits are n + 126, so that shifted into the exponent they are 2^(n-1); the 2 is in the polynomial.
         magic = self.bind(clamped * constant(1.44269504088896341, x) + constant(12583038.0, x))
         n = self.bind(magic - constant(12583038.0, x))
         r = self.bind((clamped - n * constant(0.693359375, x)) - n * constant(-2.12194440e-4, x))
-        coefficients = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
-        p = self.polynomial(r, tuple(2 * c for c in coefficients))
-        p = self.bind(p * (r * r) + (r * constant(2.0, x) + constant(2.0, x)))
+        p = self.polynomial(r, tuple(2 * c for c in EXPONENTIAL))
         bits = tirx.reinterpret(typed("int32", lanes(x)), magic)
         half = tirx.reinterpret(typed("float32", lanes(x)), bits << constant(23, bits))
         result = self.bind(p * half)
-        return select(x < constant(-87.33654, x), constant(0.0, x), result)
+        return select(x < constant(-87.0, x), constant(0.0, x), result)
 
     def f_log(self, x: Expr) -> Expr:
         """(e + log m) with x = m 2^e and m in [sqrt 1/2, sqrt 2)"""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from tvm import tirx
@@ -22,7 +23,8 @@ from lower.eoperator.emit import Emitter
 from lower.eoperator.functions import Expr, cast, widen
 from lower.eoperator.quotients import with_reciprocals
 from lower.eoperator.reduction import vectorizes
-from lower.eoperator.streaming import LINE_ELEMENTS, fetch, stream, streams
+from lower.eoperator.rows import next_rows, rows_together
+from lower.eoperator.streaming import LINE_ELEMENTS, ahead, fetch, stream, streams
 from lower.eoperator.tabled import has_tables, spelled_out
 from lower.eoperator.terms import Term, Terms, coefficient, extent, indices_of, iterators_of, subterms
 from lower.eoperator.transforms import breakpoints, interleaved, loop_order, merge, shifted, simplify_reductions, split_digits
@@ -34,7 +36,6 @@ SERIAL_NS = 20_000.0
 MAXIMUM_PARTS = 8
 LEAST_PLACES = 5
 """Places of large tensors from which reading ahead pays: of windows of nine, averages take 0.6 times as long, sums of slices 0.7."""
-STEPS_AHEAD = 3
 
 
 class Planner:
@@ -244,12 +245,10 @@ class Planner:
         reads = [t for t in subterms((root,)) if t.kind == "read" and coefficient(t.data[1], vector) == 1 and emitter.is_large(t.data[0])]
         if len(reads) < LEAST_PLACES:
             return
-        places = {read.data for read in reads}
-        for name, offset in dict.fromkeys(read.data for read in reads):
-            step = min((abs(coefficient(offset, i) or 0) for i in iterators_of(offset) - {vector}), default=0)
-            if step and not any((name, offset + k * step) in places for k in range(1, STEPS_AHEAD + 1)):
-                start = {**point, vector: Place(point[vector].base)}
-                emitter.append(fetch(emitter.buffers[name], emitter.index(offset + STEPS_AHEAD * step, start)))
+        start = {**point, vector: Place(point[vector].base)}
+        for name in dict.fromkeys(read.data[0] for read in reads):
+            for offset in ahead([read.data[1] for read in reads if read.data[0] == name], vector):
+                emitter.append(fetch(emitter.buffers[name], emitter.index(offset, start)))
 
     def _stored(self, value: Expr) -> Expr:
         return cast(value, self.output_type)
@@ -306,11 +305,29 @@ class Planner:
         vector = iterators[-1] if iterators and coefficient(offset, iterators[-1]) == 1 and extent(iterators[-1]) >= 4 else None
         if vector is not None and not all(vectorizes(body, vector) for body in [root, *reduces] if vector in body.free):
             vector = None
-        if whole and vector is not None and vector not in rows and rows | {vector} == frozenset(iterators):
-            root = self._keep_powers(root, reduces, rows, vector, offset)
         inner = tuple(i for i in iterators if i not in rows and i is not vector)
         outer = tuple(i for i in iterators if i in rows and i is not vector)
-        bound = frozenset(iterators) - frozenset(inner)
+        together: tuple[Iterator, ...] = ()
+        if vector is not None and vector not in rows and outer:
+            count = rows_together(outer, reduces, vector, self.threads if parallel else 1, self.emitter.is_large)
+            whole_groups = extent(outer[-1]) // count * count
+            if whole_groups < extent(outer[-1]):
+                for low, high in ((0, whole_groups), (whole_groups, extent(outer[-1]))):
+                    part, meaning = shifted(self.table, outer[-1], low, high)
+                    kept = tuple(part if i is outer[-1] else i for i in iterators if i is not outer[-1] or high - low > 1)
+                    with self.emitter.scope():
+                        self._reduction(kept, *self._replace(root, offset, {outer[-1]: meaning}), whole=whole)
+                return
+            group, lane = self.table.fresh("i", whole_groups // count), self.table.fresh("r", count)
+            if count > 1:
+                root, offset = self._replace(root, offset, {outer[-1]: index(group) * count + lane})
+                reduces = [term for term in subterms((root,)) if term.kind == "reduce"]
+                rows = rows - {outer[-1]} | {group, lane}
+                together, outer = (lane,), (*outer[:-1], group)
+            self.emitter.fetched |= next_rows(self.table, reduces[-1], outer[-1], self.emitter.is_large)
+        if whole and vector is not None and vector not in rows and not inner:
+            root = self._keep_powers(root, reduces, rows, vector, offset)
+        bound = frozenset((*outer, *together)) | ({vector} if vector is not None else frozenset())
         emitter = self.emitter
 
         def values(points: tuple[Point, ...]) -> None:
@@ -331,10 +348,17 @@ class Planner:
 
                 self.blocked(vector, lane, parallel=inner_parallel)
             else:
-                values(({},))
-                self._loops(inner, lambda: self.blocked(vector, lambda points: self.store(root, offset, points)))
+                points = tuple({i: Place(emitter.integer(r))} for i in together for r in range(extent(i))) or ({},)
+                with emitter.at_points(points):
+                    values(points)
+                    for point in points:
+                        self._loops(inner, partial(self._row, root, offset, vector, point))
 
         self.outer(outer, body, parallel=parallel)
+
+    def _row(self, root: Term, offset: Index, vector: Iterator, point: Point) -> None:
+        """Write a row of the result, in vectors."""
+        self.blocked(vector, lambda places: self.store(root, offset, tuple({**point, **place} for place in places)))
 
 
 def _guarded_by(root: Term, iterators: set[Iterator]) -> bool:

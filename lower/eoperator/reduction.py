@@ -10,6 +10,7 @@ from tvm import tirx
 from egraph.expr.index import Iterator
 from lower.eoperator.blocks import LANES, UNROLL, Place, Point, Writer, shuffle
 from lower.eoperator.functions import Expr, cast, lanes, select, widen
+from lower.eoperator.streaming import fetch
 from lower.eoperator.terms import Term, coefficient, extent, iterators_of, low_of, subterms
 from lower.eoperator.transforms import IDENTITY
 
@@ -34,10 +35,12 @@ def reduce_at(emitter: Emitter, term: Term, points: tuple[Point, ...]) -> list[E
         for p, outer in enumerate(points):
             for q, inner in enumerate(at):
                 value = emitter.value(body, {**outer, **inner})
+                first = {i: Place(at.base) for i, at in {**outer, **inner}.items()}
+                if lanes(value) == LANES:
+                    for name, place in emitter.fetched.get(term, ()):
+                        emitter.append(fetch(emitter.buffers[name], emitter.index(place, first)))
                 if term in emitter.kept:
-                    at_element = {**outer, **inner}
-                    vectors = {i: Place(place.base) for i, place in at_element.items()}
-                    where = emitter.index(emitter.kept[term], vectors)
+                    where = emitter.index(emitter.kept[term], first)
                     where = tirx.Ramp(where, emitter.integer(1), lanes(value)) if lanes(value) > 1 else where
                     emitter.append(tirx.BufferStore(emitter.buffers["out"], value, [where]))
                 store = slots[p][q]
@@ -104,9 +107,10 @@ def reduce_at(emitter: Emitter, term: Term, points: tuple[Point, ...]) -> list[E
         nest(iterators, lambda: all_points(({},), 1))
         return [emitter.bind(tirx.BufferLoad(s[0], [zero])) for s in slots]
     size = extent(vector)
-    results: list[Expr | None] = [None] * len(points)
+    totals: list[Expr | None] = [None] * len(points)
     start = 0
-    for step, count in ((LANES * UNROLL, UNROLL), (LANES, 1), (8, 1), (4, 1), (1, 1)):
+    together = max(1, UNROLL // len(points))
+    for step, count in ((LANES * together, together), (LANES, 1), (8, 1), (4, 1), (1, 1)):
         blocks = (size - start) // step
         if not blocks:
             continue
@@ -126,16 +130,17 @@ def reduce_at(emitter: Emitter, term: Term, points: tuple[Point, ...]) -> list[E
             parts = [emitter.bind(tirx.BufferLoad(s, [zero])) for s in slots[p]]
             while len(parts) > 1:
                 parts = [emitter.bind(combine(reduction, a, b)) for a, b in zip(parts[::2], parts[1::2], strict=True)]
-            total = horizontal(emitter, reduction, parts[0])
-            before = results[p]
-            results[p] = emitter.bind(total if before is None else combine(reduction, before, total))
+            before = totals[p]
+            totals[p] = emitter.bind(
+                parts[0] if before is None else combine(reduction, horizontal(emitter, reduction, before, width), parts[0])
+            )
         start += blocks * step
-    return [r for r in results if r is not None]
+    return [emitter.bind(horizontal(emitter, reduction, total)) for total in totals if total is not None]
 
 
-def horizontal(emitter: Writer, reduction: str, value: Expr) -> Expr:
-    """Reduce a vector to one number by halves."""
-    while lanes(value) > 1:
+def horizontal(emitter: Writer, reduction: str, value: Expr, count: int = 1) -> Expr:
+    """Reduce a vector to so many numbers by halves."""
+    while lanes(value) > count:
         value = emitter.bind(value)
         half = lanes(value) // 2
         value = combine(reduction, shuffle([value], range(half)), shuffle([value], range(half, 2 * half)))

@@ -12,9 +12,9 @@ import itertools
 from collections.abc import Sequence
 from fractions import Fraction
 
-from egraph.expr.index import Index, Iterator
+from egraph.expr.index import Iterator
 from lower.eoperator.tabled import Store, Tile
-from lower.eoperator.terms import coefficient, extent, subterms
+from lower.eoperator.terms import coefficient, constant_part, extent, subterms
 
 MOST_WORK = Fraction(3, 2)
 """Values that all shares compute over those of the tile, at most: what several planes share is computed by several threads."""
@@ -42,15 +42,11 @@ def _planes(stores: Sequence[Store], outer: Sequence[Iterator]) -> list[int] | N
         if stride is None:
             return None
         span += (extent(iterator) - 1) * abs(stride)
-    starts = [_constant(store.offset) for store in stores]
+    starts = [constant_part(store.offset) for store in stores]
     order = sorted(range(len(stores)), key=lambda number: starts[number])
     apart = all(starts[right] - starts[left] > span for left, right in itertools.pairwise(order))
-    same = all(store.offset - _constant(store.offset) == stores[0].offset - starts[0] for store in stores)
+    same = all(store.offset - constant_part(store.offset) == stores[0].offset - starts[0] for store in stores)
     return order if apart and same else None
-
-
-def _constant(offset: Index) -> int:
-    return next((value for monomial, value in offset.terms if not monomial), 0)
 
 
 def _part(given: Tile, numbers: frozenset[int]) -> Tile:

@@ -18,7 +18,7 @@ from egraph.expr.index import Index, Iterator, Size, Symbol, index, known
 from egraph.expr.scope import Compare
 from lower.eoperator.cuts import Cut, cut_digits
 from lower.eoperator.linear import Matrix, linear_program
-from lower.eoperator.terms import Replacement, Term, Terms, extent, iterators_of, low_of, subterms
+from lower.eoperator.terms import Replacement, Term, Terms, constant_part, extent, iterators_of, low_of, subterms
 from lower.eoperator.transforms import COMBINE, split_digits
 
 MOST_PLACES = 300
@@ -311,7 +311,7 @@ def strongest(conditions: Sequence[Compare]) -> tuple[Compare, ...] | None:
             others[c] = None
             continue
         slack = c.right - c.left - (1 if c.operator == "<" else 0)  # not negative where the condition holds
-        constant = next((value for monomial, value in slack.terms if not monomial), 0)
+        constant = constant_part(slack)
         form = slack - constant
         least[form] = min(constant, least.get(form, constant))
     for form, constant in least.items():

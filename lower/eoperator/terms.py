@@ -64,6 +64,10 @@ def coefficient(value: Index, iterator: Iterator) -> int | None:
     return factor
 
 
+def constant_part(value: Index) -> int:
+    return next((c for monomial, c in value.terms if not monomial), 0)
+
+
 def recombine(value: Index) -> Index:
     """c*K*(x//K) + c*(x%K) = c*x: what a reshape leaves of a row-major offset."""
     changed = True

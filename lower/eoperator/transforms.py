@@ -113,7 +113,7 @@ def _contiguous(value: Index, a: Iterator, b: Iterator) -> bool:
     return outer is not None and inner is not None and outer == inner * extent(b)
 
 
-def _allowed(condition: Compare, iterator: Iterator) -> tuple[int, int, bool] | None:
+def allowed(condition: Compare, iterator: Iterator) -> tuple[int, int, bool] | None:
     """Return (low, high, exact): the condition holds for all values of the others where low <= iterator < high.
 
     ``exact`` when it fails everywhere else. None when the iterator occurs non-linearly, or the comparison is not an order.
@@ -151,9 +151,9 @@ def breakpoints(iterator: Iterator, root: Term, outer: frozenset[Iterator]) -> l
                     at = -limits[0] // c
                     points |= {p for p in (at, at + 1) if low < p < high}
                 continue
-            allowed = _allowed(condition, iterator)
-            if allowed is not None and (allowed[2] or not _others(difference, iterator) & outer):
-                points |= {p for p in allowed[:2] if low < p < high}
+            holds = allowed(condition, iterator)
+            if holds is not None and (holds[2] or not _others(difference, iterator) & outer):
+                points |= {p for p in holds[:2] if low < p < high}
     return sorted(points)
 
 
@@ -216,9 +216,9 @@ def _narrow(table: Terms, reduction: str, iterators: tuple[Iterator, ...], body:
     for iterator in iterators:
         low, high = low_of(iterator), low_of(iterator) + extent(iterator)
         for condition in body.data:
-            allowed = _allowed(condition, iterator)
-            if allowed is not None and allowed[2]:
-                low, high = max(low, allowed[0]), min(high, allowed[1])
+            holds = allowed(condition, iterator)
+            if holds is not None and holds[2]:
+                low, high = max(low, holds[0]), min(high, holds[1])
         if (low, high) == (low_of(iterator), low_of(iterator) + extent(iterator)):
             kept.append(iterator)
         elif low >= high:

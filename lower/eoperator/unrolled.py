@@ -6,21 +6,24 @@ is written with them. Which of the two runs is decided once a tile, outside of t
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tvm import tirx
 from tvm.tirx import ForKind
 
-from egraph.expr.index import Index, Iterator
+from egraph.expr.index import Index, Iterator, index
+from egraph.expr.scope import Compare
 from lower.eoperator.blocks import LANES, Block, Place, Point, sequence
 from lower.eoperator.functions import Expr
 from lower.eoperator.reduction import vectorizes
+from lower.eoperator.regions import regions
 from lower.eoperator.shares import shares
 from lower.eoperator.staging import VECTORS, crowded_reads
 from lower.eoperator.tabled import Tile, assumed, strongest, tabled_digits, tests_of, tile, unrolled
-from lower.eoperator.terms import Term, coefficient, extent, iterators_of, subterms
+from lower.eoperator.terms import Replacement, Term, coefficient, extent, iterators_of, low_of, subterms
 
 if TYPE_CHECKING:
     from lower.eoperator.nest import Planner
@@ -32,6 +35,10 @@ PARALLEL_NS = 10_000.0
 WIDTHS = (LANES, 8, 4)
 """Lengths of vectors; an axis of another length is covered by overlapping ones."""
 ELEMENT_BYTES = 4
+Axes: TypeAlias = Mapping[Iterator, tuple[Iterator, ...]]
+Picked: TypeAlias = tuple[Iterator, ...]
+Pieces: TypeAlias = dict[Picked, Tile]
+"""A tile for each region: for each choice of a narrower iterator on each axis."""
 
 
 def write_tile(planner: Planner, iterators: Sequence[Iterator], root: Term, offset: Index) -> bool:
@@ -49,23 +56,38 @@ def write_tile(planner: Planner, iterators: Sequence[Iterator], root: Term, offs
     rest = outer[:-1] if vector is not None else outer
     vectors = math.prod(map(extent, rest)) * (1 if vector is None else -(-extent(vector) // LANES))
     parallel = planner.threads > 1 and vectors * len(subterms(given.roots)) * NANOSECONDS_A_VALUE > PARALLEL_NS
+    axes = regions(table, given, rest)
+    pieces: Pieces = {}
+    for picked in itertools.product(*axes.values()) if axes else ():
+        narrow = dict(zip(axes, picked, strict=True))
+        where: Replacement = {i: index(region) for i, region in narrow.items()}
+        own_cuts = [cut.within(narrow) for cut in cuts]
+        pieces[picked] = tile(table, chosen, table.substitute(root, where), table.index(offset, where), own_cuts)
     parts = shares(given, outer, planner.threads) if parallel else ()
     if not parts:
-        _write(planner, rest, vector, given, parallel=parallel)
+        _write(planner, rest, vector, given, axes, pieces, parallel=parallel)
         return True
+    shared = {
+        picked: shares(piece, [dict(zip(axes, picked, strict=True)).get(i, i) for i in outer], len(parts))
+        for picked, piece in pieces.items()
+    }
+    if any(len(own) != len(parts) for own in shared.values()):
+        axes, shared = {}, {}
     emitter = planner.emitter
 
     def share(variable: Expr) -> None:
         for number, part in enumerate(parts):
             with emitter.inside(Block(barrier=True)) as block:
-                _write(planner, rest, vector, part, parallel=False)
+                _write(planner, rest, vector, part, axes, {picked: own[number] for picked, own in shared.items()}, parallel=False)
             emitter.append(tirx.IfThenElse(tirx.EQ(variable, emitter.integer(number)), sequence(block.statements), None))
 
     emitter.loop(0, len(parts), share, kind=ForKind.PARALLEL)
     return True
 
 
-def _write(planner: Planner, rest: Sequence[Iterator], vector: Iterator | None, given: Tile, *, parallel: bool) -> None:
+def _write(
+    planner: Planner, rest: Sequence[Iterator], vector: Iterator | None, given: Tile, axes: Axes, pieces: Pieces, *, parallel: bool
+) -> None:
     """Write a tile at all places of the iterators that are left."""
     emitter = planner.emitter
     tests = tests_of(given, frozenset(rest))
@@ -74,6 +96,9 @@ def _write(planner: Planner, rest: Sequence[Iterator], vector: Iterator | None, 
 
     def body(in_parallel: bool) -> None:
         """Write a tile; few tiles leave it to the vectors to run in parallel."""
+        if pieces:
+            _by_region(planner, list(axes.items()), (), lambda picked: _vectors(planner, vector, pieces[picked], parallel=in_parallel))
+            return
         if inside is None:
             _vectors(planner, vector, given, parallel=in_parallel)
             return
@@ -85,6 +110,27 @@ def _write(planner: Planner, rest: Sequence[Iterator], vector: Iterator | None, 
         emitter.append(tirx.IfThenElse(emitter.condition(needed or (), {}), *branches))
 
     planner.outer(rest, body, parallel=parallel)
+
+
+def _by_region(
+    planner: Planner, axes: Sequence[tuple[Iterator, tuple[Iterator, ...]]], picked: Picked, write: Callable[[Picked], None]
+) -> None:
+    """Write what is to be done in each region, the largest first."""
+    if not axes:
+        write(picked)
+        return
+    emitter = planner.emitter
+    iterator, found = axes[0]
+    value = emitter.index(index(iterator), {})
+    chain: Any = None
+    for region in sorted(found, key=lambda i: (extent(i), low_of(i))):  # from the inside of the chain
+        with emitter.inside(Block(barrier=True)) as block:
+            emitter.bind_iterator(region, value if extent(region) > 1 else emitter.integer(low_of(region)))
+            _by_region(planner, axes[1:], (*picked, region), write)
+        code = sequence(block.statements)
+        here = emitter.condition([Compare(index(iterator), "<", index(region.high)), Compare(index(region.low), "<=", index(iterator))], {})
+        chain = code if chain is None else tirx.IfThenElse(here, code, chain)
+    emitter.append(chain)
 
 
 def _is_vector(iterator: Iterator, given: Tile) -> bool:
