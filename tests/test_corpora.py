@@ -184,6 +184,19 @@ def test_what_a_statement_leaves_out_is_not_judged(tmp_path: Path) -> None:
         assert judgement.decision == "not expressible" and judgement.reason, judgement
 
 
+def test_operands_of_a_convolution_are_exchanged(tmp_path: Path) -> None:
+    """Weights that are convolved with their input are both reversed, and their batch is the channels out; false with a relu on one side."""
+    corpus = tmp_path / "c.json"
+    left = "Conv(input, weights, ...)"
+    rules = [
+        {"id": "exchanged", "lhs": left, "rhs": "Conv(weights, input, ...) with swapped dilations", "status": "proven"},
+        {"id": "rectified", "lhs": f"Relu({left})", "rhs": "Conv(weights, input, ...)", "status": "refuted"},
+    ]
+    corpus.write_text(json.dumps({"rules": rules}))
+    exchanged, rectified = (judge(entry, prover) for entry in read_corpus(corpus))
+    assert exchanged.decision == "proved where the right side is well-typed" and rectified.decision == "refuted"
+
+
 def test_the_command_compares_with_the_corpus(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(DATA / "taso.json"), "--only", "taso-12", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)

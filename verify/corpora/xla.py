@@ -60,11 +60,22 @@ def read_xla(data: Mapping[str, Any]) -> Iterator[Entry]:
         name, text = str(item["id"]), f"{item['lhs']} => {item['rhs']}"
         claim = str(item["status"])
         try:
-            readings = tuple(_readings(name, parse_call(str(item["lhs"])), parse_call(str(item["rhs"]))))
+            readings = tuple(_readings(name, *(_lettered(parse_call(str(item[side]))) for side in ("lhs", "rhs"))))
         except RuleError as error:
             yield Entry(name, text, (), None, claim, error.what)
             continue
         yield Entry(name, text, readings, _expected(claim), claim, open=True, conditional=_expected(claim) == "unsound")
+
+
+OPERANDS: Mapping[str, str] = {"input": "A", "weights": "B"}
+"""Operands that statements spell out."""
+
+
+def _lettered(term: Term) -> Term:
+    """Return a term with its operands as letters."""
+    if isinstance(term, Application):
+        return Application(term.operator, tuple(map(_lettered, term.arguments)))
+    return OPERANDS.get(term, term) if isinstance(term, str) else term
 
 
 def _expected(claim: str) -> Expected | None:

@@ -71,6 +71,8 @@ class XlaReading:
         self.noted: dict[str, list[tuple[Shape, ...]]] = {}
         """The attributes that the left side's operators have, by operator."""
         self.parts: list[Tensor] = []
+        self.convolved: list[Term] = []
+        """What the left side convolves with what."""
         self.left: Tensor | None = None
         self.written: Shape | None = None
         """The sizes of what the left side writes into a tensor."""
@@ -168,6 +170,9 @@ class XlaReading:
                 self.axis = axis
                 return self._dot(first, second)
             case "Conv", [x, w]:
+                if self.left is not None and operands == self.convolved[::-1]:
+                    return self._exchanged(self.tensor(x), self.tensor(w))
+                self.convolved = self.convolved or list(operands)
                 return self._conv(self.tensor(x), self.tensor(w))
         raise RuleError(f"the set has no operator for {operator} of {len(operands)}")
 
@@ -226,6 +231,21 @@ class XlaReading:
             )
         values: dict[str, Any] = {"strides": strides[:k], "dilations": (1,) * k, "pads": (*before, *after), "group": 1, "layout": "NCHW"}
         return conv(x, w, **values)
+
+    def _exchanged(self, w: Tensor, x: Tensor) -> Tensor:
+        """The weights convolved with the input, both reversed: what is one's batch is the other's channels out, and strides are one."""
+        _, low, high = self._given("Conv")
+        more = tuple(size - length for size, length in zip(x.shape[2:], w.shape[2:], strict=True))
+        k = self.rank - 2
+        pads = [tuple(n - 1 + m for n, m in zip(row[:k], more, strict=True)) for row in (low, high)]
+        reversed_ = (self._turned(w), self._turned(x))
+        values: dict[str, Any] = {"strides": (1,) * k, "dilations": (1,) * k, "pads": (*pads[0], *pads[1]), "group": 1, "layout": "NCHW"}
+        return transpose(conv(*reversed_, **values), perm=(1, 0, *range(2, self.rank)))
+
+    def _turned(self, x: Tensor) -> Tensor:
+        """Return a tensor with its spatial axes reversed."""
+        last = x.shape[2:]
+        return slice_(x, starts=(0, 0, *(n - 1 for n in last)), ends=(*x.shape[:2], *(-1 for _ in last)), steps=(1, 1, *(-1 for _ in last)))
 
     def _given(self, operator: str) -> tuple[Shape, ...]:
         """Return the left side's attributes of an operator."""
