@@ -69,14 +69,14 @@ def note(row: Row) -> str:
 
 
 def near(row: Row) -> str:
-    """Return what we take while the cores are near each other, where they were not all the time."""
+    """Return what we take while the cores are as near as they came, where they were not all the time."""
     found = row.get("near") or {"turns": {}}
     count, of = found["turns"].get("einsat", (0, 0))
     if not 0 < count < of:
         return ""
     time_us, predicted_us = found["median_us"]["einsat"], row.get("optimize", {}).get("predicted_us")
     ratio_told = f", predicted {predicted_us / time_us:.2f}" if predicted_us else ""
-    return f"cores near ({found['line_ns']:.1f} ns a line) in {count} of {of} turns: {time_us / 1e3:.3f} ms{ratio_told}"
+    return f"in {count} of {of} turns lines passed between cores quickly ({found['line_ns']:.1f} ns): {time_us / 1e3:.3f} ms{ratio_told}"
 
 
 def line(row: Row) -> str:

@@ -315,7 +315,7 @@ def test_turns_are_told_apart_by_how_near_the_cores_were(monkeypatch: pytest.Mon
     found = nearest({"einsat": watched})
     assert found == {"line_ns": 4.2, "median_us": {"einsat": 3.0}, "turns": {"einsat": [2, 4]}}
     told = near(ROW | {"near": found, "optimize": {"predicted_us": 2.7}})
-    assert told == "cores near (4.2 ns a line) in 2 of 4 turns: 0.003 ms, predicted 0.90"
+    assert told == "in 2 of 4 turns lines passed between cores quickly (4.2 ns): 0.003 ms, predicted 0.90"
     assert told in line(ROW | {"near": found, "optimize": {**cast(Any, ROW["optimize"]), "predicted_us": 2.7}})
 
 
