@@ -102,6 +102,10 @@ def test_wrong_feeds_are_refused_in_onnxruntimes_words(session: Session) -> None
         session.run(None, {"x": x[0]})
     with pytest.raises(InvalidArgument, match=r"index: 0 Got: 5 Expected: 4(.|\n)*--shape x:5,6"):
         session.run(None, {"x": draw(5, 6)})
+    with pytest.raises(InvalidArgument, match="index: 0 Got: 3 Expected: 4\n index: 1 Got: 2 Expected: 6"):
+        session.run(None, {"x": draw(3, 2)})
+    with pytest.raises(InvalidArgument, match=r"output y is float32\[4, 5\], the array given is float32\[1, 4, 5\]"):
+        session.run(None, {"x": x}, out={"y": np.empty((1, 4, 5), np.float32)})
     with pytest.raises(InvalidArgument, match="threads must be at least 1"):
         Session(session.artefact.folder, threads=0)
 
@@ -185,6 +189,9 @@ def test_damaged_artefacts_are_refused(tmp_path: Path) -> None:
         (folder / "weights.safetensors").write_bytes(damaged)
         with pytest.raises(ArtefactError, match="weights"):
             Session(folder)
+    (folder / "weights.safetensors").write_bytes(whole.replace(b"[6, 5]", b"[6, 4]"))
+    with pytest.raises(ArtefactError, match="tensor 'w' does not fit its data"):
+        Session(folder)
     (folder / "weights.safetensors").unlink()
     with pytest.raises(ArtefactError, match="the weight 'w' is missing"):
         Session(folder)
@@ -201,6 +208,14 @@ def test_damaged_artefacts_are_refused(tmp_path: Path) -> None:
     (folder / "plan.json").write_text("{")
     with pytest.raises(ArtefactError, match="cannot be used"):
         Session(folder)
+
+
+def test_models_outside_of_the_artefact_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "secret.onnx").write_bytes(b"")
+    artefact = Session(save(tmp_path / "m.einsat", *matmul_relu())).artefact
+    for name in ("../secret.onnx", str(tmp_path / "secret.onnx"), "absent.onnx"):
+        with pytest.raises(ArtefactError, match="there is no model"):
+            artefact.model(name)
 
 
 def test_windows_that_leave_their_area_are_refused() -> None:

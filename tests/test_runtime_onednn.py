@@ -348,3 +348,23 @@ def test_equal_constants_are_packed_once() -> None:
     x = draw(8, 64)
     close(executable.run({"x": x})["y"], x @ w @ w)
     assert len(executable._builder.packed) <= 1
+
+
+def test_packed_weights_are_told_apart() -> None:
+    """Two constants of one shape and layout are two; what is no constant is not packed."""
+    spec = {"primitive": "matmul", "arguments": {"src": 0, "weights": 1}, "packed": ["weights"]}
+    buffers = [buffer((64, 64), "input", "x"), *(buffer((64, 64), "weight", f"w{k}") for k in (0, 1))]
+    buffers += [buffer((64, 64), "output", f"y{k}") for k in (0, 1, 2)]
+    steps = [Step("onednn", f"step{k}", (0, 1 + k % 2), (3 + k,), spec) for k in (0, 1, 2)]
+    ports = [Port(f"y{k}", "float32", (64, 64), 3 + k) for k in (0, 1, 2)]
+    made = plan(buffers, steps, [Port("x", "float32", (64, 64), 0)], ports)
+    x, weights = draw(64, 64), {f"w{k}": draw(64, 64) for k in (0, 1)}
+    executable = Executable(made, weights, threads=1)
+    results = executable.run({"x": x})
+    assert len(executable._builder.packed) == 2
+    executable.close()
+    for k in (0, 1, 2):
+        close(results[f"y{k}"], x @ weights[f"w{k % 2}"])
+    given = plan([buffers[0], buffer((64, 64), "input", "w"), buffers[3]], [Step("onednn", "step", (0, 1), (2,), spec)], [], [])
+    with pytest.raises(KernelError, match="only a constant can be packed"):
+        Executable(given, {}, threads=1)

@@ -69,10 +69,11 @@ def test_host_values_travel_between_opaque_steps() -> None:
     )  # fmt: skip
     buffers = [buffer((6,), "input", "x"), Buffer("int64", (), (), "host"), Buffer("int64", (2,), (1,), "output", "n")]
     steps = [opaque("first", (0,), (1,), ["x"], ["i"]), opaque("second", (1,), (2,), ["i"], ["n"])]
-    made = plan(buffers, steps, [Port("x", "float32", (6,), 0)], [Port("n", "int64", (2,), 2), Port("i", "int64", None, 1)])
+    made = plan(buffers, steps, [Port("x", "float32", (6,), 0)], [Port("n", "int64", (2,), 2), *(Port(k, "int64", None, 1) for k in "ij")])
     models = {"opaque/first.onnx": first, "opaque/second.onnx": second}
     got = Executable(made, {}, models=models.__getitem__, threads=1).run({"x": np.array([0, 1, 2, 0, 3, 0], np.float32)})
-    assert got["n"].tolist() == [1, 3] and got["i"].tolist() == [[1, 2, 4]]
+    assert got["n"].tolist() == [1, 3] and got["i"].tolist() == got["j"].tolist() == [[1, 2, 4]]
+    assert not np.shares_memory(got["i"], got["j"])
 
 
 def test_bfloat16_passes_through_onnxruntime() -> None:
