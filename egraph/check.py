@@ -95,8 +95,12 @@ def open_original(model: Path, threads: int, *, optimise: bool = True) -> Any:
         ) from error
 
 
-def find_feeds(session: Any, graph: Graph, seed: int) -> tuple[FeedSpec, ...]:
+def find_feeds(
+    session: Any, graph: Graph, seed: int, ran: Callable[[Mapping[str, Any], Sequence[Any]], None] = lambda feeds, outputs: None
+) -> tuple[FeedSpec, ...]:
     """Return inputs that the original model accepts: sizes for its dynamic dimensions, bounds for its integers.
+
+    ``ran`` hears of the inputs that were accepted, which are those that ``check`` begins with, and of the outputs.
 
     Raises ModelError when onnxruntime cannot run the original on any of them, or never gives the same twice.
     """
@@ -117,12 +121,14 @@ def find_feeds(session: Any, graph: Graph, seed: int) -> tuple[FeedSpec, ...]:
                     for node in graph.inputs
                 )
                 try:
-                    results = session.run(None, random_feeds(specs, seed))
+                    feeds = random_feeds(specs, seed)
+                    results = session.run(None, feeds)
                 except Exception as error:  # onnxruntime raises a class a status; every one means "not these inputs"
                     problem = error
                 else:
                     if any(node.op == "Opaque" for node in walk(graph.roots)):
-                        _refuse_if_random(session, random_feeds(specs, seed), results)
+                        _refuse_if_random(session, feeds, results)
+                    ran(feeds, results)
                     return specs
     told = " ".join(str(problem).split())
     if isinstance(problem, MemoryError) or any(text in told for text in TOO_LARGE):
@@ -179,7 +185,7 @@ def check(
     spread = Spread(output_names, tolerance)
 
     def drawn(number: int, values: Values) -> dict[str, np.ndarray]:
-        return random_feeds([replace(spec, values=values) for spec in specs], seed + 1 + number)
+        return random_feeds([replace(spec, values=values) for spec in specs], seed + number)
 
     def compare_on(number: int, feeds: Mapping[str, np.ndarray], values: Values, expected: Sequence[Any]) -> None:
         nonlocal worst_output, worst_error

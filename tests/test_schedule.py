@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 
 from egraph import finalists
-from egraph.check import check
+from egraph.check import check, find_feeds
 from egraph.cost import CostModel
 from egraph.cost_roofline import DeviceSpeed
 from egraph.errors import EinsatError
 from egraph.finalists import NO_TIME_TO_RACE, Contender, race
 from egraph.ir import Graph, Program, TensorType, attributes, make, placeholder
 from egraph.ops import apply
+from egraph.optimize.answers import Answers
 from egraph.optimize.measuring import Job, Measurer
 from egraph.optimize.progress import Progress, process_started
 from egraph.optimize.remembered import read_checked, write_checked
@@ -228,3 +229,43 @@ def test_a_kernel_is_not_said_to_hang_where_time_was_short(monkeypatch: pytest.M
     assert waited == [8.0, 8.0] and not list(database.records())
     database, waited = _measured(monkeypatch, Timing("hung"), left_seconds=30.0, seconds=0.0)
     assert waited == [20.0, 20.0] and [record.status for record in database.records()] == ["hung"]
+
+
+def test_the_check_begins_with_the_inputs_that_the_original_was_first_run_on() -> None:
+    """And does not run it on them again; other inputs are asked for."""
+    ran: list[float] = []
+
+    class Original:
+        def run(self, names: None, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+            ran.append(float(feeds["x"][0]))
+            return [feeds["x"] * 2]
+
+    x = make("Input", (), attributes(name="x"), TensorType("float32", (4,)))
+    answers, original = Answers(), Original()
+    specs = find_feeds(original, Graph("one", (x,), (("y", apply("Exp", x)),), {}), 3, answers.keep)
+    assert len(ran) == 1
+
+    def reference(feeds: object) -> list[np.ndarray]:
+        given = cast("dict[str, np.ndarray]", feeds)
+        return list(answers.of(given) or original.run(None, given))
+
+    asked: list[float] = []
+
+    def saved(feeds: object) -> list[np.ndarray]:
+        given = cast("dict[str, np.ndarray]", feeds)
+        asked.append(float(given["x"][0]))
+        return [given["x"] * 2]
+
+    check(reference, {"file": saved}, ["y"], specs, tolerance=Tolerance(), count=3, seed=3)
+    assert len(ran) == 3 and ran == asked, "three inputs, and three runs in all"
+
+
+def test_answers_are_found_by_all_that_is_in_the_inputs() -> None:
+    answers = Answers()
+    inputs = {"x": np.arange(4, dtype=np.float32), "s": np.array(["a", "b"], dtype=object), "n": np.array(3)}
+    assert answers.of({}) is None and answers.of(inputs) is None
+    answers.keep(inputs, ["y"])
+    assert answers.of(dict(reversed(inputs.items()))) == ["y"]
+    others = [{"x": inputs["x"].reshape(2, 2)}, {"x": inputs["x"].astype(np.float64)}, {"n": np.array(4)}]
+    others += [{"x": inputs["x"] + 1}, {"s": np.array(["a", "c"], dtype=object)}]
+    assert all(answers.of(inputs | other) is None for other in others)

@@ -18,6 +18,7 @@ from egraph.finalists import Contender, race, remembered
 from egraph.ir import Graph, Program, format_fragment
 from egraph.optimize import original
 from egraph.optimize.ahead import compiling_ahead
+from egraph.optimize.answers import Answers
 from egraph.optimize.artefact import finish_artefact
 from egraph.optimize.blame import blame
 from egraph.optimize.choice import choose_derivations, choose_rules
@@ -71,7 +72,8 @@ def optimize(options: Options, progress: Progress) -> Outcome:
     for text in (*imported.notes, *imported.hints):
         progress.note(text)
     reference, open_seconds = opening.result()
-    feeds, run_seconds = worked(lambda: find_feeds(reference, imported.graph, options.seed))
+    answers = Answers()
+    feeds, run_seconds = worked(lambda: find_feeds(reference, imported.graph, options.seed, answers.keep))
     database = Database.open(options.database, read_only=options.frozen, warn=lambda text: progress.note(f"warning: {text}"))
     try:
         with staging(place) as stage, Worker() as worker, kept_compiler() as compiler:
@@ -81,7 +83,7 @@ def optimize(options: Options, progress: Progress) -> Outcome:
             results.mkdir()
             derivations = choose_derivations(options.skip_rules, allow=options.allow, enabled=options.derivations)
             run = Run(
-                options, progress, imported.graph, feeds, reference, database, worker, compiler, work,
+                options, progress, imported.graph, feeds, reference, answers, database, worker, compiler, work,
                 results / place.model.name, results / place.artefact.name, Gate(derivations, database, options.tolerance), digest,
                 Schedule(progress, options.finalists + 2, options.checks, open_seconds, run_seconds), Folder(imported.graph),
             )  # fmt: skip
@@ -108,6 +110,7 @@ class Run:
     feeds: tuple[FeedSpec, ...]
     reference: Any
     """The model as it was given, in onnxruntime."""
+    answers: Answers
     database: Database
     worker: Worker
     compiler: Compiler
@@ -373,7 +376,7 @@ class Run:
         if saved is not None:
             candidates = {self.model_file.name: lambda feeds: saved.run(None, feeds), **candidates}
         result = check(
-            lambda feeds: self.reference.run(None, feeds),
+            lambda feeds: self.answers.of(feeds) or self.reference.run(None, feeds),
             candidates,
             [name for name, _ in self.graph.outputs],
             self.feeds,
