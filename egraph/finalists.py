@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from egraph.errors import EinsatError
+from egraph.errors import EinsatError, LowerError
 from runtime.feeds import FeedSpec
 from runtime.measure import Effort, Engine, Load, Timing, Worker
 from runtime.profile import Database, Record
@@ -112,6 +112,8 @@ def race(
     timings = {name: Timing("failed", message=reason) for name, reason in failed.items()}
     runners = [c for c in contenders if c.name not in failed]
     timings |= _interleave(runners, feeds, essential=essential, threads=threads, seed=seed, seconds=seconds, run_seconds=run_seconds)
+    if lacking := [timing.message for timing in timings.values() if timing.lacks_library]:
+        raise LowerError(f"programs cannot be run on this machine: {lacking[0]}")  # not remembered: it says nothing about them
     for contender in contenders:
         timing = timings[contender.name]
         database.put(Record(device, f"{group} {contender.digest}", END_TO_END, timing.status, timing.samples_us, timing.message))

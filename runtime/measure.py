@@ -22,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Literal, TypeAlias
 
+from runtime.errors import LibraryMissing
 from runtime.feeds import FeedSpec
 
 Engine: TypeAlias = Literal["onnxruntime", "onnxruntime without arena", "einsat", "kernel", "kernel, weights from memory"]
@@ -41,6 +42,11 @@ class Timing:
     @property
     def median_us(self) -> float:
         return statistics.median(self.samples_us) if self.samples_us else float("inf")
+
+    @property
+    def lacks_library(self) -> bool:
+        """Return whether a library or a compiler is missing: that is about this machine, not about what was to be timed."""
+        return self.status == "failed" and self.message.startswith(f"{LibraryMissing.__name__}:")
 
 
 @dataclass(frozen=True)

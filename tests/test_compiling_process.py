@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from egraph.errors import LowerError
 from egraph.ir import Node, TensorType, placeholder
 from egraph.ops import apply
 from lower.eoperator import compile_library
@@ -38,6 +39,17 @@ def test_one_process_compiles_everything_while_it_is_kept(tmp_path: Path) -> Non
         assert _compile(9, tmp_path) == 1  # in a new process
         last = compiler._process
     assert last is not None and last is not first and last.poll() is not None
+
+
+def test_a_full_disk_is_no_failure_of_a_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Filed as one, it would keep kernels from being used after there is space again."""
+    said = "the compiler died (exit code 1): LLVM ERROR: IO failure on output stream: No space left on device"
+    monkeypatch.setattr(Compiler, "compile", lambda self, jobs, threads, limit_seconds: ([], said))
+    with pytest.raises(LowerError, match=r"No space left on device\n  at: .*cache(.|\n)*fix: set EINSAT_CACHE to a writable folder"):
+        _compile(3, tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(LowerError, match=r"cannot be kept: .*Not a directory(.|\n)*EINSAT_CACHE"):
+        compile_library([_fragment(3)], tmp_path / "3.so", threads=1, cache=tmp_path / "file")
 
 
 FAKE = """

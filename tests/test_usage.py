@@ -15,13 +15,18 @@ from typing import Any
 import pytest
 
 from egraph.check import find_feeds
-from egraph.errors import EinsatError, ModelError, RuleError
+from egraph.errors import EinsatError, LowerError, ModelError, RuleError
 from egraph.inspect import read_outcome
-from egraph.ir import Graph, TensorType, make
+from egraph.ir import Graph, TensorType, make, placeholder
+from egraph.ops import apply
+from egraph.optimize import measuring
 from egraph.optimize.arguments import parse, to_options
 from egraph.optimize.output import Destination, check_report, staging
 from egraph.rule_file import load_rules
+from lower.compile import CompileOptions
 from runtime.cores import usable_cores
+from runtime.measure import Timing, Worker
+from runtime.profile import Database
 from runtime.session import Session
 from tests.pages import COMMANDS, ROOT
 from tests.plans import save
@@ -89,6 +94,19 @@ def test_sizes_beyond_the_memory_are_named(error: Exception) -> None:
     x = make("Input", (), (("name", "x"),), TensorType("float32", (4, 64)))
     with pytest.raises(ModelError, match=r"does not fit into memory at these sizes(.|\n)*at: x: 4x64\n  fix: .*--shape NAME:SIZES"):
         find_feeds(SimpleNamespace(run=run), Graph("large", (x,), (("y", x),), {}), 0)
+
+
+def test_a_machine_that_lacks_a_library_fails_no_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Filed as one, the failure would keep every kernel from being used later."""
+    missing = Timing("failed", message="LibraryMissing: compiling dispatch.c failed\n  fix: set EINSAT_CACHE")
+    monkeypatch.setattr(measuring, "compile_batch", lambda programs, folder, options: [tmp_path] * len(programs))
+    monkeypatch.setattr(measuring, "measure", lambda worker, load, effort: missing)
+    database = Database.in_memory()
+    fragment = apply("Relu", placeholder(0, TensorType("float32", (4,))))
+    measurer = measuring.Measurer(database, "here", CompileOptions(threads=1), Worker())
+    with pytest.raises(LowerError, match=r"cannot be run on this machine: LibraryMissing(.|\n)*fix: set EINSAT_CACHE"):
+        measurer.measure([measuring.Job(fragment, "tvm", "relu")], lambda: 1.0, lambda text: None)
+    assert list(database.records(None)) == []
 
 
 def test_an_artefact_that_is_not_there_is_said_so(tmp_path: Path) -> None:

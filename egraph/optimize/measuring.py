@@ -10,7 +10,7 @@ from pathlib import Path
 
 from egraph.cost import CostModel
 from egraph.cost_roofline import DeviceSpeed, Work, work
-from egraph.errors import EinsatError
+from egraph.errors import EinsatError, LowerError
 from egraph.ir import Candidate, Node, Program, TensorType, format_fragment, placeholder
 from egraph.ops import apply
 from egraph.optimize.batch import compile_batch
@@ -115,6 +115,8 @@ class Measurer:
             timing = measure(self.worker, load, self.effort)
         finally:
             self.worker.time_out_seconds = usual_seconds
+        if timing.lacks_library:  # filed, it would keep every kernel from being used later
+            raise LowerError(f"kernels cannot be run on this machine: {timing.message}")
         return None if timing.status == "hung" and patience_seconds < longest_seconds else timing
 
 

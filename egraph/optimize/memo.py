@@ -15,8 +15,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-
 from egraph.errors import EinsatError
 from egraph.ir import AttributeValue, Graph, Kernel, Node, Program, TensorType, make, walk
 from egraph.optimize.describe import environment
@@ -24,6 +22,7 @@ from egraph.optimize.options import Options
 from egraph.optimize.outcome import Outcome
 from egraph.optimize.output import write_beside
 from egraph.optimize.remembered import BUDGETS
+from runtime.native import build
 
 SOURCES = ("egraph", "lower", "runtime", "verify")
 
@@ -47,7 +46,7 @@ def memo_path(model_digest: str, device: str, options: Options) -> Path | None:
         return None
     stored = {name: value for name, value in options.stored().items() if name not in BUDGETS}
     text = repr((model_digest, options.model.name, device, sorted(stored.items()), sorted(environment().items()), sources_digest()))
-    return Path(platformdirs.user_cache_dir("einsat")) / "programs" / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
+    return build.cache_folder() / "programs" / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -16,17 +17,18 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-import platformdirs
-
 from egraph.errors import LowerError
 from egraph.ir import Node, format_fragment
 from lower.eoperator.compiler import flatten
 from lower.eoperator.process import Compiler, borrowed_compilers, most_processes
 from lower.eoperator.request import KernelRequest, may_overwrite, supports
+from runtime.native import build
 
 SECONDS_PER_KERNEL = 60.0
 LEAST_A_PROCESS = 8
 """Kernels that make it worth to start another compiling process."""
+DISK_PROBLEMS = tuple(os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES))
+"""What compilers say where object files cannot be written, whatever the kernel."""
 _SOURCES = ("lower/eoperator", "egraph/expr", "egraph/ops", "egraph/ir")
 
 
@@ -54,7 +56,7 @@ class Library(Mapping["Node | KernelRequest", str]):
 
 def cache_folder() -> Path:
     """Return where object files are kept."""
-    return Path(platformdirs.user_cache_dir("einsat")) / "kernels"
+    return build.cache_folder() / "kernels"
 
 
 @lru_cache(maxsize=1)
@@ -98,7 +100,10 @@ def compile_library(
     """
     started = time.perf_counter()
     folder = (cache or cache_folder()) / _version()
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(folder, str(error)) from error
     wanted: dict[KernelRequest, Path] = {}
     failures: dict[KernelRequest, LowerError] = {}
     for item in requests:
@@ -133,6 +138,11 @@ def _object_file(request: KernelRequest, folder: Path, threads: int) -> Path:
     return folder / f"{request.symbol}.{'parallel' if threads > 1 else 'serial'}{threads if threads > 1 else ''}.o"
 
 
+def _unwritable(folder: Path, problem: str) -> LowerError:
+    """Return the error for a folder that object files cannot be written into: it must not be filed as the failure of a kernel."""
+    return LowerError(f"compiled kernels cannot be kept: {problem}", where=str(folder), fix=build.ANOTHER_FOLDER)
+
+
 def _compile(
     missing: list[KernelRequest], wanted: Mapping[KernelRequest, Path], threads: int, limit: float
 ) -> dict[KernelRequest, LowerError]:
@@ -155,6 +165,9 @@ def _compile_part(
     failures: dict[KernelRequest, LowerError] = {}
     while missing:
         done, problem = _batch(missing, wanted, threads, limit, failures, compiler)
+        for said in (problem, *(failure.what for failure in failures.values())):
+            if any(disk in said for disk in DISK_PROBLEMS):
+                raise _unwritable(wanted[missing[0]].parent, said)
         if problem and done < len(missing):
             culprit = missing[done]
             failures[culprit] = LowerError(problem, where=format_fragment(culprit.fragment))

@@ -21,6 +21,8 @@ OPENMP_VERSIONS = (
 )
 """The symbol versions under which programs look for these functions."""
 FLAGS = ("-std=gnu11", "-O3", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-sanitize=undefined")
+ANOTHER_FOLDER = "set EINSAT_CACHE to a writable folder with free space"
+MESSAGE_CHARACTERS = 200
 OLDEST_GLIBC = "2.17"
 """Artefacts travel to other machines, so nothing newer than this is linked against."""
 
@@ -64,7 +66,16 @@ def build(source: Path = SOURCE, extra_flags: tuple[str, ...] = (), *, version_s
     library = cache_folder() / f"{source.stem}-{key}.so"
     if library.exists():
         return library
-    library.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        library.parent.mkdir(parents=True, exist_ok=True)
+        _compile(source, library, extra_flags, version_script)
+    except OSError as error:
+        raise LibraryMissing(f"compiling {source.name} failed: {error}", where=str(library.parent), fix=ANOTHER_FOLDER) from error
+    return library
+
+
+def _compile(source: Path, library: Path, extra_flags: tuple[str, ...], version_script: str) -> None:
+    """Compile beside and rename."""
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
         beside = Path(folder) / library.name
         command = [*compiler(), *FLAGS, *extra_flags, "-o", str(beside), str(source)]
@@ -75,9 +86,7 @@ def build(source: Path = SOURCE, extra_flags: tuple[str, ...] = (), *, version_s
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode != 0:
             raise LibraryMissing(
-                f"compiling {source.name} failed with exit code {done.returncode}:\n{done.stderr.strip()}",
-                where=" ".join(command),
-                fix="set EINSAT_CACHE to a writable folder with free space, or report the message above",
-            )
+                f"compiling {source.name} failed with exit code {done.returncode}:\n{done.stderr.strip()[-MESSAGE_CHARACTERS:]}",
+                where=" ".join(command), fix=f"{ANOTHER_FOLDER}, or report the message above",
+            )  # fmt: skip
         os.replace(beside, library)
-    return library
