@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from runtime import dispatcher, onednn_library, openmp
+from runtime import dispatcher, onednn_library, onednn_names, openmp
 from runtime.allocation import pointer
 from runtime.cores import usable_cores
 from runtime.dtypes import numpy_dtype
@@ -78,7 +78,7 @@ class Executable:
         handles = Handles(library)
         loaded: list[dispatcher.KernelLibrary] = []
         self._finalizer = weakref.finalize(self, _release, handles, loaded)
-        stream = handles.create("stream", "stream_create", library.engine, 1)
+        stream = handles.create("stream", "stream_create", library.engine, onednn_names.STREAM_IN_ORDER)
         self._table = dispatcher.Table(
             native, execute=library.address("primitive_execute"), set_handle=library.address("memory_set_data_handle"),
             stream=stream, threads=self.threads,

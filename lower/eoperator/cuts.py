@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from egraph.expr.compose import undecided
@@ -95,7 +95,3 @@ def _quotient(value: Index, iterator: Iterator) -> tuple[int, int] | None:
         inner = _quotient(atom.numerator, iterator)
         return None if inner is None else (inner[0] + constant * inner[1] * by, inner[1] * by)
     return None
-
-
-def all_conditions(cuts: Sequence[Cut]) -> tuple[Compare, ...]:
-    return tuple(condition for cut in cuts for condition in cut.conditions)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from egraph.expr.index import Index, has_reals, index
+from egraph.expr.index import Index, has_reals
 from egraph.expr.scope import Compare
 from verify.budget import spend
 from verify.normal.context import Context
@@ -152,8 +152,3 @@ def _follows(value: Index, shape: Index, offset: int) -> bool:
     """Return whether 0 <= value follows from shape + offset == 0 by their varying parts alone."""
     mine, number = _shape(value)
     return (mine == shape and number >= offset) or (mine == -shape and number >= -offset)
-
-
-def substituted_zero(given: Compare) -> Index:
-    """Return e of a condition ``e == 0``."""
-    return index(given.left - given.right)

@@ -233,11 +233,6 @@ def open_term(context: Context, term: Term) -> Term:
     return rename_term(context, term, {i: context.fresh(i) for i in term.iterators}) if term.iterators else term
 
 
-def open_value(context: Context, value: Value) -> Value:
-    """Return a value whose terms have fresh names."""
-    return Value(tuple(open_term(context, term) for term in value.terms))
-
-
 def rename_term(context: Context, term: Term, mapping: Mapping[Iterator, Iterator]) -> Term:
     """Return a term with iterators, bound or free, renamed."""
     return Term(
