@@ -16,7 +16,7 @@ from egraph.derive.derivation import Derivation, DerivationRule
 from egraph.extract import extract
 from egraph.ir import Candidate, FrozenEGraph, Graph, Node, Program, Selection, TensorType, attributes, make
 from egraph.ops import apply
-from egraph.optimize.chooser import Chooser, Rounds
+from egraph.optimize.chooser import MEASURE_SHARE, Chooser, Rounds
 from egraph.optimize.derivations import Gate
 from egraph.optimize.measuring import Measurer
 from egraph.optimize.progress import Progress
@@ -194,10 +194,10 @@ def test_derivations_never_cost_what_the_rules_alone_give(kernels: int) -> None:
     """Time for measuring ends after some number of kernels; the result is as good as the rules' with their part of it for themselves."""
     both, stopwatch, model = searched(kernels, derive=True)
     assert both.saturation.by_rules is not None and both.choice.by_rules
-    fair, _, own = searched(0.6 * kernels, derive=False)
+    fair, _, own = searched((1 - DERIVED_SHARE) * kernels, derive=False)
     best_us = min(spent_us(program, model) for program in both.programs)
     assert best_us <= spent_us(fair.programs[0], model) + 1e-6 or best_us <= spent_us(fair.programs[0], own) + 1e-6
-    assert stopwatch.clock.spent_seconds <= 0.6 * kernels + 1
+    assert stopwatch.clock.spent_seconds <= MEASURE_SHARE * kernels + 1
 
 
 def test_some_time_is_kept_for_what_is_derived(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -347,7 +347,7 @@ class Run:
         failed: dict[str, str] = {}
         for rank, entry in enumerate(by_importance(entries)):
             entry, is_plain = entry.folded(self.folder), entry.contender.name == PLAIN
-            spare_seconds = self.progress.left_seconds - self.schedule.race_seconds - self.schedule.check_seconds
+            spare_seconds = max(0.0, self.progress.left_seconds - self.schedule.race_seconds - self.schedule.check_seconds)
             spare_seconds += GRACE_SECONDS if is_plain else 0.0
             if rank > 0 and self.schedule.seconds_of(entry.program, self.compile_options) > spare_seconds:
                 failed[entry.contender.name] = NO_TIME_TO_COMPILE

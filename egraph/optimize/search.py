@@ -31,8 +31,8 @@ from runtime.profile import Database
 
 CAUTION = 4.0
 """Estimates count this many times in the last extraction: time ended before they could be measured."""
-SATURATE_SHARE, EXTRACT_SHARE = 0.25, 0.04
-"""Parts of the budget for saturation, and for one exact extraction."""
+SATURATE_SHARE, EXTRACT_SHARE = 0.2, 0.04
+"""Parts of the budget for saturation (derivations may take 0.4 of that besides), and for one exact extraction."""
 DERIVED_SHARE = 0.4
 """Part of the time for measuring that is kept for derived programs while the rules' own are measured."""
 
