@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 
 from egraph import importer
-from egraph.ir import Kernel, Node, Program, placeholder, placeholders, walk
+from egraph.ir import Graph, Kernel, Node, Program, attributes, make, placeholder, placeholders, walk
 from egraph.ops import apply
 from egraph.ops.reference import evaluate
 from egraph.optimize.folding import Folder
@@ -202,3 +203,39 @@ def test_values_of_random_programs_are_where_they_are_read() -> None:
             dropped += sum(kernel.fragment.op == "Concat" for kernel in program.kernels)
             tried += 1
     assert tried > 60 and overwritten > 30 and dropped > 20
+
+
+def program_of(*kernels: tuple[Node, tuple[Node, ...], Node, str]) -> Program:
+    outputs = tuple((f"y{k}", output) for k, (_, _, output, _) in enumerate(kernels))
+    made = tuple(Kernel(fragment, inputs, output, how) for fragment, inputs, output, how in kernels)
+    inputs = tuple(dict.fromkeys(node for node in walk(one for _, one in outputs) if node.op == "Input"))
+    return Program(Graph("placed", inputs, outputs[-2:], {}), made, 0.0)
+
+
+def test_an_operand_that_is_also_read_through_a_view_is_not_overwritten() -> None:
+    x = make("Input", (), attributes(name="x"), float32(4, 6))
+    first, second = placeholder(0, float32(4, 6)), placeholder(1, float32(6, 4))
+    h = apply("Relu", x)
+    r = apply("Reshape", h, shape=(6, 4))
+    fragment = apply("Add", first, apply("Transpose", second, perm=(1, 0)))
+    assert 0 in may_overwrite(fragment)
+    y = apply("Add", h, apply("Transpose", r, perm=(1, 0)))
+    last = apply("Exp", y)
+    program = program_of(
+        (apply("Relu", first), (x,), h, "tvm"), (apply("Reshape", first, shape=(6, 4)), (h,), r, "view"), (fragment, (h, r), y, "tvm"),
+        (apply("Exp", first), (y,), last, "tvm"),
+    )  # fmt: skip
+    simulated(replace(program, graph=replace(program.graph, outputs=(("y", last),))))
+
+
+def test_a_value_of_two_concatenations_stands_in_both() -> None:
+    x = make("Input", (), attributes(name="x"), float32(2, 3))
+    one, two = placeholder(0, float32(2, 3)), placeholder(1, float32(2, 3))
+    a, b, c = (apply(op, x) for op in ("Relu", "Tanh", "Exp"))
+    both = apply("Concat", one, two, axis=0)
+    program = program_of(
+        *((apply(node.op, one), (x,), node, "tvm") for node in (a, b, c)),
+        *((both, (a, other), apply("Concat", a, other, axis=0), "tvm") for other in (b, c)),
+    )
+    simulated(program)
+    assert len(Simulation(program).placement.dropped) == 1
