@@ -43,7 +43,8 @@ CRASHES = (ArithmeticError, AssertionError, AttributeError, LookupError, NameErr
 
 Data: TypeAlias = Literal["integers", "signed", "positive", "special"]
 """Small integers, normal numbers of either sign, positive ones, or normal ones with infinities, NaN and far smaller and larger ones."""
-SPECIAL = (np.inf, -np.inf, np.nan, 2.0**-60, -(2.0**-60), 2.0**60, -(2.0**60))
+SPECIAL = (np.inf, -np.inf, np.nan)
+EXTREME = (2.0**-60, -(2.0**-60), 2.0**60, -(2.0**60))
 
 
 @dataclass(frozen=True)
@@ -211,6 +212,7 @@ def _numbers(variables: Sequence[Variable], binding: Binding) -> dict[int, float
 def draw_values(instance: Instance, seed: int, data: Data) -> dict[Node, np.ndarray]:
     """Return random operands for an instance."""
     generator = np.random.default_rng(seed)
+    others = np.random.default_rng(seed + 2)
     special = data == "special" and not instance.operators & SUMMING
     values: dict[Node, np.ndarray] = {}
     for leaf in instance.leaves:
@@ -225,6 +227,7 @@ def draw_values(instance: Instance, seed: int, data: Data) -> dict[Node, np.ndar
             drawn = np.abs(drawn) + 0.01
         elif special and not leaf.attribute("constant"):
             drawn = np.where(generator.random(shape) < 0.3, generator.choice(SPECIAL, shape), drawn)
+            drawn = np.where(np.isfinite(drawn) & (others.random(shape) < 0.2), others.choice(EXTREME, shape), drawn)
         values[leaf] = drawn
     return values
 
