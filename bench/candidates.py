@@ -2,6 +2,7 @@
 
     python -m bench.candidates                        every model
     python -m bench.candidates resnet18 bert_base --seconds 300
+    python -m bench.candidates fsrcnn --derived         only what derived programs add
 
 The optimizer measures only what its search comes upon; this measures all that it could ever choose. What was executed is
 kept in a file of its own, so that a second call goes on where the first one stopped. Exit code 1: a kernel is wrong.
@@ -27,7 +28,9 @@ from egraph import exporter, importer
 from egraph.cost import FREE, CostModel, is_measurable, without_twins
 from egraph.cost_roofline import DeviceSpeed
 from egraph.errors import EinsatError
-from egraph.ir import Candidate
+from egraph.ir import Candidate, FrozenEGraph
+from egraph.optimize.choice import choose_derivations
+from egraph.optimize.derivations import Gate
 from egraph.optimize.measuring import Job, Measurer
 from egraph.rules import RULES
 from egraph.saturate import Limits, saturate
@@ -42,13 +45,27 @@ LIMITS = Limits(seconds=60.0, e_nodes=50_000)
 ONCE = Effort(seconds=0.0, least=1, most=1)
 
 
-def offered(entry: BenchModel, *, twins: bool) -> list[Job]:
-    """Return the distinct kernels over the saturated e-graph, well mixed; ``twins``: also other writings of the same kernel."""
+def offered(entry: BenchModel, database: Database, *, twins: bool, derived: bool) -> list[Job]:
+    """Return the distinct kernels over the saturated e-graph, well mixed.
+
+    ``twins``: also other writings of the same kernel. ``derived``: only those that rules without derivations do not lead to.
+    """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         onnx.save(entry.make(1), path)
         graph = importer.load(path, shapes=parse_shapes(entry.shapes)).graph
-    laid: Mapping[int, tuple[Candidate, ...]] = lay_candidates(saturate(graph, RULES, LIMITS).frozen, "cpu")
+    gate = Gate(choose_derivations((), allow="finite"), database)
+    found = saturate(graph, RULES, LIMITS, derivations=gate.open())
+    jobs = _jobs(found.frozen, twins=twins)
+    if derived:
+        known = _jobs(found.by_rules, twins=twins) if found.by_rules else jobs
+        jobs = {key: job for key, job in jobs.items() if key not in known}
+    return [jobs[key] for key in sorted(jobs, key=lambda key: hashlib.sha256(repr(key).encode()).digest())]
+
+
+def _jobs(frozen: FrozenEGraph, *, twins: bool) -> dict[tuple[str, str], Job]:
+    """Return the kernels over an e-graph by what they are filed under."""
+    laid: Mapping[int, tuple[Candidate, ...]] = lay_candidates(frozen, "cpu")
     model = CostModel(Database.in_memory(), "", DeviceSpeed())
     if not twins:
         laid = without_twins(model, laid)
@@ -58,7 +75,7 @@ def offered(entry: BenchModel, *, twins: bool) -> list[Job]:
             text, implementation = key = model.key(one)
             if implementation not in FREE and is_measurable(one.fragment):
                 jobs.setdefault(key, Job(one.fragment, implementation, text))
-    return [jobs[key] for key in sorted(jobs, key=lambda key: hashlib.sha256(repr(key).encode()).digest())]
+    return jobs
 
 
 def verdicts(database: Database, device: str, jobs: list[Job]) -> Iterator[tuple[str, Job, str]]:
@@ -84,6 +101,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the random data (default: 0)")
     parser.add_argument("--database", type=Path, default=Path("candidates.sqlite"), help="where results are kept (default: here)")
     parser.add_argument("--twins", action="store_true", help="also other writings of the same kernels")
+    parser.add_argument("--derived", action="store_true", help="only kernels that rules without derivations do not lead to")
     options = parser.parse_args()
     if unknown := [name for name in options.models if name not in MODELS]:
         parser.error(f"there is no {', '.join(unknown)}; python -m bench.models lists them")
@@ -96,7 +114,7 @@ def main() -> int:
             measurer = Measurer(database, device, compile_options, worker, options.seed, ONCE)
             for name in options.models or MODELS:
                 try:
-                    jobs = offered(MODELS[name], twins=options.twins)
+                    jobs = offered(MODELS[name], database, twins=options.twins, derived=options.derived)
                 except (EinsatError, OSError) as error:
                     print(f"{name}: {type(error).__name__}: {error}", flush=True)
                     continue
