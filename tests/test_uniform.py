@@ -1,10 +1,12 @@
-"""Numbers of uniform constants: arrays of one number, and operators over such arrays."""
+"""Numbers of uniform constants, of operators over them, and values of small constants."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
+from egraph.constant_values import value_of_array
+from egraph.expr.functions import PRIME
 from egraph.ir import Attributes, TensorType, attributes
 from egraph.uniform import PROBES, number_of_array, number_of_term
 
@@ -43,3 +45,11 @@ def test_the_number_of_a_term(
     op: str, values: Attributes, types: list[TensorType], numbers: list[float | None], number: float | None
 ) -> None:
     assert number_of_term(op, values, types, numbers) == number
+
+
+def test_constants_that_differ_by_the_prime_are_two() -> None:
+    """Their residues agree, and so do their digests; what they are as numbers does not."""
+    one, other = value_of_array(np.array([0.5, 3.0])), value_of_array(np.array([0.5, 3.0]) + PRIME)
+    assert one is not None and other is not None and one.digest == other.digest
+    assert one.agrees(one) and not one.agrees(other)
+    assert value_of_array(np.array([1.0, np.inf])) is None and value_of_array(np.array([1, 2])) is None
