@@ -163,6 +163,8 @@ def test_every_module_is_listed_in_some_folder() -> None:
 def test_options_named_in_the_pages_exist() -> None:
     """Every --option of the pages is one of a command's."""
     known = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", (ROOT / "docs/command-line.md").read_text(encoding="utf-8"))) | OTHER_OPTIONS
+    for path in (ROOT / "bench").glob("*.py"):
+        known |= set(re.findall(r'add(?:_argument)?\("(--[a-z-]+)"', path.read_text(encoding="utf-8")))
     for page in PAGES:
         named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", (ROOT / page).read_text(encoding="utf-8")))
         assert named <= known, f"{page} names {sorted(named - known)}, which no command has"
