@@ -86,8 +86,11 @@ def _normalised(left: Scope, right: Scope, output: Output, assumptions: Assumpti
 
 def _agreeing(values: tuple[Value, Value], assumptions: Assumptions, found: _Found) -> Outcome:
     """Return whether values that were just normalised are equal, and the right one has a value wherever the left one has."""
+    def equal(one: Value, other: Value) -> bool:
+        return isinstance(equal_values(one, other, assumptions), Equal)
+
     outcome = equal_values(*values, assumptions)
-    if isinstance(outcome, Equal) and (asked := beyond(found.right, found.left, assumptions)):
+    if isinstance(outcome, Equal) and (asked := beyond(found.right, found.left, assumptions, equal)):
         return Open(asked, assumptions.conditions)
     return outcome
 

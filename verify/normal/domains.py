@@ -43,6 +43,8 @@ class Need:
     value: Value
     parts: tuple[Value, ...] = ()
     alone: Value | None = None
+    settled: bool = False
+    """Whether the value is of the kind by its form."""
     given: Way = frozenset()
 
 
@@ -135,6 +137,8 @@ def _asked(context: Context, function: str, arguments: Sequence[Value]) -> Strea
 def _needed(context: Context, kind: str, value: Value) -> Stream[Need]:
     """Yield what it takes that a value is of a kind: a product is not zero where no factor is."""
     if known(context, kind, value):
+        if constant(value) is None and sign(context, value) == 1:
+            yield Need("positive", value, settled=True)
         return
     if kind == "power" or not value.terms:
         yield Need(kind, value)

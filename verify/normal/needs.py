@@ -6,7 +6,7 @@ all j asks it of y[k - n], where k - n is such a j. Conditions under which sever
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from collections.abc import Iterator as Stream
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ from verify.assumptions import Assumptions
 from verify.normal.conditions import negation
 from verify.normal.context import Context, mentioned
 from verify.normal.domains import Need, Way
-from verify.normal.naming import Labels, close, condition_text, factor_text, free_iterators, labelled, range_text, value_text
+from verify.normal.naming import Labels, close, condition_text, factor_text, free_iterators, labelled, range_text, unique, value_text
 from verify.normal.scopes import Places, placed, rebuild
 from verify.normal.terms import Call, Element, Extremum, Factor, Product, Value
 
@@ -30,6 +30,7 @@ IMPLIED_BY = {
 DEEPEST = 8
 """Conditions by which cases are told apart."""
 Literals = frozenset[tuple[str, bool]]
+Equality = Callable[[Value, Value], bool]
 
 
 @dataclass(frozen=True)
@@ -43,16 +44,20 @@ class Given:
     way: Way
 
 
-def beyond(right: Sequence[Need], left: Sequence[Need], assumptions: Assumptions) -> str:
-    """Return what the right side asks for and the left side does not, '' where there is nothing."""
-    if not right:
+def beyond(right: Sequence[Need], left: Sequence[Need], assumptions: Assumptions, equal: Equality) -> str:
+    """Return what the right side asks for and the left side does not, '' where there is nothing.
+
+    ``equal`` tells values that are equal though they are written differently, by phases or by digits.
+    """
+    asked = [need for need in dict.fromkeys(right) if not need.settled]
+    if not asked:
         return ""
     context = Context(assumptions)
     given = list(dict.fromkeys(_given(context, left)))
-    for need in dict.fromkeys(right):
+    for need in asked:
         if not _met(context, need.kind, need.value, need.given, given) and not (
             need.parts and all(_met(context, need.kind, part, need.given, given) for part in need.parts)
-        ):
+        ) and not _met_by_equal(context, need, given, equal):
             return f"the right side {TOLD[need.kind].format(need.value)}, and the left side does not"
     return ""
 
@@ -104,6 +109,21 @@ def _met(context: Context, kind: str, value: Value, way: Way, given: Collection[
     return any(_instance(context, one, value, text, way, when) for one in stronger)
 
 
+def _met_by_equal(context: Context, need: Need, given: Collection[Given], equal: Equality) -> bool:
+    """Return whether a need of one value is met by a need of a value that is proved equal."""
+    if _bound(context, need.value) or need.kind == "power":
+        return False
+    when = _literals(context, need.given, {})
+    there = _within(context, need.given)
+    own = {iterator for test, _ in need.given for iterator in _bound(context, test)}
+    return any(
+        one.kind in IMPLIED_BY[need.kind] and not _bound(context, one.value)
+        and all(iterator in own for test, _ in one.way for iterator in _bound(context, test))
+        and _holds(there, one.way, {}, {}, when) and equal(unique(context, one.value), unique(context, need.value))
+        for one in given
+    )  # fmt: skip
+
+
 def _covered(when: Literals, ways: Sequence[Literals], depth: int = DEEPEST) -> bool:
     """Return whether one of the ways is open wherever ``when`` holds."""
     left = [way - when for way in ways if not any((text, not holds) in when for text, holds in way)]
@@ -119,8 +139,7 @@ def _instance(context: Context, one: Given, value: Value, text: str, way: Way, w
     """Return whether a value is one of those of which a need is given."""
     bound = set(_bound(context, one.value))
     labels = _text(context, value)[1]
-    holding = (test if holds else negation(test) for test, holds in way if isinstance(test, Compare))
-    there = Context(context.assumptions.assume(*holding))
+    there = _within(context, way)
     for found in _unifications(one.value, value, free_iterators(context, value)):
         places: dict[Iterator | Symbol, Size] = {iterator: place for iterator, place in found.items() if iterator in bound}
         if places.keys() != bound or not all(_inside(there, iterator, found[iterator]) for iterator in bound):
@@ -128,6 +147,11 @@ def _instance(context: Context, one: Given, value: Value, text: str, way: Way, w
         if _text(context, rebuild(context, one.value, places))[0] == text and _holds(there, one.way, labels, places, when):
             return True
     return False
+
+
+def _within(context: Context, way: Way) -> Context:
+    """Return a context in which the conditions on places hold."""
+    return Context(context.assumptions.assume(*(test if holds else negation(test) for test, holds in way if isinstance(test, Compare))))
 
 
 def _inside(there: Context, iterator: Iterator, place: Index) -> bool:
