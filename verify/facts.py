@@ -12,9 +12,9 @@ from math import gcd
 from typing import TYPE_CHECKING
 
 from egraph.expr.index import Iterator, RealSymbol, Symbol
-from verify.budget import spend
-from verify.concrete import digit, follows, least, multiplied_out
-from verify.literals import Literal0, at_minimums, closure, domain, tightened
+from verify import ranges
+from verify.concrete import digit
+from verify.literals import Literal0, closure, divisions, domain, tightened
 from verify.polynomials import (
     ONE,
     ZERO,
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from verify.witnesses import Instance
 
 _ROUNDS = 50  # of solving equalities; what is left after them is kept as it is
-_DEPTH = 24  # of replacing atoms by the ends of their ranges
 
 
 @dataclass
@@ -291,7 +290,7 @@ class Facts:
             if isinstance(kind, FloorAtom) and rest.terms.get((atom,)) == 1 and self.nonnegative(kind.divisor - ONE):
                 others = rest - Polynomial({(atom,): 1})
                 merged = self.canonical(kind.numerator + others * kind.divisor)
-                if _divisions(merged) < _divisions(rest):  # an equality may bring the division back, and so on without end
+                if divisions(merged) < divisions(rest):  # an equality may bring the division back, and so on without end
                     return self.floor(merged, self.canonical(kind.divisor * divisor))
         return None
 
@@ -320,70 +319,9 @@ class Facts:
         known = self.known.get(value)
         if known is None:
             self.known[value] = False  # asked again below itself, it counts as open
-            known = self._bounded(value, 0) or self._with_condition(value) or self._with_conditions(value)
+            known = ranges.bounded(self, value) or ranges.with_condition(self, value) or ranges.with_conditions(self, value)
             self.known[value] = known
         return known
-
-    def _with_condition(self, value: Polynomial) -> bool:
-        negative = {m for m, c in value.terms.items() if c < 0}
-        helpful = (fact for fact in self.inequalities if any(fact.terms.get(m, 0) < 0 for m in negative))
-        return any(self._bounded(value - fact, 0) for fact in helpful)
-
-    def _with_conditions(self, value: Polynomial) -> bool:
-        if not self.at_sizes:
-            return False
-        if follows(value, self.inequalities, lambda rest: self._bounded(rest, 0)):
-            return True
-        whole = multiplied_out(value)
-        return whole is not None and self.nonnegative(self.canonical(whole))
-
-    def _bounded(self, value: Polynomial, depth: int) -> bool:
-        """Replace atoms by the ends of their ranges, those that depend on others first."""
-        known = self.bounded.get(value)
-        if known is None:
-            low = least(value) if self.at_sizes else None
-            known = self.bounded[value] = self._in_ranges(value, depth) if low is None else low >= 0
-        return known
-
-    def _in_ranges(self, value: Polynomial, depth: int) -> bool:
-        spend()
-        if all(c >= 0 for c in value.terms.values()) and all(self._positive(a) for a in value.atoms()):
-            return True
-        atoms = value.atoms()
-        if not atoms or depth > _DEPTH:
-            return not atoms and value.terms.get((), 0) >= 0
-        top = max(entry(a).level for a in atoms)
-        if top == 0:
-            return at_minimums(value)
-        atom = min((a for a in atoms if entry(a).level == top), key=lambda a: entry(a).key)
-        parts = value.collect(atom)
-        if len(parts) != 2:
-            return False
-        rest, slope = parts
-        kind = entry(atom).kind
-        rising = self._bounded(slope, depth + 1)
-        if not rising and not self._bounded(-slope, depth + 1):
-            return False
-        if isinstance(kind, FloorAtom):
-            above, below = kind.numerator, kind.divisor
-            if not self._bounded(below - ONE, depth + 1):
-                return False
-            # below * value is known to within less than below, and value is an integer
-            end = slope * (above - below + ONE if rising else above) + rest * below + below - ONE
-            return self._bounded(end, depth + 1) or (rising and self._bounded(above, depth + 1) and self._bounded(rest, depth + 1))
-        low, high = entry(atom).low, entry(atom).high
-        if low is None or high is None:
-            return False
-        return self._bounded(rest + slope * self.canonical(low if rising else high - ONE), depth + 1)
-
-    def _positive(self, atom: int) -> bool:
-        kind = entry(atom).kind
-        match kind:
-            case Symbol():
-                return kind.minimum >= 0
-            case Iterator():
-                return kind.low == 0
-        return False
 
 
 def _unit_symbol(kind: FloorAtom) -> tuple[int, Polynomial] | None:
@@ -394,10 +332,3 @@ def _unit_symbol(kind: FloorAtom) -> tuple[int, Polynomial] | None:
             if monomial[0] not in closure(rest) | closure(kind.divisor):
                 return monomial[0], rest
     return None
-
-
-
-
-def _divisions(value: Polynomial) -> int:
-    """Return how many floor-divisions a polynomial is made of."""
-    return sum(isinstance(entry(atom).kind, FloorAtom) for atom in closure(value))

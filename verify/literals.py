@@ -9,7 +9,7 @@ from typing import Literal
 
 from egraph.expr.index import RealSymbol, Symbol
 from egraph.expr.scope import Compare
-from verify.polynomials import ONE, Monomial, Polynomial, constant, entry, inside, to_polynomial
+from verify.polynomials import ONE, FloorAtom, Monomial, Polynomial, constant, entry, inside, to_polynomial
 
 Relation = Literal[">=", ">", "==", "!="]
 
@@ -73,6 +73,11 @@ def closure_of(atom: int) -> frozenset[int]:
     one = entry(atom)
     below = {a for part in (*inside(atom), one.low, one.high) if part is not None for a in part.atoms()}
     return frozenset({atom}).union(*map(closure_of, below))
+
+
+def divisions(value: Polynomial) -> int:
+    """Return how many floor-divisions a polynomial is made of."""
+    return sum(isinstance(entry(atom).kind, FloorAtom) for atom in closure(value))
 
 
 def domain(atom: int, value: Polynomial) -> list[Polynomial]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from fractions import Fraction
 
 from egraph.expr.index import Floor, Index, Iterator, Modulo, Size, Symbol, index, substitute
 from egraph.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Table, Tensor
@@ -13,20 +12,18 @@ from verify.budget import spend
 from verify.normal.algebra import add, bind, collect, guarded, only_term, pieces, plain, unused
 from verify.normal.choices import count, index_number, positive, split, under, zero
 from verify.normal.conditions import Conditions, conjunction, negation
-from verify.normal.context import ONE, ZERO, Context, constant, mentioned, negated, number, scaled, single
+from verify.normal.constants import constant_number
+from verify.normal.context import ONE, ZERO, Context, constant, mentioned, negated, number, single
 from verify.normal.digits import substitution
 from verify.normal.domains import PARTIAL, Way, holding, note, taken, ways_to
 from verify.normal.extrema import Candidate, flattened, largest
-from verify.normal.functions import call, divided, root
+from verify.normal.functions import call, divided
 from verify.normal.joining import joined
 from verify.normal.naming import close, free_iterators, named, rename_condition, rename_term
 from verify.normal.products import multiply
 from verify.normal.signs import filled, sign
 from verify.normal.tables import contracted, grid_of, replaced, tabulated
-from verify.normal.terms import INFINITY, Call, Element, Extremum, Factor, IndexFactor, Product, Term, Value
-
-LARGEST_DENOMINATOR, LARGEST_SQUARE = 10**6, 2**12
-"""Of the fractions that a float is taken to stand for, and of those whose roots it is taken to stand for."""
+from verify.normal.terms import Call, Element, Extremum, Factor, IndexFactor, Product, Term, Value
 
 Places = Mapping[Iterator | Symbol, Size]
 
@@ -158,35 +155,6 @@ def placed(context: Context, value: Index, where: Places) -> Index:
         return Read(inner.source, tuple(placed(context, i, where) for i in inner.indices))
 
     return context.simplify(substitute(value, where, read))
-
-
-def constant_number(context: Context, value: Fraction | float) -> Value:
-    """Return a constant; an infinity is a number of its own, about which only its sign is known."""
-    if isinstance(value, Fraction):
-        return _meant(context, value)
-    if math.isnan(value):
-        return single(Call("nan", ()))
-    context.infinite = True
-    return scaled(single(Call(INFINITY, ())), Fraction(1 if value > 0 else -1))
-
-
-def _meant(context: Context, value: Fraction) -> Value:
-    """Return the fraction, or the root of one, that a float with many digits is the rounding of; else the float itself."""
-    if value.denominator < 1 << 30:
-        return number(value)
-    simple = value.limit_denominator(LARGEST_DENOMINATOR)
-    if _rounds_to(simple, value):
-        context.use("constants are rounded")
-        return number(simple)
-    square = (value * value).limit_denominator(LARGEST_SQUARE)
-    if _rounds_to(square, value * value):
-        context.use("constants are rounded")
-        return scaled(root(context, number(square)), Fraction(1 if value > 0 else -1))
-    return number(value)
-
-
-def _rounds_to(simple: Fraction, value: Fraction) -> bool:
-    return simple != 0 and abs(simple - value) <= abs(value) / (1 << 50)
 
 
 def extremum(context: Context, given: Sequence[Candidate]) -> Value:
