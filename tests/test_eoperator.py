@@ -128,6 +128,7 @@ def chains() -> list[Node]:
         apply("Gelu", apply("Add", norm, leaf(3, 3, 131)), approximate="none"),
         apply("Softmax", apply("Add", leaf(0, 2, 3, 5, 8), leaf(1, 2, 1, 1, 8)), axis=3),
         apply("Softmax", leaf(0, 2, 33, 5, 9), axis=1),
+        apply("Softmax", leaf(0, 67), axis=0),
         apply("ReduceMean", apply("Relu", leaf(0, 2, 5, 7, 67)), axes=(1, 2)),
         apply("ReduceMax", apply("Transpose", leaf(0, 6, 70), perm=(1, 0)), axes=(0,)),
         apply("Softmax", apply("Reshape", last, shape=(2, 16)), axis=1),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -19,6 +20,7 @@ from egraph.ops import apply
 from egraph.ops.expression import text_of
 from egraph.ops.scopes import grid, multiply
 from lower.eoperator import KernelRequest, Library, compile_library, supports
+from lower.eoperator.library import _link
 from lower.eoperator.linear import Matrix, linear_program
 from lower.eoperator.regions import regions
 from lower.eoperator.request import kernel_of
@@ -150,6 +152,22 @@ def test_regions_leave_nothing_to_ask(library: Library) -> None:
     code = generate(KernelRequest(v), threads=1).script()
     assert code.count("if ") == 2 + 3 * 2  # one of three regions of rows, and in each one of three of columns
     check(Loaded(library.path), library[v], v)
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 3])
+def test_threads_share_planes_in_every_region(tasks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import lower.eoperator.unrolled as unrolled_module
+    from lower.eoperator.generate import compile_object, generate
+
+    monkeypatch.setattr(unrolled_module, "PARALLEL_NS", 0.0)
+    request = KernelRequest(bordered())
+    function = generate(request, threads=2)
+    assert "T.parallel(2)" in function.script()  # two shares of the planes, each over all tiles
+    compile_object(function, tmp_path / "kernel.o")
+    _link([tmp_path / "kernel.o"], tmp_path / "kernel.so")
+    loaded = Loaded(tmp_path / "kernel.so", tasks)
+    check(loaded, request.symbol, request.fragment)
+    assert loaded.launches == 1
 
 
 def test_threads_share_planes_as_the_product_that_reads_them_does() -> None:

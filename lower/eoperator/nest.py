@@ -284,7 +284,9 @@ class Planner:
                 else:
                     self._movement(its, term, where, parallel=True)
 
-    def _keep_powers(self, root: Term, reduces: list[Term], rows: frozenset[Iterator], vector: Iterator, offset: Index) -> Term:
+    def _keep_powers(
+        self, root: Term, reduces: list[Term], rows: frozenset[Iterator], row: Iterator | None, vector: Iterator, offset: Index
+    ) -> Term:
         """Keep what a reduction computes at length in the output's row where the result needs it again (softmax)."""
         for term in reduces:
             reduction_iterators, body = term.data[1], term.children[0]
@@ -294,7 +296,10 @@ class Planner:
             if self.output_type != "float32" or not dear(body) or again not in subterms((root,)):
                 continue
             self.emitter.is_streamed = False  # the row is read again while the caches have it
-            self.emitter.kept[term] = self.table.index(offset, {vector: index(reduction_iterators[0])})
+            place = self.table.index(offset, {vector: index(reduction_iterators[0])})
+            self.emitter.kept[term] = place
+            if row is not None and term in self.emitter.fetched and self.emitter.is_large("out"):  # a line is read before it is written
+                self.emitter.fetched[term].append(("out", self.table.index(place, {row: index(row) + 1})))
             return self.table.exchange(root, {again: self.table.read("out", offset)})
         return root
 
@@ -326,7 +331,7 @@ class Planner:
                 together, outer = (lane,), (*outer[:-1], group)
             self.emitter.fetched |= next_rows(self.table, reduces[-1], outer[-1], self.emitter.is_large)
         if whole and vector is not None and vector not in rows and not inner:
-            root = self._keep_powers(root, reduces, rows, vector, offset)
+            root = self._keep_powers(root, reduces, rows, outer[-1] if outer else None, vector, offset)
         bound = frozenset((*outer, *together)) | ({vector} if vector is not None else frozenset())
         emitter = self.emitter
 
