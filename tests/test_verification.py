@@ -55,6 +55,17 @@ def test_measuring_files_a_verified_time(tmp_path: Path) -> None:
     assert [record.status for record in database.records()] == ["ok", "ok"]
 
 
+def test_an_opaque_kernel_with_weights_is_measured() -> None:
+    """Its weights are in its own model, where the reference cannot read them."""
+    database = Database.in_memory()
+    fragment = apply("MatMul", leaf(0, 4, 8), leaf(1, 8, 6, constant=True))
+    with Worker() as worker:
+        measurer = Measurer(database, "cpu", compile_options(1), worker, effort=Effort(seconds=0.001))
+        measurer.measure([Job(fragment, "opaque", "product")], lambda: 1.0, lambda text: None)
+    (record,) = database.records()
+    assert record.status == "ok", record.message
+
+
 def test_wrong_kernels_have_no_price() -> None:
     database = Database.in_memory()
     one, other = (Candidate(dense("Relu"), (), (), name) for name in ("onednn.matmul", "tvm"))
