@@ -27,6 +27,8 @@ from lower.compile import CompileOptions
 from runtime.cores import usable_cores
 from runtime.measure import Timing, Worker
 from runtime.profile import Database
+from runtime.profile.__main__ import parser as profile_parser
+from runtime.profile.__main__ import run as run_profile
 from runtime.session import Session
 from tests.pages import COMMANDS, ROOT
 from tests.plans import save
@@ -107,6 +109,14 @@ def test_a_machine_that_lacks_a_library_fails_no_kernel(tmp_path: Path, monkeypa
     with pytest.raises(LowerError, match=r"cannot be run on this machine: LibraryMissing(.|\n)*fix: set EINSAT_CACHE"):
         measurer.measure([measuring.Job(fragment, "tvm", "relu")], lambda: 1.0, lambda text: None)
     assert list(database.records(None)) == []
+
+
+def test_measurements_are_not_imported_into_what_is_no_database(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("no database")
+    (tmp_path / "measured.jsonl").touch()
+    arguments = profile_parser().parse_args(["--database", str(tmp_path / "text"), "import", str(tmp_path / "measured.jsonl")])
+    with pytest.raises(ValueError, match=r"nothing was imported: .*text cannot be written; .* --database PATH before import"):
+        run_profile(arguments)
 
 
 def test_an_artefact_that_is_not_there_is_said_so(tmp_path: Path) -> None:

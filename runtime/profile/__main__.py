@@ -62,6 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(cores_told(arguments.threads or None))
         return 0
     database = Database.open(arguments.database, read_only=arguments.command in ("list", "export"))
+    if arguments.command == "import" and not database.writable:
+        raise ValueError(f"nothing was imported: {database.place} cannot be written; name another file with --database PATH before import")
     match arguments.command:
         case "list":
             for record in database.records(arguments.device):
