@@ -24,7 +24,7 @@ from egraph.optimize.answers import Answers
 from egraph.optimize.measuring import Job, Measurer
 from egraph.optimize.progress import Progress, process_started
 from egraph.optimize.remembered import read_checked, write_checked
-from egraph.optimize.schedule import MOST_CHECK_SECONDS, Schedule, worked
+from egraph.optimize.schedule import MOST_CHECK_SECONDS, MOST_COMPILE_SHARE, Schedule, worked
 from egraph.optimize.search import plain_program
 from egraph.tolerance import Tolerance
 from lower.compile import CompileOptions
@@ -51,6 +51,9 @@ def test_compiling_is_foreseen_by_its_pace_without_what_started_the_compiler() -
     assert known.seconds_to_compile(8) == pytest.approx(1.0)
     known.plain_kernels = 16
     assert known.after_search_seconds(8) == pytest.approx(3.0 + known.race_seconds + known.check_seconds)
+    known.plain_kernels = 10_000
+    most_seconds = MOST_COMPILE_SHARE * 60.0 + known.race_seconds + known.check_seconds
+    assert known.after_search_seconds() == pytest.approx(most_seconds), "measuring is worth more than the program without rules"
 
 
 def test_a_slow_model_leaves_more_time_for_what_comes_after_its_search() -> None:

@@ -34,7 +34,7 @@ from egraph.optimize.output import check_report, destination, publish, staging, 
 from egraph.optimize.progress import Progress
 from egraph.optimize.remembered import Earlier, read_checked, read_search, search_key, write_checked, write_search
 from egraph.optimize.saving import export, save_unchanged
-from egraph.optimize.schedule import GRACE_SECONDS, Schedule, timed, worked
+from egraph.optimize.schedule import GRACE_SECONDS, Schedule, worked
 from egraph.optimize.search import plain_program, program_digest, search
 from egraph.optimize.trial import ORIGINAL, PLAIN, Entry, Trial, by_importance, fastest
 from egraph.rule import MergeRule, Rule
@@ -66,7 +66,7 @@ def optimize(options: Options, progress: Progress) -> Outcome:
     progress.stage("read the model")
     aside = ThreadPoolExecutor(2)
     digest = aside.submit(original.digest, options.model)
-    opening = aside.submit(timed, lambda: open_original(options.model, options.threads))
+    opening = aside.submit(worked, lambda: open_original(options.model, options.threads))
     aside.shutdown(wait=False)
     imported = importer.load(options.model, shapes=options.shapes)
     for text in (*imported.notes, *imported.hints):

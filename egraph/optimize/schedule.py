@@ -22,6 +22,8 @@ RUNS_OF_A_CONTENDER = 3
 """Runs of a contender that a race needs at least: when it is loaded, when it is first timed, and once more."""
 FILES_OPENED = 3
 """Times that saved files are read at the end, each of which takes about as long as onnxruntime took to open the model."""
+MOST_COMPILE_SHARE = 0.15
+"""Part of the budget that a search keeps for compiling: a program without rules that takes longer gives way to measuring."""
 MOST_CHECK_SECONDS = 5.0
 """A check may take so long, however little time is left."""
 
@@ -84,21 +86,16 @@ class Schedule:
 
     def after_search_seconds(self, unmeasured: int = 0) -> float:
         """Return how long all takes that comes after the search, where so many of the chosen kernels are not compiled yet."""
-        return self.seconds_to_compile(self.plain_kernels + unmeasured) + self.race_seconds + self.check_seconds
+        compile_seconds = self.seconds_to_compile(self.plain_kernels + unmeasured)
+        return min(compile_seconds, MOST_COMPILE_SHARE * self.progress.budget_seconds) + self.race_seconds + self.check_seconds
 
     def may_check(self, inputs: int) -> bool:
         """Return whether the check goes on after so many inputs: while there is time, or little is asked for."""
         return self.checks * self.input_seconds <= MOST_CHECK_SECONDS or self.progress.left_seconds > self.input_seconds
 
 
-def timed(call: Callable[[], T]) -> tuple[T, float]:
-    """Return what a call gives, and the seconds that it took."""
-    started = time.monotonic()
-    return call(), time.monotonic() - started
-
-
 def worked(call: Callable[[], T]) -> tuple[T, float]:
     """Return what a call gives, and the seconds that it took, or would have taken if no other process had needed the cores."""
-    started = time.process_time()
-    result, seconds = timed(call)
-    return result, min(seconds, time.process_time() - started)
+    started, worked_before = time.monotonic(), time.process_time()
+    result = call()
+    return result, min(time.monotonic() - started, time.process_time() - worked_before)
