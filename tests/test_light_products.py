@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from bench.networks import longformer_block
 from egraph import importer
-from egraph.ir import Candidate, walk
+from egraph.ir import Candidate, Graph, TensorType, attributes, make, walk
+from egraph.ops import apply
 from egraph.optimize.estimated import grown
 from egraph.saturate import Limits
 from lower.candidates import candidates
@@ -40,3 +41,14 @@ def test_generated_products_compute_what_they_mean() -> None:
     alone = trial_programs(trials(laid, values, set()))
     compile_together([program for program, _ in alone])
     assert alone and not [finding for program, part in alone for finding in wrong_kernels(program, part)]
+
+
+def test_no_sum_stands_below_a_softmax() -> None:
+    """Scores of graph attention: summed anew for the largest and for the exponentials, they differed, and weights exceeded one."""
+    x, z = (make("Input", (), attributes(name=name), TensorType("float32", (5, 3, 16))) for name in "xz")
+    left, right = (apply("Reshape", apply("ReduceSum", each, axes=(2,)), shape=shape) for each, shape in ((x, (5, 1, 3)), (z, (1, 5, 3))))
+    weights = apply("Softmax", apply("LeakyRelu", apply("Add", left, right), alpha=0.2), axis=1)
+    frozen = grown(Graph("attention", (x, z), (("y", apply("Transpose", weights, perm=(2, 0, 1))),), {}), (), Limits())
+    found = [_operators(one) for options in candidates(frozen).values() for one in options]
+    assert any({"Softmax", "LeakyRelu", "Transpose"} <= each for each in found)
+    assert not any({"Softmax", "ReduceSum"} <= each for each in found)

@@ -21,6 +21,9 @@ from lower.candidates.view_tiles import is_view
 INLINED = ("elementwise", "view", "movement")
 REDUCED = ("reduction", "normalization")
 Shapes: TypeAlias = tuple[tuple[int, ...], ...]
+SHIFTED = ("Softmax", "LogSoftmax")
+"""Operators that take the largest element away from all. What a kernel computes for both has to round the same way, which sums do
+not: each pass over the elements adds in an order of its own, and exp makes the difference of two large sums a factor."""
 LARGEST = 24
 """Operators in one tile, at most."""
 BEAM = 8
@@ -118,7 +121,7 @@ def _scope(attributes: Attributes, shapes: Shapes) -> Scope:
 def _variants(tiling: Tiling, orders: _Orders, number: int, node: ENode) -> Iterator[Tile]:
     yield Tile(tiling.over_leaves(number, node), (node,), "tvm")
     for style in STYLES if tiling.fused else ():
-        growth = _Growth(tiling, style, orders, path={number})
+        growth = _Growth(tiling, style, orders, path={number}, shifted=int(node.op in SHIFTED))
         operands = [growth.operand(child, once=growth.reads_once(number, node, child)) for child in node.children]
         yield Tile(tiling.build(number, node, operands), (node, *dict.fromkeys(growth.covered)), "tvm")
 
@@ -163,6 +166,8 @@ class _Growth:
     style: Style
     orders: _Orders
     path: set[int]
+    shifted: int
+    """How many operators of ``SHIFTED`` stand above."""
     covered: list[ENode] = field(default_factory=list)
     done: dict[int, Node] = field(default_factory=dict)
 
@@ -188,12 +193,14 @@ class _Growth:
             return leaf
         self.covered.append(node)
         self.path.add(number)
+        self.shifted += node.op in SHIFTED
         operands = [self.operand(child, once=once and self.reads_once(number, node, child)) for child in node.children]
+        self.shifted -= node.op in SHIFTED
         self.path.discard(number)
         return self.tiling.build(number, node, operands)
 
     def _fits(self, number: int, node: ENode, *, once: bool) -> bool:
-        if not self.path.isdisjoint(node.children):
+        if not self.path.isdisjoint(node.children) or (self.shifted and OPS[node.op].category in REDUCED):
             return False
         if node.op != "Expression":
             return True
