@@ -52,3 +52,14 @@ def test_no_sum_stands_below_a_softmax() -> None:
     found = [_operators(one) for options in candidates(frozen).values() for one in options]
     assert any({"Softmax", "LeakyRelu", "Transpose"} <= each for each in found)
     assert not any({"Softmax", "ReduceSum"} <= each for each in found)
+
+
+def test_no_product_stands_below_a_softmax_inside_a_product() -> None:
+    """Scores that are scaled and biased: where they are large, weights that each pass rounded in its own way did not sum to one."""
+    shapes = {"scores": (6, 1, 9), "bias": (6, 1, 9), "values": (6, 9, 4)}
+    scores, bias, values = (make("Input", (), attributes(name=name), TensorType("float32", shape)) for name, shape in shapes.items())
+    weights = apply("Softmax", apply("Add", apply("Mul", scores, scores), bias), axis=2)
+    graph = Graph("attention", (scores, bias, values), (("y", apply("MatMul", weights, values)),), {})
+    found = [_operators(one) for options in candidates(grown(graph, (), Limits())).values() for one in options]
+    assert any({"Softmax", "Mul"} <= each for each in found) and any({"MatMul", "Softmax", "Add"} <= each for each in found)
+    assert not any({"MatMul", "Softmax", "Mul"} <= each for each in found)

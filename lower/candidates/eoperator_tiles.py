@@ -23,7 +23,8 @@ REDUCED = ("reduction", "normalization")
 Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 SHIFTED = ("Softmax", "LogSoftmax")
 """Operators that take the largest element away from all. What a kernel computes for both has to round the same way, which sums do
-not: each pass over the elements adds in an order of its own, and exp makes the difference of two large sums a factor."""
+not: each pass over the elements adds in an order of its own, and exp makes the difference of two large sums a factor. Nor do products that
+are added to something: whether an addition takes them unrounded is decided in each pass."""
 LARGEST = 24
 """Operators in one tile, at most."""
 BEAM = 8
@@ -121,7 +122,7 @@ def _scope(attributes: Attributes, shapes: Shapes) -> Scope:
 def _variants(tiling: Tiling, orders: _Orders, number: int, node: ENode) -> Iterator[Tile]:
     yield Tile(tiling.over_leaves(number, node), (node,), "tvm")
     for style in STYLES if tiling.fused else ():
-        growth = _Growth(tiling, style, orders, path={number}, shifted=int(node.op in SHIFTED))
+        growth = _Growth(tiling, style, orders, path={number}, shifted=int(node.op in SHIFTED), is_shift=node.op in SHIFTED)
         operands = [growth.operand(child, once=growth.reads_once(number, node, child)) for child in node.children]
         yield Tile(tiling.build(number, node, operands), (node, *dict.fromkeys(growth.covered)), "tvm")
 
@@ -168,6 +169,8 @@ class _Growth:
     path: set[int]
     shifted: int
     """How many operators of ``SHIFTED`` stand above."""
+    is_shift: bool
+    """Whether the root is one: it keeps its exponentials, so that their quotients by their sum are right however they round."""
     covered: list[ENode] = field(default_factory=list)
     done: dict[int, Node] = field(default_factory=dict)
 
@@ -200,7 +203,9 @@ class _Growth:
         return self.tiling.build(number, node, operands)
 
     def _fits(self, number: int, node: ENode, *, once: bool) -> bool:
-        if not self.path.isdisjoint(node.children) or (self.shifted and OPS[node.op].category in REDUCED):
+        if not self.path.isdisjoint(node.children):
+            return False
+        if self.shifted and (OPS[node.op].category in REDUCED or (node.op == "Mul" and not self.is_shift)):
             return False
         if node.op != "Expression":
             return True
