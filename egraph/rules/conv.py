@@ -171,7 +171,7 @@ def concat_of_convs_of_one_input(x: Tensor, w: list[Weight], a: Attributes, c: A
     yield concat(*(conv(x, each, a) for each in w), a=c)
     require(a.group == 1, "filters of different groups would be interleaved")
     require(c.axis == channel_axis(a, x.rank), "the concatenation must be along the channels")
-    require(len({each.shape[1:] for each in w}) == 1, "the kernels must have the same size")
+    require(all(each.shape[1:] == w[0].shape[1:] for each in w), "the kernels must have the same size")
     yield conv(x, concat(*w, axis=0), a)
 
 
@@ -186,7 +186,8 @@ def concat_of_convs(x: list[Tensor], w: list[Weight], a: Attributes, c: Attribut
     yield concat(*(conv(each, v, a) for each, v in zip(x, w, strict=True)), a=c)
     axis = channel_axis(a, x[0].rank)
     require(c.axis == axis, "the concatenation must be along the channels")
-    require(len({each.shape for each in x}) == 1 and len({v.shape for v in w}) == 1, "groups must be of one size: channels and kernels")
+    alike = all(each.shape == x[0].shape and v.shape == w[0].shape for each, v in zip(x, w, strict=True))
+    require(alike, "groups must be of one size: channels and kernels")
     yield conv(concat(*x, axis=axis), concat(*w, axis=0), a.but(group=a.group * len(x)))
 
 

@@ -60,7 +60,7 @@ def _conv(x: Tensor, w: Weight, a: Attributes) -> Tensor:
 
 def _wide_conv(x: Tensor, w: list[Weight], a: Attributes) -> Tensor:
     require(a.group == 1, "filters of different groups would be interleaved")
-    require(len({each.shape[1:] for each in w}) == 1, "the kernels must have the same size")
+    require(all(each.shape[1:] == w[0].shape[1:] for each in w), "the kernels must have the same size")
     return conv(x, concat(*w, axis=0), a)
 
 
@@ -75,7 +75,7 @@ def _conv_with_bias(x: Tensor, w: Weight, b: Weight, a: Attributes) -> Tensor:
 
 
 def _wide_conv_with_bias(x: Tensor, w: list[Weight], b: list[Weight], a: Attributes) -> Tensor:
-    require(len({bias.rank for bias in b}) == 1, "the biases must have the same rank")
+    require(all(bias.rank == b[0].rank for bias in b), "the biases must have the same rank")
     wide, axis = _wide_conv(x, w, a), channel_axis(a, x.rank)
     rows = [per_channel(bias, axis, x.rank, each.shape[0]) for bias, each in zip(b, w, strict=True)]
     require(all(row.shape[0] == each.shape[0] for row, each in zip(rows, w, strict=True)), "there must be one bias a channel")
