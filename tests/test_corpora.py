@@ -11,10 +11,10 @@ from random import Random
 
 import pytest
 
+from egraph.collecting import ALLOCATIONS, rare_collections
 from egraph.errors import RuleError
 from egraph.ir import TensorType
 from egraph.rule import Binding, Mismatch, Rule
-from verify.collecting import ALLOCATIONS, rare_collections
 from verify.corpora.__main__ import main
 from verify.corpora.entries import Entry, renamed
 from verify.corpora.judge import Judgement, Pains, judge, judge_all

@@ -234,3 +234,35 @@ def test_who_takes_part_in_the_race(alone: tuple[Search, Stopwatch, CostModel]) 
     assert contending(programs, 1, 9) == tuple(programs)
     assert contending(programs, 1, 1) == (programs[4],)
     assert contending([*programs[:2], replace(programs[2], cost_us=99.0)], 1, 1) == (programs[1],)
+
+
+def test_derived_programs_that_could_not_be_measured_are_not_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Laying out takes most of the budget: the rules' program gets what is left, and the same search again comes to the same program."""
+    laid: list[int] = []
+
+    def slowly(clock: Clock) -> Callable[[FrozenEGraph, str], Mapping[int, Sequence[Candidate]]]:
+        def lay(frozen: FrozenEGraph, target: str) -> Mapping[int, Sequence[Candidate]]:
+            laid.append(len(frozen.classes))
+            clock.spent_seconds += 25.0
+            return candidates(frozen, target)
+
+        return lay
+
+    clock = Clock(60.0)
+    monkeypatch.setattr("egraph.optimize.search.lay_candidates", slowly(clock))
+    stopwatch, model = Stopwatch(clock, seconds=0.01), CostModel(Database.in_memory(), "here", DeviceSpeed())
+    gate = Gate((RULE,), Database.in_memory(), prover=lambda left, right, rounding: "")
+
+    def found(earlier: Earlier | None = None) -> Search:
+        return search(
+            network(), FEW, lambda: model, cast(Measurer, stopwatch), cast(Progress, clock),
+            finalists=3, max_nodes=2_000, seed=0, derivations=gate.open(), earlier=earlier,
+        )  # fmt: skip
+
+    first = found()
+    assert first.saturation.by_rules is not None and laid == [len(first.saturation.by_rules.classes)]
+    assert first.choice.selections == () and first.choice.kernels_unmeasured == 0
+    saturation = first.saturation
+    again = found(Earlier(len(saturation.iterations), 0, 60.0, first.text, (), saturation.looks))
+    assert again.choice.is_earlier and len(laid) == 1
+    assert list(map(program_digest, again.programs)) == list(map(program_digest, first.programs))

@@ -27,7 +27,7 @@ def varied(count: int) -> Rounds:
 
 FAMILY_ROUNDS = 3
 """Where the first kernel of a family fails, others of it are tried, this many in all."""
-MEASURE_SHARE = 0.7
+MEASURE_SHARE = 0.8
 """Measuring ends when this part of the budget is spent, or earlier."""
 MOST_KEPT = 0.6
 """Part of the budget that is kept for race and check, at most, where a model is slow."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
+from egraph.collecting import rare_collections
 from egraph.optimize.options import Options
 from egraph.optimize.outcome import FEW_REPEATS, Outcome
 from egraph.optimize.pipeline import optimize
@@ -15,7 +16,8 @@ def run(options: Options) -> int:
     """Optimise and print; return the exit code."""
     progress = Progress(options.verbosity, options.budget_seconds, process_started())
     try:
-        outcome = optimize(options, progress)
+        with rare_collections():
+            outcome = optimize(options, progress)
     finally:
         progress.close()
     if options.json:

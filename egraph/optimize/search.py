@@ -33,6 +33,8 @@ CAUTION = 4.0
 """Estimates count this many times in the last extraction: time ended before they could be measured."""
 SATURATE_SHARE, EXTRACT_SHARE = 0.2, 0.04
 """Parts of the budget for saturation (derivations may take 0.4 of that besides), and for one exact extraction."""
+MOST_LAID = 0.7
+"""Part of the time for measuring that laying out the kernels of derived programs may take: where it takes more, few would be measured."""
 DERIVED_SHARE = 0.4
 """Part of the time for measuring that is kept for derived programs while the rules' own are measured."""
 
@@ -42,6 +44,7 @@ class Choice:
     """What was chosen from an e-graph, the best predicted first."""
 
     selections: tuple[Selection, ...]
+    """Empty where there was no time to look at what derivations added."""
     by_rules: tuple[Selection, ...] = ()
     """The best of the e-graph that rules alone made, where there is such a one."""
     refused: tuple[Refused, ...] = ()
@@ -50,6 +53,11 @@ class Choice:
     """Chosen kernels without a time of their own, where the search could measure."""
     is_earlier: bool = False
     """Whether an earlier search chose it."""
+
+    @property
+    def best(self) -> Selection:
+        """Return what is predicted to be the best."""
+        return (self.selections or self.by_rules)[0]
 
 
 @dataclass(frozen=True)
@@ -136,9 +144,9 @@ def search(
     times = Times(progress, after_seconds)
     choice = earlier and _read(earlier, saturation, model)
     choice = choice or _choose(saturation, model, measurer, progress, times, finalists=finalists, seed=seed)
-    selections = choice.selections
-    progress.update(f"best cost {selections[0].cost_us:.0f} us ({selections[0].method}), {len(selections)} programs")
-    found = [to_program(saturation.frozen, selection, graph) for selection in selections]
+    programs = len(choice.selections) + len(choice.by_rules)
+    progress.update(f"best cost {choice.best.cost_us:.0f} us ({choice.best.method}), {programs} programs")
+    found = [to_program(saturation.frozen, selection, graph) for selection in choice.selections]
     found += [to_program(saturation.by_rules, selection, graph) for selection in choice.by_rules if saturation.by_rules]
     if choice.refused:
         progress.detail(summary(choice.refused))
@@ -163,7 +171,8 @@ def contending(found: Sequence[Program], by_rules: int, most: int) -> tuple[Prog
 def _text(choice: Choice, saturation: Saturation, model: CostModel) -> str:
     """Return what was chosen as text for the profile database."""
     by_rules = selections_text(choice.by_rules, saturation.by_rules, model) if saturation.by_rules else ""
-    return json.dumps([selections_text(choice.selections, saturation.frozen, model), by_rules])
+    everything = selections_text(choice.selections, saturation.frozen, model) if choice.selections else ""
+    return json.dumps([everything, by_rules])
 
 
 def _read(earlier: Earlier, saturation: Saturation, model: CostModel) -> Choice | None:
@@ -172,9 +181,9 @@ def _read(earlier: Earlier, saturation: Saturation, model: CostModel) -> Choice 
         text, by_rules_text = json.loads(earlier.choices)
     except (ValueError, TypeError):
         return None
-    selections = read_selections(text, saturation.frozen, model)
+    selections = read_selections(text, saturation.frozen, model) if text else ()
     by_rules = read_selections(by_rules_text, saturation.by_rules, model) if saturation.by_rules else ()
-    is_whole = selections and (by_rules or saturation.by_rules is None)
+    is_whole = (selections or not text) and (by_rules or saturation.by_rules is None)
     return Choice(selections, by_rules, earlier.refused, is_earlier=True) if is_whole else None
 
 
@@ -201,22 +210,29 @@ def _choose(
     if measurer is not None:
         progress.stage("measure")
     first = chooser(saturation.by_rules) if saturation.by_rules else None
+    later_seconds = 0.0
     if measurer is not None and first is not None:
         later_seconds = first.lay_seconds * len(saturation.frozen.classes) / len(first.frozen.classes)
         kept_seconds = later_seconds + DERIVED_SHARE * (times.left() - later_seconds)
         by_rules = first.settle(measurer, lambda: times.left() - kept_seconds, EXACT)
-    everything = chooser(saturation.frozen)
+    if measurer is not None and first is not None and later_seconds > MOST_LAID * times.left():
+        progress.detail("derived programs are left out: there is no time to measure their kernels (--budget)")
+        everything = first
+    else:
+        everything = chooser(saturation.frozen)
     if measurer is not None:
         settled = everything.settle(measurer, times.left, EXACT + varied(finalists))
     progress.stage("extract")
     model.caution = CAUTION
     selections = settled or everything.choose_in_time(finalists, is_timed=measurer is not None)
-    if first is not None:
+    if everything is first:
+        selections, by_rules = (), selections
+    elif first is not None:
         by_rules = by_rules or first.choose_in_time(1, is_timed=measurer is not None)
     model.caution = 1.0
     selections, by_rules = (tuple(_repriced(selection, model) for selection in chosen) for chosen in (selections, by_rules))
     open_ones = {model.key(one) for selection in (*selections, *by_rules) for one in unmeasured(model, selection.chosen.values())}
-    seconds = everything.seconds + (first.seconds if first else 0.0)
+    seconds = everything.seconds + (first.seconds if first and everything is not first else 0.0)
     return Choice(selections, by_rules, refused(model, everything.candidates), seconds, len(open_ones) if measurer is not None else 0)
 
 

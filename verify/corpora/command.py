@@ -8,10 +8,10 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 
+from egraph.collecting import rare_collections
 from egraph.errors import RuleError
 from egraph.rule import Rule
 from verify.budget import Exhausted, at_most
-from verify.collecting import rare_collections
 from verify.corpora.judge import Judgement, Pains, Prover, judge_all
 from verify.corpora.read import read_corpus
 from verify.corpora.results import Found, summary, write
