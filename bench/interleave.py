@@ -18,6 +18,10 @@ from bench.environment import ROOT
 from bench.watched import Timed
 
 
+LEAST_SECONDS = 20.0
+"""Where an engine takes seconds, the others are timed for so long all the same: one run of each says little."""
+
+
 class EngineFailed(Exception):
     """An engine could not load the model, crashed or hung; the text says how."""
 
@@ -110,7 +114,8 @@ def interleave(
     runs = {name: 1 if is_long(name) else max(2, min(500, int(share / first[name]))) for name in engines}
     round_ns = sum(runs[name] * first[name] for name in engines)
     if any(map(is_long, engines)):
-        rounds = max(1, min(rounds, int(seconds * 1e9 / round_ns)))
+        most_seconds = max(seconds, LEAST_SECONDS)
+        rounds = max(1, min(rounds, int(most_seconds * 1e9 / round_ns)))
     for number in range(rounds):
         order = list(engines)[:: 1 if number % 2 == 0 else -1]
         for name in order:
