@@ -83,7 +83,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--device", default="cpu", choices=["cpu"], help="what to optimise for (default: cpu)")
     add("--threads", type=_at_least(1), metavar="N", help="threads that the program will use (default: all usable cores)")
     add("--shape", type=parse_shape, action="append", default=[], metavar="NAME:SIZES", help="fix an input's sizes; repeatable")
-    add("--budget", type=parse_seconds, default=60.0, metavar="TIME", help="time for everything, from start to end (default: 60s)")
+    add("--budget", type=parse_seconds, default=55.0, metavar="TIME", help="time for everything, from start to end (default: 55s)")
     add("--max-nodes", type=_at_least(1), default=50_000, metavar="N", help="e-nodes at most (default: 50000)")
     add("--finalists", type=_at_least(1), default=4, metavar="K", help="programs timed end to end (default: 4)")
     add("--seed", type=_at_least(0), default=0, metavar="N", help="seed of every random choice (default: 0)")

@@ -21,7 +21,7 @@ class Options:
     device: str = "cpu"
     threads: int = 1
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    budget_seconds: float = 60.0
+    budget_seconds: float = 55.0
     max_nodes: int = 50_000
     finalists: int = 4
     rule_files: tuple[Path, ...] = ()
