@@ -17,7 +17,6 @@ from bench.engines import LONG_RUN_NS
 from bench.environment import ROOT
 from bench.watched import Timed
 
-
 LEAST_SECONDS = 20.0
 """Where an engine takes seconds, the others are timed for so long all the same: one run of each says little."""
 
