@@ -1,0 +1,30 @@
+"""What standard kernels tell of a device, also where something else ran beside them."""
+
+from __future__ import annotations
+
+import pytest
+
+from egraph.optimize.measuring import _calibration_jobs, calibrate
+from runtime.profile import Database, Record
+
+TIMES_US = {"launch": 0.1, "cache": 6.0, "memory": 900.0, "contraction": 1200.0, "other": 9.0, "call": 10.0}
+
+
+def filed(samples_us: dict[str, tuple[float, ...]]) -> Database:
+    database = Database.in_memory()
+    for name, job in _calibration_jobs().items():
+        database.put(Record("here", job.text, job.implementation, "ok", samples_us[name]))
+    return database
+
+
+@pytest.mark.parametrize("disturbed", sorted(TIMES_US))
+def test_readings_that_were_disturbed_do_not_make_a_device_slow(disturbed: str) -> None:
+    """A copy in the cache that was once read as a hundred times slower kept every generated kernel from being tried."""
+    quiet: dict[str, tuple[float, ...]] = {name: (time_us,) * 5 for name, time_us in TIMES_US.items()}
+    noisy = quiet | {disturbed: tuple(time_us * factor for time_us, factor in zip(quiet[disturbed], (90, 100, 1, 120, 80), strict=True))}
+    assert calibrate(filed(noisy), "here", None) == calibrate(filed(quiet), "here", None)
+
+
+def test_caches_are_no_slower_than_memory() -> None:
+    speed = calibrate(filed({name: (time_us,) * 5 for name, time_us in (TIMES_US | {"cache": 600.0}).items()}), "here", None)
+    assert speed.cache_gigabytes_s == speed.memory_gigabytes_s > 50
