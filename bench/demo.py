@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bench.models import package_file
+from bench.package_file import package_file
 
 FOLDER = Path("demo")
 MODEL = ("rapidocr_onnxruntime", "models/ch_ppocr_mobile_v2.0_cls_infer.onnx")

@@ -70,8 +70,11 @@ class Bound:
     feeds: Mapping[str, np.ndarray]
 
 
-def bind(fragment: Node, leaves: Mapping[Node, np.ndarray], *, epilogue: bool) -> Bound:
-    """Return a graph of a fragment on given data; what it computes from weights alone is computed in float64, ahead of time."""
+def bind(fragment: Node, leaves: Mapping[Node, np.ndarray], *, bias: np.ndarray | None = None) -> Bound:
+    """Return a graph of a fragment on given data; what it computes from weights alone is computed in float64, ahead of time.
+
+    With a ``bias`` for every channel, it is added to the result, and a relu follows.
+    """
     constant = {leaf for leaf in leaves if leaf.attribute("constant")}
     derived = [node for node in walk((fragment,)) if node.inputs and _leaves(node) <= constant]
     tensors: dict[str, np.ndarray] = {}
@@ -83,8 +86,8 @@ def bind(fragment: Node, leaves: Mapping[Node, np.ndarray], *, epilogue: bool) -
     inputs = [make("Input", (), attributes(name=f"x{leaf.integer('index')}"), leaf.type) for leaf in leaves if leaf not in constant]
     new |= dict(zip((leaf for leaf in leaves if leaf not in constant), inputs, strict=True))
     root = rewrite((fragment,), lambda old, operands: new.get(old) or make(old.op, operands, old.attributes, old.type))[fragment]
-    if epilogue:
-        tensors["bias"] = np.zeros((root.type.sizes[-1],), np.float32)
+    if bias is not None:
+        tensors["bias"] = bias
         root = apply(
             "Relu", apply("Add", root, make("Constant", (), attributes(digest="bias"), TensorType("float32", root.type.sizes[-1:])))
         )
@@ -138,13 +141,16 @@ def report(name: str, options: argparse.Namespace) -> None:
     scale = np.sqrt(np.prod(node.inputs[1].type.sizes[1:]))
     leaves = {leaf: random.standard_normal(leaf.type.sizes).astype(np.float32) for leaf in node.inputs}
     leaves[node.inputs[1]] = (leaves[node.inputs[1]] / scale).astype(np.float32)
-    wanted = np.maximum(evaluate([node], leaves)[0], 0.0) if options.epilogue else evaluate([node], leaves)[0]
+    (wanted,) = evaluate([node], leaves)
+    bias = random.standard_normal(wanted.shape[-1:]).astype(np.float32) if options.epilogue else None
+    if bias is not None:
+        wanted = np.maximum(wanted + bias, 0.0)
     sessions: dict[str, Session] = {}
     errors: dict[str, float] = {}
     for title, fragment in programs(node):
         if title != "direct" and not any(part in title for part in options.only):
             continue
-        bound = bind(fragment, leaves, epilogue=options.epilogue)
+        bound = bind(fragment, leaves, bias=bias)
         try:
             sessions[title] = opened(bound, options.threads)
         except EinsatError as error:

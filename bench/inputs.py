@@ -1,14 +1,17 @@
-"""Random inputs for the benchmark's models: normal floats, token ids below 1000, masks of ones."""
+"""Random inputs for the benchmark's models: normal floats or drawn pictures, token ids below 1000, masks of ragged rows."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import onnx
 
 TOKENS = 1000
 Shapes = Mapping[str, tuple[int, ...]]
+Draw: TypeAlias = Callable[[tuple[int, ...], np.random.Generator], np.ndarray]
+"""Return an input of a shape."""
 
 
 def parse_shapes(texts: Sequence[str]) -> Shapes:
@@ -16,17 +19,24 @@ def parse_shapes(texts: Sequence[str]) -> Shapes:
     return {text.split(":")[0]: tuple(int(size) for size in text.split(":")[1].split(",")) for text in texts}
 
 
-def feeds_for(model: onnx.ModelProto, shapes: Shapes, seed: int = 0) -> dict[str, np.ndarray]:
-    """Return random inputs; ``shapes`` for inputs whose sizes the model leaves open."""
+def feeds_for(model: onnx.ModelProto, shapes: Shapes, seed: int = 0, draw: Draw | None = None) -> dict[str, np.ndarray]:
+    """Return random inputs; ``shapes`` for inputs whose sizes the model leaves open; ``draw`` for floats that are no noise."""
     random = np.random.default_rng(seed)
     feeds: dict[str, np.ndarray] = {}
     for value in model.graph.input:
         tensor = value.type.tensor_type
         shape = shapes.get(value.name) or tuple(d.dim_value for d in tensor.shape.dim)
         if tensor.elem_type == onnx.TensorProto.FLOAT:
-            feeds[value.name] = random.normal(size=shape).astype(np.float32)
+            feeds[value.name] = draw(shape, random) if draw else random.normal(size=shape).astype(np.float32)
         elif "mask" in value.name:
-            feeds[value.name] = np.ones(shape, np.int64)
+            feeds[value.name] = ragged_mask(shape, random).astype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
         else:
             feeds[value.name] = random.integers(0, TOKENS, shape)
     return feeds
+
+
+def ragged_mask(shape: tuple[int, ...], random: np.random.Generator) -> np.ndarray:
+    """Return ones, then zeros, in each row: of any length from 1, or from half of it where there is a single row."""
+    *rows, length = shape
+    least = (length + 1) // 2 if np.prod(rows) == 1 else 1
+    return np.arange(length) < random.integers(least, length + 1, rows)[..., None]

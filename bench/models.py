@@ -6,7 +6,6 @@ python -m bench.models resnet18 out.onnx
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 from collections.abc import Callable, Mapping
@@ -19,8 +18,10 @@ import onnx
 from onnx import TensorProto, numpy_helper
 
 from bench.builder import Builder
-from bench.inputs import feeds_for
+from bench.inputs import Draw, feeds_for, parse_shapes
 from bench.networks import bert_base, csrnet, dcgan, fsrcnn, gcn_block, gelu, infogan, longformer_block, resnet18
+from bench.package_file import package_file
+from bench.pictures import drawn, line, page, photograph, turned_line
 from bench.unit_scale import unit_scale
 
 LIGHT = ("bvlc_alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50", "shufflenet", "squeezenet", "vgg19", "zfnet512")
@@ -28,13 +29,18 @@ LIGHT = ("bvlc_alexnet", "densenet121", "inception_v1", "inception_v2", "resnet5
 
 @dataclass(frozen=True)
 class BenchModel:
-    """A model with the flags that make its input sizes known. ``batches``: batch sizes to run it at."""
+    """A model with the flags that make its input sizes known. ``batches``: batch sizes to run it at; ``draw``: inputs for it."""
 
     name: str
     make: Callable[[int], onnx.ModelProto]
     shapes: tuple[str, ...] = ()
     batches: tuple[int, ...] = (1,)
     group: str = "built"
+    draw: Draw | None = None
+
+    def feeds(self, model: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray]:
+        """Return random inputs of the kind that the model is made for."""
+        return feeds_for(model, parse_shapes(self.shapes), seed, self.draw)
 
     @property
     def weights(self) -> str:
@@ -84,14 +90,6 @@ def _random_weight(random: np.random.Generator, shape: list[int], op: str, posit
     else:
         value = random.uniform(0.5, 1.5, shape) if op == "Mul" else random.normal(0, 0.1, shape)
     return value.astype(np.float32)
-
-
-def package_file(package: str, file: str) -> Path:
-    """Return a data file of an installed package without importing the package."""
-    found = importlib.util.find_spec(package)
-    if found is None or not found.submodule_search_locations:
-        raise FileNotFoundError(f"{package} is not installed: pip install 'einsat[bench]'")
-    return Path(next(iter(found.submodule_search_locations))) / file
 
 
 def from_package(package: str, file: str) -> Callable[[int], onnx.ModelProto]:
@@ -180,14 +178,20 @@ _RANDOM: tuple[BenchModel, ...] = (
     BenchModel("gcn_block", gcn_block, batches=(1, 16)),
     BenchModel("longformer_block", longformer_block, batches=(1, 16)),
 )
+_HALF = (0.5, 0.5, 0.5)
+_LINE, _TURNED_LINE = drawn(line, _HALF, _HALF), drawn(turned_line, _HALF, _HALF)
+_PAGE = drawn(page, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # ImageNet's mean and deviation
+_PHOTOGRAPH = drawn(photograph, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
 _TRAINED = (
-    BenchModel("ppocr_det", from_package(_OCR, "models/ch_PP-OCRv4_det_infer.onnx"), ("x:1,3,640,640",), group="trained"),
-    BenchModel("ppocr_rec", from_package(_OCR, "models/ch_PP-OCRv4_rec_infer.onnx"), ("x:1,3,48,320",), group="trained"),
-    BenchModel("ppocr_cls", from_package(_OCR, "models/ch_ppocr_mobile_v2.0_cls_infer.onnx"), ("x:1,3,48,192",), group="trained"),
-    BenchModel("nudenet_320n", from_package("nudenet", "320n.onnx"), ("images:1,3,320,320",), group="trained"),
-    BenchModel("minilm", minilm, group="trained"),
+    BenchModel("ppocr_det", from_package(_OCR, "models/ch_PP-OCRv4_det_infer.onnx"), ("x:1,3,640,640",), draw=_PAGE),
+    BenchModel("ppocr_rec", from_package(_OCR, "models/ch_PP-OCRv4_rec_infer.onnx"), ("x:1,3,48,320",), draw=_LINE),
+    BenchModel("ppocr_cls", from_package(_OCR, "models/ch_ppocr_mobile_v2.0_cls_infer.onnx"), ("x:1,3,48,192",), draw=_TURNED_LINE),
+    BenchModel("nudenet_320n", from_package("nudenet", "320n.onnx"), ("images:1,3,320,320",), draw=_PHOTOGRAPH),
+    BenchModel("minilm", minilm),
 )
-MODELS: Mapping[str, BenchModel] = {m.name: m for m in (*(replace(m, make=scaled(m.make)) for m in _RANDOM), *_TRAINED)}
+MODELS: Mapping[str, BenchModel] = {
+    m.name: m for m in (*(replace(m, make=scaled(m.make)) for m in _RANDOM), *(replace(m, group="trained") for m in _TRAINED))
+}
 
 
 def main(arguments: list[str]) -> int:

@@ -23,7 +23,6 @@ import onnx
 from bench.engines import OURS, WITHOUT_DERIVATIONS, largest_value_bytes, outputs_file
 from bench.environment import ROOT, commit
 from bench.exact import exact_outputs
-from bench.inputs import feeds_for, parse_shapes
 from bench.interleave import EngineFailed, EngineProcess, interleave
 from bench.models import BenchModel
 from bench.watched import Watched, nearest
@@ -92,7 +91,7 @@ def without_places(data: Any, places: Mapping[str, str]) -> Any:
 def _measured(entry: BenchModel, batch: int, request: Request, folder: Path, deadline: float) -> dict[str, Any]:
     source = folder / f"{entry.name}.onnx"
     model = entry.make(batch)
-    feeds = feeds_for(model, parse_shapes(entry.shapes))
+    feeds = entry.feeds(model)
     onnx.save(model, source)
     np.savez(folder / "feeds.npz", allow_pickle=True, **feeds)
     exact = exact_outputs(model, feeds) if exact_bytes(source) <= MEMORY_SHARE * available_bytes() else None

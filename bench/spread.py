@@ -11,7 +11,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bench.inputs import feeds_for, parse_shapes
 from bench.models import MODELS, BenchModel
 from egraph.check_spread import moved
 from egraph.tolerance import Tolerance
@@ -28,7 +27,7 @@ def spread(entry: BenchModel) -> Iterator[str]:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    first, second = (session.run(None, feeds_for(model, parse_shapes(entry.shapes), seed)) for seed in (1, 2))
+    first, second = (session.run(None, entry.feeds(model, seed)) for seed in (1, 2))
     for port, one, other in zip(session.get_outputs(), first, second, strict=True):
         value = np.asarray(one, np.float64)
         ends = np.minimum(value - value.min(), value.max() - value) <= SATURATED * np.ptp(value)

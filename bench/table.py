@@ -13,7 +13,8 @@ FEW_RUNS = 5
 """Times that rest on fewer runs are told with their number."""
 REMARKABLE_ERROR = 1e-4
 """From here on it is said what rounding alone does to each engine, onnxruntime's included."""
-COUNTED = """Counted: everything from numpy inputs to numpy outputs through each engine's Python call, 32-bit floats, random inputs.
+COUNTED = """Counted: everything from numpy inputs to numpy outputs through each engine's Python call, 32-bit floats. Inputs are
+random: normal floats and token ids, masks of ragged rows; PP-OCR reads drawn text, NudeNet parts of photographs.
 Not counted: loading, compiling, optimising (reported on their own). Medians of runs in turns, each engine in its own process.
 `cold`: seconds to optimise with an empty database of measurements; `warm`: once more, with what the first run measured.
 `over best peer`: against the fastest of the other engines that were asked for; tvm is TVM without tuning. `error`: the

@@ -1,0 +1,14 @@
+"""Find files that installed packages bring: trained models, photographs."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+
+def package_file(package: str, file: str) -> Path:
+    """Return a data file of an installed package without importing the package."""
+    found = importlib.util.find_spec(package)
+    if found is None or not found.submodule_search_locations:
+        raise FileNotFoundError(f"{package} is not installed: pip install 'einsat[bench]'")
+    return Path(next(iter(found.submodule_search_locations))) / file
