@@ -77,6 +77,17 @@ def test_two_wrong_rules_are_both_to_blame(tmp_path: Path) -> None:
     assert set(search(tmp_path, (relu_first, tanh_first))) == {"relu_first", "tanh_first"}
 
 
+@rule
+def relu_of_product_is_nothing(x: Tensor, y: Tensor) -> Equation:
+    """relu(x y) = x y"""
+    return relu(x @ y) == x @ y
+
+
+def test_a_wrong_rule_that_makes_no_node_is_found(tmp_path: Path) -> None:
+    """Both sides are values of the model, so that no kernel names the rule."""
+    assert search(tmp_path, (*shipped_rules()[:20], relu_of_product_is_nothing)) == ("relu_of_product_is_nothing",)
+
+
 def test_one_wrong_rule_among_right_ones(tmp_path: Path) -> None:
     assert search(tmp_path, (*(one for one in shipped_rules()[:10] if isinstance(one, Rule)), tanh_first)) == ("tanh_first",)
 

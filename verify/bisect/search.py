@@ -95,19 +95,33 @@ def bisect(
 
 
 def _together(rules: Sequence[AnyRule], worst: Callable[[Sequence[AnyRule]], Wrong | None], tell: Tell) -> tuple[str, ...]:
-    """Return rules that have to go together: those to blame are left out until all is right, then taken back one by one."""
+    """Return rules that have to go together: those to blame are left out until all is right, then as many as can be are taken back."""
     out: list[str] = []
     while (wrong := worst([rule for rule in rules if rule.name not in out])) is not None:
         used = [rule for kernel in wrong.program.kernels for rule in kernel.rules if rule not in out]
+        if not used:  # a rule that makes two values of the model equal leaves no node of its own
+            used = [rule.name for rule in rules if rule.name not in out]
         if not used:
             return ()  # wrong without any rule: the import, or a kernel's meaning
         out += dict.fromkeys(used)
         tell(f"without {len(out)} rules")
-    for name in list(out):
-        fewer = [one for one in out if one != name]
-        if worst([rule for rule in rules if rule.name not in fewer]) is None:
-            out = fewer
-    return tuple(out)
+    return _fewest(out, lambda out: worst([rule for rule in rules if rule.name not in out]) is None, tell)
+
+
+def _fewest(out: Sequence[str], is_right: Callable[[Sequence[str]], bool], tell: Tell) -> tuple[str, ...]:
+    """Return names of ``out`` of which none can be taken back: halves are tried, then halves of those, then single ones."""
+    size = max(1, len(out) // 2)
+    while True:
+        for start in range(0, len(out), size):
+            fewer = [*out[:start], *out[start + size :]]
+            if fewer and is_right(fewer):
+                tell(f"without {len(fewer)} rules")
+                out = fewer
+                break
+        else:
+            if size == 1:
+                return tuple(out)
+            size = (size + 1) // 2
 
 
 def first_wrong(
