@@ -16,7 +16,7 @@ from egraph.rule_operators import relu, tanh
 from lower.library import epilogue
 from tests.test_optimize import build_model
 from verify.bisect.__main__ import main
-from verify.bisect.search import Settings, bisect, first_wrong
+from verify.bisect.search import AnyRule, Settings, bisect, first_wrong
 
 RULES = '''from egraph.rule import Equation, Tensor, rule
 from egraph.rule_operators import relu
@@ -61,7 +61,7 @@ def tanh_first(x: Tensor, y: Tensor) -> Equation:
     return tanh(x @ y) == tanh(x) @ y
 
 
-def search(folder: Path, rules: tuple[Rule, ...]) -> tuple[str, ...]:
+def search(folder: Path, rules: tuple[AnyRule, ...]) -> tuple[str, ...]:
     graph = importer.load(build_model(folder / "m.onnx")).graph
     feeds = {"x": np.random.default_rng(0).standard_normal((5, 12)).astype(np.float32)}
     arrays = {node: graph.tensors[node.string("digest")] for node in graph.names if node.op == "Constant"}
