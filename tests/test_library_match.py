@@ -184,6 +184,40 @@ def test_long_sums_are_not_the_librarys(op: str, attributes: dict[str, Any]) -> 
         assert isinstance(match(fewer, "onednn.reduction"), LibraryCall)
 
 
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize(("kernel", "dilations", "pads"), [((3, 3), (2, 2), (2, 2, 2, 2)), ((2, 3), (3, 1), (1, 0, 1, 2))])
+def test_means_over_spread_windows_leave_the_padding_out(
+    kernel: tuple[int, ...], dilations: tuple[int, ...], pads: tuple[int, ...], layout: str
+) -> None:
+    attributes = {"kernel_shape": kernel, "dilations": dilations, "pads": pads, "strides": (2, 1), "count_include_pad": 0}
+    error = library_error(apply("AveragePool", image(1, 2, 9, 8, layout=layout), **attributes, layout=layout), "onednn.pooling", 0)
+    assert error is not None and error < 5e-5
+
+
+@pytest.mark.parametrize(
+    ("implementation", "node", "reason"),
+    [
+        ("onednn.layer_normalization",
+         apply("LayerNormalization", placeholder(0, float32(4, 6)),
+               apply("Slice", placeholder(1, float32(12)), starts=(0,), ends=(12,), steps=(2,)), placeholder(2, float32(6)),
+               axis=1, epsilon=1e-5),
+         "the scale is not contiguous"),
+        ("onednn.lrn", apply("LRN", placeholder(0, float32(1, 4, 6, 6)), size=2, alpha=0.5, beta=0.75, bias=1.0, axis=1), "must be odd"),
+        ("onednn.matmul",
+         apply("MatMul", apply("Expand", placeholder(0, float32(1, 3, 4)), shape=(2, 3, 4)), placeholder(1, float32(2, 4, 5))),
+         "broadcast by strides"),
+    ],
+)  # fmt: skip
+def test_what_the_library_computes_otherwise_is_refused_with_the_reason(implementation: str, node: Node, reason: str) -> None:
+    assert reason in str(match(node, implementation))
+
+
+def test_a_row_steps_over_all_its_elements_as_leading_dimensions_must() -> None:
+    row = apply("Transpose", placeholder(0, float32(8, 1)), perm=(1, 0))
+    call = match(apply("MatMul", row, placeholder(1, float32(8, 5))), "onednn.matmul")
+    assert isinstance(call, LibraryCall) and call.arguments[0].window == Window(0, (1, 8), (8, 1))
+
+
 def test_axes_of_size_one_take_the_order_of_the_others() -> None:
     pooled = apply("Transpose", apply("ReduceMean", image(1, 8, 5, 7, layout="NHWC"), axes=(1, 2)), perm=(0, 3, 1, 2))
     call = match(pooled, "onednn.pooling")

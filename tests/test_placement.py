@@ -239,3 +239,20 @@ def test_a_value_of_two_concatenations_stands_in_both() -> None:
     )
     simulated(program)
     assert len(Simulation(program).placement.dropped) == 1
+
+
+def test_a_part_of_a_value_is_not_taken_for_the_whole_where_it_is_concatenated() -> None:
+    """A slice of the outer axis is a view; written in place, all that it is a part of would lie over its neighbour."""
+    x = make("Input", (), attributes(name="x"), float32(4, 3))
+    whole, part = placeholder(0, float32(4, 3)), placeholder(0, float32(2, 3))
+    ends: dict[str, Any] = {"starts": (0, 0), "ends": (2, 3), "steps": (1, 1)}
+    a, b = apply("Relu", x), apply("Tanh", x)
+    upper = apply("Slice", a, **ends)
+    both = apply("Concat", upper, b, axis=0)
+    program = program_of(
+        (apply("Relu", whole), (x,), a, "tvm"), (apply("Slice", whole, **ends), (a,), upper, "view"), (apply("Tanh", whole), (x,), b, "tvm"),
+        (apply("Concat", part, placeholder(1, float32(4, 3)), axis=0), (upper, b), both, "tvm"),
+    )  # fmt: skip
+    program = replace(program, graph=replace(program.graph, outputs=(("y", both),)))
+    simulated(program)
+    assert not Simulation(program).placement.dropped

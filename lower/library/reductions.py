@@ -25,15 +25,11 @@ def pooling(node: Node, base: Base) -> tuple[Anchor, ...] | Reason:
     if isinstance(source, str):
         return source
     before, after = split_pads(a["pads"])
-    if any(pad >= size for pad, size in zip((*before, *after), a["kernel_shape"] * 2, strict=True)):
-        return "the padding is at least as large as the window"
     algorithm = "max"
     if node.op == "AveragePool":
         if reason := _loses_digits(math.prod(a["kernel_shape"])):
             return reason
         algorithm = "average_include_padding" if a["count_include_pad"] else "average_exclude_padding"
-        if any(d != 1 for d in a["dilations"]) and not a["count_include_pad"] and any(a["pads"]):
-            return "a dilated mean that leaves out the padding"
     parameters = {
         "algorithm": algorithm, "kernel": list(a["kernel_shape"]), "strides": list(a["strides"]),
         "dilations": dilations(a["dilations"], a["kernel_shape"]), "pads_before": list(before), "pads_after": list(after),
