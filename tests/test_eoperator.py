@@ -145,6 +145,10 @@ SOFTMAX = [apply("Softmax", leaf(0, rows, length), axis=1) for rows, length in (
 """Rows in fours and those left over, of which there are two; too long for more than two at once, or one; with every remainder."""
 STRIDED = KernelRequest(apply("Relu", leaf(0, 3, 5, 6)), output_strides=(90, 18, 1), input_strides=((60, 12, 2),))
 LONG = (apply("ReduceSum", leaf(0, 2, 90300), axes=(1,)), apply("ReduceSum", leaf(0, 90300, 3), axes=(0,)))
+LONG_EXTREMA = (
+    apply("ReduceMax", leaf(0, 2, 90300), axes=(1,)), apply("ReduceMax", leaf(0, 900, 3), axes=(0,)),
+    apply("ReduceMin", leaf(0, 900, 3), axes=(0,)),
+)  # fmt: skip
 IN_PLACE = apply("Add", apply("Relu", leaf(0, 7, 37)), leaf(1, 1, 37))
 
 
@@ -154,7 +158,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
     folder = tmp_path_factory.mktemp("kernels")
     fragments = [f for f in [*samples(list(OPS), 1), *chains()] if supports(f) is None]
     own: list[Node | KernelRequest] = [apply(op, leaf(0, 4001)) for op, _, _ in APPROXIMATIONS + WAVES]
-    own += [*LONG, *SOFTMAX, STRIDED, IN_PLACE]
+    own += [*LONG, *LONG_EXTREMA, *SOFTMAX, STRIDED, IN_PLACE]
     return compile_library([*fragments, *own], folder / "kernels.so", threads=1, cache=folder)
 
 

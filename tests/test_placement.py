@@ -250,7 +250,8 @@ def test_a_part_of_a_value_is_not_taken_for_the_whole_where_it_is_concatenated()
     upper = apply("Slice", a, **ends)
     both = apply("Concat", upper, b, axis=0)
     program = program_of(
-        (apply("Relu", whole), (x,), a, "tvm"), (apply("Slice", whole, **ends), (a,), upper, "view"), (apply("Tanh", whole), (x,), b, "tvm"),
+        (apply("Relu", whole), (x,), a, "tvm"), (apply("Slice", whole, **ends), (a,), upper, "view"),
+        (apply("Tanh", whole), (x,), b, "tvm"),
         (apply("Concat", part, placeholder(1, float32(4, 3)), axis=0), (upper, b), both, "tvm"),
     )  # fmt: skip
     program = replace(program, graph=replace(program.graph, outputs=(("y", both),)))

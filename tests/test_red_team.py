@@ -12,7 +12,22 @@ from egraph.errors import RuleError
 from egraph.ir import TensorType
 from egraph.rule import Binding, Equation, Rounding, Rule, Steps, Tensor, Weight, merge_rule, operation, require, require_number, rule
 from egraph.rule_operators import (
-    absolute, concat, exp, log, maximum, pad, power, reduce_max, reduce_sum, relu, slice_, softmax, sqrt, tanh, transpose, where,
+    absolute,
+    concat,
+    exp,
+    log,
+    maximum,
+    pad,
+    power,
+    reduce_max,
+    reduce_sum,
+    relu,
+    slice_,
+    softmax,
+    sqrt,
+    tanh,
+    transpose,
+    where,
 )  # fmt: skip
 from egraph.rules.merges import split
 from verify.application import disagreement, objection
