@@ -94,7 +94,7 @@ def why_text(found: dict[str, Any]) -> str:
     for one in found["derived"]:
         lines += derivation_text(Derived(**one))
     if not found["rules"]:
-        lines.append("no rewrite rule: these nodes are as in the input, fused where the kernel shows several")
+        lines.append("no rule made these nodes: they are as in the input, fused where the kernel shows several")
     lines.append("before:")
     lines += [f"  {row['name']}  {row['time_us']:.1f} us  {row['fragment']}" for row in found["before"]]
     return "\n".join(lines)

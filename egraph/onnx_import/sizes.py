@@ -10,6 +10,8 @@ from egraph.errors import ModelError
 from egraph.ir import Dim, Node, TensorType
 from egraph.onnx_types import from_proto, is_tensor
 
+UNKNOWN_SIZES = "what has unknown sizes is left to onnxruntime; to optimise it, give numbers for the names in "
+
 
 def input_types(values: Sequence[onnx.ValueInfoProto], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, TensorType]:
     """Return every input's type; sizes of one name are one size in all inputs."""
@@ -33,15 +35,15 @@ def _bind(name: str, type: TensorType, sizes: tuple[int, ...], bound: dict[str, 
         raise ModelError("a size is negative", where=where, fix="give sizes of at least 0")
     if type.shape is None:
         return
-    flag = f"--shape {name}:{','.join(map(str, type.shape))}"
+    flag = f"--shape {name}:{','.join(map(str, type.shape))}" + " with numbers for names" * (not type.is_static)
     if len(sizes) != len(type.shape):
         raise ModelError(f"the input {name!r} has {len(type.shape)} axes, not {len(sizes)}", where=where,
-                         fix=f"give {flag} with numbers for names")
+                         fix=f"give {flag}")
     for axis, (fixed, size) in enumerate(zip(type.shape, sizes, strict=True)):
         if isinstance(fixed, int):
             if fixed != size:
                 raise ModelError(f"axis {axis} of the input {name!r} is fixed to {fixed} by the model, not {size}", where=where,
-                                 fix=f"give {flag} with numbers for names")
+                                 fix=f"give {flag}")
         elif bound.setdefault(fixed, (size, where))[0] != size:
             raise ModelError(f"the size {fixed!r} is given as {bound[fixed][0]} and as {size}", where=f"{bound[fixed][1]} {where}",
                              fix=f"give {fixed!r} the same size in all inputs")
@@ -56,10 +58,10 @@ def _sizes(type: TensorType, given: tuple[int, ...] | None, bound: Mapping[str, 
 
 
 def shape_hints(inputs: Sequence[Node]) -> tuple[str, ...]:
-    """Return the one line of flags that would fix the sizes that are still unknown; nothing where all are known."""
+    """Return the one line that says which flags fix the sizes that are still unknown; nothing where all are known."""
     flags = []
     for node in inputs:
         if is_tensor(node.type) and not node.type.is_static:
             sizes = "..." if node.type.shape is None else ",".join(map(str, node.type.shape))
             flags.append(f"--shape {node.string('name')}:{sizes}")
-    return (" ".join(flags),) if flags else ()
+    return (UNKNOWN_SIZES + " ".join(flags),) if flags else ()

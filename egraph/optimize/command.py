@@ -33,7 +33,7 @@ def print_table(outcome: Outcome) -> None:
     from rich.table import Table
 
     console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 120, highlight=False)
-    latency = Table(title=f"{outcome.model} on {outcome.threads} threads", title_justify="left")
+    latency = Table(title=f"{outcome.model} on {outcome.threads} thread{'s' if outcome.threads > 1 else ''}", title_justify="left")
     latency.add_column("program")
     latency.add_column("latency", justify="right")
     latency.add_column("against it", justify="right")

@@ -11,7 +11,7 @@ from egraph import __version__
 from egraph.check import CheckResult
 from egraph.cost import FREE, CostModel
 from egraph.finalists import Race
-from egraph.ir import Candidate, Graph, Program
+from egraph.ir import Candidate, Graph, Kernel, Program
 from egraph.optimize.derivations import Gate
 from egraph.optimize.gate import notes as rule_notes
 from egraph.optimize.gate import unproved
@@ -47,11 +47,11 @@ def describe(
     """Return the outcome of a run whose files were checked."""
     found, plain, raced, best = trial.found, trial.plain, trial.raced, trial.best
     rows = kernel_rows(best.program, model) if best else ()
-    launched = [kernel for kernel in best.program.kernels if kernel.implementation not in FREE] if best else []
+    launched = _launched(best.program) if best else []
     uses = {rule.name: sum(rule.name in row.rules for row in rows) for rule in rules}
     finalists = [
         Finalist(
-            c.contender.name, c.contender.digest, len(c.program.kernels), model.program_us(c.program), _time(raced, c), _message(raced, c),
+            c.contender.name, c.contender.digest, len(_launched(c.program)), model.program_us(c.program), _time(raced, c), _message(raced, c),
             estimated=_estimated(c.program, model),
         )
         for c in trial.entries
@@ -110,10 +110,14 @@ def latencies_us(raced: Race, shipped: str) -> dict[str, float | None]:
     return {name: time_us if math.isfinite(time_us) else None for name, time_us in times_us.items()}
 
 
+def _launched(program: Program) -> list[Kernel]:
+    """Return the kernels that take time: no views, no constants."""
+    return [kernel for kernel in program.kernels if kernel.implementation not in FREE]
+
+
 def _estimated(program: Program, model: CostModel) -> int:
     """Return how many kernels of a program have no measured time."""
-    alone = (Candidate(k.fragment, (), (), k.implementation) for k in program.kernels)
-    return sum(one.implementation not in FREE and model.record(one) is None for one in alone)
+    return sum(model.record(Candidate(k.fragment, (), (), k.implementation)) is None for k in _launched(program))
 
 
 def _time(raced: Race, entry: Entry) -> float | None:
