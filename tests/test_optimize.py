@@ -94,6 +94,13 @@ def test_json_has_the_promised_keys(optimised: tuple[Path, Path, Mapping[str, An
     assert printed["files"] == [str(out / "m.opt.onnx"), str(out / "m.einsat")]
 
 
+def test_finalists_have_as_many_kernels_as_are_listed(optimised: tuple[Path, Path, Mapping[str, object]]) -> None:
+    run = json.loads((optimised[1] / "m.einsat" / MANIFEST).read_text(encoding="utf-8"))["run"]
+    kernels = {one["name"]: one["kernels"] for one in run["finalists"]}
+    assert kernels["unoptimized"] == len(run["before"])
+    assert run["shipped"] == "onnxruntime" or kernels[run["shipped"]] == len(run["kernels"])
+
+
 def test_the_files_run_and_agree(optimised: tuple[Path, Path, Mapping[str, object]]) -> None:
     import onnxruntime
 
