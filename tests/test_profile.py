@@ -227,6 +227,19 @@ def test_a_crashing_or_hanging_kernel_costs_only_the_worker(
         assert measure(worker, _load(model), Effort(seconds=0.01)).status == "ok"
 
 
+def test_what_was_asked_before_an_interrupt_is_not_read_as_the_next_answer(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> bytes:
+        raise KeyboardInterrupt
+
+    with Worker() as worker:
+        assert worker.load(_load(model)).status == "ok"
+        with monkeypatch.context() as patch:
+            patch.setattr("runtime.measure._read_line", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                worker.load(Load("onnxruntime", str(model.with_name("none.onnx")), (), threads=1))
+        assert worker.load(_load(model)).status == "ok"
+
+
 def test_closing_ends_a_busy_worker(model: Path) -> None:
     worker = Worker()
     worker.load(_load(model))

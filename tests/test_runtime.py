@@ -176,6 +176,13 @@ def test_outputs_that_are_inputs_weights_or_each_other_do_not_alias() -> None:
     assert not any(np.shares_memory(a, b) for i, a in enumerate(arrays) for b in arrays[:i])
 
 
+def test_an_output_that_is_a_part_of_its_area_is_read_where_it_lies() -> None:
+    buffers = [buffer((3,), "input", "x"), buffer((3,), "output", "y", offset=2)]
+    made = plan(buffers, [Step("copy", "c", (0,), (1,), {})], [Port("x", "float32", (3,), 0)], [Port("y", "float32", (3,), 1)])
+    x = draw(3)
+    np.testing.assert_array_equal(Executable(made, {}).run({"x": x})["y"], x)
+
+
 def test_damaged_artefacts_are_refused(tmp_path: Path) -> None:
     made, weights = matmul_relu()
     with pytest.raises(ArtefactError, match="no such file"):

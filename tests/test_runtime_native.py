@@ -35,6 +35,10 @@ __attribute__((visibility("default"))) int __tvm_ffi_multiply(void *self, const 
     return __TVMBackendParallelLaunch(body, (void *)a, 0);
 }
 __attribute__((visibility("default"))) int __tvm_ffi_fail(void *self, const Value *a, int32_t n, Value *r) { return -3; }
+static int fail_second(int task, const Environment *e, void *p) { return task == 1 ? -4 : 0; }
+__attribute__((visibility("default"))) int __tvm_ffi_fail_in_a_task(void *self, const Value *a, int32_t n, Value *r) {
+    return __TVMBackendParallelLaunch(fail_second, (void *)a, 3);
+}
 """
 
 
@@ -113,6 +117,10 @@ def test_kernel_failures_name_the_step(kernels: Path) -> None:
     bad = plan(buffers, [Step("tvm", "bad", (0,), (1,), {"symbol": "fail"})], *ports)
     with pytest.raises(KernelError, match=r"status -3(.|\n)*step 0 bad"):
         Executable(bad, {}, kernels=kernels, threads=1).run({"x": draw(8)})
+    in_a_task = plan(buffers, [Step("tvm", "part", (0,), (1,), {"symbol": "fail_in_a_task"})], *ports)
+    for threads in (1, 2):
+        with pytest.raises(KernelError, match=r"status -4(.|\n)*step 0 part"):
+            Executable(in_a_task, {}, kernels=kernels, threads=threads).run({"x": draw(8)})
     with pytest.raises(ArtefactError, match="no kernel 'absent'"):
         Executable(plan(buffers, [Step("tvm", "b", (0,), (1,), {"symbol": "absent"})], *ports), {}, kernels=kernels)
     with pytest.raises(ArtefactError, match="no kernel library"):
