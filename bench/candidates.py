@@ -96,10 +96,13 @@ def main() -> int:
         prog="python -m bench.candidates", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("models", nargs="*", help="names (python -m bench.models lists them)")
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=2, metavar="N", help="of each kernel (default: 2)")
     parser.add_argument("--seconds", type=float, default=600.0, help="for each model (default: 600)")
     parser.add_argument("--seed", type=int, default=0, help="of the random data (default: 0)")
-    parser.add_argument("--database", type=Path, default=Path("candidates.sqlite"), help="where results are kept (default: here)")
+    parser.add_argument(
+        "--database", type=Path, default=Path("candidates.sqlite"), metavar="PATH",
+        help="where results are kept (default: candidates.sqlite, in this folder)",
+    )  # fmt: skip
     parser.add_argument("--twins", action="store_true", help="also other writings of the same kernels")
     parser.add_argument("--derived", action="store_true", help="only kernels that rules without derivations do not lead to")
     options = parser.parse_args()

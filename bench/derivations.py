@@ -180,17 +180,22 @@ def main() -> None:
         prog="python -m bench.derivations", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "operators", nargs="*", default=TARGETS, help=f"such as {', '.join(map(repr, TARGETS))}, 2048x768x3072; {conv.__doc__}"
-    )
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--runs", type=int, default=5, help="in a row, each round")
+        "operators", nargs="*", help=f"default: {' '.join(TARGETS)}; also '64@56->128 3x3 s2', that is channels@size->outputs, taps, and "
+        "s(tride), d(ilation), g(roups), n (batch), p(adding); '512@4->256 4x4 t2 p1', transposed with stride 2; 2048x768x3072, a product",
+    )  # fmt: skip
+    parser.add_argument("--threads", type=int, default=2, metavar="N", help="of each program (default: 2)")
+    parser.add_argument("--rounds", type=int, default=9, metavar="N", help="turns of all programs (default: 9)")
+    parser.add_argument("--runs", type=int, default=5, metavar="N", help="in a row, each round (default: 5)")
     parser.add_argument("--only", nargs="*", default=[""], help="programs whose name holds one of these")
     parser.add_argument("--epilogue", action="store_true", help="with a bias and a relu behind")
     parser.add_argument("--evict", action="store_true", help="weights and data from memory, as within a large model")
     parser.add_argument("--stages", action="store_true", help="also the time of every kind of step")
     options: Any = parser.parse_args()
-    for name in options.operators:
+    for name in options.operators or TARGETS:
+        try:
+            operator(name)
+        except (ValueError, KeyError):
+            parser.error(f"{name!r} is no operator; write it as --help does")
         report(name, options)
 
 

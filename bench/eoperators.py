@@ -227,6 +227,8 @@ def measured(names: Sequence[str], threads: int, *, large: bool) -> Iterator[Row
     """Compile the cases whose names hold one of these parts, all without any, and yield each when it is timed."""
     known = large_cases() if large else cases()
     chosen = {name: f for name, f in known.items() if not names or any(part in name for part in names)}
+    if not chosen:
+        return
     clock = time.thread_time if threads == 1 else time.perf_counter
     openmp.set_threads(threads)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(threads) as pool:
@@ -273,7 +275,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("names", nargs="*", help="parts of names of kernels; all without")
     parser.add_argument("--large", action="store_true", help="tensors beyond the caches")
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=1, metavar="N", help="of each kernel (default: 1)")
     parser.add_argument("--record", action="store_true", help="all sizes and threads, written into a table")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of eoperators.json and eoperators.md")
     options = parser.parse_args(arguments)
@@ -282,6 +284,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for row in measured(options.names, threads, large=large):
             rows.append(row)
             print(row.line(), flush=True)
+    if not rows:
+        parser.error(f"no kernel has one of {', '.join(options.names)} in its name")
     if options.record:
         where = {**environment(max(threads for _, threads in RECORDED), (parser.prog, *options.names, "--record")), "commit": commit()}
         options.results.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,8 @@
 """The benchmark's models: built in ``bench.networks``, or brought by pip.
 
-python -m bench.models            lists them
-python -m bench.models resnet18 out.onnx
+python -m bench.models                      lists them
+python -m bench.models resnet18 out.onnx    writes one
+python -m bench.models dcgan out.onnx 16    at a batch of 16
 """
 
 from __future__ import annotations
@@ -203,6 +204,9 @@ def main(arguments: list[str]) -> int:
         for model in MODELS.values():
             print(f"{model.name:18} {model.group:8} batches {model.batches} {' '.join(model.shapes)}")
         return 0
+    if arguments[0] not in MODELS:
+        print(f"error: there is no {arguments[0]}; python -m bench.models lists them", file=sys.stderr)
+        return 2
     onnx.save(MODELS[arguments[0]].make(int(arguments[2]) if len(arguments) == 3 else 1), arguments[1])
     return 0
 

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Iterator
 
@@ -38,7 +39,14 @@ def spread(entry: BenchModel) -> Iterator[str]:
         )
 
 
-def main(names: list[str]) -> int:
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.spread", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("models", nargs="*", help="names (python -m bench.models lists them)")
+    names = parser.parse_args(arguments).models
+    if unknown := [name for name in names if name not in MODELS]:
+        parser.error(f"there is no {', '.join(unknown)}; python -m bench.models lists them")
     for name in names or MODELS:
         for told in spread(MODELS[name]):
             print(told, flush=True)

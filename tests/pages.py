@@ -23,6 +23,7 @@ COMMANDS = {
     "verify.corpora": "Judge the rules of other systems.",
     "verify.model": "Compare two models.",
     "verify.bisect": "Find what makes an optimised model wrong.",
+    "verify.mutation": "Put the prover to the test.",
 }
 PACKAGES = {
     "egraph": "from a model to the chosen program",

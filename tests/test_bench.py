@@ -324,3 +324,11 @@ def test_where_nothing_passes_between_cores_nothing_is_told() -> None:
     watched = Watched(SlowEngine(1000), lambda: None)
     assert watched.time_ns(1, 1.0) == [1000] and nearest({"einsat": watched}) == {}
     assert near(ROW | {"near": {}}) == near(ROW) == ""
+
+
+@pytest.mark.parametrize("module", ["candidates", "derivations", "eoperators", "models", "run", "spread"])
+def test_what_is_not_there_is_told_in_a_line(module: str) -> None:
+    arguments = {"run": ["--models", "nosuch"], "models": ["nosuch", "nowhere.onnx"]}.get(module, ["nosuch"])
+    done = subprocess.run([sys.executable, "-m", f"bench.{module}", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "error: " in done.stderr and "nosuch" in done.stderr and "Traceback" not in done.stderr

@@ -51,8 +51,8 @@ def describe(
     uses = {rule.name: sum(rule.name in row.rules for row in rows) for rule in rules}
     finalists = [
         Finalist(
-            c.contender.name, c.contender.digest, len(_launched(c.program)), model.program_us(c.program), _time(raced, c), _message(raced, c),
-            estimated=_estimated(c.program, model),
+            c.contender.name, c.contender.digest, len(_launched(c.program)), model.program_us(c.program), _time(raced, c),
+            _message(raced, c), estimated=_estimated(c.program, model),
         )
         for c in trial.entries
     ]

@@ -1,4 +1,4 @@
-"""List, export, import and make measurements; say how near the cores are: ``python -m runtime.profile --help``."""
+"""List, export, import and make measurements of kernels; say how near the cores are."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ def parser() -> argparse.ArgumentParser:
     main = argparse.ArgumentParser(
         prog="python -m runtime.profile", description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    main.add_argument("--database", type=Path, help="the database file (default: in the user's data directory)")
+    main.add_argument("--database", type=Path, metavar="PATH", help="the database file (default: in the user's data directory)")
     commands = main.add_subparsers(dest="command", required=True)
     listing = commands.add_parser("list", help="print each measurement: median, spread, implementation, kernel")
-    listing.add_argument("--device", help="only this device")
+    listing.add_argument("--device", metavar="KEY", help="only this device, as the lines of export name it")
     export = commands.add_parser("export", help="write measurements as JSON lines ('-' for standard output)")
-    export.add_argument("file")
-    export.add_argument("--device", help="only this device")
+    export.add_argument("file", help="the file to write, or '-'")
+    export.add_argument("--device", metavar="KEY", help="only this device, as the lines of export name it")
     importing = commands.add_parser("import", help="add measurements from JSON lines ('-' for standard input)")
-    importing.add_argument("file")
+    importing.add_argument("file", help="a file that export wrote, or '-'")
     measure = commands.add_parser("measure", help="time the kernels of a job archive on this machine")
-    measure.add_argument("archive", type=Path)
-    measure.add_argument("--threads", type=int, default=0, help="threads a kernel (default: all cores)")
-    measure.add_argument("--output", type=Path, help="also write what was measured as JSON lines")
+    measure.add_argument("archive", type=Path, help="what runtime.profile.jobs.write_archive packed, from Python")
+    measure.add_argument("--threads", type=int, default=0, metavar="N", help="threads a kernel (default: all cores)")
+    measure.add_argument("--output", type=Path, metavar="FILE", help="also write what was measured as JSON lines")
     cores = commands.add_parser("cores", help="print how near the cores are: what writing takes after another core has read")
-    cores.add_argument("--threads", type=int, default=0, help="how many cores (default: all)")
+    cores.add_argument("--threads", type=int, default=0, metavar="N", help="how many cores (default: all)")
     return main
 
 

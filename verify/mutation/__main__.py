@@ -15,14 +15,26 @@ from egraph.rule_file import load_rules
 from verify.mutation.campaign import run
 from verify.mutation.results import table, write
 
+EXAMPLES = """examples:
+  python -m verify.mutation --mutants 200          mutants of the shipped rules, drawn at random
+  python -m verify.mutation mine.py --cases 256    those of your own rules, compared on more instances
+
+exit codes: 0 nothing that is wrong was proved, 1 something was, 2 usage, or the file cannot be used
+"""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print what became of the mutants; return 1 when one that is wrong was proved."""
-    parser = argparse.ArgumentParser(prog="python -m verify.mutation", description=str(__doc__).split(":")[0] + ".")
+    parser = argparse.ArgumentParser(
+        prog="python -m verify.mutation", epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Change rules at random and ask the prover: nothing that is wrong may be proved.",
+    )  # fmt: skip
     parser.add_argument("rules", type=Path, nargs="?", help="a Python file that ends in RULES = (my_rule, ...); the shipped rules without")
-    parser.add_argument("--mutants", type=int, default=1000, help="mutants to judge, drawn at random (default: 1000)")
-    parser.add_argument("--cases", type=int, default=64, help="random instances on which a proved one is compared (default: 64)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the random draws (default: 0)")
+    parser.add_argument("--mutants", type=int, default=1000, metavar="N", help="mutants to judge, drawn at random (default: 1000)")
+    parser.add_argument(
+        "--cases", type=int, default=64, metavar="N", help="random instances on which a proved one is compared (default: 64)"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the random draws (default: 0)")
     parser.add_argument("--results", type=Path, metavar="FOLDER", help="write mutation.json and mutation.md there")
     options = parser.parse_args(arguments)
     start = time.process_time()
