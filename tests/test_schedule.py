@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
@@ -60,6 +60,8 @@ def test_a_slow_model_leaves_more_time_for_what_comes_after_its_search() -> None
     quick, slow = schedule(), schedule(run_seconds=4.0)
     assert quick.after_search_seconds() < 10.0 < slow.after_search_seconds() < 60.0
     assert slow.check_seconds == pytest.approx(3 * 0.5 + slow.input_seconds), "one input at least"
+    more = replace(quick, contenders=quick.contenders + 2)
+    assert more.race_seconds - quick.race_seconds == pytest.approx(2 * quick.open_seconds), "each contender is opened"
 
 
 def test_a_check_of_a_quick_model_is_never_shortened() -> None:

@@ -14,15 +14,16 @@ from egraph.cost import FREE, CostModel, jobs, without_twins
 from egraph.cost_roofline import DeviceSpeed
 from egraph.derive.derivation import Derivation, DerivationRule
 from egraph.extract import extract
-from egraph.ir import Candidate, FrozenEGraph, Graph, Node, Program, Selection, TensorType, attributes, make
+from egraph.ir import Candidate, FrozenEGraph, Graph, Node, Program, Selection, TensorType, attributes, make, placeholder
 from egraph.ops import apply
-from egraph.optimize.chooser import MEASURE_SHARE, Chooser, Rounds
+from egraph.optimize.chooser import MEASURE_SHARE, MOST_KEPT, Chooser, Rounds, Times
 from egraph.optimize.derivations import Gate
 from egraph.optimize.measuring import Measurer
 from egraph.optimize.progress import Progress
 from egraph.optimize.remembered import Earlier
 from egraph.optimize.search import DERIVED_SHARE, Search, contending, program_digest, search
 from egraph.rules import RULES
+from egraph.saturate import Limits, saturate
 from lower.candidates import candidates
 from runtime.profile import Database, Record
 
@@ -266,3 +267,51 @@ def test_derived_programs_that_could_not_be_measured_are_not_laid_out(monkeypatc
     again = found(Earlier(len(saturation.iterations), 0, 60.0, first.text, (), saturation.looks))
     assert again.choice.is_earlier and len(laid) == 1
     assert list(map(program_digest, again.programs)) == list(map(program_digest, first.programs))
+
+
+def test_however_slow_a_model_is_some_time_is_left_for_measuring() -> None:
+    quick, slow = (Times(cast(Progress, Clock(60.0)), lambda unmeasured, after=after: after) for after in (0.0, 1000.0))
+    assert quick.left() == pytest.approx(60.0 * MEASURE_SHARE) and slow.left() == pytest.approx(60.0 * (1 - MOST_KEPT))
+
+
+def chooser(clock: Clock) -> tuple[Chooser, CostModel]:
+    """Return one over the e-graph of the network, in which nothing is measured."""
+    model = CostModel(Database.in_memory(), "here", DeviceSpeed())
+    frozen = saturate(network(), FEW, Limits()).frozen
+    progress = cast(Progress, clock)
+    laid = without_twins(model, candidates(frozen))
+    return Chooser(frozen, laid, model, progress, Times(progress, lambda unmeasured: 0.0), 1.0, 0), model
+
+
+def test_families_are_measured_in_half_of_the_time() -> None:
+    each, _ = chooser(Clock(10.0))
+    offered: list[float] = []
+
+    class Asked:
+        def measure_candidates(self, model: CostModel, wanted: Iterable[Candidate], left: Callable[[], float], tell: object) -> None:
+            assert list(wanted)
+            offered.append(left())
+
+    each.measure_families(cast(Measurer, Asked()), lambda: 10.0)
+    assert offered and set(offered) == {5.0}
+
+
+def test_what_holds_kernels_without_a_time_is_not_settled() -> None:
+    clock = Clock(1e9)
+    each, _ = chooser(clock)
+    stopwatch = cast(Measurer, Stopwatch(clock))
+    assert each.refine(stopwatch, lambda: clock.left_seconds, ((1, 1, True),)) == () and each.settled == ()
+    settled = each.refine(stopwatch, lambda: clock.left_seconds, ((100, 1, True),))
+    assert settled and settled == each.settled
+
+
+def test_what_a_program_spends_most_time_in_is_measured_first() -> None:
+    """In all its layers: three small kernels that are alike come before one that is twice as large."""
+    each, model = chooser(Clock(60.0))
+    small, large = (
+        Candidate(apply("Tanh", placeholder(0, TensorType("float32", (512, width)))), (), (), "tvm") for width in (512, 1024)
+    )
+    assert model.estimate_us(small) < model.estimate_us(large) < 3 * model.estimate_us(small)
+    for chosen, first in (([large, small], large), ([large, small, small, small], small)):
+        selection = Selection(dict(enumerate(chosen)), 0.0, True, "exact", 0.0)
+        assert each._to_measure([selection])[0] == first
