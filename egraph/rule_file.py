@@ -9,12 +9,14 @@ from pathlib import Path
 
 from egraph.errors import RuleError
 from egraph.rule import MergeRule, Rule
+from egraph.rule_source import check_source
 
 
 def load_rules(path: Path) -> tuple[Rule | MergeRule, ...]:
     """Import a Python file and return its ``RULES``."""
     if not path.is_file():
         raise RuleError(f"rule file {path} {'is a folder' if path.is_dir() else 'does not exist'}", where="--rules", fix="check the path")
+    check_source(path)
     spec = importlib.util.spec_from_file_location(f"einsat_rules_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise RuleError(f"rule file {path} is not a Python file", fix="give a file that ends in .py")

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from egraph.errors import RuleError
-from egraph.ir import TensorType
+from egraph.ir import TensorType, placeholder
+from egraph.ops import apply
 from egraph.optimize import gate
 from egraph.optimize.choice import choose_rules
 from egraph.optimize.gate import Admission, admitted, notes, unproved
-from egraph.rule import Binding, Equation, Mismatch, Rule, Tensor, Verdict, rule
+from egraph.rule import Binding, Equation, Mismatch, Rule, Tensor, Verdict, Weight, rule
 from egraph.rule_operators import relu
 from egraph.rules import RULES, rule_named
 from verify.certificates import Certificate, Certificates, certify, format_certificates, parse, shipped
@@ -194,6 +195,22 @@ def test_a_match_that_cannot_be_proved_is_refused_with_the_reason(monkeypatch: p
         found.apply(Binding(types, {}))
 
 
+def test_matches_that_differ_in_a_side_or_in_a_number_are_judged_one_by_one() -> None:
+    @rule
+    def law(x: Tensor, w: Weight) -> Equation:
+        """x w = x, wherever w holds ones"""
+        return x * w == relu(x)
+
+    x, w = (placeholder(number, TensorType("float32", (2,))) for number in range(2))
+    once, found = Admission(law, covers=False), Binding({"x": x.type, "w": w.type}, {}, {"w": 1.0})
+    product = apply("Mul", x, w)
+    assert once([found], [product], [x]) == ""
+    assert "could not be proved" in once([found], [product], [w])
+    assert "could not be proved" in once([replace(found, numbers={"w": 2.0})], [product], [x])
+    assert "could not be proved" in once([found], [apply("Add", x, w)], [x])
+    assert once.proved_here == 1
+
+
 def test_a_shipped_rule_without_a_proof_stays_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     each = twice()
     certificates(monkeypatch, Certificate.of(proof(each, "unknown"), rule_key(each)))
@@ -219,8 +236,10 @@ def test_a_user_s_proved_rule_is_used(tmp_path: Path) -> None:
     assert isinstance(found, Rule) and found.apply(Binding(matrices, {}))
 
 
-def test_a_rule_that_does_otherwise_with_plain_sizes_is_caught_where_it_applies(tmp_path: Path) -> None:
-    """A proof runs a rule's function on symbolic sizes: what that function does with those of a match is held against it."""
+def test_a_rule_that_does_otherwise_with_plain_sizes_is_caught_where_it_applies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where reading the file did not see it: a proof runs a rule's function on symbolic sizes, and what that function does with those of
+    a match is held against it."""
+    monkeypatch.setattr("egraph.rule_file.check_source", lambda path: None)
     path = tmp_path / "careless.py"
     path.write_text("""
 from egraph.rule import Steps, Tensor, require, rule
