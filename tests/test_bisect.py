@@ -49,6 +49,13 @@ def test_a_wrong_rule_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main([str(model), "--rules", str(rules), "-q"]) == 2, "without --unsafe-rules a wrong rule does not even load"
 
 
+def test_a_model_of_dynamic_sizes_is_searched_at_given_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, rules = build_model(tmp_path / "m.onnx", dynamic=True), tmp_path / "mine.py"
+    rules.write_text(RULES)
+    assert main([str(model), "--rules", str(rules), "--unsafe-rules", "--shape", "x:5,12", "-q"]) == 1
+    assert "to blame: relu_before_product" in capsys.readouterr().out
+
+
 @rule
 def relu_first(x: Tensor, y: Tensor) -> Equation:
     """relu(x y) = relu(x) y"""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from egraph.optimize.arguments import parse_shape
 from egraph.tolerance import Tolerance
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def build_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     add("--max-nodes", type=int, default=2_000, metavar="N", help="e-nodes at most (default: 2000)")
     add("--seed", type=int, default=0, metavar="N", help="seed of inputs and prices (default: 0)")
+    add("--shape", type=parse_shape, action="append", default=[], metavar="NAME:SIZES", help="fix an input's sizes; repeatable")
     add("--json", action="store_true", help="print one JSON object on standard output")
     add("-q", "--quiet", action="store_true", help="say nothing while working")
     return parser
@@ -73,7 +75,7 @@ def _run(chosen: argparse.Namespace) -> Finding:
             print(text, file=sys.stderr)
 
     rules = choose_rules(chosen.rules, chosen.skip_rule, allow="finite", unsafe=chosen.unsafe_rules)
-    graph = importer.load(chosen.model).graph
+    graph = importer.load(chosen.model, shapes=dict(chosen.shape)).graph
     session = open_original(chosen.model, 1, optimise=False)
     feeds = random_feeds(find_feeds(session, graph, chosen.seed), chosen.seed)
     names = [name for name, _ in graph.outputs]

@@ -110,7 +110,8 @@ def _same_interface(a: Side, b: Side) -> None:
         types, others = ([str(node.type) for node in nodes] for nodes in (ours, theirs))
         if sorted(types) != sorted(others):
             told = f"{', '.join(types)} and {', '.join(others)}"
-            raise ModelError(f"the models have different {what}: {told}", where=f"{a.path}, {b.path}", fix="give models of one interface")
+            fix = "give models of one interface; --shape NAME:SIZES fixes sizes that one of them leaves open"
+            raise ModelError(f"the models have different {what}: {told}", where=f"{a.path}, {b.path}", fix=fix)
 
 
 def difference(want: Any, got: Any) -> float:

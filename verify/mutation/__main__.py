@@ -8,12 +8,10 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from egraph.errors import EinsatError
-from egraph.rule import MergeRule, Rule
-from egraph.rule_file import load_rules
-from verify.mutation.campaign import run
-from verify.mutation.results import table, write
+if TYPE_CHECKING:
+    from egraph.rule import MergeRule, Rule
 
 EXAMPLES = """examples:
   python -m verify.mutation --mutants 200          mutants of the shipped rules, drawn at random
@@ -37,6 +35,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the random draws (default: 0)")
     parser.add_argument("--results", type=Path, metavar="FOLDER", help="write mutation.json and mutation.md there")
     options = parser.parse_args(arguments)
+    from egraph.errors import EinsatError
+    from egraph.rule_file import load_rules
+    from verify.mutation.campaign import run
+    from verify.mutation.results import table, write
+
     start = time.process_time()
     try:
         rules = _shipped() if options.rules is None else load_rules(options.rules)
