@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 EGRAPH = ("errors", "ir", "expr", "ops", "derive", "rule", "rules", "encode", "saturate", "extract", "optimize")
 """Stages in order; a module may import only from its own stage and from those before it."""
 STAGE = {
-    "collecting": "errors",
+    "garbage": "errors",
     "tolerance": "errors",
     "rule_operators": "rule",
     "importer": "encode",
@@ -40,7 +40,7 @@ STAGE = {
 }
 PACKAGES = {
     "verify": (
-        *("egraph.errors", "egraph.collecting", "egraph.ir", "egraph.expr", "egraph.ops"),
+        *("egraph.errors", "egraph.garbage", "egraph.ir", "egraph.expr", "egraph.ops"),
         *("egraph.rule", "egraph.rule_terms", "egraph.rule_refusals", "egraph.rule_operators", "egraph.rule_file", "egraph.rules"),
         "verify",
     ),

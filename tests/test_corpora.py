@@ -11,8 +11,8 @@ from random import Random
 
 import pytest
 
-from egraph.collecting import ALLOCATIONS, rare_collections
 from egraph.errors import RuleError
+from egraph.garbage import ALLOCATIONS, rare_collections
 from egraph.ir import TensorType
 from egraph.rule import Binding, Mismatch, Rule
 from verify.corpora.__main__ import main

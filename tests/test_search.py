@@ -102,20 +102,28 @@ def searched(
     return found, stopwatch, model
 
 
-@pytest.mark.parametrize(("exact_seconds", "may_be_exact"), [(0.5, True), (45.0, False)])
-def test_a_search_leaves_what_comes_after_it_its_time(monkeypatch: pytest.MonkeyPatch, exact_seconds: float, may_be_exact: bool) -> None:
-    """However long extraction takes: exact ones are made where they fit in, or the programs are found by greed."""
-    clock = Clock(60.0)
-    seen: list[float] = []
+def extract_slowly(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock, spends: Callable[[int, float], float]
+) -> list[tuple[int, float]]:
+    """Let extraction spend that much of the clock's time; return how many selections each is asked for, and in how many seconds."""
+    asked: list[tuple[int, float]] = []
 
     def slow_extract(
         frozen: FrozenEGraph, offered: Mapping[int, Sequence[Candidate]], k: int = 1, seconds: float = 10.0, seed: int = 0
     ) -> tuple[Selection, ...]:
-        seen.append(seconds)
-        clock.spent_seconds += exact_seconds if seconds else exact_seconds / 10
+        asked.append((k, seconds))
+        clock.spent_seconds += spends(k, seconds)
         return extract(frozen, offered, k, seconds, seed)
 
     monkeypatch.setattr("egraph.optimize.chooser.extract", slow_extract)
+    return asked
+
+
+@pytest.mark.parametrize(("exact_seconds", "may_be_exact"), [(0.5, True), (45.0, False)])
+def test_a_search_leaves_what_comes_after_it_its_time(monkeypatch: pytest.MonkeyPatch, exact_seconds: float, may_be_exact: bool) -> None:
+    """However long extraction takes: exact ones are made where they fit in, or the programs are found by greed."""
+    clock = Clock(60.0)
+    extractions = extract_slowly(monkeypatch, clock, lambda k, seconds: exact_seconds if seconds else exact_seconds / 10)
     asked: list[int] = []
 
     def after_seconds(unmeasured: int) -> float:
@@ -127,30 +135,21 @@ def test_a_search_leaves_what_comes_after_it_its_time(monkeypatch: pytest.Monkey
         network(), FEW, lambda: model, cast(Measurer, Stopwatch(clock)), cast(Progress, clock),
         finalists=3, max_nodes=2_000, seed=0, after_seconds=after_seconds,
     )  # fmt: skip
-    assert found.programs and any(seen) == may_be_exact
+    assert found.programs and any(seconds for _, seconds in extractions) == may_be_exact
     assert clock.left_seconds >= 15.0 and max(asked) > 0
 
 
 def test_what_was_settled_is_taken_where_there_is_no_time_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """Variants are not extracted after the budget: the best program, all of it measured, stands."""
     clock = Clock(60.0)
-    counts: list[int] = []
-
-    def slow_extract(
-        frozen: FrozenEGraph, offered: Mapping[int, Sequence[Candidate]], k: int = 1, seconds: float = 10.0, seed: int = 0
-    ) -> tuple[Selection, ...]:
-        counts.append(k)
-        clock.spent_seconds += 0.1 if k == 1 else 100.0
-        return extract(frozen, offered, k, seconds, seed)
-
-    monkeypatch.setattr("egraph.optimize.chooser.extract", slow_extract)
+    extractions = extract_slowly(monkeypatch, clock, lambda k, seconds: 0.1 if k == 1 else 100.0)
     monkeypatch.setattr("egraph.optimize.chooser.EXACT_OVER_GREEDY", (1.0, 1e4))
     model = CostModel(Database.in_memory(), "here", DeviceSpeed())
     found = search(
         network(), FEW, lambda: model, cast(Measurer, Stopwatch(clock, seconds=0.01)), cast(Progress, clock),
         finalists=3, max_nodes=2_000, seed=0, after_seconds=lambda unmeasured: 15.0,
     )  # fmt: skip
-    assert set(counts) == {1} and found.choice.kernels_unmeasured == 0
+    assert {k for k, _ in extractions} == {1} and found.choice.kernels_unmeasured == 0
     assert found.choice.selections[0].method != "greedy"
 
 

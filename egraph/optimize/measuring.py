@@ -139,14 +139,14 @@ def _calibration() -> dict[str, tuple[Node, str]]:
     }
 
 
-def _calibration_jobs() -> dict[str, Job]:
+def calibration_jobs() -> dict[str, Job]:
     kernels = _calibration().items()
     found = {name: Job(fragment, implementation, format_fragment(fragment)) for name, (fragment, implementation) in kernels}
     return found | {"call": replace(found["launch"], text=f"Session.run: {found['launch'].text}", engine="einsat")}
 
 
 def _missing(database: Database, device: str) -> list[Job]:
-    return [job for job in _calibration_jobs().values() if database.get(device, job.text, job.implementation) is None]
+    return [job for job in calibration_jobs().values() if database.get(device, job.text, job.implementation) is None]
 
 
 def calibration_programs(database: Database, device: str, *, seed: int) -> list[Program]:
@@ -156,7 +156,7 @@ def calibration_programs(database: Database, device: str, *, seed: int) -> list[
 
 def calibrate(database: Database, device: str, measurer: Measurer | None) -> DeviceSpeed:
     """Return the device's speed from a few standard kernels, measured once and kept in the database like any other."""
-    jobs = _calibration_jobs()
+    jobs = calibration_jobs()
     if measurer is not None:
         for _ in range(2):  # what hung is tried once more: everything is estimated by these
             measurer.measure(_missing(database, device), lambda: math.inf, lambda text: None)

@@ -215,7 +215,7 @@ def _choose(
         later_seconds = first.lay_seconds * len(saturation.frozen.classes) / len(first.frozen.classes)
         kept_seconds = later_seconds + DERIVED_SHARE * (times.left() - later_seconds)
         by_rules = first.settle(measurer, lambda: times.left() - kept_seconds, EXACT)
-    if measurer is not None and first is not None and later_seconds > MOST_LAID * times.left():
+    if first is not None and later_seconds > MOST_LAID * max(0.0, times.left()):
         progress.detail("derived programs are left out: there is no time to measure their kernels (--budget)")
         everything = first
     else:

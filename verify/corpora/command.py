@@ -8,8 +8,8 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 
-from egraph.collecting import rare_collections
 from egraph.errors import RuleError
+from egraph.garbage import rare_collections
 from egraph.rule import Rule
 from verify.budget import Exhausted, at_most
 from verify.corpora.judge import Judgement, Pains, Prover, judge_all
