@@ -54,6 +54,10 @@ class Disagreement(CheckFailed):
         self.feeds = feeds
 
 
+class NoInputs(ModelError):
+    """The original model runs on none of the random inputs that were tried."""
+
+
 @dataclass(frozen=True)
 class CheckResult:
     """How far the saved files are from the original, over all compared outputs."""
@@ -68,6 +72,13 @@ class CheckResult:
     """Outputs about which the random inputs tell little, in words."""
     is_short: bool = False
     """Whether there was no time for all inputs."""
+    given: int = 0
+    """How many of the inputs were the user's own."""
+
+    def __str__(self) -> str:
+        """Return ``2 random inputs``, or ``1 given and 2 random inputs``."""
+        drawn = self.inputs - self.given
+        return " and ".join([f"{self.given} given"] * (self.given > 0) + [f"{drawn} random"] * (drawn > 0 or not self.given)) + " inputs"
 
 
 def open_onnxruntime(model: Path | bytes, threads: int, *, optimise: bool = True) -> Any:
@@ -127,22 +138,23 @@ def find_feeds(
                     problem = error
                 else:
                     if any(node.op == "Opaque" for node in walk(graph.roots)):
-                        _refuse_if_random(session, feeds, results)
+                        refuse_if_random(session, feeds, results)
                     ran(feeds, results)
                     return specs
     told = " ".join(str(problem).split())
     if isinstance(problem, MemoryError) or any(text in told for text in TOO_LARGE):
         sizes = ", ".join(f"{spec.name}: {'x'.join(map(str, spec.shape))}" for spec in specs)
-        raise ModelError(
+        raise NoInputs(
             f"the model does not fit into memory at these sizes: {told}", where=sizes, fix="give smaller ones: --shape NAME:SIZES"
         )
-    raise ModelError(
+    fix = "give the sizes of dynamic inputs with --shape NAME:SIZES" if is_dynamic else "check that the model runs in onnxruntime"
+    raise NoInputs(
         f"onnxruntime cannot run the original model on random inputs: {told}",
-        fix="give the sizes of dynamic inputs with --shape NAME:SIZES" if is_dynamic else "check that the model runs in onnxruntime",
+        fix=f"{fix}; python -m egraph.optimize MODEL --inputs FILE.npz takes inputs of your own",
     )
 
 
-def _refuse_if_random(session: Any, feeds: Mapping[str, Any], results: Sequence[Any]) -> None:
+def refuse_if_random(session: Any, feeds: Mapping[str, Any], results: Sequence[Any]) -> None:
     """Raise ModelError where the same inputs give other outputs the second time: nothing could be compared with them."""
     for output, first, second in zip(session.get_outputs(), results, session.run(None, feeds), strict=True):
         try:
@@ -172,10 +184,13 @@ def check(
     seed: int,
     plain: RunModel | None = None,
     goes_on: Callable[[int], bool] = lambda inputs: True,
+    given: Sequence[tuple[str, Mapping[str, Any]]] = (),
+    is_random: bool = True,
 ) -> CheckResult:
-    """Compare each saved file (by name) with the reference on ``count`` random inputs; raises Disagreement.
+    """Compare each saved file (by name) with the reference on ``count`` inputs; raises Disagreement.
 
-    ``goes_on`` is asked after each input whether there is time for another.
+    First come all that are ``given``, with their names, then random ones unless ``is_random`` is false: the model runs on none.
+    From the last one given on, ``goes_on`` is asked whether there is time for another.
 
     ``plain`` runs the original without optimisations; without it, no error above the tolerance is accepted.
     """
@@ -187,7 +202,7 @@ def check(
     def drawn(number: int, values: Values) -> dict[str, np.ndarray]:
         return random_feeds([replace(spec, values=values) for spec in specs], seed + number)
 
-    def compare_on(number: int, feeds: Mapping[str, np.ndarray], values: Values, expected: Sequence[Any]) -> None:
+    def compare_on(told: str, feeds: Mapping[str, Any], expected: Sequence[Any]) -> None:
         nonlocal worst_output, worst_error
         noise = Noise(plain, feeds, seed) if plain else None
         spread.add(expected)
@@ -195,10 +210,10 @@ def check(
             try:
                 found = run(feeds)
             except Exception as error:
-                told = CheckFailed(f"{file} does not run: {type(error).__name__}: {error}", where=file)
-                raise Disagreement(told, feeds) from error
+                failed = CheckFailed(f"{file} does not run: {type(error).__name__}: {error}", where=f"{file}, {told}")
+                raise Disagreement(failed, feeds) from error
             for position, (name, want, got) in enumerate(zip(output_names, expected, found, strict=True)):
-                where = f"{file}, output {name!r}, random input {number} ({values})"
+                where = f"{file}, output {name!r}, {told}"
                 try:
                     relative = compare(want, got, tolerance, where=where)
                 except TooFar as error:
@@ -213,25 +228,34 @@ def check(
                 if relative > worst_error:
                     worst_output, worst_error = name, relative
 
-    compared = 0
-    for number in range(count):
+    def result(compared: int, *, is_short: bool) -> CheckResult:
+        error = max(worst.values(), default=0.0)
+        return CheckResult(compared, error, worst_output, worst, tuple(amplified), spread.notes(), is_short, len(given))
+
+    for name, feeds in given:
+        compare_on(f"the inputs of {name}", feeds, reference(feeds))
+    if not is_random:
+        return result(len(given), is_short=False)
+    if given and not goes_on(len(given)):
+        return result(len(given), is_short=len(given) < count)
+    for number in range(count - len(given)):
         values = VALUES[number % len(VALUES)]
         feeds = drawn(number, values)
-        compare_on(number, feeds, values, reference(feeds))
+        compare_on(f"random input {number} ({values})", feeds, reference(feeds))
         del feeds
-        compared += 1
-        if not goes_on(compared):
-            return CheckResult(compared, max(worst.values(), default=0.0), worst_output, worst, tuple(amplified), spread.notes(), True)
-    if count == 1:
-        spread.add(reference(drawn(count, VALUES[0])))
+        if not goes_on(len(given) + number + 1):
+            return result(len(given) + number + 1, is_short=True)
+    compared = max(count, len(given))
+    if compared == 1:
+        spread.add(reference(drawn(1, VALUES[0])))
     if spread.weak and any(spec.is_float for spec in specs):
-        for values in OTHER_VALUES:
-            feeds = drawn(compared, values)
+        for number, values in enumerate(OTHER_VALUES, start=compared - len(given)):
+            feeds = drawn(number, values)
             expected = reference(feeds)
             if all(is_finite(value) for value in expected):  # a model may be undefined there
-                compare_on(compared, feeds, values, expected)
+                compare_on(f"random input {number} ({values})", feeds, expected)
                 compared += 1
-    return CheckResult(compared, max(worst.values(), default=0.0), worst_output, worst, tuple(amplified), spread.notes())
+    return result(compared, is_short=False)
 
 
 class Noise:

@@ -1,4 +1,4 @@
-"""How much outputs tell: the part of an output's values that other random inputs change by more than the accepted error.
+"""How much outputs tell: the part of an output's values that other inputs change by more than the accepted error.
 
 A saturated softmax, or a signal that fades on its way, gives the same output for all inputs; that two programs agree on
 such an output proves little, however small the error is. So it is measured, and said.
@@ -26,7 +26,7 @@ class Spread:
         self._moved: dict[str, float] = {}
 
     def add(self, outputs: Sequence[Any]) -> None:
-        """Take the outputs of one more random input."""
+        """Take the outputs of one more input."""
         if not self._first:
             self._first = outputs
             return
@@ -41,7 +41,7 @@ class Spread:
     def notes(self) -> tuple[str, ...]:
         """Return what to say about outputs that tell little."""
         return tuple(
-            f"the check tells little about output {name!r}: other random inputs change {self._moved[name]:.2g} of its values by more than "
+            f"the check tells little about output {name!r}: other inputs change {self._moved[name]:.2g} of its values by more than "
             "the accepted error (it is saturated, or nearly the same for every input)"
             for name in self.weak
         )

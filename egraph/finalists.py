@@ -69,13 +69,19 @@ class Race:
 
 
 def remembered(
-    contenders: Sequence[Contender], feeds: tuple[FeedSpec, ...], *, database: Database, device: str, frozen: bool
+    contenders: Sequence[Contender],
+    feeds: tuple[FeedSpec, ...],
+    *,
+    database: Database,
+    device: str,
+    frozen: bool,
+    inputs: tuple[str, str] = ("", ""),
 ) -> Race | None:
     """Return everyone's latency from the database, None where one is missing; raises MissingMeasurement then where ``frozen``.
 
     Latencies are only compared within one run; so a single missing one means that all are measured again.
     """
-    group = _group(contenders, feeds)
+    group = _group(contenders, feeds, inputs[1])
     found = {c.name: database.get(device, f"{group} {c.digest}", END_TO_END) for c in contenders}
     missing = sorted(name for name, record in found.items() if record is None)
     if not missing:
@@ -101,17 +107,21 @@ def race(
     device: str,
     seconds: float,
     run_seconds: float = 0.0,
+    inputs: tuple[str, str] = ("", ""),
 ) -> Race:
     """Measure everyone's latency together and remember it; ``run_seconds``: about how long the original takes.
 
+    ``inputs``: a file to read inputs from, instead of random ones, and a digest of what is in it.
     Contenders come in the order of their importance: where runs take long, the last are not timed once ``seconds`` are over.
     ``failed``: contenders that cannot be run, with the reason. The ``essential`` one is timed in every round; who is far
     behind the fastest is given up, and nobody is timed further once the fastest has been so in every round.
     """
-    group = _group(contenders, feeds)
+    group = _group(contenders, feeds, inputs[1])
     timings = {name: Timing("failed", message=reason) for name, reason in failed.items()}
     runners = [c for c in contenders if c.name not in failed]
-    timings |= _interleave(runners, feeds, essential=essential, threads=threads, seed=seed, seconds=seconds, run_seconds=run_seconds)
+    timings |= _interleave(
+        runners, feeds, essential=essential, threads=threads, seed=seed, seconds=seconds, run_seconds=run_seconds, inputs=inputs[0]
+    )
     if lacking := [timing.message for timing in timings.values() if timing.lacks_library]:
         raise LowerError(f"programs cannot be run on this machine: {lacking[0]}")  # not remembered: it says nothing about them
     for contender in contenders:
@@ -120,8 +130,8 @@ def race(
     return Race(timings, remembered=False)
 
 
-def _group(contenders: Sequence[Contender], feeds: tuple[FeedSpec, ...]) -> str:
-    text = repr((sorted(c.digest for c in contenders), feeds))
+def _group(contenders: Sequence[Contender], feeds: tuple[FeedSpec, ...], inputs_digest: str) -> str:
+    text = repr((sorted(c.digest for c in contenders), feeds, *([inputs_digest] if inputs_digest else [])))
     return f"race {hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
@@ -143,6 +153,7 @@ def _interleave(
     seed: int,
     seconds: float,
     run_seconds: float,
+    inputs: str,
 ) -> dict[str, Timing]:
     deadline = time.monotonic() + seconds
     is_slow = run_seconds >= SLOW_RUN_SECONDS
@@ -158,7 +169,7 @@ def _interleave(
     def load(c: Contender) -> Timing:
         if is_slow and c.name not in needed and time.monotonic() > deadline:
             return Timing("failed", message=NO_TIME_TO_RACE)
-        return workers[c.name].load(Load(engine_for(c, most_bytes), c.path, feeds, threads, seed))
+        return workers[c.name].load(Load(engine_for(c, most_bytes), c.path, feeds, threads, seed, inputs))
 
     try:
         if stays:

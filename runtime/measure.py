@@ -51,13 +51,17 @@ class Timing:
 
 @dataclass(frozen=True)
 class Load:
-    """What to run: a model file for onnxruntime or an artefact folder, with random inputs drawn from ``feeds``."""
+    """What to run: a model file for onnxruntime or an artefact folder, with random inputs drawn from ``feeds``.
+
+    ``inputs``: a file to read them from instead.
+    """
 
     engine: Engine
     path: str
     feeds: tuple[FeedSpec, ...]
     threads: int
     seed: int = 0
+    inputs: str = ""
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,8 @@ class Worker:
     def load(self, load: Load) -> Timing:
         """Load something and run it twice; the returned timing has no samples, only a status."""
         feeds = [astuple(spec) for spec in load.feeds]
-        values = {"engine": load.engine, "path": load.path, "threads": load.threads, "feeds": feeds, "seed": load.seed}
+        values = {"engine": load.engine, "path": load.path, "threads": load.threads}
+        values |= {"feeds": feeds, "seed": load.seed, "inputs": load.inputs}
         seconds = self.time_out_seconds + (START_SECONDS if self._process is None else 0.0)
         return self._ask({"command": "load", **values}, seconds, load.threads)
 

@@ -45,24 +45,6 @@ def _positive(text: str) -> int:
     return value
 
 
-def read_inputs(path: Path, session: Session) -> dict[str, np.ndarray]:
-    """Read feeds from ``.npz``, or the only input from ``.npy``."""
-    import numpy as np
-
-    from runtime.errors import InvalidArgument
-
-    try:
-        loaded = np.load(path, allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise InvalidArgument(f"the inputs cannot be read: {error}", where=str(path), fix="give a .npy or .npz file") from error
-    if isinstance(loaded, np.ndarray):
-        names = [port.name for port in session.get_inputs()]
-        if len(names) != 1:
-            raise InvalidArgument(f"the model has the inputs {names}, one array is not enough", where=str(path), fix="give an .npz file")
-        return {names[0]: loaded}
-    return dict(loaded)
-
-
 def statistics_of(value: Any) -> dict[str, Any]:
     """Return an output's type, shape and the range of its values."""
     import numpy as np
@@ -95,10 +77,14 @@ def summary(arguments: argparse.Namespace) -> dict[str, Any]:
     import numpy as np
 
     from runtime.executable import random_inputs
+    from runtime.input_file import Declared, read_inputs
     from runtime.session import Session
 
     with Session(arguments.artefact, threads=arguments.threads) as session:
-        feeds = read_inputs(arguments.inputs, session) if arguments.inputs else random_inputs(session.plan, arguments.seed)
+        feeds = random_inputs(session.plan, arguments.seed) if arguments.inputs is None else read_inputs(
+            arguments.inputs, [Declared(port.name, port.dtype, port.shape) for port in session.plan.inputs],
+            shape_fix="save arrays of these sizes, or optimise the model for yours: python -m egraph.optimize MODEL --shape NAME:SIZES",
+        )  # fmt: skip
         outputs, times_us = measure(session, feeds, arguments.repeat)
         names = [port.name for port in session.get_outputs()]
         result: dict[str, Any] = {

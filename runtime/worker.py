@@ -3,7 +3,7 @@
 Started by :class:`runtime.measure.Worker`. One JSON object a line on standard input, one answer a line on standard
 output; whatever libraries print goes to standard error.
 
-    {"command": "load", "engine": "einsat", "path": ..., "threads": 2, "feeds": [...], "seed": 0}
+    {"command": "load", "engine": "einsat", "path": ..., "threads": 2, "feeds": [...], "seed": 0, "inputs": ""}
     {"command": "time", "seconds": 0.05, "least": 5, "most": 1000, "spread": 0.03}   -> {"samples_us": [...]}
 """
 
@@ -21,12 +21,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from runtime.feeds import FeedSpec, random_feeds
+from runtime.input_file import Declared, read_inputs
 from runtime.judge import ONLY_REFERENCE, WrongResult, judge, reference_results
 from runtime.measure import Engine
 
 RunMany: TypeAlias = Callable[[int], list[int]]
 """Run n times and return each run's nanoseconds."""
+Draw: TypeAlias = Callable[[], dict[str, np.ndarray]]
+"""Return the inputs: drawn, or read from a file."""
 
 PARENT_DEATH_SIGNAL = 1  # prctl(PR_SET_PDEATHSIG)
 WARM_UP_RUNS = 1
@@ -59,7 +64,7 @@ def timed(call: Callable[[], object]) -> RunMany:
     return run_many
 
 
-def load_onnxruntime(path: str, threads: int, specs: list[FeedSpec], seed: int, *, arena: bool = True) -> RunMany:
+def load_onnxruntime(path: str, threads: int, draw: Draw, *, arena: bool = True) -> RunMany:
     """Open a model in onnxruntime with all its optimisations on; its arena keeps about twice what is needed at once."""
     import onnxruntime
 
@@ -70,20 +75,20 @@ def load_onnxruntime(path: str, threads: int, specs: list[FeedSpec], seed: int, 
     options.log_severity_level = 3
     options.enable_cpu_mem_arena = arena
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    feeds = random_feeds(specs, seed)
+    feeds = draw()
     return timed(lambda: session.run(None, feeds))
 
 
-def load_einsat(path: str, threads: int, specs: list[FeedSpec], seed: int) -> RunMany:
+def load_einsat(path: str, threads: int, draw: Draw) -> RunMany:
     """Open an artefact as a user does."""
     from runtime import Session
 
     session = Session(path, threads=threads)
-    feeds = random_feeds(specs, seed)
+    feeds = draw()
     return timed(lambda: session.run(None, feeds))
 
 
-def load_kernel(path: str, threads: int, specs: list[FeedSpec], seed: int, *, weights_from_memory: bool = False) -> RunMany:
+def load_kernel(path: str, threads: int, draw: Draw, *, weights_from_memory: bool = False) -> RunMany:
     """Open an artefact, compare its result with its reference, and time inside the native dispatcher."""
     from runtime import Session
 
@@ -92,7 +97,7 @@ def load_kernel(path: str, threads: int, specs: list[FeedSpec], seed: int, *, we
     slow = sorted({name for name in chosen if any(part.startswith(REFERENCE) for part in name.split("+"))})
     if slow:  # thousands of times slower: running it once may take longer than everything else together
         raise RuntimeError(f"{ONLY_REFERENCE} for this: {', '.join(slow)}")
-    feeds = random_feeds(specs, seed, repeated=True)
+    feeds = draw()
     found = session.run(None, feeds)
     expected = reference_results(Path(path), feeds, session.artefact.weights, threads)
     for result, wanted in zip(found, expected or (), strict=expected is not None):
@@ -104,13 +109,25 @@ def load_kernel(path: str, threads: int, specs: list[FeedSpec], seed: int, *, we
     return run_many
 
 
-ENGINES: Mapping[Engine, Callable[[str, int, list[FeedSpec], int], RunMany]] = {
+ENGINES: Mapping[Engine, Callable[[str, int, Draw], RunMany]] = {
     "onnxruntime": load_onnxruntime,
     "onnxruntime without arena": partial(load_onnxruntime, arena=False),
     "einsat": load_einsat,
     "kernel": load_kernel,
     "kernel, weights from memory": partial(load_kernel, weights_from_memory=True),
 }
+
+
+KERNELS: tuple[Engine, ...] = ("kernel", "kernel, weights from memory")
+
+
+def drawing(request: Mapping[str, Any]) -> Draw:
+    """Return how a request's inputs are had; for kernels, which run for less time than drawing takes, parts are repeated."""
+    specs = [FeedSpec(name, dtype, tuple(shape), *rest) for name, dtype, shape, *rest in request["feeds"]]
+    if request.get("inputs"):
+        declared = [Declared(spec.name, spec.dtype, spec.shape) for spec in specs]
+        return partial(read_inputs, Path(request["inputs"]), declared)
+    return partial(random_feeds, specs, request["seed"], repeated=request["engine"] in KERNELS)
 
 
 def sample(run_many: RunMany, *, seconds: float, least: int, most: int, spread: float) -> list[float]:
@@ -162,8 +179,7 @@ def main() -> None:
             match request.pop("command"):
                 case "load":
                     run_many = None
-                    specs = [FeedSpec(name, dtype, tuple(shape), *rest) for name, dtype, shape, *rest in request["feeds"]]
-                    run_many = ENGINES[request["engine"]](request["path"], request["threads"], specs, request["seed"])
+                    run_many = ENGINES[request["engine"]](request["path"], request["threads"], drawing(request))
                     run_many(WARM_UP_RUNS)
                 case "time":
                     if run_many is None:

@@ -35,7 +35,7 @@ from runtime.profile import Database
 
 ROOT = Path(__file__).parent.parent
 KEYS = [
-    "model", "device", "threads", "status", "latency_us", "speedup", "max_rel_err", "check_notes", "rules", "search", "extract", "kernels",
+    "model", "device", "threads", "status", "latency_us", "speedup", "max_rel_err", "check_notes", "inputs", "rules", "search", "extract", "kernels",
     "seconds_total", "files",
 ]  # fmt: skip
 

@@ -200,7 +200,7 @@ def test_a_failing_kernel_is_a_result_and_the_worker_goes_on(model: Path) -> Non
 HURT = """
 import os, signal, time
 import runtime.worker as worker
-def hurt(path, threads, specs, seed):
+def hurt(path, threads, draw):
     {action}
 worker.ENGINES["einsat"] = hurt
 """

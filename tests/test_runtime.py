@@ -255,7 +255,8 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert result["outputs"]["y"]["max"] == pytest.approx(float(np.maximum(weights["w"].sum(0), 0).max()), rel=1e-5)
     np.savez(tmp_path / "x.npz", x=np.ones((4, 7), np.float32))
     assert main([folder, "--inputs", str(tmp_path / "x.npz")]) == 2
-    assert "Got: 7 Expected: 6" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "the input 'x' is 4,7 in the file, the model takes 4,6" in told and "--shape" in told and "x.npz" in told
 
 
 def test_runs_where_nothing_else_is_installed(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Keep what the original model answered when it was first run: the check begins with the same inputs, and need not ask again."""
+"""Keep what the original model answered before the search: the check begins with the same inputs, and need not ask again."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ import numpy as np
 
 
 class Answers:
-    """The outputs of one run, found again by its inputs."""
+    """The outputs of runs, found again by their inputs."""
 
     def __init__(self) -> None:
-        self._digest, self._outputs = "", ()  # type: tuple[str, Sequence[Any]]
+        self._outputs: dict[str, Sequence[Any]] = {}
 
     def keep(self, feeds: Mapping[str, Any], outputs: Sequence[Any]) -> None:
         """Take what a run gave."""
-        self._digest, self._outputs = _digest(feeds), outputs
+        self._outputs[digest(feeds)] = outputs
 
     def of(self, feeds: Mapping[str, Any]) -> Sequence[Any] | None:
         """Return the outputs for these inputs, None where they are not known."""
-        return self._outputs if self._digest and self._digest == _digest(feeds) else None
+        return self._outputs.get(digest(feeds)) if self._outputs else None
 
 
-def _digest(feeds: Mapping[str, Any]) -> str:
-    digest = hashlib.sha256()
+def digest(feeds: Mapping[str, Any]) -> str:
+    """Return a hash of all that is in some inputs."""
+    content = hashlib.sha256()
     for name, value in sorted(feeds.items()):
         array = np.asarray(value)
-        digest.update(f"{name} {array.dtype} {array.shape}:".encode())
-        digest.update(repr(array.tolist()).encode() if array.dtype.hasobject else np.ascontiguousarray(array).view(np.uint8).data)
-    return digest.hexdigest()
+        content.update(f"{name} {array.dtype} {array.shape}:".encode())
+        content.update(repr(array.tolist()).encode() if array.dtype.hasobject else np.ascontiguousarray(array).view(np.uint8).data)
+    return content.hexdigest()

@@ -18,7 +18,11 @@ EXAMPLES = """examples:
   python -m egraph.optimize model.onnx --shape x:1,3,224,224    fix the sizes of a dynamic input
   python -m egraph.optimize model.onnx --budget 5m --threads 2  search longer, for two threads
   python -m egraph.optimize model.onnx --rules mine.py --json   add your own rules; print one JSON object
+  python -m egraph.optimize model.onnx --inputs real.npz        check and time on your own inputs, then check on random ones
   python -m egraph.optimize --list-rules                        show every rule with its equation and verdict
+
+inputs of yours: results are compared on every --inputs file, and on random inputs up to --check N in all; programs are timed on the
+first file. Sizes that the model and --shape leave open are the files' sizes, which must be equal. Kernels are measured on random data.
 
 exit codes: 0 done (faster, or nothing faster was found and the input was kept), 2 usage or bad input,
 3 the check failed (nothing is written), 130 interrupted (nothing is written; measurements are kept)
@@ -102,7 +106,15 @@ def build_parser() -> argparse.ArgumentParser:
     group = parser.add_argument_group("checking and measuring")
     add = group.add_argument
     add("--tolerance", type=parse_tolerance, default=Tolerance(), metavar="REL[,ABS]", help="accepted error (default: 1e-4,1e-6)")
-    add("--check", type=_at_least(1), default=3, metavar="N", help="random inputs to compare on (default: 3)")
+    add(
+        "--inputs",
+        type=_path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="inputs of yours to compare and time on: .npz with arrays by input name, or .npy for the only input; repeatable",
+    )
+    add("--check", type=_at_least(1), default=3, metavar="N", help="inputs to compare on: all of yours, then random ones (default: 3)")
     add("--database", type=_path, metavar="PATH", help="the profile database (default: in the user's data directory)")
     either = group.add_mutually_exclusive_group().add_argument
     either("--frozen", action="store_true", help="measure nothing: use the profile database as it is")
@@ -144,6 +156,7 @@ def to_options(arguments: argparse.Namespace) -> Options:
         unsafe_rules=arguments.unsafe_rules,
         allow=arguments.allow,
         tolerance=arguments.tolerance,
+        inputs=tuple(arguments.inputs),
         checks=arguments.check,
         database=arguments.database,
         frozen=arguments.frozen,

@@ -30,6 +30,7 @@ class Options:
     unsafe_rules: bool = False
     allow: Allow = "finite"
     tolerance: Tolerance = field(default_factory=Tolerance)
+    inputs: tuple[Path, ...] = ()
     checks: int = 3
     database: Path | None = None
     frozen: bool = False
@@ -46,5 +47,6 @@ class Options:
             "budget_seconds": self.budget_seconds, "max_nodes": self.max_nodes, "finalists": self.finalists,
             "rule_files": [path.name for path in self.rule_files], "skip_rules": sorted(self.skip_rules), "derivations": self.derivations,
             "unsafe_rules": self.unsafe_rules, "allow": self.allow, "checks": self.checks, "seed": self.seed,
+            "inputs": [path.name for path in self.inputs],
             "tolerance": {"relative": self.tolerance.relative, "absolute": self.tolerance.absolute},
         }  # fmt: skip

@@ -149,6 +149,8 @@ class Outcome:
     """Rounds in which both onnxruntime and what is shipped were timed."""
     rule_notes: tuple[str, ...] = ()
     """Rules that were proved at the sizes of some matches, outside what their certificates cover."""
+    inputs: Mapping[str, int] = field(default_factory=dict)
+    """On how many inputs results were compared: ``given`` by the user, and ``random``."""
 
     @property
     def speedup(self) -> dict[str, float | None]:
@@ -172,6 +174,7 @@ class Outcome:
             "speedup": self.speedup,
             "max_rel_err": self.max_rel_err,
             "check_notes": list(self.check_notes),
+            "inputs": {name: self.inputs.get(name, 0) for name in ("given", "random")},
             "rules": [{"name": rule.name, "verdict": rule.verdict, "uses": rule.uses} for rule in self.rules],
             "search": {
                 "iterations": len(self.growth),

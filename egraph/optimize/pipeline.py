@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from egraph import exporter, importer
-from egraph.check import CheckResult, Disagreement, RunModel, check, find_feeds, open_onnxruntime, open_original
+from egraph import exporter
+from egraph.check import CheckResult, Disagreement, RunModel, check, open_onnxruntime, open_original
 from egraph.cost import CostModel
 from egraph.cost_roofline import DeviceSpeed
 from egraph.errors import CheckFailed, EinsatError, LowerError
-from egraph.finalists import Contender, race, remembered
+from egraph.finalists import Contender, Race, race, remembered
 from egraph.ir import Graph, Program, format_fragment
 from egraph.optimize import original
 from egraph.optimize.ahead import compiling_ahead
@@ -25,6 +25,7 @@ from egraph.optimize.choice import choose_derivations, choose_rules
 from egraph.optimize.derivations import Gate
 from egraph.optimize.describe import describe, latencies_us
 from egraph.optimize.folding import Folder
+from egraph.optimize.given import Accepted, Given, accepted, read
 from egraph.optimize.instances import wrong_rules
 from egraph.optimize.measuring import Measurer, calibrate, calibration_programs
 from egraph.optimize.memo import Memo, choices_digest, memo_path, read_memo, write_memo
@@ -43,7 +44,6 @@ from lower.compile import CompileOptions, compile_program
 from lower.eoperator.process import Compiler, kept_compiler
 from runtime import Session
 from runtime.artefact import Artefact
-from runtime.feeds import FeedSpec
 from runtime.measure import Worker
 from runtime.profile import Database, Record, device_key
 from runtime.profile.device import stay_in_cache
@@ -68,12 +68,12 @@ def optimize(options: Options, progress: Progress) -> Outcome:
     digest = aside.submit(original.digest, options.model)
     opening = aside.submit(worked, lambda: open_original(options.model, options.threads))
     aside.shutdown(wait=False)
-    imported = importer.load(options.model, shapes=options.shapes)
-    for text in (*imported.notes, *imported.hints):
-        progress.note(text)
+    options, imported, given = read(options, progress.note)
     reference, open_seconds = opening.result()
     answers = Answers()
-    feeds, run_seconds = worked(lambda: find_feeds(reference, imported.graph, options.seed, answers.keep))
+    runs = accepted(reference, imported.graph, given, options.seed, answers.keep)
+    for text in runs.notes:
+        progress.note(text)
     database = Database.open(options.database, read_only=options.frozen, warn=lambda text: progress.note(f"warning: {text}"))
     try:
         with staging(place) as stage, Worker() as worker, kept_compiler() as compiler:
@@ -83,11 +83,12 @@ def optimize(options: Options, progress: Progress) -> Outcome:
             results.mkdir()
             derivations = choose_derivations(options.skip_rules, allow=options.allow, enabled=options.derivations)
             run = Run(
-                options, progress, imported.graph, feeds, reference, answers, database, worker, compiler, work,
+                options, progress, imported.graph, given, runs, reference, answers, database, worker, compiler, work,
                 results / place.model.name, results / place.artefact.name, Gate(derivations, database, options.tolerance), digest,
-                Schedule(progress, options.finalists + 2, options.checks, open_seconds, run_seconds), Folder(imported.graph),
+                Schedule(progress, options.finalists + 2, options.checks, open_seconds, runs.run_seconds, given=len(given.files)),
+                Folder(imported.graph),
             )  # fmt: skip
-            outcome = run.repeated() or run.outcome(imported.notes + imported.hints)
+            outcome = run.repeated() or run.outcome(imported.notes + imported.hints + runs.notes)
             progress.stage("write")
             for path in results.glob("*.partial"):
                 shutil.rmtree(path)
@@ -107,7 +108,8 @@ class Run:
     options: Options
     progress: Progress
     graph: Graph
-    feeds: tuple[FeedSpec, ...]
+    given: Given
+    runs: Accepted
     reference: Any
     """The model as it was given, in onnxruntime."""
     answers: Answers
@@ -136,7 +138,7 @@ class Run:
         if memo is None or earlier is None or choices_digest(earlier.choices) != memo.choices:
             return None
         contenders = [Contender(name, digest, "einsat", str(self.work / name.replace(" ", "-"))) for name, digest in memo.contenders]
-        raced = remembered(contenders, self.feeds, database=self.database, device=device, frozen=False)
+        raced = self._remembered(contenders, device, frozen=False)
         if raced is None or fastest([c.name for c in contenders if c.name != ORIGINAL], raced) != memo.outcome.shipped:
             return None
         self.progress.note(earlier.told())
@@ -186,13 +188,14 @@ class Run:
 
     def _finish(self, outcome: Outcome, checked: CheckResult, best: Entry | None) -> Outcome:
         """Add what the check found, and complete the artefact."""
-        self.progress.update(f"largest relative error {checked.max_rel_err:.2g} on {checked.inputs} random inputs")
-        told = f"results were compared on {checked.inputs} of {self.options.checks} random inputs: there was no time for more"
+        self.progress.update(f"largest relative error {checked.max_rel_err:.2g} on {checked}")
+        told = f"results were compared on {checked}, not on {self.schedule.inputs}: there was no time for more"
         short = (told,) if checked.is_short else ()
         for text in (*checked.amplified, *checked.weak, *short):
             self.progress.note(text)
         said = outcome.check_notes + checked.amplified + checked.weak + short
-        outcome = replace(outcome, max_rel_err=checked.max_rel_err, worst_output=checked.worst_output, check_notes=said)
+        inputs = {"given": checked.given, "random": checked.inputs - checked.given}
+        outcome = replace(outcome, max_rel_err=checked.max_rel_err, worst_output=checked.worst_output, check_notes=said, inputs=inputs)
         finish_artefact(self.artefact, outcome, best.program if best else None, self.options.rule_files)
         return outcome
 
@@ -253,9 +256,7 @@ class Run:
         ]
         contenders = [Contender(ORIGINAL, self.model_digest.result(), "onnxruntime", str(options.model.absolute()))]
         contenders += [entry.contender for entry in by_importance(entries)]
-        raced = None if measurer and not choice.is_earlier else remembered(
-            contenders, self.feeds, database=self.database, device=device, frozen=options.frozen
-        )
+        raced = None if measurer and not choice.is_earlier else self._remembered(contenders, device, frozen=options.frozen)
         names = [entry.contender.name for entry in entries]
         best = self._entry(fastest(names, raced), entries) if raced else None
         if raced and best:
@@ -270,7 +271,7 @@ class Run:
             contenders = [replace(c, size_bytes=sizes_bytes.get(c.name, sizes_bytes.get(PLAIN, largest_bytes))) for c in contenders]
             seconds = min(RACE_SHARE * options.budget_seconds, progress.left_seconds - self.schedule.check_seconds)
             raced = race(
-                contenders, self.feeds, failed=failed, essential=ORIGINAL,
+                contenders, self.runs.specs, failed=failed, essential=ORIGINAL, inputs=self.given.raced,
                 threads=options.threads, seed=options.seed, database=self.database, device=device,
                 seconds=max(LEAST_RACE_SECONDS, seconds), run_seconds=self.schedule.run_seconds,
             )  # fmt: skip
@@ -278,6 +279,9 @@ class Run:
             best = best and best.folded(self.folder)
             self.schedule.run_seconds = min(self.schedule.run_seconds, raced.median_us(ORIGINAL) / 1e6)
         return Trial(found, plain, tuple(entries), raced, best, key)
+
+    def _remembered(self, contenders: Sequence[Contender], device: str, *, frozen: bool) -> Race | None:
+        return remembered(contenders, self.runs.specs, database=self.database, device=device, frozen=frozen, inputs=self.given.raced)
 
     def _calibrated(self, measurer: Measurer | None, device: str) -> CostModel:
         """Return the cost model, calibrated where it is first needed."""
@@ -366,7 +370,7 @@ class Run:
 
         What is ``is_repeated`` is compared on as many inputs as before, whatever time that takes: it has to come out the same.
         """
-        device, digest = device_key(self.options.threads), self.model_digest.result()
+        device, digest = device_key(self.options.threads), self.model_digest.result() + self.given.key
         known = read_checked(self.database, device, digest) if is_repeated else None
 
         def goes_on(inputs: int) -> bool:
@@ -379,9 +383,9 @@ class Run:
             lambda feeds: self.answers.of(feeds) or self.reference.run(None, feeds),
             candidates,
             [name for name, _ in self.graph.outputs],
-            self.feeds,
+            self.runs.specs,
             tolerance=self.options.tolerance, count=self.options.checks, seed=self.options.seed,
-            plain=self._run_plainly, goes_on=goes_on,
+            plain=self._run_plainly, goes_on=goes_on, given=self.given.named, is_random=self.runs.is_random,
         )  # fmt: skip
         if not is_repeated:
             write_checked(self.database, device, digest, result.inputs if result.is_short else None)

@@ -17,8 +17,8 @@ from runtime.profile import Database, Record
 SEARCHED, CHECKED = "search", "check"
 BUDGETS = ("budget_seconds", "checks")
 """Options that do not make another search: a larger budget continues the same one."""
-ELSEWHERE = (*BUDGETS, "tolerance")
-"""The tolerance decides only which derivations are used, and those are named apart."""
+ELSEWHERE = (*BUDGETS, "tolerance", "inputs")
+"""The tolerance decides only which derivations are used, and those are named apart; inputs, what is timed after the search."""
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,8 @@ class Schedule:
     """How many generated kernels were compiled together, and in how many seconds."""
     plain_kernels: int = 0
     """Kernels of the program without rules that are still to be compiled."""
+    given: int = 0
+    """Inputs of the user's own: the check compares all of them, whatever time that takes."""
 
     def compile(self, programs: Sequence[Program], folder: Path, options: CompileOptions) -> None:
         """Fill the kernel cache for programs that are going to be compiled one by one; a kernel that fails is met again there."""
@@ -75,14 +77,20 @@ class Schedule:
         return self.contenders * self.open_seconds + 2 * RUNS_OF_A_CONTENDER * self.run_seconds
 
     @property
+    def inputs(self) -> int:
+        """Return on how many inputs the check compares where there is time."""
+        return max(self.checks, self.given)
+
+    @property
     def input_seconds(self) -> float:
-        """Return how long the check takes with one random input: the original and two saved files run."""
+        """Return how long the check takes with one input: the original and two saved files run."""
         return 3 * self.run_seconds
 
     @property
     def check_seconds(self) -> float:
         """Return how long saving, and the check of what was saved, take."""
-        return FILES_OPENED * self.open_seconds + max(self.input_seconds, min(self.checks * self.input_seconds, MOST_CHECK_SECONDS))
+        least_seconds = max(1, self.given) * self.input_seconds
+        return FILES_OPENED * self.open_seconds + max(least_seconds, min(self.inputs * self.input_seconds, MOST_CHECK_SECONDS))
 
     def after_search_seconds(self, unmeasured: int = 0) -> float:
         """Return how long all takes that comes after the search, where so many of the chosen kernels are not compiled yet."""
@@ -91,7 +99,7 @@ class Schedule:
 
     def may_check(self, inputs: int) -> bool:
         """Return whether the check goes on after so many inputs: while there is time, or little is asked for."""
-        return self.checks * self.input_seconds <= MOST_CHECK_SECONDS or self.progress.left_seconds > self.input_seconds
+        return self.inputs * self.input_seconds <= MOST_CHECK_SECONDS or self.progress.left_seconds > self.input_seconds
 
 
 def worked(call: Callable[[], T]) -> tuple[T, float]:

@@ -1,0 +1,143 @@
+"""Inputs of the user's own: read and checked before the search, they give open sizes, and are compared and timed on first."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from egraph import importer
+from egraph.check import NoInputs, find_feeds, refuse_if_random
+from egraph.errors import ModelError
+from egraph.importer import ImportResult
+from egraph.ir import Graph, walk
+from egraph.optimize.answers import digest
+from egraph.optimize.options import Options
+from egraph.optimize.schedule import worked
+from runtime.errors import InvalidArgument
+from runtime.feeds import FeedSpec
+from runtime.input_file import Declared, read_inputs, sizes_text
+
+Ran: TypeAlias = Callable[[Mapping[str, Any], Sequence[Any]], None]
+
+
+@dataclass(frozen=True)
+class Given:
+    """The inputs of files, in the order of the command line."""
+
+    files: tuple[Path, ...] = ()
+    feeds: tuple[Mapping[str, np.ndarray], ...] = field(default=(), repr=False)
+
+    @property
+    def named(self) -> tuple[tuple[str, Mapping[str, np.ndarray]], ...]:
+        """Each with what it is called."""
+        return tuple((path.name, feeds) for path, feeds in zip(self.files, self.feeds, strict=True))
+
+    @property
+    def raced(self) -> tuple[str, str]:
+        """The place and the digest of the first, on which programs are timed; empty without any."""
+        return (str(self.files[0].absolute()), digest(self.feeds[0])) if self.files else ("", "")
+
+    @property
+    def key(self) -> str:
+        """A digest of all; empty without any."""
+        return hashlib.sha256(" ".join(map(digest, self.feeds)).encode()).hexdigest()[:32] if self.feeds else ""
+
+
+def read(options: Options, tell: Callable[[str], None]) -> tuple[Options, ImportResult, Given]:
+    """Read the model and the user's inputs, whose sizes the inputs get that the model and ``--shape`` leave open."""
+    imported, given = importer.load(options.model, shapes=options.shapes), Given()
+    if options.inputs:
+        given = read_given(options.inputs, imported.graph, is_fixed=bool(options.shapes))
+        sizes = open_sizes(given, imported.graph)
+        if sizes:
+            options = replace(options, shapes={**options.shapes, **sizes})
+            imported = importer.load(options.model, shapes=options.shapes)
+            told = " ".join(f"--shape {name}:{','.join(map(str, shape))}" for name, shape in sizes.items())
+            note = f"sizes that the model leaves open are those of {given.files[0].name}: {told}"
+            imported = replace(imported, notes=(*imported.notes, note))
+    for text in (*imported.notes, *imported.hints):
+        tell(text)
+    return options, imported, given
+
+
+def read_given(paths: Sequence[Path], graph: Graph, *, is_fixed: bool) -> Given:
+    """Read files of inputs for a graph; raises ModelError where one does not fit it, or another. ``is_fixed``: by ``--shape``."""
+    declared = [Declared(node.string("name"), node.type.dtype, node.type.shape) for node in graph.inputs]
+    fix = "save arrays of these sizes" + (", or leave --shape out: the file's sizes are taken then" if is_fixed else "")
+    try:
+        given = Given(tuple(paths), tuple(read_inputs(path, declared, shape_fix=fix) for path in paths))
+    except InvalidArgument as error:
+        raise ModelError(error.what, where=f"--inputs {error.where}", fix=error.fix) from error
+    first = given.feeds[0]
+    for path, feeds in zip(paths, given.feeds, strict=True):
+        for name, array in feeds.items():
+            if array.shape != first[name].shape:
+                raise ModelError(
+                    f"the input {name!r} is {sizes_text(first[name].shape)} in {paths[0].name} and {sizes_text(array.shape)} in "
+                    f"{path.name}: a program is made for one set of sizes",
+                    where=f"--inputs {path}", fix="give files of equal sizes, and run once for each set of sizes (with another -o)",
+                )  # fmt: skip
+    return given
+
+
+def open_sizes(given: Given, graph: Graph) -> dict[str, tuple[int, ...]]:
+    """Return the sizes of the inputs that have open ones; raises ModelError where one name would have two sizes."""
+    known: dict[str, tuple[int, str]] = {}
+    sizes: dict[str, tuple[int, ...]] = {}
+    for node in graph.inputs:
+        name = node.string("name")
+        found = given.feeds[0][name].shape
+        for size, number in zip(node.type.shape or (), found, strict=False):
+            if isinstance(size, str) and known.setdefault(size, (number, name))[0] != number:
+                raise ModelError(
+                    f"the size {size!r} is {known[size][0]} in the input {known[size][1]!r} and {number} in {name!r}",
+                    where=f"--inputs {given.files[0]}", fix=f"save arrays that agree on {size!r}",
+                )  # fmt: skip
+        if not node.type.is_static:
+            sizes[name] = found
+    return sizes
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """What the original model runs on. ``specs``: how random inputs are drawn; ``run_seconds``: how long one run took."""
+
+    specs: tuple[FeedSpec, ...]
+    run_seconds: float
+    is_random: bool = True
+    """Whether it runs on random inputs too."""
+    notes: tuple[str, ...] = ()
+
+
+def accepted(session: Any, graph: Graph, given: Given, seed: int, ran: Ran) -> Accepted:
+    """Run the original on the user's inputs and on random ones; ``ran`` hears of both.
+
+    Raises ModelError where it runs on no random ones and none are given, or not on one that is.
+    """
+    times: list[float] = []
+    for path, feeds in zip(given.files, given.feeds, strict=True):
+        try:
+            outputs, seconds = worked(partial(session.run, None, feeds))
+        except Exception as error:  # onnxruntime raises a class a status; every one means "not these inputs"
+            told = " ".join(str(error).split())
+            what = f"onnxruntime cannot run the original model on these inputs: {told}"
+            raise ModelError(what, where=f"--inputs {path}", fix="give inputs that it runs on") from error
+        ran(feeds, outputs)
+        times.append(seconds)
+        if len(times) == 1 and any(node.op == "Opaque" for node in walk(graph.roots)):
+            refuse_if_random(session, feeds, outputs)
+    try:
+        specs, seconds = worked(lambda: find_feeds(session, graph, seed, ran))
+    except NoInputs as error:
+        if not given.feeds:
+            raise
+        first = given.feeds[0]
+        specs = tuple(FeedSpec(node.string("name"), node.type.dtype, first[node.string("name")].shape) for node in graph.inputs)
+        return Accepted(specs, min(times), is_random=False, notes=(f"results are compared on your inputs alone: {error.what}",))
+    return Accepted(specs, min(times, default=seconds))
