@@ -35,8 +35,8 @@ from runtime.profile import Database
 
 ROOT = Path(__file__).parent.parent
 KEYS = [
-    "model", "device", "threads", "status", "latency_us", "speedup", "max_rel_err", "check_notes", "inputs", "rules", "search", "extract", "kernels",
-    "seconds_total", "files",
+    "model", "device", "threads", "status", "latency_us", "speedup", "max_rel_err", "check_notes", "inputs", "rules", "search", "extract",
+    "kernels", "seconds_total", "files",
 ]  # fmt: skip
 
 
