@@ -89,6 +89,7 @@ def test_how_much_moves() -> None:
     ("want", "got", "told"),
     [
         ([1.0, 2.0], [1.0, 2.1], "largest error"),
+        ([1.0, 2.0], [1.0, 2.0004], "largest error"),
         ([1.0, np.nan], [1.0, 2.0], "NaN"),
         ([1.0, np.inf], [1.0, -np.inf], "other sign"),
         ([1.0, np.inf], [1.0, np.nan], "NaN"),
@@ -107,6 +108,17 @@ def test_the_error_is_relative_to_the_largest_magnitude() -> None:
         compare(np.array([1, 2]), np.array([1, 3]), TIGHT, where="y")
     with pytest.raises(CheckFailed):
         compare(np.array([1], np.float32), np.array([1], np.float64), TIGHT, where="y")
+
+
+def test_an_error_in_any_part_of_a_large_output_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("egraph.check.PART", 2)
+    want = np.array([1.0, 2.0, 3.0, 4.0, 5.0], np.float32)
+    for place in range(5):
+        got = want.copy()
+        got[place] += 0.01
+        with pytest.raises(CheckFailed):
+            compare(want, got, TIGHT, where="y")
+    assert compare(want, want + np.float32(1e-4), TIGHT, where="y") == pytest.approx(2e-5, rel=0.01), "relative to all of it"
 
 
 def test_beside_zeros_the_error_is_its_own_size() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from egraph.cost import CAUTIOUS_ABOUT_LIBRARIES, CostModel, jobs
+from egraph.cost import CAUTIOUS_ABOUT_LIBRARIES, CostModel, jobs, without_twins
 from egraph.cost_families import family
 from egraph.cost_roofline import DeviceSpeed
 from egraph.ir import Candidate, ENode, Graph, Node, Program
@@ -119,3 +119,12 @@ def test_large_constants_are_timed_apart_where_weights_come_from_memory() -> Non
     assert model.record(large) is None
     model.file(Record(model.device_of(large.fragment), *model.key(large), "ok", (9.0,)))
     assert model.cost_us(large) == 9.0
+
+
+def test_of_kernels_that_run_alike_the_plainest_stays() -> None:
+    """Alike: of the same operands, in any order, by the same implementation."""
+    turned = _candidate(apply("Transpose", apply("Transpose", _product(), perm=(1, 0)), perm=(1, 0)), covered=3)
+    generated = _candidate(PLAIN.fragment, "tvm")
+    other = Candidate(PLAIN.fragment, (0, 2), PLAIN.covered, LIBRARY)
+    exchanged = Candidate(turned.fragment, (1, 0), turned.covered, LIBRARY)
+    assert without_twins(_model(), {1: (turned, exchanged, generated, other, PLAIN)}) == {1: (PLAIN, generated, other)}

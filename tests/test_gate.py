@@ -198,8 +198,8 @@ def test_a_match_that_cannot_be_proved_is_refused_with_the_reason(monkeypatch: p
 def test_matches_that_differ_in_a_side_or_in_a_number_are_judged_one_by_one() -> None:
     @rule
     def law(x: Tensor, w: Weight) -> Equation:
-        """x w = x, wherever w holds ones"""
-        return x * w == relu(x)
+        """x w = w x"""
+        return x * w == w * x
 
     x, w = (placeholder(number, TensorType("float32", (2,))) for number in range(2))
     once, found = Admission(law, covers=False), Binding({"x": x.type, "w": w.type}, {}, {"w": 1.0})
