@@ -147,9 +147,13 @@ def test_certificates_speak_for_the_model_that_an_artefact_was_made_from(tmp_pat
     for made in (tmp_path / "m.einsat", tmp_path / "m.opt.onnx"):
         found = compare_models(source, made)
         assert found.equal and found.chain is not None and found.chain.is_proved
-        assert "certificates: made from this file by 1 rules, 1 of them proved" in found.lines()
+        assert "certificates: made from this file; of 1 rules that made its nodes 1 are proved" in found.lines()
     stranger = compare_models(other, tmp_path / "m.einsat")
     assert not stranger.equal and stranger.chain is not None and not stranger.chain.is_proved
+    manifest["run"]["unsafe_rules"] = ["one_that_joins_values (refuted)"]
+    (tmp_path / "m.einsat" / "manifest.json").write_text(json.dumps(manifest))
+    joined = compare_models(source, tmp_path / "m.einsat").chain
+    assert joined is not None and not joined.is_proved and str(joined).endswith("in use without a proof: one_that_joins_values (refuted)")
     used[0]["verdict"] = "refuted"
     (tmp_path / "m.einsat" / "manifest.json").write_text(json.dumps(manifest))
     assert "not proved: rule_of_a_user (refuted)" in "\n".join(compare_models(source, tmp_path / "m.einsat").lines())

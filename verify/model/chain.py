@@ -13,21 +13,26 @@ from verify.model.sides import Side
 
 @dataclass(frozen=True)
 class Chain:
-    """Where one model says that it was made from the other. ``rules``: each with its verdict, for those that it owes something to."""
+    """Where one model says that it was made from the other. ``rules``: those that made nodes of it, each with its verdict.
+
+    ``unsafe_rules``: those that were in use without a proof. What only shows two values to be equal makes no node, and yet counts.
+    """
 
     made_from_this: bool
     rules: tuple[tuple[str, str], ...]
+    unsafe_rules: tuple[str, ...] = ()
 
     @property
     def is_proved(self) -> bool:
-        return self.made_from_this and all(verdict.startswith("proved") for _, verdict in self.rules)
+        return self.made_from_this and not self.unsafe_rules and all(verdict.startswith("proved") for _, verdict in self.rules)
 
     def __str__(self) -> str:
         if not self.made_from_this:
             return "the artefact was made from another file than this one: its rules say nothing here"
         open_ = [f"{name} ({verdict})" for name, verdict in self.rules if not verdict.startswith("proved")]
-        told = f"made from this file by {len(self.rules)} rules, {len(self.rules) - len(open_)} of them proved"
-        return told + (f"; not proved: {', '.join(open_)}" if open_ else "")
+        told = f"made from this file; of {len(self.rules)} rules that made its nodes {len(self.rules) - len(open_)} are proved"
+        told += f"; not proved: {', '.join(open_)}" if open_ else ""
+        return told + (f"; in use without a proof: {', '.join(self.unsafe_rules)}" if self.unsafe_rules else "")
 
 
 def chain(source: Path, made: Side) -> Chain | None:
@@ -41,4 +46,4 @@ def chain(source: Path, made: Side) -> Chain | None:
     for use in run["rules"]:
         certificate = certificates.get(use["name"])
         rules.append((str(use["name"]), certificate.verdict if certificate is not None else str(use["verdict"])))
-    return Chain(run["model_digest"] == digest(source), tuple(rules))
+    return Chain(run["model_digest"] == digest(source), tuple(rules), tuple(run.get("unsafe_rules", ())))
