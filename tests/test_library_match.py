@@ -239,3 +239,49 @@ def test_what_the_library_cannot_fuse_is_refused_with_the_reason(build: Callable
     conv = plain_conv(image(2, 4, 5, 7, layout="NCHW"), placeholder(1, float32(6, 4, 3, 3), constant=True), "NCHW")
     refused = match(build(conv), "onednn.convolution")
     assert isinstance(refused, str) and reason in refused
+
+
+def product(*, swapped: bool, epilogue: bool, step: int = 1) -> Node:
+    """Return a product over every ``step``-th element of its left operand, with a bias or without, transposed at the end or not."""
+    left = placeholder(0, float32(8 * step, 5 * step))
+    if step > 1:
+        left = apply("Slice", left, starts=(0, 0), ends=(8 * step, 5 * step), steps=(step, step))
+    node = apply("MatMul", left, placeholder(1, float32(5, 6), constant=True))
+    if epilogue:
+        node = apply("Relu", apply("Add", node, placeholder(2, float32(6), constant=True)))
+    return apply("Transpose", node, perm=(1, 0)) if swapped else node
+
+
+@pytest.mark.parametrize(
+    ("fragment", "part"),
+    [
+        (product(swapped=False, epilogue=True), ""),
+        (product(swapped=True, epilogue=False), ""),
+        (product(swapped=True, epilogue=True), "written transposed"),
+        (product(swapped=False, epilogue=False, step=2), "neither its rows nor its columns"),
+    ],
+    ids=("plain", "transposed", "transposed with a bias", "strided both ways"),
+)
+def test_products_that_only_the_reference_computes_are_refused(fragment: Node, part: str) -> None:
+    found = match(fragment, "onednn.matmul")
+    assert isinstance(found, str) == bool(part)
+    assert not isinstance(found, str) or part in found
+
+
+@pytest.mark.parametrize(
+    ("sizes", "axes", "perm", "fits"),
+    [
+        ((4, 3, 5, 6), (2, 3), (0, 1, 2, 3), True),
+        ((4, 3, 5, 6), (2, 3), (0, 2, 3, 1), True),
+        ((4, 5, 6, 3), (1, 2), (0, 1, 2, 3), False),
+        ((4, 3, 5, 6), (2, 3), (1, 0, 2, 3), False),
+    ],
+    ids=("innermost", "innermost, unit axes moved", "channels last", "result transposed"),
+)
+def test_reductions_are_the_librarys_where_the_innermost_axes_are_reduced(
+    sizes: tuple[int, ...], axes: tuple[int, ...], perm: tuple[int, ...], fits: bool
+) -> None:
+    fragment = apply("Transpose", apply("ReduceSum", placeholder(0, float32(*sizes)), axes=axes), perm=perm)
+    found = match(fragment, "onednn.reduction")
+    assert isinstance(found, LibraryCall) == fits
+    assert fits or "only the reference implementation" in str(found)

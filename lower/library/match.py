@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -114,9 +114,14 @@ def _complete(anchor: Anchor, found: Spine) -> LibraryCall | Reason:
         if ordered is None:
             return "source and result do not lie densely in one order, and only the reference implementation bridges that"
         arguments[0], destination = replace(arguments[0], window=ordered[0]), ordered[1]
+    if anchor.primitive == "reduction" and not (arguments[0].window.is_contiguous and destination.is_contiguous):
+        return "source or result is not row-major, and only the reference implementation reduces such"
     if anchor.primitive == "matmul":
         arguments = [replace(argument, window=argument.window.as_matrix()) for argument in arguments]
         destination = destination.as_matrix()
+        slow = _unsupported_product(arguments, destination, fuses=len(arguments) > 2 or bool(post_operations))
+        if slow:
+            return slow
     if not all(window.is_nested for window in (destination, *(argument.window for argument in arguments))):
         return "the strides of a window overlap, which the library's descriptors do not allow"
     return LibraryCall(anchor.primitive, anchor.parameters, tuple(arguments), destination, tuple(post_operations))
@@ -135,6 +140,20 @@ def _unbroadcastable(primitive: str, operand: Window, destination: Window) -> Re
         if operand.in_order(last) is None or destination.in_order(last) is None:
             return "an operand of a post-operation varies along spatial axes of data that is not channels last"
     return None
+
+
+def _unsupported_product(arguments: Sequence[Argument], destination: Window, *, fuses: bool) -> Reason | None:
+    """Return why only the reference implementation computes a product from or into windows that lie like these."""
+    if fuses and not _has_unit_stride(destination, (-1,)) and destination.shape[-2] > 1:
+        return "the result is written transposed, and only the reference implementation then fuses anything"
+    if any(not argument.packed and not _has_unit_stride(argument.window, (-1, -2)) for argument in arguments[:2]):
+        return "an operand has neither its rows nor its columns side by side, and only the reference implementation takes that"
+    return None
+
+
+def _has_unit_stride(window: Window, axes: tuple[int, ...]) -> bool:
+    """Return whether elements lie side by side along one of the axes."""
+    return any(window.shape[axis] == 1 or window.strides[axis] == 1 for axis in axes)
 
 
 def _in_one_order(source: Window, destination: Window) -> tuple[Window, Window] | None:

@@ -70,10 +70,19 @@ def reduction(node: Node, base: Base) -> tuple[Anchor, ...] | Reason:
         return source
     if source[0].window.shape == node.type.sizes:
         return "nothing is reduced"
+    if not _reduces_innermost(source[0].window, node.type.sizes):
+        return "axes are reduced that do not lie innermost, and only the reference implementation does that"
     summed = node.op in ("ReduceSum", "ReduceMean")
     if summed and (reason := _loses_digits(node.inputs[0].type.elements // max(1, node.type.elements))):
         return reason
     return (Anchor("reduction", {"algorithm": ALGORITHMS[node.op]}, (_plain(source[0], source[0].window),), lambda w: w, None, FUSES),)
+
+
+def _reduces_innermost(source: Window, result_sizes: tuple[int, ...]) -> bool:
+    """Return whether in memory every kept axis lies outside of every reduced one."""
+    axes = list(zip(source.shape, source.strides, result_sizes, strict=True))
+    reduced = [stride for size, stride, kept in axes if size > kept]
+    return all(stride > max(reduced) for _, stride, kept in axes if kept > 1)
 
 
 def _loses_digits(added: int) -> Reason | None:
