@@ -114,6 +114,17 @@ def test_nothing_is_concluded_of_a_division_by_what_may_be_negative() -> None:
     d = index(N) - K
     assert NOTHING.decide(le(0, index(M) % d)) is None
     assert NOTHING.assume(lt(K, N)).decide(le(0, index(M) % d)) is True
+    assert NOTHING.decide(le(0, index(M) // d)) is None
+    assert NOTHING.assume(lt(K, N)).decide(le(0, index(M) // d)) is True
+
+
+def test_what_may_be_negative_is_not_taken_for_a_size() -> None:
+    """Symbols and iterators that begin below zero, and quotients of what may be below zero."""
+    shift, row = Symbol("shift", -3), over("i", N, -2)
+    for open_value in (shift, index(shift) * N, index(M) // shift, row, index(row) * N, (index(K) - M) // index(N)):
+        assert NOTHING.decide(le(0, open_value)) is None
+    assert NOTHING.assume(le(0, shift)).decide(le(0, index(shift) * N)) is True
+    assert NOTHING.assume(le(M, K)).decide(le(0, (index(K) - M) // index(N))) is True
 
 
 def test_real_numbers_are_not_integers() -> None:

@@ -94,6 +94,17 @@ def test_laws_that_ask_for_more_than_real_numbers_are_named() -> None:
     assert str(normalise(third, (), Assumptions(), facts)) == "1/3 * $x[]" and facts == {"constants are rounded"}
 
 
+def test_what_a_float_stands_for() -> None:
+    """The number that it is the rounding of: a root with its sign, and no fraction that is only near."""
+    root, near, infinite = number(2**0.5), number(0.3333333), number(float("inf"))
+    assert scalar(apply("mul", root, root)) == "2" and scalar(apply("mul", number(-(2**0.5)), root)) == "-2"
+    assert scalar(apply("mul", X, near)) != scalar(apply("mul", X, number(1 / 3)))
+    assert scalar(infinite) != scalar(number(float("-inf")))
+    facts: set[str] = set()
+    normalise(Scope((), (), "sum", apply("sub", infinite, infinite)), (), Assumptions(), facts)
+    assert facts == {"arithmetic with infinite constants"}
+
+
 def test_sums_fold() -> None:
     """mean(1) = 1, a one-point sum is its term, and a constant sums to the size of the range."""
     n = index(Symbol("n"))
