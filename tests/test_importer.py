@@ -72,7 +72,7 @@ CORE_CASES = (
     "averagepool_2d_pads_count_include_pad", "averagepool_3d_dilations_large_count_include_pad_is_1_ceil_mode_is_True", "globalmaxpool",
     "batchnorm_example", "group_normalization_example", "instancenorm_example", "mvn", "softmax_axis_1",
     "split_equal_parts_2d_opset13", "edge_pad", "reflect_pad", "slice_neg_steps", "slice_negative_axes", "expand_dim_changed", "tile",
-    "gather_negative_indices", "reshape_negative_dim",
+    "gather_negative_indices", "gathernd_example_float32", "gathernd_example_int32_batch_dim1", "reshape_negative_dim",
     "reduce_l2_keep_dims_example", "resize_upsample_scales_linear_half_pixel_symmetric",
     "resize_upsample_sizes_nearest_floor_align_corners", "resize_upsample_scales_cubic", "upsample_nearest", "lrn", "lppool_2d_strides",
     "gelu_tanh_1", "hardswish", "mean_example", "sum_one_input", "prelu_broadcast", "where_example",
@@ -148,10 +148,26 @@ def test_light_models_with_random_weights_keep_their_values(name: str) -> None:
         "(float[2,3] x, float[3] s, float[3] b) => (float[2,3] y) { y = LayerNormalization(x, s, b) }",
         "(float[1,2,3,3] x, float[2,2,3,3] w) => (float[1,2,H,W] y) { y = ConvTranspose<strides = [2,2], output_shape = [6,6]>(x, w) }",
         "(float[4,3] x, int64[2] i) => (float[2,3] y) { y = Gather(x, i) }",
+        "(float[4,3] x, int64[2,1] i) => (float[2,3] y) { y = GatherND(x, i) }",
+        "(float[4,3] x, int64[1] i) => (float[3] y) { y = GatherND(x, i) }",
+        "(float[4,3,5] x) => (float[2,5] y) <int64[2,2] i = {-1, 0, 2, -3}> { y = GatherND(x, i) }",
+        "(float[2,3,4,5] x) => (float[2,2,5] y) <int64[2,2,2] i = {0, -1, 2, 3, 1, 0, -3, 1}> { y = GatherND<batch_dims = 1>(x, i) }",
+        "(float[2,3,4] x) => (float[2,3] y) <int64[2,3,1] i = {0, 1, 2, 3, -1, -4}> { y = GatherND<batch_dims = 2>(x, i) }",
     ],
 )
 def test_compositions(body: str) -> None:
     assert not operators(agrees(model_of(body)))["Opaque"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "(float[4,3] x, int64[2,2] i) => (float[2] y) { y = GatherND(x, i) }",
+        "(float[2,4] x, int64[2,1] i) => (float[2] y) { y = GatherND<batch_dims = 1>(x, i) }",
+    ],
+)
+def test_rows_of_computed_places_of_several_numbers_stay(body: str) -> None:
+    assert operators(agrees(model_of(body)))["Opaque"]
 
 
 def test_shape_arithmetic_folds() -> None:

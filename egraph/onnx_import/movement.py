@@ -194,6 +194,25 @@ def _gather(call: Call) -> Node:
     return call.apply("Gather", call[0], call.constant(positions, "int64"), axis=axis)
 
 
+def _gather_nd(call: Call) -> Node:
+    """Gather along one axis: of rows where an index has one number, else of all indexed axes as one where indices are known"""
+    shape, (*positions, depth), batches = call.shape(0), call.shape(1), int(call.attribute("batch_dims", 0))
+    indexed = shape[batches : batches + depth]
+    value = call.data(1)
+    if value is None:
+        if batches or depth != 1:
+            raise NotCore("indices of several numbers are computed while the model runs")
+        return call.apply("Gather", call[0], call.reshape(call[1], positions), axis=0)
+    sizes = np.array(indexed, np.int64)
+    if np.any(value < -sizes) or np.any(value >= sizes):
+        raise NotCore("an index is out of range")
+    weights = [math.prod(indexed[k + 1 :]) for k in range(depth)]
+    flat = np.where(value < 0, value + sizes, value).astype(np.int64) @ np.array(weights, np.int64)
+    batch = np.arange(math.prod(shape[:batches]), dtype=np.int64).reshape(*shape[:batches], *[1] * (len(positions) - batches))
+    rows = call.reshape(call[0], (math.prod(shape[: batches + depth]), *shape[batches + depth :]))
+    return call.apply("Gather", rows, call.constant(flat + batch * math.prod(indexed), "int64"), axis=0)
+
+
 def _depth_to_space(call: Call) -> Node:
     n, c, h, w = call.shape(0)
     block = int(call.attribute("blocksize"))
@@ -228,6 +247,7 @@ HANDLERS: Mapping[str, Handler] = {
     "Expand": _expand,
     "Tile": _tile,
     "Gather": _gather,
+    "GatherND": _gather_nd,
     "DepthToSpace": _depth_to_space,
     "SpaceToDepth": _space_to_depth,
 }
