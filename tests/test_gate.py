@@ -19,6 +19,7 @@ from egraph.optimize.gate import Admission, admitted, notes, unproved
 from egraph.rule import Binding, Equation, Mismatch, Rule, Tensor, Verdict, Weight, rule
 from egraph.rule_operators import relu
 from egraph.rules import RULES, rule_named
+from verify.__main__ import summary
 from verify.certificates import Certificate, Certificates, certify, format_certificates, parse, shipped
 from verify.fingerprint import rule_key, verifier_key
 from verify.proof import Proof
@@ -291,6 +292,12 @@ def test_the_command_prints_a_line_a_rule_and_says_what_is_wrong(tmp_path: Path)
     assert first.endswith("also tested on 16 shapes, exact in F_p")
     assert second.startswith("my_wrong         refuted ")
     assert any("first difference at" in line for line in rest) and rest[-1].startswith("1 of 2 rules are proved")
+
+
+def test_rules_without_a_proof_for_all_sizes_are_counted_apart() -> None:
+    verdicts: tuple[Verdict, ...] = ("proved", "proved for these sizes", "refuted")
+    told = summary([Proof("some_rule", verdict, "", 1.0, 0, 0, 0, "exact") for verdict in verdicts])
+    assert told == "2 of 3 rules are proved, 1 of them application by application, 3.0 s"
 
 
 def test_the_command_prints_json(tmp_path: Path) -> None:

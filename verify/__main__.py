@@ -25,7 +25,7 @@ EXAMPLES = """examples:
 verdicts: proved (all sizes; ranks and attributes are named), proved for these sizes, tested only, refuted (with a
 smallest counterexample, as a program that needs numpy alone), unknown (with the open obligation and a guard that helps)
 
-exit codes: 0 every rule is proved, 1 some rule is not, 2 usage, or the file cannot be used
+exit codes: 0 every rule is proved (for all sizes, or for these), 1 some rule is not, 2 usage, or the file cannot be used
 """
 
 
@@ -165,8 +165,16 @@ def main() -> int:
         counts = {"rules_total": len(found), "proved": proved, "seconds": round(sum(proof.seconds for proof in found), 3)}
         print(json.dumps({**counts, "rules": [proof.to_json() for proof in found]}))
     elif len(found) > 1:
-        print(f"{proved} of {len(found)} rules are proved, {sum(proof.seconds for proof in found):.1f} s")
+        print(summary(found))
     return 0 if proved == len(found) else 1
+
+
+def summary(found: Sequence[Proof]) -> str:
+    """Return how many rules are proved, and for how many of them each application is, since there is no proof for all sizes."""
+    at_sizes = sum(proof.verdict == "proved for these sizes" for proof in found)
+    told = f", {at_sizes} of them application by application" if at_sizes else ""
+    proved, seconds = sum(proof.is_proved for proof in found), sum(proof.seconds for proof in found)
+    return f"{proved} of {len(found)} rules are proved{told}, {seconds:.1f} s"
 
 
 if __name__ == "__main__":
