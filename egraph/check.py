@@ -65,7 +65,6 @@ class CheckResult:
     inputs: int
     max_rel_err: float
     worst_output: str
-    max_rel_err_by_file: Mapping[str, float]
     amplified: tuple[str, ...] = ()
     """Errors above the tolerance that were accepted, in words."""
     weak: tuple[str, ...] = ()
@@ -194,7 +193,6 @@ def check(
 
     ``plain`` runs the original without optimisations; without it, no error above the tolerance is accepted.
     """
-    worst: dict[str, float] = dict.fromkeys(candidates, 0.0)
     worst_output, worst_error = "", -1.0
     amplified: list[str] = []
     spread = Spread(output_names, tolerance)
@@ -224,13 +222,11 @@ def check(
                     amplified.append(f"{where}: {excuse}")
                 except CheckFailed as error:
                     raise Disagreement(error, feeds) from error
-                worst[file] = max(worst[file], relative)
                 if relative > worst_error:
                     worst_output, worst_error = name, relative
 
     def result(compared: int, *, is_short: bool) -> CheckResult:
-        error = max(worst.values(), default=0.0)
-        return CheckResult(compared, error, worst_output, worst, tuple(amplified), spread.notes(), is_short, len(given))
+        return CheckResult(compared, max(worst_error, 0.0), worst_output, tuple(amplified), spread.notes(), is_short, len(given))
 
     for name, feeds in given:
         compare_on(f"the inputs of {name}", feeds, reference(feeds))

@@ -65,10 +65,10 @@ def test_a_slow_model_leaves_more_time_for_what_comes_after_its_search() -> None
 
 
 def test_a_check_of_a_quick_model_is_never_shortened() -> None:
-    assert schedule(spent_seconds=100.0).may_check(1)
+    assert schedule(spent_seconds=100.0).may_check()
     late, early = schedule(run_seconds=4.0, spent_seconds=50.0), schedule(run_seconds=4.0)
     assert late.checks * late.input_seconds > MOST_CHECK_SECONDS
-    assert early.may_check(1) and not late.may_check(1)
+    assert early.may_check() and not late.may_check()
 
 
 def test_kernels_that_the_cache_has_are_not_foreseen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

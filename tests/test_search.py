@@ -269,7 +269,10 @@ def test_derived_programs_that_could_not_be_measured_are_not_laid_out(monkeypatc
 
 
 def test_however_slow_a_model_is_some_time_is_left_for_measuring() -> None:
-    quick, slow = (Times(cast(Progress, Clock(60.0)), lambda unmeasured, after=after: after) for after in (0.0, 1000.0))
+    def times(after_seconds: float) -> Times:
+        return Times(cast(Progress, Clock(60.0)), lambda unmeasured: after_seconds)
+
+    quick, slow = times(0.0), times(1000.0)
     assert quick.left() == pytest.approx(60.0 * MEASURE_SHARE) and slow.left() == pytest.approx(60.0 * (1 - MOST_KEPT))
 
 

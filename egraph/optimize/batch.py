@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from egraph.errors import EinsatError, LowerError
@@ -11,6 +12,7 @@ from egraph.ir import Program
 from lower.compile import KERNELS, PLAN, WEIGHTS, CompileOptions, plan_program
 from lower.eoperator import KernelRequest, compile_library
 from lower.weights import write_weights
+from runtime.plan import Plan
 
 
 def compile_batch(programs: Sequence[Program], folder: Path, options: CompileOptions) -> list[Path | EinsatError]:
@@ -18,43 +20,55 @@ def compile_batch(programs: Sequence[Program], folder: Path, options: CompileOpt
 
     Made for measuring: the folders share their kernel library by a link, and have no manifest.
     """
-    planned: list[tuple[str, dict[str, bytes], dict[str, KernelRequest], Program, tuple[str, ...]] | EinsatError] = []
-    for program in programs:
-        try:
-            plan, writer = plan_program(program, options)
-        except EinsatError as error:
-            planned.append(error)
-        else:
-            weights = tuple(dict.fromkeys(buffer.key for buffer in plan.buffers if buffer.area == "weight"))
-            planned.append((plan.to_json(), dict(writer.models), dict(writer.requests), program, weights))
-    wanted = {r.symbol: r for entry in planned if not isinstance(entry, EinsatError) for r in entry[2].values()}
+    planned = [_planned(program, options) for program in programs]
+    wanted = {symbol: request for one in planned if isinstance(one, _Planned) for symbol, request in one.requests.items()}
     shared = folder / KERNELS
     failed: dict[str, LowerError] = {}
     if wanted:
         library = compile_library(list(wanted.values()), shared, threads=options.threads)
         failed = {symbol: library.failures[request] for symbol, request in wanted.items() if request in library.failures}
     results: list[Path | EinsatError] = []
-    for number, entry in enumerate(planned):
-        if isinstance(entry, EinsatError):
-            results.append(entry)
-            continue
-        text, models, requests, program, weights = entry
-        broken = [failed[r.symbol] for r in requests.values() if r.symbol in failed]
-        if broken:
+    for number, one in enumerate(planned):
+        if isinstance(one, EinsatError):
+            results.append(one)
+        elif broken := [failed[symbol] for symbol in one.requests if symbol in failed]:
             results.append(broken[0])
-            continue
-        place = folder / str(number)
-        place.mkdir(parents=True)
-        if weights:
-            write_weights(place / WEIGHTS, {key: program.graph.tensors[key] for key in weights})
-        for name, model in models.items():
-            (place / name).parent.mkdir(exist_ok=True)
-            (place / name).write_bytes(model)
-        if requests:
-            os.link(shared, place / KERNELS)
-        (place / PLAN).write_text(text, encoding="utf-8")
-        results.append(place)
+        else:
+            results.append(_written(one, folder / str(number), shared))
     return results
+
+
+@dataclass(frozen=True)
+class _Planned:
+    program: Program
+    plan: Plan
+    models: Mapping[str, bytes]
+    """Models of opaque steps, by the names of their files."""
+    requests: Mapping[str, KernelRequest]
+    """Generated kernels by symbol."""
+
+
+def _planned(program: Program, options: CompileOptions) -> _Planned | EinsatError:
+    try:
+        plan, writer = plan_program(program, options)
+    except EinsatError as error:
+        return error
+    return _Planned(program, plan, writer.models, writer.requests)
+
+
+def _written(one: _Planned, place: Path, shared: Path) -> Path:
+    """Write the folder of a program whose generated kernels are in a ``shared`` library."""
+    place.mkdir(parents=True)
+    weights = dict.fromkeys(buffer.key for buffer in one.plan.buffers if buffer.area == "weight")
+    if weights:
+        write_weights(place / WEIGHTS, {key: one.program.graph.tensors[key] for key in weights})
+    for name, model in one.models.items():
+        (place / name).parent.mkdir(exist_ok=True)
+        (place / name).write_bytes(model)
+    if one.requests:
+        os.link(shared, place / KERNELS)
+    (place / PLAN).write_text(one.plan.to_json(), encoding="utf-8")
+    return place
 
 
 def kernel_requests(programs: Sequence[Program], options: CompileOptions) -> dict[str, KernelRequest]:

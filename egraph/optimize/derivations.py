@@ -6,13 +6,10 @@ on, so that the same operator, in any model, is derived from once.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from egraph.applications import BROKEN
@@ -23,6 +20,7 @@ from egraph.errors import EinsatError
 from egraph.ir import Kernel, Node, format_fragment, walk
 from egraph.optimize.gate import VALIDATED
 from egraph.optimize.outcome import Derived, RuleUse
+from egraph.optimize.sources import sources_digest
 from egraph.rule import Rounding
 from egraph.tolerance import Tolerance
 from runtime.profile import Database, Record
@@ -36,16 +34,9 @@ Prover = Callable[[Node, Node, Rounding], str]
 """Says what stays open when two fragments over the same placeholders are compared; '' when they are proved equal."""
 
 
-@cache
 def sources_key() -> str:
     """Return a hash of the sources that derivations and their proofs depend on."""
-    root = Path(__file__).parent.parent.parent
-    digest = hashlib.sha256()
-    for folder in SOURCES:
-        for path in sorted((root / folder).rglob("*.py")):
-            text = path.read_bytes()
-            digest.update(f"{path.relative_to(root).as_posix()} {len(text)}:".encode() + text)
-    return digest.hexdigest()[:32]
+    return sources_digest(SOURCES)
 
 
 def prove(left: Node, right: Node, rounding: Rounding) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import platform
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 
 from egraph import __version__
@@ -17,7 +18,7 @@ from egraph.optimize.gate import notes as rule_notes
 from egraph.optimize.gate import unproved
 from egraph.optimize.kernel_rows import kernel_rows
 from egraph.optimize.options import Options
-from egraph.optimize.outcome import Finalist, Growth, Outcome, RuleUse
+from egraph.optimize.outcome import Finalist, Growth, KernelRow, Outcome, RuleUse
 from egraph.optimize.trial import ORIGINAL, PLAIN, Entry, Trial
 from egraph.rule import MergeRule, Rule
 from runtime.profile import device_key
@@ -48,18 +49,7 @@ def describe(
     found, plain, raced, best = trial.found, trial.plain, trial.raced, trial.best
     rows = kernel_rows(best.program, model) if best else ()
     launched = _launched(best.program) if best else []
-    uses = {rule.name: sum(rule.name in row.rules for row in rows) for rule in rules}
-    finalists = [
-        Finalist(
-            c.contender.name, c.contender.digest, len(_launched(c.program)), model.program_us(c.program), _time(raced, c),
-            _message(raced, c), estimated=_estimated(c.program, model),
-        )
-        for c in trial.entries
-    ]
     shipped = best.contender.name if best else ORIGINAL
-    counts = {"library": 0, "eoperator": 0, "opaque": 0 if best else 1}
-    for row in rows:
-        counts["opaque" if row.implementation == "opaque" else "eoperator" if row.implementation == "tvm" else "library"] += 1
     weights = best.program.graph.tensors if best else graph.tensors
     return Outcome(
         model=options.model.name,
@@ -71,12 +61,7 @@ def describe(
         repeats=min(len(raced.timings[name].samples_us) for name in (ORIGINAL, shipped)),
         max_rel_err=checked.max_rel_err,
         worst_output=checked.worst_output,
-        rules=tuple(
-            RuleUse(rule.name, rule.verdict, uses[rule.name], rule.text.splitlines()[0], rule.rounding)
-            for rule in sorted(rules, key=lambda rule: (-uses[rule.name], rule.name))
-            if uses[rule.name]
-        )
-        + derivations.uses(launched),
+        rules=_uses(rules, rows) + derivations.uses(launched),
         derived=derivations.derived(launched),
         growth=tuple(Growth(i.e_nodes, i.e_classes, i.matches, i.seconds) for i in found.saturation.iterations),
         rule_statistics=tuple(
@@ -91,13 +76,13 @@ def describe(
         extract_seconds=found.choice.extract_seconds,
         kernels=rows,
         before=kernel_rows(plain, model),
-        finalists=tuple(finalists),
+        finalists=tuple(_finalist(entry, raced, model) for entry in trial.entries),
         shipped=shipped,
         memory={"arena_bytes": arena_bytes, "weights_bytes": sum(array.nbytes for array in weights.values())},
         environment=environment(),
         options=options.stored(),
         notes=notes,
-        kernel_counts=counts,
+        kernel_counts=_counts(rows) if best else {**_counts(()), "opaque": 1},
         refused=found.choice.refused,
         unsafe_rules=unproved(rules),
         rule_notes=rule_notes(rules),
@@ -110,6 +95,27 @@ def latencies_us(raced: Race, shipped: str) -> dict[str, float | None]:
     return {name: time_us if math.isfinite(time_us) else None for name, time_us in times_us.items()}
 
 
+def _uses(rules: Sequence[Rule | MergeRule], rows: Sequence[KernelRow]) -> tuple[RuleUse, ...]:
+    """Return the rules that kernels owe something to, those with most kernels first."""
+    uses = {rule.name: sum(rule.name in row.rules for row in rows) for rule in rules}
+    used = sorted((rule for rule in rules if uses[rule.name]), key=lambda rule: (-uses[rule.name], rule.name))
+    return tuple(RuleUse(rule.name, rule.verdict, uses[rule.name], rule.text.splitlines()[0], rule.rounding) for rule in used)
+
+
+def _counts(rows: Sequence[KernelRow]) -> dict[str, int]:
+    kinds = Counter({"opaque": "opaque", "tvm": "eoperator"}.get(row.implementation, "library") for row in rows)
+    return {kind: kinds[kind] for kind in ("library", "eoperator", "opaque")}
+
+
+def _finalist(entry: Entry, raced: Race, model: CostModel) -> Finalist:
+    timing = raced.timings[entry.contender.name]
+    median_us = statistics.median(timing.samples_us) if timing.samples_us else None
+    return Finalist(
+        entry.contender.name, entry.contender.digest, len(_launched(entry.program)), model.program_us(entry.program), median_us,
+        timing.message, estimated=_estimated(entry.program, model),
+    )  # fmt: skip
+
+
 def _launched(program: Program) -> list[Kernel]:
     """Return the kernels that take time: no views, no constants."""
     return [kernel for kernel in program.kernels if kernel.implementation not in FREE]
@@ -118,12 +124,3 @@ def _launched(program: Program) -> list[Kernel]:
 def _estimated(program: Program, model: CostModel) -> int:
     """Return how many kernels of a program have no measured time."""
     return sum(model.record(Candidate(k.fragment, (), (), k.implementation)) is None for k in _launched(program))
-
-
-def _time(raced: Race, entry: Entry) -> float | None:
-    samples = raced.timings[entry.contender.name].samples_us
-    return statistics.median(samples) if samples else None
-
-
-def _message(raced: Race, entry: Entry) -> str:
-    return raced.timings[entry.contender.name].message

@@ -21,8 +21,8 @@ def kernel_rows(program: Program, model: CostModel) -> tuple[KernelRow, ...]:
             continue
         candidate = Candidate(kernel.fragment, (), (), kernel.implementation)
         record = model.record(candidate)
-        is_measured = record is not None and record.median_us is not None
-        time_us = record.median_us if record is not None and record.median_us is not None else kernel.cost_us
+        measured_us = record.median_us if record is not None else None
+        time_us = kernel.cost_us if measured_us is None else measured_us
         amount = work(kernel.fragment)
         made_by[kernel.output] = len(rows)
         sources = dict.fromkeys(name for node in (kernel.output, *_inside(kernel.output, kernel.inputs)) for name in origins.get(node, ()))
@@ -33,7 +33,7 @@ def kernel_rows(program: Program, model: CostModel) -> tuple[KernelRow, ...]:
                 fragment=format_fragment(kernel.fragment),
                 shape=str(kernel.output.type),
                 time_us=time_us,
-                is_measured=is_measured,
+                is_measured=measured_us is not None,
                 flops=amount.flops,
                 size_bytes=amount.size_bytes,
                 roofline_share=_share(model, amount, time_us),

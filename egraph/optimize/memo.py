@@ -11,7 +11,6 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,12 @@ from egraph.optimize.options import Options
 from egraph.optimize.outcome import Outcome
 from egraph.optimize.output import write_beside
 from egraph.optimize.remembered import BUDGETS
+from egraph.optimize.sources import sources_digest
 from runtime.native import build
 
 SOURCES = ("egraph", "lower", "runtime", "verify")
+"""What decides which program a search leads to."""
+SUFFIXES = (".py", ".c", ".json", ".j2")
 
 
 @dataclass(frozen=True)
@@ -45,20 +47,9 @@ def memo_path(model_digest: str, device: str, options: Options) -> Path | None:
     if options.rule_files:
         return None
     stored = {name: value for name, value in options.stored().items() if name not in BUDGETS}
-    text = repr((model_digest, options.model.name, device, sorted(stored.items()), sorted(environment().items()), sources_digest()))
+    sources = sources_digest(SOURCES, SUFFIXES)
+    text = repr((model_digest, options.model.name, device, sorted(stored.items()), sorted(environment().items()), sources))
     return build.cache_folder() / "programs" / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
-
-
-@cache
-def sources_digest() -> str:
-    """Return a hash of all that decides which program a search leads to."""
-    root = Path(__file__).parent.parent.parent
-    digest = hashlib.sha256()
-    for path in sorted(path for folder in SOURCES for path in (root / folder).rglob("*.*")):
-        if path.suffix in (".py", ".c", ".json", ".j2"):
-            text = path.read_bytes()
-            digest.update(f"{path.relative_to(root).as_posix()} {len(text)}:".encode() + text)
-    return digest.hexdigest()[:32]
 
 
 def choices_digest(choices: str) -> str:

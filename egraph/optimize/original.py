@@ -31,6 +31,7 @@ def external_files(model: Path) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4)
 def _external_files(model: Path, changed_ns: int, size_bytes: int) -> tuple[str, ...]:
+    """``changed_ns`` is a part of the cache's key alone: a file that was written anew is read anew."""
     if not _says(model, b"location", size_bytes):
         return ()  # the key of every entry that names a file: reading gigabytes of weights as a model takes seconds
     proto = onnx.load_model(str(model), load_external_data=False)

@@ -19,7 +19,7 @@ from egraph.ir import Graph, Program, format_fragment
 from egraph.optimize import original
 from egraph.optimize.ahead import compiling_ahead
 from egraph.optimize.answers import Answers
-from egraph.optimize.artefact import finish_artefact
+from egraph.optimize.artefact import REPORT, finish_artefact
 from egraph.optimize.blame import blame
 from egraph.optimize.choice import choose_derivations, choose_rules
 from egraph.optimize.derivations import Gate
@@ -94,7 +94,7 @@ def optimize(options: Options, progress: Progress) -> Outcome:
                 shutil.rmtree(path)
             files = [str(path) for path in publish(results, place)]
             if options.report is not None:
-                write_beside(options.report, (place.artefact / "report.html").read_text(encoding="utf-8"), option="--report FILE")
+                write_beside(options.report, (place.artefact / REPORT).read_text(encoding="utf-8"), option="--report FILE")
                 files.append(str(options.report))
             return replace(outcome, files=tuple(files), seconds_total=progress.spent_seconds)
     finally:
@@ -374,7 +374,7 @@ class Run:
         known = read_checked(self.database, device, digest) if is_repeated else None
 
         def goes_on(inputs: int) -> bool:
-            return known is None or inputs < known if is_repeated else self.schedule.may_check(inputs)
+            return known is None or inputs < known if is_repeated else self.schedule.may_check()
 
         candidates: dict[str, RunModel] = {self.artefact.name: lambda feeds: session.run(None, feeds)}
         if saved is not None:

@@ -97,8 +97,8 @@ class Schedule:
         compile_seconds = self.seconds_to_compile(self.plain_kernels + unmeasured)
         return min(compile_seconds, MOST_COMPILE_SHARE * self.progress.budget_seconds) + self.race_seconds + self.check_seconds
 
-    def may_check(self, inputs: int) -> bool:
-        """Return whether the check goes on after so many inputs: while there is time, or little is asked for."""
+    def may_check(self) -> bool:
+        """Return whether the check goes on to another input: while there is time, or little is asked for."""
         return self.inputs * self.input_seconds <= MOST_CHECK_SECONDS or self.progress.left_seconds > self.input_seconds
 
 
