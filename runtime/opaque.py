@@ -35,8 +35,8 @@ class OpaqueStep:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
         options.log_severity_level = 3
-        if not alone:  # its threads would spin on the cores that the next kernel needs
-            options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        if not alone:  # its threads spin between a step's own parts, of which an LSTM has hundreds, but not on the next kernel's cores
+            options.add_session_config_entry("session.force_spinning_stop", "1")
         try:
             self.session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime's exceptions share no base class
