@@ -168,8 +168,12 @@ def _binds(statement: ast.stmt) -> Iterator[str]:
 
 
 def _mentions(node: ast.AST) -> frozenset[str]:
-    """Return the names that a piece of a file reads; attributes too, since they may be a module's functions."""
-    every = list(ast.walk(node))
+    """Return the names that a piece of a file reads; attributes too, since they may be a module's functions.
+
+    What a statement outside of functions calls runs while the file is loaded, and is not read later.
+    """
+    called = set() if isinstance(node, Function) else {each.func for each in ast.walk(node) if isinstance(each, ast.Call)}
+    every = [each for each in ast.walk(node) if each not in called]
     found = {each.id for each in every if isinstance(each, ast.Name)}
     found |= {each.attr for each in every if isinstance(each, ast.Attribute) and isinstance(each.value, ast.Name)}
     return frozenset(found) | {alias.name for each in every if isinstance(each, ast.Import | ast.ImportFrom) for alias in each.names}

@@ -156,6 +156,7 @@ def test_text_is_for_names_and_reasons(tmp_path: Path) -> None:
     assert x.shape[0] > 0, f"{x.shape[0]}"
     if x.rank > 9:
         raise ValueError("%d axes" % x.rank)
+    require(x.shape == y.shape, NAME)
     yield -(y - x)
 """ + NAMING + "NAME = text('law', 1)\nTITLES = [f'{NAME} {n}' for n in (1, 2)]\nRULES = (law,)\n"
     assert [rule.name for rule in load_rules(write(tmp_path, accepted))] == ["law"]
@@ -166,6 +167,7 @@ def test_text_is_for_names_and_reasons(tmp_path: Path) -> None:
     [
         "    n = text('', x.shape[0])\n    yield -(y - x)\nRULES = (law,)\n",
         "    n = other('', x.shape[0])\n    yield -(y - x)\nother = text\nRULES = (law,)\n",
+        "    n = other(x.shape[0])\n    yield -(y - x)\nfrom functools import partial\nother = partial(text, '')\nRULES = (law,)\n",
         "    n = TABLE['t']('', x.shape[0])\n    yield -(y - x)\nTABLE = {'t': text}\nRULES = (law,)\n",
         "    def require(n, reason): return reason\n    n = require(1, text('', 1))\n    yield -(y - x)\nRULES = (law,)\n",
     ],
