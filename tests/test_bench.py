@@ -101,6 +101,9 @@ def test_engines_that_compute_something_else_are_told_apart(tmp_path: Path) -> N
     errors, wrong = compare_outputs(tmp_path, list(left))
     assert errors["near"] == pytest.approx(1e-5, rel=0.1) and sorted(wrong) == ["far", "fewer", "nan", "other"]
     assert "differ from onnxruntime's by 1" in wrong["far"] and "shapes" in wrong["fewer"]
+    for engine, second in (("onnxruntime", y), ("near", y + 1e-5), ("far", y * 2)):
+        np.savez(outputs_file(tmp_path, engine), allow_pickle=True, output0=y, output1=second)
+    assert list(compare_outputs(tmp_path, ["onnxruntime", "near", "far"])[1]) == ["far"], "the worst output counts"
 
 
 def test_rounding_is_measured_against_64_bit_floats(tmp_path: Path) -> None:

@@ -13,8 +13,11 @@ from onnx import TensorProto, helper
 
 from egraph import importer
 from egraph.check import OTHER_VALUES, Disagreement, check, compare, find_feeds, open_original
-from egraph.check_spread import moved
+from egraph.check_spread import Spread, moved
+from egraph.cost import index_bounds
 from egraph.errors import CheckFailed, ModelError
+from egraph.ir import TensorType, attributes, make
+from egraph.ops import apply
 from egraph.tolerance import Tolerance
 from runtime.feeds import FeedSpec
 
@@ -83,6 +86,25 @@ def test_how_much_moves() -> None:
     assert moved(np.array([np.inf, 1], np.float32), np.array([0, 1], np.float32), TIGHT) == 0.5
     assert moved(np.array([np.nan, 1], np.float32), np.array([np.nan, 1], np.float32), TIGHT) == 0.0
     assert moved(floats, floats[:5], TIGHT) == 1.0
+    assert moved(floats[:0], floats[:0], TIGHT) == 1.0, "there is nothing to tell"
+
+
+def test_one_input_that_changes_an_output_is_enough() -> None:
+    spread, ramp = Spread(["y"], TIGHT), np.linspace(0, 1, 10, dtype=np.float32)
+    for output in (ramp, ramp + 1, ramp):
+        spread.add([output])
+    assert spread.weak == ()
+    still = Spread(["y"], TIGHT)
+    for output in (ramp, ramp):
+        still.add([output])
+    assert still.weak == ("y",)
+
+
+def test_an_index_into_two_tables_is_valid_for_both() -> None:
+    index = make("Input", (), attributes(name="i"), TensorType("int64", (3,)))
+    tables = [make("Input", (), attributes(name=f"t{size}"), TensorType("float32", (size, 2))) for size in (4, 9)]
+    for order in (tables, tables[::-1]):
+        assert index_bounds([apply("Gather", table, index, axis=0) for table in order])[index] == 4
 
 
 @pytest.mark.parametrize(

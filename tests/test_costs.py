@@ -56,6 +56,9 @@ def test_a_measured_relative_tells_more_than_arithmetic() -> None:
     assert model.estimate_us(FUSED) == pytest.approx(70.0 + more_bytes / (model.speed.memory_gigabytes_s * 1e3))
     assert model.estimate_us(WIDE) == model.speed.estimate_us(model.work(WIDE.fragment))
     assert model.has_relatives(FUSED) and not model.has_relatives(WIDE)
+    small = _model(fused=0.001)
+    small.look_up({1: (PLAIN, FUSED)})
+    assert small.estimate_us(PLAIN) == 0.0005, "however many bytes fewer, half of its time at least"
 
 
 def test_the_plainest_of_each_family_is_measured_first_and_only_where_none_is() -> None:

@@ -234,6 +234,19 @@ def test_normal_forms_at_known_sizes_keep_their_value(name: str) -> None:
             assert Evaluator(data, Residues()).value(form, dict(zip(output, place, strict=True))) == expected[place]
 
 
+def test_what_holds_under_assumptions_only_is_open_unless_they_are_allowed() -> None:
+    x, y = leaf(0, 4), leaf(1, 4)
+    left = apply("Div", apply("Mul", x, y), y)
+    assert "under assumptions only: nonzero divisor" in equal_at_sizes(left, x)
+    assert equal_at_sizes(left, x, "assumes finite") == ""
+    assert equal_at_sizes(apply("Add", x, y), apply("Add", y, x)) == ""
+
+
+def test_programs_of_another_type_are_not_compared() -> None:
+    x = leaf(0, 1, 4)
+    assert "the left side is float32[1,4], the right side float32[4]" in equal_at_sizes(apply("Relu", x), apply("Reshape", x, shape=(4,)))
+
+
 def test_an_iterator_that_another_determines_stays_within_the_sum() -> None:
     """sum(i, j) [i == j] x[i] y[j] = sum(i) x[i] y[i]"""
     x, y = leaf(0, 5), leaf(1, 5)

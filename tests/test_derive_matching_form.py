@@ -68,7 +68,7 @@ def test_tightest_conditions_hold_at_the_same_points() -> None:
 
 
 def test_bounds_and_intervals_say_what_their_conditions_say() -> None:
-    random = Random(3)
+    random, compared = Random(3), 0
     for _ in range(400):
         place = sum((random.choice((0, 1, 2, 3)) * index(i) for i in ITERATORS), index(random.randint(-3, 2)))
         scale, size = random.choice((1, 2, -1, -3)), random.randint(1, 9)
@@ -85,6 +85,8 @@ def test_bounds_and_intervals_say_what_their_conditions_say() -> None:
             at = np.broadcast_to(ENVIRONMENT[limit.iterator], (6, 4, 3))
             low, high = -99 if limit.low is None else limit.low, 99 if limit.high is None else limit.high
             assert np.array_equal((low <= at) & (at < high), holds)
+            compared += 1
+    assert compared > 10
 
 
 def test_pieces_are_the_choice() -> None:
