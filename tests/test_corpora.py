@@ -77,15 +77,18 @@ def test_linear_systems_are_solved_at_random() -> None:
 @pytest.mark.parametrize("name", ["taso", "tensat"])
 def test_false_entries_are_refuted_and_no_other(name: str) -> None:
     """With random tests alone: false rules have counterexamples and preconditions, true ones have none."""
+    decisions = set()
     for entry in read_corpus(DATA / f"{name}.json"):
         if "axiom" in entry.name:
             continue
         found = judge(entry, None, Pains(tests=24))
         assert found.agrees in (True, None), (entry.name, entry.text, found)
+        decisions.add(found.decision)
         if found.decision == "refuted":
             assert "left" in found.reason and found.guard, entry.name
         else:
             assert found.decision == "tested only", (entry.name, found.reason)
+    assert decisions == {"refuted", "tested only"}
 
 
 def test_false_axioms_are_known() -> None:
@@ -155,7 +158,9 @@ def test_false_entries_are_proved_under_their_precondition() -> None:
 
 def test_what_must_be_rejected_is_rejected() -> None:
     """What is not refuted is accepted under a stated precondition alone."""
-    for judgement in judged("rejected").values():
+    found = judged("rejected")
+    assert len(found) > 8
+    for judgement in found.values():
         assert judgement.agrees or judgement.decision == "not expressible", judgement
         assert judgement.decision == "refuted" or judgement.guard or judgement.reason, judgement
 
@@ -179,8 +184,9 @@ def test_what_a_statement_leaves_out_is_not_judged(tmp_path: Path) -> None:
         {"id": "counted", "lhs": "Iota", "rhs": "0", "status": "proven"},
     ]
     corpus.write_text(json.dumps({"rules": rules}))
-    for entry in read_corpus(corpus):
-        judgement = judge(entry, prover)
+    judgements = [judge(entry, prover) for entry in read_corpus(corpus)]
+    assert len(judgements) == len(rules)
+    for judgement in judgements:
         assert judgement.decision == "not expressible" and judgement.reason, judgement
 
 
