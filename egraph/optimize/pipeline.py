@@ -22,6 +22,7 @@ from egraph.optimize.answers import Answers
 from egraph.optimize.artefact import REPORT, finish_artefact
 from egraph.optimize.blame import blame
 from egraph.optimize.choice import choose_derivations, choose_rules
+from egraph.optimize.compiling import compile_all, compile_entry
 from egraph.optimize.derivations import Gate
 from egraph.optimize.describe import describe, latencies_us
 from egraph.optimize.folding import Folder
@@ -35,12 +36,12 @@ from egraph.optimize.output import check_report, destination, publish, staging, 
 from egraph.optimize.progress import Progress
 from egraph.optimize.remembered import Earlier, read_checked, read_search, search_key, write_checked, write_search
 from egraph.optimize.saving import export, save_unchanged
-from egraph.optimize.schedule import GRACE_SECONDS, Schedule, worked
+from egraph.optimize.schedule import Schedule, worked
 from egraph.optimize.search import plain_program, program_digest, search
 from egraph.optimize.trial import ORIGINAL, PLAIN, Entry, Trial, by_importance, fastest
 from egraph.rule import MergeRule, Rule
 from egraph.saturate import Limits
-from lower.compile import CompileOptions, compile_program
+from lower.compile import CompileOptions
 from lower.eoperator.process import Compiler, kept_compiler
 from runtime import Session
 from runtime.artefact import Artefact
@@ -51,7 +52,6 @@ from runtime.profile.device import stay_in_cache
 RACE_SHARE = 0.25
 """Part of the budget for timing whole programs (at least until every contender has run a few times)."""
 LEAST_RACE_SECONDS = 2.0
-NO_TIME_TO_COMPILE = "there was no time left to compile it"
 TOGETHER_BELOW_BYTES = 1 << 30
 """Weights up to which the standard model is written while the artefact is."""
 ATTEMPTS = 3
@@ -262,11 +262,11 @@ class Run:
         if raced and best:
             best = best.folded(self.folder)
             try:
-                self._compile(best)
+                compile_entry(best, self.compile_options)
             except EinsatError:
                 raced = None  # it could be compiled once: say of each program again which can
         if raced is None:
-            sizes_bytes, failed = self._compile_all(entries)
+            sizes_bytes, failed = compile_all(entries, self.folder, self.schedule, self.work, self.compile_options)
             largest_bytes = max(sizes_bytes.values(), default=0)
             contenders = [replace(c, size_bytes=sizes_bytes.get(c.name, sizes_bytes.get(PLAIN, largest_bytes))) for c in contenders]
             seconds = min(RACE_SHARE * options.budget_seconds, progress.left_seconds - self.schedule.check_seconds)
@@ -309,7 +309,7 @@ class Run:
             if best is None:
                 save_unchanged(self.graph, given, self.artefact)
             elif not is_compiled:
-                self._compile(best)
+                compile_entry(best, self.compile_options)
             if best is not None:
                 Path(best.contender.path).rename(self.artefact)
             self.progress.stage("check the saved files")
@@ -335,35 +335,6 @@ class Run:
         told = f"a first program failed the check ({error.what}) and was given up for one without {found}"
         self.progress.note(f"warning: {told}")
         return [rule for rule in rules if rule.name not in dropped], told
-
-    def _compile(self, entry: Entry) -> int:
-        """Compile a program; return about what it keeps in memory, in bytes."""
-        plan = compile_program(entry.program, Path(entry.contender.path), self.compile_options)
-        return plan.arena_bytes + sum(array.nbytes for array in entry.program.graph.tensors.values())
-
-    def _compile_all(self, entries: Sequence[Entry]) -> tuple[dict[str, int], dict[str, str]]:
-        """Compile every program; return the sizes, and the reasons of those that cannot be compiled.
-
-        The most promising one always is, the plain one, which nobody ships, unless that takes much longer than there is time; the
-        others while there is time to race them afterwards.
-        """
-        sizes_bytes: dict[str, int] = {}
-        failed: dict[str, str] = {}
-        for rank, entry in enumerate(by_importance(entries)):
-            entry, is_plain = entry.folded(self.folder), entry.contender.name == PLAIN
-            spare_seconds = max(0.0, self.progress.left_seconds - self.schedule.race_seconds - self.schedule.check_seconds)
-            spare_seconds += GRACE_SECONDS if is_plain else 0.0
-            if rank > 0 and self.schedule.seconds_of(entry.program, self.compile_options) > spare_seconds:
-                failed[entry.contender.name] = NO_TIME_TO_COMPILE
-                continue
-            self.schedule.compile([entry.program], self.work, self.compile_options)
-            try:
-                sizes_bytes[entry.contender.name] = self._compile(entry)
-            except EinsatError as error:
-                if is_plain:
-                    raise
-                failed[entry.contender.name] = str(error)
-        return sizes_bytes, failed
 
     def _check(self, session: Session, saved: Any, *, is_repeated: bool) -> CheckResult:
         """Compare the artefact, and the standard model where it is not the original itself, with the original.

@@ -1,0 +1,47 @@
+"""Compile the programs of a race: what is shipped in any case, the others while there is time to race them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from egraph.errors import EinsatError
+from egraph.optimize.folding import Folder
+from egraph.optimize.schedule import GRACE_SECONDS, Schedule
+from egraph.optimize.trial import PLAIN, Entry, by_importance
+from lower.compile import CompileOptions, compile_program
+
+NO_TIME_TO_COMPILE = "there was no time left to compile it"
+
+
+def compile_entry(entry: Entry, options: CompileOptions) -> int:
+    """Compile a program to its contender's place; return about what it keeps in memory, in bytes."""
+    plan = compile_program(entry.program, Path(entry.contender.path), options)
+    return plan.arena_bytes + sum(array.nbytes for array in entry.program.graph.tensors.values())
+
+
+def compile_all(
+    entries: Sequence[Entry], folder: Folder, schedule: Schedule, work: Path, options: CompileOptions
+) -> tuple[dict[str, int], dict[str, str]]:
+    """Compile every program; return the sizes, and the reasons of those that cannot be compiled.
+
+    The most promising one always is, the plain one, which nobody ships, unless that takes much longer than there is time; the
+    others while there is time to race them afterwards.
+    """
+    sizes_bytes: dict[str, int] = {}
+    failed: dict[str, str] = {}
+    for rank, entry in enumerate(by_importance(entries)):
+        entry, is_plain = entry.folded(folder), entry.contender.name == PLAIN
+        spare_seconds = max(0.0, schedule.progress.left_seconds - schedule.race_seconds - schedule.check_seconds)
+        spare_seconds += GRACE_SECONDS if is_plain else 0.0
+        if rank > 0 and schedule.seconds_of(entry.program, options) > spare_seconds:
+            failed[entry.contender.name] = NO_TIME_TO_COMPILE
+            continue
+        schedule.compile([entry.program], work, options)
+        try:
+            sizes_bytes[entry.contender.name] = compile_entry(entry, options)
+        except EinsatError as error:
+            if is_plain:
+                raise
+            failed[entry.contender.name] = str(error)
+    return sizes_bytes, failed
