@@ -25,6 +25,16 @@ def test_readings_that_were_disturbed_do_not_make_a_device_slow(disturbed: str) 
     assert calibrate(filed(noisy), "here", None) == calibrate(filed(quiet), "here", None)
 
 
+def test_what_launching_and_calling_take_is_no_part_of_a_kernels_own_time() -> None:
+    """A device on which everything takes as much longer is as fast, and calls cost as much."""
+    late = {name: (time_us + 3.0,) * 5 for name, time_us in TIMES_US.items()}
+    on_time = {name: (time_us,) * 5 for name, time_us in TIMES_US.items()}
+    quick, slow = (calibrate(filed(samples_us), "here", None) for samples_us in (on_time, late))
+    assert slow.launch_us == pytest.approx(quick.launch_us + 3.0) and slow.call_us == pytest.approx(quick.call_us) == pytest.approx(9.9)
+    for name in ("cache_gigabytes_s", "memory_gigabytes_s", "contraction_gigaflops_s", "other_gigaflops_s"):
+        assert getattr(slow, name) == pytest.approx(getattr(quick, name)), name
+
+
 def test_caches_are_no_slower_than_memory() -> None:
     speed = calibrate(filed({name: (time_us,) * 5 for name, time_us in (TIMES_US | {"cache": 600.0}).items()}), "here", None)
     assert speed.cache_gigabytes_s == speed.memory_gigabytes_s > 50

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from random import Random
 
 import pytest
@@ -13,6 +13,7 @@ from egraph.errors import ExtractError
 from egraph.extract import extract, to_program
 from egraph.extract.greedy import _best_sets
 from egraph.extract.problem import build_problem, order, total
+from egraph.extract.schedule import peak_bytes, schedule
 from egraph.ir import Candidate, ENode, FrozenEGraph, Graph, Node, TensorType, attributes, format_fragment, make, placeholder, walk
 from egraph.ops import apply
 from egraph.saturate import saturate
@@ -161,6 +162,42 @@ def test_same_choice_each_time() -> None:
     wide |= {20: [(5.0, (99,))], 40: [(3.0, (99,))]}
     frozen = frozen_of(wide, (0,), (99,))
     assert extract(frozen, candidates_of(wide), 3)[0].chosen == extract(frozen, candidates_of(wide), 3)[0].chosen
+
+
+def peak(plan: Sequence[int], needs: Mapping[int, tuple[int, ...]], roots: tuple[int, ...], sizes: Mapping[int, int]) -> int:
+    """Return the most bytes that are alive at once: what is kept, just made, or read now or later."""
+
+    def alive(step: int) -> int:
+        read = {need for user in plan[step:] for need in needs[user]}
+        return sum(sizes[n] for n in plan[: step + 1] if n in roots or n == plan[step] or n in read)
+
+    return max(map(alive, range(len(plan))))
+
+
+def test_kernels_run_in_an_order_that_keeps_little_alive() -> None:
+    random, less = Random(5), 0
+    roots = (0, 3)
+    for _ in range(200):
+        needs = {n: tuple(sorted(random.sample(range(n + 1, 9), min(8 - n, random.randint(1, 3))))) for n in range(9)}
+        types = {n: TensorType("float32", (random.choice((1, 2, 8, 40)),)) for n in range(9)}
+        sizes = {n: type_.size_bytes for n, type_ in types.items()}
+        depth_first: dict[int, None] = {}
+
+        def visit(number: int, done: dict[int, None] = depth_first, needs: Mapping[int, tuple[int, ...]] = needs) -> None:
+            for need in needs[number]:
+                visit(need)
+            done[number] = None
+
+        for root in roots:
+            visit(root)
+        classes = {n: (ENode("F", (), needs[n]),) for n in depth_first}
+        frozen = FrozenEGraph(classes, {n: types[n] for n in classes}, roots, frozenset(), {})
+        plan = schedule(frozen, {n: Candidate(placeholder(0, TYPE), needs[n], (), "made") for n in classes})
+        assert sorted(plan) == sorted(classes) and all(plan.index(need) < plan.index(n) for n in plan for need in needs[n])
+        found = peak(plan, needs, roots, sizes)
+        assert found == peak_bytes(plan, needs, roots, sizes)
+        less += found < peak(tuple(depth_first), needs, roots, sizes)
+    assert less > 50
 
 
 def test_root_without_kernel_is_an_error() -> None:

@@ -20,6 +20,7 @@ from egraph.optimize.memo import Memo, memo_path, read_memo, write_memo
 from egraph.optimize.options import Options
 from egraph.optimize.outcome import Outcome
 from egraph.optimize.search import plain_program
+from egraph.optimize.sources import sources_digest
 from runtime.profile import Database
 from tests.test_optimize import build_model, command, files_below
 
@@ -87,6 +88,23 @@ def test_another_command_has_another_memo() -> None:
     others = [replace(options, **change) for change in ({"threads": 2}, {"skip_rules": ("relu_twice",)}, {"model": Path("n.onnx")})]
     assert path not in [memo_path("2", "here", options), memo_path("1", "there", options), *(memo_path("1", "here", o) for o in others)]
     assert memo_path("1", "here", replace(options, rule_files=(Path("mine.py"),))) is None
+
+
+def test_a_memo_of_other_sources_is_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever decides which program a search leads to counts: Python, the dispatcher in C, stored data and templates."""
+    names = ("verify/prove.py", "runtime/native/dispatch.c", "egraph/rules/certificates.json", "egraph/report.html.j2")
+    files = [tmp_path / name for name in names]
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    monkeypatch.setattr("egraph.optimize.sources.ROOT", tmp_path)
+    paths = []
+    for changed in (None, *files):
+        for file in files:
+            file.write_text("changed" if file == changed else "as it was")
+        sources_digest.cache_clear()
+        paths.append(memo_path("1", "here", Options(Path("m.onnx"))))
+    sources_digest.cache_clear()
+    assert None not in paths and len(set(paths)) == 5
 
 
 def test_the_same_command_again_compiles_and_checks_only(found: tuple[Path, Outcome], tmp_path: Path) -> None:

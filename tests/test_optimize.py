@@ -355,6 +355,24 @@ def test_publishing_replaces_whole_folders_and_cleans_up(tmp_path: Path) -> None
     assert files_below(tmp_path) == {"m.opt.onnx": b"new", "m.einsat/plan.json": b"new"}
 
 
+def test_what_cannot_be_replaced_stays_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = destination(tmp_path / "m.onnx", None)
+    place.artefact.mkdir()
+    (place.artefact / "plan.json").write_text("old")
+    rename = Path.rename
+
+    def refuse(self: Path, target: Path) -> Path:
+        if self.parent.name == "results" and self.suffix == ".einsat":
+            raise KeyboardInterrupt
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    (tmp_path / "results" / "m.einsat").mkdir(parents=True)
+    with pytest.raises(KeyboardInterrupt):
+        publish(tmp_path / "results", place)
+    assert files_below(tmp_path) == {"m.einsat/plan.json": b"old"}
+
+
 def _fail_while_staging(folder: Path, error: type[BaseException]) -> None:
     with staging(destination(folder / "m.onnx", None)) as stage:
         (stage / "half").write_text("half")

@@ -91,6 +91,8 @@ def test_a_search_is_filed_by_what_makes_it_another() -> None:
         dataclasses.replace(options, finalists=1),
     ]  # fmt: skip
     assert len({key, search_key(_graph(), RULES[1:], options), *(search_key(_graph(), RULES, other) for other in others)}) == 6
+    restated = [dataclasses.replace(RULES[0], text=f"{RULES[0].text}, restated"), *RULES[1:]]
+    assert len({key, search_key(_graph(), restated, options), search_key(_graph(), RULES, options, ("derivations",))}) == 3
 
 
 def test_a_filed_search_is_read_back_and_other_records_are_not() -> None:
