@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from egraph.optimize.measuring import calibrate, calibration_jobs
@@ -10,7 +12,7 @@ from runtime.profile import Database, Record
 TIMES_US = {"launch": 0.1, "cache": 6.0, "memory": 900.0, "contraction": 1200.0, "other": 9.0, "call": 10.0}
 
 
-def filed(samples_us: dict[str, tuple[float, ...]]) -> Database:
+def filed(samples_us: Mapping[str, tuple[float, ...]]) -> Database:
     database = Database.in_memory()
     for name, job in calibration_jobs().items():
         database.put(Record("here", job.text, job.implementation, "ok", samples_us[name]))

@@ -133,7 +133,7 @@ def divides_by_all_beside_the_largest(x: Tensor, y: Tensor) -> Steps:
     yield y / largest + whole - whole
 
 
-READ = {
+READ: dict[Rule, dict[str, tuple[int, ...]]] = {
     divides_by_the_transposed: {"x": (3, 3)}, divides_by_what_is_padded: {"x": (3,)}, sums_over_every_row: {"x": (3, 3), "d": (3, 3)},
     divides_beyond_a_slice: {"x": (3,)}, takes_a_logarithm_in_the_other_part: {"x": (1,), "y": (1,)},
     divides_by_all_beside_the_largest: {"x": (3,), "y": (1,)},

@@ -15,6 +15,7 @@ import pytest
 from egraph.eclasses import UnsoundRule
 from egraph.encode import count_matches
 from egraph.engine import Engine
+from egraph.errors import RuleError
 from egraph.ir import FrozenEGraph, Graph, Node, TensorType, attributes, make, walk
 from egraph.ops import apply
 from egraph.rule import (
@@ -252,6 +253,11 @@ def test_stop_reasons() -> None:
     stopped = saturate(many, growing, interrupted=lambda: True)
     assert stopped.stop_reason == "interrupted"
     assert stopped.frozen.types[stopped.frozen.roots[0]] == chain.type
+
+
+def test_two_rules_of_one_name_are_refused() -> None:
+    with pytest.raises(RuleError, match="two rules are called 'relu_twice'"):
+        saturate(graph(X), [relu_twice, relu_twice])
 
 
 def test_neutral_constants_do_not_grow_without_end() -> None:
