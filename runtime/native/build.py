@@ -22,6 +22,9 @@ OPENMP_VERSIONS = (
 """The symbol versions under which programs look for these functions."""
 FLAGS = ("-std=gnu11", "-O3", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-sanitize=undefined")
 ANOTHER_FOLDER = "set EINSAT_CACHE to a writable folder with free space"
+ZIG_FOLDERS = ("ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR")
+"""Where zig keeps what it compiled itself: in the home folder, if not told; where that cannot be written, it never ends."""
+PATIENCE_SECONDS = 300.0
 MESSAGE_CHARACTERS = 200
 OLDEST_GLIBC = "2.17"
 """Artefacts travel to other machines, so nothing newer than this is linked against."""
@@ -83,7 +86,11 @@ def _compile(source: Path, library: Path, extra_flags: tuple[str, ...], version_
             versions = Path(folder) / "versions.map"
             versions.write_text(version_script)
             command.append(f"-Wl,--version-script={versions}")
-        done = subprocess.run(command, capture_output=True, text=True)
+        environment = {variable: str(cache_folder() / "zig") for variable in ZIG_FOLDERS} | dict(os.environ)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired as error:
+            raise LibraryMissing(f"compiling {source.name} did not end", where=" ".join(command), fix=ANOTHER_FOLDER) from error
         if done.returncode != 0:
             raise LibraryMissing(
                 f"compiling {source.name} failed with exit code {done.returncode}:\n{done.stderr.strip()[-MESSAGE_CHARACTERS:]}",
