@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from egraph import importer
-from egraph.check import OTHER_VALUES, Disagreement, check, compare, find_feeds, open_original
+from egraph.check import OTHER_VALUES, Disagreement, Noise, check, compare, find_feeds, open_original
 from egraph.check_spread import Spread, moved
 from egraph.cost import index_bounds
 from egraph.errors import CheckFailed, ModelError
@@ -141,6 +141,15 @@ def test_an_error_in_any_part_of_a_large_output_counts(monkeypatch: pytest.Monke
         with pytest.raises(CheckFailed):
             compare(want, got, TIGHT, where="y")
     assert compare(want, want + np.float32(1e-4), TIGHT, where="y") == pytest.approx(2e-5, rel=0.01), "relative to all of it"
+
+
+@pytest.mark.parametrize(("noise", "error"), [(1e-4, 2e-4), (1e-5, 2e-4), (1e-2, 2e-3)])
+def test_rounding_excuses_four_times_as_much_and_never_more_than_ten_tolerances(noise: float, error: float) -> None:
+    def off_by(part: float) -> Any:
+        return lambda feeds: [np.linspace(1, 2, 50, dtype=np.float32) * np.float32(1 + part)]
+
+    excused = Noise(off_by(noise), {}, 0).excuse(0, off_by(0.0)({})[0], off_by(error)({})[0], TIGHT)
+    assert ("rounding alone" in excused) == (error == 2 * noise)
 
 
 def test_beside_zeros_the_error_is_its_own_size() -> None:

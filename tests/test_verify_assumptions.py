@@ -123,6 +123,8 @@ def test_what_may_be_negative_is_not_taken_for_a_size() -> None:
     shift, row = Symbol("shift", -3), over("i", N, -2)
     for open_value in (shift, index(shift) * N, index(M) // shift, row, index(row) * N, (index(K) - M) // index(N)):
         assert NOTHING.decide(le(0, open_value)) is None
+    last = index(over("j", M)) - M + 1
+    assert NOTHING.decide(le(0, (index(N) - K) * last)) is None, "zero at one end, of unknown sign at the other"
     assert NOTHING.assume(le(0, shift)).decide(le(0, index(shift) * N)) is True
     assert NOTHING.assume(le(M, K)).decide(le(0, (index(K) - M) // index(N))) is True
 
