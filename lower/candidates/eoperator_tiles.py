@@ -6,6 +6,7 @@ across transposes rather than repeating them; down to values that others need as
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -123,8 +124,36 @@ def _variants(tiling: Tiling, orders: _Orders, number: int, node: ENode) -> Iter
     yield Tile(tiling.over_leaves(number, node), (node,), "tvm")
     for style in STYLES if tiling.fused else ():
         growth = _Growth(tiling, style, orders, path={number}, shifted=int(node.op in SHIFTED), is_shift=node.op in SHIFTED)
-        operands = [growth.operand(child, once=growth.reads_once(number, node, child)) for child in node.children]
+        operands = []
+        for position, child in enumerate(node.children):
+            growth.most_sums = _most_sums(tiling, node, position)
+            operands.append(growth.operand(child, once=growth.reads_once(number, node, child)))
         yield Tile(tiling.build(number, node, operands), (node, *dict.fromkeys(growth.covered)), "tvm")
+
+
+def _most_sums(tiling: Tiling, node: ENode, position: int) -> float:
+    """Return how many sums below an operand are computed once: of a product's rows (columns) each, of anything else all.
+
+    What differs along the axis that a product adds over would be summed again for each of its columns (rows).
+    """
+    if OPS[node.op].category != "contraction":
+        return math.inf
+    left, right = (tiling.frozen.types[child].sizes for child in node.children)
+    if (right[-1] if position == 0 else left[-2]) == 1:
+        return math.inf
+    return math.prod((left, right)[position]) // left[-1]
+
+
+def _sums(node: ENode, sizes: tuple[int, ...]) -> int:
+    """Return how many sums (or maxima) a reduction or normalisation computes; ``sizes`` are its result's."""
+    if OPS[node.op].category == "reduction":
+        return math.prod(sizes)
+    axis = dict(node.attributes).get("axis")
+    if node.op == "LayerNormalization" and isinstance(axis, int):
+        return math.prod(sizes[: axis % len(sizes)])
+    if node.op in SHIFTED and isinstance(axis, int):
+        return math.prod(sizes) // sizes[axis]
+    return math.prod(sizes[:2])
 
 
 class _Orders:
@@ -173,6 +202,8 @@ class _Growth:
     """Whether the root is one: it keeps its exponentials, so that their quotients by their sum are right however they round."""
     covered: list[ENode] = field(default_factory=list)
     done: dict[int, Node] = field(default_factory=dict)
+    most_sums: float = math.inf
+    """How many sums the generated loops compute once each."""
 
     def operand(self, number: int, *, once: bool) -> Node:
         """Return an operand as a fragment; ``once``: each of its elements is read for one element of the result."""
@@ -204,6 +235,8 @@ class _Growth:
 
     def _fits(self, number: int, node: ENode, *, once: bool) -> bool:
         if not self.path.isdisjoint(node.children):
+            return False
+        if OPS[node.op].category in REDUCED and _sums(node, self.tiling.frozen.types[number].sizes) > self.most_sums:
             return False
         if self.shifted and (OPS[node.op].category in REDUCED or (node.op == "Mul" and not self.is_shift)):
             return False
