@@ -26,6 +26,7 @@ from bench.environment import differences, environment
 from bench.models import MODELS
 from bench.row import Request, measure_row
 from bench.table import table
+from bench.watched import Waiting
 
 RESULTS = Path(__file__).parent / "results"
 NEEDS = {**dict.fromkeys(OURS, "runtime"), "onnxruntime": "onnxruntime", "openvino": "openvino", "torch_compile": "torch", "tvm": "tvm"}
@@ -89,6 +90,10 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=4.0, help="timing budget of an engine and model (default: 4)")
     parser.add_argument("--limit", type=float, default=900.0, help="seconds after which a row is given up (default: 900)")
+    parser.add_argument(
+        "--wait", type=float, default=0.0, metavar="SECONDS",
+        help="of a row, for cores that are near each other: turns that began or ended with far ones are taken again (default: 0)",
+    )
     parser.add_argument("--no-warm", action="store_true", help="do not optimise a second time")
     parser.add_argument("--name", default="cpu", help="stem of the result files")
     parser.add_argument("--results", type=Path, default=RESULTS, help="where result files lie (default: bench/results)")
@@ -110,11 +115,12 @@ def run(options: argparse.Namespace) -> int:
     rows = read_rows(stem.with_suffix(".json"), where) if options.resume else {}
     options.results.mkdir(parents=True, exist_ok=True)
     todo = [(name, batch) for name in names for batch in MODELS[name].batches if options.batch in (0, batch)]
+    waiting = Waiting(options.wait)
     for name, batch in todo:
         wanted = engines.get(name, engines[""])
         if (name, batch) in rows and is_whole(rows[name, batch], wanted):
             continue
-        request = Request(wanted, options.threads, options.seconds, options.limit, not options.no_warm, tuple(options.extra))
+        request = Request(wanted, options.threads, options.seconds, options.limit, not options.no_warm, waiting, tuple(options.extra))
         row = measure_row(MODELS[name], batch, request)
         rows[name, batch] = row
         write(stem, rows, where)

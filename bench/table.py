@@ -62,6 +62,8 @@ def note(row: Row) -> str:
         told.append("error against 64-bit floats: " + ", ".join(f"{engine} {error:.1e}" for engine, error in rounding.items()))
     if few := {engine: runs for engine, runs in row.get("runs", {}).items() if runs < FEW_RUNS}:
         told.append("few repeats: " + ", ".join(f"{engine} {runs}" for engine, runs in few.items()))
+    if waited := row.get("waited_seconds"):
+        told.append(f"waited {waited:.0f} s for near cores")
     if told_near := near(row):
         told.append(told_near)
     if row.get("warm_is_the_same") is False:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +13,7 @@ ALIKE = 1.5
 """Turns in which lines pass at most so much slower than in the quickest one saw the cores in one state: near and far differ 3.5 times."""
 PAUSE_SECONDS = 0.005
 """Lets spinning threads go to sleep."""
+LOOK_AGAIN_SECONDS = 0.2
 
 
 class Timed(Protocol):
@@ -32,26 +34,60 @@ class Turn:
 
 
 @dataclass
+class Waiting:
+    """How long the engines of a row may wait, all together, until the cores are as near as they were ever seen."""
+
+    seconds: float = 0.0
+    waited_seconds: float = 0.0
+    least_ns: float = math.inf
+
+    def new_row(self) -> Waiting:
+        """Start anew, knowing what was seen."""
+        self.waited_seconds = 0.0
+        return self
+
+    def is_worth_it(self, seen_ns: float) -> bool:
+        """Say whether the cores are farther than they can be, and whether there is time left for them to come nearer."""
+        self.least_ns = min(self.least_ns, seen_ns)
+        return seen_ns > ALIKE * self.least_ns and self.waited_seconds < self.seconds
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass."""
+        time.sleep(seconds)
+        self.waited_seconds += seconds
+
+
+@dataclass
 class Watched:
     """An engine that keeps its turns. ``look`` says how near the cores are."""
 
     engine: Timed
     look: Callable[[], float | None]
+    waiting: Waiting = field(default_factory=Waiting)
     turns: list[Turn] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.warm_up_ns = self.engine.warm_up_ns
 
     def time_ns(self, runs: int, seconds: float) -> list[int]:
-        """Return the nanoseconds of some runs; of a turn with several, the first is not kept."""
-        before = self.look()
-        time.sleep(PAUSE_SECONDS)
-        times_ns = self.engine.time_ns(runs, seconds)
-        time.sleep(PAUSE_SECONDS)
-        after = self.look()
-        if before is not None and after is not None:
-            self.turns.append(Turn(max(before, after), tuple(times_ns[1:] or times_ns)))
-        return times_ns
+        """Return the nanoseconds of some runs; of a turn with several, the first is not kept.
+
+        A turn at whose beginning or end the cores were far from each other is taken again while there is time to wait.
+        """
+        while True:
+            while (before := self.look()) is not None and self.waiting.is_worth_it(before):
+                self.waiting.wait(LOOK_AGAIN_SECONDS)
+            started = time.monotonic()
+            time.sleep(PAUSE_SECONDS)
+            times_ns = self.engine.time_ns(runs, seconds)
+            time.sleep(PAUSE_SECONDS)
+            after = self.look()
+            if before is None or after is None:
+                return times_ns
+            if not self.waiting.is_worth_it(after):
+                self.turns.append(Turn(max(before, after), tuple(times_ns[1:] or times_ns)))
+                return times_ns
+            self.waiting.waited_seconds += time.monotonic() - started
 
 
 def nearest(watched: Mapping[str, Watched]) -> dict[str, Any]:

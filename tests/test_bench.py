@@ -28,7 +28,7 @@ from bench.row import EXACT_VALUES, Request, compare_outputs, exact_bytes, measu
 from bench.spread import spread
 from bench.table import line, means, near, table
 from bench.unit_scale import unit_scale
-from bench.watched import Watched, nearest
+from bench.watched import LOOK_AGAIN_SECONDS, Waiting, Watched, nearest
 from egraph.check_spread import LITTLE, moved
 from egraph.tolerance import Tolerance
 
@@ -321,6 +321,25 @@ def test_turns_are_told_apart_by_how_near_the_cores_were(monkeypatch: pytest.Mon
     told = near(ROW | {"near": found, "optimize": {"predicted_us": 2.7}})
     assert told == "in 2 of 4 turns lines passed between cores quickly (4.2 ns): 0.003 ms, predicted 0.90"
     assert told in line(ROW | {"near": found, "optimize": {**cast(Any, ROW["optimize"]), "predicted_us": 2.7}})
+
+
+def test_turns_with_far_cores_are_taken_again_while_there_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.watched.PAUSE_SECONDS", 0.0)
+    slept: list[float] = []
+    monkeypatch.setattr("bench.watched.time.sleep", slept.append)
+    looks = iter([4.0, 4.0, 15.0, 4.1, 4.0, 4.0, 14.0, 4.2, 4.1, 15.0, 15.0])
+    waiting = Waiting(2.5 * LOOK_AGAIN_SECONDS)
+    watched = Watched(SlowEngine(1000), lambda: next(looks), waiting)
+    watched.time_ns(3, 1.0)
+    watched.time_ns(3, 1.0)  # waits once for the second look
+    assert [turn.line_ns for turn in watched.turns] == [4.0, 4.1] and sum(slept) == pytest.approx(LOOK_AGAIN_SECONDS)
+    watched.time_ns(3, 1.0)  # the cores went apart meanwhile: the turn is taken again
+    assert [turn.line_ns for turn in watched.turns] == [4.0, 4.1, 4.2]
+    waiting.wait(waiting.seconds)
+    watched.time_ns(3, 1.0)  # nobody waits any more
+    assert [turn.line_ns for turn in watched.turns] == [4.0, 4.1, 4.2, 15.0]
+    assert waiting.new_row().waited_seconds == 0.0 and waiting.least_ns == 4.0
+    assert "waited 31 s for near cores" in line(ROW | {"waited_seconds": 31.4})
 
 
 def test_where_nothing_passes_between_cores_nothing_is_told() -> None:
