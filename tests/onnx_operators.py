@@ -48,6 +48,7 @@ def _resize(a: Mapping[str, Any], types: Sequence[TensorType]) -> Parts:
 _PARTS: Mapping[str, Callable[[Mapping[str, Any], Sequence[TensorType]], Parts]] = {
     "Reshape": lambda a, _: ([_int64(a["shape"])], {}),
     "Expand": lambda a, _: ([_int64(a["shape"])], {}),
+    "Cast": lambda a, _: ([], {"to": TensorProto.FLOAT}),
     "Clip": lambda a, _: ([np.float32(a["min"]), np.float32(a["max"])], {}),
     "Slice": _slice,
     "Pad": lambda a, _: ([_int64((*a["before"], *a["after"])), np.float32(a["value"])], {"mode": a["mode"]}),

@@ -18,6 +18,7 @@ import lower.eoperator.library as library_module
 from egraph.errors import LowerError
 from egraph.ir import Node, TensorType, make, placeholders
 from egraph.ops import OPS, apply
+from egraph.ops.dtypes import INTEGERS
 from egraph.ops.reference import evaluate
 from lower.eoperator import KernelRequest, Library, compile_library, may_overwrite, supports
 from lower.eoperator.compiler import flatten, restore
@@ -149,6 +150,9 @@ LONG_EXTREMA = (
     apply("ReduceMax", leaf(0, 2, 90300), axes=(1,)), apply("ReduceMax", leaf(0, 900, 3), axes=(0,)),
     apply("ReduceMin", leaf(0, 900, 3), axes=(0,)),
 )  # fmt: skip
+WHOLE = [apply("Cast", leaf(0, 5, 37, dtype=dtype)) for dtype in sorted(INTEGERS)]
+KEPT = apply("Reshape", apply("Cast", leaf(0, 3, 70, dtype="int64")), shape=(3, 1, 1, 70))
+MASK = apply("Mul", apply("Sub", leaf(1, 1), KEPT), leaf(2, 1))
 IN_PLACE = apply("Add", apply("Relu", leaf(0, 7, 37)), leaf(1, 1, 37))
 
 
@@ -158,7 +162,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
     folder = tmp_path_factory.mktemp("kernels")
     fragments = [f for f in [*samples(list(OPS), 1), *chains()] if supports(f) is None]
     own: list[Node | KernelRequest] = [apply(op, leaf(0, 4001)) for op, _, _ in APPROXIMATIONS + WAVES]
-    own += [*LONG, *LONG_EXTREMA, *SOFTMAX, STRIDED, IN_PLACE]
+    own += [*LONG, *LONG_EXTREMA, *SOFTMAX, *WHOLE, MASK, STRIDED, IN_PLACE]
     return compile_library([*fragments, *own], folder / "kernels.so", threads=1, cache=folder)
 
 
@@ -191,6 +195,19 @@ def test_strides_write_into_a_part_of_a_larger_tensor(library: Library) -> None:
     Loaded(library.path).run(library[STRIDED], [source, target])
     np.testing.assert_array_equal(target[:, :, :6], np.maximum(source[..., 0], 0))
     assert (target[:, :, 6:] == 7).all()
+
+
+def test_integers_become_the_nearest_numbers_whatever_their_size(library: Library) -> None:
+    """What also stands in indices is held in 31 bits there; as numbers, all bits count."""
+    random, loaded = np.random.default_rng(3), Loaded(library.path)
+    check(loaded, library[MASK], MASK)
+    for fragment in WHOLE:
+        limits = np.iinfo(fragment.inputs[0].type.dtype)
+        values = random.integers(limits.min, limits.max, (5, 37), dtype=limits.dtype, endpoint=True)
+        values[0, :2] = limits.min, limits.max
+        found = np.empty((5, 37), np.float32)
+        loaded.run(library[fragment], [values, found])
+        np.testing.assert_array_equal(found, values.astype(np.float32))
 
 
 def test_overwriting_an_input_is_allowed_only_where_each_element_is_read_in_its_place(library: Library) -> None:

@@ -187,6 +187,18 @@ def test_ranges_fold(start: int, limit: int, delta: int) -> None:
     assert operators(agrees(model))["Opaque"] == 0
 
 
+@pytest.mark.parametrize(("given", "expected"), [("int64", "Cast"), ("uint8", "Cast"), ("bool", "Where"), ("float", "Input")])
+def test_what_is_cast_to_a_float_is_no_opaque_node(given: str, expected: str) -> None:
+    model = model_of(f"({given}[3,5] m, float[3,5] x) => (float[3,5] y) {{ f = Cast<to = 1>(m) y = Sub(x, f) }}")
+    found = operators(agrees(model))
+    assert found["Opaque"] == 0 and found[expected] >= 1
+
+
+def test_a_cast_that_rounds_or_cuts_stays_opaque() -> None:
+    assert operators(agrees(model_of("(float[5] x) => (int64[5] y) { y = Cast<to = 7>(x) }")))["Opaque"] == 1
+    assert operators(agrees(model_of("(double[5] x) => (float[5] y) { y = Cast<to = 1>(x) }")))["Opaque"] == 1
+
+
 def test_equal_values_are_one_node_and_keep_their_origins() -> None:
     model = model_of("(float[2] x) => (float[2] y) { [first] a = Relu(x) [second] b = Relu(x) [last] y = Add(a, b) }")
     graph = agrees(model)

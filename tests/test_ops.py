@@ -33,7 +33,7 @@ def draw(generator: np.random.Generator, op: str, types: Sequence[TensorType], v
         if type_.dtype == "bool":
             operands.append(generator.integers(0, 2, type_.sizes).astype(bool))
         elif type_.dtype == "int64":
-            size = types[0].sizes[values["axis"]]
+            size = types[0].sizes[values["axis"]] if "axis" in values else 1 << 20
             operands.append(generator.integers(-size, size, type_.sizes))
         else:
             array = generator.normal(size=type_.sizes) * 2

@@ -38,7 +38,7 @@ def sampled(name: str, random: Random) -> tuple[Scope, dict[str, np.ndarray], di
     whole: dict[str, np.ndarray] = {}
     for k, (shape, dtype) in enumerate(zip(shapes, dtypes, strict=True)):
         if dtype == "int64":
-            limit = shapes[0][attributes["axis"]]
+            limit = shapes[0][attributes["axis"]] if "axis" in attributes else PRIME
             real[str(k)] = whole[str(k)] = generator.integers(-limit, limit, shape)
         else:
             real[str(k)] = generator.integers(0, 2, shape).astype(float) if dtype == "bool" else generator.normal(size=shape)

@@ -357,6 +357,14 @@ def atoms(value: Size) -> set[Atom]:
     return found
 
 
+def data_read(value: Index) -> Read | None:
+    """Return the read whose number, alone, an index is."""
+    match value.terms:
+        case (((DataIndex(read),), 1),):
+            return read
+    return None
+
+
 def format_index(value: Size) -> str:
     """Return the usual notation, iterators first: ``2*h+r-1``."""
     text = ""

@@ -21,6 +21,7 @@ from egraph.expr.products import Product, sum_of_products
 from egraph.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Table, Tensor
 from egraph.ir import Node
 from egraph.onnx_export.emitter import Emitter
+from egraph.onnx_types import element_type
 from egraph.ops import OPS
 
 EINSUM_SINCE = 12
@@ -155,10 +156,10 @@ class _Writer:
         return self.e.add(COMPARISONS[function], values)
 
     def truth(self, name: str) -> str:
-        return self.e.add("Cast", [name], to=_onnx_type("bool"))
+        return self.e.add("Cast", [name], to=element_type("bool"))
 
     def number(self, name: str) -> str:
-        return self.e.add("Cast", [name], to=_onnx_type(self.dtype))
+        return self.e.add("Cast", [name], to=element_type(self.dtype))
 
     def read(self, read: Read, conditions: list[Compare]) -> Part:
         """Return the elements that a read meets; takes out those conditions that a border of zeros grants."""
@@ -249,8 +250,3 @@ class _Writer:
 def _axes(own: Sequence[Iterator]) -> dict[Iterator, np.ndarray]:
     return {i: np.arange(length(i)).reshape([-1 if j == i else 1 for j in own]) for i in own}
 
-
-def _onnx_type(dtype: str) -> int:
-    from onnx import helper
-
-    return int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))

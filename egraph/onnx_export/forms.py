@@ -16,6 +16,7 @@ from egraph.ir import Node
 from egraph.onnx_export.emitter import Emitter
 from egraph.onnx_export.expression import expression
 from egraph.onnx_export.windows import FORMS as WINDOW_FORMS
+from egraph.onnx_types import element_type
 from egraph.ops import OPS
 
 Form = Callable[[Emitter, Node, Sequence[str], str], None]
@@ -51,6 +52,10 @@ def _or_equal(strict: str) -> Form:
             e.add("Or", [e.add(strict, operands), e.add("Equal", operands)], output=output)
 
     return form
+
+
+def _cast(e: Emitter, node: Node, operands: Sequence[str], output: str) -> None:
+    e.add("Cast", operands, output=output, to=element_type(node.type.dtype))
 
 
 def _hard_swish(e: Emitter, node: Node, operands: Sequence[str], output: str) -> None:
@@ -187,6 +192,7 @@ FORMS: Mapping[str, Form] = {
     **WINDOW_FORMS,
     "LessOrEqual": _or_equal("Less"),
     "GreaterOrEqual": _or_equal("Greater"),
+    "Cast": _cast,
     "HardSwish": _hard_swish,
     "Mish": _mish,
     "Gelu": _gelu,

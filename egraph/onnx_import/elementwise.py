@@ -80,15 +80,23 @@ def _identity(call: Call) -> Node:
 
 
 def _cast(call: Call) -> Node:
-    if dtype_name(int(call.attribute("to", 0))) != call[0].type.dtype:
-        raise NotCore("the element type changes")
-    return call[0]
+    return _as_type(call, dtype_name(int(call.attribute("to", 0))))
 
 
 def _cast_like(call: Call) -> Node:
-    if call[1].type.dtype != call[0].type.dtype:
+    return _as_type(call, call[1].type.dtype)
+
+
+def _as_type(call: Call, wanted: str) -> Node:
+    """The operand itself, a number for an integer, or 1 and 0 for true and false"""
+    given = call[0].type.dtype
+    if wanted == given:
+        return call[0]
+    if wanted != "float32":
         raise NotCore("the element type changes")
-    return call[0]
+    if given == "bool":
+        return call.apply("Where", call[0], call.constant(1, wanted), call.constant(0, wanted))
+    return call.apply("Cast", call[0])
 
 
 HANDLERS: Mapping[str, Handler] = {

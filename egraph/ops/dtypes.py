@@ -9,9 +9,8 @@ from egraph.ops.sizes import refuse
 FLOATS = frozenset({"float32", "float64"})
 BOOLEANS = frozenset({"bool"})
 INDICES = frozenset({"int32", "int64"})
-EVERY = frozenset(
-    {"bool", "float16", "bfloat16", "float32", "float64"} | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
-)
+INTEGERS = frozenset({f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)})
+EVERY = INTEGERS | {"bool", "float16", "bfloat16", "float32", "float64"}
 """Types whose elements can be moved one by one; strings and packed types stay opaque."""
 
 
@@ -26,6 +25,11 @@ def boolean(dtypes: Sequence[str]) -> str:
     """Compare operands of one type."""
     same_dtype(dtypes)
     return "bool"
+
+
+def single(_: Sequence[str]) -> str:
+    """Return the type that integers are converted to."""
+    return "float32"
 
 
 def selected(dtypes: Sequence[str]) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from random import Random
 
-from egraph.expr.scope import ZERO, Scalar, Scope, Tensor
+from egraph.expr.index import DataIndex, index
+from egraph.expr.scope import ZERO, IndexNumber, Scalar, Scope, Tensor
 from egraph.expr.scope import apply as call
 from egraph.ops.activations import ACTIVATIONS
-from egraph.ops.dtypes import BOOLEANS, FLOATS, DtypeRule, boolean, same_dtype, selected
+from egraph.ops.dtypes import BOOLEANS, FLOATS, INTEGERS, DtypeRule, boolean, same_dtype, selected, single
 from egraph.ops.sampling import Sample, draw_broadcastable, draw_broadcasting, draw_shape
-from egraph.ops.scopes import multiply, pointwise, read_broadcast
+from egraph.ops.scopes import multiply, pointwise, read, read_broadcast
 from egraph.ops.sizes import broadcast, broadcasts_to
 from egraph.ops.spec import OpSpec, Shape, Values
 
@@ -70,6 +71,11 @@ def _prelu_sample(random: Random) -> Sample:
     return (shape, draw_broadcastable(random, shape)), {}
 
 
+def _cast_meaning(operands: Sequence[Tensor], _: Values) -> Scope:
+    """An integer, as it may also stand in an index, taken as a number"""
+    return pointwise("i", operands[0].shape, lambda indices: IndexNumber(index(DataIndex(read(operands[0], indices)))))
+
+
 ELEMENTWISE: tuple[OpSpec, ...] = (
     _elementwise("Add", "add", 2, commutative=True),
     _elementwise("Sub", "sub", 2),
@@ -87,6 +93,10 @@ ELEMENTWISE: tuple[OpSpec, ...] = (
     _elementwise("Or", "or_", 2, dtypes=BOOLEANS, commutative=True, sample_dtypes=("bool", "bool")),
     _elementwise("Not", "not_", 1, dtypes=BOOLEANS, sample_dtypes=("bool",)),
     _elementwise("Where", "where", 3, dtypes=BOOLEANS, dtype=selected, sample_dtypes=("bool", "float32", "float32")),
+    OpSpec(
+        "Cast", 1, "elementwise", _shape, _cast_meaning, lambda random: ((draw_shape(random),), {}), dtypes=INTEGERS, dtype=single,
+        sample_dtypes=("int64",), notes="integers to float32",
+    ),
     OpSpec(
         "PRelu", 2, "elementwise", _prelu_shape, _meaning(_leak), _prelu_sample, dtype=same_dtype, onnx=("PRelu",),
         notes="slope broadcasts to x, never the other way",

@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm import tirx
 
-from egraph.expr.index import DataIndex, Floor, Index, Iterator, Modulo, bounds
+from egraph.expr.index import DataIndex, Floor, Index, Iterator, Modulo, bounds, data_read
 from egraph.expr.scope import Compare, Read, Tensor
 from lower.eoperator.blocks import Block, Place, Point, Writer, sequence, shuffle
 from lower.eoperator.functions import Expr, Functions, cast, constant, element, lanes, select, widen
@@ -95,9 +95,11 @@ class Emitter(Writer):
         return tirx.truncdiv(numerator, divisor) - cast(negative, self.index_type)
 
     def _data(self, read: Read, point: Point) -> Expr:
+        return cast(self._number(read, point), self.index_type)
+
+    def _number(self, read: Read, point: Point) -> Expr:
         assert isinstance(read.source, Tensor)
-        name = read.source.name.removeprefix("flat ")
-        return cast(self._load(name, read.indices[0], point), self.index_type)
+        return self._load(read.source.name.removeprefix("flat "), read.indices[0], point)
 
     # Values
 
@@ -131,7 +133,8 @@ class Emitter(Writer):
     def _compute(self, term: Term, point: Point) -> Expr:
         match term.kind:
             case "index":
-                return cast(self.index(term.data, point), "float32")
+                number = data_read(term.data)  # of its own type: it need not fit into an index
+                return cast(self.index(term.data, point) if number is None else self._number(number, point), "float32")
             case "read":
                 name, offset = term.data
                 value = self._load(name, offset, point)

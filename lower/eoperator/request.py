@@ -174,7 +174,8 @@ def supports_by_parts(fragment: Node) -> str | None:
         if node.op == "Placeholder":
             terms[node] = 1
             continue
-        if (node.op == "Gather" and node.inputs[1].op != "Placeholder") or (node.op == "Expression" and node is not fragment):
+        computed = node.op in ("Cast", "Gather") and node.inputs[-1].op != "Placeholder"
+        if computed or (node.op == "Expression" and node is not fragment):
             return supports(fragment)
         part = _part(node.op, node.attributes, tuple(operand.type for operand in node.inputs), node.type)
         if isinstance(part, str):
