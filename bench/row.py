@@ -110,7 +110,8 @@ def _measured(entry: BenchModel, batch: int, request: Request, folder: Path, dea
         row["warm_is_the_same"] = cold == warm
     if WITHOUT_DERIVATIONS in request.engines:
         command += ["--no-derivations", "-o", str(folder / WITHOUT_DERIVATIONS)]
-        row["optimize_seconds"][WITHOUT_DERIVATIONS], _ = _optimize(command, deadline)
+        row["optimize_seconds"][WITHOUT_DERIVATIONS], told = _optimize(command, deadline)
+        row["predicted_us"] = {"einsat": row["optimize"].get("predicted_us"), WITHOUT_DERIVATIONS: told.get("predicted_us")}
     artefacts = {"einsat": "cold", WITHOUT_DERIVATIONS: WITHOUT_DERIVATIONS}
     if time.monotonic() > deadline:
         spent = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in row["optimize_seconds"].items())

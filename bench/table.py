@@ -19,10 +19,11 @@ Not counted: loading, compiling, optimising (reported on their own). Medians of 
 `cold`: seconds to optimise with an empty database of measurements; `warm`: once more, with what the first run measured.
 `over best peer`: against the fastest of the other engines that were asked for; tvm is TVM without tuning. `error`: the
 largest difference of an output over its largest magnitude, against onnxruntime on the original model. `over rules only`:
-against our own optimiser with --no-derivations; `predicted`: the sum of its kernels' costs over `einsat ms`, calls and all."""
+against our own optimiser with --no-derivations; `predicted gain`: what the sums of kernels' costs of both say of that;
+`predicted`: the sum of its kernels' costs over `einsat ms`, calls and all."""
 COLUMNS = (
     "model", "batch", "weights", "einsat ms", "onnxruntime ms", "best peer ms", "over onnxruntime", "over best peer",
-    "over rules only", "predicted", "error", "cold s", "warm s", "commit", "note",
+    "over rules only", "predicted gain", "predicted", "error", "cold s", "warm s", "commit", "note",
 )  # fmt: skip
 
 
@@ -40,6 +41,13 @@ def predicted(row: Row) -> float | None:
     """Return the predicted time of what was shipped over the time in this table; None where onnxruntime was shipped."""
     predicted_us, measured_us = row.get("optimize", {}).get("predicted_us"), row.get("median_us", {}).get("einsat")
     return predicted_us / measured_us if predicted_us and measured_us else None
+
+
+def predicted_gain(row: Row) -> float | None:
+    """Return how many times faster than without derivations the costs say that we are; None where one has none."""
+    costs = row.get("predicted_us", {})
+    mine, without = costs.get("einsat"), costs.get(WITHOUT_DERIVATIONS)
+    return without / mine if mine and without else None
 
 
 def best_peer(row: Row) -> str | None:
@@ -87,7 +95,7 @@ def line(row: Row) -> str:
     head = [row["model"], str(row["batch"]), row["weights"]]
     if "error" in row:
         last = row["error"].strip().splitlines()[-1] if row["error"].strip() else "no message"
-        return _cells([*head, *[""] * 10, row["commit"], f"failed: {last[:200].replace('|', '/')}"])
+        return _cells([*head, *[""] * 11, row["commit"], f"failed: {last[:200].replace('|', '/')}"])
     times, best = row["median_us"], best_peer(row)
 
     def shown(value: float | None, digits: int) -> str:
@@ -103,6 +111,7 @@ def line(row: Row) -> str:
             shown(ratio(row, "onnxruntime"), 2),
             shown(ratio(row, best) if best else None, 2),
             shown(ratio(row, WITHOUT_DERIVATIONS), 2),
+            shown(predicted_gain(row), 2),
             shown(predicted(row), 2),
             f"{row['optimize']['max_rel_err']:.1e}",
             shown(seconds["cold"], 0),
