@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from egraph.derive.bilinear.convolutions import algorithms
 from egraph.derive.bilinear.programs import program
 from egraph.expr.scope import Read, Scope, Tensor
-from egraph.ir import Candidate, Graph, Node, placeholder, walk
+from egraph.ir import Candidate, ENode, Graph, Node, placeholder, walk
 from egraph.ops import apply
 from egraph.ops.expression import text_of
 from egraph.ops.scopes import grid, multiply
@@ -73,3 +74,18 @@ def test_a_large_contraction_is_no_kernel_and_a_rearrangement_goes_anywhere() ->
     assert ["Expression", "Neg", "Relu"] in map(operators, found)
     texts = {node.string("text") for one in found for node in walk((one.fragment,)) if node.op == "Expression"}
     assert texts == {text_of(swap)}
+
+
+def test_what_follows_a_product_is_one_kernel_although_the_product_could_be_computed_otherwise() -> None:
+    m = Model()
+    x = m.input(1, 8, 8, 16)
+    conv: dict[str, Any] = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1), "group": 1, "layout": "NHWC"}
+    product = apply("Conv", apply("Neg", x), m.weight(16, 16, 1, 1), **conv)
+    frozen, _ = freeze(m.graph(apply("Relu", apply("Add", product, m.weight(16)))))
+    number = next(n for n, nodes in frozen.classes.items() if nodes[0].op == "Conv")
+    other = ENode("Abs", (), frozen.classes[number][0].children[:1])
+    frozen = replace(frozen, classes={**frozen.classes, number: (*frozen.classes[number], other)})
+    (root,) = frozen.roots
+    found = {(tuple(operators(one)), one.operands[0]) for one in candidates(frozen)[root] if one.implementation == "tvm"}
+    below = frozen.classes[number][0].children[0]
+    assert {(("Abs", "Add", "Neg", "Relu"), frozen.classes[below][0].children[0]), (("Add", "Relu"), number)} <= found

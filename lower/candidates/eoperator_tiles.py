@@ -1,7 +1,7 @@
 """Tiles for generated kernels: elementwise and movement trees, reductions with what stands before and after them.
 
 Below each e-node the operands are inlined in a few ways: not at all; all the way down; all the way down, but reading
-across transposes rather than repeating them; down to values that others need as well.
+across transposes rather than repeating them; down to values that others need as well; down to products.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ class Style:
     name: str
     across_transposes: bool = False
     stop_at_shared: bool = False
+    stop_at_products: bool = False
+    """Whether values are operands that a product also gives: the other ways to compute them lead past the kernel that is fast."""
     reductions: bool = False
 
 
@@ -48,6 +50,7 @@ STYLES = (
     Style("all"),
     Style("across transposes", across_transposes=True),
     Style("down to shared", stop_at_shared=True),
+    Style("down to products", stop_at_products=True),
     Style("with reductions", reductions=True),
 )
 
@@ -122,12 +125,16 @@ def _scope(attributes: Attributes, shapes: Shapes) -> Scope:
 
 def _variants(tiling: Tiling, orders: _Orders, number: int, node: ENode) -> Iterator[Tile]:
     yield Tile(tiling.over_leaves(number, node), (node,), "tvm")
+    met: set[int] | None = None
     for style in STYLES if tiling.fused else ():
+        if met is not None and not any(orders.is_told_apart(each, style) for each in met):
+            continue  # it would grow as the first style did
         growth = _Growth(tiling, style, orders, path={number}, shifted=int(node.op in SHIFTED), is_shift=node.op in SHIFTED)
         operands = []
         for position, child in enumerate(node.children):
             growth.most_sums = _most_sums(tiling, node, position)
             operands.append(growth.operand(child, once=growth.reads_once(number, node, child)))
+        met = set(growth.done) if met is None else met
         yield Tile(tiling.build(number, node, operands), (node, *dict.fromkeys(growth.covered)), "tvm")
 
 
@@ -161,22 +168,50 @@ class _Orders:
 
     def __init__(self, tiling: Tiling) -> None:
         self._tiling = tiling
-        self._known: dict[tuple[int, bool, bool], list[ENode]] = {}
+        self._known: dict[tuple[int, bool, bool, bool], list[ENode]] = {}
+        self._products: dict[int, bool] = {}
+        self._told_apart: dict[str, dict[int, bool]] = {style.name: {} for style in STYLES}
 
     def of(self, number: int, style: Style) -> list[ENode]:
-        """Compute rather than move, but across transposes where the style says so; prefer what reads the fewest bytes, constants aside."""
-        key = (number, style.across_transposes, style.reductions)
+        """Compute rather than move, but across transposes where the style says so; prefer what reads the fewest bytes, constants aside.
+
+        Where the style stops at products, what reads one comes first.
+        """
+        key = (number, style.across_transposes, style.reductions, style.stop_at_products)
         if key not in self._known:
             options = [node for node in self._tiling.frozen.classes[number] if _may_inline(node, style)]
             self._known[key] = sorted(options, key=partial(self._rank, style))
         return self._known[key]
 
-    def _rank(self, style: Style, node: ENode) -> tuple[bool, int, bool, int]:
+    def is_told_apart(self, number: int, style: Style) -> bool:
+        """Return whether a style goes on from a class in another way than the first style does."""
+        known = self._told_apart[style.name]
+        if number not in known:
+            known[number] = self._differs(number, style)
+        return known[number]
+
+    def _differs(self, number: int, style: Style) -> bool:
+        nodes = self._tiling.frozen.classes[number]
+        if style.stop_at_products:
+            return self.holds_product(number) or any(self.holds_product(child) for node in nodes for child in node.children)
+        if style.stop_at_shared:
+            return self._tiling.is_shared(number)
+        return [*map(id, self.of(number, style))] != [*map(id, self.of(number, STYLES[0]))]
+
+    def holds_product(self, number: int) -> bool:
+        """Return whether a contraction, or an expression, gives the class."""
+        if number not in self._products:
+            nodes = self._tiling.frozen.classes[number]
+            self._products[number] = any(n.op == "Expression" or (n.op in OPS and OPS[n.op].category == "contraction") for n in nodes)
+        return self._products[number]
+
+    def _rank(self, style: Style, node: ENode) -> tuple[bool, bool, int, bool, int]:
         constants = self._tiling.frozen.constants
         size = sum(self._tiling.size_bytes[child] for child in dict.fromkeys(node.children) if child not in constants)
         crossed = node.op == "Transpose" and style.across_transposes
         moves = OPS[node.op].category == "movement" and not crossed
-        return moves, size, not crossed and style.across_transposes, len(node.children)
+        passes = style.stop_at_products and not any(map(self.holds_product, node.children))
+        return passes, moves, size, not crossed and style.across_transposes, len(node.children)
 
 
 def _may_inline(node: ENode, style: Style) -> bool:
@@ -221,6 +256,8 @@ class _Growth:
         if number in self.tiling.leaves or number in self.path or len(self.covered) >= LARGEST:
             return leaf
         if self.style.stop_at_shared and self.tiling.is_shared(number):
+            return leaf
+        if self.style.stop_at_products and self.orders.holds_product(number):
             return leaf
         node = next((node for node in self.orders.of(number, self.style) if self._fits(number, node, once=once)), None)
         if node is None:
