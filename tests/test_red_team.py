@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -212,11 +213,27 @@ def _swallowing(x: Tensor) -> bool:
 
 @pytest.mark.parametrize(
     "wrong",
-    [lambda x: x.shape[0] in LARGE, lambda x: {1009: True}.get(x.shape[0], False), _swallowing, lambda x: x.shape[0] > 900],
-    ids=["a set of sizes", "a dictionary of sizes", "swallowed signals", "a comparison"],
-)
+    [
+        lambda x: x.shape[0] in LARGE, lambda x: {1009: True}.get(x.shape[0], False), _swallowing, lambda x: x.shape[0] > 900,
+        lambda x: x.shape[0] == 1009.0, lambda x: 1009.0 in x.shape, lambda x: x.shape[0] == Fraction(1009),
+        lambda x: 1009 + 0j in x.shape, lambda x: x.shape == (1009.0,),
+    ],
+    ids=["a set of sizes", "a dictionary of sizes", "swallowed signals", "a comparison",
+         "a float", "a float in a shape", "a fraction", "a complex number", "a shape of floats"],
+)  # fmt: skip
 def test_a_rule_that_is_wrong_at_sizes_that_no_test_draws_is_not_proved(wrong: Callable[[Tensor], bool]) -> None:
     assert prove(turned(wrong), Effort(tests=8, applications=2)).verdict != "proved"
+
+
+def test_a_rule_that_compares_a_constant_with_a_size_is_not_proved() -> None:
+    @rule
+    def squared_constant(x: Tensor, c: Weight) -> Steps:
+        """x c = c x, false where the constant is the size and 900"""
+        yield x * c
+        require(x.rank == 1 and c.number is not None, "a number")
+        yield x * c * c if c.number == x.shape[0] + 900 else c * x
+
+    assert prove(squared_constant, Effort(tests=8, applications=2)).verdict != "proved"
 
 
 def test_what_a_function_does_with_plain_sizes_alone_is_seen_where_it_is_applied() -> None:

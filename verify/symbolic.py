@@ -86,6 +86,8 @@ class SymbolicInteger(Reasoned):
     def _asked(self, left: Any, operator: Any, right: Any) -> Any:
         a, b = _value(left), _value(right)
         if a is None or b is None:
+            if isinstance(left if a is None else right, float | Fraction | complex | SymbolicReal):
+                raise self.path.leaving("a size that is compared with a number that need not be whole")  # 4 == 4.0 in plain Python
             return NotImplemented
         return self.path.ask(Compare(a, operator, b))
 
