@@ -34,6 +34,8 @@ MOST_ERROR = 1e-2
 """An engine whose outputs are farther from onnxruntime's computes something else; its time is not counted."""
 EXACT_VALUES = 8
 """So many times a model's largest value in 32 bits its evaluation in 64 bits may hold at once."""
+CHECKED = 3
+"""Inputs that outputs are compared on; of large batches, one."""
 SHOWN_CHARACTERS = 400
 GRACE_SECONDS = 15.0
 
@@ -92,14 +94,17 @@ def without_places(data: Any, places: Mapping[str, str]) -> Any:
 def _measured(entry: BenchModel, batch: int, request: Request, folder: Path, deadline: float) -> dict[str, Any]:
     source = folder / f"{entry.name}.onnx"
     model = entry.make(batch)
-    feeds = entry.feeds(model)
     onnx.save(model, source)
-    np.savez(folder / "feeds.npz", allow_pickle=True, **feeds)
+    files = [folder / "feeds.npz", *(folder / f"feeds{seed}.npz" for seed in range(1, CHECKED if batch == 1 else 1))]
+    for seed, file in enumerate(files):
+        np.savez(file, **entry.feeds(model, seed))
+    feeds = entry.feeds(model)
     exact = exact_outputs(model, feeds) if exact_bytes(source) <= MEMORY_SHARE * available_bytes() else None
     del model, feeds
     command = [
         sys.executable, "-m", "egraph.optimize", str(source), "--json", "-q", "--threads", str(request.threads),
-        "--database", str(folder / "profile.sqlite"), *(a for shape in entry.shapes for a in ("--shape", shape)), *request.extra,
+        "--database", str(folder / "profile.sqlite"), *(a for shape in entry.shapes for a in ("--shape", shape)),
+        *(a for file in files for a in ("--inputs", str(file))), "--check", str(len(files)), *request.extra,
     ]  # fmt: skip
     row: dict[str, Any] = {"optimize_seconds": {}, "failed": {}, "median_us": {}, "max_rel_err": {}}
     for name in ("cold", "warm") if request.warm else ("cold",):

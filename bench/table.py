@@ -18,7 +18,8 @@ random: normal floats and token ids, masks of ragged rows; PP-OCR reads drawn te
 Not counted: loading, compiling, optimising (reported on their own). Medians of runs in turns, each engine in its own process.
 `cold`: seconds to optimise with an empty database of measurements; `warm`: once more, with what the first run measured.
 `over best peer`: against the fastest of the other engines that were asked for; tvm is TVM without tuning. `error`: the
-largest difference of an output over its largest magnitude, against onnxruntime on the original model. `over rules only`:
+largest difference of an output over its largest magnitude, against onnxruntime on the original model, on three such inputs at
+batch 1 and on one at more. `over rules only`:
 against our own optimiser with --no-derivations; `predicted gain`: what the sums of kernels' costs of both say of that;
 `predicted`: the sum of its kernels' costs over `einsat ms`, calls and all."""
 COLUMNS = (
