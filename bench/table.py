@@ -18,10 +18,10 @@ random: normal floats and token ids, masks of ragged rows; PP-OCR reads drawn te
 Not counted: loading, compiling, optimising (reported on their own). Medians of runs in turns, each engine in its own process.
 `cold`: seconds to optimise with an empty database of measurements; `warm`: once more, with what the first run measured.
 `over best peer`: against the fastest of the other engines that were asked for; tvm is TVM without tuning. `error`: the
-largest difference of an output over its largest magnitude, against onnxruntime on the original model, on three such inputs at
-batch 1 and on one at more. `over rules only`:
-against our own optimiser with --no-derivations; `predicted gain`: what the sums of kernels' costs of both say of that;
-`predicted`: the sum of its kernels' costs over `einsat ms`, calls and all."""
+largest difference of an output over its largest magnitude, against onnxruntime on the original model, on three such inputs
+at batch 1 and on one at more. `over rules only`: against our own optimiser with --no-derivations; `predicted gain`: what
+the sums of kernels' costs of both say of that; `predicted`: the sum of its kernels' costs over `einsat ms`, calls and all.
+`waited`: for cores near each other, which a virtual machine moves (--wait); all engines' turns with far ones are taken again."""
 COLUMNS = (
     "model", "batch", "weights", "einsat ms", "onnxruntime ms", "best peer ms", "over onnxruntime", "over best peer",
     "over rules only", "predicted gain", "predicted", "error", "cold s", "warm s", "commit", "note",

@@ -15,7 +15,7 @@ from egraph.rule_source import check_source
 def load_rules(path: Path) -> tuple[Rule | MergeRule, ...]:
     """Import a Python file and return its ``RULES``."""
     if not path.is_file():
-        raise RuleError(f"rule file {path} {'is a folder' if path.is_dir() else 'does not exist'}", where="--rules", fix="check the path")
+        raise RuleError(f"rule file {path} {'is a folder' if path.is_dir() else 'does not exist'}", fix="check the path")
     check_source(path)
     spec = importlib.util.spec_from_file_location(f"einsat_rules_{path.stem}", path)
     if spec is None or spec.loader is None:
