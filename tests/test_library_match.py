@@ -297,3 +297,14 @@ def test_the_librarys_softmax_is_along_what_lies_innermost(axis: int, perm: tupl
     found = match(fragment, "onednn.softmax")
     assert isinstance(found, LibraryCall) == fits
     assert fits or "innermost" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("layout", "function", "space", "fits"),
+    [("NHWC", "HardSwish", 5, True), ("NCHW", "HardSwish", 5, False), ("NCHW", "Relu", 5, True), ("NCHW", "HardSwish", 1, True)],
+)
+def test_functions_join_convolutions_where_they_are_computed_in_vectors(layout: str, function: str, space: int, fits: bool) -> None:
+    x, w = image(1, 4, space, space, layout=layout), placeholder(1, float32(6, 4, 3, 3), constant=True)
+    found = match(apply(function, plain_conv(x, w, layout)), "onednn.convolution")
+    assert isinstance(found, LibraryCall) == fits
+    assert fits or "one number at a time" in str(found)

@@ -114,6 +114,8 @@ def _complete(anchor: Anchor, found: Spine) -> LibraryCall | Reason:
         if ordered is None:
             return "source and result do not lie densely in one order, and only the reference implementation bridges that"
         arguments[0], destination = replace(arguments[0], window=ordered[0]), ordered[1]
+        if anchor.primitive == "convolution" and _is_scalar_epilogue(post_operations, destination):
+            return "after a convolution of data that is not channels last, the library applies this function to one number at a time"
     if anchor.primitive == "reduction" and not (arguments[0].window.is_contiguous and destination.is_contiguous):
         return "source or result is not row-major, and only the reference implementation reduces such"
     if anchor.primitive == "matmul":
@@ -140,6 +142,16 @@ def _unbroadcastable(primitive: str, operand: Window, destination: Window) -> Re
         if operand.in_order(last) is None or destination.in_order(last) is None:
             return "an operand of a post-operation varies along spatial axes of data that is not channels last"
     return None
+
+
+def _is_scalar_epilogue(post_operations: Sequence[Mapping[str, Any]], destination: Window) -> bool:
+    """Return whether the library computes a fused function without vectors, which takes longer than the convolution itself.
+
+    A convolution to 240 channels of 28 x 28 took 73 us alone, 1000 with HardSwish, and 84 with it channels last.
+    """
+    functions = {operation["algorithm"] for operation in post_operations if operation["kind"] == "eltwise"}
+    channels_last = (0, *range(2, len(destination.shape)), 1)
+    return bool(functions - {"relu"}) and destination.in_order(channels_last) is None
 
 
 def _unsupported_product(arguments: Sequence[Argument], destination: Window, *, fuses: bool) -> Reason | None:
