@@ -97,7 +97,7 @@ def _measured(entry: BenchModel, batch: int, request: Request, folder: Path, dea
     onnx.save(model, source)
     files = [folder / "feeds.npz", *(folder / f"feeds{seed}.npz" for seed in range(1, CHECKED if batch == 1 else 1))]
     for seed, file in enumerate(files):
-        np.savez(file, **entry.feeds(model, seed))
+        np.savez(file, allow_pickle=False, **entry.feeds(model, seed))
     feeds = entry.feeds(model)
     exact = exact_outputs(model, feeds) if exact_bytes(source) <= MEMORY_SHARE * available_bytes() else None
     del model, feeds
@@ -107,6 +107,8 @@ def _measured(entry: BenchModel, batch: int, request: Request, folder: Path, dea
         *(a for file in files for a in ("--inputs", str(file))), "--check", str(len(files)), *request.extra,
     ]  # fmt: skip
     row: dict[str, Any] = {"optimize_seconds": {}, "failed": {}, "median_us": {}, "max_rel_err": {}}
+    look, waiting = partial(line_ns, request.threads), request.waiting.new_row()
+    waiting.wait(look)
     for name in ("cold", "warm") if request.warm else ("cold",):
         row["optimize_seconds"][name], told = _optimize([*command, "-o", str(folder / name)], deadline)
         row.setdefault("optimize", {key: value for key, value in told.items() if key != "files"})
@@ -135,7 +137,6 @@ def _measured(entry: BenchModel, batch: int, request: Request, folder: Path, dea
         processes = {engine: process for engine, process in processes.items() if engine not in wrong}
         if exact is not None:
             row["rounding_error"] = rounding_errors(folder, list(processes), exact)
-        look, waiting = partial(line_ns, request.threads), request.waiting.new_row()
         watched = {engine: Watched(process, look, waiting) for engine, process in processes.items()}
         times, failed = interleave(watched, seconds=request.seconds * len(processes), deadline=deadline)
         row["failed"] |= failed
