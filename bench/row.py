@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from bench.environment import ROOT, commit
 from bench.exact import exact_outputs
 from bench.interleave import EngineFailed, EngineProcess, interleave
 from bench.models import BenchModel
-from bench.watched import Waiting, Watched, nearest
+from bench.watched import Watched, nearest
 from egraph.check import relative_error
 from egraph.finalists import MEMORY_SHARE, available_bytes
 from runtime.profile.passing import line_ns
@@ -55,7 +55,6 @@ class Request:
     limit_seconds: float
     """After this, a row is given up."""
     warm: bool = True
-    waiting: Waiting = field(default_factory=Waiting)
     extra: tuple[str, ...] = ()
     """More flags of the optimizer."""
 
@@ -107,8 +106,6 @@ def _measured(entry: BenchModel, batch: int, request: Request, folder: Path, dea
         *(a for file in files for a in ("--inputs", str(file))), "--check", str(len(files)), *request.extra,
     ]  # fmt: skip
     row: dict[str, Any] = {"optimize_seconds": {}, "failed": {}, "median_us": {}, "max_rel_err": {}}
-    look, waiting = partial(line_ns, request.threads), request.waiting.new_row()
-    waiting.wait(look)
     for name in ("cold", "warm") if request.warm else ("cold",):
         row["optimize_seconds"][name], told = _optimize([*command, "-o", str(folder / name)], deadline)
         row.setdefault("optimize", {key: value for key, value in told.items() if key != "files"})
@@ -137,10 +134,9 @@ def _measured(entry: BenchModel, batch: int, request: Request, folder: Path, dea
         processes = {engine: process for engine, process in processes.items() if engine not in wrong}
         if exact is not None:
             row["rounding_error"] = rounding_errors(folder, list(processes), exact)
-        watched = {engine: Watched(process, look, waiting) for engine, process in processes.items()}
+        watched = {engine: Watched(process, partial(line_ns, request.threads)) for engine, process in processes.items()}
         times, failed = interleave(watched, seconds=request.seconds * len(processes), deadline=deadline)
         row["failed"] |= failed
-        row["waited_seconds"] = round(waiting.waited_seconds, 1)
         row["near"] = nearest({engine: one for engine, one in watched.items() if engine not in failed})
     row["median_us"] = {engine: round(statistics.median(values) / 1e3, 2) for engine, values in times.items() if engine not in failed}
     row["runs"] = {engine: len(values) for engine, values in times.items()}

@@ -17,20 +17,15 @@ import json
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from bench.awake import Awake
 from bench.engines import ENGINES, OURS
 from bench.environment import differences, environment
 from bench.models import MODELS
 from bench.row import Request, measure_row
 from bench.table import table
-from bench.watched import Waiting
-from runtime.profile.passing import line_ns
 
 RESULTS = Path(__file__).parent / "results"
 NEEDS = {**dict.fromkeys(OURS, "runtime"), "onnxruntime": "onnxruntime", "openvino": "openvino", "torch_compile": "torch", "tvm": "tvm"}
@@ -94,10 +89,6 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=4.0, help="timing budget of an engine and model (default: 4)")
     parser.add_argument("--limit", type=float, default=900.0, help="seconds after which a row is given up (default: 900)")
-    parser.add_argument(
-        "--wait", type=float, default=0.0, metavar="SECONDS",
-        help="of a row: keep all cores awake, and take turns again in which they were far from each other (default: 0)",
-    )
     parser.add_argument("--no-warm", action="store_true", help="do not optimise a second time")
     parser.add_argument("--name", default="cpu", help="stem of the result files")
     parser.add_argument("--results", type=Path, default=RESULTS, help="where result files lie (default: bench/results)")
@@ -119,21 +110,16 @@ def run(options: argparse.Namespace) -> int:
     rows = read_rows(stem.with_suffix(".json"), where) if options.resume else {}
     options.results.mkdir(parents=True, exist_ok=True)
     todo = [(name, batch) for name in names for batch in MODELS[name].batches if options.batch in (0, batch)]
-    with ExitStack() as stack:
-        waiting = Waiting()
-        if options.wait:
-            waiting = Waiting(options.wait, stack.enter_context(Awake()).move)
-            waiting.explore(partial(line_ns, options.threads))
-        for name, batch in todo:
-            wanted = engines.get(name, engines[""])
-            if (name, batch) in rows and is_whole(rows[name, batch], wanted):
-                continue
-            request = Request(wanted, options.threads, options.seconds, options.limit, not options.no_warm, waiting, tuple(options.extra))
-            row = measure_row(MODELS[name], batch, request)
-            rows[name, batch] = row
-            write(stem, rows, where)
-            shown = row.get("error") or {engine: round(time_us) for engine, time_us in row["median_us"].items()}
-            print(f"{name} b{batch}: {shown} ({row['seconds']:.0f} s)", file=sys.stderr, flush=True)
+    for name, batch in todo:
+        wanted = engines.get(name, engines[""])
+        if (name, batch) in rows and is_whole(rows[name, batch], wanted):
+            continue
+        request = Request(wanted, options.threads, options.seconds, options.limit, not options.no_warm, tuple(options.extra))
+        row = measure_row(MODELS[name], batch, request)
+        rows[name, batch] = row
+        write(stem, rows, where)
+        shown = row.get("error") or {engine: round(time_us) for engine, time_us in row["median_us"].items()}
+        print(f"{name} b{batch}: {shown} ({row['seconds']:.0f} s)", file=sys.stderr, flush=True)
     write(stem, rows, where)
     print(table(list(rows.values()), where))
     return 0

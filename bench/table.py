@@ -20,9 +20,7 @@ Not counted: loading, compiling, optimising (reported on their own). Medians of 
 `over best peer`: against the fastest of the other engines that were asked for; tvm is TVM without tuning. `error`: the
 largest difference of an output over its largest magnitude, against onnxruntime on the original model, on three such inputs
 at batch 1 and on one at more. `over rules only`: against our own optimiser with --no-derivations; `predicted gain`: what
-the sums of kernels' costs of both say of that; `predicted`: the sum of its kernels' costs over `einsat ms`, calls and all.
-`waited`: with --wait all cores are kept awake, so that a virtual machine's stay where they are, and turns in which they lay far
-from each other or on one core are taken again, for all engines alike."""
+the sums of kernels' costs of both say of that; `predicted`: the sum of its kernels' costs over `einsat ms`, calls and all."""
 COLUMNS = (
     "model", "batch", "weights", "einsat ms", "onnxruntime ms", "best peer ms", "over onnxruntime", "over best peer",
     "over rules only", "predicted gain", "predicted", "error", "cold s", "warm s", "commit", "note",
@@ -72,8 +70,6 @@ def note(row: Row) -> str:
         told.append("error against 64-bit floats: " + ", ".join(f"{engine} {error:.1e}" for engine, error in rounding.items()))
     if few := {engine: runs for engine, runs in row.get("runs", {}).items() if runs < FEW_RUNS}:
         told.append("few repeats: " + ", ".join(f"{engine} {runs}" for engine, runs in few.items()))
-    if waited := row.get("waited_seconds"):
-        told.append(f"waited {waited:.0f} s")
     if told_near := near(row):
         told.append(told_near)
     if row.get("warm_is_the_same") is False:

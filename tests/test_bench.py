@@ -17,7 +17,6 @@ import onnx
 import pytest
 
 from bench import run as bench_run
-from bench.awake import Awake
 from bench.builder import Builder
 from bench.engines import WITHOUT_DERIVATIONS, largest_value_bytes, outputs_file
 from bench.environment import differences, environment
@@ -29,7 +28,7 @@ from bench.row import EXACT_VALUES, Request, compare_outputs, exact_bytes, measu
 from bench.spread import spread
 from bench.table import line, means, near, table
 from bench.unit_scale import unit_scale
-from bench.watched import Waiting, Watched, nearest
+from bench.watched import Watched, nearest
 from egraph.check_spread import LITTLE, moved
 from egraph.tolerance import Tolerance
 
@@ -326,38 +325,14 @@ def test_turns_are_told_apart_by_how_near_the_cores_were(monkeypatch: pytest.Mon
     assert told in line(ROW | {"near": found, "optimize": {**cast(Any, ROW["optimize"]), "predicted_us": 2.7}})
 
 
-def test_turns_with_far_cores_are_taken_again_while_there_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_turns_in_which_both_threads_ran_on_one_core_are_not_near(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.watched.PAUSE_SECONDS", 0.0)
-    moves: list[float] = []
-    looks = iter([4.0, 4.0, 15.0, 1.2, 4.1, 4.0, 4.0, 14.0, 4.2, 4.1, 4.0, 1.1, 15.0, 1.3])
-    waiting = Waiting(5.0, lambda: moves.append(0.0))
-    watched = Watched(SlowEngine(1000), lambda: next(looks), waiting)
-    watched.time_ns(3, 1.0)
-    watched.time_ns(3, 1.0)  # far, then on one core: moved twice
-    assert [turn.line_ns for turn in watched.turns] == [4.0, 4.1] and len(moves) == 2
-    watched.time_ns(3, 1.0)  # the cores went apart meanwhile: the turn is taken again
-    assert [turn.line_ns for turn in watched.turns] == [4.0, 4.1, 4.2]
-    waiting.waited_seconds = waiting.seconds
-    watched.time_ns(3, 1.0)  # nobody waits any more
-    watched.time_ns(3, 1.0)
-    assert [turn.line_ns for turn in watched.turns] == [4.0, 4.1, 4.2, 1.1, 1.3] and len(moves) == 2
-    assert nearest({"einsat": watched})["turns"] == {"einsat": [3, 5]} and nearest({"einsat": watched})["line_ns"] == 4.0
-    assert waiting.new_row().waited_seconds == 0.0 and waiting.least_ns == 4.0
-    waiting.explore(iter([5.0, 3.9, 1.0, 15.0, 4.0, 4.1]).__next__)
-    assert waiting.least_ns == 3.9 and len(moves) == 8
-    assert "waited 31 s" in line(ROW | {"waited_seconds": 31.4})
-
-
-def test_cores_are_kept_awake_by_what_gives_way_to_everybody() -> None:
-    with Awake() as awake:
-        awake.move()
-        kept = [process.pid for process in awake.processes]
-        deadline = time.monotonic() + 20.0
-        while any(os.sched_getscheduler(pid) != os.SCHED_IDLE for pid in kept) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert [os.sched_getaffinity(pid) for pid in kept] == [{core} for core in sorted(os.sched_getaffinity(0))]
-        assert all(os.sched_getscheduler(pid) == os.SCHED_IDLE for pid in kept)
-    assert not any(Path(f"/proc/{pid}").exists() for pid in kept)
+    looks = iter([4.0, 4.1, 15.0, 1.2, 1.1, 4.0])
+    watched = Watched(SlowEngine(1000), lambda: next(looks))
+    for _ in range(3):
+        watched.time_ns(3, 1.0)
+    assert [turn.line_ns for turn in watched.turns] == [4.1, 1.2, 1.1]
+    assert nearest({"einsat": watched}) == {"line_ns": 4.1, "median_us": {"einsat": 1.0}, "turns": {"einsat": [1, 3]}}
 
 
 def test_where_nothing_passes_between_cores_nothing_is_told() -> None:

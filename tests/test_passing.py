@@ -6,7 +6,8 @@ import pytest
 
 from runtime.cores import usable_cores
 from runtime.profile.__main__ import cores_told, main
-from runtime.profile.passing import line_ns
+from runtime.profile.passing import line_ns, share_one_core
+from runtime.worker import Steady
 
 
 @pytest.mark.skipif(usable_cores() < 2, reason="lines pass between cores only where there are two")
@@ -28,3 +29,25 @@ def test_the_command_tells_how_near_the_cores_were(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("runtime.profile.__main__.PAUSE_SECONDS", 0.0)
     monkeypatch.setattr("runtime.profile.__main__.ROUNDS", 3)
     assert cores_told(2) == "a line that another core has read takes 4.1 ns to write (quartiles 4.0 and 14.5)"
+
+
+def test_cores_that_pass_lines_as_fast_as_one_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    for found_ns, shared in ((1.2, True), (4.1, False), (15.0, False), (None, False)):
+        monkeypatch.setattr("runtime.profile.passing.line_ns", lambda threads, found_ns=found_ns: found_ns)
+        assert share_one_core(2) is shared
+
+
+def test_what_was_timed_on_one_core_is_timed_again_while_there_is_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runtime.worker.ELSEWHERE_SECONDS", 0.001)
+    runs = iter(range(100))
+
+    def run_many(count: int) -> list[int]:
+        return [1000 * next(runs)] * count
+
+    looks = iter([True, False, True, False, False, True])
+    steady = Steady(lambda threads: next(looks), left_seconds=60.0)
+    effort = {"seconds": 0.0, "least": 1, "most": 1, "spread": 0.0}
+    assert steady.sample(run_many, 2, **effort) == [2.0]  # shared before the first, after the second
+    assert 59.0 < steady.left_seconds < 60.0
+    steady.left_seconds = 0.0
+    assert steady.sample(run_many, 2, **effort) == [3.0] and next(looks, None) is None
