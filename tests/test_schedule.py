@@ -24,7 +24,7 @@ from egraph.optimize.answers import Answers
 from egraph.optimize.measuring import Job, Measurer
 from egraph.optimize.progress import Progress, process_started
 from egraph.optimize.remembered import read_checked, write_checked
-from egraph.optimize.schedule import MOST_CHECK_SECONDS, MOST_COMPILE_SHARE, Schedule, worked
+from egraph.optimize.schedule import MOST_CHECK_SECONDS, MOST_COMPILE_SHARE, MOST_OPEN_SHARE, RUNS_OF_A_CONTENDER, Schedule, worked
 from egraph.optimize.search import plain_program
 from egraph.tolerance import Tolerance
 from lower.compile import CompileOptions
@@ -62,6 +62,13 @@ def test_a_slow_model_leaves_more_time_for_what_comes_after_its_search() -> None
     assert slow.check_seconds == pytest.approx(3 * 0.5 + slow.input_seconds), "one input at least"
     more = replace(quick, contenders=quick.contenders + 2)
     assert more.race_seconds - quick.race_seconds == pytest.approx(2 * quick.open_seconds), "each contender is opened"
+
+
+def test_opening_every_contender_of_a_large_model_gives_way_to_measuring() -> None:
+    large = schedule(open_seconds=2.0)
+    assert large.race_seconds == pytest.approx(MOST_OPEN_SHARE * 60.0 + 2 * RUNS_OF_A_CONTENDER * large.run_seconds)
+    huge = schedule(open_seconds=10.0)
+    assert huge.race_seconds == pytest.approx(2 * 10.0 + 2 * RUNS_OF_A_CONTENDER * huge.run_seconds), "the original and the best are opened"
 
 
 def test_a_check_of_a_quick_model_is_never_shortened() -> None:

@@ -22,6 +22,10 @@ RUNS_OF_A_CONTENDER = 3
 """Runs of a contender that a race needs at least: when it is loaded, when it is first timed, and once more."""
 FILES_OPENED = 3
 """Times that saved files are read at the end, each of which takes about as long as onnxruntime took to open the model."""
+LEAST_CONTENDERS = 2
+"""A race is of the original and the most promising program at least; the others are opened where that takes little of the budget."""
+MOST_OPEN_SHARE = 0.1
+"""Part of the budget that a search keeps for opening contenders beyond those two."""
 MOST_COMPILE_SHARE = 0.15
 """Part of the budget that a search keeps for compiling: a program without rules that takes longer gives way to measuring."""
 MOST_CHECK_SECONDS = 5.0
@@ -73,8 +77,9 @@ class Schedule:
 
     @property
     def race_seconds(self) -> float:
-        """Return how long a race of the original and the most promising program takes at least, and with all where runs are short."""
-        return self.contenders * self.open_seconds + 2 * RUNS_OF_A_CONTENDER * self.run_seconds
+        """Return how long a race of the original and the most promising program takes at least, and with all where opening is quick."""
+        all_seconds = min(self.contenders * self.open_seconds, MOST_OPEN_SHARE * self.progress.budget_seconds)
+        return max(LEAST_CONTENDERS * self.open_seconds, all_seconds) + 2 * RUNS_OF_A_CONTENDER * self.run_seconds
 
     @property
     def inputs(self) -> int:
