@@ -30,6 +30,8 @@ from lower.candidates import candidates
 
 AnyRule = Rule | MergeRule
 Tell = Callable[[str], None]
+MADE_BY_RULES = 0.2
+"""Drawn prices of kernels that a rule had a part in are this part of the others'."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +161,13 @@ def programs(graph: Graph, rules: Sequence[AnyRule], settings: Settings) -> Iter
 
 
 def _prices(laid: Mapping[int, tuple[Candidate, ...]], random: Random) -> dict[int, tuple[Candidate, ...]]:
-    return {number: tuple(replace(one, cost_us=random.uniform(0.1, 3.0) ** 3) for one in options) for number, options in laid.items()}
+    """Draw prices; what a rule made is cheap, because only a program that has it shows whether it is right."""
+
+    def price(one: Candidate) -> float:
+        drawn = random.uniform(0.1, 3.0) ** 3
+        return MADE_BY_RULES * drawn if any(node.rule for node in one.covered) else drawn
+
+    return {number: tuple(replace(one, cost_us=price(one)) for one in options) for number, options in laid.items()}
 
 
 def _suspects(graph: Graph, program: Program, feeds: Mapping[str, Any], settings: Settings) -> tuple[tuple[str, ...], tuple[str, ...]]:
