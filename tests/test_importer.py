@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import helper, numpy_helper, parser
+from onnx import numpy_helper, parser
 
 from egraph.errors import ModelError
 from egraph.exporter import export
