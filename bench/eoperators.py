@@ -125,6 +125,7 @@ def large_cases() -> dict[str, Node]:
         "mean, NHWC": apply("ReduceMean", last, axes=(1, 2)),
         "offset sum, taps first": offset_sum(1, 200, 210, 128, taps_first=True),
         "offset sum, taps last": offset_sum(1, 200, 210, 128, taps_first=False),
+        **transforms("64@448"),
     }
 
 

@@ -124,9 +124,9 @@ class Writer:
         self.blocks[self._at].statements.append(statement)
 
     @contextmanager
-    def scope(self) -> Iterating[None]:
-        """Write statements that may bind and hold values of their own, without a loop."""
-        with self.inside(Block()) as block:
+    def scope(self, *, barrier: bool = False) -> Iterating[None]:
+        """Write statements that may bind and hold values of their own, without a loop; with a barrier, none of them is held outside."""
+        with self.inside(Block(barrier=barrier)) as block:
             yield
         self.blocks[self._at].statements += block.statements
 

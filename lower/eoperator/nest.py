@@ -21,6 +21,7 @@ from lower.eoperator.blocks import LANES, UNROLL, Place, Point
 from lower.eoperator.costs import cost_ns, dear
 from lower.eoperator.emit import Emitter
 from lower.eoperator.functions import Expr, cast, widen
+from lower.eoperator.partial import write_parts
 from lower.eoperator.quotients import with_reciprocals
 from lower.eoperator.reduction import vectorizes
 from lower.eoperator.rows import next_rows, rows_together
@@ -190,13 +191,22 @@ class Planner:
         self.emitter.loop(0, extent(iterators[0]), body)
 
     def blocked(self, vector: Iterator, body: Callable[[tuple[Point, ...]], None], *, parallel: bool = False, unroll: int = UNROLL) -> None:
-        """Run ``body`` at points that cover the iterator: groups of vectors, vectors, and ever smaller ones for the rest."""
+        """Run ``body`` at points that cover the iterator: groups of vectors, vectors, and ever smaller ones for the rest.
+
+        ``parallel``: groups are divided among threads; smaller ones, where there are too few of them.
+        """
         size, start = extent(vector), 0
+        if parallel:
+            unroll = next((count for count in (unroll, unroll // 2, 1) if count and self._divides(size // (LANES * count))), unroll)
         for step, count in ((LANES * unroll, unroll), (LANES, 1), (8, 1), (4, 1), (1, 1)):
             blocks = (size - start) // step
             if blocks and not (count == unroll > 1 and blocks < 2 and size < LANES * unroll):
-                self._steps(vector, start, step, blocks, count, body, parallel=parallel and blocks >= 2 * self.threads)
+                self._steps(vector, start, step, blocks, count, body, parallel=parallel and self._divides(blocks))
                 start += blocks * step
+
+    def _divides(self, blocks: int) -> bool:
+        """Return whether so many blocks give threads about alike to do."""
+        return blocks >= 2 * self.threads or (blocks > 0 and blocks % self.threads == 0)
 
     def _steps(
         self, vector: Iterator, start: int, step: int, blocks: int, count: int, body: Callable[[tuple[Point, ...]], None], *, parallel: bool
@@ -280,7 +290,7 @@ class Planner:
             its, term, where = self._merge(its, simplify_reductions(self.table, term), where)
             with self.emitter.scope():
                 if any(t.kind == "reduce" for t in subterms((term,))):
-                    self._reduction(its, term, where, whole=len(parts) == 1)  # parts share reductions, not rows
+                    self.reduction(its, term, where, whole=len(parts) == 1)  # parts share reductions, not rows
                 else:
                     self._movement(its, term, where, parallel=True)
 
@@ -303,7 +313,8 @@ class Planner:
             return self.table.exchange(root, {again: self.table.read("out", offset)})
         return root
 
-    def _reduction(self, iterators: tuple[Iterator, ...], root: Term, offset: Index, *, whole: bool) -> None:
+    def reduction(self, iterators: tuple[Iterator, ...], root: Term, offset: Index, *, whole: bool) -> None:
+        """Write a reduction at all values of the iterators; ``whole``: it is the kernel, and not one of several parts."""
         reduces = [term for term in subterms((root,)) if term.kind == "reduce"]
         rows = frozenset().union(*(term.free for term in reduces)) & frozenset(iterators)
         parallel = self.threads > 1 and self._work_ns(iterators, root) > SERIAL_NS
@@ -312,6 +323,8 @@ class Planner:
             vector = None
         inner = tuple(i for i in iterators if i not in rows and i is not vector)
         outer = tuple(i for i in iterators if i in rows and i is not vector)
+        if parallel and not outer and write_parts(self, iterators, root, offset, vector):
+            return
         together: tuple[Iterator, ...] = ()
         if vector is not None and vector not in rows and outer:
             count = rows_together(outer, reduces, vector, self.threads if parallel else 1, self.emitter.is_large)
@@ -321,7 +334,7 @@ class Planner:
                     part, meaning = shifted(self.table, outer[-1], low, high)
                     kept = tuple(part if i is outer[-1] else i for i in iterators if i is not outer[-1] or high - low > 1)
                     with self.emitter.scope():
-                        self._reduction(kept, *self._replace(root, offset, {outer[-1]: meaning}), whole=whole)
+                        self.reduction(kept, *self._replace(root, offset, {outer[-1]: meaning}), whole=whole)
                 return
             group, lane = self.table.fresh("i", whole_groups // count), self.table.fresh("r", count)
             if count > 1:

@@ -145,16 +145,19 @@ def write_tiles(
         else:
             _loop(emitter, columns // width, lambda c: _loop(emitter, rows // height, lambda r: one(r, c)))
 
-    def strips(rows: int, height: int, row: Expr) -> None:
+    def shared(among_threads: bool, blocks: int) -> bool:
+        return among_threads and blocks >= planner.threads
+
+    def strips(rows: int, height: int, among_threads: bool, row: Expr) -> None:
         for first, columns, width, blocks in _pieces(extent(along), height):
             body = _blocks(emitter, first, columns, partial(block, rows, height, columns, width, row))
-            _loop(emitter, blocks, body)
+            _loop(emitter, blocks, body, parallel=shared(among_threads, blocks))
 
     def inner(inner_parallel: bool) -> None:
         for first, rows, height, blocks in _pieces(extent(across), LANES):
-            kind = ForKind.PARALLEL if inner_parallel and blocks >= planner.threads else ForKind.SERIAL
-            body = _blocks(emitter, first, rows, partial(strips, rows, height))
-            _loop(emitter, blocks, body, kind=kind)
+            by_rows = shared(inner_parallel, blocks)
+            body = _blocks(emitter, first, rows, partial(strips, rows, height, inner_parallel and not by_rows))
+            _loop(emitter, blocks, body, parallel=by_rows)
 
     planner.outer(outer, inner, parallel=parallel)
 
@@ -184,10 +187,10 @@ def _blocks(emitter: Emitter, first: int, step: int, body: Callable[[Expr], None
     return lambda block: body(emitter.bind(block * emitter.integer(step) + emitter.integer(first)))
 
 
-def _loop(emitter: Emitter, count: int, body: Callable[[Expr], None], *, kind: ForKind = ForKind.SERIAL) -> None:
+def _loop(emitter: Emitter, count: int, body: Callable[[Expr], None], *, parallel: bool = False) -> None:
     """Write a loop, or its body where it runs once."""
     if count == 1:
         with emitter.scope():
             body(emitter.integer(0))
     else:
-        emitter.loop(0, count, body, kind=kind)
+        emitter.loop(0, count, body, kind=ForKind.PARALLEL if parallel else ForKind.SERIAL)

@@ -1,0 +1,58 @@
+"""Kernels that are divided among threads, whatever their size: all operators, and reductions with few results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import lower.eoperator.nest as nest_module
+import lower.eoperator.unrolled as unrolled_module
+from egraph.ir import Node
+from egraph.ops import OPS, apply
+from lower.eoperator.generate import compile_object, generate
+from lower.eoperator.library import _link
+from lower.eoperator.request import KernelRequest, supports
+from tests.fragments import leaf
+from tests.test_eoperator import Loaded, chains, check, samples
+
+
+def few_results() -> list[Node]:
+    x = leaf(0, 8, 5, 41)
+    shapes = {(4, 6, 37): (0, 1), (2, 90, 33): (0,), (1, 6, 6, 120): (1, 2), (640,): (0,), (6, 6, 300): (0, 1)}
+    means = [apply("ReduceMean", leaf(0, *shape), axes=axes) for shape, axes in shapes.items()]
+    return [*means, apply("Sub", x, apply("ReduceMax", x, axes=(0, 1))), apply("ReduceSum", apply("Exp", x), axes=(0, 1, 2))]
+
+
+@pytest.fixture(scope="module")
+def divided(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[KernelRequest], dict[Node, str]]:
+    folder = tmp_path_factory.mktemp("divided")
+    fragments = [*samples(sorted(OPS), 1), *chains(), *few_results()]
+    requests = [KernelRequest(fragment) for fragment in dict.fromkeys(fragments) if supports(fragment) is None]
+    scripts: dict[Node, str] = {}
+    objects: list[Path] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nest_module, "SERIAL_NS", 0.0)
+        patch.setattr(unrolled_module, "PARALLEL_NS", 0.0)
+        for request in requests:
+            function = generate(request, threads=2)
+            scripts[request.fragment] = function.script()
+            objects.append(folder / f"{len(objects)}.o")
+            compile_object(function, objects[-1])
+    _link(objects, folder / "kernels.so")
+    return folder / "kernels.so", requests, scripts
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 3])
+def test_all_operators_divided_among_any_number_of_tasks(tasks: int, divided: tuple[Path, list[KernelRequest], dict[Node, str]]) -> None:
+    path, requests, _ = divided
+    loaded = Loaded(path, tasks)
+    for request in requests:
+        check(loaded, request.symbol, request.fragment)
+    assert loaded.launches > len(requests) / 3
+
+
+def test_reductions_with_few_results_share_out_their_terms(divided: tuple[Path, list[KernelRequest], dict[Node, str]]) -> None:
+    _, _, scripts = divided
+    parts = ["T.parallel(2)" in scripts[fragment] and "a1[" in scripts[fragment] for fragment in few_results()]
+    assert parts == [True, False, True, True, False, True, True]  # two terms are too few; 2 x 300 numbers too many for the stack
