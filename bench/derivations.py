@@ -1,19 +1,24 @@
 """Time derived programs of convolutions and products beside the library's direct ones, in turns.
 
 Prints for every program the ratio to the direct convolution (above 1: faster), its error beside that of the direct one (largest
-error over largest output, against float64), and where its time goes. Programs are lowered by estimates, as a model's are.
+error over largest output, against float64), and where its time goes. Programs are lowered by estimates, as a model's are. ``--record`` also
+writes them into bench/results/derivations.json and .md.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bench.environment import commit, environment
 from egraph.derive.bilinear import RULES
 from egraph.errors import EinsatError
 from egraph.ir import Graph, Node, TensorType, attributes, make, placeholder, rewrite, walk
@@ -22,7 +27,9 @@ from egraph.ops.reference import evaluate
 from egraph.optimize.estimated import estimated_programs, open_program
 from egraph.rules.slices import RULES as SLICES
 from runtime import Session
+from runtime.profile.passing import line_ns
 
+RESULTS = Path(__file__).parent / "results"
 TARGETS = ("64@56", "128@28", "256@14", "512@7", "256@56", "512@28", "64@224")
 
 
@@ -135,8 +142,23 @@ def interleaved(sessions: Mapping[str, Session], rounds: int, runs: int, *, evic
     return {name: Times(min(t.wall_us for t in times), min(t.processor_us for t in times)) for name, times in found.items()}
 
 
-def report(name: str, options: argparse.Namespace) -> None:
-    """Time one convolution and print a line for each program."""
+@dataclass(frozen=True)
+class Row:
+    """A program of an operator, beside the direct one that it was timed in turns with."""
+
+    operator: str
+    program: str
+    time_us: float
+    direct_us: float
+    times_as_fast: float
+    processor_times_as_fast: float
+    error: float
+    line_ns: tuple[float | None, float | None]
+    """What a line that the other core had read took to write, before and after: near or far cores."""
+
+
+def measured(name: str, options: argparse.Namespace) -> list[Row]:
+    """Time one operator, print a line for each program, and return them."""
     node, random = operator(name), np.random.default_rng(0)
     scale = np.sqrt(np.prod(node.inputs[1].type.sizes[1:]))
     leaves = {leaf: random.standard_normal(leaf.type.sizes).astype(np.float32) for leaf in node.inputs}
@@ -158,12 +180,17 @@ def report(name: str, options: argparse.Namespace) -> None:
             continue
         (result,) = sessions[title].run(None, dict(bound.feeds))
         errors[title] = float(np.max(np.abs(np.asarray(result) - wanted)) / np.max(np.abs(wanted)))
+    look = partial(line_ns, options.threads)
+    before = look()
     times = interleaved(sessions, options.rounds, options.runs, evict=options.evict)
-    base = times["direct"]
+    near = before, look()
+    base, rows = times["direct"], []
     for title, own in times.items():
-        ratios = f"{base.wall_us / own.wall_us:5.2f}x  processor {base.processor_us / own.processor_us:5.2f}x"
-        line = f"{name:16s} {title:28s} {own.wall_us:9.1f} us {ratios}  error {errors[title]:.1e}"
-        print(line + (_stages(sessions[title]) if options.stages else ""), flush=True)
+        ratios = base.wall_us / own.wall_us, base.processor_us / own.processor_us
+        rows.append(Row(name, title, own.wall_us, base.wall_us, *ratios, errors[title], near))
+        told = f"{own.wall_us:9.1f} us {ratios[0]:5.2f}x  processor {ratios[1]:5.2f}x  error {errors[title]:.1e}"
+        print(f"{name:16s} {title:28s} {told}" + (_stages(sessions[title]) if options.stages else ""), flush=True)
+    return rows
 
 
 def _stages(session: Session) -> str:
@@ -174,8 +201,29 @@ def _stages(session: Session) -> str:
     return "  " + ", ".join(f"{step} {time_us:.0f}" for step, time_us in spent.items())
 
 
-def main() -> None:
-    """Time the chosen convolutions."""
+def page(rows: Sequence[Row], where: Mapping[str, Any]) -> str:
+    """Return what is said about all programs."""
+    versions = ", ".join(f"{name} {where['versions'][name]}" for name in ("onednn-cpu-gomp", "apache-tvm") if name in where["versions"])
+    lines = [
+        "# Derived programs of single operators", "",
+        f"`{where['command']}`, {where['date']}, {where['cpu']}, {where['cores']} cores, {where['threads']} threads, {versions},",
+        f"commit {where['commit']}.", "",
+        "Each beside the library's direct one, timed in turns; the least of many runs counts, from a program's inputs to its outputs,",
+        "transforms included. Weights are transformed ahead of time. `error`: the largest error over the largest output, against float64.",
+        "`line ns`: what a line that the other core had read took to write, before and after (about 4: near cores, 15 and more: far).", "",
+        "| operator | program | us | times as fast as direct | by processor time | error | line ns |",
+        "|---|---|---|---|---|---|---|",
+    ]  # fmt: skip
+    lines += [
+        f"| {row.operator} | {row.program} | {row.time_us:,.1f} | {row.times_as_fast:.2f} | {row.processor_times_as_fast:.2f} "
+        f"| {row.error:.1e} | {', '.join('-' if value is None else f'{value:.1f}' for value in row.line_ns)} |"
+        for row in rows
+    ]
+    return "\n".join([*lines, ""])
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Time the chosen operators."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.derivations", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -190,13 +238,24 @@ def main() -> None:
     parser.add_argument("--epilogue", action="store_true", help="with a bias and a relu behind")
     parser.add_argument("--evict", action="store_true", help="weights and data from memory, as within a large model")
     parser.add_argument("--stages", action="store_true", help="also the time of every kind of step")
-    options: Any = parser.parse_args()
-    for name in options.operators or TARGETS:
+    parser.add_argument("--record", action="store_true", help="also write derivations.json and .md")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="their folder (default: bench/results)")
+    options: Any = parser.parse_args(arguments)
+    names = options.operators or TARGETS
+    for name in names:
         try:
             operator(name)
         except (ValueError, KeyError):
             parser.error(f"{name!r} is no operator; write it as --help does")
-        report(name, options)
+    rows = [row for name in names for row in measured(name, options)]
+    if options.record:
+        given = [f'"{name}"' if " " in name else name for name in options.operators]
+        flags = [flag for flag in ("epilogue", "evict") if getattr(options, flag)]
+        command = ["python", "-m", "bench.derivations", "--record", *(f"--{flag}" for flag in flags), *given]
+        where = {**environment(options.threads, command), "commit": commit()}
+        options.results.mkdir(parents=True, exist_ok=True)
+        (options.results / "derivations.json").write_text(json.dumps({**where, "rows": [asdict(row) for row in rows]}, indent=1) + "\n")
+        (options.results / "derivations.md").write_text(page(rows, where))
 
 
 if __name__ == "__main__":
