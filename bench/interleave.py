@@ -85,8 +85,9 @@ def interleave(
 ) -> tuple[dict[str, list[int]], dict[str, str]]:
     """Return every engine's times in nanoseconds, and why some have none; the first round, where caches are cold, is not counted.
 
-    Engines that take seconds are timed in as many rounds as fit into ``seconds``, at least in one, and all their runs count. An
-    engine that fails, or gives no answer until ``deadline`` (``time.monotonic``), drops out; the others go on.
+    Engines that take seconds are timed in as many rounds as fit into ``seconds``, at least in one, and all their runs count; the
+    others take their turns in all rounds. An engine that fails, or gives no answer until ``deadline`` (``time.monotonic``), drops
+    out; the others go on.
     """
     failed: dict[str, str] = {}
     times: dict[str, list[int]] = {name: [] for name in engines}
@@ -111,13 +112,18 @@ def interleave(
     first = {name: engine.warm_up_ns if is_long(name) else max(1, min(timed(name, 2), default=1)) for name, engine in engines.items()}
     share = seconds * 1e9 / rounds / max(1, len(engines))
     runs = {name: 1 if is_long(name) else max(2, min(500, int(share / first[name]))) for name in engines}
-    round_ns = sum(runs[name] * first[name] for name in engines)
-    if any(map(is_long, engines)):
-        most_seconds = max(seconds, LEAST_SECONDS)
-        rounds = max(1, min(rounds, int(most_seconds * 1e9 / round_ns)))
+    long, taken = frozenset(filter(is_long, engines)), frozenset[int]()
+    if long:
+        most_ns = max(seconds, LEAST_SECONDS) * 1e9
+        quick_ns = sum(runs[name] * first[name] for name in engines if name not in long)
+        long_rounds = max(1, min(rounds, int(most_ns / (quick_ns + sum(first[name] for name in long)))))
+        rounds = max(long_rounds, min(rounds, int(most_ns / quick_ns))) if quick_ns else long_rounds
+        taken = frozenset(number * rounds // long_rounds for number in range(long_rounds))
     for number in range(rounds):
         order = list(engines)[:: 1 if number % 2 == 0 else -1]
         for name in order:
+            if name in long and number not in taken:
+                continue
             time.sleep(0.005)  # lets the last engine's spinning threads go to sleep
-            times[name] += timed(name, runs[name])[0 if is_long(name) else 1 :]
+            times[name] += timed(name, runs[name])[0 if name in long else 1 :]
     return {name: values for name, values in times.items() if name not in failed}, failed

@@ -227,6 +227,24 @@ def test_a_crashing_or_hanging_kernel_costs_only_the_worker(
         assert measure(worker, _load(model), Effort(seconds=0.01)).status == "ok"
 
 
+COUNTED = """
+import itertools
+import runtime.worker as worker
+runs = itertools.count(1)
+worker.ENGINES["einsat"] = lambda path, threads, draw: lambda count: [1000 * next(runs)] * count
+worker.share_one_core = lambda threads: threads != 2
+worker.main()
+"""
+
+
+def test_what_is_asked_of_the_cores_is_asked_for_the_threads_of_what_is_timed(tmp_path: Path) -> None:
+    script = tmp_path / "counted_worker.py"
+    script.write_text(COUNTED)
+    with Worker(command=(sys.executable, str(script)), environment={"PYTHONPATH": str(ROOT)}) as worker:
+        timing = measure(worker, Load("einsat", "x", (), threads=2), Effort(seconds=0.0, least=1, most=1))
+    assert timing.samples_us == (2.0,)  # not once more, as where threads share a core
+
+
 def test_what_was_asked_before_an_interrupt_is_not_read_as_the_next_answer(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> bytes:
         raise KeyboardInterrupt

@@ -140,6 +140,7 @@ def _calibration() -> dict[str, tuple[Node, str]]:
 
 
 def calibration_jobs() -> dict[str, Job]:
+    """Return what is timed to know how fast the device is, by name."""
     kernels = _calibration().items()
     found = {name: Job(fragment, implementation, format_fragment(fragment)) for name, (fragment, implementation) in kernels}
     return found | {"call": replace(found["launch"], text=f"Session.run: {found['launch'].text}", engine="einsat")}
