@@ -6,6 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 ALIGNMENT_BYTES = 64
+APART_BYTES = 3 << 20
+"""Up to so much, each value has memory of its own: a line that the other core wrote last has to be taken from it before it is written.
+Of five small networks (0.3 to 2.7 MB, two threads), one takes 0.95 times as long then, the others 0.99 to 1.02 times; at 22 MB, where
+memory that is written again would still be in a core's own cache, 1.04 to 1.3 times."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,9 @@ class ArenaPlan:
 
 
 def plan_arena(lifetimes: Sequence[Lifetime]) -> ArenaPlan:
-    """Place every value, the largest first, in the smallest gap that fits between those alive with it."""
+    """Place every value, the largest first, in the smallest gap that fits between those alive with it; few bytes one after the other."""
+    if sum(_aligned(value.size_bytes) for value in lifetimes) <= APART_BYTES:
+        return _apart(lifetimes)
     offsets: dict[int, int] = {}
     placed: list[tuple[Lifetime, int, int]] = []
     end = 0
@@ -41,6 +47,16 @@ def plan_arena(lifetimes: Sequence[Lifetime]) -> ArenaPlan:
         offsets[value.number] = offset
         placed.append((value, offset, offset + size))
         end = max(end, offset + size)
+    return ArenaPlan(offsets, end)
+
+
+def _apart(lifetimes: Sequence[Lifetime]) -> ArenaPlan:
+    """Place values one after the other, in the order in which they are written."""
+    offsets: dict[int, int] = {}
+    end = 0
+    for value in sorted(lifetimes, key=lambda v: (v.first, v.number)):
+        offsets[value.number] = end
+        end += _aligned(value.size_bytes)
     return ArenaPlan(offsets, end)
 
 

@@ -23,7 +23,7 @@ from egraph.optimize.folding import Folder
 from lower.compile import CompileOptions, plan_program
 from lower.drafts import Draft, order
 from lower.eoperator import may_overwrite
-from lower.memory import Lifetime, plan_arena
+from lower.memory import APART_BYTES, Lifetime, plan_arena
 from lower.placement import place_all
 from lower.views import contiguous, read
 from runtime.plan import Plan
@@ -79,8 +79,12 @@ def test_a_chain_of_views_is_read_as_the_window_that_numpy_reads(data: st.DataOb
     assert np.array_equal(got, array)
 
 
+SIZES = st.one_of(st.integers(0, 300), st.integers(1 << 20, 1 << 22))
+"""In bytes: few and many together, so that some draws share memory."""
+
+
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 300), st.integers(0, 8), st.integers(0, 8)), max_size=14))
+@given(st.lists(st.tuples(SIZES, st.integers(0, 8), st.integers(0, 8)), max_size=14))
 def test_values_alive_together_never_share_memory(drawn: list[tuple[int, int, int]]) -> None:
     lifetimes = [Lifetime(i, size, min(a, b), max(a, b)) for i, (size, a, b) in enumerate(drawn)]
     plan = plan_arena(lifetimes)
@@ -93,8 +97,15 @@ def test_values_alive_together_never_share_memory(drawn: list[tuple[int, int, in
 
 
 def test_the_arena_is_shared_between_steps_that_follow_each_other() -> None:
-    plan = plan_arena([Lifetime(i, 1024, i, i + 1) for i in range(10)])
-    assert plan.size_bytes == 2048
+    size = APART_BYTES // 8
+    plan = plan_arena([Lifetime(i, size, i, i + 1) for i in range(10)])
+    assert plan.size_bytes == 2 * size
+
+
+def test_few_bytes_are_not_shared() -> None:
+    size = APART_BYTES // 8
+    plan = plan_arena([Lifetime(i, size - 1, i, i + 1) for i in range(8)])
+    assert [plan.offsets[i] for i in range(8)] == [i * size for i in range(8)] and plan.size_bytes == APART_BYTES
 
 
 def test_concatenated_values_are_written_in_place(tmp_path: Path) -> None:
