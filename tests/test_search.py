@@ -21,7 +21,7 @@ from egraph.optimize.derivations import Gate
 from egraph.optimize.measuring import Measurer
 from egraph.optimize.progress import Progress
 from egraph.optimize.remembered import Earlier
-from egraph.optimize.search import DERIVED_SHARE, Search, contending, program_digest, search
+from egraph.optimize.search import DERIVED_SHARE, Search, contending, program_digest, search, shortages
 from egraph.rules import RULES
 from egraph.saturate import Limits, saturate
 from lower.candidates import candidates
@@ -51,6 +51,7 @@ class Clock:
 
     budget_seconds: float
     spent_seconds: float = 0.0
+    notes: list[str] = field(default_factory=list)
 
     @property
     def left_seconds(self) -> float:
@@ -59,6 +60,9 @@ class Clock:
     def stage(self, name: str) -> None: ...
     def update(self, text: str) -> None: ...
     def detail(self, text: str) -> None: ...
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
 
 
 @dataclass
@@ -283,6 +287,27 @@ def chooser(clock: Clock) -> tuple[Chooser, CostModel]:
     progress = cast(Progress, clock)
     laid = without_twins(model, candidates(frozen))
     return Chooser(frozen, laid, model, progress, Times(progress, lambda unmeasured: 0.0), 1.0, 0), model
+
+
+SHORT = "of the chosen kernels are estimated): --budget 16s gives it twice as long"
+
+
+@pytest.mark.parametrize(("budget_seconds", "told"), [(10_000.0, ""), (8.0, SHORT)])
+def test_a_search_that_time_ended_says_what_is_missing_and_how_to_give_it_more(budget_seconds: float, told: str) -> None:
+    _, stopwatch, _ = searched(budget_seconds, derive=True)
+    assert [told in note for note in stopwatch.clock.notes] == ([True] if told else [])
+
+
+def test_what_there_was_no_time_for() -> None:
+    saturation = saturate(network(), FEW, Limits())
+    found, _, _ = searched(10_000.0, derive=False)
+    choice = found.choice
+    assert shortages(saturation, choice) == ()
+    assert shortages(replace(saturation, stop_reason="time"), choice) == ("rules and derivations were cut short",)
+    derived = replace(saturation, by_rules=saturation.frozen)
+    assert shortages(derived, choice) == ()
+    late = replace(choice, selections=(), kernels_unmeasured=2)
+    assert shortages(derived, late) == ("derived programs were left out", "2 of the chosen kernels are estimated")
 
 
 def test_families_are_measured_in_half_of_the_time() -> None:

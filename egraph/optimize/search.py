@@ -148,12 +148,22 @@ def search(
     progress.update(f"best cost {choice.best.cost_us:.0f} us ({choice.best.method}), {programs} programs")
     found = [to_program(saturation.frozen, selection, graph) for selection in choice.selections]
     found += [to_program(saturation.by_rules, selection, graph) for selection in choice.by_rules if saturation.by_rules]
+    if measurer is not None and not choice.is_earlier and (short := shortages(saturation, choice)):
+        progress.note(f"time ended the search ({', '.join(short)}): --budget {2 * progress.budget_seconds:.0f}s gives it twice as long")
     if choice.refused:
         progress.detail(summary(choice.refused))
     for one in choice.refused:
         if one.kind == "wrong":
             progress.detail(f"  {one.implementation} computes {one.fragment} wrongly: {one.reason}")
     return Search(saturation, choice, contending(found, len(choice.by_rules), finalists), _text(choice, saturation, model))
+
+
+def shortages(saturation: Saturation, choice: Choice) -> tuple[str, ...]:
+    """Return what there was no time for, in words."""
+    found = ["rules and derivations were cut short"] if saturation.stop_reason == "time" else []
+    found += ["derived programs were left out"] if saturation.by_rules is not None and not choice.selections else []
+    found += [f"{choice.kernels_unmeasured} of the chosen kernels are estimated"] if choice.kernels_unmeasured else []
+    return tuple(found)
 
 
 def contending(found: Sequence[Program], by_rules: int, most: int) -> tuple[Program, ...]:
@@ -216,8 +226,7 @@ def _choose(
         kept_seconds = later_seconds + DERIVED_SHARE * (times.left() - later_seconds)
         by_rules = first.settle(measurer, lambda: times.left() - kept_seconds, EXACT)
     if first is not None and later_seconds > MOST_LAID * max(0.0, times.left()):
-        progress.detail("derived programs are left out: there is no time to measure their kernels (--budget)")
-        everything = first
+        everything = first  # there is no time to measure the kernels of derived programs
     else:
         everything = chooser(saturation.frozen)
     if measurer is not None:
