@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ import numpy as np
 import onnx
 import pytest
 
+from bench import engines as bench_engines
 from bench import run as bench_run
 from bench.builder import Builder
 from bench.engines import WITHOUT_DERIVATIONS, largest_value_bytes, outputs_file
@@ -289,6 +291,26 @@ def test_engines_that_take_seconds_are_timed_as_often_as_there_is_time() -> None
     engines = {"quick": SlowEngine(1_000_000)}
     assert len(interleave(cast(Any, engines), seconds=0.012, rounds=3)[0]["quick"]) == 9
     assert engines["quick"].asked == [2, 4, 4, 4]
+
+
+def test_an_engine_that_takes_seconds_is_warmed_up_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[int] = []
+
+    def engine(model: Path, feeds: Any, threads: int) -> Any:
+        def run() -> list[np.ndarray]:
+            runs.append(threads)
+            return [np.zeros(1)]
+
+        return run
+
+    np.savez(tmp_path / "feeds.npz", x=np.zeros(1))
+    monkeypatch.setitem(cast(Any, bench_engines.ENGINES), "slow", engine)
+    monkeypatch.setattr(bench_engines, "LONG_RUN_NS", 1)
+    monkeypatch.setattr("sys.stdin", io.StringIO("3\n"))
+    told = io.StringIO()
+    monkeypatch.setattr("sys.stdout", told)
+    bench_engines.serve("slow", tmp_path / "m.onnx", tmp_path / "feeds.npz", 1)
+    assert len(runs) == 2 + 3 and [len(json.loads(line)) for line in told.getvalue().splitlines()] == [1, 3]
 
 
 def test_an_engine_for_which_no_time_is_left_is_named() -> None:

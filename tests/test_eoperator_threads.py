@@ -21,7 +21,8 @@ def few_results() -> list[Node]:
     x = leaf(0, 8, 5, 41)
     shapes = {(4, 6, 37): (0, 1), (1, 6, 6, 120): (1, 2), (640,): (0,), (2, 90, 33): (0,), (5, 7, 37): (0, 1), (6, 6, 128): (0, 1)}
     means = [apply("ReduceMean", leaf(0, *shape), axes=axes) for shape, axes in shapes.items()]
-    return [*means, apply("Sub", x, apply("ReduceMax", x, axes=(0, 1))), apply("ReduceSum", apply("Exp", x), axes=(0, 1, 2))]
+    below = apply("Less", apply("ReduceMean", x, axes=(0, 1)), x)  # parts are no truth values
+    return [*means, apply("Sub", x, apply("ReduceMax", x, axes=(0, 1))), apply("ReduceSum", apply("Exp", x), axes=(0, 1, 2)), below]
 
 
 @pytest.fixture(scope="module")
@@ -55,5 +56,21 @@ def test_all_operators_divided_among_any_number_of_tasks(tasks: int, divided: tu
 def test_reductions_with_few_results_share_out_their_terms(divided: tuple[Path, list[KernelRequest], dict[Node, str]]) -> None:
     _, _, scripts = divided
     parts = ["T.parallel(2)" in scripts[fragment] and "a1[" in scripts[fragment] for fragment in few_results()]
-    assert parts == [True, True, True, False, False, False, True, True]
-    # two terms are too few, an odd number of terms gives threads unlike shares, 2 x 128 numbers are too many for the stack
+    assert parts == [True, True, True, False, False, False, True, True, True]
+    # two terms are too few, an odd number of terms gives threads unlike shares, 2 x 128 numbers are too many for the stack:
+    assert all("T.parallel(2)" in scripts[fragment] for fragment in few_results()[4:6])  # there, each has half of the results
+
+
+def test_parts_are_not_written_past_the_caches() -> None:
+    """What another thread has streamed is seen only once it has said that it is through."""
+    x = leaf(0, 300, 300, 64)
+    script = generate(KernelRequest(apply("Sub", x, apply("ReduceMean", x, axes=(0, 1)))), threads=2).script()
+    stored = [line for line in script.splitlines() if "einsat_stream" in line]
+    assert "a1[" in script and stored and not any("a1" in line for line in stored)
+
+
+def test_a_transpose_is_shared_out_by_rows_or_by_columns_and_not_by_both() -> None:
+    for shape in ((1, 512, 64, 64), (1, 64, 64, 512)):
+        perm = (0, 2, 3, 1) if shape[1] == 512 else (0, 3, 1, 2)
+        script = generate(KernelRequest(apply("Transpose", leaf(0, *shape), perm=perm)), threads=2).script()
+        assert script.count("T.parallel(") == 1

@@ -148,7 +148,7 @@ def search(
     progress.update(f"best cost {choice.best.cost_us:.0f} us ({choice.best.method}), {programs} programs")
     found = [to_program(saturation.frozen, selection, graph) for selection in choice.selections]
     found += [to_program(saturation.by_rules, selection, graph) for selection in choice.by_rules if saturation.by_rules]
-    if measurer is not None and not choice.is_earlier and (short := shortages(saturation, choice)):
+    if measurer is not None and (short := shortages(saturation, choice)):
         progress.note(f"time ended the search ({', '.join(short)}): --budget {2 * progress.budget_seconds:.0f}s gives it twice as long")
     if choice.refused:
         progress.detail(summary(choice.refused))
