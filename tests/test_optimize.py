@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import closing
@@ -23,7 +24,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 from egraph.errors import ModelError, RuleError
 from egraph.finalists import END_TO_END
+from egraph.importer import load
+from egraph.ir import Program
 from egraph.optimize import interruption
+from egraph.optimize.__main__ import main
+from egraph.optimize.ahead import compiling_ahead
 from egraph.optimize.arguments import parse, parse_seconds, parse_shape, parse_tolerance, to_options
 from egraph.optimize.artefact import MANIFEST
 from egraph.optimize.choice import choose_rules
@@ -31,6 +36,8 @@ from egraph.optimize.options import Allow
 from egraph.optimize.output import destination, publish, staging
 from egraph.optimize.progress import Progress
 from egraph.tolerance import Tolerance
+from lower.compile import CompileOptions
+from lower.eoperator.process import Compiler
 from runtime.profile import Database
 
 ROOT = Path(__file__).parent.parent
@@ -264,6 +271,40 @@ def test_an_interruption_that_a_finaliser_swallows_is_heeded_later() -> None:
         interruption.install()
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("place", [(Compiler, "start"), (threading.Thread, "start")])
+def test_an_interruption_while_compilers_start_is_no_other_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: tuple[type, str]
+) -> None:
+    def interrupted(self: object) -> None:
+        raise KeyboardInterrupt
+
+    program = Program(load(build_model(tmp_path / "m.onnx")).graph, (), 0.0)
+    monkeypatch.setattr(*place, interrupted)
+    with pytest.raises(KeyboardInterrupt), compiling_ahead((program,), tmp_path, CompileOptions(threads=1), lambda count, seconds: None):
+        pass
+
+
+@pytest.mark.parametrize("error", [RuntimeError("half done"), ModelError("half read")])
+def test_what_fails_because_of_an_interruption_is_an_interruption(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception
+) -> None:
+    def fails(options: object) -> int:
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        raise error
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    monkeypatch.setattr("egraph.optimize.command.run", fails)
+    monkeypatch.setattr(sys, "argv", ["optimize", str(build_model(tmp_path / "m.onnx"))])
+    try:
+        assert main() == 130
+    finally:
+        interruption.install()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert "interrupted" in capsys.readouterr().err
 
 
 INTERRUPTED = """

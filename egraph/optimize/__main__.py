@@ -35,11 +35,16 @@ def _run() -> int:
 
         return run(options)
     except CheckFailed as error:
+        interruption.heed()
         print(f"check failed: {error}\nnothing was written", file=sys.stderr)
         return 3
     except EinsatError as error:
+        interruption.heed()
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except Exception:
+        interruption.heed()  # what was cut in two by it may fail in any way
+        raise
 
 
 if __name__ == "__main__":

@@ -58,7 +58,8 @@ def compiling_ahead(
 
     def end() -> None:
         is_over.set()
-        thread.join()
+        if thread.is_alive():  # not where Ctrl-C came before it was started
+            thread.join()
 
     with borrowed_compilers(most_processes()) as compilers:
         try:
