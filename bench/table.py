@@ -65,6 +65,8 @@ def note(row: Row) -> str:
         told.append(f"{opaque} parts run in onnxruntime")
     if derived := optimized.get("derivations"):
         told.append("derived: " + ", ".join(f"{one['name']} ({one['uses']} kernels)" for one in derived))
+    elif (offered := optimized.get("derived_programs", {"is_compared": False}))["is_compared"]:
+        told.append(f"{offered['programs']} derived programs were compared, the fastest found has none of them")
     told += optimized.get("check_notes", [])
     if optimized.get("max_rel_err", 0.0) > REMARKABLE_ERROR and (rounding := row.get("rounding_error")):
         told.append("error against 64-bit floats: " + ", ".join(f"{engine} {error:.1e}" for engine, error in rounding.items()))

@@ -148,6 +148,9 @@ def test_what_derivations_add_is_shown_and_is_no_peer() -> None:
     row["optimize"] = {**ROW["optimize"], "predicted_us": 900.0, "latency_us": {"optimized": 1000.0}, "derivations": won}
     row["predicted_us"] = {"einsat": 900.0, WITHOUT_DERIVATIONS: 1170.0}
     assert "| openvino 1.500 | 2.00 | 1.50 | 1.20 | 1.30 | 0.90 |" in line(row) and "derived: winograd F(4x4) (3 kernels)" in line(row)
+    for offered, said in (({"programs": 5, "is_compared": True}, True), ({"programs": 5, "is_compared": False}, False), (None, False)):
+        lost = {**row["optimize"], "derivations": [], **({"derived_programs": offered} if offered else {})}
+        assert ("5 derived programs were compared, the fastest found has none of them" in line({**row, "optimize": lost})) == said
     told = means([row])
     assert f"* over {WITHOUT_DERIVATIONS}: 1.200 on 1 rows" in told and told[-1].startswith("* over the best peer of each: 1.500")
 

@@ -257,6 +257,30 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path: Path, stage: str) -> None:
         assert not warnings
 
 
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
+def test_from_the_first_result_in_place_on_ctrl_c_comes_too_late(tmp_path: Path, number: str) -> None:
+    """No new model beside an old artefact, and no word of an interruption that was none."""
+    model = build_model(tmp_path / "m.onnx")
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "m.opt.onnx").write_text("old")
+    text = (
+        "import os, signal, sys\nfrom egraph.optimize import __main__ as main, output\nreal = os.replace\n"
+        "def replace(source, target):\n    real(source, target)\n"
+        f"    if str(target).endswith('m.opt.onnx'):\n        os.kill(os.getpid(), signal.{number})\n"
+        "os.replace = replace\nsys.exit(main.main())"
+    )
+    arguments = (model, "-o", out, "--threads", 1, "--budget", "4s", "--database", tmp_path / "p.sqlite", "--json")
+    done = subprocess.run([sys.executable, "-c", text, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0 and "interrupted" not in done.stderr, done.stderr
+    assert json.loads(done.stdout)["files"] == [str(out / "m.opt.onnx"), str(out / "m.einsat")]
+    assert sorted(path.name for path in out.iterdir()) == ["m.einsat", "m.opt.onnx"]
+    from runtime import Session
+
+    with Session(out / "m.einsat", threads=1):
+        pass
+
+
 def test_an_interruption_that_a_finaliser_swallows_is_heeded_later() -> None:
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

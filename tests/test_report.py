@@ -13,7 +13,7 @@ import pytest
 
 from egraph.errors import ModelError
 from egraph.inspect import why
-from egraph.optimize.outcome import Finalist, Growth, KernelRow, Outcome, RuleUse
+from egraph.optimize.outcome import Derived, Finalist, Growth, KernelRow, Offered, Outcome, RuleUse
 from egraph.report import format_count, format_size, format_time, growth_chart, render
 from egraph.report_layout import MOST_BOXES, boxes, draw, place
 
@@ -94,6 +94,23 @@ def test_the_manifest_leaves_out_what_differs_from_run_to_run() -> None:
     made = outcome()
     later = dataclasses.replace(made, seconds_total=9.0, search_seconds=9.0, extract_seconds=9.0, files=("/elsewhere",))
     assert later.to_manifest() == made.to_manifest()
+
+
+@pytest.mark.parametrize(
+    ("offered", "kernels", "told"),
+    [
+        (Offered(), (), ""),
+        (Offered(7), (1, 2), "7 programs proved equal; 2 kernels come from them"),
+        (Offered(7), (), "7 programs proved equal; the fastest program found has none of them"),
+        (Offered(7, is_compared=False), (), "7 programs proved equal; time ended before they were compared"),
+    ],
+)
+def test_what_came_of_derivations_is_said(offered: Offered, kernels: tuple[int, ...], told: str) -> None:
+    derived = tuple(Derived("winograd", "bilinear", "conv", (), (number,)) for number in kernels)
+    made = dataclasses.replace(outcome(), offered=offered, derived=derived)
+    assert made.derivations_told == (f"derivations: {told}" if told else "")
+    assert told in render(made) and made.to_json().get("derived_programs", {}) == (dataclasses.asdict(offered) if told else {})
+    assert Outcome.from_manifest(json.loads(json.dumps(made.to_manifest()))).derivations_told == made.derivations_told
 
 
 def test_boxes_stand_below_their_operands_and_apart() -> None:

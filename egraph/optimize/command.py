@@ -49,6 +49,8 @@ def print_table(outcome: Outcome) -> None:
     else:
         counts = ", ".join(f"{count} {kind}" for kind, count in outcome.kernel_counts.items() if count)
         console.print(f"kernels: {before} before, {after} after ({counts}); largest relative error {outcome.max_rel_err:.2g}")
+    if outcome.derivations_told:
+        console.print(outcome.derivations_told)
     if outcome.rules:
         rules = Table(title="rules used", title_justify="left")
         for column in ("rule", "kernels", "verdict", "equation"):

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from egraph.applications import BROKEN
+from egraph.applications import BROKEN, RuleStatistics
 from egraph.derive.derivation import DerivationRule, GroupRule, Step
 from egraph.derive.storing import Unreadable, read_program, write_program
 from egraph.deriving import Derivations, Judged, Stop, group_text
 from egraph.errors import EinsatError
 from egraph.ir import Kernel, Node, format_fragment, walk
 from egraph.optimize.gate import VALIDATED
-from egraph.optimize.outcome import Derived, RuleUse
+from egraph.optimize.outcome import Derived, Offered, RuleUse
 from egraph.optimize.sources import sources_digest
 from egraph.rule import Rounding
 from egraph.tolerance import Tolerance
@@ -112,6 +112,11 @@ class Gate:
             RuleUse(name, VALIDATED, counts[name], f"a program that {by_name[name]} derives", rounding[by_name[name]])
             for name in used
         )
+
+    def offered(self, statistics: Sequence[RuleStatistics], *, is_compared: bool) -> Offered:
+        """Return how many derived programs an e-graph has."""
+        names = {rule.name for rule in self.rules}
+        return Offered(sum(one.unions for one in statistics if one.rule in names), is_compared)
 
     def derived(self, kernels: Sequence[Kernel]) -> tuple[Derived, ...]:
         """Return the derivations that kernels come from: of the same name, and computing a node of the kernel's fragment."""

@@ -63,6 +63,7 @@ def describe(
         worst_output=checked.worst_output,
         rules=_uses(rules, rows) + derivations.uses(launched),
         derived=derivations.derived(launched),
+        offered=derivations.offered(found.saturation.statistics, is_compared=bool(found.choice.selections)),
         growth=tuple(Growth(i.e_nodes, i.e_classes, i.matches, i.seconds) for i in found.saturation.iterations),
         rule_statistics=tuple(
             {"rule": s.rule, "matches": s.matches, "unions": s.unions, "e_nodes": s.e_nodes, "built": s.built}

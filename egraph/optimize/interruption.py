@@ -23,6 +23,14 @@ def heed() -> None:
         raise KeyboardInterrupt
 
 
+def settle() -> None:
+    """Ignore requests from now on: results are put in their places, and what is left to do takes moments."""
+    heed()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is _ask:
+            signal.signal(number, signal.SIG_IGN)
+
+
 def _ask(number: int, frame: FrameType | None) -> None:
     _Request.made = True
     raise KeyboardInterrupt

@@ -33,6 +33,15 @@ class Derived:
 
 
 @dataclass(frozen=True)
+class Offered:
+    """How many programs derivations joined to the e-graph, each proved equal to what it computes."""
+
+    programs: int = 0
+    is_compared: bool = True
+    """False where time ended before any of their kernels was looked at."""
+
+
+@dataclass(frozen=True)
 class KernelRow:
     """One kernel of a program: what it computes, from where, and how fast."""
 
@@ -145,6 +154,7 @@ class Outcome:
     unsafe_rules: tuple[str, ...] = ()
     """Rules that were in use without a proof, with their verdicts: ``--unsafe-rules`` admitted them."""
     derived: tuple[Derived, ...] = ()
+    offered: Offered = Offered()
     repeats: int = 0
     """Rounds in which both onnxruntime and what is shipped were timed."""
     rule_notes: tuple[str, ...] = ()
@@ -160,6 +170,17 @@ class Outcome:
         """Return how many times as long as what is shipped something takes, None where it has no time."""
         time_us, optimized_us = self.latency_us[name], self.latency_us["optimized"]
         return None if time_us is None or optimized_us is None else round(time_us / optimized_us, digits)
+
+    @property
+    def derivations_told(self) -> str:
+        """Return what came of derivations; empty where nothing was derived."""
+        offered, kernels = self.offered, {number for one in self.derived for number in one.kernels}
+        if not offered.programs:
+            return ""
+        told = f"derivations: {offered.programs} programs proved equal; "
+        if not offered.is_compared:
+            return told + "time ended before they were compared"
+        return told + (f"{len(kernels)} kernels come from them" if kernels else "the fastest program found has none of them")
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that ``--json`` prints."""
@@ -185,6 +206,7 @@ class Outcome:
             },
             "extract": {"method": self.extract_method, "optimal": self.extract_optimal, "seconds": round(self.extract_seconds, 3)},
             **({"derivations": derivations} if (derivations := self._derivations()) else {}),
+            **({"derived_programs": asdict(self.offered)} if self.offered.programs else {}),
             **({"predicted_us": round(shipped[0].predicted_us, 2)} if shipped else {}),
             **({"predicted_by_estimates": shipped[0].estimated} if shipped and shipped[0].estimated else {}),
             **({"repeats": self.repeats} if 0 < self.repeats < FEW_REPEATS else {}),
@@ -218,6 +240,7 @@ class Outcome:
         raw["derived"] = tuple(
             Derived(**{**one, "steps": tuple(map(tuple, one["steps"])), "kernels": tuple(one["kernels"])}) for one in raw.get("derived", ())
         )
+        raw["offered"] = Offered(**raw.get("offered", {}))
         raw["growth"] = tuple(Growth(seconds=0.0, **growth) for growth in raw["growth"])
         raw["refused"] = tuple(Refused(**row) for row in raw.get("refused", ()))
         for name in ("check_notes", "unsafe_rules", "rule_notes"):

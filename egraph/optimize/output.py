@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from egraph.errors import ModelError
+from egraph.optimize.interruption import settle
 from runtime.artefact import folder_beside
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -102,14 +103,16 @@ def check_report(path: Path) -> None:
 def publish(folder: Path, place: Destination) -> tuple[Path, ...]:
     """Move everything staged in ``folder`` to its final place, each file or folder by one rename.
 
-    Standard files first, the artefact last: it names the hash of the model file that belongs to it.
+    Standard files first, the artefact last: it names the hash of the model file that belongs to it. From the first of them on,
+    Ctrl-C comes too late.
     """
     written: list[Path] = []
     staged = sorted(folder.iterdir(), key=lambda path: (path.name == place.artefact.name, path.name))
+    for path in sorted(folder.rglob("*")):
+        _flush(path)
+    settle()
     for source in staged:
         target = place.model.parent / source.name
-        for path in [source] if source.is_file() else sorted(source.rglob("*")):
-            _flush(path)
         if target.is_dir() and not target.is_symlink():
             old = folder / f"{source.name}.old"
             target.rename(old)
