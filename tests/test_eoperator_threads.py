@@ -8,11 +8,14 @@ import pytest
 
 import lower.eoperator.nest as nest_module
 import lower.eoperator.unrolled as unrolled_module
+from egraph.expr.index import Iterator, index, substitute
 from egraph.ir import Node
 from egraph.ops import OPS, apply
 from lower.eoperator.generate import compile_object, generate
 from lower.eoperator.library import _link
 from lower.eoperator.request import KernelRequest, supports
+from lower.eoperator.split_reductions import divided as divided_reduction
+from lower.eoperator.terms import Terms
 from tests.fragments import leaf
 from tests.test_eoperator import Loaded, chains, check, samples
 
@@ -59,6 +62,16 @@ def test_reductions_with_few_results_share_out_their_terms(divided: tuple[Path, 
     assert parts == [True, True, True, False, False, False, False, True, True, True]
     # two terms are too few, an odd number of terms gives threads unlike shares, 2 x 128 numbers are too many for the stack:
     assert all("T.parallel(2)" in scripts[fragment] for fragment in few_results()[4:7])  # there, each has half of the results
+
+
+def test_parts_of_terms_begin_where_the_reduction_does() -> None:
+    table, k = Terms({"x": (1,)}, {"x": "float32"}), Iterator("k", 2, 10)
+    found = divided_reduction(table, table.reduce("sum", (k,), table.read("x", index(k))), None, 2)
+    assert found is not None
+    (read,) = found.partial.children
+    within = next(iterator for iterator in read.free if iterator != found.part)
+    offsets = [[substitute(read.data[1], {found.part: part, within: at}).constant for at in range(4)] for part in range(2)]
+    assert offsets == [[2, 3, 4, 5], [6, 7, 8, 9]]
 
 
 def test_parts_are_not_written_past_the_caches() -> None:

@@ -21,10 +21,10 @@ from lower.eoperator.blocks import LANES, UNROLL, Place, Point
 from lower.eoperator.costs import cost_ns, dear
 from lower.eoperator.emit import Emitter
 from lower.eoperator.functions import Expr, cast, widen
-from lower.eoperator.partial import write_parts
 from lower.eoperator.quotients import with_reciprocals
 from lower.eoperator.reduction import vectorizes
 from lower.eoperator.rows import next_rows, rows_together
+from lower.eoperator.split_reductions import write_parts
 from lower.eoperator.streaming import LINE_ELEMENTS, ahead, fetch, stream, streams
 from lower.eoperator.tabled import has_tables, spelled_out
 from lower.eoperator.terms import Term, Terms, coefficient, extent, indices_of, iterators_of, subterms
