@@ -1,24 +1,23 @@
 """Time derived programs of convolutions and products beside the library's direct ones, in turns.
 
 Prints for every program the ratio to the direct convolution (above 1: faster), its error beside that of the direct one (largest
-error over largest output, against float64), and where its time goes. Programs are lowered by estimates, as a model's are. ``--record`` also
-writes them into bench/results/derivations.json and .md.
+error over largest output, against float64), and where its time goes. Programs are lowered by estimates, as a model's are.
+``--record`` also writes them into bench/results/derivations.json and .md.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bench.environment import commit, environment
+from bench.record import RESULTS, opening, origin, record
 from egraph.derive.bilinear import RULES
 from egraph.errors import EinsatError
 from egraph.ir import Graph, Node, TensorType, attributes, make, placeholder, rewrite, walk
@@ -29,7 +28,6 @@ from egraph.rules.slices import RULES as SLICES
 from runtime import Session
 from runtime.profile.passing import line_ns
 
-RESULTS = Path(__file__).parent / "results"
 TARGETS = ("64@56", "128@28", "256@14", "512@7", "256@56", "512@28", "64@224")
 
 
@@ -203,13 +201,11 @@ def _stages(session: Session) -> str:
 
 def page(rows: Sequence[Row], where: Mapping[str, Any]) -> str:
     """Return what is said about all programs."""
-    versions = ", ".join(f"{name} {where['versions'][name]}" for name in ("onednn-cpu-gomp", "apache-tvm") if name in where["versions"])
     lines = [
-        "# Derived programs of single operators", "",
-        f"`{where['command']}`, {where['date']}, {where['cpu']}, {where['cores']} cores, {where['threads']} threads, {versions},",
-        f"commit {where['commit']}.", "",
+        "# Derived programs of single operators", "", *opening(where, ("onednn-cpu-gomp", "apache-tvm")),
         "Each beside the library's direct one, timed in turns; the least of many runs counts, from a program's inputs to its outputs,",
         "transforms included. Weights are transformed ahead of time. `error`: the largest error over the largest output, against float64.",
+        f"Threads: {where['threads']}.",
         "`line ns`: what a line that the other core had read took to write, before and after (about 4: near cores, 15 and more: far).", "",
         "| operator | program | us | times as fast as direct | by processor time | error | line ns |",
         "|---|---|---|---|---|---|---|",
@@ -252,10 +248,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         given = [f'"{name}"' if " " in name else name for name in options.operators]
         flags = [flag for flag in ("epilogue", "evict") if getattr(options, flag)]
         command = ["python", "-m", "bench.derivations", "--record", *(f"--{flag}" for flag in flags), *given]
-        where = {**environment(options.threads, command), "commit": commit()}
-        options.results.mkdir(parents=True, exist_ok=True)
-        (options.results / "derivations.json").write_text(json.dumps({**where, "rows": [asdict(row) for row in rows]}, indent=1) + "\n")
-        (options.results / "derivations.md").write_text(page(rows, where))
+        where = origin(options.threads, command)
+        record(options.results, "derivations", where, rows, page(rows, where))
 
 
 if __name__ == "__main__":

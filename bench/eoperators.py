@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from bench.derivations import conv
-from bench.environment import commit, environment
+from bench.record import RESULTS, opening, origin, record
 from egraph.derive.bilinear.convolutions import algorithms
 from egraph.derive.bilinear.programs import program
 from egraph.expr.scope import Number, Read, Scope, Tensor, inside
@@ -37,7 +36,6 @@ from lower.eoperator import compile_library
 from runtime import openmp
 from runtime.dispatcher import KernelLibrary, load
 
-RESULTS = Path(__file__).parent / "results"
 ALIGNMENT_BYTES = 64
 SECONDS = 0.6
 """How long each kernel and its copy are timed at least."""
@@ -249,11 +247,8 @@ RECORDED = ((True, 1), (True, 2), (False, 1))
 
 def page(rows: Sequence[Row], where: Mapping[str, Any]) -> str:
     """Return what is said about all kernels."""
-    versions = ", ".join(f"{name} {where['versions'][name]}" for name in ("apache-tvm", "numpy") if name in where["versions"])
     lines = [
-        "# Generated kernels", "",
-        f"`{where['command']}`, {where['date']}, {where['cpu']}, {where['cores']} cores, Python {where['python']}, {versions},",
-        f"commit {where['commit']}.", "",
+        "# Generated kernels", "", *opening(where, ("apache-tvm", "numpy")),
         "Bytes are those of all operands and of the result, once each; `of a copy` is their bandwidth over that of numpy's copy of as many",
         "bytes, half of them read, timed in turns, on as many threads. The least of many runs counts; on one thread of processor time.", "",
     ]  # fmt: skip
@@ -288,11 +283,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not rows:
         parser.error(f"no kernel has one of {', '.join(options.names)} in its name")
     if options.record:
-        where = {**environment(max(threads for _, threads in RECORDED), (parser.prog, *options.names, "--record")), "commit": commit()}
-        options.results.mkdir(parents=True, exist_ok=True)
-        stored = {**where, "rows": [asdict(row) for row in rows]}
-        (options.results / "eoperators.json").write_text(json.dumps(stored, indent=1) + "\n")
-        (options.results / "eoperators.md").write_text(page(rows, where))
+        where = origin(max(threads for _, threads in RECORDED), (parser.prog, *options.names, "--record"))
+        record(options.results, "eoperators", where, rows, page(rows, where))
 
 
 if __name__ == "__main__":

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.environment import commit, environment
+from bench.record import RESULTS, opening, origin, record
 from egraph.derive.emission import programs
 from egraph.derive.search import search
 from egraph.derive.targets import BAND, PRODUCT, SMALL_WINDOW, Target
@@ -29,8 +28,6 @@ from egraph.ops import apply
 from egraph.ops.expression import text_of
 from egraph.ops.reference import meaning
 from verify.application import equal_at_sizes
-
-RESULTS = Path(__file__).parent / "results"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +137,8 @@ def _told(program: Node | None) -> str:
 
 def page(rows: Sequence[Row], where: dict[str, Any]) -> str:
     """Return the rows as Markdown."""
-    versions = ", ".join(f"{name} {version}" for name, version in where["versions"].items() if name in ("numpy", "egglog"))
     lines = [
-        "# Searches", "",
-        f"`{where['command']}`, {where['date']}, {where['cpu']}, Python {where['python']}, {versions}, commit {where['commit']}.", "",
+        "# Searches", "", *opening(where, ("egglog", "numpy")),
         "States: all that a search saw; EinNet's: of its log, at the least depth with a match (dual E5-2680 v4). Milliseconds of processor",
         f"time on one core, medians of {where['repeats']} in one process; programs and proofs are those of all states found, not of one.",
         "`found`: states at the target that became programs; `proved`: how many of them the prover proves equal at these sizes.", "",
@@ -170,11 +165,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     rows = [measured(published, options.repeats) for published in PUBLISHED]
     command = ("python -m bench.searches", *((f"--repeats {options.repeats}",) if options.repeats != parser.get_default("repeats") else ()))
-    where = {**environment(1, command), "commit": commit(), "repeats": options.repeats}
-    options.results.mkdir(parents=True, exist_ok=True)
+    where = origin(1, command, repeats=options.repeats)
     text = page(rows, where)
-    (options.results / "searches.json").write_text(json.dumps({**where, "rows": [asdict(row) for row in rows]}, indent=1) + "\n")
-    (options.results / "searches.md").write_text(text)
+    record(options.results, "searches", where, rows, text)
     print(text)
     return 0 if all(row.steps and row.proved == row.found for row in rows) else 1
 

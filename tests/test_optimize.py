@@ -331,6 +331,38 @@ def test_what_fails_because_of_an_interruption_is_an_interruption(
     assert "interrupted" in capsys.readouterr().err
 
 
+def test_an_interruption_waits_while_modules_are_loaded() -> None:
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    loaded = []
+    try:
+        interruption.install()
+        with contextlib.suppress(KeyboardInterrupt):
+            with interruption.deferred():
+                signal.raise_signal(signal.SIGTERM)
+                loaded.append("whole")
+            loaded.append("after it")
+    finally:
+        interruption.install()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert loaded == ["whole"]
+
+
+def test_an_interruption_of_generated_code_has_the_exit_code_of_any_other(tmp_path: Path) -> None:
+    """CPython notes that what ``exec`` runs was interrupted, and ends by a signal."""
+    text = (
+        "import sys\nfrom egraph.optimize import __main__ as main, command\n"
+        "def run(options):\n    exec('import os, signal; os.kill(os.getpid(), signal.SIGTERM)\\nfor k in range(10**7): pass')\n"
+        "command.run = run\nsys.exit(main.main())"
+    )
+    model = build_model(tmp_path / "m.onnx")
+    (tmp_path / "interrupted.py").write_text(text)
+    arguments = [sys.executable, "-m", "interrupted", str(model)]  # as a module: elsewhere CPython does not ask
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(arguments, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 130 and "interrupted" in done.stderr
+
+
 INTERRUPTED = """
 import os, signal, sys, threading, time
 from egraph.optimize import __main__ as main

@@ -13,6 +13,7 @@ def main() -> int:
     try:
         return _run()
     except KeyboardInterrupt:
+        exec("")  # CPython remembers where one of its own was interrupted, and would end by a signal instead of the exit code
         print("interrupted: nothing was written; the profile database keeps what was measured", file=sys.stderr)
         return 130
     except BrokenPipeError:
@@ -20,8 +21,9 @@ def main() -> int:
 
 
 def _run() -> int:
-    from egraph.errors import CheckFailed, EinsatError  # imports take long enough to be interrupted
-    from egraph.optimize.arguments import parse, to_options
+    with interruption.deferred():  # imports take long enough to be interrupted
+        from egraph.errors import CheckFailed, EinsatError
+        from egraph.optimize.arguments import parse, to_options
 
     arguments = parse(None)
     try:
@@ -31,7 +33,10 @@ def _run() -> int:
             print(list_rules(tuple(arguments.rules)))
             return 0
         options = to_options(arguments)
-        from egraph.optimize.command import run
+        with interruption.deferred():
+            import onnxruntime  # noqa: F401 - needed in any case
+
+            from egraph.optimize.command import run
 
         return run(options)
     except CheckFailed as error:

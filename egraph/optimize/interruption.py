@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 
 class _Request:
     made = False
+    is_deferred = False
 
 
 def install() -> None:
     """Have SIGINT and SIGTERM end the run as ``KeyboardInterrupt``, at once or at the next ``heed``."""
-    _Request.made = False
+    _Request.made = _Request.is_deferred = False
     signal.signal(signal.SIGINT, _ask)
     signal.signal(signal.SIGTERM, _ask)
 
@@ -21,6 +24,17 @@ def heed() -> None:
     """Raise ``KeyboardInterrupt`` where the end was asked for and the exception got lost."""
     if _Request.made:
         raise KeyboardInterrupt
+
+
+@contextmanager
+def deferred() -> Iterator[None]:
+    """Have a request wait for the end of this: an extension module that is interrupted while it is loaded aborts the process."""
+    _Request.is_deferred = True
+    try:
+        yield
+    finally:
+        _Request.is_deferred = False
+    heed()
 
 
 def settle() -> None:
@@ -33,4 +47,5 @@ def settle() -> None:
 
 def _ask(number: int, frame: FrameType | None) -> None:
     _Request.made = True
-    raise KeyboardInterrupt
+    if not _Request.is_deferred:
+        raise KeyboardInterrupt
