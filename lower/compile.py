@@ -56,7 +56,7 @@ def plan_program(program: Program, options: CompileOptions) -> tuple[Plan, StepW
     from lower.eoperator import may_overwrite
 
     sequence = order(program)
-    placement = place_all(program, sequence, may_overwrite)
+    placement = place_all(program, sequence, may_overwrite, options.threads)
     writer = StepWriter(program, placement, options.export_graph)
     inputs = tuple(
         Port(node.string("name"), node.type.dtype, node.type.shape, writer.buffer(node)) for node in program.graph.inputs

@@ -75,9 +75,9 @@ def is_sized(node: Node) -> bool:
     return node.type.is_static and node.type.dtype in NAMES
 
 
-def place_all(program: Program, order: Order, may_overwrite: Callable[[Node], frozenset[int]]) -> Placement:
+def place_all(program: Program, order: Order, may_overwrite: Callable[[Node], frozenset[int]], threads: int = 1) -> Placement:
     """Place inputs, constants and every result; views alias what they view."""
-    return _Placer(program, order, may_overwrite).run()
+    return _Placer(program, order, may_overwrite).run(threads)
 
 
 class _Placer:
@@ -89,7 +89,7 @@ class _Placer:
         self.last_use = self._last_uses()
         self.outputs = self._direct_outputs()
 
-    def run(self) -> Placement:
+    def run(self, threads: int) -> Placement:
         for node in self.program.graph.inputs:
             if is_sized(node):
                 self.result.add(node, "input", node.string("name"), -1, FOREVER)
@@ -101,7 +101,7 @@ class _Placer:
         lifetimes = [
             Lifetime(number, a.size_bytes, a.first, a.last) for number, a in enumerate(self.result.allocations) if a.area == "arena"
         ]
-        arena = plan_arena(lifetimes)
+        arena = plan_arena(lifetimes, threads)
         self.result.offsets, self.result.arena_bytes = arena.offsets, arena.size_bytes
         return self.result
 

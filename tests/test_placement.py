@@ -84,10 +84,10 @@ SIZES = st.one_of(st.integers(0, 300), st.integers(1 << 20, 1 << 22))
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.tuples(SIZES, st.integers(0, 8), st.integers(0, 8)), max_size=14))
-def test_values_alive_together_never_share_memory(drawn: list[tuple[int, int, int]]) -> None:
+@given(st.lists(st.tuples(SIZES, st.integers(0, 8), st.integers(0, 8)), max_size=14), st.integers(1, 2))
+def test_values_alive_together_never_share_memory(drawn: list[tuple[int, int, int]], threads: int) -> None:
     lifetimes = [Lifetime(i, size, min(a, b), max(a, b)) for i, (size, a, b) in enumerate(drawn)]
-    plan = plan_arena(lifetimes)
+    plan = plan_arena(lifetimes, threads)
     for value in lifetimes:
         assert plan.offsets[value.number] % 64 == 0 and plan.offsets[value.number] + value.size_bytes <= plan.size_bytes
     for one, other in itertools.combinations(lifetimes, 2):
@@ -98,13 +98,15 @@ def test_values_alive_together_never_share_memory(drawn: list[tuple[int, int, in
 
 def test_the_arena_is_shared_between_steps_that_follow_each_other() -> None:
     size = APART_BYTES // 8
-    plan = plan_arena([Lifetime(i, size, i, i + 1) for i in range(10)])
+    plan = plan_arena([Lifetime(i, size, i, i + 1) for i in range(10)], threads=2)
     assert plan.size_bytes == 2 * size
 
 
-def test_few_bytes_are_not_shared() -> None:
+def test_few_bytes_are_not_shared_where_threads_would_take_them_from_each_other() -> None:
     size = APART_BYTES // 8
-    plan = plan_arena([Lifetime(i, size - 1, i, i + 1) for i in range(8)])
+    lifetimes = [Lifetime(i, size - 1, i, i + 1) for i in range(8)]
+    assert plan_arena(lifetimes, threads=1).size_bytes == 2 * size
+    plan = plan_arena(lifetimes, threads=2)
     assert [plan.offsets[i] for i in range(8)] == [i * size for i in range(8)] and plan.size_bytes == APART_BYTES
 
 
