@@ -11,6 +11,14 @@ import torch.nn.functional as F
 from onnx import numpy_helper
 
 Tensor = torch.Tensor
+SCALARS = ("Add", "Clip", "Div", "Mul", "Pow", "Sub")
+SETTINGS = ("Pad", "ReduceMean", "ReduceSum", "Reshape", "Resize", "Slice", "Split", "Squeeze", "Unsqueeze")
+"""Operators whose later operands, where they are constants, say how to compute: as tensors they would interrupt what is compiled. So do
+single numbers of those above where torch looks for attention."""
+
+
+def _listed(value: Tensor | list[Any]) -> list[Any]:
+    return value if isinstance(value, list) else value.tolist()
 
 
 def _pad(x: Tensor, pads: list[int]) -> tuple[Tensor, list[int]]:
@@ -63,13 +71,13 @@ def _gather(a: Mapping[str, Any], x: Tensor, places: Tensor) -> Tensor:
 def _constant_pad(a: Mapping[str, Any], x: Tensor, pads: Tensor, value: Tensor | None = None) -> Tensor:
     if a.get("mode", b"constant") != b"constant":
         raise LookupError("bench/torch_model.py pads by constants only")
-    sides = pads.tolist()
+    sides = _listed(pads)
     order = [side for axis in reversed(range(x.ndim)) for side in (sides[axis], sides[x.ndim + axis])]
     return F.pad(x, order, value=0.0 if value is None else float(value))
 
 
 def _unsqueeze(a: Mapping[str, Any], x: Tensor, axes: Tensor | None = None) -> Tensor:
-    wanted = a["axes"] if axes is None else axes.tolist()
+    wanted = a["axes"] if axes is None else _listed(axes)
     rank = x.ndim + len(wanted)
     for axis in sorted(axis % rank for axis in wanted):
         x = x.unsqueeze(axis)
@@ -82,15 +90,36 @@ def _hard_sigmoid(a: Mapping[str, Any], x: Tensor) -> Tensor:
 
 def _nearest_resize(a: Mapping[str, Any], x: Tensor, roi: Tensor | None = None, scales: Tensor | None = None) -> Tensor:
     """Repeat values by whole factors, where every rounding of coordinates reads the same ones."""
-    factors = [] if scales is None else [int(scale) for scale in scales.tolist()]
+    given = [] if scales is None else _listed(scales)
+    factors = [int(scale) for scale in given]
     where = a.get("coordinate_transformation_mode", b"half_pixel"), a.get("nearest_mode", b"round_prefer_floor")
     rounded = where[0] == b"half_pixel" and where[1].startswith(b"round")
     nearest = a.get("mode", b"nearest") == b"nearest" and (rounded or where == (b"asymmetric", b"floor"))
-    if not nearest or scales is None or factors != scales.tolist():
+    if not nearest or not given or factors != given:
         raise LookupError("bench/torch_model.py resizes by nearest values and whole factors only")
     for axis, factor in enumerate(factors):
         x = x.repeat_interleave(factor, axis) if factor > 1 else x
     return x
+
+
+def _reshape(a: Mapping[str, Any], x: Tensor, shape: Tensor | list[int]) -> Tensor:
+    return x.reshape([x.shape[axis] if size == 0 else size for axis, size in enumerate(_listed(shape))])
+
+
+def _slice(a: Mapping[str, Any], x: Tensor, *settings: Tensor | list[int] | None) -> Tensor:
+    starts, ends, axes, steps = (None if value is None else _listed(value) for value in (*settings, None, None)[:4])
+    assert starts is not None and ends is not None
+    for k, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        axis, step = k if axes is None else axes[k] % x.ndim, 1 if steps is None else steps[k]
+        if step < 0:
+            raise LookupError("bench/torch_model.py slices forwards only")
+        x = x[(slice(None),) * axis + (slice(start, min(end, x.shape[axis]), step),)]
+    return x
+
+
+def _split(a: Mapping[str, Any], x: Tensor, sizes: Tensor | list[int] | None = None) -> tuple[Tensor, ...]:
+    axis = a.get("axis", 0)
+    return torch.split(x, x.shape[axis] // a["outputs"] if sizes is None else _listed(sizes), axis)
 
 
 def _softmax_over_rest(a: Mapping[str, Any], x: Tensor) -> Tensor:
@@ -100,7 +129,7 @@ def _softmax_over_rest(a: Mapping[str, Any], x: Tensor) -> Tensor:
 
 
 TYPES = {onnx.TensorProto.FLOAT: torch.float32, onnx.TensorProto.INT64: torch.int64, onnx.TensorProto.INT32: torch.int32}
-OPERATORS: Mapping[str, Callable[..., Tensor]] = {
+OPERATORS: Mapping[str, Callable[..., Tensor | tuple[Tensor, ...]]] = {
     "Add": lambda a, x, y: x + y,
     "AveragePool": _average_pool,
     "BatchNormalization": _batch_norm,
@@ -127,15 +156,17 @@ OPERATORS: Mapping[str, Callable[..., Tensor]] = {
     "PRelu": lambda a, x, s: torch.where(x > 0, x, x * s),
     "Pad": _constant_pad,
     "Pow": lambda a, x, y: x**y,
-    "ReduceMean": lambda a, x, axes: x.mean(tuple(axes.tolist()), keepdim=bool(a.get("keepdims", 1))),
-    "ReduceSum": lambda a, x, axes: x.sum(tuple(axes.tolist()), keepdim=bool(a.get("keepdims", 1))),
+    "ReduceMean": lambda a, x, axes=None: x.mean(a["axes"] if axes is None else _listed(axes), keepdim=bool(a.get("keepdims", 1))),
+    "ReduceSum": lambda a, x, axes=None: x.sum(a["axes"] if axes is None else _listed(axes), keepdim=bool(a.get("keepdims", 1))),
     "Relu": lambda a, x: F.relu(x),
     "Resize": _nearest_resize,
-    "Reshape": lambda a, x, shape: x.reshape(shape.tolist()),
+    "Reshape": _reshape,
     "Sigmoid": lambda a, x: torch.sigmoid(x),
+    "Slice": _slice,
     "Softmax": lambda a, x: torch.softmax(x, a.get("axis", -1)),
+    "Split": _split,
     "Sqrt": lambda a, x: torch.sqrt(x),
-    "Squeeze": lambda a, x, axes=None: x.squeeze(tuple(a["axes"] if axes is None else axes.tolist())),
+    "Squeeze": lambda a, x, axes=None: x.squeeze(tuple(a["axes"] if axes is None else _listed(axes))),
     "Sub": lambda a, x, y: x - y,
     "Sum": lambda a, *x: sum(x[1:], start=x[0]),
     "Tanh": lambda a, x: torch.tanh(x),
@@ -154,7 +185,7 @@ class TorchModel(torch.nn.Module):
         super().__init__()
         constants = {n.output[0]: n.attribute[0].t for n in model.graph.node if n.op_type == "Constant" and n.attribute[0].name == "value"}
         constants |= {t.name: t for t in model.graph.initializer}
-        self.weights = {name: torch.from_numpy(numpy_helper.to_array(t).copy()) for name, t in constants.items()}
+        self.weights: dict[str, Tensor] = {name: torch.from_numpy(numpy_helper.to_array(t).copy()) for name, t in constants.items()}
         operators = dict(OPERATORS)
         if precise:
             self.weights = {name: w.double() if w.dtype == torch.float32 else w for name, w in self.weights.items()}
@@ -167,13 +198,32 @@ class TorchModel(torch.nn.Module):
         opset = next(o.version for o in model.opset_import if not o.domain)
         if opset < 13:
             operators["Softmax"] = _softmax_over_rest
-        self.steps = [
-            (operators[n.op_type], {a.name: onnx.helper.get_attribute_value(a) for a in n.attribute}, tuple(n.input), n.output[0])
-            for n in nodes
-        ]
+        self.steps = [(operators[n.op_type], _attributes(n), tuple(map(self._operand, _kinds(n), n.input)), tuple(n.output)) for n in nodes]
+        self.parameter_names = {name: f"weight{number}" for number, (name, w) in enumerate(self.weights.items()) if w.is_floating_point()}
+        for name, parameter in self.parameter_names.items():  # what torch may compute with ahead of time
+            self.register_parameter(parameter, torch.nn.Parameter(self.weights.pop(name), requires_grad=False))
+
+    def _operand(self, kind: str, name: str) -> str | list[Any] | float:
+        """Return an operand's name, or its value where torch should know it while it compiles."""
+        weight = self.weights.get(name)
+        if weight is None or kind == "tensor" or (kind == "scalar" and (weight.numel() != 1 or not weight.is_floating_point())):
+            return name
+        return weight.item() if kind == "scalar" else weight.tolist()
 
     def forward(self, *operands: Tensor) -> list[Tensor]:
-        values = dict(self.weights) | dict(zip(self.inputs, operands, strict=True))
-        for function, attributes, inputs, output in self.steps:
-            values[output] = function(attributes, *[values.get(name) for name in inputs])
+        values = {name: getattr(self, parameter) for name, parameter in self.parameter_names.items()} | self.weights
+        values |= zip(self.inputs, operands, strict=True)
+        for function, attributes, inputs, outputs in self.steps:
+            result = function(attributes, *[values.get(one) if isinstance(one, str) else one for one in inputs])
+            values |= zip(outputs, result if isinstance(result, tuple) else (result,), strict=False)
         return [values[name] for name in self.outputs]
+
+
+def _kinds(node: onnx.NodeProto) -> list[str]:
+    """Return for every operand what it is: a tensor, a number where it is one, or a setting."""
+    later = "setting" if node.op_type in SETTINGS else "scalar" if node.op_type in SCALARS else "tensor"
+    return ["tensor" if later == "setting" else later, *([later] * (len(node.input) - 1))]
+
+
+def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
+    return {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute} | {"outputs": len(node.output)}
