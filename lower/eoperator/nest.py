@@ -17,14 +17,16 @@ from tvm import tirx
 from tvm.tirx import ForKind
 
 from egraph.expr.index import Index, Iterator, Size, Symbol, index
-from lower.eoperator.blocks import LANES, UNROLL, Place, Point
+from lower.eoperator.blocks import Place, Point
 from lower.eoperator.costs import cost_ns, dear
+from lower.eoperator.covering import cover, elements_before_a_line
 from lower.eoperator.emit import Emitter
 from lower.eoperator.functions import Expr, cast, widen
 from lower.eoperator.quotients import with_reciprocals
 from lower.eoperator.reduction import vectorizes
 from lower.eoperator.rows import next_rows, rows_together
 from lower.eoperator.split_reductions import write_parts
+from lower.eoperator.stencils import rows_sharing, write_stencil
 from lower.eoperator.streaming import LINE_ELEMENTS, ahead, fetch, stream, streams
 from lower.eoperator.tabled import has_tables, spelled_out
 from lower.eoperator.terms import Term, Terms, coefficient, extent, indices_of, iterators_of, subterms
@@ -45,6 +47,8 @@ class Planner:
     def __init__(self, table: Terms, emitter: Emitter, output: Any, output_type: str, threads: int) -> None:
         emitter.buffers["out"], emitter.dtypes["out"] = output, output_type
         self.table, self.emitter, self.output, self.output_type, self.threads = table, emitter, output, output_type, threads
+        self.fetched_with: dict[Term, tuple[Term, ...]] = {}
+        """Whose reads are fetched where a term is stored, if not its own."""
         emitter.is_streamed = output_type == "float32" and streams(int(output.shape[0]) * 4)
 
     def kernel(self, iterators: Sequence[Iterator], root: Term, offset: Index) -> None:
@@ -81,28 +85,49 @@ class Planner:
             return
         decided = [breakpoints(i, root, frozenset(iterators)) for i in iterators]
         if all(len(points) == 2 for points in decided):
-            self._pure(iterators, root, offset, parallel=parallel)
+            self.pure(iterators, root, offset, parallel=parallel)
             return
-        points = decided[0]
+        shared = rows_sharing(self.table, iterators, root)
+        if shared is not None and shared[0] is iterators[0] and len(decided[0]) == 2 and extent(iterators[0]) > shared[1]:
+            self._movement_of_groups(iterators, root, offset, shared[1], parallel=parallel)
+            return
+        together = shared is not None and shared[0] is iterators[0]
+        at = next(k for k, found in enumerate(decided) if len(found) > 2) if together else 0
+        points, varied = decided[at], iterators[at]
         if len(points) > 2 and len(points) - 1 <= MAXIMUM_PARTS:
             for low, high in itertools.pairwise(points):
-                part, meaning = shifted(self.table, iterators[0], low, high)
-                inner = (part, *iterators[1:]) if high - low > 1 else iterators[1:]
-                self._movement(inner, *self._replace(root, offset, {iterators[0]: meaning}), parallel=parallel)
+                part, meaning = shifted(self.table, varied, low, high)
+                inner = tuple(part if i is varied else i for i in iterators if i is not varied or high - low > 1)
+                self._movement(inner, *self._replace(root, offset, {varied: meaning}), parallel=parallel)
             return
-        first, rest = iterators[0], iterators[1:]
+        if len(iterators) > 1:
+            self._movement_of_each(iterators[0], iterators[1:], root, offset, parallel=parallel)
+        else:
+            self.pure(iterators, root, offset, parallel=parallel)
+
+    def _movement_of_each(self, first: Iterator, rest: tuple[Iterator, ...], root: Term, offset: Index, *, parallel: bool) -> None:
+        """Write a loop over the first iterator, and in it a nest over the others."""
         wide = parallel and extent(first) >= self.threads
 
         def body(variable: Expr) -> None:
             self.emitter.bind_iterator(first, variable)
             self._movement(rest, root, offset, parallel=parallel and not wide)
 
-        if rest:
-            self.emitter.loop(0, extent(first), body, kind=ForKind.PARALLEL if wide else ForKind.SERIAL)
-        else:
-            self._pure(iterators, root, offset, parallel=parallel)
+        self.emitter.loop(0, extent(first), body, kind=ForKind.PARALLEL if wide else ForKind.SERIAL)
 
-    def _pure(self, iterators: tuple[Iterator, ...], root: Term, offset: Index, *, parallel: bool) -> None:
+    def _movement_of_groups(self, iterators: tuple[Iterator, ...], root: Term, offset: Index, count: int, *, parallel: bool) -> None:
+        """Write a nest by groups of rows that share what they read, so that each group is split at its guards; then the rows left."""
+        row, *rest = iterators
+        whole = extent(row) // count * count
+        group, lane = self.table.fresh("g", whole // count), self.table.fresh("r", count)
+        together = self._replace(root, offset, {row: index(group) * count + lane})
+        self._movement_of_each(group, (lane, *rest), *together, parallel=parallel)
+        if whole < extent(row):
+            part, meaning = shifted(self.table, row, whole, extent(row))
+            left = (part, *rest) if extent(row) - whole > 1 else tuple(rest)
+            self._movement(left, *self._replace(root, offset, {row: meaning}), parallel=parallel)
+
+    def pure(self, iterators: tuple[Iterator, ...], root: Term, offset: Index, *, parallel: bool) -> None:
         """Write a nest whose guards do not vary: tiles for transposes, else vectors along the last axis."""
         vector = iterators[-1] if self._vector(iterators[-1], root, offset) else None
         across, reads = transposed_reads(iterators, root) if coefficient(offset, iterators[-1]) == 1 else (None, [])
@@ -120,16 +145,23 @@ class Planner:
                             self.emitter.value(term, point)
                 self._loops(iterators[:-1], lambda: self.store(root, offset, points))
 
-            self.blocked(vector, lanes_first, parallel=parallel, unroll=2)
+            cover(self, vector, lanes_first, parallel=parallel, unroll=2)
             return
 
+        if vector is not None and write_stencil(self, iterators, root, offset, parallel=parallel):
+            return
         between = interleaved(iterators, root) if vector is not None else ()
 
         def inner(base_parallel: bool) -> None:
             if vector is None:
                 self._scalars(iterators[-1], root, offset)
             else:
-                self.blocked(vector, lambda points: self._loops(between, lambda: self.store(root, offset, points)), parallel=base_parallel)
+                lead = 0 if between else elements_before_a_line(self.emitter, offset, vector)
+
+                def each(points: tuple[Point, ...]) -> None:
+                    self._loops(between, lambda: self.store(root, offset, points))
+
+                cover(self, vector, each, parallel=base_parallel, lead=lead)
 
         self.outer([i for i in loop_order(iterators[:-1], root) if i not in between], inner, parallel=parallel)
 
@@ -190,40 +222,6 @@ class Planner:
 
         self.emitter.loop(0, extent(iterators[0]), body)
 
-    def blocked(self, vector: Iterator, body: Callable[[tuple[Point, ...]], None], *, parallel: bool = False, unroll: int = UNROLL) -> None:
-        """Run ``body`` at points that cover the iterator: groups of vectors, vectors, and ever smaller ones for the rest.
-
-        ``parallel``: groups are divided among threads; smaller ones, where there are too few of them.
-        """
-        size, start = extent(vector), 0
-        if parallel:
-            unroll = next((count for count in (unroll, unroll // 2, 1) if count and self._divides(size // (LANES * count))), unroll)
-        for step, count in ((LANES * unroll, unroll), (LANES, 1), (8, 1), (4, 1), (1, 1)):
-            blocks = (size - start) // step
-            if blocks and not (count == unroll > 1 and blocks < 2 and size < LANES * unroll):
-                self._steps(vector, start, step, blocks, count, body, parallel=parallel and self._divides(blocks))
-                start += blocks * step
-
-    def _divides(self, blocks: int) -> bool:
-        """Return whether so many blocks give threads about alike to do."""
-        return blocks >= 2 * self.threads or (blocks > 0 and blocks % self.threads == 0)
-
-    def _steps(
-        self, vector: Iterator, start: int, step: int, blocks: int, count: int, body: Callable[[tuple[Point, ...]], None], *, parallel: bool
-    ) -> None:
-        emitter, width = self.emitter, step // count
-
-        def one(base: Expr) -> None:
-            points = tuple({vector: Place(base + emitter.integer(start + u * width) if start + u else base, width)} for u in range(count))
-            with emitter.at_points(points):
-                body(points)
-
-        if blocks == 1:
-            with emitter.scope():
-                one(emitter.integer(0))
-        else:
-            emitter.loop(0, blocks, lambda k: one(k * emitter.integer(step)), kind=ForKind.PARALLEL if parallel else ForKind.SERIAL)
-
     def store(self, root: Term, offset: Index, points: tuple[Point, ...]) -> None:
         """Compute ``root`` at points and store it."""
         for point in points:
@@ -252,7 +250,8 @@ class Planner:
     def _fetch_ahead(self, root: Term, point: Point, vector: Iterator) -> None:
         """Fetch what a later place reads of large tensors, where they are read in more places than the processor follows."""
         emitter = self.emitter
-        reads = [t for t in subterms((root,)) if t.kind == "read" and coefficient(t.data[1], vector) == 1 and emitter.is_large(t.data[0])]
+        terms = subterms(self.fetched_with.get(root, (root,)))
+        reads = [t for t in terms if t.kind == "read" and coefficient(t.data[1], vector) == 1 and emitter.is_large(t.data[0])]
         if len(reads) < LEAST_PLACES:
             return
         start = {**point, vector: Place(point[vector].base)}
@@ -364,7 +363,7 @@ class Planner:
                     values(points)
                     self._loops(inner, lambda: self.store(root, offset, points))
 
-                self.blocked(vector, lane, parallel=inner_parallel)
+                cover(self, vector, lane, parallel=inner_parallel)
             else:
                 points = tuple({i: Place(emitter.integer(r))} for i in together for r in range(extent(i))) or ({},)
                 with emitter.at_points(points):
@@ -376,7 +375,7 @@ class Planner:
 
     def _row(self, root: Term, offset: Index, vector: Iterator, point: Point) -> None:
         """Write a row of the result, in vectors."""
-        self.blocked(vector, lambda places: self.store(root, offset, tuple({**point, **place} for place in places)))
+        cover(self, vector, lambda places: self.store(root, offset, tuple({**point, **place} for place in places)))
 
 
 def _guarded_by(root: Term, iterators: set[Iterator]) -> bool:

@@ -1,0 +1,82 @@
+"""Windows: rows that share what they read are computed together, and streamed by whole lines."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lower.eoperator.nest as nest_module
+import lower.eoperator.streaming as streaming_module
+from egraph.ir import Node
+from egraph.ops import apply
+from lower.eoperator.generate import compile_object, generate
+from lower.eoperator.library import _link
+from lower.eoperator.request import KernelRequest
+from tests.fragments import leaf
+from tests.test_eoperator import Loaded, check
+
+
+def pool(name: str, shape: tuple[int, ...], kernel: tuple[int, int], **changes: Any) -> Node:
+    values: dict[str, Any] = {"strides": (1, 1), "dilations": (1, 1), "pads": (1, 1, 1, 1), "layout": "NCHW"}
+    values |= {"count_include_pad": 1} if name == "AveragePool" else {}
+    return apply(name, leaf(0, *shape), kernel_shape=kernel, **(values | changes))
+
+
+def windows() -> list[Node]:
+    x = leaf(0, 2, 3, 11, 37)
+    weights = leaf(1, 3, 1, 3, 3)
+    depthwise: dict[str, Any] = {"strides": (1, 1), "dilations": (1, 1), "pads": (1, 1, 1, 1), "group": 3, "layout": "NCHW"}
+    return [
+        pool("AveragePool", (2, 3, 11, 37), (3, 3)), pool("AveragePool", (1, 2, 4, 64), (3, 3)), pool("MaxPool", (1, 2, 7, 50), (3, 3)),
+        pool("AveragePool", (1, 2, 9, 40), (3, 3), pads=(0, 0, 0, 0)), pool("AveragePool", (1, 2, 9, 40), (3, 3), count_include_pad=0),
+        pool("AveragePool", (1, 2, 17, 40), (2, 2), pads=(0, 0, 0, 0)), pool("AveragePool", (1, 2, 17, 40), (5, 5), pads=(2, 2, 2, 2)),
+        pool("AveragePool", (1, 2, 17, 40), (3, 3), strides=(2, 2)), pool("MaxPool", (1, 2, 17, 40), (3, 3), strides=(2, 1)),
+        pool("AveragePool", (1, 2, 17, 40), (3, 1), pads=(1, 0, 1, 0)), pool("AveragePool", (1, 2, 3, 40), (3, 3)),
+        pool("MaxPool", (1, 2, 17, 40), (3, 3), dilations=(2, 2), pads=(2, 2, 2, 2)),
+        pool("AveragePool", (1, 9, 13, 24), (3, 3), layout="NHWC"),
+        pool("MaxPool", (1, 5, 6, 16), (3, 3), layout="NHWC", pads=(0, 0, 0, 0)),
+        apply("Conv", x, weights, **depthwise),
+        apply("Relu", apply("Sub", apply("Exp", pool("AveragePool", (2, 3, 11, 37), (3, 3))), x)),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["one thread", "divided", "streamed"])
+def test_windows_agree_with_the_reference(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if kind == "divided":
+        monkeypatch.setattr(nest_module, "SERIAL_NS", 0.0)
+    if kind == "streamed":
+        monkeypatch.setattr(streaming_module, "STREAMED_BYTES", 0)
+    requests = [KernelRequest(fragment) for fragment in windows()]
+    objects: list[Path] = []
+    for request in requests:
+        objects.append(tmp_path / f"{len(objects)}.o")
+        compile_object(generate(request, threads=2 if kind == "divided" else 1), objects[-1])
+    _link(objects, tmp_path / "kernels.so")
+    for tasks in (1, 2, 3) if kind == "divided" else (1,):
+        loaded = Loaded(tmp_path / "kernels.so", tasks)
+        for request in requests:
+            check(loaded, request.symbol, request.fragment)
+
+
+def loads(kernel: tuple[int, int], strides: tuple[int, int] = (1, 1)) -> float:
+    """Return how many vectors a kernel without borders loads for each that it stores, of rows of four vectors."""
+    width = 64 + kernel[1] - 1
+    fragment = pool("AveragePool", (1, 2, 15 * strides[0] + kernel[0], width), kernel, strides=strides, pads=(0, 0, 0, 0))
+    script = generate(KernelRequest(fragment), threads=1).script()
+    return len(re.findall(r"float32x16 = in0\[", script)) / len(re.findall(r"\bout\[.*:.*\] =", script))
+
+
+def test_rows_of_a_window_load_what_they_share_once() -> None:
+    assert loads((3, 3)) == 4.5  # six rows of three for four rows of results
+    assert loads((3, 3), strides=(2, 1)) == 9.0  # too little is
+    assert loads((1, 3)) == 3.0  # nothing is shared
+    assert loads((5, 5)) == 25.0  # more than registers hold
+
+
+def test_rows_that_are_streamed_begin_at_a_line() -> None:
+    script = generate(KernelRequest(pool("AveragePool", (1, 64, 448, 448), (3, 3))), threads=1).script()
+    places = re.findall(r"einsat_stream\", T.address_of\(out\[(.*?)\]\)", script)
+    assert places and {eval(re.sub(r"i\d+", "0", place)) % 16 for place in places} == {0}
