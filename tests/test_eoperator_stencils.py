@@ -19,10 +19,11 @@ from tests.fragments import leaf
 from tests.test_eoperator import Loaded, check
 
 
-def pool(name: str, shape: tuple[int, ...], kernel: tuple[int, int], **changes: Any) -> Node:
+def pool(name: str, data: Node | tuple[int, ...], kernel: tuple[int, int], **changes: Any) -> Node:
     values: dict[str, Any] = {"strides": (1, 1), "dilations": (1, 1), "pads": (1, 1, 1, 1), "layout": "NCHW"}
     values |= {"count_include_pad": 1} if name == "AveragePool" else {}
-    return apply(name, leaf(0, *shape), kernel_shape=kernel, **(values | changes))
+    operand = leaf(0, *data) if isinstance(data, tuple) else data
+    return apply(name, operand, kernel_shape=kernel, **(values | changes))
 
 
 def windows() -> list[Node]:
@@ -61,19 +62,19 @@ def test_windows_agree_with_the_reference(kind: str, tmp_path: Path, monkeypatch
             check(loaded, request.symbol, request.fragment)
 
 
-def loads(kernel: tuple[int, int], strides: tuple[int, int] = (1, 1)) -> float:
-    """Return how many vectors a kernel without borders loads for each that it stores, of rows of four vectors."""
-    width = 64 + kernel[1] - 1
-    fragment = pool("AveragePool", (1, 2, 15 * strides[0] + kernel[0], width), kernel, strides=strides, pads=(0, 0, 0, 0))
+def loads(operands: int, kernel: tuple[int, int], strides: tuple[int, int] = (1, 1)) -> float:
+    """Return how many vectors of an operand a kernel without borders loads for each that it stores; the window is of their sum."""
+    shape = (1, 2, 15 * strides[0] + kernel[0], 64 + kernel[1] - 1)
+    data = [leaf(k, *shape) for k in range(operands)]
+    fragment = pool("AveragePool", data[0] if operands == 1 else apply("Add", *data), kernel, strides=strides, pads=(0, 0, 0, 0))
     script = generate(KernelRequest(fragment), threads=1).script()
     return len(re.findall(r"float32x16 = in0\[", script)) / len(re.findall(r"\bout\[.*:.*\] =", script))
 
 
 def test_rows_of_a_window_load_what_they_share_once() -> None:
-    assert loads((3, 3)) == 4.5  # six rows of three for four rows of results
-    assert loads((3, 3), strides=(2, 1)) == 9.0  # too little is
-    assert loads((1, 3)) == 3.0  # nothing is shared
-    assert loads((5, 5)) == 25.0  # more than registers hold
+    assert loads(1, (3, 3)) == 4.5  # six rows of three for four rows of results
+    assert loads(1, (3, 3), strides=(2, 1)) == 9.0  # too little is shared
+    assert loads(2, (3, 3)) == 9.0  # more than registers hold
 
 
 def test_rows_that_are_streamed_begin_at_a_line() -> None:
