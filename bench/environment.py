@@ -48,6 +48,6 @@ def commit() -> str:
 
     try:
         found = git("rev-parse", "--short=10", "HEAD")
-        return found + (" with changes" if found and git("status", "--porcelain", "--untracked-files=no", "--", *MEASURED) else "")
+        return found + (" with changes" if found and git("status", "--porcelain", "--untracked-files=no", "--", *MEASURED, ":!bench/results") else "")
     except OSError:
         return ""
