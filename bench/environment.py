@@ -48,6 +48,7 @@ def commit() -> str:
 
     try:
         found = git("rev-parse", "--short=10", "HEAD")
-        return found + (" with changes" if found and git("status", "--porcelain", "--untracked-files=no", "--", *MEASURED, ":!bench/results") else "")
+        changed = found and git("status", "--porcelain", "--untracked-files=no", "--", *MEASURED, ":!bench/results")
+        return found + (" with changes" if changed else "")
     except OSError:
         return ""

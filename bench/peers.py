@@ -82,8 +82,8 @@ def page(rows: Sequence[Row], where: Mapping[str, Any]) -> str:
     lines = [
         "# Peers beside each other", "", *opening(where, ("onnxruntime", "openvino", "torch", "apache-tvm")),
         "Batch 1, medians in milliseconds, in brackets over the fastest; from numpy inputs to numpy outputs, in turns, each in its own",
-        f"process, threads: {where['threads']}. torch_compile is inductor with frozen weights and without max-autotune, tvm is TVM without",
-        "tuning, both of the model with its constants folded by onnxruntime.", "",
+        f"process, threads: {where['threads']}. torch_compile is inductor with frozen weights, where that computes the same, and without",
+        "max-autotune, tvm is TVM without tuning, both of the model with its constants folded by onnxruntime.", "",
         f"Fastest: {', '.join(f'{name} for {count}' for name, count in wins.items())} of {len(rows)} models.", "",
         f"| model | {' | '.join(PEERS)} | fastest |", "|---|" + "---|" * (len(PEERS) + 1),
         *(row.line() for row in rows), "",
