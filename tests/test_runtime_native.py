@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -257,3 +258,17 @@ def test_signals_wait_until_a_run_is_over(threads: int) -> None:
     """oneDNN's x64:gemm:jit keeps data where the stack pointer should be: a signal's frame would overwrite the heap."""
     done = subprocess.run([sys.executable, "-c", SIGNALS, str(threads)], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_libraries_are_the_same_bytes_wherever_they_are_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Artefacts carry them: no folder of the machine may stand in them."""
+    for variable in native_build.ZIG_FOLDERS:
+        monkeypatch.setenv(variable, str(native_build.cache_folder() / "zig"))
+    built = []
+    for place in ("here", "elsewhere"):
+        folder = tmp_path / place
+        folder.mkdir()
+        source = Path(shutil.copyfile(native_build.SOURCE, folder / native_build.SOURCE.name))
+        monkeypatch.setenv("EINSAT_CACHE", str(folder / "cache"))
+        built.append(native_build.build(source).read_bytes())
+    assert built[0] == built[1] and str(tmp_path).encode() not in built[0]

@@ -20,7 +20,8 @@ OPENMP_VERSIONS = (
     "OMP_1.0 { global: omp_*; local: *; }; GOMP_1.0 { global: GOMP_[!p]*; GOMP_parallel_*; }; GOMP_4.0 { global: GOMP_parallel; };"
 )
 """The symbol versions under which programs look for these functions."""
-FLAGS = ("-std=gnu11", "-O3", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-sanitize=undefined")
+FLAGS = ("-std=gnu11", "-O3", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-sanitize=undefined", "-s")
+"""``-s``: else folders of the machine would stand in them, and artefacts differ by where they were made."""
 ANOTHER_FOLDER = "set EINSAT_CACHE to a writable folder with free space"
 ZIG_FOLDERS = ("ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR")
 """Where zig keeps what it compiled itself: in the home folder, if not told; where that cannot be written, it never ends."""
