@@ -34,22 +34,18 @@ def _run() -> int:
             return 0
         options = to_options(arguments)
         with interruption.deferred():
-            import onnxruntime  # noqa: F401 - needed in any case
+            import onnxruntime  # noqa: F401 - every run checks with it; loaded later, it would be open to Ctrl-C
 
             from egraph.optimize.command import run
 
-        return run(options)
+        with interruption.heeded():
+            return run(options)
     except CheckFailed as error:
-        interruption.heed()
         print(f"check failed: {error}\nnothing was written", file=sys.stderr)
         return 3
     except EinsatError as error:
-        interruption.heed()
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except Exception:
-        interruption.heed()  # what was cut in two by it may fail in any way
-        raise
 
 
 if __name__ == "__main__":

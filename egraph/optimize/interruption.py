@@ -37,6 +37,16 @@ def deferred() -> Iterator[None]:
     heed()
 
 
+@contextmanager
+def heeded() -> Iterator[None]:
+    """Have what fails after a request end as the request: what was cut in two by it may fail in any way."""
+    try:
+        yield
+    except Exception:
+        heed()
+        raise
+
+
 def settle() -> None:
     """Ignore requests from now on: results are put in their places, and what is left to do takes moments."""
     heed()
