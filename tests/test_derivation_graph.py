@@ -12,6 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from egraph.applications import RuleStatistics
 from egraph.derive.derivation import Derivation, DerivationRule, Step
 from egraph.derive.registry import DERIVATIONS
 from egraph.derive.storing import Unreadable, read_program, write_program
@@ -24,7 +25,7 @@ from egraph.ops import apply
 from egraph.ops.expression import text_of
 from egraph.optimize.choice import choose_derivations, choose_rules, list_rules
 from egraph.optimize.derivations import Gate
-from egraph.optimize.outcome import Derived, Outcome, RuleUse
+from egraph.optimize.outcome import Derived, Offered, Outcome, RuleUse
 from egraph.report import render
 from egraph.rules import RULES
 from egraph.saturate import Limits, saturate
@@ -313,3 +314,9 @@ def test_derivations_are_in_the_manifest_the_report_and_what_is_printed() -> Non
     shown = why_text(why(read, "1"))
     assert "derivation winograd F(2x2) of Conv{}(%0, $1)" in shown and "{i0<4} $0[i0]" in shown
     assert "derivation winograd" not in why_text(why(read, "0"))
+
+
+def test_programs_that_derivations_joined_are_counted_and_those_of_rules_are_not() -> None:
+    gate = Gate((count([]),), Database.in_memory())
+    own, other = RuleStatistics(count([]).name, 3, 2, 9, ()), RuleStatistics("some rule", 7, 5, 9, ())
+    assert gate.offered((own, other), is_compared=True) == Offered(2) and not gate.offered((own,), is_compared=False).is_compared

@@ -81,3 +81,15 @@ def test_rows_that_are_streamed_begin_at_a_line() -> None:
     script = generate(KernelRequest(pool("AveragePool", (1, 64, 448, 448), (3, 3))), threads=1).script()
     places = re.findall(r"einsat_stream\", T.address_of\(out\[(.*?)\]\)", script)
     assert places and {eval(re.sub(r"i\d+", "0", place)) % 16 for place in places} == {0}
+
+
+def test_no_line_is_fetched_for_two_rows_of_a_group() -> None:
+    script = generate(KernelRequest(pool("AveragePool", (1, 64, 448, 448), (3, 3))), threads=1).script()
+    fetched = re.findall(r"einsat_fetch\", T.address_of\(in0\[0\]\), (.*)\)", script)
+    assert fetched and len(set(fetched)) == len(fetched)
+
+
+def test_threads_are_not_woken_for_what_is_left_of_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nest_module, "SERIAL_NS", 0.0)
+    script = generate(KernelRequest(apply("Relu", leaf(0, 2048 + 2))), threads=2).script()
+    assert script.count("T.parallel(") == 1

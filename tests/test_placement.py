@@ -110,6 +110,12 @@ def test_few_bytes_are_not_shared_where_threads_would_take_them_from_each_other(
     assert [plan.offsets[i] for i in range(8)] == [i * size for i in range(8)] and plan.size_bytes == APART_BYTES
 
 
+def test_plans_are_placed_for_their_threads() -> None:
+    programs = [choose(make_graph(), "onednn") for make_graph in GRAPHS.values()]
+    alone, divided = ([plan_program(one, CompileOptions(threads=threads))[0].arena_bytes for one in programs] for threads in (1, 2))
+    assert sum(alone) < sum(divided)
+
+
 def test_concatenated_values_are_written_in_place(tmp_path: Path) -> None:
     graph = concatenation()
     plan, _ = plan_program(choose(graph, "onednn"), CompileOptions())
