@@ -40,7 +40,7 @@ prove: venv ## prove the rules that changed; writes egraph/rules/certificates.js
 	$(BIN)/python -m verify --shipped --write
 
 mutate: venv ## judge 1,000 mutants of the shipped rules; writes bench/results/mutation.*
-	$(BIN)/python -m verify.mutation --mutants 1000 --results bench/results
+	$(BIN)/python -m bench.mutation --mutants 1000 --results bench/results
 
 fuzz: venv ## random graphs and random rule instances for ten minutes
 	$(BIN)/python -m pytest -m slow tests/test_fuzz.py --timeout 1200

@@ -24,18 +24,18 @@ import onnx
 
 from bench.inputs import parse_shapes
 from bench.models import MODELS, BenchModel
-from egraph import exporter, importer
-from egraph.cost import FREE, CostModel, is_measurable, without_twins
-from egraph.cost_roofline import DeviceSpeed
+from egraph.engine.saturate import Limits, saturate
 from egraph.errors import EinsatError
-from egraph.ir import Candidate, FrozenEGraph
+from egraph.onnx import exporter, importer
 from egraph.optimize.choice import choose_derivations
 from egraph.optimize.derivations import Gate
 from egraph.optimize.measuring import Job, Measurer
 from egraph.rules import RULES
-from egraph.saturate import Limits, saturate
+from egraph.tensor import Candidate, FrozenEGraph
 from lower.candidates import candidates as lay_candidates
 from lower.compile import CompileOptions
+from lower.cost.model import FREE, CostModel, is_measurable, without_twins
+from lower.cost.roofline import DeviceSpeed
 from runtime.judge import ONLY_REFERENCE
 from runtime.measure import Effort, Worker
 from runtime.profile import Database

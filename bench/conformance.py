@@ -104,7 +104,7 @@ def _value(item: Any) -> Any:
 def run_onnxruntime(model: onnx.ModelProto) -> Callable[[list[Any]], Sequence[Any]]:
     """Return onnxruntime on the model, with every help: a file version that it reads, and element types that numpy lacks
     passed as their bits."""
-    from egraph.onnx_types import from_proto
+    from egraph.onnx.types import from_proto
     from runtime.opaque import OpaqueStep
     from runtime.plan import Step
 
@@ -121,7 +121,7 @@ def run_onnxruntime(model: onnx.ModelProto) -> Callable[[list[Any]], Sequence[An
 
 def run_einsat(model: onnx.ModelProto) -> Callable[[list[Any]], Sequence[Any]]:
     """Return Einsat on the model."""
-    from egraph.backend import prepare
+    from egraph.optimize.backend import prepare
 
     prepared = prepare(model)
     return lambda inputs: tuple(prepared.run(inputs))
@@ -151,7 +151,7 @@ def _list_of(value: Any) -> Any:
 
 def warm(cases: Iterable[Any]) -> None:
     """Compile the kernels of many cases together; those that fail will say so when they run."""
-    from egraph import importer
+    from egraph.onnx import importer
     from egraph.optimize.estimated import compile_options, estimated_programs
     from lower.compile import plan_program
     from lower.eoperator import compile_library

@@ -20,11 +20,11 @@ import numpy as np
 from bench.record import RESULTS, opening, origin, record
 from egraph.derive.bilinear import RULES
 from egraph.errors import EinsatError
-from egraph.ir import Graph, Node, TensorType, attributes, make, placeholder, rewrite, walk
-from egraph.ops import apply
-from egraph.ops.reference import evaluate
 from egraph.optimize.estimated import estimated_programs, open_program
 from egraph.rules.slices import RULES as SLICES
+from egraph.tensor import Graph, Node, TensorType, attributes, make, placeholder, rewrite, walk
+from egraph.tensor.ops import apply
+from egraph.tensor.ops.reference import evaluate
 from runtime import Session
 from runtime.profile.passing import line_ns
 

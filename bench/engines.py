@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from egraph.finalists import MEMORY_SHARE, available_bytes
+from egraph.optimize.race import MEMORY_SHARE, available_bytes
 
 if TYPE_CHECKING:
     import onnx

@@ -27,11 +27,11 @@ from bench.derivations import conv
 from bench.record import RESULTS, opening, origin, record
 from egraph.derive.bilinear.convolutions import algorithms
 from egraph.derive.bilinear.programs import program
-from egraph.expr.scope import Number, Read, Scope, Tensor, inside
-from egraph.ir import Node, TensorType, placeholder, placeholders
-from egraph.ops import apply
-from egraph.ops.expression import text_of
-from egraph.ops.scopes import grid, guarded
+from egraph.tensor import Node, TensorType, placeholder, placeholders
+from egraph.tensor.expr.scope import Number, Read, Scope, Tensor, inside
+from egraph.tensor.ops import apply
+from egraph.tensor.ops.expression import text_of
+from egraph.tensor.ops.scopes import grid, guarded
 from lower.eoperator import compile_library
 from runtime import openmp
 from runtime.dispatcher import KernelLibrary, load

@@ -21,12 +21,12 @@ from bench.record import RESULTS, opening, origin, record
 from egraph.derive.emission import programs
 from egraph.derive.search import search
 from egraph.derive.targets import BAND, PRODUCT, SMALL_WINDOW, Target
-from egraph.expr.parsing import parse_scope
-from egraph.expr.scope import Tensor
-from egraph.ir import AttributeValue, Node, TensorType, attributes, placeholder, walk
-from egraph.ops import apply
-from egraph.ops.expression import text_of
-from egraph.ops.reference import meaning
+from egraph.tensor import AttributeValue, Node, TensorType, attributes, placeholder, walk
+from egraph.tensor.expr.parsing import parse_scope
+from egraph.tensor.expr.scope import Tensor
+from egraph.tensor.ops import apply
+from egraph.tensor.ops.expression import text_of
+from egraph.tensor.ops.reference import meaning
 from verify.application import equal_at_sizes
 
 

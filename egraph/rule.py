@@ -28,8 +28,6 @@ from random import Random
 from typing import Any, Literal, TypeAlias, cast, overload
 
 from egraph.errors import RuleError, TypeMismatch
-from egraph.ir import Attributes as AttributeTuple
-from egraph.ir import Node, TensorType, placeholder
 from egraph.rule_refusals import Mismatch
 from egraph.rule_terms import (
     Attributes,
@@ -44,6 +42,8 @@ from egraph.rule_terms import (
     require_attribute,
     require_number,
 )
+from egraph.tensor import Attributes as AttributeTuple
+from egraph.tensor import Node, TensorType, placeholder
 
 __all__ = [
     "Admission", "Attributes", "Binding", "Equation", "MergeRule", "Mismatch", "Rounding", "Rule", "Steps", "Tensor", "Verdict", "Weight",

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from egraph.ir import Attributes as AttributeTuple
 from egraph.rule_terms import Attributes, Tensor, operation
+from egraph.tensor import Attributes as AttributeTuple
 
 By: TypeAlias = Attributes | AttributeTuple | None
 

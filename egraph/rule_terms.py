@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
 from egraph.errors import RuleError
-from egraph.ir import Attributes as AttributeTuple
-from egraph.ir import Node, TensorType
-from egraph.ir import attributes as make_attributes
-from egraph.ops import apply
 from egraph.rule_refusals import Mismatch, WrongAttribute, WrongNumber
+from egraph.tensor import Attributes as AttributeTuple
+from egraph.tensor import Node, TensorType
+from egraph.tensor import attributes as make_attributes
+from egraph.tensor.ops import apply
 
 Steps: TypeAlias = Generator["Tensor", None, None]
 

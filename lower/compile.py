@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from egraph.errors import LowerError
-from egraph.ir import Graph, Node, Program, format_fragment
+from egraph.tensor import Graph, Node, Program, format_fragment
 from lower.drafts import Order, order
 from lower.eoperator import KernelRequest
 from lower.placement import Placement, is_sized, place_all

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from egraph.ir import TUPLE, Kernel, Node, Program
+from egraph.tensor import TUPLE, Kernel, Node, Program
 
 
 @dataclass

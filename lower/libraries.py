@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from egraph.ir import Kernel
+from egraph.tensor import Kernel
 from lower.candidates.library_tiles import library_tiles
 from lower.candidates.tile import Tile, Tiling
 from lower.library import Launch

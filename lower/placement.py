@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from egraph.errors import LowerError
-from egraph.ir import Kernel, Node, Program, numpy_dtype
+from egraph.tensor import Kernel, Node, Program, numpy_dtype
 from lower.drafts import Draft, Order
 from lower.memory import Lifetime, plan_arena
 from lower.views import Window, contiguous, read

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from egraph.errors import LowerError
-from egraph.ir import Graph, Kernel, Node, Program, make, rewrite, walk
-from egraph.ir.types import attributes
+from egraph.tensor import Graph, Kernel, Node, Program, make, rewrite, walk
+from egraph.tensor.types import attributes
 from lower.drafts import Draft
 from lower.eoperator import KernelRequest
 from lower.libraries import library_of

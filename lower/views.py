@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeAlias
 
-from egraph.ir import Node
+from egraph.tensor import Node
 
 Reason: TypeAlias = str
 VIEWS = ("Reshape", "Transpose", "Slice", "Expand")

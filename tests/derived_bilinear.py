@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
-from egraph.expr.scope import ZERO, Scalar, Tensor, inside, table
-from egraph.ir import Node
-from egraph.ops import apply
-from egraph.ops.scopes import guarded, multiply, read
+from egraph.tensor import Node
+from egraph.tensor.expr.scope import ZERO, Scalar, Tensor, inside, table
+from egraph.tensor.ops import apply
+from egraph.tensor.ops.scopes import guarded, multiply, read
 from tests.fragments import Body, Indices, Pair, concat, conv, cut, expression, leaf, matmul
 
 Matrix = list[list[Fraction]]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from egraph.expr.index import Index
-from egraph.expr.scope import Scalar, Scope, Tensor
-from egraph.ir import Node, TensorType, placeholder
-from egraph.ops import apply
-from egraph.ops.expression import text_of
-from egraph.ops.scopes import grid
+from egraph.tensor import Node, TensorType, placeholder
+from egraph.tensor.expr.index import Index
+from egraph.tensor.expr.scope import Scalar, Scope, Tensor
+from egraph.tensor.ops import apply
+from egraph.tensor.ops.expression import text_of
+from egraph.tensor.ops.scopes import grid
 
 Pair = tuple[Node, Node]
 """An operator, and a program of the same placeholders that computes it."""

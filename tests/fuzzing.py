@@ -18,10 +18,12 @@ from typing import Any
 import numpy as np
 import onnx
 
-from egraph import exporter
 from egraph.errors import EinsatError, ExtractError
 from egraph.extract import extract
-from egraph.ir import (
+from egraph.onnx import exporter
+from egraph.onnx.types import tensor_digest
+from egraph.optimize.estimated import Price, compile_options, open_program
+from egraph.tensor import (
     Candidate,
     FrozenEGraph,
     Graph,
@@ -37,10 +39,8 @@ from egraph.ir import (
     rewrite,
     walk,
 )
-from egraph.onnx_types import tensor_digest
-from egraph.ops import OPS
-from egraph.ops.reference import evaluate
-from egraph.optimize.estimated import Price, compile_options, open_program
+from egraph.tensor.ops import OPS
+from egraph.tensor.ops.reference import evaluate
 from lower.compile import plan_program
 from lower.eoperator import compile_library
 from lower.steps import bind

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from egraph.exporter import serialized
-from egraph.ir import (
+from egraph.onnx.exporter import serialized
+from egraph.tensor import (
     Candidate,
     ENode,
     FrozenEGraph,
@@ -22,8 +22,8 @@ from egraph.ir import (
     make,
     walk,
 )  # fmt: skip
-from egraph.ops import apply
-from egraph.ops.reference import evaluate
+from egraph.tensor.ops import apply
+from egraph.tensor.ops.reference import evaluate
 from lower.candidates import candidates
 from lower.compile import CompileOptions, compile_program
 from lower.steps import bind

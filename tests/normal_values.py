@@ -11,10 +11,10 @@ from typing import Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
-from egraph.expr.evaluate import evaluate
-from egraph.expr.functions import FUNCTIONS, PRIME
-from egraph.expr.index import DataIndex, Floor, Iterator, Modulo, Size, Symbol, index
-from egraph.expr.scope import Compare, Read, Scope, Tensor
+from egraph.tensor.expr.evaluate import evaluate
+from egraph.tensor.expr.functions import FUNCTIONS, PRIME
+from egraph.tensor.expr.index import DataIndex, Floor, Iterator, Modulo, Size, Symbol, index
+from egraph.tensor.expr.scope import Compare, Read, Scope, Tensor
 from verify.assumptions import Assumptions
 from verify.normal import Call, Element, Extremum, IndexFactor, Product, Term, Value, normalise
 from verify.normal.tables import grid_of

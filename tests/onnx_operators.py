@@ -10,7 +10,7 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper
 
-from egraph.ir import TensorType
+from egraph.tensor import TensorType
 
 Parts = tuple[list[Any], dict[str, Any]]
 """Further constant inputs (None: absent) and the node's attributes."""

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from bench.corpora.proof_table import document as proofs
 from egraph.rules.__main__ import document as rules
-from verify.table import document as proofs
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMANDS = {
@@ -20,33 +20,33 @@ COMMANDS = {
     "runtime.profile": "Look after the profile database.",
     "verify": "Prove the rules of a file.",
     "verify.generate": "Find rules.",
-    "verify.corpora": "Judge the rules of other systems.",
     "verify.model": "Compare two models.",
     "verify.bisect": "Find what makes an optimised model wrong.",
-    "verify.mutation": "Put the prover to the test.",
 }
 PACKAGES = {
     "egraph": "from a model to the chosen program",
-    "egraph/ir": "types, nodes, graphs",
-    "egraph/expr": "the expression language",
-    "egraph/ops": "the operator table",
+    "egraph/tensor": "the language: types, nodes, graphs",
+    "egraph/tensor/expr": "the expression language",
+    "egraph/tensor/ops": "the operator table",
     "egraph/derive": "derived programs",
     "egraph/derive/bilinear": "fast convolutions and products",
     "egraph/derive/rules": "rules on expressions",
     "egraph/derive/matching": "operators in expressions",
-    "egraph/onnx_import": "ONNX in",
-    "egraph/onnx_export": "ONNX out",
+    "egraph/onnx": "ONNX models",
+    "egraph/onnx/importer": "ONNX in",
+    "egraph/onnx/exporter": "ONNX out",
     "egraph/rules": "the rules",
     "egraph/extract": "the choice of kernels",
+    "egraph/engine": "the e-graph and its saturation",
     "egraph/optimize": "the main job",
+    "egraph/inspect": "looking into an artefact",
     "verify": "proving rules",
-    "verify/corpora": "rules of others",
     "verify/normal": "normal forms",
     "verify/generate": "finding rules",
-    "verify/mutation": "mutants of rules",
     "verify/model": "comparing models",
     "verify/bisect": "finding what is wrong",
     "lower": "kernels, memory, artefacts",
+    "lower/cost": "what kernels cost",
     "lower/candidates": "kernels laid over the e-graph",
     "lower/library": "the vendor library",
     "lower/eoperator": "generated kernels",

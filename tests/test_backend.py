@@ -13,8 +13,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from bench.conformance import ANY_OPSET, Verdict, as_markdown, collect, failure, model_of, run_einsat, run_onnxruntime, summary, warm
-from egraph import backend
 from egraph.errors import ModelError
+from egraph.optimize import backend
 from runtime.errors import InvalidArgument
 
 SAMPLE = 250

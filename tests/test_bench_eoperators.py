@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import bench.eoperators as bench
-from egraph.ops import apply
+from egraph.tensor.ops import apply
 from tests.fragments import leaf
 
 

@@ -19,9 +19,9 @@ from egraph.derive.bilinear.estimates import direct_estimate
 from egraph.derive.bilinear.programs import program
 from egraph.derive.bilinear.rearranged import dilation_as_batch, stride_as_channels
 from egraph.errors import TypeMismatch
-from egraph.ir import Node, TensorType, placeholder, walk
-from egraph.ops import apply
-from egraph.ops.reference import evaluate
+from egraph.tensor import Node, TensorType, placeholder, walk
+from egraph.tensor.ops import apply
+from egraph.tensor.ops.reference import evaluate
 
 
 @pytest.mark.parametrize("taps", range(1, 8))

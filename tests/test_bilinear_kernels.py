@@ -11,9 +11,9 @@ from egraph.derive.bilinear.blocks import blocked_program
 from egraph.derive.bilinear.convolutions import algorithms
 from egraph.derive.bilinear.programs import program
 from egraph.derive.bilinear.strassen import program as strassen
-from egraph.ir import Graph, Node, attributes, make, rewrite, walk
-from egraph.ops.reference import evaluate
 from egraph.optimize.estimated import estimated_programs, open_program
+from egraph.tensor import Graph, Node, attributes, make, rewrite, walk
+from egraph.tensor.ops.reference import evaluate
 
 
 def derived() -> Iterator[tuple[Node, Node]]:

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from egraph.derive.bilinear.strassen import gain, matrices, program, strassen_programs
-from egraph.ir import Node, TensorType, placeholder
-from egraph.ops import apply
-from egraph.ops.reference import evaluate
+from egraph.tensor import Node, TensorType, placeholder
+from egraph.tensor.ops import apply
+from egraph.tensor.ops.reference import evaluate
 
 
 def product(rows: int, depth: int, columns: int, *, constant: bool = True) -> Node:

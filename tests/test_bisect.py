@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from egraph import importer
-from egraph.cost import CostModel
+from egraph.onnx import importer
 from egraph.optimize.estimated import shipped_rules
 from egraph.rule import Equation, Rule, Tensor, rule
 from egraph.rule_operators import relu, tanh
+from lower.cost.model import CostModel
 from lower.library import epilogue
 from tests.test_optimize import build_model
 from verify.bisect.__main__ import main

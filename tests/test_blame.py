@@ -10,20 +10,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from egraph import importer
-from egraph.check import Disagreement, check, relative_error, shaken
-from egraph.cost import CostModel
-from egraph.cost_roofline import DeviceSpeed
 from egraph.errors import CheckFailed
-from egraph.ir import Kernel, Program
+from egraph.onnx import importer
 from egraph.optimize import measuring
 from egraph.optimize.blame import blame
+from egraph.optimize.check import Disagreement, check, relative_error, shaken
 from egraph.optimize.estimated import compile_options
 from egraph.optimize.options import Options
 from egraph.optimize.pipeline import optimize
 from egraph.optimize.progress import Progress
 from egraph.optimize.search import plain_program
+from egraph.tensor import Kernel, Program
 from egraph.tolerance import Tolerance
+from lower.cost.model import CostModel
+from lower.cost.roofline import DeviceSpeed
 from lower.library import epilogue
 from runtime.feeds import FeedSpec
 from runtime.profile import Database
@@ -66,7 +66,7 @@ def inject_wrong_relu(monkeypatch: pytest.MonkeyPatch) -> None:
         "_timing",
         lambda self, *arguments: unverified(replace(self, options=replace(self.options, export_graph=None)), *arguments),
     )
-    monkeypatch.setattr("egraph.finalists.Race.median_us", lambda self, name: {"onnxruntime": 1e9, "unoptimized": 1e8}.get(name, 1.0))
+    monkeypatch.setattr("egraph.optimize.race.Race.median_us", lambda self, name: {"onnxruntime": 1e9, "unoptimized": 1e8}.get(name, 1.0))
 
 
 def test_a_wrong_kernel_is_found_and_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

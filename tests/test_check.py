@@ -11,14 +11,14 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from egraph import importer
-from egraph.check import OTHER_VALUES, Disagreement, Noise, check, compare, find_feeds, open_original
-from egraph.check_spread import Spread, moved
-from egraph.cost import index_bounds
 from egraph.errors import CheckFailed, ModelError
-from egraph.ir import TensorType, attributes, make
-from egraph.ops import apply
+from egraph.onnx import importer
+from egraph.optimize.check import OTHER_VALUES, Disagreement, Noise, check, compare, find_feeds, open_original
+from egraph.optimize.check_spread import Spread, moved
+from egraph.tensor import TensorType, attributes, make
+from egraph.tensor.ops import apply
 from egraph.tolerance import Tolerance
+from lower.cost.model import index_bounds
 from runtime.feeds import FeedSpec
 
 SPEC = (FeedSpec("x", "float32", (4, 50)),)
@@ -133,7 +133,7 @@ def test_the_error_is_relative_to_the_largest_magnitude() -> None:
 
 
 def test_an_error_in_any_part_of_a_large_output_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("egraph.check.PART", 2)
+    monkeypatch.setattr("egraph.optimize.check.PART", 2)
     want = np.array([1.0, 2.0, 3.0, 4.0, 5.0], np.float32)
     for place in range(5):
         got = want.copy()

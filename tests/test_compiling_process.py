@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from egraph.errors import LowerError
-from egraph.ir import Node, TensorType, placeholder
-from egraph.ops import apply
+from egraph.tensor import Node, TensorType, placeholder
+from egraph.tensor.ops import apply
 from lower.eoperator import compile_library
 from lower.eoperator import library as library_module
 from lower.eoperator import process as process_module

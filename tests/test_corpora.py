@@ -11,18 +11,18 @@ from random import Random
 
 import pytest
 
+from bench.corpora.__main__ import main
+from bench.corpora.entries import Entry, renamed
+from bench.corpora.judge import Judgement, Pains, judge, judge_all
+from bench.corpora.linear import Affine, System
+from bench.corpora.read import read_corpus
+from bench.corpora.statements import infer_ranks
+from bench.corpora.taso_operators import same_pad
+from bench.corpora.terms import Application, Term, names, parse
 from egraph.errors import RuleError
-from egraph.garbage import ALLOCATIONS, rare_collections
-from egraph.ir import TensorType
+from egraph.optimize.garbage_collection import ALLOCATIONS, rare_collections
 from egraph.rule import Binding, Mismatch, Rule
-from verify.corpora.__main__ import main
-from verify.corpora.entries import Entry, renamed
-from verify.corpora.judge import Judgement, Pains, judge, judge_all
-from verify.corpora.linear import Affine, System
-from verify.corpora.read import read_corpus
-from verify.corpora.statements import infer_ranks
-from verify.corpora.taso_operators import same_pad
-from verify.corpora.terms import Application, Term, names, parse
+from egraph.tensor import TensorType
 from verify.proof import Proof
 from verify.prove import Effort, prove
 from verify.random_binding import Refused

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from verify.corpora import command
-from verify.corpora.__main__ import main
-from verify.corpora.command import INTERRUPTED
-from verify.corpora.judge import Judgement, judge_all
+from bench.corpora import command
+from bench.corpora.__main__ import main
+from bench.corpora.command import INTERRUPTED
+from bench.corpora.judge import Judgement, judge_all
 
 DATA = Path(__file__).parent / "data" / "corpora"
 
@@ -25,7 +25,7 @@ def test_results_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     told = json.loads((tmp_path / "corpora.json").read_text())
     assert [corpus["corpus"] for corpus in told["corpora"]] == ["taso", "tensat"]
     assert [each["verdict"] for each in told["corpora"][0]["judged"]] == ["proved", "refuted"]
-    assert told["command"].startswith("python -m verify.corpora taso.json tensat.json --only -12 ")
+    assert told["command"].startswith("python -m bench.corpora taso.json tensat.json --only -12 ")
     lines = (tmp_path / "corpora.json").read_text().splitlines()
     assert [json.loads(line.strip().rstrip(","))["id"] for line in lines if '"id"' in line] == ["taso-121", "taso-127"]
     page = (tmp_path / "corpora.md").read_text()

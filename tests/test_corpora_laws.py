@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from verify.corpora.judge import Judgement, judge
-from verify.corpora.read import read_corpus
+from bench.corpora.judge import Judgement, judge
+from bench.corpora.read import read_corpus
 from verify.prove import Effort, prove
 
 DATA = Path(__file__).parent / "data" / "corpora"

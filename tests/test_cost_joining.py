@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from egraph.cost import FREE, CostModel
-from egraph.cost_joining import is_joining, joined_for_free
-from egraph.cost_roofline import DeviceSpeed
-from egraph.ir import Candidate
-from egraph.ops import apply
+from egraph.tensor import Candidate
+from egraph.tensor.ops import apply
+from lower.cost.joining import is_joining, joined_for_free
+from lower.cost.model import FREE, CostModel
+from lower.cost.roofline import DeviceSpeed
 from runtime.profile import Database
 from tests.fragments import leaf
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from egraph.cost import CAUTIOUS_ABOUT_LIBRARIES, CostModel, jobs, without_twins
-from egraph.cost_families import family
-from egraph.cost_roofline import DeviceSpeed
-from egraph.ir import Candidate, ENode, Graph, Node, Program
-from egraph.ops import apply
 from egraph.optimize.measuring import Job, Measurer
+from egraph.tensor import Candidate, ENode, Graph, Node, Program
+from egraph.tensor.ops import apply
 from lower.compile import CompileOptions
+from lower.cost.families import family
+from lower.cost.model import CAUTIOUS_ABOUT_LIBRARIES, CostModel, jobs, without_twins
+from lower.cost.roofline import DeviceSpeed
 from runtime.measure import Timing, Worker
 from runtime.profile import Database, Record
 from tests.fragments import leaf

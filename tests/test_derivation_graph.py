@@ -12,23 +12,23 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from egraph.applications import RuleStatistics
 from egraph.derive.derivation import Derivation, DerivationRule, Step
 from egraph.derive.registry import DERIVATIONS
 from egraph.derive.storing import Unreadable, read_program, write_program
+from egraph.engine.applications import RuleStatistics
+from egraph.engine.saturate import Limits, saturate
 from egraph.errors import RuleError
-from egraph.expr.index import Iterator, index
-from egraph.expr.scope import Read, Scope, Tensor
-from egraph.inspect import why, why_text
-from egraph.ir import FrozenEGraph, Graph, Node, TensorType, attributes, format_fragment, make, placeholder, walk
-from egraph.ops import apply
-from egraph.ops.expression import text_of
+from egraph.inspect.command import why, why_text
 from egraph.optimize.choice import choose_derivations, choose_rules, list_rules
 from egraph.optimize.derivations import Gate
 from egraph.optimize.outcome import Derived, Offered, Outcome, RuleUse
-from egraph.report import render
+from egraph.optimize.report import render
 from egraph.rules import RULES
-from egraph.saturate import Limits, saturate
+from egraph.tensor import FrozenEGraph, Graph, Node, TensorType, attributes, format_fragment, make, placeholder, walk
+from egraph.tensor.expr.index import Iterator, index
+from egraph.tensor.expr.scope import Read, Scope, Tensor
+from egraph.tensor.ops import apply
+from egraph.tensor.ops.expression import text_of
 from egraph.tolerance import Tolerance
 from runtime.profile import Database
 from tests.test_report import outcome
@@ -183,7 +183,7 @@ def test_a_saturation_that_time_cut_short_is_repeated_exactly(seconds: float, mo
     """Wherever the cut was, and though what was derived before is read from the database and takes no time."""
     database = Database.in_memory()
     with monkeypatch.context() as patched:
-        patched.setattr("egraph.saturate.time", SlowClock())
+        patched.setattr("egraph.engine.saturate.time", SlowClock())
         cut = saturate(chain(3, 4), LAYERS, Limits(seconds), derivations=Gate((count([]),), database).open())
     assert any(cut.looks)
     for known in (database, Database.in_memory()):
@@ -199,9 +199,9 @@ def test_the_rules_alone_are_the_same_with_and_without_derivations(monkeypatch: 
     alone, both = saturate(chain(3, 4), LAYERS), saturate(chain(3, 4), LAYERS, derivations=derivations)
     assert alone.by_rules is None and both.by_rules is not None
     assert repr(both.by_rules.classes) == repr(alone.frozen.classes) != repr(both.frozen.classes)
-    monkeypatch.setattr("egraph.saturate.time", SlowClock())
+    monkeypatch.setattr("egraph.engine.saturate.time", SlowClock())
     early = saturate(chain(3, 4), LAYERS, Limits(seconds=6.0))
-    monkeypatch.setattr("egraph.saturate.time", SlowClock())
+    monkeypatch.setattr("egraph.engine.saturate.time", SlowClock())
     cut = saturate(chain(3, 4), LAYERS, Limits(seconds=6.0), derivations=derivations)
     assert cut.by_rules is not None and repr(cut.by_rules.classes) == repr(early.frozen.classes)
 
@@ -255,14 +255,14 @@ def convolution(path: Path, channels: int, size: int) -> None:
 
 def test_a_program_by_derivation_is_extracted_folded_exported_run_and_explained(tmp_path: Path) -> None:
     """With derivations made cheap, the way from a model to its artefact goes through one."""
-    from egraph import exporter, importer
-    from egraph.check import open_onnxruntime
-    from egraph.cost import FREE
     from egraph.extract import extract, to_program
-    from egraph.inspect_derivation import derivation_rule, derivation_text, explain_derivation
+    from egraph.inspect.derivation import derivation_rule, derivation_text, explain_derivation
+    from egraph.onnx import exporter, importer
+    from egraph.optimize.check import open_onnxruntime
     from egraph.optimize.estimated import estimate, open_program, shipped_rules
     from egraph.optimize.folding import Folder
     from lower.candidates import candidates
+    from lower.cost.model import FREE
 
     path = tmp_path / "net.onnx"
     convolution(path, 16, 20)

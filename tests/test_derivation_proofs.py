@@ -14,16 +14,16 @@ import numpy as np
 import pytest
 
 from egraph.errors import EinsatError
-from egraph.expr.functions import PRIME
-from egraph.expr.index import Iterator, index
-from egraph.expr.parsing import ParseError, parse_scope
-from egraph.expr.scope import ZERO, Guarded, Scope, Tensor, inside, table
-from egraph.ir import Node, walk
-from egraph.ir.node import rewrite
-from egraph.ops import apply
-from egraph.ops.expression import text_of
-from egraph.ops.reference import evaluate
-from egraph.ops.scopes import read
+from egraph.tensor import Node, walk
+from egraph.tensor.expr.functions import PRIME
+from egraph.tensor.expr.index import Iterator, index
+from egraph.tensor.expr.parsing import ParseError, parse_scope
+from egraph.tensor.expr.scope import ZERO, Guarded, Scope, Tensor, inside, table
+from egraph.tensor.node import rewrite
+from egraph.tensor.ops import apply
+from egraph.tensor.ops.expression import text_of
+from egraph.tensor.ops.reference import evaluate
+from egraph.tensor.ops.scopes import read
 from tests import derived_bilinear as bilinear
 from tests import derived_programs as programs
 from tests.derived_bilinear import Matrices

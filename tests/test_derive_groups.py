@@ -10,19 +10,19 @@ import pytest
 from egraph.derive.derivation import GroupRule
 from egraph.derive.matching.proposals import LARGEST_GROUP, RULES, groups
 from egraph.derive.registry import DERIVATIONS
-from egraph.expr.functions import PRIME
+from egraph.engine.saturate import Limits, Saturation, saturate
 from egraph.extract import extract, to_program
-from egraph.inspect_derivation import derivation_rule, explain_derivation
-from egraph.inspect_match import constants
-from egraph.ir import FrozenEGraph, Graph, Kernel, Node, TensorType, attributes, make, placeholder, walk
-from egraph.ops import apply
-from egraph.ops.reference import evaluate
+from egraph.inspect.derivation import derivation_rule, explain_derivation
+from egraph.inspect.match import constants
 from egraph.optimize.choice import choose_derivations, choose_rules, list_rules
 from egraph.optimize.derivations import Gate, prove
 from egraph.optimize.estimated import estimate, open_program, shipped_rules
 from egraph.optimize.folding import Folder
 from egraph.rules.merges import RULES as MERGES
-from egraph.saturate import Limits, Saturation, saturate
+from egraph.tensor import FrozenEGraph, Graph, Kernel, Node, TensorType, attributes, make, placeholder, walk
+from egraph.tensor.expr.functions import PRIME
+from egraph.tensor.ops import apply
+from egraph.tensor.ops.reference import evaluate
 from egraph.tolerance import Tolerance
 from lower.candidates import candidates
 from runtime.profile import Database

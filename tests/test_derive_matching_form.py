@@ -13,14 +13,14 @@ from egraph.derive.matching.form import form
 from egraph.derive.matching.laws import affine, tidy
 from egraph.derive.matching.match import match
 from egraph.errors import EinsatError
-from egraph.expr.evaluate import Evaluator
-from egraph.expr.functions import PRIME
-from egraph.expr.index import Index, Iterator, index, length
-from egraph.expr.parsing import parse_scope
-from egraph.expr.scope import Compare, Guarded, Number, Scalar, Tensor, number
-from egraph.ir import Node, attributes, rewrite, walk
-from egraph.ops import apply
-from egraph.ops.reference import evaluate, fragment_expression
+from egraph.tensor import Node, attributes, rewrite, walk
+from egraph.tensor.expr.evaluate import Evaluator
+from egraph.tensor.expr.functions import PRIME
+from egraph.tensor.expr.index import Index, Iterator, index, length
+from egraph.tensor.expr.parsing import parse_scope
+from egraph.tensor.expr.scope import Compare, Guarded, Number, Scalar, Tensor, number
+from egraph.tensor.ops import apply
+from egraph.tensor.ops.reference import evaluate, fragment_expression
 from tests.test_derive_matching_operators import CONTRACTIONS, MOVEMENTS, WINDOWS, samples
 
 ITERATORS = tuple(Iterator(name, 0, size) for name, size in (("a", 6), ("b", 4), ("c", 3)))

@@ -11,17 +11,17 @@ from egraph.derive.matching.laws import tidy
 from egraph.derive.matching.match import match
 from egraph.derive.matching.views import arrange
 from egraph.errors import TypeMismatch
-from egraph.expr.canonical import canonical
-from egraph.expr.evaluate import Evaluator
-from egraph.expr.functions import PRIME
-from egraph.expr.index import Index, Iterator, index
-from egraph.expr.parsing import parse_scope
-from egraph.expr.printing import format_scope
-from egraph.expr.scope import Scope, Tensor
-from egraph.ir import Node, TensorType, placeholder, walk
-from egraph.ops import OPS, apply
-from egraph.ops.expression import text_of
-from egraph.ops.reference import evaluate, fragment_expression
+from egraph.tensor import Node, TensorType, placeholder, walk
+from egraph.tensor.expr.canonical import canonical
+from egraph.tensor.expr.evaluate import Evaluator
+from egraph.tensor.expr.functions import PRIME
+from egraph.tensor.expr.index import Index, Iterator, index
+from egraph.tensor.expr.parsing import parse_scope
+from egraph.tensor.expr.printing import format_scope
+from egraph.tensor.expr.scope import Scope, Tensor
+from egraph.tensor.ops import OPS, apply
+from egraph.tensor.ops.expression import text_of
+from egraph.tensor.ops.reference import evaluate, fragment_expression
 
 
 def parsed(text: str, *shapes: tuple[int, ...]) -> Scope:

@@ -10,14 +10,14 @@ import pytest
 from egraph.derive.matching.form import form
 from egraph.derive.matching.match import match
 from egraph.derive.matching.views import moved_elements
-from egraph.expr.compose import inline
-from egraph.expr.evaluate import Evaluator
-from egraph.expr.functions import PRIME
-from egraph.expr.parsing import parse_scope
-from egraph.expr.scope import Tensor
-from egraph.ir import Node, placeholders, walk
-from egraph.ops import apply
-from egraph.ops.reference import evaluate, fragment_expression
+from egraph.tensor import Node, placeholders, walk
+from egraph.tensor.expr.compose import inline
+from egraph.tensor.expr.evaluate import Evaluator
+from egraph.tensor.expr.functions import PRIME
+from egraph.tensor.expr.parsing import parse_scope
+from egraph.tensor.expr.scope import Tensor
+from egraph.tensor.ops import apply
+from egraph.tensor.ops.reference import evaluate, fragment_expression
 from tests.fragments import leaf
 
 

@@ -8,13 +8,13 @@ import pytest
 from egraph.derive.matching.bands import Band, band
 from egraph.derive.matching.match import operators
 from egraph.derive.matching.merging import beside, merged_correlations, stacked
-from egraph.expr.functions import PRIME
-from egraph.expr.parsing import parse_scope
-from egraph.expr.scope import Tensor
-from egraph.ir import Node, walk
-from egraph.ops import apply
-from egraph.ops.expression import text_of
-from egraph.ops.reference import evaluate
+from egraph.tensor import Node, walk
+from egraph.tensor.expr.functions import PRIME
+from egraph.tensor.expr.parsing import parse_scope
+from egraph.tensor.expr.scope import Tensor
+from egraph.tensor.ops import apply
+from egraph.tensor.ops.expression import text_of
+from egraph.tensor.ops.reference import evaluate
 from tests.fragments import leaf
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from egraph.derive.matching.match import match, operators
-from egraph.expr.functions import PRIME
-from egraph.ir import Node, TensorType, placeholder, placeholders, walk
-from egraph.ops import OPS, apply
-from egraph.ops.reference import evaluate, fragment_expression
+from egraph.tensor import Node, TensorType, placeholder, placeholders, walk
+from egraph.tensor.expr.functions import PRIME
+from egraph.tensor.ops import OPS, apply
+from egraph.tensor.ops.reference import evaluate, fragment_expression
 
 CONTRACTIONS = ("MatMul", "Conv", "ConvTranspose")
 WINDOWS = ("MaxPool", "AveragePool", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceMean", "Softmax", "LogSoftmax")

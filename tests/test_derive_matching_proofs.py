@@ -12,11 +12,11 @@ from egraph.derive.rules.bodies import Refusal
 from egraph.derive.rules.boundary import relax
 from egraph.derive.rules.substitution import reverse, split_iterator
 from egraph.derive.rules.summation import split_summation
-from egraph.expr.canonical import canonical
-from egraph.expr.scope import Scope
-from egraph.ir import Node, TensorType, placeholder
-from egraph.ops import apply
-from egraph.ops.reference import fragment_expression
+from egraph.tensor import Node, TensorType, placeholder
+from egraph.tensor.expr.canonical import canonical
+from egraph.tensor.expr.scope import Scope
+from egraph.tensor.ops import apply
+from egraph.tensor.ops.reference import fragment_expression
 from tests.test_derive_matching_operators import CONTRACTIONS, MOVEMENTS, WINDOWS, samples
 from verify.assumptions import Assumptions
 from verify.equality import prove_equal

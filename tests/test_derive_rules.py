@@ -16,15 +16,15 @@ from egraph.derive.rules.indices import substitute_indices
 from egraph.derive.rules.instances import instantiate, sum_within, without_axis
 from egraph.derive.rules.substitution import merge_iterators, reverse, skew, solve, split_iterator, unimodular
 from egraph.derive.rules.summation import guards_outward, merge_traversal, split_summation
-from egraph.expr.bodies import indices_of, with_reads
-from egraph.expr.canonical import canonical
-from egraph.expr.evaluate import evaluate
-from egraph.expr.functions import PRIME
-from egraph.expr.index import Index, Iterator, index, known, length
-from egraph.expr.parsing import parse_scope
-from egraph.expr.printing import format_scalar, format_scope
-from egraph.expr.scope import Read, Scalar, Scope, Tensor
-from egraph.ops import OPS
+from egraph.tensor.expr.bodies import indices_of, with_reads
+from egraph.tensor.expr.canonical import canonical
+from egraph.tensor.expr.evaluate import evaluate
+from egraph.tensor.expr.functions import PRIME
+from egraph.tensor.expr.index import Index, Iterator, index, known, length
+from egraph.tensor.expr.parsing import parse_scope
+from egraph.tensor.expr.printing import format_scalar, format_scope
+from egraph.tensor.expr.scope import Read, Scalar, Scope, Tensor
+from egraph.tensor.ops import OPS
 
 DRAWN = (
     "Conv", "ConvTranspose", "MatMul", "Expression", "MaxPool", "AveragePool", "ReduceSum", "ReduceMax", "ReduceProd", "Softmax",

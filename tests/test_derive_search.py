@@ -13,15 +13,15 @@ from egraph.derive.search import derive, search
 from egraph.derive.targets import PRODUCT, SMALL_WINDOW, TARGETS, WINDOW
 from egraph.derive.trees import scopes
 from egraph.errors import EinsatError
-from egraph.expr.evaluate import evaluate
-from egraph.expr.functions import PRIME
-from egraph.expr.parsing import parse_scope
-from egraph.expr.scope import Tensor
-from egraph.ir import Node, TensorType, placeholder, walk
-from egraph.ops import OPS, apply
-from egraph.ops.expression import text_of
-from egraph.ops.reference import evaluate as run
-from egraph.ops.reference import meaning
+from egraph.tensor import Node, TensorType, placeholder, walk
+from egraph.tensor.expr.evaluate import evaluate
+from egraph.tensor.expr.functions import PRIME
+from egraph.tensor.expr.parsing import parse_scope
+from egraph.tensor.expr.scope import Tensor
+from egraph.tensor.ops import OPS, apply
+from egraph.tensor.ops.expression import text_of
+from egraph.tensor.ops.reference import evaluate as run
+from egraph.tensor.ops.reference import meaning
 from verify.application import equal_at_sizes
 
 

@@ -11,8 +11,8 @@ import pytest
 from bench.searches import convolution
 from egraph.derive.search import derive, search
 from egraph.derive.targets import BAND, TARGETS
-from egraph.ir import Node, walk
-from egraph.ops.reference import meaning
+from egraph.tensor import Node, walk
+from egraph.tensor.ops.reference import meaning
 
 GOLDEN = Path(__file__).parent / "golden" / "derivations.json"
 TRANSPOSED = "ConvTranspose"

@@ -15,14 +15,14 @@ from egraph.derive.folding import folded
 from egraph.derive.search import DERIVATION
 from egraph.derive.targets import BAND, PRODUCT, SMALL_WINDOW, WINDOW, Target, block_sizes, distance, is_digits, onward
 from egraph.derive.trees import contraction_of, contractions, exchanged, intensity, normal
-from egraph.expr.functions import PRIME
-from egraph.expr.index import Index, Iterator, index
-from egraph.expr.parsing import parse_scope
-from egraph.expr.printing import format_scope
-from egraph.expr.scope import Scope, Tensor
-from egraph.ir import Node, TensorType, placeholder, walk
-from egraph.ops import apply
-from egraph.ops.reference import evaluate
+from egraph.tensor import Node, TensorType, placeholder, walk
+from egraph.tensor.expr.functions import PRIME
+from egraph.tensor.expr.index import Index, Iterator, index
+from egraph.tensor.expr.parsing import parse_scope
+from egraph.tensor.expr.printing import format_scope
+from egraph.tensor.expr.scope import Scope, Tensor
+from egraph.tensor.ops import apply
+from egraph.tensor.ops.reference import evaluate
 
 ROW, COLUMN = index(Iterator("i", 0, 6)), index(Iterator("j", 0, 4))
 

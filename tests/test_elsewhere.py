@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from bench.corpora.counterparts import SYSTEMS, Published, published, same_rules
 from egraph.rule import Attributes, Equation, Tensor, Weight, rule
 from egraph.rule_operators import concat, relu, transpose
-from verify.elsewhere import SYSTEMS, Published, published, same_rules
 
 
 @rule

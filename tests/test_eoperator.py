@@ -16,10 +16,10 @@ import pytest
 
 import lower.eoperator.library as library_module
 from egraph.errors import LowerError
-from egraph.ir import Node, TensorType, make, placeholders
-from egraph.ops import OPS, apply
-from egraph.ops.dtypes import INTEGERS
-from egraph.ops.reference import evaluate
+from egraph.tensor import Node, TensorType, make, placeholders
+from egraph.tensor.ops import OPS, apply
+from egraph.tensor.ops.dtypes import INTEGERS
+from egraph.tensor.ops.reference import evaluate
 from lower.eoperator import KernelRequest, Library, compile_library, may_overwrite, supports
 from lower.eoperator.compiler import flatten, restore
 from tests.fragments import leaf

@@ -8,11 +8,11 @@ from typing import Any
 
 from egraph.derive.bilinear.convolutions import algorithms
 from egraph.derive.bilinear.programs import program
-from egraph.expr.scope import Read, Scope, Tensor
-from egraph.ir import Candidate, ENode, Graph, Node, placeholder, walk
-from egraph.ops import apply
-from egraph.ops.expression import text_of
-from egraph.ops.scopes import grid, multiply
+from egraph.tensor import Candidate, ENode, Graph, Node, placeholder, walk
+from egraph.tensor.expr.scope import Read, Scope, Tensor
+from egraph.tensor.ops import apply
+from egraph.tensor.ops.expression import text_of
+from egraph.tensor.ops.scopes import grid, multiply
 from lower.candidates import candidates
 from tests.lowering import Model, check, choose, float32, freeze
 

@@ -10,8 +10,8 @@ import pytest
 
 import lower.eoperator.nest as nest_module
 import lower.eoperator.streaming as streaming_module
-from egraph.ir import Node
-from egraph.ops import apply
+from egraph.tensor import Node
+from egraph.tensor.ops import apply
 from lower.eoperator.generate import compile_object, generate
 from lower.eoperator.library import _link
 from lower.eoperator.request import KernelRequest

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import lower.eoperator.streaming as streaming
-from egraph.expr.index import Iterator, index
-from egraph.ir import Node, attributes, placeholders
-from egraph.ops import apply
-from egraph.ops.reference import evaluate
+from egraph.tensor import Node, attributes, placeholders
+from egraph.tensor.expr.index import Iterator, index
+from egraph.tensor.ops import apply
+from egraph.tensor.ops.reference import evaluate
 from lower.eoperator.library import _link
 from lower.eoperator.request import KernelRequest
 from tests.fragments import leaf

@@ -13,12 +13,12 @@ import pytest
 from egraph.derive.bilinear.convolutions import algorithms
 from egraph.derive.bilinear.cook_toom import cook_toom
 from egraph.derive.bilinear.programs import Bilinear, program
-from egraph.expr.index import Iterator, index
-from egraph.expr.scope import Read, Scope, Tensor, table
-from egraph.ir import Node, TensorType, placeholder, walk
-from egraph.ops import apply
-from egraph.ops.expression import text_of
-from egraph.ops.scopes import grid, multiply
+from egraph.tensor import Node, TensorType, placeholder, walk
+from egraph.tensor.expr.index import Iterator, index
+from egraph.tensor.expr.scope import Read, Scope, Tensor, table
+from egraph.tensor.ops import apply
+from egraph.tensor.ops.expression import text_of
+from egraph.tensor.ops.scopes import grid, multiply
 from lower.eoperator import KernelRequest, Library, compile_library, supports
 from lower.eoperator.library import _link
 from lower.eoperator.linear import Matrix, linear_program
@@ -216,7 +216,7 @@ def test_rows_share_sums() -> None:
 
 
 def test_the_strongest_conditions_stand_for_all() -> None:
-    from egraph.expr.scope import inside
+    from egraph.tensor.expr.scope import inside
 
     i = index(Iterator("i", 0, 9))
     found = strongest([*inside(4 * i - 1, 0, 30), *inside(4 * i + 4, 0, 30)])

@@ -8,9 +8,9 @@ import pytest
 
 import lower.eoperator.nest as nest_module
 import lower.eoperator.unrolled as unrolled_module
-from egraph.expr.index import Iterator, index, substitute
-from egraph.ir import Node
-from egraph.ops import OPS, apply
+from egraph.tensor import Node
+from egraph.tensor.expr.index import Iterator, index, substitute
+from egraph.tensor.ops import OPS, apply
 from lower.eoperator.generate import compile_object, generate
 from lower.eoperator.library import _link
 from lower.eoperator.request import KernelRequest, supports

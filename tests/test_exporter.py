@@ -11,17 +11,17 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
-from egraph import exporter, importer
-from egraph.cost import CostModel
-from egraph.cost_roofline import DeviceSpeed
 from egraph.errors import LowerError
-from egraph.ir import Graph, Kernel, Node, OnnxContext, Program, TensorType, attributes, make, placeholder, walk
-from egraph.onnx_export.build import DOMAIN, Builder
-from egraph.onnx_export.store import Inline
-from egraph.onnx_types import array_type, tensor_digest
-from egraph.ops import OPS, apply
-from egraph.ops.reference import evaluate
+from egraph.onnx import exporter, importer
+from egraph.onnx.exporter.build import DOMAIN, Builder
+from egraph.onnx.exporter.store import Inline
+from egraph.onnx.types import array_type, tensor_digest
 from egraph.optimize.search import plain_program
+from egraph.tensor import Graph, Kernel, Node, OnnxContext, Program, TensorType, attributes, make, placeholder, walk
+from egraph.tensor.ops import OPS, apply
+from egraph.tensor.ops.reference import evaluate
+from lower.cost.model import CostModel
+from lower.cost.roofline import DeviceSpeed
 from runtime.profile import Database
 
 FORMS_SINCE = {"Celu": 12, "Round": 11, "Equal": 11, "LessOrEqual": 11, "GreaterOrEqual": 11, "Resize": 18, "ThresholdedRelu": 10}
@@ -148,7 +148,7 @@ def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path, monkeypatch: p
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("egraph.exporter.os.fsync", full)
+    monkeypatch.setattr("egraph.onnx.exporter.os.fsync", full)
     with pytest.raises(LowerError, match="No space left"):
         exporter.save(fused_program(), path)
     assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("model.onnx", b"old")]

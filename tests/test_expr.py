@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from egraph.expr.compose import inline
-from egraph.expr.evaluate import EvaluationError, evaluate
-from egraph.expr.functions import PRIME
-from egraph.expr.index import Index, Iterator, Symbol, bounds, index, substitute
-from egraph.expr.printing import format_scope
-from egraph.expr.scope import ZERO, Apply, Guarded, Number, Read, Scope, Tensor, apply, inside, number
+from egraph.tensor.expr.compose import inline
+from egraph.tensor.expr.evaluate import EvaluationError, evaluate
+from egraph.tensor.expr.functions import PRIME
+from egraph.tensor.expr.index import Index, Iterator, Symbol, bounds, index, substitute
+from egraph.tensor.expr.printing import format_scope
+from egraph.tensor.expr.scope import ZERO, Apply, Guarded, Number, Read, Scope, Tensor, apply, inside, number
 
 ROW, COLUMN = Iterator("i", 0, 6), Iterator("j", -3, 4)
 

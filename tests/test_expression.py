@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from egraph.errors import TypeMismatch
-from egraph.expr.canonical import canonical
-from egraph.expr.compose import chosen
-from egraph.expr.evaluate import evaluate
-from egraph.expr.index import Iterator, index
-from egraph.expr.parsing import ParseError, parse_scope
-from egraph.expr.printing import format_scope
-from egraph.expr.scope import Read, Scope, Tensor, table
-from egraph.ir import TensorType, placeholder
-from egraph.ops import OPS, apply
-from egraph.ops.expression import text_of
+from egraph.tensor import TensorType, placeholder
+from egraph.tensor.expr.canonical import canonical
+from egraph.tensor.expr.compose import chosen
+from egraph.tensor.expr.evaluate import evaluate
+from egraph.tensor.expr.index import Iterator, index
+from egraph.tensor.expr.parsing import ParseError, parse_scope
+from egraph.tensor.expr.printing import format_scope
+from egraph.tensor.expr.scope import Read, Scope, Tensor, table
+from egraph.tensor.ops import OPS, apply
+from egraph.tensor.ops.expression import text_of
 
 A, K = Tensor("0", (8, 8)), Tensor("1", (3, 3))
 TENSORS = {"0": A, "1": K}

@@ -9,14 +9,14 @@ from random import Random
 
 import pytest
 
+from egraph.engine.saturate import saturate
 from egraph.errors import ExtractError
 from egraph.extract import extract, to_program
 from egraph.extract.greedy import _best_sets
 from egraph.extract.problem import build_problem, order, total
 from egraph.extract.schedule import peak_bytes, schedule
-from egraph.ir import Candidate, ENode, FrozenEGraph, Graph, Node, TensorType, attributes, format_fragment, make, placeholder, walk
-from egraph.ops import apply
-from egraph.saturate import saturate
+from egraph.tensor import Candidate, ENode, FrozenEGraph, Graph, Node, TensorType, attributes, format_fragment, make, placeholder, walk
+from egraph.tensor.ops import apply
 from tests.test_saturate import graph, transpose_pair, weight
 
 TYPE = TensorType("float32", (4,))

@@ -8,8 +8,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from egraph import finalists
-from egraph.finalists import ROUNDS, Contender, Race, engine_for, is_clear, is_decided, race, remembered, still_running
+from egraph.optimize import race as finalists
+from egraph.optimize.race import ROUNDS, Contender, Race, engine_for, is_clear, is_decided, race, remembered, still_running
 from runtime.feeds import FeedSpec
 from runtime.measure import Load, Timing, Worker
 from runtime.profile import Database

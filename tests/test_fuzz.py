@@ -20,15 +20,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from egraph import importer
+from egraph.engine.saturate import Limits
 from egraph.extract import to_program
-from egraph.ir import Candidate, FrozenEGraph, Graph, Program, TensorType, placeholder
-from egraph.ops import apply
+from egraph.onnx import importer
 from egraph.optimize.estimated import grown, shipped_rules
 from egraph.optimize.folding import Folder
 from egraph.rule import Equation, Rule, Tensor, rule
 from egraph.rule_operators import relu
-from egraph.saturate import Limits
+from egraph.tensor import Candidate, FrozenEGraph, Graph, Program, TensorType, placeholder
+from egraph.tensor.ops import apply
 from lower.candidates import candidates
 from tests.fuzzing import (
     Finding,

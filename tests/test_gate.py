@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from egraph.errors import RuleError
-from egraph.ir import TensorType, placeholder
-from egraph.ops import apply
 from egraph.optimize import gate
 from egraph.optimize.choice import choose_rules
 from egraph.optimize.gate import Admission, admitted, notes, unproved
 from egraph.rule import Binding, Equation, Mismatch, Rule, Tensor, Verdict, Weight, rule
 from egraph.rule_operators import relu
 from egraph.rules import RULES, rule_named
+from egraph.tensor import TensorType, placeholder
+from egraph.tensor.ops import apply
 from verify.__main__ import summary
 from verify.certificates import Certificate, Certificates, certify, format_certificates, parse, shipped
 from verify.fingerprint import rule_key, verifier_key

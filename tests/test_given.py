@@ -14,13 +14,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from egraph.check import Disagreement, NoInputs, check
 from egraph.errors import ModelError
-from egraph.finalists import END_TO_END, Contender, _group, remembered
-from egraph.importer import load
-from egraph.ir import Graph, TensorType, attributes, make
+from egraph.onnx.importer import load
+from egraph.optimize.check import Disagreement, NoInputs, check
 from egraph.optimize.given import Given, accepted, open_sizes, read, read_given
 from egraph.optimize.options import Options
+from egraph.optimize.race import END_TO_END, Contender, _group, remembered
+from egraph.tensor import Graph, TensorType, attributes, make
 from egraph.tolerance import Tolerance
 from runtime.errors import InvalidArgument
 from runtime.feeds import FeedSpec

@@ -15,10 +15,10 @@ import pytest
 from onnx import numpy_helper, parser
 
 from egraph.errors import ModelError
-from egraph.exporter import export
-from egraph.importer import load
-from egraph.ir import Graph, walk
-from egraph.onnx_import.sizes import UNKNOWN_SIZES
+from egraph.onnx.exporter import export
+from egraph.onnx.importer import load
+from egraph.onnx.importer.sizes import UNKNOWN_SIZES
+from egraph.tensor import Graph, walk
 
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 

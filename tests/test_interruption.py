@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from egraph.errors import ModelError
-from egraph.importer import load
-from egraph.ir import Program
+from egraph.onnx.importer import load
 from egraph.optimize import interruption
 from egraph.optimize.__main__ import main
 from egraph.optimize.ahead import compiling_ahead
 from egraph.optimize.progress import Progress
+from egraph.tensor import Program
 from lower.compile import CompileOptions
 from lower.eoperator.process import Compiler
 from runtime.profile import Database

@@ -6,11 +6,11 @@ import math
 
 import pytest
 
-from egraph.ir import FrozenEGraph, Graph, Node, TensorType, attributes, make
-from egraph.ops import apply
+from egraph.engine.saturate import saturate
 from egraph.rule import Binding
 from egraph.rules import RULES, rule_named
-from egraph.saturate import saturate
+from egraph.tensor import FrozenEGraph, Graph, Node, TensorType, attributes, make
+from egraph.tensor.ops import apply
 from verify.application import objection
 
 X = make("Input", (), attributes(name="x"), TensorType("float32", (8, 20, 30)))

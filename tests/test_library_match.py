@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from egraph.ir import (
+from egraph.tensor import (
     Graph,
     Kernel,
     Node,
@@ -20,8 +20,8 @@ from egraph.ir import (
     placeholder,
     placeholders,
 )  # fmt: skip
-from egraph.ops import OPS, apply
-from egraph.ops.reference import evaluate
+from egraph.tensor.ops import OPS, apply
+from egraph.tensor.ops.reference import evaluate
 from lower.candidates.tile import Tiling
 from lower.compile import CompileOptions, plan_program
 from lower.library import LibraryCall, match

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from bench.networks import longformer_block
-from egraph import importer
-from egraph.ir import Candidate, Graph, TensorType, attributes, make, walk
-from egraph.ops import apply
+from egraph.engine.saturate import Limits
+from egraph.onnx import importer
 from egraph.optimize.estimated import grown
-from egraph.saturate import Limits
+from egraph.tensor import Candidate, Graph, TensorType, attributes, make, walk
+from egraph.tensor.ops import apply
 from lower.candidates import candidates
 from tests.fuzzing import class_values, compile_together, trial_programs, trials, wrong_fragments, wrong_kernels
 from tests.graphs import random_feeds

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from egraph.errors import LowerError
-from egraph.ir import placeholders
-from egraph.ops import apply
+from egraph.tensor import placeholders
+from egraph.tensor.ops import apply
 from lower.candidates import candidates
 from lower.compile import compile_program
 from lower.steps import bind

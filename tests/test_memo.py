@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 from onnx import parser
 
-from egraph import importer
-from egraph.cost import CostModel
-from egraph.cost_roofline import DeviceSpeed
-from egraph.ir import Graph, Program
+from egraph.onnx import importer
 from egraph.optimize.artefact import MANIFEST
 from egraph.optimize.memo import Memo, memo_path, read_memo, write_memo
 from egraph.optimize.options import Options
 from egraph.optimize.outcome import Outcome
 from egraph.optimize.search import plain_program
 from egraph.optimize.sources import sources_digest
+from egraph.tensor import Graph, Program
+from lower.cost.model import CostModel
+from lower.cost.roofline import DeviceSpeed
 from runtime.profile import Database
 from tests.test_optimize import build_model, command, files_below
 
@@ -92,7 +92,7 @@ def test_another_command_has_another_memo() -> None:
 
 def test_a_memo_of_other_sources_is_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever decides which program a search leads to counts: Python, the dispatcher in C, stored data and templates."""
-    names = ("verify/prove.py", "runtime/native/dispatch.c", "egraph/rules/certificates.json", "egraph/report.html.j2")
+    names = ("verify/prove.py", "runtime/native/dispatch.c", "egraph/rules/certificates.json", "egraph/optimize/report.html.j2")
     files = [tmp_path / name for name in names]
     for file in files:
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -12,10 +12,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from egraph import exporter, importer
-from egraph.expr.functions import PRIME
+from egraph.onnx import exporter, importer
 from egraph.optimize.estimated import compile_options, estimated_programs
 from egraph.optimize.original import digest
+from egraph.tensor.expr.functions import PRIME
 from lower.compile import compile_program
 from verify.model.__main__ import main
 from verify.model.comparing import Comparison, compare_models, difference

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from egraph.errors import ModelError
-from egraph.importer import load
+from egraph.onnx.importer import load
 from tests.test_importer import model_of
 
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from bench.mutation import judging
+from bench.mutation.__main__ import main
+from bench.mutation.campaign import run
+from bench.mutation.mutants import made, mutants, sites
 from egraph.rule import Attributes, Equation, MergeRule, Rule, Steps, Tensor, Weight, require, rule
 from egraph.rule_operators import concat, relu, transpose
 from egraph.rules import RULES as SHIPPED
 from verify.budget import Exhausted, at_most, spend
-from verify.mutation import judging
-from verify.mutation.__main__ import main
-from verify.mutation.campaign import run
-from verify.mutation.mutants import made, mutants, sites
 
 
 @rule

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from onnx import parser
 
-from egraph.importer import load
-from egraph.ir import walk
+from egraph.onnx.importer import load
+from egraph.tensor import walk
 from tests.test_importer import operators
 
 

@@ -12,14 +12,14 @@ import pytest
 from onnxruntime.capi import onnxruntime_pybind11_state as states
 
 from egraph.errors import TypeMismatch
-from egraph.expr.evaluate import evaluate as evaluate_scope
-from egraph.expr.index import Symbol, index, simplify
-from egraph.expr.printing import format_scope
-from egraph.expr.scope import Tensor
-from egraph.ir import TensorType, attributes, placeholder
-from egraph.ops import OPS, OpSpec, apply, infer
-from egraph.ops.reference import evaluate
-from egraph.ops.resize import COORDINATE_MODES, NEAREST_MODES
+from egraph.tensor import TensorType, attributes, placeholder
+from egraph.tensor.expr.evaluate import evaluate as evaluate_scope
+from egraph.tensor.expr.index import Symbol, index, simplify
+from egraph.tensor.expr.printing import format_scope
+from egraph.tensor.expr.scope import Tensor
+from egraph.tensor.ops import OPS, OpSpec, apply, infer
+from egraph.tensor.ops.reference import evaluate
+from egraph.tensor.ops.resize import COORDINATE_MODES, NEAREST_MODES
 from tests.onnx_operators import model, run
 
 SAMPLES = int(os.environ.get("EINSAT_OPERATOR_SAMPLES", "24"))

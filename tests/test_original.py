@@ -9,8 +9,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from egraph import importer
 from egraph.errors import ModelError
+from egraph.onnx import importer
 from egraph.optimize.original import copy_model, digest, external_files, is_copy
 from egraph.optimize.saving import export, save_unchanged
 from runtime import Session

@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 
-from egraph import importer
-from egraph.ir import Graph, Kernel, Node, Program, attributes, make, placeholder, placeholders, walk
-from egraph.ops import apply
-from egraph.ops.reference import evaluate
+from egraph.onnx import importer
 from egraph.optimize.folding import Folder
+from egraph.tensor import Graph, Kernel, Node, Program, attributes, make, placeholder, placeholders, walk
+from egraph.tensor.ops import apply
+from egraph.tensor.ops.reference import evaluate
 from lower.compile import CompileOptions, plan_program
 from lower.drafts import Draft, order
 from lower.eoperator import may_overwrite

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from egraph.expr.index import Symbol, index
-from egraph.expr.scope import Compare
 from egraph.rules import rule_named
+from egraph.tensor.expr.index import Symbol, index
+from egraph.tensor.expr.scope import Compare
 from verify.assumptions import Assumptions
 from verify.prove import Effort, prove
 

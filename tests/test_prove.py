@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from egraph.ir import TensorType, attributes, walk
-from egraph.ops.reference import evaluate
 from egraph.rule import Attributes, Binding, Equation, MergeRule, Rule, Steps, Tensor, Weight, require, require_number, rule
 from egraph.rule_operators import conv, exp, log, relu, softmax, transpose
 from egraph.rules import RULES, rule_named
+from egraph.tensor import TensorType, attributes, walk
+from egraph.tensor.ops.reference import evaluate
 from verify import prove as module
 from verify.application import objection
 from verify.counterexamples import smallest

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from egraph.errors import RuleError
-from egraph.ir import TensorType
 from egraph.rule import Binding, Equation, Rounding, Rule, Steps, Tensor, Weight, merge_rule, operation, require, require_number, rule
 from egraph.rule_operators import (
     absolute,
@@ -31,6 +30,7 @@ from egraph.rule_operators import (
     where,
 )  # fmt: skip
 from egraph.rules.merges import split
+from egraph.tensor import TensorType
 from verify.application import disagreement, objection
 from verify.prove import Effort, prove
 

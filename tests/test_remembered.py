@@ -8,21 +8,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from egraph.constant_values import DIRECT, value_of_array, value_of_term
-from egraph.cost import CostModel, without_twins
-from egraph.cost_roofline import DeviceSpeed
+from egraph.engine.constant_values import DIRECT, value_of_array, value_of_term
+from egraph.engine.saturate import Limits, saturate
 from egraph.extract import extract
-from egraph.ir import FrozenEGraph, Graph, Selection, TensorType, attributes, make
-from egraph.ops import apply
-from egraph.ops.reference import evaluate
 from egraph.optimize.options import Options
 from egraph.optimize.outcome import Refused
 from egraph.optimize.remembered import Earlier, read_search, search_key, write_search
 from egraph.optimize.replay import candidate_of, read_selections, selections_text
 from egraph.rules import RULES
-from egraph.saturate import Limits, saturate
+from egraph.tensor import FrozenEGraph, Graph, Selection, TensorType, attributes, make
+from egraph.tensor.ops import apply
+from egraph.tensor.ops.reference import evaluate
 from egraph.tolerance import Tolerance
 from lower.candidates import candidates
+from lower.cost.model import CostModel, without_twins
+from lower.cost.roofline import DeviceSpeed
 from lower.eoperator.request import MAXIMUM_TERMS, supports, supports_by_parts
 from runtime.profile import Database, Record
 from tests.fragments import leaf

@@ -12,10 +12,10 @@ from xml.etree import ElementTree
 import pytest
 
 from egraph.errors import ModelError
-from egraph.inspect import why
+from egraph.inspect.command import why
 from egraph.optimize.outcome import Derived, Finalist, Growth, KernelRow, Offered, Outcome, RuleUse
-from egraph.report import format_count, format_size, format_time, growth_chart, render
-from egraph.report_layout import MOST_BOXES, boxes, draw, place
+from egraph.optimize.report import format_count, format_size, format_time, growth_chart, render
+from egraph.optimize.report_layout import MOST_BOXES, boxes, draw, place
 
 
 def row(number: int, *operands: int, rules: tuple[str, ...] = ()) -> KernelRow:

@@ -119,7 +119,7 @@ ELSEWHERE = [
     ("import typing\nN = typing.sys", 2, "a rule file imports typing.sys"),
     ("import collections.abc", 1, "a rule file imports collections.abc"),
     ("import numpy as np", 1, "a rule file imports numpy"),
-    ("from egraph.ir import TensorType", 1, "a rule file imports egraph.ir"),
+    ("from egraph.tensor import TensorType", 1, "a rule file imports egraph.tensor"),
     ("from egraph.rule import TensorType", 1, "a rule file imports egraph.rule.TensorType"),
     ("from egraph.rules.family import inspect", 1, "a rule file imports egraph.rules.family.inspect"),
     ("import egraph.rule", 1, "a rule file imports egraph.rule"),

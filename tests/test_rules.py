@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from egraph.errors import RuleError
-from egraph.ir import TensorType
 from egraph.rule import (
     Attributes,
     Binding,
@@ -33,6 +32,7 @@ from egraph.rules import FAMILIES, RULES, rule_named
 from egraph.rules.__main__ import document
 from egraph.rules.axes import blocks
 from egraph.rules.merges import split
+from egraph.tensor import TensorType
 from verify.random_testing import check_rule as check
 
 CASES = 6

@@ -230,8 +230,8 @@ SIGNALS = """
 import signal, sys, tempfile
 import numpy as np
 from pathlib import Path
-from egraph.ir import TensorType, placeholder
-from egraph.ops import apply
+from egraph.tensor import TensorType, placeholder
+from egraph.tensor.ops import apply
 from egraph.optimize.single_kernel import kernel_program
 from lower.compile import compile_program
 from runtime import Session

@@ -12,12 +12,11 @@ import threading
 import numpy as np
 import pytest
 
-from egraph.eclasses import UnsoundRule
-from egraph.encode import count_matches
-from egraph.engine import Engine
+from egraph.engine.eclasses import UnsoundRule
+from egraph.engine.egglog import Engine
+from egraph.engine.encode import count_matches
+from egraph.engine.saturate import Limits, saturate
 from egraph.errors import RuleError
-from egraph.ir import FrozenEGraph, Graph, Node, TensorType, attributes, make, walk
-from egraph.ops import apply
 from egraph.rule import (
     Attributes,
     Binding,
@@ -34,7 +33,8 @@ from egraph.rule import (
     rule,
 )
 from egraph.rules import RULES
-from egraph.saturate import Limits, saturate
+from egraph.tensor import FrozenEGraph, Graph, Node, TensorType, attributes, make, walk
+from egraph.tensor.ops import apply
 
 
 def given(name: str, *shape: int) -> Node:

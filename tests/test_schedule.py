@@ -12,22 +12,22 @@ from typing import cast
 import numpy as np
 import pytest
 
-from egraph import finalists
-from egraph.check import check, find_feeds
-from egraph.cost import CostModel
-from egraph.cost_roofline import DeviceSpeed
 from egraph.errors import EinsatError
-from egraph.finalists import NO_TIME_TO_RACE, Contender, race
-from egraph.ir import Graph, Program, TensorType, attributes, make, placeholder
-from egraph.ops import apply
+from egraph.optimize import race as finalists
 from egraph.optimize.answers import Answers
+from egraph.optimize.check import check, find_feeds
 from egraph.optimize.measuring import Job, Measurer
 from egraph.optimize.progress import Progress, process_started
+from egraph.optimize.race import NO_TIME_TO_RACE, Contender, race
 from egraph.optimize.remembered import read_checked, write_checked
 from egraph.optimize.schedule import MOST_CHECK_SECONDS, MOST_COMPILE_SHARE, MOST_OPEN_SHARE, RUNS_OF_A_CONTENDER, Schedule, worked
 from egraph.optimize.search import plain_program
+from egraph.tensor import Graph, Program, TensorType, attributes, make, placeholder
+from egraph.tensor.ops import apply
 from egraph.tolerance import Tolerance
 from lower.compile import CompileOptions
+from lower.cost.model import CostModel
+from lower.cost.roofline import DeviceSpeed
 from runtime.feeds import FeedSpec
 from runtime.measure import Effort, Load, Timing, Worker
 from runtime.profile import Database

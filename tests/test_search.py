@@ -10,12 +10,9 @@ from typing import cast
 
 import pytest
 
-from egraph.cost import FREE, CostModel, jobs, without_twins
-from egraph.cost_roofline import DeviceSpeed
 from egraph.derive.derivation import Derivation, DerivationRule
+from egraph.engine.saturate import Limits, saturate
 from egraph.extract import extract
-from egraph.ir import Candidate, FrozenEGraph, Graph, Node, Program, Selection, TensorType, attributes, make, placeholder
-from egraph.ops import apply
 from egraph.optimize.chooser import MEASURE_SHARE, MOST_KEPT, Chooser, Rounds, Times
 from egraph.optimize.derivations import Gate
 from egraph.optimize.measuring import Measurer
@@ -23,8 +20,11 @@ from egraph.optimize.progress import Progress
 from egraph.optimize.remembered import Earlier
 from egraph.optimize.search import DERIVED_SHARE, Search, contending, program_digest, search, shortages
 from egraph.rules import RULES
-from egraph.saturate import Limits, saturate
+from egraph.tensor import Candidate, FrozenEGraph, Graph, Node, Program, Selection, TensorType, attributes, make, placeholder
+from egraph.tensor.ops import apply
 from lower.candidates import candidates
+from lower.cost.model import FREE, CostModel, jobs, without_twins
+from lower.cost.roofline import DeviceSpeed
 from runtime.profile import Database, Record
 
 FEW = tuple(rule for rule in RULES if rule.name in ("relu_twice", "transpose_twice", "transpose_into_relu", "add_commutes"))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from egraph.constant_values import value_of_array
-from egraph.expr.functions import PRIME
-from egraph.ir import Attributes, TensorType, attributes
-from egraph.uniform import PROBES, number_of_array, number_of_term
+from egraph.engine.constant_values import value_of_array
+from egraph.engine.uniform import PROBES, number_of_array, number_of_term
+from egraph.tensor import Attributes, TensorType, attributes
+from egraph.tensor.expr.functions import PRIME
 
 FLOATS, WHOLE = TensorType("float32", (2, 3)), TensorType("int64", (2, 3))
 NONE: Attributes = ()

@@ -14,15 +14,16 @@ from typing import Any
 
 import pytest
 
-from egraph.check import find_feeds
+from bench.corpora.read import read_corpus
 from egraph.errors import EinsatError, LowerError, ModelError, RuleError
-from egraph.inspect import read_outcome
-from egraph.ir import Graph, TensorType, make, placeholder
-from egraph.ops import apply
+from egraph.inspect.command import read_outcome
 from egraph.optimize import measuring
 from egraph.optimize.arguments import parse, to_options
+from egraph.optimize.check import find_feeds
 from egraph.optimize.output import Destination, check_report, staging
 from egraph.rule_file import load_rules
+from egraph.tensor import Graph, TensorType, make, placeholder
+from egraph.tensor.ops import apply
 from lower.compile import CompileOptions
 from runtime.cores import usable_cores
 from runtime.measure import Timing, Worker
@@ -33,7 +34,6 @@ from runtime.session import Session
 from tests.pages import COMMANDS, ROOT
 from tests.plans import save
 from tests.runtime_plans import matmul_relu
-from verify.corpora.read import read_corpus
 from verify.generate.productions import productions
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from egraph import importer
-from egraph.cost import CostModel
+from egraph.engine.saturate import Limits
 from egraph.errors import RuleError
-from egraph.inspect import find_rule, read_outcome
+from egraph.inspect.command import find_rule, read_outcome
+from egraph.onnx import importer
 from egraph.optimize.estimated import shipped_rules
 from egraph.optimize.instances import wrong_rules
 from egraph.optimize.options import Options
@@ -19,7 +19,7 @@ from egraph.optimize.outcome import Outcome
 from egraph.optimize.pipeline import optimize
 from egraph.optimize.progress import Progress
 from egraph.rule_file import load_rules
-from egraph.saturate import Limits
+from lower.cost.model import CostModel
 from tests.test_optimize import ROOT, build_model
 
 RULES = '''
@@ -48,7 +48,7 @@ def retried(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outcome]:
     cost_us = CostModel.cost_us
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CostModel, "cost_us", lambda self, one: cost_us(self, one) * (1e6 if "Tanh" in self.key(one)[0] else 1.0))
-        patch.setattr("egraph.finalists.Race.median_us", lambda self, name: {"onnxruntime": 1e9, "unoptimized": 1e8}.get(name, 1.0))
+        patch.setattr("egraph.optimize.race.Race.median_us", lambda self, name: {"onnxruntime": 1e9, "unoptimized": 1e8}.get(name, 1.0))
         options = Options(
             build_model(folder / "m.onnx"), folder / "out", budget_seconds=10.0, finalists=1, database=folder / "p.sqlite",
             verbosity=-1, rule_files=(folder / "mine.py",), unsafe_rules=True,

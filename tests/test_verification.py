@@ -9,16 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from egraph.cost import CostModel
-from egraph.cost_roofline import DeviceSpeed
-from egraph.ir import Candidate, Node, TensorType, format_fragment, placeholder
-from egraph.ops import apply
 from egraph.optimize.batch import compile_batch
 from egraph.optimize.estimated import compile_options
 from egraph.optimize.measuring import Job, Measurer
 from egraph.optimize.outcome import summary
 from egraph.optimize.refused import refused
 from egraph.optimize.single_kernel import feed_specs, kernel_program, leaf_values, reference_graph
+from egraph.tensor import Candidate, Node, TensorType, format_fragment, placeholder
+from egraph.tensor.ops import apply
+from lower.cost.model import CostModel
+from lower.cost.roofline import DeviceSpeed
 from lower.library import match
 from lower.library.call import LibraryCall
 from runtime import Session

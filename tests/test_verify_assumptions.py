@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from egraph.expr.index import DataIndex, Index, Iterator, RealSymbol, Symbol, atoms, index, substitute
-from egraph.expr.scope import Compare, Read, Tensor
+from egraph.tensor.expr.index import DataIndex, Index, Iterator, RealSymbol, Symbol, atoms, index, substitute
+from egraph.tensor.expr.scope import Compare, Read, Tensor
 from verify import solver
 from verify.assumptions import Assumptions
 from verify.facts import Facts

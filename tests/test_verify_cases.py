@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from egraph.expr.scope import Scope
 from egraph.rule import Attributes, Equation, Rule, Steps, Tensor, Weight, require, require_number, rule
 from egraph.rule_operators import clip, concat, conv, max_pool, relu, reshape, slice_, transpose
 from egraph.rules import rule_named
+from egraph.tensor.expr.scope import Scope
 from verify.bindings import Fixed
 from verify.cases import FLOAT32, Case, Survey, cases
 from verify.equality import Equal, prove_equal

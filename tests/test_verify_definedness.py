@@ -6,10 +6,10 @@ from fractions import Fraction
 
 import pytest
 
-from egraph.expr.index import index
-from egraph.expr.scope import ONE, Number, Scalar, Scope, Tensor
-from egraph.expr.scope import apply as call
-from egraph.ops.scopes import pointwise, read
+from egraph.tensor.expr.index import index
+from egraph.tensor.expr.scope import ONE, Number, Scalar, Scope, Tensor
+from egraph.tensor.expr.scope import apply as call
+from egraph.tensor.ops.scopes import pointwise, read
 from verify.assumptions import Assumptions
 from verify.equality import Equal, Open, prove_equal
 

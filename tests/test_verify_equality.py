@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from egraph.expr.compose import inline
-from egraph.expr.evaluate import evaluate
-from egraph.expr.index import Index, Iterator, Size, Symbol, index, substitute
-from egraph.expr.scope import Compare, Scope, Tensor
-from egraph.ops import OPS
+from egraph.tensor.expr.compose import inline
+from egraph.tensor.expr.evaluate import evaluate
+from egraph.tensor.expr.index import Index, Iterator, Size, Symbol, index, substitute
+from egraph.tensor.expr.scope import Compare, Scope, Tensor
+from egraph.tensor.ops import OPS
 from verify.assumptions import Assumptions
 from verify.equality import Equal, Open, prove_equal
 

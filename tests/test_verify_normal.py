@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
-from egraph.expr.compose import inline
-from egraph.expr.functions import PRIME
-from egraph.expr.index import Symbol, index
-from egraph.expr.scope import Scope, Tensor
-from egraph.ops import OPS
+from egraph.tensor.expr.compose import inline
+from egraph.tensor.expr.functions import PRIME
+from egraph.tensor.expr.index import Symbol, index
+from egraph.tensor.expr.scope import Scope, Tensor
+from egraph.tensor.ops import OPS
 from tests.normal_values import check
 from verify.normal import TooLarge
 

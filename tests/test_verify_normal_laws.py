@@ -7,8 +7,8 @@ from fractions import Fraction
 
 import pytest
 
-from egraph.expr.index import Iterator, Symbol, index
-from egraph.expr.scope import Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Tensor, apply, number
+from egraph.tensor.expr.index import Iterator, Symbol, index
+from egraph.tensor.expr.scope import Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Tensor, apply, number
 from tests.normal_values import normal
 from verify.assumptions import Assumptions
 from verify.normal import TooLarge, normalise

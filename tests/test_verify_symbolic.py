@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from egraph.expr.index import index
-from egraph.expr.scope import Compare
+from egraph.tensor.expr.index import index
+from egraph.tensor.expr.scope import Compare
 from verify.paths import LeftOut, Path, explore
 from verify.solved import Ended
 from verify.symbolic import SymbolicReal, integer, opaque

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from egraph.ir import TensorType, attributes
 from egraph.rule import Attributes, Binding, Equation, Rule, Tensor, rule
 from egraph.rule_operators import conv_transpose, relu
 from egraph.rules import rule_named
+from egraph.tensor import TensorType, attributes
 from verify.application import objection
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from egraph.errors import EinsatError
-from egraph.expr.compose import identity, inline
-from egraph.expr.index import Index
-from egraph.expr.scope import Scalar, Scope, Tensor, number
-from egraph.ir import Node, walk
-from egraph.ops.reference import meaning
-from egraph.ops.scopes import pointwise
 from egraph.rule import Binding, MergeRule, Rounding, Rule
+from egraph.tensor import Node, walk
+from egraph.tensor.expr.compose import identity, inline
+from egraph.tensor.expr.index import Index
+from egraph.tensor.expr.scope import Scalar, Scope, Tensor, number
+from egraph.tensor.ops.reference import meaning
+from egraph.tensor.ops.scopes import pointwise
 from verify.assumptions import Assumptions
 from verify.budget import Exhausted, at_most
 from verify.equality import prove_equal

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from egraph.expr.index import Index, Size, Symbol
-from egraph.expr.scope import Compare
+from egraph.tensor.expr.index import Index, Size, Symbol
+from egraph.tensor.expr.scope import Compare
 from verify.facts import Facts
 from verify.literals import Literal0, literal, negation
 from verify.models import small_model

@@ -12,7 +12,7 @@ from collections.abc import Iterator as Iterable
 from dataclasses import dataclass, field
 from itertools import islice, permutations
 
-from egraph.expr.index import Iterator
+from egraph.tensor.expr.index import Iterator
 from verify.assumptions import Assumptions
 from verify.budget import spend
 from verify.covering import covers, inhabited

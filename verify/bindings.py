@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from egraph.errors import TypeMismatch
-from egraph.expr.index import Index
-from egraph.ir import Attributes, attributes
-from egraph.ops import OPS
 from egraph.rule_terms import Pattern, Variable
+from egraph.tensor import Attributes, attributes
+from egraph.tensor.expr.index import Index
+from egraph.tensor.ops import OPS
 from verify.fragments import SymbolicTerm, Workshop
 from verify.paths import LeftOut, Path
 from verify.solved import Ended

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import gcd, prod
 
-from egraph.expr.index import Atom, Floor, Index, Modulo, Monomial, RealSymbol, Symbol, has_reals, index, over, polynomial
+from egraph.tensor.expr.index import Atom, Floor, Index, Modulo, Monomial, RealSymbol, Symbol, has_reals, index, over, polynomial
 
 Interval = tuple[int | None, int | None]
 

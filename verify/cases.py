@@ -18,13 +18,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from egraph.errors import EinsatError, TypeMismatch
-from egraph.expr.compose import identity
-from egraph.expr.scope import Scope, Tensor
-from egraph.ops import OPS
 from egraph.rule import Attributes, MergeRule, Mismatch, Rule, Weight, sides, sides_left
 from egraph.rule import Tensor as RuleTensor
 from egraph.rule_refusals import WrongAttribute, WrongNumber
 from egraph.rule_terms import Pattern, Variable
+from egraph.tensor.expr.compose import identity
+from egraph.tensor.expr.scope import Scope, Tensor
+from egraph.tensor.ops import OPS
 from verify.assumptions import Assumptions
 from verify.bindings import WINDOWED, Binder, Fixed, Quotient
 from verify.fragments import SymbolicTerm, Workshop, operators

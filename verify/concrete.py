@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import gcd
 
-from egraph.expr.index import Index, Iterator, bounds
+from egraph.tensor.expr.index import Index, Iterator, bounds
 from verify.polynomials import FloorAtom, Monomial, Polynomial, constant, entry, to_index, to_polynomial
 
 _COMBINED = 4  # conditions that are added up

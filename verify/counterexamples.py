@@ -12,8 +12,8 @@ from itertools import combinations
 from typing import Any, TypeAlias
 
 from egraph.errors import EinsatError
-from egraph.ir import TensorType, attributes, format_fragment
 from egraph.rule import Binding, MergeRule, Mismatch, Rule
+from egraph.tensor import TensorType, attributes, format_fragment
 from verify.numpy_script import script
 from verify.random_binding import Refused
 from verify.random_testing import CRASHES, Data, Difference, Instance, compare, draws, instantiate

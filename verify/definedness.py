@@ -6,7 +6,7 @@ it is looked for in the expressions themselves, before terms cancel.
 
 from __future__ import annotations
 
-from egraph.expr.scope import Apply, Guarded, IndexNumber, Number, Read, Scalar, Scope
+from egraph.tensor.expr.scope import Apply, Guarded, IndexNumber, Number, Read, Scalar, Scope
 
 _PARTIAL = {
     "div": "nonzero divisor", "reciprocal": "nonzero divisor", "log": "positive argument of a logarithm",

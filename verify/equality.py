@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from math import lcm, prod
 
-from egraph.expr.index import Index, Iterator, Modulo, atoms, index
-from egraph.expr.scope import Apply, Compare, Guarded, Scalar, Scope
+from egraph.tensor.expr.index import Index, Iterator, Modulo, atoms, index
+from egraph.tensor.expr.scope import Apply, Compare, Guarded, Scalar, Scope
 from verify.assumptions import Assumptions
 from verify.bijection import equal_values
 from verify.definedness import differences, is_partial

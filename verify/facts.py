@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from math import gcd
 from typing import TYPE_CHECKING
 
-from egraph.expr.index import Iterator, RealSymbol, Symbol
+from egraph.tensor.expr.index import Iterator, RealSymbol, Symbol
 from verify import ranges
 from verify.concrete import digit
 from verify.literals import Literal0, closure, divisions, domain, tightened

@@ -16,19 +16,19 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from egraph import ops
-from egraph.ops import OPS
 from egraph.rule import MergeRule, Rule, Tensor
+from egraph.tensor import ops
+from egraph.tensor.ops import OPS
 
 PROVER = "verify.prove"
 """The module whose imports are the prover."""
 _IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n]*)|import[ \t]+([\w., \t]+))", re.MULTILINE)
 _OPERATION = re.compile(r"^def (\w+)\(.*?return operation\(\"(\w+)\"", re.MULTILINE | re.DOTALL)
 _STRING = re.compile(r"[\"'](\w+)[\"']")
-_MEANINGS = "egraph.ops"
+_MEANINGS = "egraph.tensor.ops"
 _OPERATORS_MODULE = "egraph.rule_operators"
 _TENSORS_MODULE = "egraph.rule_terms"
-_LANGUAGE = ("egraph.rule", "egraph.rule_terms", "egraph.rule_refusals", "egraph.ir", "egraph.errors")
+_LANGUAGE = ("egraph.rule", "egraph.rule_terms", "egraph.rule_refusals", "egraph.tensor", "egraph.errors")
 """What every rule is written in: it counts as part of the prover, which imports it too."""
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias, assert_never
 
-from egraph.expr.index import Iterator
+from egraph.tensor.expr.index import Iterator
 from verify.facts import Facts
 from verify.literals import Literal0, closure, literal
 from verify.normal.terms import Alternative, Call, Element, Extremum, IndexFactor, Kind, Product, Term, Value

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from egraph.errors import TypeMismatch
-from egraph.expr.compose import inline
-from egraph.expr.index import Size, simplify
-from egraph.expr.scope import Scope, Tensor, number
-from egraph.ir import Attributes
-from egraph.ops import OPS
-from egraph.ops.scopes import pointwise
-from egraph.ops.sizes import at_least, broadcasting_by, refuse
 from egraph.rule_terms import Bound
+from egraph.tensor import Attributes
+from egraph.tensor.expr.compose import inline
+from egraph.tensor.expr.index import Size, simplify
+from egraph.tensor.expr.scope import Scope, Tensor, number
+from egraph.tensor.ops import OPS
+from egraph.tensor.ops.scopes import pointwise
+from egraph.tensor.ops.sizes import at_least, broadcasting_by, refuse
 from verify.paths import Path
 from verify.symbolic import SymbolicInteger, SymbolicReal, index_of
 

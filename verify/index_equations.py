@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Set
 
-from egraph.expr.index import Iterator
+from egraph.tensor.expr.index import Iterator
 from verify.facts import Facts
 from verify.literals import closure, closure_of
 from verify.polynomials import ONE, FloorAtom, Polynomial, divide, entry, replaced

@@ -7,8 +7,8 @@ from functools import lru_cache
 from math import gcd
 from typing import Literal
 
-from egraph.expr.index import RealSymbol, Symbol
-from egraph.expr.scope import Compare
+from egraph.tensor.expr.index import RealSymbol, Symbol
+from egraph.tensor.expr.scope import Compare
 from verify.polynomials import ONE, FloorAtom, Monomial, Polynomial, constant, entry, inside, to_polynomial
 
 Relation = Literal[">=", ">", "==", "!="]

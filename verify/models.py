@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from egraph.expr.index import Index, Iterator, RealSymbol, Symbol, atoms, index, substitute
-from egraph.expr.scope import Compare
+from egraph.tensor.expr.index import Index, Iterator, RealSymbol, Symbol, atoms, index, substitute
+from egraph.tensor.expr.scope import Compare
 from verify.facts import Facts
 from verify.literals import Literal0, literal
 from verify.polynomials import FloorAtom, entry

@@ -10,11 +10,11 @@ from fractions import Fraction
 
 import numpy as np
 
-from egraph.expr.index import DataIndex, Floor, Index, Iterator, Modulo, Symbol, index
-from egraph.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Table, Tensor
-from egraph.ir import Node, walk
-from egraph.ops import OPS
-from egraph.ops.reference import meaning
+from egraph.tensor import Node, walk
+from egraph.tensor.expr.index import DataIndex, Floor, Index, Iterator, Modulo, Symbol, index
+from egraph.tensor.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Table, Tensor
+from egraph.tensor.ops import OPS
+from egraph.tensor.ops.reference import meaning
 
 FUNCTIONS: Mapping[str, str] = {
     "add": "({} + {})", "sub": "({} - {})", "mul": "({} * {})", "div": "np.divide({}, {})", "neg": "(-{})",

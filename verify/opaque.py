@@ -6,9 +6,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from egraph.expr.functions import FUNCTIONS
-from egraph.expr.index import DataIndex, Floor, Index, Modulo, index
-from egraph.expr.scope import Apply, Compare, Guarded, Number, Read, Scalar, Scope
+from egraph.tensor.expr.functions import FUNCTIONS
+from egraph.tensor.expr.index import DataIndex, Floor, Index, Modulo, index
+from egraph.tensor.expr.scope import Apply, Compare, Guarded, Number, Read, Scalar, Scope
 
 KEPT = frozenset({"add", "sub", "neg", "mul"})
 """Functions whose laws hold for all numbers, up to rounding."""

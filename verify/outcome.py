@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from egraph.expr.scope import Compare
+from egraph.tensor.expr.scope import Compare
 
 
 @dataclass(frozen=True)

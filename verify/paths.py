@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from egraph.errors import TypeMismatch
-from egraph.expr.index import Index, RealSymbol, Symbol, index
-from egraph.expr.scope import Compare
+from egraph.tensor.expr.index import Index, RealSymbol, Symbol, index
+from egraph.tensor.expr.scope import Compare
 from verify.bounds import divide_terms
 from verify.budget import PATH, spend
 from verify.solved import Deferred, Ended, Solved, atoms_of

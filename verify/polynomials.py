@@ -1,6 +1,6 @@
 """Integer polynomials in the prover's own form: interned atoms, remainders as floor-divisions, quick arithmetic.
 
-``egraph.expr.index`` is the language that programs are written in; proofs compute with these. An atom is a number in
+``egraph.tensor.expr.index`` is the language that programs are written in; proofs compute with these. An atom is a number in
 a table (an iterator, a symbol, a floor-division of two polynomials, a data index); ``e % d`` is ``e - d * (e // d)``,
 so that ``(e // d) * d + e % d = e`` is an identity of polynomials.
 """
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TypeAlias
 
-from egraph.expr.index import Atom, DataIndex, Floor, Index, Iterator, Modulo, RealSymbol, Symbol, over, polynomial
-from egraph.expr.scope import Read, Scope, Tensor
+from egraph.tensor.expr.index import Atom, DataIndex, Floor, Index, Iterator, Modulo, RealSymbol, Symbol, over, polynomial
+from egraph.tensor.expr.scope import Read, Scope, Tensor
 
 Monomial = tuple[int, ...]
 Replacement: TypeAlias = "Mapping[int, Polynomial]"

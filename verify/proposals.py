@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
 
-from egraph.ops import OPS
+from egraph.tensor.ops import OPS
 from verify.shapes import SIZES, Shape, broadcast, narrower, permutation, regrouped, size
 from verify.windows import conv, conv_transpose, pool
 

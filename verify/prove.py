@@ -17,9 +17,9 @@ from itertools import islice
 from typing import Any
 
 from egraph.errors import EinsatError
-from egraph.expr.index import Symbol, atoms, index, substitute
-from egraph.expr.scope import Scope
 from egraph.rule import MergeRule, Rounding, Rule, Verdict
+from egraph.tensor.expr.index import Symbol, atoms, index, substitute
+from egraph.tensor.expr.scope import Scope
 from verify.application import objection as open_at
 from verify.bindings import Fixed
 from verify.cases import Case, Survey, cases

@@ -12,10 +12,10 @@ from random import Random
 from typing import Any
 
 from egraph.errors import TypeMismatch
-from egraph.ir import Attributes, TensorType, attributes
-from egraph.ops import OPS, infer
 from egraph.rule import Binding, Rule
 from egraph.rule_terms import Pattern, Variable
+from egraph.tensor import Attributes, TensorType, attributes
+from egraph.tensor.ops import OPS, infer
 from verify.proposals import propose
 from verify.shapes import Shape, narrower, size
 

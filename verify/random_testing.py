@@ -15,11 +15,11 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from egraph.errors import EinsatError, RuleError
-from egraph.ir import Node, attributes, format_fragment, placeholders, walk
-from egraph.ops.reference import evaluate
 from egraph.rule import Binding, MergeRule, Mismatch, Rule
 from egraph.rule_refusals import WrongAttribute, WrongNumber
 from egraph.rule_terms import Variable
+from egraph.tensor import Node, attributes, format_fragment, placeholders, walk
+from egraph.tensor.ops.reference import evaluate
 from verify.random_binding import Refused, draw_binding
 
 RATIONAL = frozenset({

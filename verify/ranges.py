@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from egraph.expr.index import Iterator, Symbol
+from egraph.tensor.expr.index import Iterator, Symbol
 from verify.budget import spend
 from verify.concrete import follows, least, multiplied_out
 from verify.literals import at_minimums

@@ -12,13 +12,13 @@ from itertools import islice
 
 import numpy as np
 
-from egraph.expr.evaluate import Evaluator, Field
-from egraph.expr.functions import PRIME, prime_inverse, prime_power
-from egraph.expr.index import Iterator
-from egraph.expr.scope import Scalar, Scope
-from egraph.ir import Node, format_fragment, walk
-from egraph.ops.reference import meaning
 from egraph.rule import MergeRule, Rounding, Rule
+from egraph.tensor import Node, format_fragment, walk
+from egraph.tensor.expr.evaluate import Evaluator, Field
+from egraph.tensor.expr.functions import PRIME, prime_inverse, prime_power
+from egraph.tensor.expr.index import Iterator
+from egraph.tensor.expr.scope import Scalar, Scope
+from egraph.tensor.ops.reference import meaning
 from verify.random_testing import RATIONAL, Instance, draws
 
 Array = np.ndarray

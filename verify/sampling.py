@@ -12,9 +12,9 @@ from random import Random
 
 import numpy as np
 
-from egraph.expr.functions import FUNCTIONS, RATIONAL
-from egraph.expr.index import DataIndex, Floor, Index, Iterator, Modulo, Size, Symbol, atoms, bounds, index, substitute
-from egraph.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Table, Tensor
+from egraph.tensor.expr.functions import FUNCTIONS, RATIONAL
+from egraph.tensor.expr.index import DataIndex, Floor, Index, Iterator, Modulo, Size, Symbol, atoms, bounds, index, substitute
+from egraph.tensor.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Table, Tensor
 from verify.named_arrays import PRIME, Algebra, Array, Named, Untestable, combined, inverse, reduced, single, whole
 
 POSITIONS = 4

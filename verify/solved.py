@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from egraph.expr.index import Atom, DataIndex, Floor, Index, Modulo, Monomial, RealSymbol, Size, Symbol, atoms, index, over
-from egraph.expr.scope import Compare
+from egraph.tensor.expr.index import Atom, DataIndex, Floor, Index, Modulo, Monomial, RealSymbol, Size, Symbol, atoms, index, over
+from egraph.tensor.expr.scope import Compare
 from verify.bounds import Bounds, divide_terms, without_content
 
 

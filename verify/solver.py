@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
-from egraph.expr.index import Iterator, RealSymbol, Symbol
+from egraph.tensor.expr.index import Iterator, RealSymbol, Symbol
 from verify.facts import Facts
 from verify.literals import Literal0, Relation, closure, negation
 from verify.polynomials import ONE, FloorAtom, Monomial, Polynomial, divide, entry

@@ -12,9 +12,9 @@ from random import Random
 from typing import Any
 
 from egraph.errors import EinsatError
-from egraph.ops import OPS
 from egraph.rule import Mismatch, Rule, require
 from egraph.rule_terms import Pattern, Variable
+from egraph.tensor.ops import OPS
 from verify.prove import Effort, prove
 from verify.random_binding import Refused, draw_binding
 from verify.random_testing import CRASHES, Data, compare, instantiate

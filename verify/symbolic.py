@@ -10,10 +10,10 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
-from egraph.expr.index import Index, Size, index
-from egraph.expr.scope import Compare, IndexNumber, Number, Scalar
-from egraph.expr.scope import apply as call
-from egraph.ops.sizes import Reasoned
+from egraph.tensor.expr.index import Index, Size, index
+from egraph.tensor.expr.scope import Compare, IndexNumber, Number, Scalar
+from egraph.tensor.expr.scope import apply as call
+from egraph.tensor.ops.sizes import Reasoned
 from verify.paths import Path
 
 ONE = index(1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from math import prod
 
-from egraph.expr.index import Iterator
+from egraph.tensor.expr.index import Iterator
 from verify.facts import Facts
 from verify.forms import Names, Read, Summand, name_of, renamed_term, replaced_term, signature
 from verify.literals import closure

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from random import Random
 
-from egraph.expr.index import Iterator, RealSymbol, Symbol
-from egraph.expr.scope import Scope, Tensor
+from egraph.tensor.expr.index import Iterator, RealSymbol, Symbol
+from egraph.tensor.expr.scope import Scope, Tensor
 from verify.facts import Facts
 from verify.literals import Literal0
 from verify.polynomials import DataAtom, FloorAtom, Polynomial, entry

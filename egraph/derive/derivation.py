@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from egraph.ir import Node
+from egraph.tensor import Node
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from egraph.derive.rules.substitution import solve, split_iterator
 from egraph.derive.rules.summation import inner_read
 from egraph.derive.targets import is_digits
 from egraph.derive.trees import Contraction, contraction_of
-from egraph.expr.index import Floor, Index, Iterator, Modulo, atoms, index, length
-from egraph.expr.scope import Read, Scope
+from egraph.tensor.expr.index import Floor, Index, Iterator, Modulo, atoms, index, length
+from egraph.tensor.expr.scope import Read, Scope
 
 
 def digits(contraction: Contraction, position: int, places: Sequence[Index], factor: int) -> Scope | Refusal:

@@ -11,11 +11,11 @@ from egraph.derive.matching.match import MATCHERS, Matcher, means, moved_element
 from egraph.derive.matching.movements import movements
 from egraph.derive.trees import BALANCE, contraction_of, intensity
 from egraph.errors import EinsatError
-from egraph.expr.bodies import reads_of, with_reads
-from egraph.expr.scope import Read, Scope, Tensor
-from egraph.ir import Node, format_fragment, placeholder, walk
-from egraph.ops import apply
-from egraph.ops.expression import text_of
+from egraph.tensor import Node, format_fragment, placeholder, walk
+from egraph.tensor.expr.bodies import reads_of, with_reads
+from egraph.tensor.expr.scope import Read, Scope, Tensor
+from egraph.tensor.ops import apply
+from egraph.tensor.ops.expression import text_of
 
 DENSE = tuple((matcher, whole) for matcher, whole in MATCHERS if matcher is not products_as_convolutions)
 

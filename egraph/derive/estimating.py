@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from egraph.derive.bilinear.convolutions import saving
 from egraph.derive.trees import BALANCE
-from egraph.ir import Node, walk
-from egraph.ops import OPS
+from egraph.tensor import Node, walk
+from egraph.tensor.ops import OPS
 
 LANES = 16
 """Output channels that a convolution computes side by side, wanted or not: 32 to 3 channels at 224x224 take as long as 32 to 16."""

@@ -11,9 +11,9 @@ from egraph.derive.rules.boundary import tighten
 from egraph.derive.rules.matrices import Matrix
 from egraph.derive.rules.substitution import merge_iterators, split_iterator, unimodular
 from egraph.derive.rules.summation import split_summation
-from egraph.expr.bodies import reads_of
-from egraph.expr.index import Iterator, length
-from egraph.expr.scope import Scope
+from egraph.tensor.expr.bodies import reads_of
+from egraph.tensor.expr.index import Iterator, length
+from egraph.tensor.expr.scope import Scope
 
 MOST_SUMS = 5
 """Summation iterators of which all subsets are moved outward."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from egraph.derive.matching.views import reshaped
 from egraph.errors import EinsatError
-from egraph.expr.bodies import with_reads
-from egraph.expr.scope import Read, Scope, Tensor
-from egraph.ir import Node, make, rewrite
-from egraph.ops import apply
-from egraph.ops.expression import text_of
-from egraph.ops.reference import meaning
+from egraph.tensor import Node, make, rewrite
+from egraph.tensor.expr.bodies import with_reads
+from egraph.tensor.expr.scope import Read, Scope, Tensor
+from egraph.tensor.ops import apply
+from egraph.tensor.ops.expression import text_of
+from egraph.tensor.ops.reference import meaning
 
 
 def folded(program: Node) -> Node:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from egraph.derive.rules.bodies import Refusal
 from egraph.derive.rules.summation import inner_read
-from egraph.expr.scope import Guarded, Read, Scope
+from egraph.tensor.expr.scope import Guarded, Read, Scope
 
 
 def within(outside: Scope, change: Callable[[Scope], Scope | Refusal]) -> Scope | Refusal:

@@ -14,10 +14,10 @@ from egraph.derive.rules.summation import guards_outward, split_summation
 from egraph.derive.targets import Conflict, Target, conflicts, is_digits
 from egraph.derive.trees import Contraction
 from egraph.derive.windows import windows
-from egraph.expr.bodies import reads_of
-from egraph.expr.index import Index, Iterator
-from egraph.expr.printing import format_scalar
-from egraph.expr.scope import Apply, Scalar, Scope
+from egraph.tensor.expr.bodies import reads_of
+from egraph.tensor.expr.index import Index, Iterator
+from egraph.tensor.expr.printing import format_scalar
+from egraph.tensor.expr.scope import Apply, Scalar, Scope
 
 Repaired = tuple[str, Scope]
 

@@ -24,10 +24,10 @@ from egraph.derive.rules.expressions import split_terms
 from egraph.derive.targets import BAND, SMALL_WINDOW, TARGETS, Target, conflicts, distance, onward
 from egraph.derive.trees import contractions, exchanged, normal, scopes
 from egraph.derive.trees import estimate as tree_estimate
-from egraph.expr.printing import format_scope
-from egraph.expr.scope import Scope
-from egraph.ir import Node, walk
-from egraph.ops.reference import meaning
+from egraph.tensor import Node, walk
+from egraph.tensor.expr.printing import format_scope
+from egraph.tensor.expr.scope import Scope
+from egraph.tensor.ops.reference import meaning
 
 NAME = "derivation"
 MOST_STATES = 64

@@ -9,8 +9,8 @@ import json
 from typing import Any
 
 from egraph.errors import EinsatError
-from egraph.ir import AttributeValue, Node, TensorType, placeholder, walk
-from egraph.ops import apply
+from egraph.tensor import AttributeValue, Node, TensorType, placeholder, walk
+from egraph.tensor.ops import apply
 
 
 class Unreadable(EinsatError):

@@ -14,8 +14,8 @@ from egraph.derive.matching.conditions import speaks_of, tightest
 from egraph.derive.matching.laws import affine
 from egraph.derive.rules.bodies import every, iterators_in
 from egraph.derive.trees import Contraction
-from egraph.expr.index import Index, Iterator, index, length
-from egraph.expr.scope import Compare, Read
+from egraph.tensor.expr.index import Index, Iterator, index, length
+from egraph.tensor.expr.scope import Compare, Read
 
 
 @dataclass(frozen=True, slots=True)

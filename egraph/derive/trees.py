@@ -9,10 +9,10 @@ from itertools import combinations
 
 from egraph.derive.rules.bodies import every, factors, pulled, replaced, used
 from egraph.derive.rules.summation import inner_read, merge_traversal
-from egraph.expr.bodies import operations, reads_of, with_reads
-from egraph.expr.canonical import canonical
-from egraph.expr.index import Iterator, known, length
-from egraph.expr.scope import Compare, Read, Scalar, Scope
+from egraph.tensor.expr.bodies import operations, reads_of, with_reads
+from egraph.tensor.expr.canonical import canonical
+from egraph.tensor.expr.index import Iterator, known, length
+from egraph.tensor.expr.scope import Compare, Read, Scalar, Scope
 
 BALANCE = 4
 """Operations a byte above which a scope is bound by arithmetic: no generated kernel is meant for it."""

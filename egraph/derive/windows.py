@@ -17,9 +17,9 @@ from egraph.derive.rules.substitution import reverse, skew
 from egraph.derive.rules.summation import split_summation
 from egraph.derive.targets import Target, block_sizes, is_digits
 from egraph.derive.trees import Contraction, with_sources
-from egraph.expr.bodies import reads_of
-from egraph.expr.index import Index, Iterator, length
-from egraph.expr.scope import Read, Scalar, Scope
+from egraph.tensor.expr.bodies import reads_of
+from egraph.tensor.expr.index import Index, Iterator, length
+from egraph.tensor.expr.scope import Read, Scalar, Scope
 
 MOST_PHASES = 16
 """Values of an iterator that become scopes of their own at most."""

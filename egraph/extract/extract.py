@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from egraph.extract.greedy import greedy
 from egraph.extract.problem import Choice, Chosen, Problem, build_problem, distinct, order, restrict, total
-from egraph.ir import Candidate, FrozenEGraph, Selection
+from egraph.tensor import Candidate, FrozenEGraph, Selection
 
 WORTH_TIMING = 1.6
 """Variants that cost more than this many times the best are not worth timing."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from egraph.errors import ExtractError
-from egraph.ir import Candidate, FrozenEGraph
+from egraph.tensor import Candidate, FrozenEGraph
 
 SPARE = 1.5
 """A candidate with the operands of a cheaper one stays while it costs at most this much more: estimates can be wrong."""

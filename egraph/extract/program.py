@@ -8,7 +8,7 @@ from functools import partial
 
 from egraph.errors import ExtractError
 from egraph.extract.schedule import schedule
-from egraph.ir import LEAVES, Candidate, ENode, FrozenEGraph, Graph, Kernel, Node, Program, Selection, make, rewrite, walk
+from egraph.tensor import LEAVES, Candidate, ENode, FrozenEGraph, Graph, Kernel, Node, Program, Selection, make, rewrite, walk
 
 MOST_ORIGINS = 8
 """Source nodes that a node made by a rule inherits from its users, at most."""

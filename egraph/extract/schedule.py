@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from egraph.ir import Candidate, FrozenEGraph
+from egraph.tensor import Candidate, FrozenEGraph
 
 
 def schedule(frozen: FrozenEGraph, chosen: Mapping[int, Candidate]) -> tuple[int, ...]:

@@ -12,8 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from egraph.errors import EinsatError
-from egraph.ir import Program
 from egraph.optimize.batch import kernel_requests
+from egraph.tensor import Program
 from lower.compile import CompileOptions
 from lower.eoperator import compile_library
 from lower.eoperator.process import borrowed_compilers, most_processes

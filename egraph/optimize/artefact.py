@@ -7,9 +7,9 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from egraph.ir import Node, Program, format_fragment
 from egraph.optimize.outcome import Outcome
-from egraph.report import render
+from egraph.optimize.report import render
+from egraph.tensor import Node, Program, format_fragment
 from runtime.native.build import copy_into
 
 MANIFEST, PROGRAM_TEXT, REPORT, RULES = "manifest.json", "program.txt", "report.html", "rules"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from egraph.errors import EinsatError, LowerError
-from egraph.ir import Program
+from egraph.tensor import Program
 from lower.compile import KERNELS, PLAN, WEIGHTS, CompileOptions, plan_program
 from lower.eoperator import KernelRequest, compile_library
 from lower.weights import write_weights

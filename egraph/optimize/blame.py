@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from egraph import exporter
-from egraph.check import open_onnxruntime
-from egraph.cost import FREE
 from egraph.errors import EinsatError
-from egraph.ir import Graph, Kernel, Node, Program, TensorType, attributes, make, rewrite, walk
+from egraph.onnx import exporter
 from egraph.optimize.batch import compile_batch
+from egraph.optimize.check import open_onnxruntime
+from egraph.tensor import Graph, Kernel, Node, Program, TensorType, attributes, make, rewrite, walk
 from lower.compile import CompileOptions
+from lower.cost.model import FREE
 from runtime import Session
 from runtime.judge import WrongResult, judge
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from egraph.cost import FREE, CostModel, jobs, unmeasured
 from egraph.errors import ExtractError
 from egraph.extract import extract
-from egraph.ir import Candidate, FrozenEGraph, Selection
 from egraph.optimize.measuring import Measurer
 from egraph.optimize.progress import Progress
+from egraph.tensor import Candidate, FrozenEGraph, Selection
+from lower.cost.model import FREE, CostModel, jobs, unmeasured
 
 Rounds: TypeAlias = tuple[tuple[int, int, bool], ...]
 """Extractions at most, how many programs each is to find, and whether by greed alone; each measures what the last one chose."""

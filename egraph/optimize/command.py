@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
-from egraph.garbage import rare_collections
+from egraph.optimize.garbage_collection import rare_collections
 from egraph.optimize.options import Options
 from egraph.optimize.outcome import FEW_REPEATS, Outcome
 from egraph.optimize.pipeline import optimize

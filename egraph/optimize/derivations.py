@@ -12,22 +12,22 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from egraph.applications import BROKEN, RuleStatistics
 from egraph.derive.derivation import DerivationRule, GroupRule, Step
 from egraph.derive.storing import Unreadable, read_program, write_program
-from egraph.deriving import Derivations, Judged, Stop, group_text
+from egraph.engine.applications import BROKEN, RuleStatistics
+from egraph.engine.deriving import Derivations, Judged, Stop, group_text
 from egraph.errors import EinsatError
-from egraph.ir import Kernel, Node, format_fragment, walk
 from egraph.optimize.gate import VALIDATED
 from egraph.optimize.outcome import Derived, Offered, RuleUse
 from egraph.optimize.sources import sources_digest
 from egraph.rule import Rounding
+from egraph.tensor import Kernel, Node, format_fragment, walk
 from egraph.tolerance import Tolerance
 from runtime.profile import Database, Record
 
 STORE, KIND = "derivations", "derivation"
 """Device and implementation that derivations are filed under."""
-SOURCES = ("egraph/derive", "egraph/expr", "egraph/ops", "egraph/ir", "verify")
+SOURCES = ("egraph/derive", "egraph/tensor/expr", "egraph/tensor/ops", "egraph/tensor", "verify")
 """What decides which programs are derived and whether they are proved."""
 
 Prover = Callable[[Node, Node, Rounding], str]

@@ -9,18 +9,18 @@ from collections import Counter
 from collections.abc import Sequence
 
 from egraph import __version__
-from egraph.check import CheckResult
-from egraph.cost import FREE, CostModel
-from egraph.finalists import Race
-from egraph.ir import Candidate, Graph, Kernel, Program
+from egraph.optimize.check import CheckResult
 from egraph.optimize.derivations import Gate
 from egraph.optimize.gate import notes as rule_notes
 from egraph.optimize.gate import unproved
 from egraph.optimize.kernel_rows import kernel_rows
 from egraph.optimize.options import Options
 from egraph.optimize.outcome import Finalist, Growth, KernelRow, Outcome, RuleUse
+from egraph.optimize.race import Race
 from egraph.optimize.trial import ORIGINAL, PLAIN, Entry, Trial
 from egraph.rule import MergeRule, Rule
+from egraph.tensor import Candidate, Graph, Kernel, Program
+from lower.cost.model import FREE, CostModel
 from runtime.profile import device_key
 from runtime.profile.device import library_version
 

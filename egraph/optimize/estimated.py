@@ -17,17 +17,17 @@ from typing import TypeAlias
 
 import onnx
 
-from egraph import exporter, importer
-from egraph.cost import CostModel, without_twins
-from egraph.cost_roofline import DeviceSpeed
+from egraph.engine.saturate import Limits, saturate
 from egraph.extract import extract, to_program
-from egraph.ir import Candidate, FrozenEGraph, Graph, Program, walk
+from egraph.onnx import exporter, importer
 from egraph.optimize.folding import Folder
 from egraph.rule import MergeRule, Rule
 from egraph.rule_terms import Pattern
-from egraph.saturate import Limits, saturate
+from egraph.tensor import Candidate, FrozenEGraph, Graph, Program, walk
 from lower.candidates import candidates
 from lower.compile import CompileOptions, compile_program
+from lower.cost.model import CostModel, without_twins
+from lower.cost.roofline import DeviceSpeed
 from runtime import Session
 from runtime.profile import Database
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from egraph.ir import LEAVES, Graph, Node, Program, attributes, make, rewrite, walk
-from egraph.onnx_fold import evaluate_constants
-from egraph.onnx_types import array_type, tensor_digest
+from egraph.onnx.fold import evaluate_constants
+from egraph.onnx.types import array_type, tensor_digest
+from egraph.tensor import LEAVES, Graph, Node, Program, attributes, make, rewrite, walk
 
 
 class Folder:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from egraph.errors import RuleError
-from egraph.ir import Node
 from egraph.rule import Binding, MergeRule, Rule
+from egraph.tensor import Node
 from verify.certificates import certify, shipped
 from verify.proof import Proof
 from verify.scope import Tree, outside

@@ -11,14 +11,14 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from egraph import importer
-from egraph.check import NoInputs, find_feeds, refuse_if_random
 from egraph.errors import ModelError
-from egraph.importer import ImportResult
-from egraph.ir import Graph, walk
+from egraph.onnx import importer
+from egraph.onnx.importer import ImportResult
 from egraph.optimize.answers import digest
+from egraph.optimize.check import NoInputs, find_feeds, refuse_if_random
 from egraph.optimize.options import Options
 from egraph.optimize.schedule import worked
+from egraph.tensor import Graph, walk
 from runtime.errors import InvalidArgument
 from runtime.feeds import FeedSpec
 from runtime.input_file import Declared, read_inputs, sizes_text

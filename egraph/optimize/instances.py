@@ -12,13 +12,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from egraph import exporter
-from egraph.check import open_onnxruntime
-from egraph.cost import index_bounds
-from egraph.ir import Graph, Node, TensorType, attributes, make, rewrite, walk
+from egraph.engine.saturate import Limits, saturate
+from egraph.onnx import exporter
+from egraph.optimize.check import open_onnxruntime
 from egraph.optimize.single_kernel import leaf_values
 from egraph.rule import Binding, MergeRule, Rule
-from egraph.saturate import Limits, saturate
+from egraph.tensor import Graph, Node, TensorType, attributes, make, rewrite, walk
+from lower.cost.model import index_bounds
 from runtime.feeds import DEFAULT_BOUND, Values, random_array
 from runtime.judge import WrongResult, judge
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from egraph.cost import FREE, CostModel
-from egraph.cost_roofline import Work, work
-from egraph.ir import Candidate, Node, Program, format_fragment, walk
 from egraph.optimize.outcome import KernelRow
+from egraph.tensor import Candidate, Node, Program, format_fragment, walk
+from lower.cost.model import FREE, CostModel
+from lower.cost.roofline import Work, work
 
 
 def kernel_rows(program: Program, model: CostModel) -> tuple[KernelRow, ...]:

@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from egraph.cost import CostModel
-from egraph.cost_roofline import DeviceSpeed, Work, work
 from egraph.errors import EinsatError, LowerError
-from egraph.ir import Candidate, Node, Program, TensorType, format_fragment, placeholder
-from egraph.ops import apply
 from egraph.optimize.batch import compile_batch
 from egraph.optimize.single_kernel import feed_specs, kernel_program, reference_graph
+from egraph.tensor import Candidate, Node, Program, TensorType, format_fragment, placeholder
+from egraph.tensor.ops import apply
 from lower.compile import CompileOptions
+from lower.cost.model import CostModel
+from lower.cost.roofline import DeviceSpeed, Work, work
 from runtime.judge import REFERENCE_MODEL
 from runtime.measure import Effort, Engine, Load, Timing, Worker, measure
 from runtime.profile import Database, Record

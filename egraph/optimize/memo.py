@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from egraph.errors import EinsatError
-from egraph.ir import AttributeValue, Graph, Kernel, Node, Program, TensorType, make, walk
 from egraph.optimize.describe import environment
 from egraph.optimize.options import Options
 from egraph.optimize.outcome import Outcome
 from egraph.optimize.output import write_beside
 from egraph.optimize.remembered import BUDGETS
 from egraph.optimize.sources import sources_digest
+from egraph.tensor import AttributeValue, Graph, Kernel, Node, Program, TensorType, make, walk
 from runtime.native import build
 
 SOURCES = ("egraph", "lower", "runtime", "verify")

@@ -9,18 +9,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from egraph import exporter
-from egraph.check import CheckResult, Disagreement, RunModel, check, open_onnxruntime, open_original
-from egraph.cost import CostModel
-from egraph.cost_roofline import DeviceSpeed
+from egraph.engine.saturate import Limits
 from egraph.errors import CheckFailed, EinsatError, LowerError
-from egraph.finalists import Contender, Race, race, remembered
-from egraph.ir import Graph, Program, format_fragment
+from egraph.onnx import exporter
 from egraph.optimize import original
 from egraph.optimize.ahead import compiling_ahead
 from egraph.optimize.answers import Answers
 from egraph.optimize.artefact import REPORT, finish_artefact
 from egraph.optimize.blame import blame
+from egraph.optimize.check import CheckResult, Disagreement, RunModel, check, open_onnxruntime, open_original
 from egraph.optimize.choice import choose_derivations, choose_rules
 from egraph.optimize.compiling import compile_all, compile_entry
 from egraph.optimize.derivations import Gate
@@ -34,14 +31,17 @@ from egraph.optimize.options import Options
 from egraph.optimize.outcome import Outcome
 from egraph.optimize.output import check_report, destination, publish, staging, write_beside
 from egraph.optimize.progress import Progress
+from egraph.optimize.race import Contender, Race, race, remembered
 from egraph.optimize.remembered import Earlier, read_checked, read_search, search_key, write_checked, write_search
 from egraph.optimize.saving import export, save_unchanged
 from egraph.optimize.schedule import Schedule, worked
 from egraph.optimize.search import plain_program, program_digest, search
 from egraph.optimize.trial import ORIGINAL, PLAIN, Entry, Trial, by_importance, fastest
 from egraph.rule import MergeRule, Rule
-from egraph.saturate import Limits
+from egraph.tensor import Graph, Program, format_fragment
 from lower.compile import CompileOptions
+from lower.cost.model import CostModel
+from lower.cost.roofline import DeviceSpeed
 from lower.eoperator.process import Compiler, kept_compiler
 from runtime import Session
 from runtime.artefact import Artefact

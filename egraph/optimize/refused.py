@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from egraph.cost import CostModel
-from egraph.ir import Candidate
 from egraph.optimize.outcome import REFUSALS, Kind, Refused
+from egraph.tensor import Candidate
+from lower.cost.model import CostModel
 from runtime.judge import ONLY_REFERENCE
 
 

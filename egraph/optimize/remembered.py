@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from egraph import __version__
-from egraph.ir import Graph
 from egraph.optimize.options import Options
 from egraph.optimize.outcome import Refused
 from egraph.rule import MergeRule, Rule
+from egraph.tensor import Graph
 from runtime.profile import Database, Record
 
 SEARCHED, CHECKED = "search", "check"
@@ -33,7 +33,7 @@ class Earlier:
     """The chosen kernels, as :mod:`egraph.optimize.replay` writes them."""
     refused: tuple[Refused, ...] = ()
     looks: tuple[int, ...] = ()
-    """Where time ended the saturation, see :class:`egraph.saturate.Saturation`."""
+    """Where time ended the saturation, see :class:`egraph.engine.saturate.Saturation`."""
 
     def told(self) -> str:
         """Return one line for people."""

@@ -13,9 +13,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from egraph.cost import CostModel
-from egraph.ir import Candidate, ENode, FrozenEGraph, Node, Selection, make, placeholder
+from egraph.tensor import Candidate, ENode, FrozenEGraph, Node, Selection, make, placeholder
 from lower.candidates.tile import Tiling
+from lower.cost.model import CostModel
 
 Step: TypeAlias = tuple[int, int, tuple[int, ...]]
 """An e-node: its class, its place in the class, and the steps that make its operands (-1: the operand is read)."""

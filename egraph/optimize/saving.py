@@ -6,11 +6,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from egraph import exporter
-from egraph.check import open_onnxruntime
 from egraph.errors import CheckFailed
-from egraph.ir import Graph, Program
+from egraph.onnx import exporter
 from egraph.optimize import original
+from egraph.optimize.check import open_onnxruntime
+from egraph.tensor import Graph, Program
 from lower.compile import compile_model
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from egraph.ir import Program
 from egraph.optimize.batch import kernel_requests
 from egraph.optimize.progress import Progress
+from egraph.tensor import Program
 from lower.compile import CompileOptions
 from lower.eoperator import compile_library, uncompiled
 

@@ -12,11 +12,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from egraph.cost import CostModel, is_library, unmeasured, without_twins
-from egraph.deriving import Derivations
+from egraph.engine.deriving import Derivations
+from egraph.engine.saturate import Iteration, Limits, Saturation, saturate
 from egraph.errors import ExtractError
 from egraph.extract import extract, to_program
-from egraph.ir import Candidate, FrozenEGraph, Graph, Program, Selection, format_fragment
 from egraph.optimize.chooser import EXACT, Chooser, Times, varied
 from egraph.optimize.measuring import Measurer
 from egraph.optimize.outcome import Refused, summary
@@ -25,8 +24,9 @@ from egraph.optimize.refused import refused
 from egraph.optimize.remembered import Earlier
 from egraph.optimize.replay import read_selections, selections_text
 from egraph.rule import MergeRule, Rule
-from egraph.saturate import Iteration, Limits, Saturation, saturate
+from egraph.tensor import Candidate, FrozenEGraph, Graph, Program, Selection, format_fragment
 from lower.candidates import candidates as lay_candidates
+from lower.cost.model import CostModel, is_library, unmeasured, without_twins
 from runtime.profile import Database
 
 CAUTION = 4.0

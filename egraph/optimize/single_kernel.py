@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from egraph.cost import index_bounds
-from egraph.ir import Graph, Kernel, Node, Program, TensorType, attributes, make, placeholders, rewrite, walk
+from egraph.tensor import Graph, Kernel, Node, Program, TensorType, attributes, make, placeholders, rewrite, walk
+from lower.cost.model import index_bounds
 from runtime.feeds import PERIOD, FeedSpec, Values, random_array
 
 NEVER_NEGATIVE = ("Exp", "Abs", "Sigmoid", "Softmax", "Softplus", "Sqrt")

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from egraph.errors import ModelError
-from egraph.finalists import Contender, Race
-from egraph.ir import Program
 from egraph.optimize.folding import Folder
+from egraph.optimize.race import Contender, Race
 from egraph.optimize.search import Search
+from egraph.tensor import Program
 
 ORIGINAL, PLAIN = "onnxruntime", "unoptimized"
 """Two names of contenders: the model as it was given, and its program without rules and fusion."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from egraph.ir import Candidate, FrozenEGraph, Node
+from egraph.tensor import Candidate, FrozenEGraph, Node
 from lower.candidates.eoperator_tiles import eoperator_tiles
 from lower.candidates.tile import Tile, Tiling, tensors_of
 from lower.candidates.view_tiles import opaque_tiles, view_tiles

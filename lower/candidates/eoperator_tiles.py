@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import TypeAlias
 
-from egraph.expr.products import contracted_operations
-from egraph.expr.scope import Scope, Tensor
-from egraph.ir import Attributes, ENode, Node
-from egraph.ops import OPS
+from egraph.tensor import Attributes, ENode, Node
+from egraph.tensor.expr.products import contracted_operations
+from egraph.tensor.expr.scope import Scope, Tensor
+from egraph.tensor.ops import OPS
 from lower.candidates.tile import Tile, Tiling, contents
 from lower.candidates.view_tiles import is_view
 

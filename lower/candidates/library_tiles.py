@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator
 from functools import lru_cache
 
-from egraph.ir import ENode, Node, walk
+from egraph.tensor import ENode, Node, walk
 from lower.candidates.tile import Tile, Tiling, tensors_of
 from lower.library import implementations, match
 from lower.library.epilogue import BINARY, ELTWISE

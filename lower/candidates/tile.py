@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from egraph.ir import ENode, FrozenEGraph, Node, make, placeholder, rewrite
+from egraph.tensor import ENode, FrozenEGraph, Node, make, placeholder, rewrite
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from egraph.ir import LEAVES, TUPLE, ENode, make
+from egraph.tensor import LEAVES, TUPLE, ENode, make
 from lower.candidates.tile import Tile, Tiling
 from lower.views import VIEWS, contiguous, through
 

@@ -15,7 +15,7 @@ from typing import Any
 from tvm import tirx
 from tvm.tirx import ForKind
 
-from egraph.expr.index import Iterator
+from egraph.tensor.expr.index import Iterator
 from lower.eoperator.functions import Expr, element, lanes, typed
 from lower.eoperator.streaming import finish
 

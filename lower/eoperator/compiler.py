@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from egraph.errors import EinsatError
-from egraph.ir import Node, TensorType, make, walk
+from egraph.tensor import Node, TensorType, make, walk
 from lower.eoperator.request import KernelRequest
 
 FlatNode = tuple[str, tuple[int, ...], Any, str, Any]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from tvm.tirx import ForKind
 
-from egraph.expr.index import Index, Iterator
+from egraph.tensor.expr.index import Index, Iterator
 from lower.eoperator.blocks import LANES, UNROLL, Place, Point
 from lower.eoperator.emit import Emitter
 from lower.eoperator.functions import Expr

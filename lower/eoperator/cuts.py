@@ -9,9 +9,9 @@ import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from egraph.expr.compose import undecided
-from egraph.expr.index import Floor, Index, Iterator, Modulo, atoms, index
-from egraph.expr.scope import Compare
+from egraph.tensor.expr.compose import undecided
+from egraph.tensor.expr.index import Floor, Index, Iterator, Modulo, atoms, index
+from egraph.tensor.expr.scope import Compare
 from lower.eoperator.terms import Terms, constant_part, extent, low_of
 
 

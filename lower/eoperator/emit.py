@@ -7,8 +7,8 @@ from typing import Any
 
 from tvm import tirx
 
-from egraph.expr.index import DataIndex, Floor, Index, Iterator, Modulo, bounds, data_read
-from egraph.expr.scope import Compare, Read, Tensor
+from egraph.tensor.expr.index import DataIndex, Floor, Index, Iterator, Modulo, bounds, data_read
+from egraph.tensor.expr.scope import Compare, Read, Tensor
 from lower.eoperator.blocks import Block, Place, Point, Writer, sequence, shuffle
 from lower.eoperator.functions import Expr, Functions, cast, constant, element, lanes, select, widen
 from lower.eoperator.reduction import reduce_at

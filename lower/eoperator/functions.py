@@ -65,7 +65,7 @@ class Functions:
         self.bind = bind
 
     def call(self, name: str, arguments: list[Expr]) -> Expr:
-        """Return the value of a scalar function of ``egraph.expr.functions`` at bound arguments of one element type."""
+        """Return the value of a scalar function of ``egraph.tensor.expr.functions`` at bound arguments of one element type."""
         return getattr(self, "f_" + name)(*arguments)
 
     def polynomial(self, x: Expr, coefficients: tuple[float, ...]) -> Expr:

@@ -18,7 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from egraph.errors import LowerError
-from egraph.ir import Node, format_fragment
+from egraph.tensor import Node, format_fragment
 from lower.eoperator.compiler import flatten
 from lower.eoperator.process import Compiler, borrowed_compilers, most_processes
 from lower.eoperator.request import KernelRequest, may_overwrite, supports
@@ -29,7 +29,7 @@ LEAST_A_PROCESS = 8
 """Kernels that make it worth to start another compiling process."""
 DISK_PROBLEMS = tuple(os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES))
 """What compilers say where object files cannot be written, whatever the kernel."""
-_SOURCES = ("lower/eoperator", "egraph/expr", "egraph/ops", "egraph/ir")
+_SOURCES = ("lower/eoperator", "egraph/tensor/expr", "egraph/tensor/ops", "egraph/tensor")
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import Any
 from tvm import tirx
 from tvm.tirx import ForKind
 
-from egraph.expr.index import Index, Iterator, Size, Symbol, index
+from egraph.tensor.expr.index import Index, Iterator, Size, Symbol, index
 from lower.eoperator.blocks import Place, Point
 from lower.eoperator.costs import cost_ns, dear
 from lower.eoperator.covering import cover, elements_before_a_line

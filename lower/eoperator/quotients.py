@@ -6,7 +6,7 @@ infinite or lose digits, and the quotient stays.
 
 from __future__ import annotations
 
-from egraph.expr.index import Iterator, Size, Symbol, index
+from egraph.tensor.expr.index import Iterator, Size, Symbol, index
 from lower.eoperator.terms import Term, Terms, extent, low_of, subterms
 
 

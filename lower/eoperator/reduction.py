@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tvm import tirx
 
-from egraph.expr.index import Iterator
+from egraph.tensor.expr.index import Iterator
 from lower.eoperator.blocks import LANES, UNROLL, Place, Point, Writer, shuffle
 from lower.eoperator.functions import Expr, cast, lanes, select, widen
 from lower.eoperator.streaming import fetch

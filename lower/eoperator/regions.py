@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from egraph.expr.index import Iterator
+from egraph.tensor.expr.index import Iterator
 from lower.eoperator.tabled import Tile, tests_of
 from lower.eoperator.terms import Terms, extent, iterators_of, low_of
 from lower.eoperator.transforms import allowed

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from egraph.errors import EinsatError
-from egraph.expr.index import Index, Iterator, index
-from egraph.expr.scope import Scope
-from egraph.ir import Attributes, Node, TensorType, make, placeholder, placeholders, walk
-from egraph.ops import OPS
-from egraph.ops.reference import fragment_expression
+from egraph.tensor import Attributes, Node, TensorType, make, placeholder, placeholders, walk
+from egraph.tensor.expr.index import Index, Iterator, index
+from egraph.tensor.expr.scope import Scope
+from egraph.tensor.ops import OPS
+from egraph.tensor.ops.reference import fragment_expression
 from lower.eoperator.tabled import refusal
 from lower.eoperator.terms import Term, Terms, subterms
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from egraph.expr.index import Index, Iterator, index
+from egraph.tensor.expr.index import Index, Iterator, index
 from lower.eoperator.costs import dear
 from lower.eoperator.terms import Term, Terms, coefficient, extent, subterms
 

@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Sequence
 from fractions import Fraction
 
-from egraph.expr.index import Iterator
+from egraph.tensor.expr.index import Iterator
 from lower.eoperator.tabled import Store, Tile
 from lower.eoperator.terms import coefficient, constant_part, extent, subterms
 

@@ -10,7 +10,7 @@ import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from egraph.expr.index import Index, Iterator, index
+from egraph.tensor.expr.index import Index, Iterator, index
 from lower.eoperator.terms import Term, Terms, extent, low_of, subterms
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from egraph.expr.index import Index, Iterator
+from egraph.tensor.expr.index import Index, Iterator
 from lower.eoperator.terms import Term, coefficient, constant_part
 
 PAGE_BYTES = 4096

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from egraph.expr.index import Index, Iterator, index
+from egraph.tensor.expr.index import Index, Iterator, index
 from lower.eoperator.blocks import Point
 from lower.eoperator.covering import cover, elements_before_a_line
 from lower.eoperator.terms import Term, Terms, extent, subterms

@@ -13,7 +13,7 @@ from typing import Any
 import tvm
 from tvm import tirx
 
-from egraph.expr.index import Index, Iterator
+from egraph.tensor.expr.index import Index, Iterator
 from lower.eoperator.terms import coefficient, constant_part, iterators_of
 
 STREAMED_BYTES = 16 << 20

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TypeAlias
 
-from egraph.expr.index import Index, Iterator, Size, Symbol, index, known
-from egraph.expr.scope import Compare
+from egraph.tensor.expr.index import Index, Iterator, Size, Symbol, index, known
+from egraph.tensor.expr.scope import Compare
 from lower.eoperator.cuts import Cut, cut_digits
 from lower.eoperator.linear import Matrix, linear_program
 from lower.eoperator.terms import Replacement, Term, Terms, constant_part, extent, iterators_of, low_of, subterms

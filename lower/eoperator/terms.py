@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Literal, TypeAlias
 
-from egraph.expr.compose import undecided
-from egraph.expr.index import DataIndex, Floor, Index, Iterator, Modulo, Size, Symbol, floor_divide, index, substitute
-from egraph.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Table, Tensor
+from egraph.tensor.expr.compose import undecided
+from egraph.tensor.expr.index import DataIndex, Floor, Index, Iterator, Modulo, Size, Symbol, floor_divide, index, substitute
+from egraph.tensor.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Table, Tensor
 
 Kind: TypeAlias = Literal["number", "index", "read", "table", "apply", "guard", "reduce"]
 Replacement: TypeAlias = Mapping[Iterator | Symbol, Size]

@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 
-from egraph.expr.index import Floor, Index, Iterator, Modulo, Size, Symbol, bounds, index
-from egraph.expr.scope import Compare
+from egraph.tensor.expr.index import Floor, Index, Iterator, Modulo, Size, Symbol, bounds, index
+from egraph.tensor.expr.scope import Compare
 from lower.eoperator.terms import Term, Terms, coefficient, extent, indices_of, iterators_of, low_of, subterms
 
 UNROLLED = 12

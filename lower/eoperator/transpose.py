@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from tvm import tirx
 from tvm.tirx import ForKind
 
-from egraph.expr.index import Index, Iterator
+from egraph.tensor.expr.index import Index, Iterator
 from lower.eoperator.blocks import LANES, Place, Point, shuffle
 from lower.eoperator.emit import Emitter
 from lower.eoperator.functions import Expr, lanes

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from tvm import tirx
 from tvm.tirx import ForKind
 
-from egraph.expr.index import Index, Iterator, index
-from egraph.expr.scope import Compare
+from egraph.tensor.expr.index import Index, Iterator, index
+from egraph.tensor.expr.scope import Compare
 from lower.eoperator.blocks import LANES, Block, Place, Point, sequence
 from lower.eoperator.functions import Expr
 from lower.eoperator.reduction import vectorizes

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from egraph.ir import Node, walk
+from egraph.tensor import Node, walk
 from lower.library.call import Base, PostOperation
 from lower.views import Reason, Window, back, read
 

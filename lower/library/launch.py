@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from egraph.errors import LowerError
-from egraph.ir import Kernel
+from egraph.tensor import Kernel
 from lower.library.call import Launch, LibraryCall
 from lower.library.match import match
 

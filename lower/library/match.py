@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from egraph.ir import Node, walk
+from egraph.tensor import Node, walk
 from lower.library.call import Anchor, Argument, Base, LibraryCall, PostOperation
 from lower.library.contractions import convolution, convolution_as_matmul, matmul, transposed_convolution
 from lower.library.epilogue import Spine, spine

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from egraph.ir import Node
+from egraph.tensor import Node
 from lower.library.call import Anchor, Argument, Base
 from lower.library.contractions import channels_first, dilations, operand, split_pads
 from lower.views import Reason, Window

@@ -63,10 +63,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(chosen: argparse.Namespace) -> Finding:
-    from egraph import importer
-    from egraph.check import find_feeds, open_original
+    from egraph.engine.saturate import Limits
+    from egraph.onnx import importer
+    from egraph.optimize.check import find_feeds, open_original
     from egraph.optimize.choice import choose_rules
-    from egraph.saturate import Limits
     from runtime.feeds import random_feeds
     from verify.bisect.search import Settings, bisect
 

@@ -16,15 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from egraph.check import relative_error
+from egraph.engine.saturate import Limits
 from egraph.errors import ExtractError
 from egraph.extract import extract, to_program
-from egraph.ir import Candidate, Graph, Program
 from egraph.optimize.blame import blame, changed, evaluate, kernel_values
+from egraph.optimize.check import relative_error
 from egraph.optimize.estimated import EXTRACT_SECONDS, SMALL, compile_options, estimate, grown, open_program
 from egraph.optimize.folding import Folder
 from egraph.rule import MergeRule, Rule
-from egraph.saturate import Limits
+from egraph.tensor import Candidate, Graph, Program
 from egraph.tolerance import Tolerance
 from lower.candidates import candidates
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from egraph.ir import Graph, Node
+from egraph.engine.saturate import Limits, saturate
 from egraph.rule import Rule
-from egraph.saturate import Limits, saturate
+from egraph.tensor import Graph, Node
 from verify.generate.contexts import Context
 from verify.generate.enumeration import lengths_of
 from verify.generate.terms import Application, Equation, Term, leaves, to_node

@@ -16,12 +16,12 @@ from itertools import product
 
 import numpy as np
 
-from egraph.expr.evaluate import Field
-from egraph.expr.evaluate import evaluate as evaluate_scope
-from egraph.expr.functions import PRIME
-from egraph.expr.scope import Scope, Tensor
-from egraph.ir import Attributes
-from egraph.ops import OPS
+from egraph.tensor import Attributes
+from egraph.tensor.expr.evaluate import Field
+from egraph.tensor.expr.evaluate import evaluate as evaluate_scope
+from egraph.tensor.expr.functions import PRIME
+from egraph.tensor.expr.scope import Scope, Tensor
+from egraph.tensor.ops import OPS
 from verify.generate.contexts import Context, settle
 from verify.generate.dimensions import Sizes, instantiate, match
 from verify.generate.productions import Production

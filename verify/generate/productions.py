@@ -13,8 +13,8 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from egraph.errors import EinsatError
-from egraph.ir import Attributes, AttributeValue, attributes
-from egraph.ops import OPS
+from egraph.tensor import Attributes, AttributeValue, attributes
+from egraph.tensor.ops import OPS
 from verify.generate.dimensions import Size, Sizes, parse_sizes
 
 Length: TypeAlias = Callable[[Size], int]

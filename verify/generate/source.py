@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import egraph.rule as rule_language
 from egraph import rule_operators
-from egraph.ir import TensorType
 from egraph.rule import Binding, Rounding, Rule
+from egraph.tensor import TensorType
 from verify.generate.terms import Application, Equation, Term, applications, attributes_of, length_in, variables
 from verify.generate.writer import FUNCTIONS, Guard, Writer
 

@@ -8,8 +8,8 @@ from functools import lru_cache
 from itertools import permutations
 from typing import TypeAlias
 
-from egraph.ir import Attributes, Node, TensorType, attributes, make
-from egraph.ops import apply
+from egraph.tensor import Attributes, Node, TensorType, attributes, make
+from egraph.tensor.ops import apply
 from verify.generate.contexts import Context
 from verify.generate.dimensions import Size, Sizes, Unifier, canonical, instantiate, match
 from verify.generate.productions import Length, Production

@@ -16,9 +16,9 @@ from typing import Generic, TypeAlias, TypeVar
 import numpy as np
 
 from egraph.errors import EinsatError
-from egraph.ir import Node, walk
-from egraph.ops.reference import evaluate
 from egraph.rule import Binding, Mismatch, Rounding, Rule
+from egraph.tensor import Node, walk
+from egraph.tensor.ops.reference import evaluate
 from verify.generate.enumeration import agree, field_of, lengths_of
 from verify.generate.source import Draft, compile_rule
 from verify.generate.terms import applications

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, assert_never
 
-from egraph.ir import AttributeValue
+from egraph.tensor import AttributeValue
 from verify.generate.dimensions import Size
 from verify.generate.terms import Application, Equation, Term, applications, bindings, joint_context, renamed, variables
 

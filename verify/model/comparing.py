@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from egraph.check import find_feeds, open_original, relative_error
 from egraph.errors import ModelError
+from egraph.optimize.check import find_feeds, open_original, relative_error
 from egraph.tolerance import Tolerance
 from runtime.feeds import random_feeds
 from verify.model.chain import Chain, chain

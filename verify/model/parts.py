@@ -20,13 +20,13 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from egraph.check import relative_error
 from egraph.errors import EinsatError
-from egraph.expr.evaluate import Field
-from egraph.expr.functions import PRIME
-from egraph.ir import Graph, Node, attributes, make, placeholder, rewrite, walk
-from egraph.ops import OPS
-from egraph.ops.reference import evaluate, fragment_expression
+from egraph.optimize.check import relative_error
+from egraph.tensor import Graph, Node, attributes, make, placeholder, rewrite, walk
+from egraph.tensor.expr.evaluate import Field
+from egraph.tensor.expr.functions import PRIME
+from egraph.tensor.ops import OPS
+from egraph.tensor.ops.reference import evaluate, fragment_expression
 from verify.assumptions import Assumptions
 from verify.equality import Equal, prove_equal
 from verify.random_testing import RATIONAL

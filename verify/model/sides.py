@@ -13,9 +13,9 @@ import numpy as np
 import onnx
 from onnx import inliner
 
-from egraph import importer
 from egraph.errors import ModelError
-from egraph.ir import Graph
+from egraph.onnx import importer
+from egraph.tensor import Graph
 from runtime import Session
 from runtime.artefact import MANIFEST, MODEL_SUFFIX, SUFFIX
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from egraph.expr.index import Index
-from egraph.expr.scope import Scope
+from egraph.tensor.expr.index import Index
+from egraph.tensor.expr.scope import Scope
 from verify.assumptions import Assumptions
 from verify.normal.algebra import ordered
 from verify.normal.context import Context, TooLarge

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from egraph.expr.index import Iterator
-from egraph.expr.scope import Compare
+from egraph.tensor.expr.index import Iterator
+from egraph.tensor.expr.scope import Compare
 from verify.normal.conditions import Conditions, conjunction, negation
 from verify.normal.context import LARGEST, ZERO, Context, TooLarge
 from verify.normal.naming import blind_key, close_term, condition_text, factor_text, free_iterators, rename_term

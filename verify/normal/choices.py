@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from egraph.expr.index import Index, Iterator, index
-from egraph.expr.scope import Compare
+from egraph.tensor.expr.index import Index, Iterator, index
+from egraph.tensor.expr.scope import Compare
 from verify.normal.algebra import add, guarded, only_term, plain
 from verify.normal.conditions import conjunction, negation
 from verify.normal.context import ONE, ZERO, Context, TooLarge, constant, negated, scaled, single

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from egraph.expr.index import Index, has_reals
-from egraph.expr.scope import Compare
+from egraph.tensor.expr.index import Index, has_reals
+from egraph.tensor.expr.scope import Compare
 from verify.budget import spend
 from verify.normal.context import Context
 from verify.normal.naming import condition_text

@@ -10,9 +10,9 @@ from fractions import Fraction
 from typing import Any
 
 from egraph.errors import EinsatError
-from egraph.expr.compose import truth
-from egraph.expr.index import DataIndex, Floor, Index, Iterator, Modulo, Size, Symbol, atoms, has_reals, index, substitute
-from egraph.expr.scope import Compare
+from egraph.tensor.expr.compose import truth
+from egraph.tensor.expr.index import DataIndex, Floor, Index, Iterator, Modulo, Size, Symbol, atoms, has_reals, index, substitute
+from egraph.tensor.expr.scope import Compare
 from verify.assumptions import Assumptions
 from verify.normal.terms import Factor, Term, Value
 from verify.polynomials import ONE as POLYNOMIAL_ONE

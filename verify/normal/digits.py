@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import gcd
 
-from egraph.expr.index import Floor, Index, Iterator, Modulo, atoms, index
-from egraph.expr.scope import Compare
+from egraph.tensor.expr.index import Floor, Index, Iterator, Modulo, atoms, index
+from egraph.tensor.expr.scope import Compare
 from verify.normal.context import Context, mentioned
 from verify.normal.terms import Element, IndexFactor, Term
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from egraph.expr.scope import Compare
+from egraph.tensor.expr.scope import Compare
 from verify.normal.choices import data_condition, index_condition, settled, truth, under
 from verify.normal.conditions import conjunction, negation
 from verify.normal.context import Context, TooLarge, constant, negated, scaled, single

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from egraph.expr.index import Iterator
-from egraph.expr.scope import Compare
+from egraph.tensor.expr.index import Iterator
+from egraph.tensor.expr.scope import Compare
 from verify.normal.algebra import add, guarded, only_term, plain
 from verify.normal.choices import Build, is_infinity, positive, split, under
 from verify.normal.conditions import Conditions, conjunction, negation

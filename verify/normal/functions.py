@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 
-from egraph.expr.index import has_reals
+from egraph.tensor.expr.index import has_reals
 from verify.normal.algebra import add, only_term, plain
 from verify.normal.choices import choose, positive, split, truth, zero
 from verify.normal.context import ONE, ZERO, Context, constant, negated, number, scaled, single

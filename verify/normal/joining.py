@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from egraph.expr.scope import Compare
+from egraph.tensor.expr.scope import Compare
 from verify.normal.conditions import Conditions, conjunction, negation
 from verify.normal.context import Context
 from verify.normal.naming import named, rename_term

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from egraph.expr.index import Iterator
+from egraph.tensor.expr.index import Iterator
 from verify.normal.algebra import add, plain
 from verify.normal.choices import positive
 from verify.normal.context import Context, negated, scaled, single

@@ -13,8 +13,8 @@ from dataclasses import replace
 from functools import lru_cache
 from hashlib import blake2b
 
-from egraph.expr.index import DataIndex, Floor, Index, Iterator, Modulo, RealSymbol, Size, Symbol, index, substitute
-from egraph.expr.scope import Compare, Read
+from egraph.tensor.expr.index import DataIndex, Floor, Index, Iterator, Modulo, RealSymbol, Size, Symbol, index, substitute
+from egraph.tensor.expr.scope import Compare, Read
 from verify.normal.context import Context, mentioned
 from verify.normal.terms import Alternative, Call, Element, Extremum, Factor, IndexFactor, Product, Term, Value
 

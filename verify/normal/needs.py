@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Sequence
 from collections.abc import Iterator as Stream
 from dataclasses import dataclass
 
-from egraph.expr.index import Index, Iterator, Size, Symbol, index
-from egraph.expr.scope import Compare
+from egraph.tensor.expr.index import Index, Iterator, Size, Symbol, index
+from egraph.tensor.expr.scope import Compare
 from verify.assumptions import Assumptions
 from verify.normal.conditions import negation
 from verify.normal.context import Context, mentioned

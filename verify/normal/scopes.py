@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from egraph.expr.index import Floor, Index, Iterator, Modulo, Size, Symbol, index, substitute
-from egraph.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Table, Tensor
+from egraph.tensor.expr.index import Floor, Index, Iterator, Modulo, Size, Symbol, index, substitute
+from egraph.tensor.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Table, Tensor
 from verify.budget import spend
 from verify.normal.algebra import add, bind, collect, guarded, only_term, pieces, plain, unused
 from verify.normal.choices import count, index_number, positive, split, under, zero

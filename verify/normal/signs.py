@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from egraph.expr.index import Index, Iterator, index
-from egraph.expr.scope import Compare
+from egraph.tensor.expr.index import Index, Iterator, index
+from egraph.tensor.expr.scope import Compare
 from verify.normal.algebra import add, plain
 from verify.normal.conditions import NOTHING
 from verify.normal.context import Context, constant, negated

@@ -18,8 +18,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from egraph.expr.index import DataIndex, Index, Iterator, RealSymbol, Symbol, atoms, bounds, index, substitute
-from egraph.expr.scope import Compare
+from egraph.tensor.expr.index import DataIndex, Index, Iterator, RealSymbol, Symbol, atoms, bounds, index, substitute
+from egraph.tensor.expr.scope import Compare
 from verify.normal.algebra import guarded
 from verify.normal.context import ZERO, Context, mentioned
 from verify.normal.grids import Array, Grid, primitive, structure

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal, TypeAlias
 
-from egraph.expr.index import Index, Iterator, Size, format_index
-from egraph.expr.scope import Compare
+from egraph.tensor.expr.index import Index, Iterator, Size, format_index
+from egraph.tensor.expr.scope import Compare
 
 Kind: TypeAlias = Literal["max", "min"]
 INFINITY = "infinity"

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from egraph.derive.bilinear.cook_toom import CookToom, cook_toom
-from egraph.expr.index import Index, index
+from egraph.tensor.expr.index import Index, index
 
 DIRECT = cook_toom(1, 1)
 

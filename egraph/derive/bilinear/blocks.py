@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from egraph.derive.bilinear.axes import Strided
 from egraph.derive.bilinear.programs import ELEMENT_BYTES, Bilinear, program
-from egraph.ir import Node
-from egraph.ops import apply
+from egraph.tensor import Node
+from egraph.tensor.ops import apply
 
 MOST_BLOCKS = 64
 MOST_CUTS = 16

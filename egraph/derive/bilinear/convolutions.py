@@ -11,9 +11,9 @@ from egraph.derive.bilinear.cook_toom import cook_toom, strided
 from egraph.derive.bilinear.estimates import Plan, best_plan, direct_estimate
 from egraph.derive.bilinear.programs import Bilinear, program, steps
 from egraph.derive.derivation import Derivation, Step
-from egraph.expr.index import known
-from egraph.ir import Node
-from egraph.ops.window import layout_of, window_of
+from egraph.tensor import Node
+from egraph.tensor.expr.index import known
+from egraph.tensor.ops.window import layout_of, window_of
 from egraph.tolerance import Tolerance
 
 LARGEST_TAPS = 7

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from egraph.derive.bilinear.blocks import blocks_of, stage_bytes
 from egraph.derive.bilinear.programs import ELEMENT_BYTES, Bilinear
-from egraph.ir import Node
+from egraph.tensor import Node
 
 
 @dataclass(frozen=True)

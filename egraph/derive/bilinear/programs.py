@@ -23,13 +23,13 @@ from functools import lru_cache
 from egraph.derive.bilinear.axes import Axis
 from egraph.derive.bilinear.cook_toom import Matrix
 from egraph.derive.derivation import Step
-from egraph.expr.index import Index, Iterator, index
-from egraph.expr.scope import ZERO, Scalar, Scope, Tensor, inside, table
-from egraph.ir import Node
-from egraph.ops import apply
-from egraph.ops.expression import text_of
-from egraph.ops.reference import meaning
-from egraph.ops.scopes import grid, guarded, multiply, read
+from egraph.tensor import Node
+from egraph.tensor.expr.index import Index, Iterator, index
+from egraph.tensor.expr.scope import ZERO, Scalar, Scope, Tensor, inside, table
+from egraph.tensor.ops import apply
+from egraph.tensor.ops.expression import text_of
+from egraph.tensor.ops.reference import meaning
+from egraph.tensor.ops.scopes import grid, guarded, multiply, read
 
 LARGEST_SHARED_BYTES = 4 << 20
 """Weights up to which parts pay: they are read anew for each."""

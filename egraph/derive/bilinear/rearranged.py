@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 from egraph.derive.bilinear.axes import Gathered
 from egraph.derive.bilinear.convolutions import lines_of
 from egraph.derive.derivation import Derivation, Step
-from egraph.ir import Node
-from egraph.ops import apply
+from egraph.tensor import Node
+from egraph.tensor.ops import apply
 
 LARGEST_COMPLETION = 1.5
 """How many more multiplications completed taps may mean."""

@@ -12,8 +12,8 @@ from typing import Literal
 from egraph.derive.matching.form import Form, form
 from egraph.derive.matching.laws import affine
 from egraph.derive.matching.products import occurring, roles_of, two_reads
-from egraph.expr.index import Iterator, length
-from egraph.expr.scope import Read, Scope, Tensor
+from egraph.tensor.expr.index import Iterator, length
+from egraph.tensor.expr.scope import Read, Scope, Tensor
 
 
 @dataclass(frozen=True, slots=True)

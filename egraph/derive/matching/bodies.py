@@ -10,9 +10,9 @@ from fractions import Fraction
 
 from egraph.derive.matching.conditions import pieces_of, tightest
 from egraph.derive.matching.laws import change
-from egraph.expr.bodies import reads_of
-from egraph.expr.index import Iterator, Size, Symbol, index, length, substitute
-from egraph.expr.scope import ZERO, Apply, Compare, Guarded, Number, Read, Reduction, Scalar, Scope
+from egraph.tensor.expr.bodies import reads_of
+from egraph.tensor.expr.index import Iterator, Size, Symbol, index, length, substitute
+from egraph.tensor.expr.scope import ZERO, Apply, Compare, Guarded, Number, Read, Reduction, Scalar, Scope
 
 IDENTITY: Mapping[Reduction, Number] = {
     "sum": ZERO, "max": Number(-math.inf), "min": Number(math.inf), "prod": Number(Fraction(1)),

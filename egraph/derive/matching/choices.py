@@ -15,10 +15,10 @@ from egraph.derive.matching.laws import affine
 from egraph.derive.matching.movements import moved
 from egraph.derive.matching.products import factors, occurring
 from egraph.derive.matching.views import reshaped, sliced
-from egraph.expr.index import Index, Iterator, index, length
-from egraph.expr.scope import Apply, Guarded, Read, Scalar, Tensor
-from egraph.ir import Node
-from egraph.ops import apply
+from egraph.tensor import Node
+from egraph.tensor.expr.index import Index, Iterator, index, length
+from egraph.tensor.expr.scope import Apply, Guarded, Read, Scalar, Tensor
+from egraph.tensor.ops import apply
 
 
 def gathered(form: Form, leaves: Sequence[Node]) -> tuple[Form, tuple[Node, ...]]:

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from egraph.derive.matching.laws import Affine, affine
-from egraph.expr.compose import undecided
-from egraph.expr.index import Index, Iterator, index, known
-from egraph.expr.scope import Compare, Guarded, Scalar
+from egraph.tensor.expr.compose import undecided
+from egraph.tensor.expr.index import Index, Iterator, index, known
+from egraph.tensor.expr.scope import Compare, Guarded, Scalar
 
 Condition = Compare
 

@@ -16,11 +16,11 @@ from functools import lru_cache
 from egraph.derive.matching.bodies import IDENTITY, hoisted, merged, opened, ordered, put
 from egraph.derive.matching.conditions import Condition, bound_of, tightest
 from egraph.derive.matching.laws import affine, change, indices_of, tidy
-from egraph.expr.bodies import reads_of
-from egraph.expr.canonical import canonical
-from egraph.expr.index import Floor, Index, Iterator, Modulo, Size, atoms, index, length
-from egraph.expr.printing import format_scope
-from egraph.expr.scope import ONE, ZERO, Apply, Guarded, Number, Read, Reduction, Scalar, Scope, Tensor
+from egraph.tensor.expr.bodies import reads_of
+from egraph.tensor.expr.canonical import canonical
+from egraph.tensor.expr.index import Floor, Index, Iterator, Modulo, Size, atoms, index, length
+from egraph.tensor.expr.printing import format_scope
+from egraph.tensor.expr.scope import ONE, ZERO, Apply, Guarded, Number, Read, Reduction, Scalar, Scope, Tensor
 
 MOST_STEPS = 64
 

@@ -9,13 +9,13 @@ from egraph.derive.matching.bodies import merged
 from egraph.derive.matching.form import simpler
 from egraph.derive.matching.laws import change, tidy
 from egraph.errors import EinsatError
-from egraph.expr.bodies import reads_of, with_reads
-from egraph.expr.compose import inline
-from egraph.expr.index import Index
-from egraph.expr.scope import Read, Scalar, Scope, Tensor
-from egraph.ir import Node
-from egraph.ops import apply
-from egraph.ops.expression import text_of
+from egraph.tensor import Node
+from egraph.tensor.expr.bodies import reads_of, with_reads
+from egraph.tensor.expr.compose import inline
+from egraph.tensor.expr.index import Index
+from egraph.tensor.expr.scope import Read, Scalar, Scope, Tensor
+from egraph.tensor.ops import apply
+from egraph.tensor.ops.expression import text_of
 
 Instance = Callable[[Scope, Sequence[Node]], Node | None]
 """Returns a program for a scope over operands."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from egraph.expr.compose import guarded, tabulated
-from egraph.expr.index import Atom, Floor, Index, Iterator, Modulo, bounds, floor_divide, index, modulo
-from egraph.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Table
+from egraph.tensor.expr.compose import guarded, tabulated
+from egraph.tensor.expr.index import Atom, Floor, Index, Iterator, Modulo, bounds, floor_divide, index, modulo
+from egraph.tensor.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Table
 
 Affine = tuple[int, dict[Iterator, int]]
 """A constant and the coefficient of each iterator."""

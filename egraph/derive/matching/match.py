@@ -18,9 +18,9 @@ from egraph.derive.matching.products import products
 from egraph.derive.matching.transposed import transposed_convolutions
 from egraph.derive.matching.views import is_constant, moved_elements, reshaped
 from egraph.derive.matching.windows import averages, reductions
-from egraph.expr.scope import Scope
-from egraph.ir import Node, format_fragment, make, placeholder, rewrite
-from egraph.ops.reference import fragment_expression
+from egraph.tensor import Node, format_fragment, make, placeholder, rewrite
+from egraph.tensor.expr.scope import Scope
+from egraph.tensor.ops.reference import fragment_expression
 
 Matcher = Callable[[Form, Sequence[Node]], Iterable[Node]]
 MATCHERS: tuple[tuple[Matcher, bool], ...] = (

@@ -9,15 +9,15 @@ from egraph.derive.matching.match import operators
 from egraph.derive.matching.views import reshaped, sliced, transposed
 from egraph.derive.rules.bodies import Refusal
 from egraph.derive.rules.expressions import merge_expressions
-from egraph.expr.compose import inline
-from egraph.expr.index import Index
-from egraph.expr.scope import Compare, Number, Read, Scope, Tensor, inside
-from egraph.ir import Node, attributes, walk
-from egraph.ops import apply
-from egraph.ops.expression import text_of
-from egraph.ops.reference import meaning
-from egraph.ops.scopes import grid, guarded
-from egraph.ops.window import Layout, window_of
+from egraph.tensor import Node, attributes, walk
+from egraph.tensor.expr.compose import inline
+from egraph.tensor.expr.index import Index
+from egraph.tensor.expr.scope import Compare, Number, Read, Scope, Tensor, inside
+from egraph.tensor.ops import apply
+from egraph.tensor.ops.expression import text_of
+from egraph.tensor.ops.reference import meaning
+from egraph.tensor.ops.scopes import grid, guarded
+from egraph.tensor.ops.window import Layout, window_of
 
 
 def stacked(nodes: Sequence[Node]) -> tuple[Node, ...] | None:

@@ -11,11 +11,11 @@ from egraph.derive.matching.conditions import bound_of, speaks_of, tightest
 from egraph.derive.matching.form import Form, substituted
 from egraph.derive.matching.laws import affine
 from egraph.derive.matching.views import arrange, padded
-from egraph.expr.bodies import reads_of
-from egraph.expr.index import Iterator, index, length
-from egraph.expr.scope import Guarded, Read, Scalar, Tensor
-from egraph.ir import Node
-from egraph.ops import apply
+from egraph.tensor import Node
+from egraph.tensor.expr.bodies import reads_of
+from egraph.tensor.expr.index import Iterator, index, length
+from egraph.tensor.expr.scope import Guarded, Read, Scalar, Tensor
+from egraph.tensor.ops import apply
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from egraph.derive.matching.form import Form
 from egraph.derive.matching.products import finished, occurring
 from egraph.derive.matching.views import Group, arrange, axes_in_order
-from egraph.expr.bodies import reads_of
-from egraph.expr.scope import Scope, Tensor
-from egraph.ir import Node
-from egraph.ops import OPS, apply
+from egraph.tensor import Node
+from egraph.tensor.expr.bodies import reads_of
+from egraph.tensor.expr.scope import Scope, Tensor
+from egraph.tensor.ops import OPS, apply
 
 
 def normalizations(form: Form, leaves: Sequence[Node]) -> Iterable[Node]:

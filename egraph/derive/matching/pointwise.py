@@ -14,11 +14,11 @@ from egraph.derive.matching.form import Form
 from egraph.derive.matching.movements import moved
 from egraph.derive.matching.views import expanded, reshaped
 from egraph.errors import TypeMismatch
-from egraph.expr.index import RealSymbol, index, length
-from egraph.expr.printing import format_scalar
-from egraph.expr.scope import Apply, Guarded, IndexNumber, Number, Read, Scalar, Tensor
-from egraph.ir import AttributeValue, Node, attributes
-from egraph.ops import OPS, apply
+from egraph.tensor import AttributeValue, Node, attributes
+from egraph.tensor.expr.index import RealSymbol, index, length
+from egraph.tensor.expr.printing import format_scalar
+from egraph.tensor.expr.scope import Apply, Guarded, IndexNumber, Number, Read, Scalar, Tensor
+from egraph.tensor.ops import OPS, apply
 
 _COMMUTATIVE = ("add", "mul", "max", "min")
 DRAWS = 32

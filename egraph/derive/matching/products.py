@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from egraph.derive.matching.form import Form
 from egraph.derive.matching.laws import indices_of
 from egraph.derive.matching.views import Group, Padded, arrange, axes_in_order, expanded, padded, reshaped, transposed
-from egraph.expr.index import Iterator, atoms, length
-from egraph.expr.scope import Apply, Read, Scalar, Tensor
-from egraph.ir import Node
-from egraph.ops import apply
+from egraph.tensor import Node
+from egraph.tensor.expr.index import Iterator, atoms, length
+from egraph.tensor.expr.scope import Apply, Read, Scalar, Tensor
+from egraph.tensor.ops import apply
 
 
 @dataclass(frozen=True, slots=True)

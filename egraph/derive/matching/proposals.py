@@ -10,7 +10,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 
 from egraph.derive.derivation import GroupRule
 from egraph.derive.matching.merging import along_batch, beside, group_signature, merged_correlations, merged_expressions, stacked
-from egraph.ir import Node
+from egraph.tensor import Node
 
 LARGEST_GROUP = 32
 """Members computed by one operator, at most: its operands stay readable and its compile time bounded."""

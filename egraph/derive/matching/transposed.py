@@ -15,9 +15,9 @@ from egraph.derive.matching.form import Form, substituted
 from egraph.derive.matching.laws import affine
 from egraph.derive.matching.products import occurring, roles_of, two_reads
 from egraph.derive.matching.windowed import Operands, convolved, settled
-from egraph.expr.index import Floor, Index, Iterator, Modulo, bounds, index, length
-from egraph.expr.scope import Compare, Read
-from egraph.ir import AttributeValue, Node
+from egraph.tensor import AttributeValue, Node
+from egraph.tensor.expr.index import Floor, Index, Iterator, Modulo, bounds, index, length
+from egraph.tensor.expr.scope import Compare, Read
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,10 @@ from itertools import pairwise
 
 from egraph.derive.matching.conditions import Condition, interval, speaks_of
 from egraph.derive.matching.laws import Affine, affine, tidy
-from egraph.expr.index import Index, Iterator, bounds, index, length
-from egraph.expr.scope import Number
-from egraph.ir import Node, walk
-from egraph.ops import apply
+from egraph.tensor import Node, walk
+from egraph.tensor.expr.index import Index, Iterator, bounds, index, length
+from egraph.tensor.expr.scope import Number
+from egraph.tensor.ops import apply
 
 Group = Sequence[Iterator]
 """Iterators that are one axis together, row-major."""

@@ -13,10 +13,10 @@ from egraph.derive.matching.form import Form
 from egraph.derive.matching.products import Roles, finished, occurring
 from egraph.derive.matching.views import Group, arrange, expanded, moved_elements, padded, sliced
 from egraph.errors import TypeMismatch
-from egraph.expr.index import Iterator, index, length
-from egraph.expr.scope import Read, Tensor
-from egraph.ir import AttributeValue, Node, attributes
-from egraph.ops import apply
+from egraph.tensor import AttributeValue, Node, attributes
+from egraph.tensor.expr.index import Iterator, index, length
+from egraph.tensor.expr.scope import Read, Tensor
+from egraph.tensor.ops import apply
 
 MOST_SPATIAL = 3
 

@@ -15,10 +15,10 @@ from egraph.derive.matching.laws import affine
 from egraph.derive.matching.products import finished, occurring
 from egraph.derive.matching.views import Group, arrange, axes_in_order, padded, sliced
 from egraph.errors import TypeMismatch
-from egraph.expr.index import Iterator, index, length
-from egraph.expr.scope import Apply, Number, Read, Scope, Tensor
-from egraph.ir import AttributeValue, Node, attributes
-from egraph.ops import apply
+from egraph.tensor import AttributeValue, Node, attributes
+from egraph.tensor.expr.index import Iterator, index, length
+from egraph.tensor.expr.scope import Apply, Number, Read, Scope, Tensor
+from egraph.tensor.ops import apply
 
 _REDUCE = {"sum": "ReduceSum", "max": "ReduceMax", "min": "ReduceMin", "prod": "ReduceProd"}
 

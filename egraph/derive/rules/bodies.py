@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from egraph.expr import bodies
-from egraph.expr.bodies import indices_of
-from egraph.expr.compose import guarded, undecided
-from egraph.expr.index import Floor, Index, Iterator, Modulo, Size, Symbol, atoms, floor_divide, index, modulo, substitute
-from egraph.expr.scope import Apply, Compare, Guarded, Number, Read, Reduction, Scalar, Scope, number
+from egraph.tensor.expr import bodies
+from egraph.tensor.expr.bodies import indices_of
+from egraph.tensor.expr.compose import guarded, undecided
+from egraph.tensor.expr.index import Floor, Index, Iterator, Modulo, Size, Symbol, atoms, floor_divide, index, modulo, substitute
+from egraph.tensor.expr.scope import Apply, Compare, Guarded, Number, Read, Reduction, Scalar, Scope, number
 
 MOST_VALUES = 64
 """Values of an iterator that are tried to see that a division is affine over its range."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from egraph.derive.rules.bodies import Refusal, counted, identity_of, pulled, replaced, where
 from egraph.derive.rules.inside import feasible_range, reads_inside
-from egraph.expr.compose import undecided
-from egraph.expr.index import Iterator, index, length
-from egraph.expr.scope import Guarded, Read, Scope, inside
+from egraph.tensor.expr.compose import undecided
+from egraph.tensor.expr.index import Iterator, index, length
+from egraph.tensor.expr.scope import Guarded, Read, Scope, inside
 
 
 def relax(scope: Scope, iterator: Iterator, before: int, after: int) -> Scope | Refusal:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from egraph.derive.rules.bodies import Refusal, counted, every, fresh, pulled, replaced, where
-from egraph.expr.bodies import reads_of
-from egraph.expr.index import Index, Iterator, index, length
-from egraph.expr.printing import format_scope
-from egraph.expr.scope import Apply, Compare, Guarded, Read, Scalar, Scope, Tensor
+from egraph.tensor.expr.bodies import reads_of
+from egraph.tensor.expr.index import Index, Iterator, index, length
+from egraph.tensor.expr.printing import format_scope
+from egraph.tensor.expr.scope import Apply, Compare, Guarded, Read, Scalar, Scope, Tensor
 
 
 def split_values(scope: Scope, iterator: Iterator) -> Scope | Refusal:

@@ -20,8 +20,8 @@ from egraph.derive.rules.bodies import (
     where,
 )
 from egraph.derive.rules.inside import feasible_range, reads_inside
-from egraph.expr.index import Index, Iterator, Size, bounds, index
-from egraph.expr.scope import Compare, Guarded, Read, Scope
+from egraph.tensor.expr.index import Index, Iterator, Size, bounds, index
+from egraph.tensor.expr.scope import Compare, Guarded, Read, Scope
 
 Guards = Literal["outward", "inward"]
 

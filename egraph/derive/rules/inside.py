@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from egraph.derive.rules.bodies import iterators_in
-from egraph.expr.compose import truth
-from egraph.expr.evaluate import Evaluator
-from egraph.expr.index import DataIndex, Index, Iterator, Size, atoms, bounds, index, known, length, substitute
-from egraph.expr.scope import Apply, Compare, Guarded, Read, Scalar, Scope, Table
+from egraph.tensor.expr.compose import truth
+from egraph.tensor.expr.evaluate import Evaluator
+from egraph.tensor.expr.index import DataIndex, Index, Iterator, Size, atoms, bounds, index, known, length, substitute
+from egraph.tensor.expr.scope import Apply, Compare, Guarded, Read, Scalar, Scope, Table
 
 MOST_POINTS = 1 << 16
 """Positions that are tried where intervals do not decide."""

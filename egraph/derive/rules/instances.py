@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from egraph.derive.rules.bodies import Refusal, counted, every, factors, iterators_in, product, pulled, used, where
 from egraph.derive.rules.indices import substitute_indices
 from egraph.derive.rules.inside import reads_inside
-from egraph.expr.index import Index, Iterator, index
-from egraph.expr.scope import Apply, Guarded, Read, Scalar, Scope, inside
+from egraph.tensor.expr.index import Index, Iterator, index
+from egraph.tensor.expr.scope import Apply, Guarded, Read, Scalar, Scope, inside
 
 
 def instantiate(scope: Scope, part: Scalar, parts: Sequence[Index] = (), order: Sequence[Iterator] = ()) -> Scope | Refusal:

@@ -19,8 +19,8 @@ from egraph.derive.rules.bodies import (
 )
 from egraph.derive.rules.inside import reads_inside
 from egraph.derive.rules.matrices import Matrix, inverse_of
-from egraph.expr.index import Index, Iterator, Modulo, Size, bounds, floor_divide, index, length, modulo, substitute
-from egraph.expr.scope import Compare, Read, Scalar, Scope, inside
+from egraph.tensor.expr.index import Index, Iterator, Modulo, Size, bounds, floor_divide, index, length, modulo, substitute
+from egraph.tensor.expr.scope import Compare, Read, Scalar, Scope, inside
 
 
 def split_iterator(scope: Scope, iterator: Iterator, factor: int) -> Scope | Refusal:

@@ -6,8 +6,8 @@ from collections.abc import Collection
 
 from egraph.derive.rules.bodies import Refusal, counted, identity_of, is_identity, iterators_in, pulled, replaced, where
 from egraph.derive.rules.inside import reads_inside
-from egraph.expr.index import Index, Iterator, Size, index
-from egraph.expr.scope import Guarded, Read, Scope
+from egraph.tensor.expr.index import Index, Iterator, Size, index
+from egraph.tensor.expr.scope import Guarded, Read, Scope
 
 
 def split_summation(scope: Scope, outward: Collection[Iterator]) -> Scope | Refusal:

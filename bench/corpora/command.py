@@ -1,0 +1,109 @@
+"""Judge corpora from the command line: a line an entry and a summary, or JSON; an interrupt keeps what was decided so far."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+
+from bench.corpora.judge import Judgement, Pains, Prover, judge_all
+from bench.corpora.read import read_corpus
+from bench.corpora.results import Found, summary, write
+from egraph.errors import RuleError
+from egraph.optimize.garbage_collection import rare_collections
+from egraph.rule import Rule
+from verify.budget import Exhausted, at_most
+from verify.proof import Proof
+from verify.prove import Effort, prove
+
+FEW = 8
+"""So few entries are shown with all details."""
+INTERRUPTED = 130
+"""What a shell expects of a command that was interrupted."""
+
+
+def run(options: argparse.Namespace) -> int:
+    """Judge what was asked for, print and write it; return the exit code."""
+    try:
+        corpora = {path: [entry for entry in read_corpus(path) if options.only in entry.name] for path in options.corpus}
+    except RuleError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    pains = Pains(tests=options.tests, seed=options.seed)
+    prover = None if options.test_only else prover_of(pains, options.work)
+    start = time.process_time()
+    found: list[Found] = []
+    interrupted = False
+    with rare_collections():
+        for path, entries in corpora.items():
+            found.append(Found(path.stem, len(entries)))
+            began = time.process_time()
+            try:
+                for judgement in judge_all(entries, prover, pains):
+                    found[-1].judged.append(judgement)
+                    _progress(found[-1], as_json=options.json)
+            except KeyboardInterrupt:
+                interrupted = True
+            if not options.json:
+                print(summary(found[-1], time.process_time() - began), flush=True)
+            if interrupted:
+                break
+    seconds = time.process_time() - start
+    if options.json:
+        print(_as_json(found, seconds))
+    if options.results is not None:
+        write(options.results, found, seconds, _command(options))
+    if interrupted:
+        return INTERRUPTED
+    return 1 if any(each.agrees is False for corpus in found for each in corpus.judged) else 0
+
+
+def prover_of(pains: Pains, work: int) -> Prover:
+    """Return a prover that gives a rule up after so much work; judging tests rules itself, so that it does not."""
+    effort = Effort(tests=0, tries=pains.tries, seed=pains.seed, open_cases=1, applications=0)
+
+    def prover(rule: Rule) -> Proof:
+        try:
+            with at_most(work):
+                return prove(rule, effort)
+        except Exhausted:
+            return Proof(rule.name, "unknown", "", 0.0, 0, 0, 0, rule.rounding, reason=f"given up after {work} units of work")
+
+    return prover
+
+
+def _command(options: argparse.Namespace) -> str:
+    """Return the command that was given, without the folders of the files."""
+    given = [str(path.name) for path in options.corpus]
+    given += ["--only", options.only] if options.only else []
+    given += ["--test-only"] if options.test_only else []
+    return f"python -m bench.corpora {' '.join(given)} --tests {options.tests} --seed {options.seed} --work {options.work}"
+
+
+def _progress(found: Found, *, as_json: bool) -> None:
+    if as_json:
+        if sys.stderr.isatty():
+            print(f"\r{found.name}: {len(found.judged)} of {found.entries}", end="", file=sys.stderr, flush=True)
+        return
+    width = len(str(found.entries))
+    lines = _lines(found.judged[-1], verbose=found.entries <= FEW)
+    print("\n".join([f"{len(found.judged):{width}}/{found.entries} {next(lines)}", *lines]), flush=True)
+
+
+def _lines(found: Judgement, *, verbose: bool) -> Iterator[str]:
+    agreement = {True: "", False: "  DISAGREES with the corpus", None: ""}[found.agrees]
+    guard = f"  if {found.guard}" if found.guard else ""
+    same = f"  as {found.repeats}" if found.repeats else f"  {1e3 * found.seconds:.0f} ms"
+    yield f"{found.entry.name:24} {found.decision}{guard}{same}{agreement}"
+    if verbose or found.agrees is False:
+        yield from (f"    {line}" for line in (found.entry.text, found.note, *found.reason.splitlines()) if line)
+    elif found.decision in ("unknown", "not expressible") and found.reason:
+        yield f"    {found.reason.splitlines()[0][:160]}"
+
+
+def _as_json(found: Sequence[Found], seconds: float) -> str:
+    entries = [{"corpus": corpus.name, **each.to_json()} for corpus in found for each in corpus.judged]
+    total = Found("", sum(corpus.entries for corpus in found), [each for corpus in found for each in corpus.judged])
+    return json.dumps({"entries": entries, "summary": total.counts, "cpu_seconds": round(seconds, 2)}, indent=1)

@@ -1,0 +1,168 @@
+"""A campaign: mutants of many rules, chosen so that every rule has its turn, judged in processes of their own."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import zip_longest
+from random import Random
+from typing import TypeAlias, TypeVar
+
+from bench.mutation.judging import Judged, judged, seen
+from bench.mutation.mutants import made, sites
+from egraph.rule import MergeRule, Rule
+
+CHUNK = 50
+"""Mutants that one process judges: what proofs remember is forgotten with it."""
+PATIENCE = 5
+"""Mutants of a rule that are looked at for every one that is wanted."""
+
+Result = TypeVar("Result")
+Tried: TypeAlias = tuple[int, int, bool]
+"""A mutant that is chosen: which rule, which of its changes, and whether a few instances refute it."""
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What became of the mutants. ``slow``: given up. ``wrong``: proved, and refuted by the reference; there must be none.
+
+    ``stillborn``: changes after which there was no rule; ``idle``: no random instance fits the mutant, so that it is left out.
+    ``false``: refuted by the reference on a few random instances, whatever the prover says. ``by_change``: for every kind of
+    change how many there were, how many of these false, rejected, given up and proved.
+    """
+
+    rules: int
+    sites: int
+    mutated: int
+    mutants: int
+    stillborn: int
+    idle: int
+    false: int
+    rejected: int
+    slow: int
+    proved: int
+    compared: int
+    wrong: tuple[str, ...]
+    proved_names: tuple[str, ...]
+    without: tuple[str, ...]
+    by_change: dict[str, dict[str, int]]
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """What looking at the mutants of one rule gave."""
+
+    chosen: tuple[Tried, ...]
+    sites: int
+    stillborn: int
+    idle: int
+
+
+def run(rules: Sequence[Rule | MergeRule], count: int, seed: int, cases: int, say: Callable[[str], None] = lambda _: None) -> Tally:
+    """Judge ``count`` mutants of the rules, drawn at random, and compare what is proved with the reference.
+
+    In turns, a mutant of every rule that a few random instances refute, and one that they do not: the false ones must not be
+    proved, and among the others are those that are false where few look.
+    """
+    wanted = -(-count // max(1, len(rules)))
+
+    def choose(numbers: Sequence[int]) -> list[_Choice]:
+        return [_chosen(rules[n], n, wanted, seed) for n in numbers]
+
+    choices: list[_Choice] = []
+    for start in range(0, len(rules), CHUNK):
+        numbers = range(start, min(start + CHUNK, len(rules)))
+        choices += _apart(partial(choose, numbers)) or [
+            each for n in numbers for each in _apart(partial(choose, [n])) or [_Choice((), 0, 0, 0)]
+        ]
+        say(f"{len(choices)} of {len(rules)} rules: {sum(len(each.chosen) for each in choices)} mutants to choose from")
+    random = Random(seed)
+    turns = [tried for turn in zip_longest(*(each.chosen for each in choices)) for tried in random.sample(turn, len(turn)) if tried]
+    drawn = turns[:count]
+    found: list[Judged] = []
+    for start in range(0, len(drawn), CHUNK):
+        found += _together(rules, drawn[start : start + CHUNK], seed, cases)
+        proved = [each for each in found if each.fate == "proved"]
+        say(f"{len(found)} of {len(drawn)}: {len(proved)} proved, {sum(bool(each.difference) for each in proved)} of them wrong")
+    return _tally(rules, choices, drawn, found)
+
+
+def _chosen(rule: Rule | MergeRule, number: int, wanted: int, seed: int) -> _Choice:
+    """Return mutants of a rule in turns: one that random instances refute, one that they do not."""
+    every = list(sites(rule))
+    Random(f"{rule.name} {seed}").shuffle(every)
+    false: list[Tried] = []
+    open_: list[Tried] = []
+    texts: set[str] = set()
+    stillborn = idle = 0
+    for site in every[: PATIENCE * wanted]:
+        if len(false) + len(open_) >= wanted and min(len(false), len(open_)) >= wanted // 2:
+            break
+        mutant = made(rule, site)
+        if mutant is None or mutant.text in texts:
+            stillborn += 1
+            continue
+        texts.add(mutant.text)
+        looked = seen(mutant, seed)
+        if not looked.instances:
+            idle += 1
+        else:
+            (false if looked.difference else open_).append((number, site.number, bool(looked.difference)))
+    turns = [each for pair in zip_longest(false, open_) for each in pair if each is not None]
+    return _Choice(tuple(turns), len(every), stillborn, idle)
+
+
+def _together(rules: Sequence[Rule | MergeRule], chunk: Sequence[Tried], seed: int, cases: int) -> list[Judged]:
+    """Judge mutants in a process of their own; one that dies takes its mutants with it, unproved."""
+
+    def judge(tried: Tried) -> Judged:
+        number, position, false = tried
+        mutant = made(rules[number], sites(rules[number])[position])
+        assert mutant is not None
+        return judged(mutant, seed, cases, false=false)
+
+    found = _apart(lambda: [judge(tried) for tried in chunk])
+    if found is None and len(chunk) == 1:
+        number, position, false = chunk[0]
+        site = sites(rules[number])[position]
+        return [Judged(f"{rules[number].name}~{position}: {site.change}", site.change, "slow", false)]
+    return found if found is not None else [each for tried in chunk for each in _together(rules, [tried], seed, cases)]
+
+
+def _apart(task: Callable[[], list[Result]]) -> list[Result] | None:
+    """Return what a task gives in a process of its own, None where that dies."""
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=lambda: sender.send(task()))
+    process.start()
+    sender.close()
+    try:
+        result: list[Result] = receiver.recv()
+        return result
+    except EOFError:
+        return None
+    finally:
+        process.join()
+
+
+def _tally(rules: Sequence[Rule | MergeRule], choices: Sequence[_Choice], drawn: Sequence[Tried], found: Sequence[Judged]) -> Tally:
+    fates = Counter(each.fate for each in found)
+    proved = [each for each in found if each.fate == "proved"]
+    mutated = {number for number, _, _ in drawn}
+    by_change = {
+        change: {"mutants": len(own), "false": sum(each.false for each in own), **{fate: sum(each.fate == fate for each in own)
+                                                                               for fate in ("rejected", "slow", "proved")}}
+        for change in sorted({each.change for each in found}) for own in [[each for each in found if each.change == change]]
+    }  # fmt: skip
+    return Tally(
+        rules=len(rules), sites=sum(each.sites for each in choices), mutated=len(mutated), mutants=len(drawn),
+        stillborn=sum(each.stillborn for each in choices), idle=sum(each.idle for each in choices),
+        false=sum(each.false or bool(each.difference) for each in found), rejected=fates["rejected"], slow=fates["slow"],
+        proved=len(proved), compared=sum(each.compared for each in proved),
+        wrong=tuple(f"{each.told}\n{each.difference}" for each in proved if each.difference),
+        proved_names=tuple(each.told for each in proved), by_change=by_change,
+        without=tuple(rule.name for number, rule in enumerate(rules) if number not in mutated),
+    )  # fmt: skip

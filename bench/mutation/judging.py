@@ -1,0 +1,118 @@
+"""Judge mutants: what the prover says of them, and what the reference says on random instances."""
+
+from __future__ import annotations
+
+import resource
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from bench.mutation.mutants import Mutant
+from egraph.errors import EinsatError
+from egraph.rule import MergeRule, Rule
+from verify.budget import Exhausted, at_most
+from verify.prove import Effort, prove
+from verify.random_binding import Refused
+from verify.random_testing import CRASHES, compare, draws
+from verify.scope import Tree, outside
+
+UNITS = 20_000
+"""Work (``verify.budget``) after which the proof of a mutant is given up: about a second, and the same everywhere."""
+SECONDS, LOOK_SECONDS = 20.0, 2.0
+"""Processor time after which a proof that does other work ends, and a look at random instances: loops may never end now."""
+FEW = 8
+"""Random instances on which a mutant is compared before its proof."""
+DRAWS, FEW_DRAWS = 60, 25
+"""Draws for every instance that is wanted: of a proved mutant, and before its proof."""
+MEMORY = 6 << 30
+"""Address space of a process that judges mutants, in bytes."""
+BROKEN = (*CRASHES, AttributeError, TypeError, KeyError, AssertionError, MemoryError, RuntimeError)
+"""What a mutant's own code may raise."""
+
+
+class TooSlow(Exception):
+    """A proof that takes too long: the mutant is not proved."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a few random instances say of a mutant: how many there were, and how the sides of the last one differ."""
+
+    instances: int
+    difference: str = ""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What became of a mutant. ``false``: a few instances refute it; ``difference``: how a proved one differs, looked for thoroughly."""
+
+    told: str
+    change: str
+    fate: Literal["rejected", "slow", "proved"]
+    false: bool
+    compared: int = 0
+    difference: str = ""
+
+
+@contextmanager
+def limited(seconds: float) -> Iterator[None]:
+    """Raise ``TooSlow`` when the block takes more processor time."""
+
+    def stop(_: int, __: object) -> None:
+        raise TooSlow
+
+    signal.signal(signal.SIGVTALRM, stop)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
+        signal.signal(signal.SIGVTALRM, signal.SIG_IGN)  # the default ends the process, should the timer fire just now
+
+
+def seen(mutant: Mutant, seed: int) -> Seen:
+    """Compare the sides of a mutant on a few random instances."""
+    try:
+        with limited(LOOK_SECONDS):
+            return compared(mutant.rule, True, seed, FEW, FEW_DRAWS)
+    except (TooSlow, *BROKEN):
+        return Seen(0)
+
+
+def judged(mutant: Mutant, seed: int, cases: int, *, false: bool) -> Judged:
+    """Return what the prover says of a mutant, and of a proved one what ``cases`` random instances say that its proof covers."""
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    try:
+        with limited(SECONDS), at_most(UNITS):
+            proof = prove(mutant.rule, Effort(tests=0, open_cases=1, applications=0))
+    except (TooSlow, Exhausted, MemoryError):
+        return Judged(mutant.told, mutant.change, "slow", false)
+    except BROKEN:
+        return Judged(mutant.told, mutant.change, "rejected", false)
+    if proof.verdict != "proved" or proof.covers is None:
+        return Judged(mutant.told, mutant.change, "rejected", false)
+    found = compared(mutant.rule, proof.covers["tree"], seed, cases)
+    return Judged(mutant.told, mutant.change, "proved", false, found.instances, found.difference)
+
+
+def compared(rule: Rule | MergeRule, tree: Tree, seed: int, cases: int, tries: int = DRAWS) -> Seen:
+    """Compare the sides of a rule on random instances that its proof covers, until they differ."""
+    done = 0
+    for instance in draws(rule, seed, tries * cases):
+        if done == cases:
+            break
+        if outside(tree, rule, instance.bindings):
+            continue
+        try:
+            with np.errstate(all="ignore"):
+                _, difference = compare(instance, done, "signed" if done % 2 else "positive", bits=False)
+        except (Refused, EinsatError):
+            continue
+        done += 1
+        if difference:
+            return Seen(done, str(difference))
+    return Seen(done)

@@ -1,0 +1,103 @@
+"""The mutants of a rule: every change of a function that decides what it says."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import FunctionType
+
+from bench.mutation.changes import Surroundings, changes
+from bench.mutation.functions import compiled, definition, parts, rebuilt
+from bench.mutation.vocabulary import CALLED
+from egraph.errors import EinsatError
+from egraph.rule import MergeRule, Rule
+from egraph.rule_terms import Pattern, Variable
+from egraph.tensor.ops import OPS
+
+NO_RULE = (
+    EinsatError, TypeError, ValueError, AttributeError, AssertionError, IndexError, KeyError, StopIteration, NameError, ZeroDivisionError,
+    RuntimeError,
+)  # fmt: skip
+"""What a change raises after which there is no rule."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A changed rule, and what was changed."""
+
+    rule: Rule | MergeRule
+    change: str
+    line: str
+    text: str
+    """The changed function."""
+
+    @property
+    def told(self) -> str:
+        return f"{self.rule.name}: {self.change} in {' '.join(self.line.split())}"
+
+
+@dataclass(frozen=True)
+class Site:
+    """One change of a rule that can be made: the position-th of a function that it is made of."""
+
+    function: FunctionType
+    position: int
+    change: str
+    number: int
+
+
+def sites(rule: Rule | MergeRule) -> tuple[Site, ...]:
+    """Return all changes of a rule, in a fixed order."""
+    found: list[Site] = []
+    for function in parts(rule):
+        text = definition(function)
+        if text is not None:
+            for position, (change, _, _) in enumerate(changes(text, _around(rule, function))):
+                found.append(Site(function, position, change, len(found)))
+    return tuple(found)
+
+
+def made(rule: Rule | MergeRule, site: Site) -> Mutant | None:
+    """Return the rule with a change made; None where it changes nothing, or is no rule then."""
+    original = definition(site.function)
+    assert original is not None
+    text = copy.deepcopy(original)
+    change, node, apply = list(changes(text, _around(rule, site.function)))[site.position]
+    before = ast.unparse(node)
+    apply()
+    written = ast.unparse(ast.fix_missing_locations(text))
+    if written == ast.unparse(original):
+        return None
+    try:
+        function = compiled(site.function, text, CALLED)
+        return Mutant(rebuilt(rule, f"{rule.name}~{site.number}", site.function, function), change, before, written)
+    except NO_RULE:
+        return None
+
+
+def mutants(rule: Rule | MergeRule) -> Iterator[Mutant | None]:
+    """Yield every mutant of a rule in a fixed order; None for a change after which it is no rule."""
+    return (made(rule, site) for site in sites(rule))
+
+
+def _around(rule: Rule | MergeRule, function: FunctionType) -> Surroundings:
+    """Return what is known of a function's names; attributes are known where the rule itself calls it."""
+    own = function is rule.function or _spread(rule.function) is function
+    pattern = rule.pattern if isinstance(rule, Rule) else rule.member.pattern
+    values = {name: value for name, value in inspect.getclosurevars(function).nonlocals.items() if isinstance(value, int | float | str)}
+    return Surroundings(_bundles(pattern) if own else {}, values, own and isinstance(rule, MergeRule))
+
+
+def _spread(function: object) -> object:
+    """Return the function of lists behind a rule of one arity."""
+    return inspect.getclosurevars(function).nonlocals.get("function") if isinstance(function, FunctionType) else None
+
+
+def _bundles(term: Pattern | Variable) -> Mapping[str, Sequence[str]]:
+    if isinstance(term, Variable):
+        return {}
+    found = {name: names for operand in term.operands for name, names in _bundles(operand).items()}
+    return {**found, term.attributes: OPS[term.op].attributes} if isinstance(term.attributes, str) else found

@@ -1,0 +1,222 @@
+"""Use the matches of a rule: build right sides in Python, remember which combinations of types were refused and why."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from egraph.engine.eclasses import EClasses, UnsoundRule
+from egraph.engine.egglog import Engine
+from egraph.engine.encode import compile_pattern
+from egraph.errors import RuleError
+from egraph.rule import Binding, MergeRule, Mismatch, Rule
+from egraph.rule_terms import Pattern, Variable
+from egraph.tensor import Node, TensorType, walk
+
+Match: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
+"""Classes (the root's, then one a variable) and labels (one an attributes variable)."""
+
+BROKEN = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
+"""What a mistake in a rule's own text raises."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A reason why a rule did not apply: how often, the first such match, and source nodes where it would have been."""
+
+    reason: str
+    count: int
+    example: str
+    nodes: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class RuleStatistics:
+    """What one rule did: matches used, unions of different classes, e-nodes made, matches refused by reason.
+
+    ``built``: right sides that were built; every other match had the types and attributes of an earlier one (equal
+    layers of a model do), and its right side was only instantiated.
+    """
+
+    rule: str
+    matches: int
+    unions: int
+    e_nodes: int
+    refusals: tuple[Refusal, ...]
+    built: int = 0
+
+
+@dataclass(frozen=True)
+class Template:
+    """Right sides ready to instantiate: steps that fill slots, of which the first hold the variables' classes."""
+
+    steps: tuple[tuple[str, int, tuple[int, ...], TensorType], ...]
+    results: tuple[int, ...]
+
+
+class Application(ABC):
+    """A rule at work in one e-graph; ``Rewriting`` and ``Merging`` say what is done with its matches."""
+
+    def __init__(self, rule: Rule | MergeRule, classes: EClasses, engine: Engine, source: Mapping[Node, int], limit: int) -> None:
+        self.rule, self.classes, self.limit = rule, classes, limit
+        self.pattern = rule if isinstance(rule, Rule) else rule.member
+        self.operators = operator_count(self.pattern.pattern)
+        self.phase = self.pattern.phase
+        self.waiting: list[Match] = []
+        self.matches = self.unions = self.made = 0
+        self.source = source
+        self._seen: set[Match] = set()
+        self._version = 0
+        self._templates: dict[object, Template | Mismatch] = {}
+        self._refusals: dict[str, tuple[int, str, list[int]]] = {}
+        self._engine = engine
+        self._declared = False
+
+    def search(self) -> None:
+        """Have egglog look for new matches; it learns the pattern when that can first match, which most never do."""
+        if not self._declared:
+            self._declared = True
+            self._engine.query(self.rule.name, compile_pattern(self.pattern, self.classes.labels, self._engine.operator))
+        self._engine.match(self.rule.name)
+
+    @abstractmethod
+    def apply(self, stop: Callable[[], object]) -> int:
+        """Use waiting matches up to the limit, unless ``stop`` says so; return how many."""
+
+    def receive(self, matches: Iterable[Match]) -> None:
+        """Queue new matches, in an order that does not depend on egglog's numbers."""
+        if self._version != self.classes.version:
+            self._version = self.classes.version
+            self._seen = set(map(self._settled, self._seen))
+            self.waiting = list(dict.fromkeys(map(self._settled, self.waiting)))
+        for match in sorted(map(self._settled, matches)):
+            if match not in self._seen:
+                self._seen.add(match)
+                self.waiting.append(match)
+
+    def _settled(self, match: Match) -> Match:
+        """Return what ``canonical`` does, faster, where nothing was joined since the last read-out."""
+        return tuple(map(self.classes.settled.__getitem__, match[0])), match[1]
+
+    def canonical(self, match: Match) -> Match:
+        return tuple(self.classes.find(handle) for handle in match[0]), match[1]
+
+    def binding(self, match: Match) -> Binding:
+        """Return what a match tells the rule: types and attributes by name."""
+        (_, *operands), labels = match
+        types = {v.name: self.classes.types[handle] for v, handle in zip(self.pattern.variables, operands, strict=True)}
+        values = {name: self.classes.labels.attributes(label) for name, label in zip(self.pattern.attribute_variables, labels, strict=True)}
+        numbers = {
+            v.name: self.classes.numbers[handle]
+            for v, handle in zip(self.pattern.variables, operands, strict=True)
+            if v.constant and handle in self.classes.numbers
+        }
+        return Binding(types, values, numbers)
+
+    def template(self, matches: Sequence[Match], variables: int) -> Template | Mismatch:
+        """Return the right sides for matches with these types and attributes, or why there are none (memoised)."""
+        numbers, types = self.classes.numbers, self.classes.types
+        key = tuple((tuple((types[handle], numbers.get(handle)) for handle in operands), labels) for (_, *operands), labels in matches)
+        if key not in self._templates:
+            self._templates[key] = self._build([self.binding(match) for match in matches], [match[0][0] for match in matches], variables)
+        return self._templates[key]
+
+    def _build(self, bindings: Sequence[Binding], roots: Sequence[int], variables: int) -> Template | Mismatch:
+        unknown = [str(t) for binding in bindings for t in binding.types.values() if not t.is_static]
+        if unknown:
+            return Mismatch(f"sizes are not known: {unknown[0]}")
+        try:
+            if isinstance(self.rule, Rule):
+                left, right = self.rule.apply(bindings[0])
+                lefts, rights = [left], [right]
+            else:
+                lefts, rights = map(list, self.rule.apply(bindings))
+        except Mismatch as mismatch:
+            return mismatch
+        except BROKEN as error:
+            where = "; ".join(_describe(binding) for binding in bindings)
+            raise RuleError(f"rule {self.rule.name} raised {type(error).__name__}: {error}", where=where) from error
+        for root, side in zip(roots, lefts, strict=True):
+            if self.classes.types[root] != side.type:
+                raise UnsoundRule(f"rule {self.rule.name} reads a {self.classes.types[root]} as a {side.type}")
+        return compile_template(rights, variables, self.classes)
+
+    def use(self, template: Template, slots: Sequence[int], roots: Sequence[int]) -> None:
+        """Add the right sides with the variables bound to the classes ``slots``, each joined to its root."""
+        count, version, name = len(self.classes.nodes), len(self.classes.joined), self.rule.name
+        values = list(slots)
+        goals = dict(zip(reversed(template.results), reversed(roots), strict=True))
+        for op, label, operands, type in template.steps:
+            goal = goals.get(len(values))
+            values.append(self.classes.add(op, label, [values[operand] for operand in operands], type, name, goal))
+        for slot, root in zip(template.results, roots, strict=True):
+            self.classes.union(root, values[slot], name)
+        self.made += len(self.classes.nodes) - count
+        self.unions += len(self.classes.nodes) > count or len(self.classes.joined) > version
+
+    def refuse(self, mismatch: Mismatch, matches: Sequence[Match]) -> None:
+        """Note a refusal; source nodes are kept for the first thousand."""
+        count, example, roots = self._refusals.get(mismatch.reason, (0, "", []))
+        if not count:
+            example = "; ".join(_describe(self.binding(match)) for match in matches)
+        if len(roots) < 1_000:
+            roots += [match[0][0] for match in matches]
+        self._refusals[mismatch.reason] = (count + 1, example, roots)
+
+    def statistics(self) -> RuleStatistics:
+        nodes = {self.classes.find(handle): node for node, handle in reversed(list(self.source.items()))} if self._refusals else {}
+        refusals = tuple(
+            Refusal(reason, count, example, tuple(nodes[r] for r in dict.fromkeys(map(self.classes.find, roots)) if r in nodes))
+            for reason, (count, example, roots) in sorted(self._refusals.items(), key=lambda item: (-item[1][0], item[0]))
+        )
+        return RuleStatistics(self.rule.name, self.matches, self.unions, self.made, refusals, len(self._templates))
+
+
+def operator_count(pattern: Pattern | Variable) -> int:
+    """Return how many operators a pattern has."""
+    return 0 if isinstance(pattern, Variable) else 1 + sum(map(operator_count, pattern.operands))
+
+
+class Rewriting(Application):
+    """A rule of one equation: every match on its own."""
+
+    def apply(self, stop: Callable[[], object]) -> int:
+        used = 0
+        batch, self.waiting = self.waiting[: self.limit], self.waiting[self.limit :]
+        for position, match in enumerate(batch):
+            if position % 64 == 63 and stop():
+                self.waiting = batch[position:] + self.waiting
+                break
+            root, *slots = match[0]
+            constant = self.classes.find(root) in self.classes.constants
+            template = self.template((match,), len(slots))
+            if constant and (isinstance(template, Mismatch) or len(template.steps) >= self.operators):
+                continue  # computed once, at compile time: only fewer operators are better
+            used += 1
+            if isinstance(template, Mismatch):
+                self.refuse(template, (match,))
+            else:
+                self.use(template, slots, (root,))
+        self.matches += used
+        return used
+
+
+def compile_template(roots: Sequence[Node], variables: int, classes: EClasses) -> Template:
+    """Return fragments over ``variables`` placeholders as steps over slots."""
+    slots: dict[Node, int] = {}
+    steps: list[tuple[str, int, tuple[int, ...], TensorType]] = []
+    for node in walk(roots):
+        if node.op == "Placeholder":
+            slots[node] = node.integer("index")
+        else:
+            slots[node] = variables + len(steps)
+            steps.append((node.op, classes.labels.of_node(node), tuple(slots[operand] for operand in node.inputs), node.type))
+    return Template(tuple(steps), tuple(slots[root] for root in roots))
+
+
+def _describe(binding: Binding) -> str:
+    types = [f"{name}: {type}" for name, type in binding.types.items()]
+    values = [f"{key}={value!r}" for bundle in binding.attributes.values() for key, value in bundle]
+    return ", ".join(types + values)

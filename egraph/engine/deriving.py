@@ -1,0 +1,215 @@
+"""Derivations at work in an e-graph: programs of single operators, each proved, joined to the class of the operator.
+
+Rules match patterns, which egglog finds; a derivation looks at one operator over its operands, so the book of classes is
+enough. It runs in rounds after the rules have settled, and the rules go on with what a round made. Groups of operators that
+one computes are looked for in the first round, and only in the input program: the operators of a level do not depend on
+each other, and what came of a group is not grouped again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TypeAlias
+
+from egraph.derive.derivation import DerivationRule, GroupRule, Step
+from egraph.derive.matching.proposals import groups
+from egraph.engine.applications import Refusal, RuleStatistics, Template, compile_template
+from egraph.engine.eclasses import EClasses, Key
+from egraph.tensor import Node, format_fragment, make, placeholder
+
+ROUNDS = 2
+"""How often derivations run: operators inside a derived program (convolutions of phases) may have derivations of their own."""
+MOST_PROGRAMS = 16
+"""Programs that one e-class gets, at most."""
+MOST_GROUPS = 32
+"""Groups that one rule is offered, at most: the first of the program."""
+
+Stop: TypeAlias = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A derived program over placeholders, with the steps that lead to it; ``reason`` says why it may not be used, '' when it may."""
+
+    name: str
+    program: Node
+    steps: tuple[Step, ...] = ()
+    reason: str = ""
+    error_bound: float = 0.0
+
+
+@dataclass(frozen=True)
+class Derivations:
+    """Derivation rules, and how to find and judge what one derives for an operator over placeholders.
+
+    ``programs`` depends on the rule and the operator alone, and is asked once a signature and run; where ``stop`` says so, it
+    gives what it has by then.
+    """
+
+    rules: tuple[DerivationRule | GroupRule, ...]
+    programs: Callable[[DerivationRule, Node, Stop], Sequence[Judged]]
+    grouped: Callable[[GroupRule, Sequence[Node], Stop], Sequence[Judged]] = lambda rule, members, stop: ()
+    """What a rule gives for a group over shared placeholders: one program a member, or a reason why there are none."""
+
+
+@dataclass
+class _Count:
+    """What one derivation rule did."""
+
+    operators: int = 0
+    unions: int = 0
+    e_nodes: int = 0
+    refusals: dict[str, list[tuple[str, int]]] = dataclasses.field(default_factory=dict)
+
+
+def group_text(members: Sequence[Node]) -> str:
+    """Return the signature of a group over shared placeholders."""
+    return "; ".join(map(format_fragment, members))
+
+
+class Deriving:
+    """The derivation rules at work in one e-graph."""
+
+    def __init__(self, derivations: Derivations, classes: EClasses, source: Mapping[Node, int]) -> None:
+        self._derivations, self._classes, self._source = derivations, classes, source
+        self._by_operator: dict[str, list[DerivationRule]] = {}
+        self._group_rules = tuple(rule for rule in derivations.rules if isinstance(rule, GroupRule))
+        for rule in (rule for rule in derivations.rules if isinstance(rule, DerivationRule)):
+            for op in rule.operators:
+                self._by_operator.setdefault(op, []).append(rule)
+        self._given = frozenset(source.values())
+        self._judged: dict[tuple[str, str], Sequence[Judged]] = {}
+        self._templates: dict[tuple[Node, ...], Template] = {}
+        self._done: set[tuple[str, Key]] = set()
+        self._programs: dict[int, int] = {}
+        self._counts = {rule.name: _Count() for rule in derivations.rules}
+        self.rounds = 0
+        self._is_late: Stop = lambda: False
+
+    @property
+    def has_work(self) -> bool:
+        """Return whether any operator that a rule derives from is in the e-graph, and rounds are left."""
+        looked_for = {*self._by_operator, *(op for rule in self._group_rules if not self.rounds for op in rule.operators)}
+        return self.rounds < ROUNDS and any(op in looked_for for op, _, _ in self._classes.nodes)
+
+    def apply(self, stop: Stop, is_late: Stop | None = None) -> int:
+        """Derive from every operator that is new since the last round, unless ``stop`` says so; return how many programs were joined.
+
+        ``is_late`` is asked while an operator is derived from, as often as that takes; what is cut short by it is not used.
+        """
+        self._is_late = is_late or stop
+        self.rounds += 1
+        used = self._apply_groups(stop) if self.rounds == 1 else 0
+        for key in [key for key in self._classes.nodes if key[0] in self._by_operator]:
+            for rule in self._by_operator[key[0]]:
+                if stop():
+                    return used
+                if self._is_due(rule, key) and (rule.name, key) not in self._done:
+                    self._done.add((rule.name, key))
+                    used += self._derive(rule, key, stop)
+        return used
+
+    def _is_due(self, rule: DerivationRule, key: Key) -> bool:
+        return self.rounds <= rule.rounds or (rule.rounds == 0 and self.rounds == 1 and self._classes.nodes[key].handle in self._given)
+
+    def _derive(self, rule: DerivationRule, key: Key, stop: Stop) -> int:
+        op, label, operands = key
+        classes = self._classes
+        root = classes.find(classes.nodes[key].handle)
+        types = [classes.types[operand] for operand in operands]
+        if root in classes.constants or root in operands or not all(type.is_static for type in (classes.types[root], *types)):
+            return 0  # computed once, at compile time; or of sizes that are not known
+        fixed = [classes.find(operand) in classes.constants for operand in operands]
+        leaves = [placeholder(k, type, constant=constant) for k, (type, constant) in enumerate(zip(types, fixed, strict=True))]
+        node = make(op, leaves, classes.labels.attributes(label), classes.types[root])
+        signature = (rule.name, format_fragment(node))
+        if signature not in self._judged:
+            found = self._derivations.programs(rule, node, self._is_late)
+            if stop():
+                return 0
+            self._judged[signature] = found
+        count = self._counts[rule.name]
+        count.operators += 1
+        used = 0
+        for judged in self._judged[signature]:
+            if judged.reason:
+                count.refusals.setdefault(f"{judged.name}: {judged.reason}", []).append((signature[1], root))
+            elif self._programs.get(root, 0) >= MOST_PROGRAMS:
+                count.refusals.setdefault(f"{judged.name}: its class has {MOST_PROGRAMS} programs already", []).append((signature[1], root))
+            elif self._join(judged.name, (judged.program,), operands, (root,), count):
+                self._programs[root] = self._programs.get(root, 0) + 1
+                used += 1
+        return used
+
+    def _apply_groups(self, stop: Stop) -> int:
+        fixed = {node for node, handle in self._source.items() if self._classes.find(handle) in self._classes.constants}
+        used = 0
+        for rule in self._group_rules:
+            for members in islice(groups(rule, self._source, fixed), MOST_GROUPS):
+                if stop():
+                    return used
+                used += self._derive_group(rule, members, stop)
+        return used
+
+    def _derive_group(self, rule: GroupRule, members: Sequence[Node], stop: Stop) -> int:
+        classes = self._classes
+        by_root = {classes.find(self._source[node]): node for node in reversed(members)}
+        roots = tuple(reversed(by_root))
+        leaves: dict[int, Node] = {}
+        for root in roots:
+            for operand in by_root[root].inputs:
+                below = classes.find(self._source[operand])
+                leaves.setdefault(below, placeholder(len(leaves), classes.types[below], constant=below in classes.constants))
+        if len(roots) < 2 or not leaves.keys().isdisjoint(roots):
+            return 0  # rules have made them one, or one an operand of another
+        fragments = tuple(
+            make(node.op, [leaves[classes.find(self._source[operand])] for operand in node.inputs], node.attributes, node.type)
+            for node in map(by_root.__getitem__, roots)
+        )
+        signature = (rule.name, group_text(fragments))
+        if signature not in self._judged:
+            found = self._derivations.grouped(rule, fragments, self._is_late)
+            if stop():
+                return 0
+            self._judged[signature] = found
+        judged, count = self._judged[signature], self._counts[rule.name]
+        count.operators += len(roots)
+        for reason in dict.fromkeys(one.reason for one in judged if one.reason):
+            count.refusals.setdefault(reason, []).extend((signature[1], root) for root in roots)
+        if len(judged) != len(roots) or any(one.reason for one in judged):
+            return 0
+        return int(self._join(rule.name, tuple(one.program for one in judged), tuple(leaves), roots, count))
+
+    def _join(self, name: str, programs: tuple[Node, ...], operands: Sequence[int], roots: Sequence[int], count: _Count) -> bool:
+        classes = self._classes
+        template = self._templates.get(programs)
+        if template is None:
+            template = self._templates[programs] = compile_template(programs, len(operands), classes)
+        made, joined = len(classes.nodes), len(classes.joined)
+        goals = dict(zip(template.results, roots, strict=True))
+        values = list(operands)
+        for op, label, below, type in template.steps:
+            values.append(classes.add(op, label, [values[k] for k in below], type, name, goals.get(len(values))))
+        for result, root in zip(template.results, roots, strict=True):
+            classes.union(root, values[result], name)
+        count.e_nodes += len(classes.nodes) - made
+        changed = len(classes.nodes) > made or len(classes.joined) > joined
+        count.unions += changed
+        return changed
+
+    def statistics(self) -> tuple[RuleStatistics, ...]:
+        nodes = {self._classes.find(handle): node for node, handle in reversed(list(self._source.items()))}
+        found = []
+        for name, count in self._counts.items():
+            built = sum(1 for rule, _ in self._judged if rule == name)
+            by_number = sorted(count.refusals.items(), key=lambda item: (-len(item[1]), item[0]))
+            refusals = tuple(self._refusal(reason, met, nodes) for reason, met in by_number)
+            found.append(RuleStatistics(name, count.operators, count.unions, count.e_nodes, refusals, built))
+        return tuple(found)
+
+    def _refusal(self, reason: str, met: Sequence[tuple[str, int]], nodes: Mapping[int, Node]) -> Refusal:
+        roots = dict.fromkeys(self._classes.find(root) for _, root in met)
+        return Refusal(reason, len(met), met[0][0], tuple(nodes[root] for root in roots if root in nodes))

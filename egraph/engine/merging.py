@@ -1,0 +1,138 @@
+"""Merge rules: n applications of one operator done as one, without the explosion of pairs.
+
+Members are e-nodes of the input program on the same level (longest path from the leaves), so that no member can
+depend on another and merged operators are not merged again. All members of a group are merged at once; where the
+rule refuses all, those that it accepts together are; members of equal types are offered as a group of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from egraph.engine.applications import Application, Match, Template
+from egraph.engine.eclasses import EClasses
+from egraph.engine.egglog import Engine
+from egraph.rule import MergeRule, Mismatch
+from egraph.rule_terms import Pattern, Variable
+from egraph.tensor import Node, walk
+
+LARGEST_GROUP = 32
+"""Members merged at once, at most: a merged operator's operands stay readable and its compile time bounded."""
+
+
+class Merging(Application):
+    """A merge rule at work."""
+
+    rule: MergeRule
+
+    def __init__(self, rule: MergeRule, classes: EClasses, engine: Engine, source: Mapping[Node, int], limit: int) -> None:
+        super().__init__(rule, classes, engine, source, limit)
+        self._members: list[Match] = []
+        self._offered: set[tuple[Match, ...]] = set()
+        self._levels: dict[tuple[str, int, tuple[int, ...]], tuple[int, int, int]] = {}
+        self._levels_version = -1
+
+    def apply(self, stop: Callable[[], object]) -> int:
+        if not self.waiting:
+            return 0
+        self._members = list(dict.fromkeys(map(self.canonical, self._members + self.waiting)))
+        self.waiting = []
+        used = 0
+        for group in self._groups():
+            for offer in self._offers(group):
+                if stop():
+                    return used
+                if offer not in self._offered:
+                    self._offered.add(offer)
+                    used += 1
+                    self._merge(offer)
+        self.matches += used
+        return used
+
+    def _positions(self) -> dict[tuple[str, int, tuple[int, ...]], tuple[int, int, int]]:
+        """Return (level, position, handle) of every e-node of the input program."""
+        if self._levels_version != self.classes.version:
+            self._levels_version = self.classes.version
+            level: dict[Node, int] = {}
+            self._levels = {}
+            for position, node in enumerate(walk(self.source)):
+                fixed = self.classes.find(self.source[node]) in self.classes.constants  # computed ahead: before everything
+                level[node] = 0 if fixed else 1 + max((level[operand] for operand in node.inputs), default=-1)
+                operands = tuple(self.classes.find(self.source[operand]) for operand in node.inputs)
+                self._levels.setdefault(
+                    (node.op, self.classes.labels.of_node(node), operands), (level[node], position, self.source[node])
+                )
+        return self._levels
+
+    def _place(self, match: Match) -> tuple[int, int] | None:
+        """Return (level, position) of the e-node that a member matched, None where a rule made it."""
+        (_, *operands), labels = match
+        handles = {v.name: handle for v, handle in zip(self.pattern.variables, operands, strict=True)}
+        numbers = dict(zip(self.pattern.attribute_variables, labels, strict=True))
+        place: tuple[int, int] | None = None
+
+        def handle_of(pattern: Pattern | Variable) -> int | None:
+            nonlocal place
+            if isinstance(pattern, Variable):
+                return handles[pattern.name]
+            inner = [handle_of(operand) for operand in pattern.operands]
+            known = [handle for handle in inner if handle is not None]
+            by = pattern.attributes
+            label = numbers[by] if isinstance(by, str) else self.classes.labels.number(by)
+            key = (pattern.op, label, tuple(self.classes.find(handle) for handle in known))
+            found = self._positions().get(key) if len(known) == len(inner) else None
+            place = None if found is None else found[:2]
+            return None if found is None else self.classes.find(found[2])
+
+        handle_of(self.pattern.pattern)
+        return place
+
+    def _groups(self) -> Iterator[list[Match]]:
+        shared = [i for i, v in enumerate(self.pattern.variables) if v.name in self.rule.shared]
+        groups: dict[object, list[tuple[int, Match]]] = {}
+        for match in self._members:
+            place = self._place(match)
+            if place is not None and match[0][0] not in self.classes.constants:
+                key = (place[0], tuple(match[0][1 + i] for i in shared), match[1])
+                groups.setdefault(key, []).append((place[1], match))
+        for group in groups.values():
+            if len(group) > 1:
+                ordered = [match for _, match in sorted(group)]
+                for start in range(0, len(ordered) - 1, LARGEST_GROUP):
+                    yield ordered[start : start + LARGEST_GROUP]
+
+    def _offers(self, group: Sequence[Match]) -> Iterator[tuple[Match, ...]]:
+        together: list[list[Match]] = [list(group)]
+        if isinstance(self.template(group, self._width(group)), Mismatch):
+            yield tuple(group)  # so that the refusal is noted
+            together = []
+            for match in group:
+                for other in together:
+                    if isinstance(self.template((*other, match), self._width((*other, match))), Template):
+                        other.append(match)
+                        break
+                else:
+                    together.append([match])
+        equal: dict[object, list[Match]] = {}
+        for match in group:
+            equal.setdefault(tuple(self.classes.types[handle] for handle in match[0]), []).append(match)
+        for offer in (*together, *equal.values()):
+            if len(offer) > 1:
+                yield tuple(offer)
+
+    def _own(self) -> list[int]:
+        return [1 + i for i, v in enumerate(self.pattern.variables) if v.name not in self.rule.shared]
+
+    def _width(self, group: Sequence[Match]) -> int:
+        own = len(self._own())
+        return len(self.pattern.variables) - own + own * len(group)
+
+    def _merge(self, group: Sequence[Match]) -> None:
+        template = self.template(group, self._width(group))
+        if isinstance(template, Mismatch):
+            self.refuse(template, group)
+            return
+        index = {v.name: 1 + i for i, v in enumerate(self.pattern.variables)}
+        slots = [group[0][0][index[name]] for name in self.rule.shared if name in index]
+        slots += [match[0][i] for match in group for i in self._own()]
+        self.use(template, slots, [match[0][0] for match in group])

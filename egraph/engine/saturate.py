@@ -1,0 +1,261 @@
+"""Grow an e-graph by rules until nothing is new or a budget ends.
+
+Every iteration egglog finds the matches of each rule; Python builds the right sides (once for each combination of
+types and attributes) and gives them back as unions. A rule may use a bounded number of matches an iteration, the
+rest wait for the next one, so that no rule starves the others. Phases run one after another, each together with
+the rules of the phases before it. Derivations come last: where the rules have settled, single operators get derived
+programs, and the rules go on with those.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from egraph.engine.applications import Application, Rewriting, RuleStatistics
+from egraph.engine.constant_values import value_of_array
+from egraph.engine.deriving import Derivations, Deriving
+from egraph.engine.eclasses import EClasses
+from egraph.engine.egglog import Engine
+from egraph.engine.encode import Labels, count_matches
+from egraph.engine.freeze import freeze
+from egraph.engine.merging import Merging
+from egraph.engine.uniform import number_of_array
+from egraph.errors import RuleError
+from egraph.rule import MergeRule, Rule
+from egraph.tensor import FrozenEGraph, Graph, Node, walk
+
+StopReason: TypeAlias = Literal["saturated", "time", "e-nodes", "iterations", "matches", "interrupted"]
+"""``matches``: nothing is new but what rules would find that have more matches than egglog can list in time."""
+
+BEFORE_DERIVATIONS = 0.6
+"""Part of the e-nodes that rules may make before derivations run, so that derivations always do."""
+TIME_FOR_DERIVATIONS = 0.4
+"""Part of the seconds that derivations have at least, also where rules have spent all of them."""
+GROWTH_BY_DERIVATIONS, LEAST_GROWTH = 4, 2_000
+"""E-nodes may grow by this factor, and at least by this number, once derivations have run: programs of many views could be moved
+about without end, and what is worth having is found early."""
+NEVER = 0
+LARGEST_JOIN = 1_000_000
+"""A rule sits an iteration out when it has more matches than this: egglog cannot be stopped inside a query."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Budgets of a saturation. ``matches``: how many of a rule's matches one iteration may use.
+
+    ``looks``: a saturation is repeated that looked at its clock so often before the time of each part, the rules and then the
+    derivations, was over; no clock is asked.
+    """
+
+    seconds: float = 10.0
+    e_nodes: int = 50_000
+    iterations: int = 40
+    matches: int = 2_000
+    looks: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """The e-graph after an iteration, and what the iteration took."""
+
+    e_nodes: int
+    e_classes: int
+    matches: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Saturation:
+    """The e-graph at the end, and how it got there."""
+
+    frozen: FrozenEGraph
+    iterations: tuple[Iteration, ...]
+    statistics: tuple[RuleStatistics, ...]
+    stop_reason: StopReason
+    seconds: float
+    by_rules: FrozenEGraph | None = None
+    """What the rules alone made, where derivations ran after them."""
+    looks: tuple[int, ...] = ()
+    """Where time was over, in looks at the clock: with these as a limit, the same e-graph grows again."""
+
+
+def saturate(
+    graph: Graph,
+    rules: Sequence[Rule | MergeRule],
+    limits: Limits = Limits(),
+    progress: Callable[[Iteration], None] | None = None,
+    interrupted: Callable[[], bool] = lambda: False,
+    derivations: Derivations | None = None,
+) -> Saturation:
+    """Return the e-graph of ``graph`` under ``rules``; ``interrupted`` is polled often and ends the growth early."""
+    names = [rule.name for rule in (*rules, *(derivations.rules if derivations else ()))]
+    for name in names:
+        if names.count(name) > 1:
+            raise RuleError(f"two rules are called {name!r}", fix="rename one of them")
+    start = time.monotonic()
+    engine = Engine()
+    labels = Labels()
+    classes = EClasses(labels)
+    source = _insert_graph(classes, graph)
+    applications: list[Application] = [
+        Rewriting(rule, classes, engine, source, limits.matches)
+        if isinstance(rule, Rule)
+        else Merging(rule, classes, engine, source, limits.matches)
+        for rule in rules
+    ]
+    deriving = Deriving(derivations, classes, source) if derivations else None
+    growth = _Growth(engine, classes, applications, deriving, limits, start, progress, interrupted)
+    by_rules: FrozenEGraph | None = None
+
+    def picture() -> FrozenEGraph:
+        classes.close(_names(applications))
+        return freeze(classes, tuple(source[root] for root in graph.roots), source)
+
+    try:
+        reason = growth.run_rules()
+        if growth.may_derive(reason):
+            by_rules = picture()
+            reason = growth.run_derivations(reason)
+    finally:
+        engine.close()
+    statistics = tuple(application.statistics() for application in applications) + (deriving.statistics() if deriving else ())
+    seconds = time.monotonic() - start
+    return Saturation(picture(), tuple(growth.history), statistics, reason, seconds, by_rules, tuple(growth.over))
+
+
+def _insert_graph(classes: EClasses, graph: Graph) -> dict[Node, int]:
+    handles: dict[Node, int] = {}
+    for node in walk(graph.roots):
+        label = classes.labels.of_node(node)
+        handles[node] = classes.add(node.op, label, [handles[operand] for operand in node.inputs], node.type, "")
+        if node.op == "Constant":
+            array = graph.tensors[node.string("digest")]
+            classes.set_number(handles[node], number_of_array(array))
+            classes.set_value(handles[node], value_of_array(array))
+    return handles
+
+
+@dataclass
+class _Growth:
+    """The growth of one e-graph within its limits."""
+
+    engine: Engine
+    classes: EClasses
+    applications: list[Application]
+    deriving: Deriving | None
+    limits: Limits
+    start: float
+    progress: Callable[[Iteration], None] | None
+    interrupted: Callable[[], bool]
+    history: list[Iteration] = field(default_factory=list)
+    most_e_nodes: float = math.inf
+    seconds: float = math.inf
+    """When the time of this part is over."""
+    looks: int = 0
+    over: list[int] = field(default_factory=list)
+    """The look at the clock that ended each part; NEVER where none did."""
+
+    def stop(self) -> StopReason | None:
+        """Look at the clock and at the e-graph's size.
+
+        Nothing else depends on time, and looks come at the same places again: so their number says where time was over.
+        """
+        if self.interrupted():
+            return "interrupted"
+        self.looks += 1
+        if self.over[-1] == NEVER and self.is_late():
+            self.over[-1] = self.looks
+        if self.over[-1] != NEVER:
+            return "time"
+        return "e-nodes" if len(self.classes.nodes) >= self.most_e_nodes else None
+
+    def is_late(self) -> bool:
+        """Return whether the time of this part is over, without counting as a look: for what is not the same again."""
+        if self.limits.looks is None:
+            return time.monotonic() - self.start > self.seconds
+        part = len(self.over) - 1
+        return part < len(self.limits.looks) and self.looks >= self.limits.looks[part] != NEVER
+
+    def run_rules(self) -> StopReason:
+        """Run the rules, phase by phase."""
+        derives = self.deriving is not None and self.deriving.has_work
+        self.seconds = self.limits.seconds
+        self.most_e_nodes = (BEFORE_DERIVATIONS if derives else 1.0) * self.limits.e_nodes
+        self.over.append(NEVER)
+        return self._run_phases(self._stages())
+
+    def may_derive(self, reason: StopReason) -> bool:
+        """Return whether derivations have anything to look at, and iterations to do it in."""
+        return self.deriving is not None and self.deriving.has_work and reason != "interrupted" and self._has_iterations
+
+    def run_derivations(self, reason: StopReason) -> StopReason:
+        """Run, round by round, the derivations and all rules again; ``reason``: why the rules stopped."""
+        assert self.deriving is not None
+        spent_seconds = time.monotonic() - self.start
+        self.seconds = max(self.limits.seconds, spent_seconds + TIME_FOR_DERIVATIONS * self.limits.seconds)
+        self.most_e_nodes = min(self.limits.e_nodes, GROWTH_BY_DERIVATIONS * len(self.classes.nodes) + LEAST_GROWTH)
+        self.over.append(NEVER)
+        while self.may_derive(reason):
+            started = time.monotonic()
+            used = self.deriving.apply(self.stop, self.is_late)
+            self._note(used, started)  # also where nothing was new: a search that is repeated ends after as many iterations
+            if stopped := self.stop():
+                return stopped
+            if not used and reason not in ("time", "e-nodes"):
+                break
+            reason = self._run_phases(self._stages() if reason in ("time", "e-nodes") else [self.applications])
+        return reason
+
+    def _stages(self) -> list[list[Application]]:
+        """Return which rules run together: those of each phase with those of the phases before it."""
+        phases = ["main", *dict.fromkeys(a.phase for a in self.applications if a.phase != "main")]
+        return [[a for a in self.applications if a.phase in phases[: k + 1]] for k in range(len(phases))]
+
+    @property
+    def _has_iterations(self) -> bool:
+        return len(self.history) < self.limits.iterations
+
+    def _note(self, used: int, started: float) -> None:
+        self.history.append(Iteration(len(self.classes.nodes), self.classes.class_count, used, time.monotonic() - started))
+        if self.progress:
+            self.progress(self.history[-1])
+
+    def _run_phases(self, phases: Sequence[list[Application]]) -> StopReason:
+        engine, classes = self.engine, self.classes
+        for active in phases:
+            while True:
+                if not self._has_iterations:
+                    return "iterations"
+                started = time.monotonic()
+                engine.insert(*classes.take())
+                operands = classes.operands_by_class()
+                skipped = 0
+                for application in active:
+                    count = count_matches(application.pattern.pattern, operands)
+                    if count > LARGEST_JOIN:
+                        skipped += 1
+                    elif count:
+                        application.search()
+                    if reason := self.stop():
+                        return reason
+                picture = engine.read()
+                classes.follow(picture.classes, _names(active))
+                for application in active:
+                    application.receive(picture.matches.get(application.rule.name, ()))
+                self._note(sum(application.apply(self.stop) for application in active), started)
+                if reason := self.stop():
+                    return reason
+                if not classes.changed and not any(a.waiting for a in active):
+                    if skipped:
+                        return "matches"
+                    break
+        return "saturated"
+
+
+def _names(applications: Sequence[Application]) -> str:
+    grown = [a.rule.name for a in applications if a.unions]
+    return ", ".join(grown) or "the input program"

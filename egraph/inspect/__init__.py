@@ -1,0 +1,1 @@
+"""Look into an artefact: its kernels, and why each is allowed."""

@@ -1,0 +1,220 @@
+"""Look into an artefact: its kernels, where each comes from and why, and why a rule did not apply.
+
+    python -m egraph.inspect model.einsat
+    python -m egraph.inspect model.einsat --why conv1
+    python -m egraph.inspect model.einsat --why-not merge_convs --at conv1 --model model.onnx
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from egraph.errors import EinsatError, ModelError
+from egraph.optimize.outcome import KernelRow, Outcome
+
+if TYPE_CHECKING:  # heavy, and only --why-not needs it
+    from egraph.rule import MergeRule, Rule
+
+
+def read_outcome(artefact: Path) -> Outcome:
+    """Return what the run that made the artefact found out."""
+    from runtime.artefact import find_folder
+    from runtime.errors import ArtefactError
+
+    try:
+        path = find_folder(artefact) / "manifest.json"
+    except ArtefactError as error:
+        raise ModelError(error.what, where=error.where, fix=error.fix) from error
+    try:
+        return Outcome.from_manifest(json.loads(path.read_text(encoding="utf-8"))["run"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"{artefact} is not an artefact of this version: {error}", fix="optimise the model again") from error
+
+
+def kernels_table(outcome: Outcome) -> str:
+    """Return the kernels with time, arithmetic, traffic and origin, a line each."""
+    lines = [f"{outcome.model}: {outcome.status}, {len(outcome.kernels)} kernels, {outcome.device}"]
+    if outcome.unsafe_rules:
+        lines.append(f"unsafe: rules without a proof were in use: {', '.join(outcome.unsafe_rules)}")
+    if outcome.status == "unchanged":
+        lines.append("onnxruntime executes the model unchanged; the kernels of the unoptimised program are:")
+    lines.append(f"{'#':>4} {'time us':>9} {'Mflop':>9} {'kbytes':>9} {'flop/byte':>9}  kernel")
+    for number, row in enumerate(outcome.kernels or outcome.before):
+        time = f"{'' if row.is_measured else '~'}{row.time_us:.1f}"
+        numbers = f"{number:>4} {time:>9} {row.flops / 1e6:>9.2f} {row.size_bytes / 1e3:>9.1f} {row.intensity:>9.2f}"
+        source = f"  from {', '.join(row.source_nodes)}" if row.source_nodes else ""
+        lines.append(f"{numbers}  {row.name}  [{row.implementation}]{source}")
+        if row.rules:
+            lines.append(f"{'':>46}by {', '.join(row.rules)}")
+    return "\n".join(lines)
+
+
+def find_kernels(rows: Sequence[KernelRow], node: str) -> list[KernelRow]:
+    """Return kernels by number, by source node, or by the operators in their name."""
+    if node.isdecimal() and int(node) < len(rows):
+        return [rows[int(node)]]
+    return [row for row in rows if node in row.source_nodes] or [row for row in rows if node in row.name.split(" + ")]
+
+
+def why(outcome: Outcome, node: str) -> dict[str, Any]:
+    """Return the kernels at a node, the rules that led to them, and what stood there before."""
+    rows = find_kernels(outcome.kernels or outcome.before, node)
+    if not rows:
+        names = sorted({name for row in outcome.kernels or outcome.before for name in row.source_nodes})
+        if not names:
+            raise ModelError("nothing is computed: every output is an input or a constant", fix="do without --why")
+        raise ModelError(f"no kernel comes from {node!r}", fix=f"give a kernel's number or one of: {', '.join(names[:20])}")
+    known = {rule.name: rule for rule in outcome.rules}
+    numbers = {number for number, row in enumerate(outcome.kernels) if row in rows}
+    sources = {name for row in rows for name in row.source_nodes}
+    return {
+        "kernels": [asdict(row) for row in rows],
+        "rules": [asdict(known[name]) for name in dict.fromkeys(rule for row in rows for rule in row.rules) if name in known],
+        "derived": [asdict(one) for one in outcome.derived if numbers & set(one.kernels)],
+        "before": [asdict(row) for row in outcome.before if sources & set(row.source_nodes)],
+    }
+
+
+def why_text(found: dict[str, Any]) -> str:
+    from egraph.inspect.derivation import derivation_text
+    from egraph.optimize.outcome import Derived
+
+    lines = []
+    for row in found["kernels"]:
+        lines += [f"{row['name']}  [{row['implementation']}]  {row['time_us']:.1f} us", f"  {row['fragment']}"]
+        lines += [f"  from {', '.join(row['source_nodes'])}"] if row["source_nodes"] else []
+    for rule in found["rules"]:
+        lines.append(f"rule {rule['name']} ({rule['verdict']}, {rule['rounding']}): {rule['equation']}")
+    for one in found["derived"]:
+        lines += derivation_text(Derived(**one))
+    if not found["rules"]:
+        lines.append("no rule made these nodes: they are as in the input, fused where the kernel shows several")
+    lines.append("before:")
+    lines += [f"  {row['name']}  {row['time_us']:.1f} us  {row['fragment']}" for row in found["before"]]
+    return "\n".join(lines)
+
+
+def find_rule(outcome: Outcome, artefact: Path, name: str, files: Sequence[Path]) -> Rule | MergeRule:
+    """Return a rule of the given files, a shipped one, or one of the files that the artefact keeps, which are executed for that."""
+    from egraph.errors import RuleError
+    from egraph.optimize.artefact import RULES
+    from egraph.rule_file import load_rules
+    from egraph.rules import rule_named
+    from runtime.artefact import find_folder
+
+    def of_files(paths: Sequence[Path]) -> Rule | MergeRule | None:
+        return next((rule for path in paths for rule in load_rules(path) if rule.name == name), None)
+
+    if found := of_files(files):
+        return found
+    try:
+        return rule_named(name)
+    except RuleError as error:
+        used = outcome.options.get("rule_files", ())
+        if not used or files:
+            raise
+        fix = f"the run also read rules from {', '.join(used)}: give the file with --rules FILE"
+        try:
+            found = of_files(sorted((find_folder(artefact) / RULES).glob("*.py")))
+        except RuleError as unreadable:  # it may import what is not here
+            raise RuleError(unreadable.what, where=unreadable.where, fix=fix) from error
+        if found is None:
+            raise RuleError(error.what, where=error.where, fix=fix) from error
+        return found
+
+
+def _gated(rule: Rule | MergeRule, where: Path) -> Rule | MergeRule:
+    """Return the rule as the gate lets it in, so that a match outside its proof is told as such."""
+    from egraph.optimize.gate import admitted
+    from egraph.rules import RULES
+
+    (gated,) = admitted([rule], unsafe=True, where={} if any(rule is each for each in RULES) else {rule.name: where})
+    return gated
+
+
+def why_not(
+    outcome: Outcome, artefact: Path, rule_name: str, node_name: str, model: Path | None, rule_files: Sequence[Path] = ()
+) -> dict[str, Any]:
+    """Try a rule at a node of the input model and say what stands in the way."""
+    from egraph.inspect.derivation import derivation_rule, explain_derivation
+    from egraph.inspect.match import explain, nodes_named
+    from egraph.onnx import importer
+    from egraph.tolerance import Tolerance
+
+    path = model or artefact.resolve().parent / outcome.model
+    if not path.is_file():
+        raise ModelError(f"the input model {path} is needed and is not there", fix="--model PATH says where it is")
+    graph = importer.load(path, shapes={name: tuple(sizes) for name, sizes in outcome.options["shapes"].items()}).graph
+    nodes = nodes_named(graph, node_name)
+    if not nodes:
+        known = sorted({name for names in graph.origins.values() for name in names})
+        raise ModelError(f"the model has no node {node_name!r}", fix=f"give one of: {', '.join(known[:20])}")
+    skipped = rule_name in outcome.options["skip_rules"]
+    if deriving := derivation_rule(rule_name):
+        tolerance = Tolerance(**outcome.options["tolerance"])
+        told = [explain_derivation(deriving, rule_name, node, graph, tolerance) for node in nodes]
+        used = sum(rule.uses for rule in outcome.rules if rule_name == rule.name or rule.name.startswith(f"{rule_name} "))
+        skipped = skipped or deriving.name in outcome.options["skip_rules"] or not outcome.options.get("derivations", True)
+    else:
+        rule = _gated(find_rule(outcome, artefact, rule_name, rule_files), path)
+        told = [asdict(explain(rule, node, graph)) for node in nodes]
+        used = {r.name: r.uses for r in outcome.rules}.get(rule_name, 0)
+    best = min(told, key=lambda e: (not e["applies"], -e["matched_operators"]))
+    return {**best, "uses_in_this_artefact": used, "skipped": skipped}
+
+
+def why_not_text(found: dict[str, Any]) -> str:
+    lines = [f"{found['rule']} at {found['node']}: {found['matched_operators']} of {found['pattern_operators']} operators match"]
+    lines.append(("it applies here: " if found["applies"] else "it does not apply here: ") + found["reason"])
+    if found["skipped"]:
+        lines.append("it was left out of this run by --skip-rule or --no-derivations")
+    elif found["applies"] and not found["uses_in_this_artefact"]:
+        lines.append("no shipped kernel uses it: another program was cheaper")
+    return "\n".join(lines)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m egraph.inspect", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("artefact", type=Path, help="model.einsat, or the model.opt.onnx beside it")
+    parser.add_argument("--why", metavar="NODE", help="explain the kernel of a node (a kernel's number or a source node's name)")
+    parser.add_argument("--why-not", metavar="RULE", help="explain why a rule did not apply at the node given by --at")
+    parser.add_argument("--at", metavar="NODE", help="a node of the input model, by its name")
+    parser.add_argument("--model", type=Path, help="the input model (default: beside the artefact)")
+    told = "a rule file (default: those that the artefact keeps); repeatable"
+    parser.add_argument("--rules", type=Path, action="append", default=[], metavar="FILE", help=told)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> str:
+    """Return what to print."""
+    outcome = read_outcome(arguments.artefact)
+    if arguments.why_not:
+        if not arguments.at:
+            raise ModelError("--why-not needs the place to look at", fix="--why-not RULE --at NODE")
+        refused = why_not(outcome, arguments.artefact, arguments.why_not, arguments.at, arguments.model, arguments.rules)
+        return json.dumps(refused) if arguments.json else why_not_text(refused)
+    if arguments.why:
+        found = why(outcome, arguments.why)
+        return json.dumps(found) if arguments.json else why_text(found)
+    return json.dumps(outcome.to_manifest()) if arguments.json else kernels_table(outcome)
+
+
+def main() -> int:
+    try:
+        print(run(build_parser().parse_args()))
+    except EinsatError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        return 0
+    return 0
+

@@ -1,0 +1,99 @@
+"""Why a derivation is not in an artefact: the operator's forms, what is derived for each, and what the prover said."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from egraph.derive.derivation import DerivationRule, GroupRule
+from egraph.derive.matching.proposals import groups
+from egraph.derive.registry import DERIVATIONS
+from egraph.engine.deriving import Judged
+from egraph.engine.saturate import Limits, saturate
+from egraph.inspect.match import constants
+from egraph.optimize.derivations import Gate
+from egraph.optimize.outcome import Derived
+from egraph.tensor import Graph, Node, TensorType, attributes, make, walk
+from egraph.tensor.ops import OPS
+from egraph.tolerance import Tolerance
+from runtime.profile import Database
+
+LIMITS = Limits(seconds=10.0, e_nodes=2_000, iterations=10)
+"""For one operator."""
+
+
+def derivation_rule(name: str) -> DerivationRule | GroupRule | None:
+    """Return the derivation rule of a name, or the one that gives its programs such names."""
+    return next((rule for rule in DERIVATIONS if name == rule.name or name.startswith(f"{rule.name} ")), None)
+
+
+def explain_derivation(rule: DerivationRule | GroupRule, name: str, node: Node, graph: Graph, tolerance: Tolerance) -> dict[str, Any]:
+    """Try a derivation at an operator as it stands and in the forms that rules give it; a group's, in the model as it stands."""
+    if isinstance(rule, GroupRule):
+        return _explain_group(rule, node, graph, tolerance)
+    found = {key: programs for key, programs in _judged(rule, node, graph, tolerance).items() if programs}
+    named = [one for programs in found.values() for one in programs if name in (rule.name, one.name)]
+    proved = sum(not one.reason for one in named)
+    if node.op not in rule.operators and not named:
+        reason = f"the root must be {' or '.join(rule.operators)}, it is {node.op} {node.type}"
+    elif named:
+        reason = "; ".join(f"{one.name}: {one.reason or 'derived, and proved equal at these sizes'}" for one in named)
+    else:
+        reason = f"it derives no program{'' if name == rule.name else f' called {name}'} for this operator, in any of its forms"
+    return {
+        "rule": name, "applies": proved > 0, "node": f"{node.op} {node.type}",
+        "matched_operators": int(bool(named)), "pattern_operators": 1, "reason": reason,
+    }  # fmt: skip
+
+
+def _explain_group(rule: GroupRule, node: Node, graph: Graph, tolerance: Tolerance) -> dict[str, Any]:
+    applies = False
+    members = next((group for group in groups(rule, walk(graph.roots), constants(graph)) if node in group), ())
+    if node.op not in rule.operators:
+        reason = f"the root must be {' or '.join(rule.operators)}, it is {node.op} {node.type}"
+    elif not members:
+        reason = "no other operator of the model on its level goes together with it"
+    else:
+        gate = Gate((rule,), Database.in_memory(), tolerance)
+        saturation = saturate(graph, (), LIMITS, derivations=gate.open())
+        refused = [refusal.reason for refusal in saturation.statistics[-1].refusals if node in refusal.nodes]
+        applies = not refused
+        reason = "; ".join(refused) or f"one operator computes {len(members)}, which was proved equal at these sizes"
+    return {
+        "rule": rule.name, "applies": applies, "node": f"{node.op} {node.type}",
+        "matched_operators": int(bool(members)), "pattern_operators": 1, "reason": reason,
+    }  # fmt: skip
+
+
+def _judged(rule: DerivationRule, node: Node, graph: Graph, tolerance: Tolerance) -> Mapping[tuple[str, str], tuple[Judged, ...]]:
+    from egraph.optimize.estimated import shipped_rules
+
+    gate = Gate((rule,), Database.in_memory(), tolerance)
+    if node.op in OPS and all(type.is_static for type in (node.type, *(operand.type for operand in node.inputs))):
+        saturate(_alone(node, graph), shipped_rules(), LIMITS, derivations=gate.open())
+    return gate.judged
+
+
+def _alone(node: Node, graph: Graph) -> Graph:
+    """Return the graph of one operator: what is computed from weights as a constant, everything else as an input."""
+    fixed, tensors = constants(graph), {}
+    operands: list[Node] = []
+    for k, operand in enumerate(node.inputs):
+        if operand in fixed:
+            tensors[f"operand{k}"] = np.random.default_rng(k).standard_normal(operand.type.sizes).astype(operand.type.dtype)
+            operands.append(make("Constant", (), attributes(digest=f"operand{k}"), operand.type))
+        else:
+            operands.append(make("Input", (), attributes(name=f"x{k}"), TensorType(operand.type.dtype, operand.type.shape)))
+    root = make(node.op, operands, node.attributes, node.type)
+    return Graph("operator", tuple(n for n in walk((root,)) if n.op == "Input"), (("y", root),), tensors)
+
+
+def derivation_text(one: Derived) -> list[str]:
+    """Return a derivation as lines: the operator, step by step what became of it, and what was checked."""
+    lines = [f"derivation {one.name} of {one.operator}"]
+    for number, (rule, text) in enumerate(one.steps, start=1):
+        lines += [f"  {number}. {rule}", f"       {text}"]
+    checked = "the program was proved equal to the operator at these sizes, by its meaning (verify.equality), before it entered the e-graph"
+    return [*lines, f"  {checked}"]

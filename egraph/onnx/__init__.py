@@ -1,0 +1,1 @@
+"""ONNX models in and out."""

@@ -1,0 +1,84 @@
+"""Write a Graph or a Program as standard ONNX, with eOperators as functions that any ONNX runtime can run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import onnx
+
+from egraph.errors import EinsatError, LowerError
+from egraph.onnx.exporter.build import Builder
+from egraph.onnx.exporter.store import External, Inline, Store, beside, total_bytes
+from egraph.tensor import Graph, Node, Program
+
+EXTERNAL_ABOVE_BYTES = 256 << 20
+
+
+def export(what: Graph | Program, *, rules: Mapping[Node, Sequence[str]] | None = None) -> onnx.ModelProto:
+    """Return the model; inputs, outputs and surviving tensors keep their names.
+
+    ``rules`` names the rules that made a node. Constants are in the model itself: above 2 GB use ``save``.
+    """
+    return _build(what, Inline(), rules or {})
+
+
+def serialized(what: Graph | Program) -> bytes:
+    """Return the model as bytes, the same for equal graphs."""
+    model: bytes = export(what).SerializeToString(deterministic=True)
+    return model
+
+
+def save(
+    what: Graph | Program, path: str | Path, *, rules: Mapping[Node, Sequence[str]] | None = None,
+    external_above_bytes: int = EXTERNAL_ABOVE_BYTES,
+) -> tuple[Path, ...]:  # fmt: skip
+    """Write the model, and its constants beside it when they exceed the limit; return the files, the model first.
+
+    Files are written under another name and renamed when complete, so nothing half-written is ever seen.
+    """
+    path = Path(path)
+    graph = what.graph if isinstance(what, Program) else what
+    data = path.with_name(f"{path.name}.data")
+    written: list[Path] = []
+    try:
+        if total_bytes(dict(graph.tensors)) > external_above_bytes:
+            written.append(data)
+            with beside(data).open("wb") as file:
+                model = _build(what, External(file, data.name), rules or {})
+                _flush(file.fileno())
+        else:
+            model = _build(what, Inline(), rules or {})
+        written.insert(0, path)
+        with beside(path).open("wb") as file:
+            file.write(model.SerializeToString(deterministic=True))
+            file.flush()
+            _flush(file.fileno())
+        for final in reversed(written):
+            beside(final).replace(final)
+    except OSError as error:
+        raise LowerError(f"the model cannot be written: {error.strerror}", where=str(path),
+                         fix="free some space or choose another folder with -o") from error
+    finally:
+        for final in (path, data):
+            beside(final).unlink(missing_ok=True)
+    return tuple(written)
+
+
+def _flush(descriptor: int) -> None:
+    """Make sure that a full disk is noticed before the rename."""
+    os.fsync(descriptor)
+
+
+def _build(what: Graph | Program, store: Store, rules: Mapping[Node, Sequence[str]]) -> onnx.ModelProto:
+    if isinstance(what, Graph):
+        return Builder.start(what, what.roots, store, rules).finish()
+    kernels = [node for kernel in what.kernels for node in (kernel.fragment, *kernel.inputs)]
+    builder = Builder.start(what.graph, [*kernels, *what.graph.roots], store, rules)
+    for kernel in what.kernels:
+        builder.kernel(kernel)
+    return builder.finish()
+
+
+__all__ = ["EXTERNAL_ABOVE_BYTES", "EinsatError", "export", "save"]

@@ -1,0 +1,226 @@
+"""Put a whole ONNX model together: values by name, nodes in order, opaque nodes restored."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import onnx
+from onnx import helper
+
+from egraph.errors import LowerError
+from egraph.onnx.exporter.emitter import Emitter, Names
+from egraph.onnx.exporter.forms import emit
+from egraph.onnx.exporter.opset import target_opset
+from egraph.onnx.exporter.store import Store
+from egraph.onnx.importer.infer import NEWEST_IR
+from egraph.onnx.importer.opaque import operand_name, rename, result_name
+from egraph.onnx.importer.order import subgraphs
+from egraph.onnx.types import to_proto
+from egraph.tensor import Graph, Kernel, Node, format_fragment, make, walk
+
+DOMAIN = "ai.einsat"
+
+
+def opaque_proto(node: Node) -> onnx.NodeProto:
+    """Return the ONNX node inside an Opaque node."""
+    proto = onnx.NodeProto()
+    data = node.attribute("onnx")
+    assert isinstance(data, bytes)
+    proto.ParseFromString(data)
+    return proto
+
+
+def _inner_names(node: onnx.NodeProto) -> set[str]:
+    """Return every name defined inside a node's subgraphs; outer names must differ from them."""
+    found: set[str] = set()
+    for graph in subgraphs(node):
+        found |= {v.name for v in graph.input} | {t.name for t in graph.initializer}
+        for inner in graph.node:
+            found |= set(inner.output) | _inner_names(inner)
+    return found
+
+
+@dataclass
+class Builder:
+    """One model in the making."""
+
+    graph: Graph
+    store: Store
+    emitter: Emitter
+    rules: Mapping[Node, Sequence[str]]
+    values: dict[Node, str] = field(default_factory=dict)
+    results: dict[tuple[Node, int], str] = field(default_factory=dict)
+    """Names of the results of opaque nodes."""
+    functions: dict[str, onnx.FunctionProto] = field(default_factory=dict)
+    wanted: dict[Node, str] = field(default_factory=dict)
+    """Names that values should get: graph outputs first, then the source model's names."""
+
+    @staticmethod
+    def start(graph: Graph, nodes: Sequence[Node], store: Store, rules: Mapping[Node, Sequence[str]]) -> Builder:
+        """Reserve the names that are given: inputs, outputs, what subgraphs define, the source's tensors."""
+        opaque = [opaque_proto(node) for node in walk(nodes) if node.op == "Opaque"]
+        names = Names(name for proto in opaque for name in _inner_names(proto))
+        builder = Builder(graph, store, Emitter(target_opset(graph.context, opaque), names), rules)
+        for node in graph.inputs:
+            builder.values[node] = node.string("name")
+            names.reserve(builder.values[node])
+        for name, node in graph.outputs:
+            names.reserve(name)
+            if node.op not in ("Input", "Constant"):
+                builder.wanted.setdefault(node, name)
+        for node, name in graph.names.items():
+            if node not in builder.wanted and node not in builder.values:
+                builder.wanted[node] = names.fresh(name)
+        return builder
+
+    def name_for(self, node: Node) -> str:
+        """Return the name that a value is about to get."""
+        return self.wanted.get(node) or self.emitter.names.fresh(f"{self.emitter.label or node.op.lower()}_out")
+
+    def describe(self, nodes: Sequence[Node], rules: Sequence[str]) -> None:
+        """Say of which source nodes and rules the next ONNX nodes come."""
+        sources = list(dict.fromkeys(name for node in nodes for name in self.graph.origins.get(node, ())))
+        self.emitter.label = sources[-1] if sources else ""
+        self.emitter.metadata = {"einsat.rules": ";".join(rules), "einsat.source_nodes": ",".join(sources)}
+
+    def value(self, node: Node) -> str:
+        """Return the name of a value, appending what it needs that is not there yet."""
+        for below in self._missing(node):
+            self.describe([below], self.rules.get(below, ()))
+            self.values[below] = self._compute(below, [self.values[operand] for operand in below.inputs])
+        return self.values[node]
+
+    def _missing(self, root: Node) -> list[Node]:
+        order: list[Node] = []
+        stack, seen = [(root, False)], set(self.values)
+        while stack:
+            node, ready = stack.pop()
+            if ready:
+                order.append(node)
+            elif node not in seen:
+                seen.add(node)
+                stack.append((node, True))
+                stack.extend((operand, False) for operand in reversed(node.inputs))
+        return order
+
+    def _compute(self, node: Node, operands: Sequence[str]) -> str:
+        match node.op:
+            case "Input" | "Placeholder":
+                what = f"{node.op} {node.attributes} is not an input of the graph"
+                raise LowerError(what, where=self.graph.name, fix="report this model")
+            case "Constant":
+                array = self.graph.tensors[node.string("digest")]
+                name = self.wanted.get(node) or self.emitter.names.fresh("weight")
+                self.emitter.initializers.append(self.store.tensor(array, name))
+                return name
+            case "Opaque":
+                self.restore(node, node, operands)
+                return ""
+            case "OpaqueOutput":
+                return self.results[node.inputs[0], node.integer("index")]
+            case _:
+                name = self.name_for(node)
+                emit(self.emitter, node, operands, name)
+                return name
+
+    def restore(self, node: Node, key: Node, operands: Sequence[str]) -> None:
+        """Append an opaque node as it was, over the given operand names; ``key`` is how its results are found."""
+        proto = opaque_proto(node)
+        named = {r.integer("index"): name for r, name in self.wanted.items() if r.op == "OpaqueOutput" and r.inputs[0] is key}
+        results = {}
+        for index, name in enumerate(proto.output):
+            if name:
+                fresh = named.get(index) or self.emitter.names.fresh(f"{self.emitter.label or proto.op_type.lower()}_out_{index}")
+                results[result_name(index)] = self.results[key, index] = fresh
+        rename(proto, {operand_name(index): name for index, name in enumerate(operands)}, results)
+        if proto.name:
+            self.emitter.names.reserve(proto.name)
+        self.emitter.append(proto)
+
+    def kernel(self, kernel: Kernel) -> None:
+        """Append one kernel: an eOperator as a node with a function body, anything else as standard nodes."""
+        operands = [self.value(node) for node in kernel.inputs]
+        inside = instantiate(kernel.fragment, kernel.inputs)
+        self.describe([*inside, kernel.output], kernel.rules)
+        fragment = kernel.fragment
+        if fragment.op == "Opaque":
+            by_position = [operands[leaf.integer("index")] for leaf in fragment.inputs]  # the same tensor may stand at two of them
+            self.restore(fragment, kernel.output, by_position)
+            self.values[kernel.output] = ""
+            return
+        if fragment.op == "OpaqueOutput":
+            self.values[kernel.output] = self.results[kernel.inputs[0], fragment.integer("index")]
+            return
+        if fragment.op == "Placeholder":
+            self.values[kernel.output] = self.values[kernel.inputs[0]]
+            return
+        output = self.name_for(kernel.output)
+        steps = [node for node in walk((fragment,)) if node.op != "Placeholder"]
+        if kernel.implementation.startswith("tvm") and (len(steps) > 1 or fragment.op == "Expression"):
+            function = self._function(fragment, len(operands))
+            self.emitter.add(function.name, operands, output=output, domain=DOMAIN)
+        else:
+            emit_fragment(self.emitter, fragment, operands, output)
+        self.values[kernel.output] = output
+
+    def _function(self, fragment: Node, count: int) -> onnx.FunctionProto:
+        """Return the function of a fragment, one a distinct fragment."""
+        text = format_fragment(fragment)
+        name = f"Fused{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+        if name not in self.functions:
+            operands = [f"operand_{index}" for index in range(count)]
+            body = Emitter(self.emitter.opset, Names([*operands, "result"]), in_function=True)
+            emit_fragment(body, fragment, operands, "result")
+            self.functions[name] = helper.make_function(
+                DOMAIN, name, operands, ["result"], body.nodes, [helper.make_opsetid("", self.emitter.opset)], doc_string=text
+            )
+        return self.functions[name]
+
+    def finish(self) -> onnx.ModelProto:
+        """Name the outputs and return the model."""
+        outputs = []
+        self.emitter.label, self.emitter.metadata = "", {}
+        for name, node in self.graph.outputs:
+            source = self.value(node)
+            if source != name:
+                self.emitter.add("Identity", [source], output=name)
+            outputs.append(onnx.ValueInfoProto(name=name, type=to_proto(node.type)))
+        inputs = [onnx.ValueInfoProto(name=self.values[node], type=to_proto(node.type)) for node in self.graph.inputs]
+        graph = helper.make_graph(self.emitter.nodes, self.graph.name or "graph", inputs, outputs, self.emitter.initializers)
+        listed = {v.name for v in (*inputs, *outputs)} | {t.name for t in self.emitter.initializers}
+        graph.value_info.extend(
+            onnx.ValueInfoProto(name=name, type=to_proto(node.type))
+            for node, name in self.values.items() if name and name not in listed and node.type.shape is not None
+        )
+        opsets = {**dict(self.graph.context.opsets), "": self.emitter.opset, **({DOMAIN: 1} if self.functions else {})}
+        model = helper.make_model(
+            graph, producer_name="einsat", ir_version=min(max(self.graph.context.ir_version, 10), NEWEST_IR),
+            opset_imports=[helper.make_opsetid(domain, version) for domain, version in sorted(opsets.items())],
+        )
+        model.functions.extend(onnx.FunctionProto.FromString(data) for data in self.graph.context.functions)
+        model.functions.extend(self.functions[name] for name in sorted(self.functions))
+        return model
+
+
+def instantiate(fragment: Node, inputs: Sequence[Node]) -> list[Node]:
+    """Return the fragment's nodes with real operands, in order; for looking up where they come from."""
+    real: dict[Node, Node] = {}
+    for node in walk((fragment,)):
+        if node.op == "Placeholder":
+            real[node] = inputs[node.integer("index")]
+        else:
+            real[node] = make(node.op, [real[operand] for operand in node.inputs], node.attributes, node.type)
+    return [real[node] for node in walk((fragment,)) if node.op != "Placeholder"]
+
+
+def emit_fragment(emitter: Emitter, fragment: Node, operands: Sequence[str], output: str) -> None:
+    """Append a fragment's nodes over the operands' names."""
+    names: dict[Node, str] = {}
+    for node in walk((fragment,)):
+        if node.op == "Placeholder":
+            names[node] = operands[node.integer("index")]
+            continue
+        names[node] = output if node is fragment else emitter.names.fresh(f"{emitter.label or node.op.lower()}_inner")
+        emit(emitter, node, [names[operand] for operand in node.inputs], names[node])

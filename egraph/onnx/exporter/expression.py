@@ -1,0 +1,252 @@
+"""Expressions as standard ONNX nodes: gathered operands, constant tables and Einsum; elementwise operators where that does not fit.
+
+Iterators are split into digits first. A read is one Gather for each group of axes that share iterators, its guards a border of
+zeros; a sum of products is an Einsum, which contracts factor by factor; anything else is computed element by element over the
+whole grid and reduced. What is longer than the result is cut at the end.
+"""
+
+from __future__ import annotations
+
+import math
+import string
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from egraph.onnx.exporter.emitter import Emitter
+from egraph.onnx.types import element_type
+from egraph.tensor import Node
+from egraph.tensor.expr.digits import Digits, split_digits
+from egraph.tensor.expr.evaluate import Evaluator
+from egraph.tensor.expr.index import Index, Iterator, atoms, known, length
+from egraph.tensor.expr.products import Product, sum_of_products
+from egraph.tensor.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Table, Tensor
+from egraph.tensor.ops import OPS
+
+EINSUM_SINCE = 12
+ONNX = {
+    "add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "neg": "Neg", "reciprocal": "Reciprocal", "max": "Max", "min": "Min",
+    "pow": "Pow", "abs": "Abs", "sign": "Sign", "exp": "Exp", "log": "Log", "sqrt": "Sqrt", "erf": "Erf", "tanh": "Tanh", "sin": "Sin",
+    "cos": "Cos", "floor": "Floor", "ceil": "Ceil", "round": "Round",
+}  # fmt: skip
+COMPARISONS = {"less": "Less", "less_equal": "LessOrEqual", "greater": "Greater", "greater_equal": "GreaterOrEqual", "equal": "Equal"}
+LOGIC = {"and_": "And", "or_": "Or", "not_": "Not"}
+REDUCTIONS = {"sum": "ReduceSum", "max": "ReduceMax", "min": "ReduceMin", "prod": "ReduceProd"}
+
+
+@dataclass(frozen=True)
+class Part:
+    """A value by name, with an axis for each of its iterators."""
+
+    name: str
+    iterators: tuple[Iterator, ...]
+
+
+def expression(e: Emitter, node: Node, operands: Sequence[str], output: str) -> None:
+    """Append the nodes of an Expression."""
+    tensors = [Tensor(str(k), operand.type.sizes, operand.type.dtype) for k, operand in enumerate(node.inputs)]
+    scope = OPS[node.op].meaning(tensors, dict(node.attributes))
+    digits = split_digits(scope)
+    writer = _Writer(e, tuple(operands), node.type.dtype, (*digits.outer, *digits.summation))
+    products = sum_of_products(digits.body) if scope.reduction == "sum" and e.opset >= EINSUM_SINCE else None
+    name = writer.reduced(digits, scope.reduction) if products is None else writer.summed(digits, products)
+    sizes = [math.prod(map(length, axis)) for axis in digits.traversal]
+    cut = [k for k, (size, wanted) in enumerate(zip(sizes, node.type.sizes, strict=True)) if size != wanted]
+    whole = e.add("Reshape", [name, e.integers(sizes)], output="" if cut else output)
+    for k in cut:
+        chosen = e.integers(range(node.type.sizes[k]))
+        whole = e.add("Gather", [whole, chosen], axis=k, output=output if k == cut[-1] else "")
+
+
+@dataclass
+class _Writer:
+    """Writes one expression; ``grid`` holds all iterators, those of the result first."""
+
+    e: Emitter
+    operands: tuple[str, ...]
+    dtype: str
+    grid: tuple[Iterator, ...]
+
+    def summed(self, digits: Digits, products: Sequence[Product]) -> str:
+        """Return the sum of products over all digits of the result."""
+        total = ""
+        for product in products:
+            part = self.contracted(digits, product)
+            name = self.spread(part, digits.outer)
+            total = self.e.add("Add", [total, name]) if total else name
+        return total
+
+    def contracted(self, digits: Digits, product: Product) -> Part:
+        """Return one product, summed, over those digits of the result that it depends on."""
+        open_conditions = list(dict.fromkeys(product.conditions))
+        parts: list[Part] = []
+        tables: list[tuple[np.ndarray, tuple[Iterator, ...]]] = []
+        for factor in product.factors:
+            if isinstance(factor, Read):
+                parts.append(self.read(factor, open_conditions))
+            else:
+                own = self.own(factor.indices)
+                tables.append((self.table(factor, own), own))
+        for condition in open_conditions:
+            own = self.own((condition.left, condition.right))
+            tables.append((self.holds((condition,), own).astype(np.float64), own))
+        covered = {i for part in parts for i in part.iterators}.union(*(own for _, own in tables))
+        repeats = math.prod(length(i) for i in digits.summation if i not in covered)
+        coefficient = float(product.coefficient) * repeats
+        parts += [Part(self.constant(values), own) for values, own in tables]
+        result = tuple(i for i in digits.outer if i in covered)
+        letters = dict(zip(self.grid, string.ascii_letters, strict=False))
+        if not parts:
+            return Part(self.constant(np.asarray(coefficient)), ())
+        if len(parts) == 1 and set(parts[0].iterators) == set(result):
+            name = self.ordered(parts[0], result)
+        else:
+            terms = ",".join("".join(letters[i] for i in part.iterators) for part in parts)
+            equation = f"{terms}->{''.join(letters[i] for i in result)}"
+            name = self.e.add("Einsum", [part.name for part in parts], equation=equation)
+        if coefficient != 1:
+            name = self.e.add("Mul", [name, self.constant(np.asarray(coefficient))])
+        return Part(name, result)
+
+    def reduced(self, digits: Digits, reduction: str) -> str:
+        """Return the body computed over the whole grid, reduced over the summed digits."""
+        name = self.e.add("Expand", [self.scalar(digits.body, ()), self.e.integers([length(i) for i in self.grid])])
+        axes = list(range(len(digits.outer), len(self.grid)))
+        if not axes:
+            return name
+        op = REDUCTIONS[reduction]
+        if self.e.opset >= 18 or (self.e.opset >= 13 and op == "ReduceSum"):
+            return self.e.add(op, [name, self.e.integers(axes)], keepdims=0)
+        return self.e.add(op, [name], axes=axes, keepdims=0)
+
+    def scalar(self, body: Scalar, conditions: tuple[Compare, ...]) -> str:
+        """Return a scalar of the body as a value with one axis an iterator of the grid, of size 1 where it does not depend on it."""
+        e = self.e
+        match body:
+            case Number(value):
+                return self.constant(np.full([1] * len(self.grid), float(value)))
+            case IndexNumber(value):
+                own = self.own((value,))
+                return self.aligned(Part(self.constant(self.index(value, own).astype(np.float64)), own))
+            case Table():
+                own = self.own(body.indices)
+                return self.aligned(Part(self.constant(self.table(body, own)), own))
+            case Read():
+                return self.aligned(self.read(body, list(conditions)))
+            case Guarded(own_conditions, then, otherwise):
+                own = self.own([side for c in own_conditions for side in (c.left, c.right)])
+                mask = Part(e.constant(self.holds(own_conditions, own), "bool"), own)
+                branches = [self.scalar(then, conditions + own_conditions), self.scalar(otherwise, conditions)]
+                return e.add("Where", [self.aligned(mask), *branches])
+            case Apply("where", (condition, then, otherwise)):
+                chosen = self.truth(self.scalar(condition, conditions))
+                return e.add("Where", [chosen, self.scalar(then, conditions), self.scalar(otherwise, conditions)])
+            case Apply(function, arguments):
+                values = [self.scalar(argument, conditions) for argument in arguments]
+                if function in ONNX:
+                    return e.add(ONNX[function], values)
+                if function in LOGIC:
+                    return self.number(e.add(LOGIC[function], list(map(self.truth, values))))
+                return self.number(self.compared(function, values))
+
+    def compared(self, function: str, values: Sequence[str]) -> str:
+        if function.endswith("_equal") and self.e.opset < EINSUM_SINCE:
+            return self.e.add("Or", [self.e.add(COMPARISONS[function.removesuffix("_equal")], values), self.e.add("Equal", values)])
+        return self.e.add(COMPARISONS[function], values)
+
+    def truth(self, name: str) -> str:
+        return self.e.add("Cast", [name], to=element_type("bool"))
+
+    def number(self, name: str) -> str:
+        return self.e.add("Cast", [name], to=element_type(self.dtype))
+
+    def read(self, read: Read, conditions: list[Compare]) -> Part:
+        """Return the elements that a read meets; takes out those conditions that a border of zeros grants."""
+        assert isinstance(read.source, Tensor)
+        name, sizes = self.operands[int(read.source.name)], [known(size) for size in read.source.shape]
+        groups = self._groups(read.indices)
+        order = [axis for group in groups for axis in group]
+        if order != list(range(len(order))):
+            name = self.e.add("Transpose", [name], perm=order)
+        lengths = [math.prod(sizes[axis] for axis in group) for group in groups]
+        if len(groups) < len(sizes):
+            name = self.e.add("Reshape", [name, self.e.integers(lengths)])
+        shapes = [[size] for size in lengths]
+        owners = [self.own([read.indices[axis] for axis in group]) for group in groups]
+        for k in reversed(range(len(groups))):
+            own = owners[k]
+            place = np.zeros([length(i) for i in own], np.int64)
+            for axis in groups[k]:
+                place = place * sizes[axis] + np.clip(self.index(read.indices[axis], own), 0, sizes[axis] - 1)
+            granted = [c for c in conditions if set(self.own((c.left, c.right))) <= set(own)] if own else []
+            conditions[:] = [c for c in conditions if c not in granted]
+            inside = self.holds(granted, own)
+            if not inside.all():
+                place = np.where(inside, place, lengths[k])
+                name = self._bordered(name, sum(map(len, shapes)), k)
+            shapes[k] = [length(i) for i in own]
+            if place.size == lengths[k] and inside.all() and (place.reshape(-1) == np.arange(lengths[k])).all():
+                if place.ndim != 1:
+                    name = self.e.add("Reshape", [name, self.e.integers([size for shape in shapes for size in shape])])
+            else:
+                name = self.e.add("Gather", [name, self.e.constant(place, "int64")], axis=k)
+        return Part(name, tuple(i for own in owners for i in own))
+
+    def _bordered(self, name: str, rank: int, axis: int) -> str:
+        """Return a value with one more element, a zero, at the end of an axis."""
+        pads = [0] * (2 * rank)
+        pads[rank + axis] = 1
+        if self.e.opset >= 11:
+            return self.e.add("Pad", [name, self.e.integers(pads)], mode="constant")
+        return self.e.add("Pad", [name], pads=pads, mode="constant")
+
+    def _groups(self, places: Sequence[Index]) -> list[list[int]]:
+        """Return the axes of a read in groups that share no iterator, in order of their first axes."""
+        groups: list[tuple[set[Iterator], list[int]]] = []
+        for axis, place in enumerate(places):
+            own = set(self.own((place,)))
+            meeting = [group for group in groups if group[0] & own]
+            merged = (own.union(*(group[0] for group in meeting)), sorted([axis, *(a for group in meeting for a in group[1])]))
+            groups = [group for group in groups if group not in meeting] + [merged]
+        return sorted(axes for _, axes in groups)
+
+    def own(self, values: Iterable[Index]) -> tuple[Iterator, ...]:
+        """Return the iterators of indices in the grid's order."""
+        found = {atom for value in values for atom in atoms(value) if isinstance(atom, Iterator)}
+        return tuple(i for i in self.grid if i in found)
+
+    def index(self, value: Index, own: Sequence[Iterator]) -> np.ndarray:
+        return np.broadcast_to(Evaluator({}, "float64", {}).index(value, _axes(own)), [length(i) for i in own])
+
+    def holds(self, conditions: Sequence[Compare], own: Sequence[Iterator]) -> np.ndarray:
+        return np.broadcast_to(Evaluator({}, "float64", {}).conditions(conditions, _axes(own)), [length(i) for i in own])
+
+    def table(self, table: Table, own: Sequence[Iterator]) -> np.ndarray:
+        values = np.array([float(value) for value in table.values], np.float64).reshape(table.shape)
+        return np.asarray(values[tuple(np.clip(self.index(i, own), 0, n - 1) for i, n in zip(table.indices, table.shape, strict=True))])
+
+    def constant(self, values: np.ndarray) -> str:
+        return self.e.constant(values, self.dtype)
+
+    def ordered(self, part: Part, iterators: Sequence[Iterator]) -> str:
+        """Return a part with its axes in another order."""
+        perm = [part.iterators.index(i) for i in iterators]
+        return part.name if perm == list(range(len(perm))) else self.e.add("Transpose", [part.name], perm=perm)
+
+    def aligned(self, part: Part) -> str:
+        """Return a part with one axis an iterator of the grid, of size 1 where it does not depend on it."""
+        name = self.ordered(part, [i for i in self.grid if i in part.iterators])
+        return self.e.add("Reshape", [name, self.e.integers([length(i) if i in part.iterators else 1 for i in self.grid])])
+
+    def spread(self, part: Part, iterators: Sequence[Iterator]) -> str:
+        """Return a part repeated along the iterators that it lacks."""
+        if part.iterators == tuple(iterators):
+            return part.name
+        name = self.e.add("Reshape", [part.name, self.e.integers([length(i) if i in part.iterators else 1 for i in iterators])])
+        return self.e.add("Expand", [name, self.e.integers([length(i) for i in iterators])])
+
+
+def _axes(own: Sequence[Iterator]) -> dict[Iterator, np.ndarray]:
+    return {i: np.arange(length(i)).reshape([-1 if j == i else 1 for j in own]) for i in own}
+

@@ -1,0 +1,210 @@
+"""Every core operator as standard ONNX nodes that are valid in the emitter's opset.
+
+A form takes the node (for its types and attributes), its operands' names and the name that the result must have.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from egraph.errors import LowerError
+from egraph.onnx.exporter.emitter import Emitter
+from egraph.onnx.exporter.expression import expression
+from egraph.onnx.exporter.windows import FORMS as WINDOW_FORMS
+from egraph.onnx.types import element_type
+from egraph.tensor import Node
+from egraph.tensor.ops import OPS
+
+Form = Callable[[Emitter, Node, Sequence[str], str], None]
+
+PLAIN = (
+    *(spec.name for spec in OPS.values() if spec.category == "elementwise" and spec.onnx == (spec.name,)),
+    "Transpose", "Concat", "Gather", "MatMul", "InstanceNormalization",
+)  # fmt: skip
+"""Operators whose operands and attributes are ONNX's own, in every opset that has them."""
+
+
+def emit(emitter: Emitter, node: Node, operands: Sequence[str], output: str) -> None:
+    """Append the standard form of a core node."""
+    form = FORMS.get(node.op)
+    if form is None:
+        raise LowerError(f"{node.op} has no ONNX form", where=str(node.type), fix="report this operator")
+    form(emitter, node, operands, output)
+
+
+def attributes_of(node: Node) -> dict[str, Any]:
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in node.attributes}
+
+
+def _plain(e: Emitter, node: Node, operands: Sequence[str], output: str) -> None:
+    e.add(node.op, operands, output=output, **attributes_of(node))
+
+
+def _or_equal(strict: str) -> Form:
+    def form(e: Emitter, node: Node, operands: Sequence[str], output: str) -> None:
+        if e.opset >= 12:
+            _plain(e, node, operands, output)
+        else:
+            e.add("Or", [e.add(strict, operands), e.add("Equal", operands)], output=output)
+
+    return form
+
+
+def _cast(e: Emitter, node: Node, operands: Sequence[str], output: str) -> None:
+    e.add("Cast", operands, output=output, to=element_type(node.type.dtype))
+
+
+def _hard_swish(e: Emitter, node: Node, operands: Sequence[str], output: str) -> None:
+    if e.opset >= 14:
+        _plain(e, node, operands, output)
+    else:
+        e.add("Mul", [operands[0], e.add("HardSigmoid", operands, alpha=1 / 6, beta=0.5)], output=output)
+
+
+def _mish(e: Emitter, node: Node, operands: Sequence[str], output: str) -> None:
+    if e.opset >= 18:
+        _plain(e, node, operands, output)
+    else:
+        e.add("Mul", [operands[0], e.add("Tanh", [e.add("Softplus", operands)])], output=output)
+
+
+def _gelu(e: Emitter, node: Node, operands: Sequence[str], output: str) -> None:
+    """x/2 (1 + erf(x / sqrt 2)), or its tanh approximation, where opset 20's Gelu is missing"""
+    if e.opset >= 20:
+        return _plain(e, node, operands, output)
+    x, dtype = operands[0], node.type.dtype
+    if node.attribute("approximate") == "none":
+        inner = e.add("Erf", [e.add("Mul", [x, e.constant(math.sqrt(0.5), dtype)])])
+    else:
+        cube = e.add("Mul", [e.add("Mul", [x, x]), e.add("Mul", [x, e.constant(0.044715, dtype)])])
+        inner = e.add("Tanh", [e.add("Mul", [e.add("Add", [x, cube]), e.constant(math.sqrt(2 / math.pi), dtype)])])
+    half = e.add("Mul", [x, e.constant(0.5, dtype)])
+    e.add("Mul", [half, e.add("Add", [inner, e.constant(1.0, dtype)])], output=output)
+    return None
+
+
+def _clip(e: Emitter, node: Node, operands: Sequence[str], output: str) -> None:
+    bounds: dict[str, Any] = {name: node.real(name) for name in ("min", "max") if math.isfinite(node.real(name))}
+    if e.opset >= 11:
+        names = [e.constant(bounds[name], node.type.dtype) if name in bounds else "" for name in ("min", "max")]
+        e.add("Clip", [*operands, *names], output=output)
+    else:
+        e.add("Clip", operands, output=output, **bounds)
+
+
+def _reshape(e: Emitter, node: Node, operands: Sequence[str], output: str) -> None:
+    e.add("Reshape", [*operands, e.integers(node.type.sizes)], output=output)
+
+
+def _expand(e: Emitter, node: Node, operands: Sequence[str], output: str) -> None:
+    e.add("Expand", [*operands, e.integers(node.type.sizes)], output=output)
+
+
+def _slice(e: Emitter, node: Node, operands: Sequence[str], output: str) -> None:
+    a, sizes = attributes_of(node), node.inputs[0].type.sizes
+    cut = [k for k, n in enumerate(sizes) if (a["starts"][k], a["ends"][k], a["steps"][k]) != (0, n, 1)]
+    if e.opset >= 10:
+        ends = [a["ends"][k] if a["ends"][k] >= 0 else -sizes[k] - 1 for k in cut]  # a negative end would count from the end
+        bounds = [e.integers(values) for values in ([a["starts"][k] for k in cut], ends, cut, [a["steps"][k] for k in cut])]
+        e.add("Slice", [*operands, *bounds], output=output)
+        return
+    current = operands[0]
+    for order, axis in enumerate(cut):
+        chosen = list(range(a["starts"][axis], a["ends"][axis], a["steps"][axis]))
+        current = e.add("Gather", [current, e.integers(chosen)], axis=axis, output=output if order == len(cut) - 1 else "")
+    if not cut:
+        e.add("Identity", operands, output=output)
+
+
+def _pad(e: Emitter, node: Node, operands: Sequence[str], output: str) -> None:
+    a = attributes_of(node)
+    pads = a["before"] + a["after"]
+    if e.opset >= 11:
+        value = [e.constant(a["value"], node.type.dtype)] if a["mode"] == "constant" else []
+        e.add("Pad", [*operands, e.integers(pads), *value], mode=a["mode"], output=output)
+    else:
+        e.add("Pad", operands, pads=pads, mode=a["mode"], value=float(a["value"]), output=output)
+
+
+def _resize(e: Emitter, node: Node, operands: Sequence[str], output: str) -> None:
+    a, sizes = attributes_of(node), node.inputs[0].type.sizes
+    if e.opset < 11:
+        e.add("Resize" if e.opset == 10 else "Upsample", [*operands, e.constant(a["scales"], "float32")], mode=a["mode"], output=output)
+        return
+    by_scale = all(math.floor(np.float32(n) * np.float32(s)) == m for n, s, m in zip(sizes, a["scales"], a["sizes"], strict=True))
+    bounds = ["", e.constant(a["scales"], "float32")] if by_scale else ["", "", e.integers(a["sizes"])]
+    if e.opset < 13:  # the region of interest may not be left out yet
+        bounds[0] = e.constant([], "float32")
+        if not by_scale:
+            bounds[1] = bounds[0]
+    values = {"coordinate_transformation_mode": a["coordinate_mode"], "mode": a["mode"]}
+    if a["mode"] == "nearest":
+        values["nearest_mode"] = a["nearest_mode"]
+    if a["mode"] == "cubic":
+        values |= {"cubic_coeff_a": a["cubic_coeff_a"], "exclude_outside": a["exclude_outside"]}
+    e.add("Resize", [*operands, *bounds], output=output, **values)
+
+
+def _reduce(e: Emitter, node: Node, operands: Sequence[str], output: str) -> None:
+    axes = attributes_of(node)["axes"]
+    if e.opset >= 18 or (e.opset >= 13 and node.op == "ReduceSum"):
+        e.add(node.op, [*operands, e.integers(axes)], keepdims=1, output=output)
+    else:
+        e.add(node.op, operands, axes=axes, keepdims=1, output=output)
+
+
+def _softmax(e: Emitter, node: Node, operands: Sequence[str], output: str) -> None:
+    axis, rank = node.integer("axis"), node.type.rank
+    if e.opset >= 13 or axis == rank - 1:
+        e.add(node.op, operands, axis=axis, output=output)
+        return
+    perm = [k for k in range(rank) if k != axis] + [axis]
+    last = e.add(node.op, [e.add("Transpose", operands, perm=perm)], axis=rank - 1)
+    e.add("Transpose", [last], perm=[perm.index(k) for k in range(rank)], output=output)
+
+
+def _layer_normalization(e: Emitter, node: Node, operands: Sequence[str], output: str) -> None:
+    a, shape = attributes_of(node), node.type.sizes
+    axis, dtype = a["axis"], node.type.dtype
+    if e.opset >= 17:
+        full = [name if operand.type.sizes == shape[axis:] else e.add("Expand", [name, e.integers(shape[axis:])])
+                for name, operand in zip(operands[1:], node.inputs[1:], strict=True)]
+        e.add("LayerNormalization", [operands[0], *full], axis=axis, epsilon=a["epsilon"], output=output)
+        return
+
+    def mean(name: str) -> str:
+        axes = list(range(axis, len(shape)))
+        return e.add("ReduceMean", [name], axes=axes, keepdims=1)
+
+    centered = e.add("Sub", [operands[0], mean(operands[0])])
+    variance = mean(e.add("Mul", [centered, centered]))
+    deviation = e.add("Sqrt", [e.add("Add", [variance, e.constant(a["epsilon"], dtype)])])
+    scaled = e.add("Mul", [e.add("Div", [centered, deviation]), operands[1]])
+    e.add("Add", [scaled, operands[2]], output=output)
+
+
+FORMS: Mapping[str, Form] = {
+    **dict.fromkeys(PLAIN, _plain),
+    **WINDOW_FORMS,
+    "LessOrEqual": _or_equal("Less"),
+    "GreaterOrEqual": _or_equal("Greater"),
+    "Cast": _cast,
+    "HardSwish": _hard_swish,
+    "Mish": _mish,
+    "Gelu": _gelu,
+    "Clip": _clip,
+    "Reshape": _reshape,
+    "Expand": _expand,
+    "Slice": _slice,
+    "Pad": _pad,
+    "Resize": _resize,
+    **dict.fromkeys(("ReduceSum", "ReduceMax", "ReduceMin", "ReduceMean", "ReduceProd"), _reduce),
+    "Expression": expression,
+    "Softmax": _softmax,
+    "LogSoftmax": _softmax,
+    "LayerNormalization": _layer_normalization,
+}

@@ -1,0 +1,58 @@
+"""Where an exported model's constants go: into the model, or streamed into a file beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import onnx
+
+from egraph.onnx.types import array_type, element_type, to_tensor
+
+ALIGNMENT_BYTES = 4096
+INLINE_BYTES = 1024
+"""Tensors up to this size always stay in the model: shape inference and people read them."""
+CHUNK_ELEMENTS = 1 << 22
+
+
+class Inline:
+    """Keep every constant in the model."""
+
+    def tensor(self, array: np.ndarray, name: str) -> onnx.TensorProto:
+        return to_tensor(array, name)
+
+
+class External:
+    """Stream constants into one file, aligned so that they can be memory-mapped."""
+
+    def __init__(self, file: BinaryIO, location: str) -> None:
+        self._file, self._location = file, location
+
+    def tensor(self, array: np.ndarray, name: str) -> onnx.TensorProto:
+        """Write the data and return a tensor that refers to it."""
+        dtype = array_type(array).dtype
+        if array.nbytes <= INLINE_BYTES or dtype == "string" or array.dtype.itemsize * array.size != array.nbytes or "4" in dtype[:6]:
+            return to_tensor(array, name)
+        offset = -(-self._file.tell() // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        self._file.write(b"\0" * (offset - self._file.tell()))
+        flat = array.reshape(-1)
+        for start in range(0, flat.size, CHUNK_ELEMENTS):  # by chunks: a memory map larger than memory works
+            part = np.ascontiguousarray(flat[start : start + CHUNK_ELEMENTS])
+            self._file.write(part.view(np.uint8).data)
+        proto = onnx.TensorProto(name=name, data_type=element_type(dtype), dims=array.shape, data_location=onnx.TensorProto.EXTERNAL)
+        for key, value in (("location", self._location), ("offset", offset), ("length", array.nbytes)):
+            proto.external_data.add(key=key, value=str(value))
+        return proto
+
+
+Store = Inline | External
+
+
+def total_bytes(arrays: dict[str, np.ndarray]) -> int:
+    return sum(array.nbytes for array in arrays.values())
+
+
+def beside(path: Path) -> Path:
+    """Return the name that a file is written under before it is renamed."""
+    return path.with_name(f".{path.name}.partial")

@@ -1,0 +1,176 @@
+"""Read an ONNX model into a Graph: constants folded, composite operators taken apart, everything else kept opaque."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from egraph.errors import TypeMismatch
+from egraph.onnx.importer import contraction, elementwise, movement, normalization, reduction, resize
+from egraph.onnx.importer.folding import fold, fold_shape
+from egraph.onnx.importer.infer import infer
+from egraph.onnx.importer.model_file import read_model, to_array
+from egraph.onnx.importer.opaque import opaque
+from egraph.onnx.importer.opset import OLDEST, prepared
+from egraph.onnx.importer.order import captured_names, label, ordered, used_names
+from egraph.onnx.importer.sizes import input_types, shape_hints
+from egraph.onnx.importer.state import Call, Importing, NotCore, usable
+from egraph.onnx.types import array_type, from_proto
+from egraph.tensor import Graph, Node, OnnxContext, attributes, make, walk
+
+HANDLERS: Mapping[str, elementwise.Handler] = {
+    **elementwise.HANDLERS, **movement.HANDLERS, **contraction.HANDLERS, **reduction.HANDLERS, **normalization.HANDLERS, **resize.HANDLERS,
+}  # fmt: skip
+
+FOLD_LIMIT_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class ImportResult:
+    """A graph with what a person should know: ``notes`` on what was done, ``hints`` of flags that would do more."""
+
+    graph: Graph
+    notes: tuple[str, ...]
+    hints: tuple[str, ...]
+
+
+def load(
+    source: str | Path | onnx.ModelProto, *, shapes: Mapping[str, tuple[int, ...]] | None = None, fold_limit_bytes: int = FOLD_LIMIT_BYTES
+) -> ImportResult:
+    """Return the model as a Graph; raise ModelError with what to do when it cannot be read.
+
+    ``shapes`` gives dynamic inputs their sizes. A constant expression whose value would exceed ``fold_limit_bytes``
+    stays an expression, with a note.
+    """
+    model, folder = read_model(source)
+    model, notes = prepared(model)
+    graph = model.graph
+    opsets = {entry.domain: entry.version for entry in model.opset_import}
+    opsets[""] = opsets.pop("ai.onnx", opsets.get("", OLDEST))
+    declared = {v.name: from_proto(v.type, v.name) for v in (*graph.value_info, *graph.output)}
+    state = Importing(opsets, tuple(model.functions), model.ir_version, folder, fold_limit_bytes, declared)
+    for text in notes:
+        state.note(text)
+    nodes = ordered(graph)
+    state.used = used_names(graph)
+    inputs = _bind_inputs(state, model, shapes or {})
+    for position, node in nodes:
+        _import_node(state, node, label(node, position))
+    outputs = tuple((value.name, _value(state, value.name)) for value in graph.output)
+    alive = set(walk(node for _, node in outputs))
+    return ImportResult(
+        Graph(
+            name=graph.name or (Path(source).stem if isinstance(source, str | Path) else "model"),
+            inputs=inputs,
+            outputs=outputs,
+            tensors={digest: data for digest, data in state.tensors.items() if _constant(digest, data) in alive},
+            origins={node: tuple(names) for node, names in state.origins.items() if node in alive},
+            context=OnnxContext(
+                tuple(sorted(opsets.items())), tuple(f.SerializeToString(deterministic=True) for f in model.functions), model.ir_version
+            ),
+            names=_names(state, alive),
+        ),
+        tuple(state.notes),
+        shape_hints(inputs),
+    )
+
+
+def _names(state: Importing, alive: set[Node]) -> dict[Node, str]:
+    """Return the first tensor name of every value that is still used."""
+    names: dict[Node, str] = {}
+    for name, node in state.values.items():
+        if node in alive and node.op != "Input":
+            names.setdefault(node, name)
+    return names
+
+
+def _constant(digest: str, data: np.ndarray) -> Node:
+    """Return the Constant node of data that is already stored under its digest."""
+    return make("Constant", (), attributes(digest=digest), array_type(data))
+
+
+def _bind_inputs(state: Importing, model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Node, ...]:
+    """Give every input and initialiser its value; an initialiser listed as an input is a constant."""
+    graph = model.graph
+    state.lazy.update({tensor.name: tensor for tensor in graph.initializer})
+    given = set(state.lazy) | {t.values.name for t in graph.sparse_initializer}
+    both = [value.name for value in graph.input if value.name in given]
+    if both and model.ir_version >= 4:
+        some = ", ".join(both[:5]) + " ..." * (len(both) > 5)
+        state.note(f"{len(both)} initialisers are also listed as inputs; they are constants here: {some}")
+    for sparse in graph.sparse_initializer:
+        state.values[sparse.values.name] = state.constant(_dense(sparse, state.folder))
+    types = input_types([value for value in graph.input if value.name not in given], shapes)
+    for name, type in types.items():
+        state.values[name] = make("Input", (), attributes(name=name), type)
+    return tuple(state.values[name] for name in types)
+
+
+def _dense(sparse: onnx.SparseTensorProto, folder: Path | None) -> np.ndarray:
+    values, indices = to_array(sparse.values, folder), to_array(sparse.indices, folder)
+    result = np.zeros(tuple(sparse.dims), dtype=values.dtype)
+    if indices.ndim == 1:
+        result.reshape(-1)[indices] = values
+    else:
+        result[tuple(indices.T)] = values
+    return result
+
+
+def _value(state: Importing, name: str) -> Node:
+    """Return the node of a tensor name, reading an initialiser at its first use."""
+    if name not in state.values:
+        state.values[name] = state.constant(to_array(state.lazy[name], state.folder))
+    return state.values[name]
+
+
+def _import_node(state: Importing, node: onnx.NodeProto, name: str) -> None:
+    operands = tuple(_value(state, n) if n else None for n in node.input)
+    for captured in captured_names(node):
+        _value(state, captured)
+    call = Call(state, node, name, operands)
+    for result_name, result in zip(node.output, _results(call), strict=True):
+        if result_name and result is not None:
+            state.values[result_name] = result
+
+
+def _chosen_branch(call: Call) -> list[Node | None] | None:
+    """Return the results of an If whose condition is known, importing the branch in its place."""
+    condition = call.data(0) if call.node.op_type == "If" and call.node.domain == "" else None
+    branch: onnx.GraphProto | None = None
+    if condition is not None and condition.size == 1:
+        branch = call.attribute("then_branch" if bool(condition.reshape(())) else "else_branch")
+    if branch is None or branch.sparse_initializer:
+        return None
+    state = call.state
+    state.used |= used_names(branch)
+    for tensor in branch.initializer:
+        state.values[tensor.name] = state.constant(to_array(tensor, state.folder))
+    for position, node in enumerate(branch.node):
+        _import_node(state, node, f"{call.label}/{label(node, position)}")
+    return [_value(state, value.name) for value in branch.output]
+
+
+def _results(call: Call) -> list[Node | None]:
+    """Return the node's results by the first way that works: folded, composed of core operators, opaque."""
+    constant = fold_shape(call)
+    if constant is not None:
+        return constant
+    branch = _chosen_branch(call)
+    if branch is not None:
+        return branch
+    core = call.node.domain in ("", "ai.onnx") and call.node.op_type in HANDLERS and any(v is not None for v in call.operands)
+    core = core and all(v is None or usable(v.type) for v in call.operands[:1])
+    folded, types = fold(call, core=core)
+    if folded is not None:
+        return folded
+    if core:
+        try:
+            results = HANDLERS[call.node.op_type](call)
+            return results if isinstance(results, list) else [results]
+        except (NotCore, TypeMismatch, ValueError):
+            pass  # the opaque form below checks the types and runs as onnxruntime runs it
+    return opaque(call, types or infer(call))

@@ -1,0 +1,115 @@
+"""Elementwise ONNX operators."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import onnx
+
+from egraph.onnx.importer.state import Call, NotCore
+from egraph.onnx.types import dtype_name
+from egraph.tensor import Node
+from egraph.tensor.ops import OPS
+
+Handler = Callable[[Call], Node | list[Node | None]]
+
+ONE_TO_ONE = tuple(spec for spec in OPS.values() if spec.category == "elementwise" and spec.onnx == (spec.name,))
+"""Operators that are ONNX's own: same operands, same attributes, all of them floats."""
+
+
+def _plain(call: Call) -> Node:
+    return call.apply(call.node.op_type, *(call[k] for k in range(len(call.operands))))
+
+
+def _with_floats(call: Call) -> Node:
+    op = call.node.op_type
+    declared = onnx.defs.get_schema(op, call.opset).attributes
+    values = {name: call.attribute(name, onnx.helper.get_attribute_value(declared[name].default_value)) for name in OPS[op].attributes}
+    return call.apply(op, call[0], **{name: float(np.float32(value)) for name, value in values.items()})
+
+
+def _variadic(op: str) -> Handler:
+    def handler(call: Call) -> Node:
+        return call.chain(op, [call[k] for k in range(len(call.operands))])
+
+    return handler
+
+
+def _mean(call: Call) -> Node:
+    total = call.chain("Add", [call[k] for k in range(len(call.operands))])
+    return total if len(call.operands) == 1 else call.apply("Div", total, call.like(len(call.operands)))
+
+
+def _clip(call: Call) -> Node:
+    """min(max(x, low), high), as an operator where both bounds are known"""
+    if call.opset < 11:
+        bounds = call.attribute("min", -math.inf), call.attribute("max", math.inf)
+        return call.apply("Clip", call[0], min=float(bounds[0]), max=float(bounds[1]))
+    low, high = call.data(1), call.data(2)
+    if (call.has(1) and low is None) or (call.has(2) and high is None):
+        result = call.apply("Max", call[0], call[1]) if call.has(1) else call[0]
+        return call.apply("Min", result, call[2]) if call.has(2) else result
+    lower = -math.inf if low is None else float(low.reshape(()))
+    upper = math.inf if high is None else float(high.reshape(()))
+    return call.apply("Clip", call[0], min=lower, max=upper)
+
+
+def _gelu(call: Call) -> Node:
+    return call.apply("Gelu", call[0], approximate=str(call.attribute("approximate", "none")))
+
+
+def _swish(call: Call) -> Node:
+    """x sigmoid(alpha x)"""
+    alpha = float(call.attribute("alpha", 1.0))
+    inner = call[0] if alpha == 1.0 else call.apply("Mul", call[0], call.like(alpha))
+    return call.apply("Mul", call[0], call.apply("Sigmoid", inner))
+
+
+def _dropout(call: Call) -> list[Node | None]:
+    if call.opset < 7 or (call.has(2) and (call.data(2) is None or bool(call.known(2)))):
+        raise NotCore("dropout in training mode")
+    if call.uses_more_than_first():
+        raise NotCore("the mask is used")
+    return [call[0]] + [None] * (len(call.node.output) - 1)
+
+
+def _identity(call: Call) -> Node:
+    return call[0]
+
+
+def _cast(call: Call) -> Node:
+    return _as_type(call, dtype_name(int(call.attribute("to", 0))))
+
+
+def _cast_like(call: Call) -> Node:
+    return _as_type(call, call[1].type.dtype)
+
+
+def _as_type(call: Call, wanted: str) -> Node:
+    """The operand itself, a number for an integer, or 1 and 0 for true and false"""
+    given = call[0].type.dtype
+    if wanted == given:
+        return call[0]
+    if wanted != "float32":
+        raise NotCore("the element type changes")
+    if given == "bool":
+        return call.apply("Where", call[0], call.constant(1, wanted), call.constant(0, wanted))
+    return call.apply("Cast", call[0])
+
+
+HANDLERS: Mapping[str, Handler] = {
+    **{spec.name: _with_floats if spec.attributes else _plain for spec in ONE_TO_ONE},
+    "Sum": _variadic("Add"),
+    "Max": _variadic("Max"),
+    "Min": _variadic("Min"),
+    "Mean": _mean,
+    "Clip": _clip,
+    "Gelu": _gelu,
+    "Swish": _swish,
+    "Dropout": _dropout,
+    "Identity": _identity,
+    "Cast": _cast,
+    "CastLike": _cast_like,
+}

@@ -1,0 +1,179 @@
+"""Types and values of single nodes: shape inference by onnx, folding by onnxruntime (onnx.reference where it cannot)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.shape_inference
+from onnx import helper
+
+from egraph.errors import ModelError
+from egraph.onnx.importer.order import captured_names
+from egraph.onnx.importer.state import Call
+from egraph.onnx.types import from_proto, is_tensor, to_proto, to_tensor
+from egraph.tensor import Dim, TensorType, numpy_dtype
+
+_DATA_LIMIT_BYTES = 65536
+"""Constants up to this size are shown to shape inference; those that hold shapes are smaller."""
+_BOUNDED = frozenset({"NonZero", "Compress", "Unique"})
+"""Operators whose result has an unknown size, but never more elements than a small multiple of their operands'."""
+_KEPT = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
+"""Operators on constants that say how a weight is stored, so folding them would only make the model bigger."""
+_RANDOM = frozenset({"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"})
+NEWEST_IR = 13
+"""The newest IR version that onnxruntime reads."""
+STANDARD_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml"})
+
+
+def is_random(node: onnx.NodeProto) -> bool:
+    """Return whether two runs of the node may differ, in its subgraphs too; unknown domains may."""
+    training = node.op_type == "Dropout" and (len(node.input) > 2 and bool(node.input[2]))
+    inner = (n for a in node.attribute for g in ([a.g] if a.HasField("g") else list(a.graphs)) for n in g.node)
+    return node.domain not in STANDARD_DOMAINS or node.op_type in _RANDOM or training or any(is_random(n) for n in inner)
+
+
+def one_node_model(call: Call, *, embed: int) -> onnx.ModelProto:
+    """Return a model of one node; constants up to ``embed`` bytes are initialisers, other operands inputs."""
+    state, node = call.state, call.node
+    names = [*node.input, *(name for name in captured_names(node) if name not in node.input)]
+    graph = onnx.GraphProto(name="one")
+    graph.node.append(node)
+    for name, value in {n: state.values[n] for n in names if n}.items():
+        data = state.data(value)
+        if data is not None and value.type.size_bytes <= embed:
+            graph.initializer.append(to_tensor(data, name))
+        else:
+            graph.input.append(onnx.ValueInfoProto(name=name, type=to_proto(value.type)))
+    graph.output.extend(onnx.ValueInfoProto(name=name) for name in node.output if name)
+    imports = [helper.make_opsetid(domain, version) for domain, version in sorted(state.opsets.items())]
+    return helper.make_model(graph, opset_imports=imports, functions=state.functions, ir_version=min(max(state.ir_version, 4), NEWEST_IR))
+
+
+def infer(call: Call) -> list[TensorType]:
+    """Return the type of each result ('undefined' where nothing is known); raise ModelError when ill-typed."""
+    model = one_node_model(call, embed=_DATA_LIMIT_BYTES)
+    if call.node.domain == "" and not onnx.defs.has(call.node.op_type):  # an early onnx operator, or a mistake
+        _refuse_if_ill_typed(call, model, f"there is no operator {call.node.op_type}")
+    try:
+        inferred = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
+    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError, ValueError) as error:
+        _refuse_if_ill_typed(call, model, str(error))
+        inferred = model
+    if any(not value.type.WhichOneof("value") and value.name not in call.state.declared for value in inferred.graph.output):
+        inferred = _typed_by_onnxruntime(model)
+    return [_merged(call, name, inferred) for name in call.node.output]
+
+
+def _typed_by_onnxruntime(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with the types that onnxruntime finds: it knows operators of its own that shape inference does not."""
+    import onnxruntime
+
+    try:
+        session = onnxruntime.InferenceSession(model.SerializeToString(), plain_options(), providers=["CPUExecutionProvider"])
+    except Exception:  # onnxruntime's exceptions share no narrower base class
+        return model
+    typed = onnx.ModelProto()
+    typed.CopyFrom(model)
+    elements = dict(onnx.TensorProto.DataType.items())
+    found = {output.name: output for output in session.get_outputs()}
+    for value in typed.graph.output:
+        said = found[value.name]
+        element = elements.get(said.type.removeprefix("tensor(").removesuffix(")").upper())
+        if element is not None:
+            value.type.CopyFrom(helper.make_tensor_type_proto(element, said.shape or None))  # no sizes: a scalar, or nothing is known
+    return typed
+
+
+def _refuse_if_ill_typed(call: Call, model: onnx.ModelProto, reason: str) -> None:
+    """Raise ModelError unless onnxruntime accepts the node that shape inference refused."""
+    import onnxruntime
+
+    try:
+        onnxruntime.InferenceSession(model.SerializeToString(), plain_options(), providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime's exceptions share no narrower base class
+        reason = " ".join((reason or str(error)).split())
+        operands = ", ".join(f"{n}: {call.state.values[n].type}" for n in call.node.input if n)
+        raise ModelError(f"the model is ill-typed: {reason}", where=f"node {call.label!r} ({call.node.op_type}) of {operands}",
+                         fix="export the model again, or check the sizes given with --shape") from error
+
+
+def _merged(call: Call, name: str, model: onnx.ModelProto) -> TensorType:
+    """Return what inference and the model's own ``value_info`` say of a result together."""
+    if not name:
+        return TensorType("undefined", None)
+    own = {str(d) for v in call.operands if v is not None and v.type.shape for d in v.type.shape if isinstance(d, str)}
+    found = next((from_proto(v.type, name) for v in model.graph.output if v.name == name), TensorType("undefined", None))
+    said = call.state.declared.get(name, TensorType("undefined", None))
+    if found.dtype == "undefined":
+        return said
+    if found.shape is None:
+        return TensorType(found.dtype, said.shape if said.dtype == found.dtype else None)
+    sizes: list[Dim] = []
+    for axis, size in enumerate(found.shape):
+        if isinstance(size, str) and size not in own:  # inference invents names anew in each one-node model
+            size = f"{name}_{axis}"
+            if said.shape is not None and len(said.shape) == len(found.shape):
+                size = said.shape[axis]
+        sizes.append(size)
+    return TensorType(found.dtype, tuple(sizes))
+
+
+def may_fold(call: Call) -> bool:
+    """Return whether the node's value is known at compile time."""
+    node = call.node
+    plain = not any(a.HasField("g") or a.graphs for a in node.attribute) and not is_random(node) and node.op_type not in _KEPT
+    return plain and all(operand is None or operand.op == "Constant" for operand in call.operands)
+
+
+def folded_size_bytes(call: Call, types: Sequence[TensorType]) -> int | None:
+    """Return the size of all results together, or None when it has no bound known ahead of time."""
+    operands = sum(o.type.elements for o in call.operands if o is not None)
+    total = 0
+    for type in types:
+        if type.dtype == "undefined" and not type.shape:
+            continue
+        if not is_tensor(type):
+            return None
+        if type.is_static:
+            total += math.prod(type.sizes) * numpy_dtype(type.dtype).itemsize
+        elif call.node.op_type in _BOUNDED:
+            total += 8 * 8 * operands
+        else:
+            return None
+    return total
+
+
+def evaluate(call: Call) -> list[np.ndarray] | None:
+    """Return the node's results, or None when neither onnxruntime nor onnx.reference can run it."""
+    import onnxruntime
+
+    model = one_node_model(call, embed=1 << 62)
+    try:
+        session = onnxruntime.InferenceSession(model.SerializeToString(), plain_options(), providers=["CPUExecutionProvider"])
+        return [np.asarray(value) for value in session.run(None, {})]
+    except Exception:  # whatever onnxruntime lacks, the reference may have
+        return _evaluate_by_reference(model)
+
+
+def _evaluate_by_reference(model: onnx.ModelProto) -> list[np.ndarray] | None:
+    from onnx.reference import ReferenceEvaluator
+
+    try:
+        return [np.asarray(value) for value in ReferenceEvaluator(model).run(None, {})]
+    except Exception:  # an operator without a reference stays opaque
+        return None
+
+
+def plain_options() -> Any:
+    """Return onnxruntime's options for computing constants: one thread and no optimisation, so that values are always the same."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return options

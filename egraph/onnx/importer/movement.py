@@ -1,0 +1,253 @@
+"""ONNX operators that only move elements, as compositions of Reshape, Transpose, Slice, Pad, Expand, Concat, Gather."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from egraph.onnx.importer.elementwise import Handler
+from egraph.onnx.importer.model_file import to_array
+from egraph.onnx.importer.state import Call, NotCore, axis_of
+from egraph.tensor import Node
+
+
+def _reshape(call: Call) -> Node:
+    shape, target = call.shape(0), list(call.integers("shape", 1) or ())
+    if not call.attribute("allowzero", 0):
+        if any(n == 0 and k >= len(shape) for k, n in enumerate(target)):
+            raise NotCore("a size 0 copies an axis that is not there")
+        target = [shape[k] if n == 0 else n for k, n in enumerate(target)]
+    if target.count(-1) == 1:
+        rest = math.prod(n for n in target if n != -1)
+        if rest <= 0 or math.prod(shape) % rest:
+            raise NotCore("the size -1 cannot be found")
+        target[target.index(-1)] = math.prod(shape) // rest
+    return call.reshape(call[0], target)
+
+
+def _flatten(call: Call) -> Node:
+    shape, axis = call.shape(0), int(call.attribute("axis", 1))
+    axis = axis + len(shape) if axis < 0 else axis
+    return call.reshape(call[0], (math.prod(shape[:axis]), math.prod(shape[axis:])))
+
+
+def _squeeze(call: Call) -> Node:
+    shape = call.shape(0)
+    axes = call.integers("axes", 1, [k for k, n in enumerate(shape) if n == 1]) or ()
+    drop = {axis_of(axis, len(shape)) for axis in axes}
+    if any(shape[axis] != 1 for axis in drop):
+        raise NotCore("a squeezed axis is not 1")
+    return call.reshape(call[0], [n for k, n in enumerate(shape) if k not in drop])
+
+
+def _unsqueeze(call: Call) -> Node:
+    shape, axes = call.shape(0), call.integers("axes", 1) or ()
+    rank = len(shape) + len(axes)
+    new, rest = {axis_of(axis, rank) for axis in axes}, iter(shape)
+    if len(new) != len(axes):
+        raise NotCore("axes repeat")
+    return call.reshape(call[0], [1 if k in new else next(rest) for k in range(rank)])
+
+
+def _transpose(call: Call) -> Node:
+    rank = len(call.shape(0))
+    perm = [int(k) for k in call.attribute("perm", list(reversed(range(rank))))]
+    return call.transpose(call[0], perm)
+
+
+def _concat(call: Call) -> Node:
+    operands = [call[k] for k in range(len(call.operands))]
+    axis = axis_of(int(call.attribute("axis", 1)), operands[0].type.rank)
+    return operands[0] if len(operands) == 1 else call.apply("Concat", *operands, axis=axis)
+
+
+def slice_axis(call: Call, node: Node, axis: int, start: int, end: int, step: int = 1) -> Node:
+    """node[..., start:end:step, ...] with everything normalised"""
+    return slice_axes(call, node, {axis: (start, end, step)})
+
+
+def slice_axes(call: Call, node: Node, cuts: Mapping[int, tuple[int, int, int]]) -> Node:
+    """Slice with numpy's clamping; an empty result is left to onnxruntime."""
+    starts, ends, steps = [], [], []
+    for axis, size in enumerate(node.type.sizes):
+        start, end, step = cuts.get(axis, (0, size, 1))
+        if step == 0:
+            raise NotCore("a step is 0")
+        start, end, step = slice(start, end, step).indices(size)
+        count = len(range(start, end, step))
+        if count == 0:
+            raise NotCore("the result is empty")
+        step = 1 if count == 1 else step
+        starts.append(start)
+        ends.append(start + count * step)
+        steps.append(step)
+    if starts == [0] * len(starts) and ends == list(node.type.sizes) and steps == [1] * len(steps):
+        return node
+    return call.apply("Slice", node, starts=tuple(starts), ends=tuple(ends), steps=tuple(steps))
+
+
+def _slice(call: Call) -> Node:
+    rank = len(call.shape(0))
+    starts, ends = call.integers("starts", 1) or (), call.integers("ends", 2) or ()
+    axes = call.integers("axes", 3, range(len(starts))) or ()
+    steps = call.integers("steps", 4, [1] * len(starts)) or ()
+    cuts: dict[int, tuple[int, int, int]] = {}
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        cuts[axis_of(axis, rank)] = (start, end, step)
+    if len(cuts) != len(axes):
+        raise NotCore("axes repeat")
+    return slice_axes(call, call[0], cuts)
+
+
+def _split(call: Call) -> list[Node | None]:
+    shape, count = call.shape(0), len(call.node.output)
+    axis = axis_of(int(call.attribute("axis", 0)), len(shape))
+    sizes = call.integers("split", 1)
+    if sizes is None:
+        part = -(-shape[axis] // count)
+        if call.opset < 18 and shape[axis] % count:
+            raise NotCore("the parts are not equal")
+        sizes = tuple(min(part, shape[axis] - k * part) for k in range(count))
+    if len(sizes) != count or sum(sizes) != shape[axis] or min(sizes) < 1:
+        raise NotCore("the parts do not make up the axis")
+    parts: list[Node | None] = []
+    start = 0
+    for name, size in zip(call.node.output, sizes, strict=True):
+        parts.append(slice_axis(call, call[0], axis, start, start + size) if name else None)
+        start += size
+    return parts
+
+
+def pad_node(call: Call, node: Node, before: Sequence[int], after: Sequence[int], mode: str = "constant", value: float = 0.0) -> Node:
+    """Pad where sizes are positive, cut where they are negative."""
+    if any(n < 0 for n in (*before, *after)):
+        if mode != "constant":
+            raise NotCore("negative padding that is not constant")
+        cuts = {k: (max(0, -b), n + min(0, a), 1) for k, (n, b, a) in enumerate(zip(node.type.sizes, before, after, strict=True))}
+        node = slice_axes(call, node, cuts)
+        before, after = [max(0, n) for n in before], [max(0, n) for n in after]
+    if not any(before) and not any(after):
+        return node
+    return call.apply("Pad", node, before=tuple(before), after=tuple(after), mode=mode, value=value)
+
+
+def _pad(call: Call) -> Node:
+    rank, mode = len(call.shape(0)), str(call.attribute("mode", "constant"))
+    pads = call.integers("pads", 1) or ()
+    axes = [axis_of(a, rank) for a in call.known(3).reshape(-1).tolist()] if call.has(3) else list(range(rank))
+    value = call.attribute("value", 0.0) if call.opset < 11 else (call.known(2).reshape(()).item() if call.has(2) else 0.0)
+    if len(pads) != 2 * len(axes) or len(set(axes)) != len(axes):
+        raise NotCore("pads do not fit the axes")
+    before, after = [0] * rank, [0] * rank
+    for k, axis in enumerate(axes):
+        before[axis], after[axis] = pads[k], pads[k + len(axes)]
+    exact = float(value)
+    if exact != value or math.isnan(exact):
+        raise NotCore("the padding value is not a float")
+    return pad_node(call, call[0], before, after, mode, exact if mode == "constant" else 0.0)
+
+
+def _expand(call: Call) -> Node:
+    target = np.broadcast_shapes(call.shape(0), tuple(int(n) for n in call.known(1)))
+    return _expanded(call, call[0], target)
+
+
+def _expanded(call: Call, node: Node, shape: Sequence[int]) -> Node:
+    return node if tuple(shape) == node.type.shape else call.apply("Expand", node, shape=tuple(int(n) for n in shape))
+
+
+def _constant_of_shape(call: Call) -> Node:
+    value = call.attribute("value")
+    fill = np.zeros(1, np.float32) if value is None else to_array(value, call.state.folder)
+    shape = tuple(int(n) for n in call.known(0))
+    scalar = call.constant(fill.reshape(()), fill.dtype.name)
+    return _expanded(call, scalar, shape)
+
+
+def _tile(call: Call) -> Node:
+    """Expand over new axes before the repeated ones, then merge them"""
+    shape, repeats = call.shape(0), [int(n) for n in call.known(1)]
+    if min(repeats, default=1) < 1 or len(repeats) != len(shape):
+        raise NotCore("the result is empty")
+    inner, outer = [], []
+    for size, count in zip(shape, repeats, strict=True):
+        inner += [size] if count == 1 else [1, size]
+        outer += [size] if count == 1 else [count, size]
+    spread = _expanded(call, call.reshape(call[0], inner), outer)
+    return call.reshape(spread, [n * r for n, r in zip(shape, repeats, strict=True)])
+
+
+def _gather(call: Call) -> Node:
+    shape, axis = call.shape(0), int(call.attribute("axis", 0))
+    axis = axis_of(axis, len(shape))
+    value = call.data(1)
+    if value is None:
+        return call.apply("Gather", call[0], call[1], axis=axis)
+    if value.size and (int(value.min()) < -shape[axis] or int(value.max()) >= shape[axis]):
+        raise NotCore("an index is out of range")
+    positions = np.where(value < 0, value + shape[axis], value).astype(np.int64)
+    if positions.size == 1:
+        at = int(positions.reshape(()))
+        return call.reshape(slice_axis(call, call[0], axis, at, at + 1), (*shape[:axis], *positions.shape, *shape[axis + 1 :]))
+    return call.apply("Gather", call[0], call.constant(positions, "int64"), axis=axis)
+
+
+def _gather_nd(call: Call) -> Node:
+    """Gather along one axis: of rows where an index has one number, else of all indexed axes as one where indices are known"""
+    shape, (*positions, depth), batches = call.shape(0), call.shape(1), int(call.attribute("batch_dims", 0))
+    indexed = shape[batches : batches + depth]
+    value = call.data(1)
+    if value is None:
+        if batches or depth != 1:
+            raise NotCore("indices of several numbers are computed while the model runs")
+        return call.apply("Gather", call[0], call.reshape(call[1], positions), axis=0)
+    sizes = np.array(indexed, np.int64)
+    if np.any(value < -sizes) or np.any(value >= sizes):
+        raise NotCore("an index is out of range")
+    weights = [math.prod(indexed[k + 1 :]) for k in range(depth)]
+    flat = np.where(value < 0, value + sizes, value).astype(np.int64) @ np.array(weights, np.int64)
+    batch = np.arange(math.prod(shape[:batches]), dtype=np.int64).reshape(*shape[:batches], *[1] * (len(positions) - batches))
+    rows = call.reshape(call[0], (math.prod(shape[: batches + depth]), *shape[batches + depth :]))
+    return call.apply("Gather", rows, call.constant(flat + batch * math.prod(indexed), "int64"), axis=0)
+
+
+def _depth_to_space(call: Call) -> Node:
+    n, c, h, w = call.shape(0)
+    block = int(call.attribute("blocksize"))
+    rest = c // block**2
+    if call.attribute("mode", "DCR") == "DCR":
+        split = call.transpose(call.reshape(call[0], (n, block, block, rest, h, w)), (0, 3, 4, 1, 5, 2))
+    else:
+        split = call.transpose(call.reshape(call[0], (n, rest, block, block, h, w)), (0, 1, 4, 2, 5, 3))
+    return call.reshape(split, (n, rest, h * block, w * block))
+
+
+def _space_to_depth(call: Call) -> Node:
+    n, c, h, w = call.shape(0)
+    block = int(call.attribute("blocksize"))
+    if h % block or w % block or call.attribute("mode", "DCR") != "DCR":
+        raise NotCore("blocks do not divide the image")
+    split = call.transpose(call.reshape(call[0], (n, c, h // block, block, w // block, block)), (0, 3, 5, 1, 2, 4))
+    return call.reshape(split, (n, c * block**2, h // block, w // block))
+
+
+HANDLERS: Mapping[str, Handler] = {
+    "Reshape": _reshape,
+    "Flatten": _flatten,
+    "Squeeze": _squeeze,
+    "Unsqueeze": _unsqueeze,
+    "Transpose": _transpose,
+    "Concat": _concat,
+    "Slice": _slice,
+    "Split": _split,
+    "Pad": _pad,
+    "ConstantOfShape": _constant_of_shape,
+    "Expand": _expand,
+    "Tile": _tile,
+    "Gather": _gather,
+    "GatherND": _gather_nd,
+    "DepthToSpace": _depth_to_space,
+    "SpaceToDepth": _space_to_depth,
+}

@@ -1,0 +1,120 @@
+"""Reductions and pools."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from egraph.onnx.importer.elementwise import Handler
+from egraph.onnx.importer.movement import pad_node
+from egraph.onnx.importer.state import Call, NotCore, axis_of
+from egraph.onnx.importer.window import ceil_growth, window_of
+from egraph.tensor import Node
+
+
+def reduce(call: Call, op: str, node: Node, axes: tuple[int, ...], *, keep: bool) -> Node:
+    """Reduce axes; drop them where they are not kept."""
+    result = call.apply(op, node, axes=tuple(sorted(axes)))
+    return result if keep else call.reshape(result, [n for k, n in enumerate(node.type.sizes) if k not in axes])
+
+
+def _axes(call: Call) -> tuple[int, ...] | None:
+    """Return the reduced axes, or None where the node reduces nothing."""
+    rank = len(call.shape(0))
+    given = call.integers("axes", 1)
+    if not given and call.attribute("noop_with_empty_axes", 0):
+        return None
+    axes = tuple(sorted({axis_of(axis, rank) for axis in given or range(rank)}))
+    if not axes:
+        raise NotCore("a scalar is reduced")
+    return axes
+
+
+def _reduction(op: str, before: Callable[[Call, Node], Node] | None = None, after: str = "") -> Handler:
+    def handler(call: Call) -> Node:
+        axes = _axes(call)
+        node = before(call, call[0]) if before else call[0]
+        if axes is not None:
+            node = reduce(call, op, node, axes, keep=bool(call.attribute("keepdims", 1)))
+        return call.apply(after, node) if after else node
+
+    return handler
+
+
+def _square(call: Call, node: Node) -> Node:
+    return call.apply("Mul", node, node)
+
+
+def _log_sum_exp(call: Call) -> Node:
+    """m + log sum exp(x - m), with m the largest"""
+    axes, keep = _axes(call), bool(call.attribute("keepdims", 1))
+    if axes is None:
+        return call[0]
+    largest = call.apply("ReduceMax", call[0], axes=axes)
+    total = call.apply("ReduceSum", call.apply("Exp", call.apply("Sub", call[0], largest)), axes=axes)
+    result = call.apply("Add", largest, call.apply("Log", total))
+    return result if keep else call.reshape(result, [n for k, n in enumerate(call.shape(0)) if k not in axes])
+
+
+def _global_pool(op: str) -> Handler:
+    def handler(call: Call) -> Node:
+        return call.apply(op, call[0], axes=tuple(range(2, len(call.shape(0)))))
+
+    return handler
+
+
+def _max_pool(call: Call) -> list[Node | None]:
+    if call.uses_more_than_first():
+        raise NotCore("the indices are used")
+    space = call.shape(0)[2:]
+    window = window_of(call, call.attribute("kernel_shape", []), space)
+    count, growth = len(space), ceil_growth(call, window, space)
+    pads = (*window.pads[:count], *(p + g for p, g in zip(window.pads[count:], growth, strict=True)))
+    result = call.apply("MaxPool", call[0], kernel_shape=window.kernel, strides=window.strides, pads=pads, dilations=window.dilations,
+                        layout="NCHW")
+    return [result] + [None] * (len(call.node.output) - 1)
+
+
+def _average_pool(call: Call) -> Node:
+    """Average; with ``ceil_mode`` and counted padding only the stated padding counts, so it must become data"""
+    space = call.shape(0)[2:]
+    window = window_of(call, call.attribute("kernel_shape", []), space)
+    count, growth = len(space), ceil_growth(call, window, space)
+    counted, data, pads = int(call.attribute("count_include_pad", 0)), call[0], window.pads
+    if any(growth) and counted:
+        data = pad_node(call, data, (0, 0, *pads[:count]), (0, 0, *pads[count:]))
+        pads, counted = (0,) * (2 * count), 0
+    pads = (*pads[:count], *(p + g for p, g in zip(pads[count:], growth, strict=True)))
+    return call.apply("AveragePool", data, kernel_shape=window.kernel, strides=window.strides, pads=pads, dilations=window.dilations,
+                      count_include_pad=counted, layout="NCHW")
+
+
+def _lrn(call: Call) -> Node:
+    values = {name: float(call.attribute(name, default)) for name, default in (("alpha", 0.0001), ("beta", 0.75), ("bias", 1.0))}
+    return call.apply("LRN", call[0], size=int(call.attribute("size")), axis=1, **values)
+
+
+def _lp_pool(call: Call) -> Node:
+    """(window mean of x^2 times the window size) ^ 1/2, with padding that counts as zero"""
+    if int(call.attribute("p", 2)) != 2 or int(call.attribute("ceil_mode", 0)):
+        raise NotCore("only the Euclidean norm without ceil_mode")
+    window = window_of(call, call.attribute("kernel_shape", []), call.shape(0)[2:])
+    mean = call.apply("AveragePool", _square(call, call[0]), kernel_shape=window.kernel, strides=window.strides, pads=window.pads,
+                      dilations=window.dilations, count_include_pad=1, layout="NCHW")
+    return call.apply("Sqrt", call.apply("Mul", mean, call.like(math.prod(window.kernel))))
+
+
+HANDLERS: Mapping[str, Handler] = {
+    **{name: _reduction(name) for name in ("ReduceSum", "ReduceMax", "ReduceMin", "ReduceMean", "ReduceProd")},
+    "ReduceL1": _reduction("ReduceSum", lambda call, node: call.apply("Abs", node)),
+    "ReduceL2": _reduction("ReduceSum", _square, "Sqrt"),
+    "ReduceSumSquare": _reduction("ReduceSum", _square),
+    "ReduceLogSum": _reduction("ReduceSum", None, "Log"),
+    "ReduceLogSumExp": _log_sum_exp,
+    "GlobalAveragePool": _global_pool("ReduceMean"),
+    "GlobalMaxPool": _global_pool("ReduceMax"),
+    "MaxPool": _max_pool,
+    "AveragePool": _average_pool,
+    "LpPool": _lp_pool,
+    "LRN": _lrn,
+}

@@ -1,0 +1,59 @@
+"""Padding of convolutions and pools as ONNX states it: explicit, SAME_UPPER, SAME_LOWER, VALID, ceil_mode."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from egraph.onnx.importer.state import Call, NotCore
+
+
+@dataclass(frozen=True)
+class Window:
+    """A sliding window; ``pads`` holds all begins, then all ends."""
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads: tuple[int, ...]
+
+
+def window_of(call: Call, kernel: Sequence[int], space: Sequence[int]) -> Window:
+    """Read a node's window with its padding made explicit."""
+    count = len(space)
+    strides = tuple(int(n) for n in call.attribute("strides", [1] * count))
+    dilations = tuple(int(n) for n in call.attribute("dilations", [1] * count))
+    pads = [int(n) for n in call.attribute("pads", [0] * (2 * count))]
+    automatic = str(call.attribute("auto_pad", "NOTSET"))
+    if not count or not len(kernel) == len(strides) == len(dilations) == count or len(pads) != 2 * count:
+        raise NotCore("the window does not fit the rank")
+    if automatic in ("SAME_UPPER", "SAME_LOWER"):
+        for axis in range(count):
+            extent = (kernel[axis] - 1) * dilations[axis] + 1
+            total = max(0, (-(-space[axis] // strides[axis]) - 1) * strides[axis] + extent - space[axis])
+            small, large = total // 2, total - total // 2
+            pads[axis], pads[axis + count] = (small, large) if automatic == "SAME_UPPER" else (large, small)
+    elif automatic == "VALID":
+        pads = [0] * (2 * count)
+    elif automatic not in ("NOTSET", ""):
+        raise NotCore(f"auto_pad {automatic}")
+    if min(pads) < 0:
+        raise NotCore("negative padding")
+    return Window(tuple(int(n) for n in kernel), strides, dilations, tuple(pads))
+
+
+def ceil_growth(call: Call, window: Window, space: Sequence[int]) -> tuple[int, ...]:
+    """Return how much further each end must be padded so that floor division gives what ``ceil_mode`` does."""
+    count = len(space)
+    if not int(call.attribute("ceil_mode", 0)):
+        return (0,) * count
+    growth = []
+    for axis, size in enumerate(space):
+        stride, before = window.strides[axis], window.pads[axis]
+        extent = (window.kernel[axis] - 1) * window.dilations[axis] + 1
+        room = size + before + window.pads[axis + count] - extent
+        outputs = -(-room // stride) + 1
+        if (outputs - 1) * stride >= size + before:  # a last window that starts in the end padding is dropped
+            outputs -= 1
+        growth.append(max(0, (outputs - 1) * stride - room))
+    return tuple(growth)

@@ -1,1 +1,0 @@
-"""Core operators, kernels and opaque nodes as ONNX nodes."""

@@ -1,1 +1,0 @@
-"""ONNX operators as compositions of the core set, and what stays opaque."""

@@ -1,0 +1,124 @@
+"""Canonical expressions: equal up to names of iterators and order of sums, factors and terms means equal as text.
+
+Traversal iterators are named by position (``i0, i1, ...``), summation iterators ``r0, r1, ...`` in the order that gives the
+smallest text; all ranges start at 0. Padding is part of the identity: it is a guard.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+
+from egraph.tensor.expr.compose import guarded, tabulated
+from egraph.tensor.expr.index import Index, Iterator, Size, Symbol, index, simplify, substitute
+from egraph.tensor.expr.printing import format_scalar, format_scope
+from egraph.tensor.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Table, Tensor
+
+MOST_ORDERS = 5_040
+"""Orders of summation iterators that are compared; beyond, ties between alike iterators are left in the order given."""
+_COMMUTATIVE = ("add", "mul", "max", "min")
+Renaming = Mapping[Iterator | Symbol, Size]
+Seen = dict[tuple[int, str], Scope]
+"""Inner scopes by identity and prefix: closed, they are the same under every order of what is around them."""
+
+
+def canonical(scope: Scope) -> Scope:
+    """Return the one representative of all scopes that differ in names, order of sums, of factors and of terms."""
+    return _canonical(scope, "", {})
+
+
+def _canonical(scope: Scope, prefix: str, seen: Seen) -> Scope:
+    known = seen.get((id(scope), prefix))
+    if known is None:
+        known = seen[id(scope), prefix] = _made(scope, prefix, seen)
+    return known
+
+
+def _made(scope: Scope, prefix: str, seen: Seen) -> Scope:
+    traversal = tuple(Iterator(f"{prefix}i{k}", 0, _length(i)) for k, i in enumerate(scope.traversal))
+    names: dict[Iterator | Symbol, Size] = {
+        old: index(new) + old.low for old, new in zip(scope.traversal, traversal, strict=True)
+    }
+    kept = [i for i in scope.summation if _length(i) != 1]
+    names |= {i: i.low for i in scope.summation if _length(i) == 1}
+    best: tuple[str, Scope] | None = None
+    for order in _orders(kept, scope, names, seen):
+        summation = tuple(Iterator(f"{prefix}r{k}", 0, _length(i)) for k, i in enumerate(order))
+        renaming = names | {old: index(new) + old.low for old, new in zip(order, summation, strict=True)}
+        candidate = Scope(traversal, summation, scope.reduction if summation else "sum", _scalar(scope.body, renaming, prefix, seen))
+        text = format_scope(candidate)
+        if best is None or text < best[0]:
+            best = text, candidate
+    assert best is not None
+    return best[1]
+
+
+def _length(iterator: Iterator) -> Size:
+    return simplify(index(iterator.high) - iterator.low)
+
+
+def _orders(iterators: list[Iterator], scope: Scope, names: Renaming, seen: Seen) -> list[tuple[Iterator, ...]]:
+    """Return the orders worth comparing: by what each iterator looks like in the body, all orders of those that look alike."""
+    if len(iterators) < 2:
+        return [tuple(iterators)]
+    lengths = [str(_length(iterator)) for iterator in iterators]
+    looks: dict[tuple[str, str], list[Iterator]] = {}
+    for iterator, length in zip(iterators, lengths, strict=True):
+        if lengths.count(length) == 1:
+            looks[length, ""] = [iterator]
+            continue
+        others: dict[Iterator | Symbol, Size] = {i: index(Iterator("other", 0, _length(i))) + i.low for i in iterators if i != iterator}
+        own: dict[Iterator | Symbol, Size] = {iterator: index(Iterator("own", 0, _length(iterator))) + iterator.low}
+        look = format_scalar(_scalar(scope.body, {**names, **others, **own}, "", seen))
+        looks.setdefault((length, look), []).append(iterator)
+    groups = [looks[look] for look in sorted(looks)]
+    orders: list[tuple[Iterator, ...]] = [()]
+    for group in groups:
+        few = len(orders) * math.factorial(len(group)) <= MOST_ORDERS
+        ways = list(itertools.permutations(group)) if few else [tuple(group)]
+        orders = [order + way for order in orders for way in ways]
+    return orders
+
+
+def _scalar(body: Scalar, names: Renaming, prefix: str, seen: Seen) -> Scalar:
+    match body:
+        case Number():
+            return body
+        case IndexNumber(value):
+            return IndexNumber(_index(value, names, prefix, seen))
+        case Table(shape, values, indices):
+            return tabulated(shape, values, tuple(_index(i, names, prefix, seen) for i in indices))
+        case Read(source, indices):
+            places = tuple(_index(i, names, prefix, seen) for i in indices)
+            return Read(source if isinstance(source, Tensor) else _canonical(source, prefix + "n", seen), places)
+        case Guarded(conditions, then, otherwise):
+            changed = [Compare(_index(c.left, names, prefix, seen), c.operator, _index(c.right, names, prefix, seen)) for c in conditions]
+            return guarded(sorted(changed, key=str), _scalar(then, names, prefix, seen), _scalar(otherwise, names, prefix, seen))
+        case Apply(function, arguments) if function in _COMMUTATIVE:
+            operands = sorted((_scalar(a, names, prefix, seen) for a in _flatten(function, arguments)), key=format_scalar)
+            total = operands[0]
+            for operand in operands[1:]:
+                total = Apply(function, (total, operand))
+            return total
+        case Apply(function, arguments):
+            return Apply(function, tuple(_scalar(a, names, prefix, seen) for a in arguments))
+
+
+def _index(value: Index, names: Renaming, prefix: str, seen: Seen) -> Index:
+    def read(inner: Read) -> Read:
+        result = _scalar(inner, names, prefix, seen)
+        assert isinstance(result, Read)
+        return result
+
+    return substitute(value, names, read)
+
+
+def _flatten(function: str, arguments: tuple[Scalar, ...]) -> list[Scalar]:
+    found: list[Scalar] = []
+    for argument in arguments:
+        if isinstance(argument, Apply) and argument.function == function:
+            found += _flatten(function, argument.arguments)
+        else:
+            found.append(argument)
+    return found

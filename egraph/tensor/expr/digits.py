@@ -1,0 +1,64 @@
+"""Split iterators into digits, so that floor-divisions and remainders of one iterator become iterators of their own.
+
+    {i<12} x[i//4, i%4]   is   {d0<3, d1<4} x[d0, d1]   with i = 4 d0 + d1
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+from egraph.tensor.expr.bodies import indices_of, mapped
+from egraph.tensor.expr.index import Atom, Floor, Index, Iterator, Modulo, Size, Symbol, atoms, index, length, substitute
+from egraph.tensor.expr.scope import Scalar, Scope
+
+
+@dataclass(frozen=True)
+class Digits:
+    """A scope over digits: ``traversal`` holds the digits of every output axis; an axis may be longer than wanted and is cut."""
+
+    traversal: tuple[tuple[Iterator, ...], ...]
+    summation: tuple[Iterator, ...]
+    body: Scalar
+
+    @property
+    def outer(self) -> tuple[Iterator, ...]:
+        return tuple(digit for axis in self.traversal for digit in axis)
+
+
+def split_digits(scope: Scope) -> Digits:
+    """Return the scope with each iterator split where its divisions and remainders want it; all ranges start at 0 and are known."""
+    wanted: dict[Iterator, set[int]] = {}
+    for value in indices_of(scope.body):
+        for atom in atoms(value):
+            found = _pure(index(atom))
+            if isinstance(atom, Floor | Modulo) and found is not None:
+                wanted.setdefault(found[0], set()).add(found[1])
+    digits: dict[Iterator, tuple[Iterator, ...]] = {}
+    names: dict[Iterator | Symbol, Size] = {}
+    for iterator in (*scope.traversal, *scope.summation):
+        places = [1]
+        for place in sorted(wanted.get(iterator, ())):
+            if place % places[-1] == 0 and places[-1] < place < length(iterator):
+                places.append(place)
+        if iterator in scope.summation and length(iterator) % places[-1]:
+            places = [1]  # a sum must not run further
+        sizes = [after // place for place, after in itertools.pairwise(places)] + [-(-length(iterator) // places[-1])]
+        digits[iterator] = tuple(Iterator(f"{iterator.name}d{k}", 0, size) for k, size in enumerate(sizes))[::-1]
+        names[iterator] = sum((index(d) * place for d, place in zip(digits[iterator][::-1], places, strict=True)), index(0))
+    body = mapped(scope.body, lambda value: substitute(value, names))
+    return Digits(tuple(digits[i] for i in scope.traversal), tuple(d for i in scope.summation for d in digits[i]), body)
+
+
+def _pure(value: Index) -> tuple[Iterator, int] | None:
+    """Return (i, s) where a value depends on one iterator alone and changes only where i passes a multiple of s."""
+    if len(value.terms) != 1 or value.terms[0][1] != 1 or len(value.terms[0][0]) != 1:
+        return None
+    atom: Atom = value.terms[0][0][0]
+    match atom:
+        case Iterator():
+            return atom, 1
+        case Floor(numerator, divisor) | Modulo(numerator, divisor):
+            inner, by = _pure(numerator), divisor.constant
+            return None if inner is None or by is None else (inner[0], inner[1] * by)
+    return None

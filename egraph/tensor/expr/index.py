@@ -1,0 +1,395 @@
+"""Integer index expressions: polynomials over iterators, symbolic sizes, floor-divisions and remainders.
+
+``2*h + r - 1``, ``i // 4``, ``i % n`` with the laws that hold for all integers built in, so that equal
+polynomials are equal values. Divisions are floor divisions (Python's), divisors positive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+if TYPE_CHECKING:
+    from egraph.tensor.expr.scope import Read
+
+Size: TypeAlias = "int | Index"
+"""A size or an index: a plain integer where it is known, an expression where it is symbolic."""
+
+
+@dataclass(frozen=True, slots=True)
+class Iterator:
+    """A bound variable with the half-open range [low, high). Identity is the name, unique in a term."""
+
+    name: str
+    low: Size
+    high: Size
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A size or attribute known only as a name (at least ``minimum``): proofs hold for all its values."""
+
+    name: str
+    minimum: int = 1
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class RealSymbol:
+    """A number known only as a name (a float attribute): proofs hold for all its finite values. Never a size or a position."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """numerator // divisor"""
+
+    numerator: Index
+    divisor: Index
+
+
+@dataclass(frozen=True, slots=True)
+class Modulo:
+    """numerator % divisor"""
+
+    numerator: Index
+    divisor: Index
+
+
+@dataclass(frozen=True, slots=True)
+class DataIndex:
+    """An index read from a tensor (gather): uninterpreted in proofs."""
+
+    read: Read
+
+
+Factor = TypeVar("Factor")
+Atom: TypeAlias = Iterator | Symbol | RealSymbol | Floor | Modulo | DataIndex
+Monomial: TypeAlias = tuple[Atom, ...]
+"""A product of atoms, sorted; the empty product is one."""
+Replacement: TypeAlias = "Mapping[Iterator, Size | Iterator] | Mapping[Symbol, Size] | Mapping[Iterator | Symbol, Size]"
+"""What stands for iterators, for symbols, or for some of both."""
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """A polynomial: sorted (monomial, coefficient) pairs without zeros."""
+
+    terms: tuple[tuple[Monomial, int], ...]
+    _hash: int = field(init=False, repr=False, compare=False)
+    """Remembered: indices are the keys of most memos, and hashing goes through all their atoms."""
+
+    def __hash__(self) -> int:
+        try:
+            return self._hash
+        except AttributeError:
+            value = hash(self.terms)
+            object.__setattr__(self, "_hash", value)
+            return value
+
+    def __reduce__(self) -> tuple[type[Index], tuple[object, ...]]:
+        return Index, (self.terms,)  # a hash is a process's own
+
+    def __add__(self, other: object) -> Index:
+        return _sum((self, index(other)))
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Index:
+        return Index(tuple((m, -c) for m, c in self.terms))
+
+    def __sub__(self, other: object) -> Index:
+        return _sum((self, -index(other)))
+
+    def __rsub__(self, other: object) -> Index:
+        return _sum((index(other), -self))
+
+    def __mul__(self, other: object) -> Index:
+        right = index(other)
+        by = right.constant
+        if by is not None:  # the order of the terms stays
+            return self if by == 1 else Index(tuple((m, c * by) for m, c in self.terms) if by else ())
+        products: dict[Monomial, int] = {}
+        for m, c in self.terms:
+            for n, d in right.terms:
+                key = tuple(sorted(m + n, key=_text)) if m and n else m or n
+                products[key] = products.get(key, 0) + c * d
+        return polynomial(products)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: object) -> Index:
+        return floor_divide(self, index(other))
+
+    def __rfloordiv__(self, other: object) -> Index:
+        return floor_divide(index(other), self)
+
+    def __mod__(self, other: object) -> Index:
+        return modulo(self, index(other))
+
+    def __rmod__(self, other: object) -> Index:
+        return modulo(index(other), self)
+
+    @property
+    def constant(self) -> int | None:
+        """Return the value when it is a known integer, else None."""
+        if not self.terms:
+            return 0
+        return self.terms[0][1] if len(self.terms) == 1 and self.terms[0][0] == () else None
+
+    def __str__(self) -> str:
+        return format_index(self)
+
+
+def polynomial(products: Mapping[Monomial, int]) -> Index:
+    """Return the sum of coefficient * monomial."""
+    terms = [(m, c) for m, c in products.items() if c]
+    if len(terms) > 1:
+        terms.sort(key=_place)
+    return Index(tuple(terms))
+
+
+def _place(term: tuple[Monomial, int]) -> str:
+    return _text(term[0])
+
+
+_text = lru_cache(maxsize=1 << 16)(repr)
+
+
+def _sum(parts: tuple[Index, ...]) -> Index:
+    parts = tuple(part for part in parts if part.terms)
+    if len(parts) < 2:
+        return parts[0] if parts else Index(())
+    if len(parts) == 2:
+        for value, other in (parts, parts[::-1]):
+            if len(other.terms) == 1 and not other.terms[0][0]:
+                return _shifted(value, other.terms[0][1])
+    total: dict[Monomial, int] = {}
+    for part in parts:
+        for m, c in part.terms:
+            total[m] = total.get(m, 0) + c
+    return polynomial(total)
+
+
+def _shifted(value: Index, by: int) -> Index:
+    """value + by; the number stands first, where its empty product is sorted."""
+    if value.terms[0][0]:
+        return Index((((), by), *value.terms))
+    number = value.terms[0][1] + by
+    return Index((((), number), *value.terms[1:]) if number else value.terms[1:])
+
+
+def index(value: object) -> Index:
+    """Return an integer, atom or index as an ``Index``."""
+    if type(value) is Index:
+        return value
+    match value:
+        case Iterator() | Symbol() | RealSymbol() | Floor() | Modulo() | DataIndex():
+            return Index((((value,), 1),))
+        case _ if hasattr(value, "__index__"):
+            number = int(value.__index__())
+            return Index((((), number),)) if number else Index(())
+    raise TypeError(f"not an index: {value!r}")
+
+
+def has_reals(value: Index) -> bool:
+    """Return whether a value is a real number rather than an integer, so that ``<`` is not ``<=`` of one less."""
+    return any(isinstance(atom, RealSymbol) for monomial, _ in value.terms for atom in monomial)
+
+
+def over(monomial: tuple[Factor, ...], factors: tuple[Factor, ...]) -> tuple[Factor, ...] | None:
+    """Return monomial / factors, None when it is not a multiple."""
+    rest = list(monomial)
+    for factor in factors:
+        if factor not in rest:
+            return None
+        rest.remove(factor)
+    return tuple(rest)
+
+
+def simplify(value: Size) -> Size:
+    """Return a plain integer when the index is one."""
+    if isinstance(value, Index):
+        known = value.constant
+        return value if known is None else known
+    return value
+
+
+def known(value: Size) -> int:
+    """Return the integer that a size is; ValueError where it is symbolic."""
+    number = index(value).constant
+    if number is None:
+        raise ValueError(f"{format_index(value)} is no known integer")
+    return number
+
+
+def length(iterator: Iterator) -> int:
+    """high - low, which must be known"""
+    if type(iterator.low) is int and type(iterator.high) is int:
+        return iterator.high - iterator.low
+    return known(index(iterator.high) - iterator.low)
+
+
+def bounds(value: Size) -> tuple[int, int] | None:
+    """Return an interval [low, high] that holds the index, or None when a range is symbolic."""
+    expression = index(value)
+    low = high = 0
+    for monomial, coefficient in expression.terms:
+        a, b = 1, 1
+        for atom in monomial:
+            limits = _atom_bounds(atom)
+            if limits is None:
+                return None
+            corners = [x * y for x in (a, b) for y in limits]
+            a, b = min(corners), max(corners)
+        corners = [coefficient * a, coefficient * b]
+        low, high = low + min(corners), high + max(corners)
+    return low, high
+
+
+def _atom_bounds(atom: Atom) -> tuple[int, int] | None:
+    match atom:
+        case Iterator(_, low, high):
+            first = low if type(low) is int else index(low).constant
+            last = high if type(high) is int else index(high).constant
+            return None if first is None or last is None else (first, max(first, last - 1))
+        case Floor(numerator, divisor):
+            limits, by = bounds(numerator), divisor.constant
+            return None if limits is None or by is None else (limits[0] // by, limits[1] // by)
+        case Modulo(numerator, divisor):
+            limits, by = bounds(numerator), divisor.constant
+            if by is None:
+                return None
+            if limits is not None and limits[0] // by == limits[1] // by:
+                return limits[0] % by, limits[1] % by
+            return 0, by - 1
+    return None
+
+
+def _split(value: Index, divisor: int) -> tuple[Index, Index]:
+    """Return (quotient part, rest) with value = divisor * quotient part + rest, term by term."""
+    quotient: dict[Monomial, int] = {}
+    rest: dict[Monomial, int] = {}
+    for m, c in value.terms:
+        q, r = divmod(c, divisor) if m == () or c % divisor == 0 else (0, c)
+        quotient[m], rest[m] = q, r
+    return polynomial(quotient), polynomial(rest)
+
+
+def floor_divide(value: Index, divisor: Index) -> Index:
+    """value // divisor, simplified where ranges and coefficients allow."""
+    by = divisor.constant
+    if by == 1:
+        return value
+    if by is not None and by > 0:
+        quotient, rest = _split(value, by)
+        limits = bounds(rest)
+        if limits is not None and limits[0] // by == limits[1] // by:
+            return quotient + limits[0] // by
+        if len(rest.terms) == 1 and rest.terms[0][1] == 1 and len(rest.terms[0][0]) == 1:
+            inner = rest.terms[0][0][0]  # (a // b) // c = a // (b c)
+            if isinstance(inner, Floor) and inner.divisor.constant is not None:
+                return quotient + floor_divide(inner.numerator, inner.divisor * by)
+        return quotient + index(Floor(rest, divisor))
+    return index(Floor(value, divisor))
+
+
+def modulo(value: Index, divisor: Index) -> Index:
+    """value % divisor, simplified where ranges and coefficients allow."""
+    by = divisor.constant
+    if by == 1:
+        return Index(())
+    if by is not None and by > 0:
+        _, rest = _split(value, by)
+        limits = bounds(rest)
+        if limits is not None and limits[0] // by == limits[1] // by:
+            return rest - (limits[0] // by) * by
+        return index(Modulo(rest, divisor))
+    return index(Modulo(value, divisor))
+
+
+def substitute(value: Size, replace: Replacement, read: Callable[[Read], Read] | None = None) -> Index:
+    """Return the index with iterators and symbols replaced; ``read`` maps the reads inside data indices."""
+    total: dict[Monomial, int] = {}
+    for monomial, coefficient in index(value).terms:
+        product = _ONE
+        for atom in monomial:
+            part = _substituted(atom, replace, read)
+            product = part if product is _ONE else product * part
+        for m, c in product.terms:
+            total[m] = total.get(m, 0) + c * coefficient
+    return polynomial(total)
+
+
+_ONE = Index((((), 1),))
+
+
+def _substituted(atom: Atom, replace: Mapping[Any, Size | Iterator], read: Callable[[Read], Read] | None) -> Index:
+    match atom:
+        case Iterator() | Symbol():
+            return index(replace.get(atom, atom))
+        case RealSymbol():
+            return index(atom)
+        case Floor(a, b):
+            return floor_divide(substitute(a, replace, read), substitute(b, replace, read))
+        case Modulo(a, b):
+            return modulo(substitute(a, replace, read), substitute(b, replace, read))
+        case DataIndex(inner):
+            return index(DataIndex(read(inner) if read else inner))
+
+
+def atoms(value: Size) -> set[Atom]:
+    """Return every atom of an index, those inside divisions too."""
+    found: set[Atom] = set()
+    for monomial, _ in index(value).terms:
+        for atom in monomial:
+            found.add(atom)
+            if isinstance(atom, Floor | Modulo):
+                found |= atoms(atom.numerator) | atoms(atom.divisor)
+    return found
+
+
+def data_read(value: Index) -> Read | None:
+    """Return the read whose number, alone, an index is."""
+    match value.terms:
+        case (((DataIndex(read),), 1),):
+            return read
+    return None
+
+
+def format_index(value: Size) -> str:
+    """Return the usual notation, iterators first: ``2*h+r-1``."""
+    text = ""
+    terms = index(value).terms
+    for monomial, coefficient in [t for t in terms if t[0]] + [t for t in terms if not t[0]]:
+        factors = [_format_atom(atom) for atom in monomial]
+        if abs(coefficient) != 1 or not factors:
+            factors.insert(0, str(abs(coefficient)))
+        sign = "-" if coefficient < 0 else ("+" if text else "")
+        text += sign + "*".join(factors)
+    return text or "0"
+
+
+def _format_atom(atom: Atom) -> str:
+    match atom:
+        case Iterator(name, _, _) | Symbol(name, _) | RealSymbol(name):
+            return name
+        case Floor(a, b):
+            return f"(({format_index(a)})//{_factor(b)})"
+        case Modulo(a, b):
+            return f"(({format_index(a)})%{_factor(b)})"
+        case DataIndex(read):
+            return str(read)
+
+
+def _factor(value: Index) -> str:
+    text = format_index(value)
+    return text if text.isalnum() else f"({text})"

@@ -1,0 +1,105 @@
+"""Scalars as sums of products, and how much arithmetic a sum of products takes when it is contracted factor by factor."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from egraph.tensor.expr.digits import split_digits
+from egraph.tensor.expr.index import Iterator, atoms, length
+from egraph.tensor.expr.scope import Apply, Compare, Guarded, Number, Read, Scalar, Scope, Table, Tensor
+
+MOST_TABLES = 5
+"""Tables of one product whose orders are compared; more are taken as they come."""
+
+
+@dataclass(frozen=True)
+class Product:
+    """coefficient * factors where the conditions hold, else 0"""
+
+    coefficient: Fraction
+    factors: tuple[Read | Table, ...] = ()
+    conditions: tuple[Compare, ...] = ()
+
+
+def sum_of_products(body: Scalar) -> list[Product] | None:
+    """Return a body as a sum of products, None where it is none."""
+    match body:
+        case Number(Fraction() as value):
+            return [Product(value)]
+        case Read(source=Tensor()) | Table():
+            return [Product(Fraction(1), (body,))]
+        case Guarded(conditions, then, Number(value)) if value == 0:
+            inner = sum_of_products(then)
+            return inner and [Product(p.coefficient, p.factors, p.conditions + conditions) for p in inner]
+        case Apply("neg", (argument,)):
+            return _scaled(sum_of_products(argument), -1)
+        case Apply("add", (left, right)):
+            return _joined(sum_of_products(left), sum_of_products(right))
+        case Apply("sub", (left, right)):
+            return _joined(sum_of_products(left), _scaled(sum_of_products(right), -1))
+        case Apply("mul", (left, right)):
+            first, second = sum_of_products(left), sum_of_products(right)
+            if first is None or second is None or len(first) * len(second) > 1:
+                return None
+            return [
+                Product(a.coefficient * b.coefficient, a.factors + b.factors, a.conditions + b.conditions) for a in first for b in second
+            ]
+    return None
+
+
+def _scaled(products: list[Product] | None, by: int) -> list[Product] | None:
+    return products and [Product(p.coefficient * by, p.factors, p.conditions) for p in products]
+
+
+def _joined(left: list[Product] | None, right: list[Product] | None) -> list[Product] | None:
+    return None if left is None or right is None else left + right
+
+
+def contracted_operations(scope: Scope) -> float | None:
+    """Return the multiplications and additions of a sum of products whose tables are applied one after the other.
+
+    None where the scope is no sum of products. Entries of tables that are zero cost nothing, those that are one an addition.
+    """
+    if scope.reduction != "sum":
+        return None
+    digits = split_digits(scope)
+    products = sum_of_products(digits.body)
+    if products is None:
+        return None
+    wanted = set(digits.outer)
+    return math.fsum(_operations(product, wanted) for product in products)
+
+
+def _operations(product: Product, wanted: set[Iterator]) -> float:
+    tables = [factor for factor in product.factors if isinstance(factor, Table)]
+    reads = [_iterators(factor) for factor in product.factors if isinstance(factor, Read)]
+    start = set[Iterator]().union(*reads)
+    orders = itertools.permutations(tables) if len(tables) <= MOST_TABLES else (tables,)
+    return min(_in_order(start, len(reads), order, wanted) for order in orders)
+
+
+def _in_order(start: set[Iterator], reads: int, tables: Sequence[Table], wanted: set[Iterator]) -> float:
+    current, total = start, 2.0 * max(0, reads - 1) * _points(start)
+    for position, table in enumerate(tables):
+        own = _iterators(table)
+        total += _points(current | own) * _entry_cost(table)
+        later = set[Iterator]().union(*map(_iterators, tables[position + 1 :]))
+        current = {i for i in current | own if i in wanted or i in later or i not in own}
+    return total + _points(start) * (reads == 1 and not tables and not start <= wanted)
+
+
+def _entry_cost(table: Table) -> float:
+    """Return the mean operations of one entry: none where it is zero, one addition where it is one, else two operations."""
+    return sum(0.0 if value == 0 else 1.0 if abs(value) == 1 else 2.0 for value in table.values) / len(table.values)
+
+
+def _iterators(factor: Read | Table) -> set[Iterator]:
+    return {atom for place in factor.indices for atom in atoms(place) if isinstance(atom, Iterator)}
+
+
+def _points(iterators: set[Iterator]) -> float:
+    return float(math.prod(map(length, iterators)))

@@ -1,0 +1,146 @@
+"""Tensor-algebra expressions: scopes of iterators over a scalar body.
+
+    {n, h, w, f}  sum(c, r, s)  A[n, c, h+r-1, w+s-1] * K[f, c, r, s]   if 0 <= h+r-1 < H and ...
+
+A ``Scope`` is a tensor: its traversal iterators are the output's dimensions (from 0), its summation iterators
+are reduced. A body reads tensors or inner scopes (instantiated intermediates). A read must lie inside its
+tensor wherever its guards hold: padding is a guard, never an implicit zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal, TypeAlias
+
+from egraph.tensor.expr.index import Index, Iterator, Size, format_index, index
+
+Reduction: TypeAlias = Literal["sum", "max", "min", "prod"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A named operand: ``name`` is its position ('0', '1', ...) in an operator's meaning."""
+
+    name: str
+    shape: tuple[Size, ...]
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """left OP right over indices, with OP one of ``<``, ``<=``, ``==``, ``!=``."""
+
+    left: Index
+    operator: Literal["<", "<=", "==", "!="]
+    right: Index
+
+    def __str__(self) -> str:
+        return f"{format_index(self.left)}{self.operator}{format_index(self.right)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A constant: exact where it is rational, float for infinities and measured constants."""
+
+    value: Fraction | float
+
+
+@dataclass(frozen=True, slots=True)
+class IndexNumber:
+    """An index used as a number (argmax, interpolation weights)."""
+
+    value: Index
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """source[indices]"""
+
+    source: Tensor | Scope
+    indices: tuple[Index, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """values[indices], row-major over ``shape``: the exact constants of a bilinear algorithm, selections, interpolation weights."""
+
+    shape: tuple[int, ...]
+    values: tuple[Fraction, ...]
+    indices: tuple[Index, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """function(arguments): arithmetic and scalar functions by their name in ``functions.FUNCTIONS``."""
+
+    function: str
+    arguments: tuple[Scalar, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """``then`` where every condition holds, else ``otherwise`` (padding, concatenation, slices)."""
+
+    conditions: tuple[Compare, ...]
+    then: Scalar
+    otherwise: Scalar
+
+
+Scalar: TypeAlias = Number | IndexNumber | Read | Table | Apply | Guarded
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """A tensor over ``traversal``: reduction over ``summation`` of ``body`` (no reduction when it is empty)."""
+
+    traversal: tuple[Iterator, ...]
+    summation: tuple[Iterator, ...]
+    reduction: Reduction
+    body: Scalar
+
+    @property
+    def shape(self) -> tuple[Size, ...]:
+        return tuple(i.high for i in self.traversal)
+
+
+def inside(value: object, low: object, high: object) -> tuple[Compare, Compare]:
+    """low <= value < high"""
+    return Compare(index(low), "<=", index(value)), Compare(index(value), "<", index(high))
+
+
+def number(value: float | Fraction | Scalar) -> Scalar:
+    """Return a constant, exact when it is an integer, a fraction or a finite float; a scalar (a number with a name) stays itself."""
+    if isinstance(value, Number | IndexNumber | Read | Table | Apply | Guarded):
+        return value
+    if not math.isfinite(value):
+        return Number(float(value))
+    return Number(Fraction(value))
+
+
+Rows: TypeAlias = "Sequence[Rows] | Sequence[int | Fraction]"
+
+
+def table(rows: Rows, *indices: Size) -> Table:
+    """Return nested ``rows`` of numbers, read at ``indices``; ValueError where rows differ in length."""
+    values, shape = _flat(rows)
+    return Table(shape, values, tuple(index(i) for i in indices))
+
+
+def _flat(rows: Rows | int | Fraction) -> tuple[tuple[Fraction, ...], tuple[int, ...]]:
+    if isinstance(rows, int | Fraction):
+        return (Fraction(rows),), ()
+    parts = [_flat(row) for row in rows]
+    shapes = {shape for _, shape in parts}
+    if len(shapes) != 1:
+        raise ValueError("rows of a table differ in length")
+    return tuple(value for values, _ in parts for value in values), (len(parts), *shapes.pop())
+
+
+def apply(function: str, *arguments: Scalar) -> Apply:
+    return Apply(function, arguments)
+
+
+ZERO, ONE = Number(Fraction(0)), Number(Fraction(1))

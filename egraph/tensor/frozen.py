@@ -1,0 +1,68 @@
+"""A read-only picture of an e-graph, and the kernel candidates laid over it for extraction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from egraph.tensor.node import LEAVES, Node
+from egraph.tensor.types import Attributes, TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class ENode:
+    """An operator over e-classes; ``rule`` names the rule that first made it ('' for the input program)."""
+
+    op: str
+    attributes: Attributes
+    children: tuple[int, ...]
+    rule: str = ""
+
+
+@dataclass(frozen=True)
+class FrozenEGraph:
+    """E-classes by number (deterministic: numbered by first appearance from the roots), each with its e-nodes.
+
+    ``constants``: classes whose value is known at compile time (weights and what is computed from them alone).
+    """
+
+    classes: Mapping[int, tuple[ENode, ...]]
+    types: Mapping[int, TensorType]
+    roots: tuple[int, ...]
+    constants: frozenset[int]
+    source: Mapping[int, Node]
+    """The input program's node of a class, where it has one."""
+
+    @cached_property
+    def given(self) -> frozenset[int]:
+        """Return the classes that are there before anything runs: inputs, and values known at compile time."""
+        leaves = {number for number, nodes in self.classes.items() if any(node.op in LEAVES for node in nodes)}
+        return self.constants | leaves
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One way to compute a class in a single kernel: a fragment over placeholders bound to ``operands``.
+
+    ``covered``: the e-nodes inside the fragment (for provenance), root first. Views (reshape, contiguous
+    slices) that cost nothing are candidates with ``cost_us == 0``.
+    """
+
+    fragment: Node
+    operands: tuple[int, ...]
+    covered: tuple[ENode, ...]
+    implementation: str = ""
+    """How it is executed, by name ('onednn.convolution', 'tvm', 'view', 'opaque'); chosen by cost."""
+    cost_us: float = 0.0
+
+
+@dataclass(frozen=True)
+class Selection:
+    """An extraction result: the chosen candidate of every needed class, with its total cost."""
+
+    chosen: Mapping[int, Candidate]
+    cost_us: float
+    optimal: bool
+    method: str
+    seconds: float

@@ -1,0 +1,65 @@
+"""Whole programs: a ``Graph`` of nodes with its weights, and a ``Program`` of kernels in running order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from egraph.tensor.node import Node
+
+
+@dataclass(frozen=True)
+class OnnxContext:
+    """What opaque nodes need from the source model: opset versions and model-local functions, serialised."""
+
+    opsets: tuple[tuple[str, int], ...] = (("", 20),)
+    functions: tuple[bytes, ...] = ()
+    ir_version: int = 10
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A tensor program. ``tensors`` holds constants by the ``digest`` attribute of their ``Constant`` node
+    (arrays may be memory-mapped); ``origins`` names the source nodes that each node stands for."""
+
+    name: str
+    inputs: tuple[Node, ...]
+    outputs: tuple[tuple[str, Node], ...]
+    tensors: Mapping[str, np.ndarray]
+    origins: Mapping[Node, tuple[str, ...]] = field(default_factory=dict)
+    context: OnnxContext = OnnxContext()
+    names: Mapping[Node, str] = field(default_factory=dict)
+    """Tensor names in the source model, for the values that had one."""
+
+    @property
+    def roots(self) -> tuple[Node, ...]:
+        return tuple(node for _, node in self.outputs)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One launch: ``fragment`` (over placeholders) applied to ``inputs`` yields ``output``.
+
+    ``fragment`` alone decides cost and code; ``inputs[i]`` is bound to ``Placeholder(index=i)``.
+    An opaque kernel's fragment is an ``Opaque`` node, its output has type ``tuple``.
+    """
+
+    fragment: Node
+    inputs: tuple[Node, ...]
+    output: Node
+    implementation: str
+    rules: tuple[str, ...] = ()
+    """Rules that made the nodes inside, by name."""
+    cost_us: float = 0.0
+    """What the cost model predicted."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A graph together with a partition into kernels, operands before users."""
+
+    graph: Graph
+    kernels: tuple[Kernel, ...]
+    cost_us: float

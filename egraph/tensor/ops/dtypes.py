@@ -1,0 +1,49 @@
+"""Element types that operators accept, and the rules from operand types to result type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from egraph.tensor.ops.sizes import refuse
+
+FLOATS = frozenset({"float32", "float64"})
+BOOLEANS = frozenset({"bool"})
+INDICES = frozenset({"int32", "int64"})
+INTEGERS = frozenset({f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)})
+EVERY = INTEGERS | {"bool", "float16", "bfloat16", "float32", "float64"}
+"""Types whose elements can be moved one by one; strings and packed types stay opaque."""
+
+
+def same_dtype(dtypes: Sequence[str]) -> str:
+    """Return the one type that all operands have."""
+    if len(set(dtypes)) != 1:
+        refuse(f"operands must have one element type, got {', '.join(dtypes)}")
+    return dtypes[0]
+
+
+def boolean(dtypes: Sequence[str]) -> str:
+    """Compare operands of one type."""
+    same_dtype(dtypes)
+    return "bool"
+
+
+def single(_: Sequence[str]) -> str:
+    """Return the type that integers are converted to."""
+    return "float32"
+
+
+def selected(dtypes: Sequence[str]) -> str:
+    """Return the type of the two values that a condition chooses from."""
+    if dtypes[1] not in FLOATS:
+        refuse(f"operand 1 must be one of {', '.join(sorted(FLOATS))}, got {dtypes[1]}")
+    return same_dtype(dtypes[1:])
+
+
+def indexed(dtypes: Sequence[str]) -> str:
+    """Return the type of the data that integer indices choose from."""
+    if dtypes[1] not in INDICES:
+        refuse(f"indices must be {' or '.join(sorted(INDICES))}, got {dtypes[1]}")
+    return dtypes[0]
+
+
+DtypeRule = Callable[[Sequence[str]], str]

@@ -1,0 +1,75 @@
+"""The reference interpreter: what a graph or fragment computes, by the operators' meanings alone.
+
+Slow, exact, and independent of every kernel. float64, or the prime field for exact tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+
+import numpy as np
+
+from egraph.errors import EinsatError
+from egraph.tensor import LEAVES, Attributes, Node, TensorType, walk
+from egraph.tensor.expr.compose import identity, inline
+from egraph.tensor.expr.evaluate import Field
+from egraph.tensor.expr.evaluate import evaluate as evaluate_scope
+from egraph.tensor.expr.functions import PRIME
+from egraph.tensor.expr.scope import Scope, Tensor
+from egraph.tensor.ops import OPS
+
+
+def meaning(node: Node) -> Scope:
+    """Return what a node computes from its operands, which are named '0', '1', ..."""
+    return _meaning(node.op, tuple(operand.type for operand in node.inputs), node.attributes)
+
+
+def _meaning(op: str, types: tuple[TensorType, ...], attributes: Attributes) -> Scope:
+    operands = [Tensor(str(i), each.sizes, each.dtype) for i, each in enumerate(types)]
+    return OPS[op].meaning(operands, dict(attributes))
+
+
+@lru_cache(maxsize=1 << 10)
+def _remembered(op: str, types: tuple[TensorType, ...], attributes: Attributes, written: str) -> Scope:
+    """Return a meaning; ``written`` tells 1, 1.0 and True apart, and 0.0 and -0.0."""
+    return _meaning(op, types, attributes)
+
+
+def fragment_expression(root: Node) -> Scope:
+    """Return a fragment as one scope over its leaves; placeholder i is the tensor named str(i)."""
+    scopes: dict[Node, Scope | Tensor] = {}
+    for node in walk((root,)):
+        if node.op == "Placeholder":
+            scopes[node] = Tensor(str(node.integer("index")), node.type.sizes, node.type.dtype)
+        else:
+            scopes[node] = inline(meaning(node), {str(i): scopes[operand] for i, operand in enumerate(node.inputs)})
+    result = scopes[root]
+    return identity(result) if isinstance(result, Tensor) else result
+
+
+def evaluate(roots: Iterable[Node], leaves: Mapping[Node, np.ndarray], field: Field = "float64") -> list[np.ndarray]:
+    """Return the values of ``roots`` given its leaves' (Input, Constant, Placeholder) values.
+
+    float64: leaves of any real type; prime: integer leaves, taken modulo p. Raises EinsatError at opaque nodes.
+    """
+    roots = tuple(roots)
+    values: dict[Node, np.ndarray] = {}
+    for node in walk(roots):
+        if node in leaves:
+            values[node] = _into(leaves[node], field)
+        elif node.op in LEAVES:
+            raise EinsatError(f"no value was given for {node.op} {dict(node.attributes)}")
+        elif node.op not in OPS:
+            raise EinsatError(f"{node.op} has no meaning to evaluate", fix="evaluate opaque nodes with onnxruntime")
+        else:
+            operands = {str(i): values[operand] for i, operand in enumerate(node.inputs)}
+            types = tuple(operand.type for operand in node.inputs)
+            values[node] = evaluate_scope(_remembered(node.op, types, node.attributes, repr(node.attributes)), operands, field)
+    return [values[root] for root in roots]
+
+
+def _into(value: np.ndarray, field: Field) -> np.ndarray:
+    if field == "float64":
+        return np.asarray(value, np.float64)
+    return np.asarray(value).astype(np.int64) % PRIME

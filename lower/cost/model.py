@@ -1,0 +1,251 @@
+"""What a kernel costs: its measured median where the profile database has one, an estimate otherwise.
+
+Estimates only rank what is not measured yet; extraction is repeated until everything it chose has been measured
+(or time is up), so a wrong estimate costs a measurement and not a wrong choice. What has a measured relative
+(:mod:`lower.cost.families`) is estimated by it, everything else by its arithmetic and its bytes.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from egraph.tensor import Candidate, Node, Program, format_fragment, walk
+from lower.cost.families import Family, family
+from lower.cost.joining import joined_for_free
+from lower.cost.roofline import DeviceSpeed, Work
+from lower.cost.roofline import work as count_work
+from runtime.profile import Database, Record
+from runtime.profile.device import LEAST_FROM_MEMORY_BYTES, from_memory
+
+FREE = ("view", "constant")
+"""Implementations that launch nothing."""
+HOPELESS_RATIO = 3.0
+"""A candidate whose estimate is this many times a measured rival's time is not measured."""
+FAILED_COST_US = 1e9
+ENOUGH_ALIKE = 3
+"""Measured generated kernels of about a size from which others of that size are estimated."""
+CAUTIOUS_ABOUT_LIBRARIES = 3
+"""Power of the caution that untried kernels of libraries are met with."""
+
+KernelKey: TypeAlias = tuple[str, str]
+"""Fragment text and implementation: what a measurement is filed under."""
+
+
+def key_of(candidate: Candidate) -> KernelKey:
+    return format_fragment(candidate.fragment), candidate.implementation
+
+
+@dataclass
+class CostModel:
+    """Prices candidates for one device. Texts and work of fragments are remembered: pricing is repeated often."""
+
+    database: Database
+    device: str
+    speed: DeviceSpeed
+    weights_from_memory: bool = False
+    """Whether the model's weights are too large for the shared cache: then kernels are timed with their constants outside of it."""
+    caution: float = 1.0
+    """What estimates are multiplied by: above 1, a measured kernel is preferred to a promise."""
+
+    def __post_init__(self) -> None:
+        self._keys: dict[tuple[Node, str], KernelKey] = {}
+        self._work: dict[Node, Work] = {}
+        self._records: dict[KernelKey, Record | None] = {}
+        self._families: dict[tuple[Node, str], Family | None] = {}
+        self._relatives: dict[Family, dict[KernelKey, tuple[int, float]]] = {}
+        self._ratios: dict[int, dict[KernelKey, float]] = {}
+        """Measured over estimated times of generated kernels, by the binary order of the bytes that they move."""
+
+    def key(self, candidate: Candidate) -> KernelKey:
+        part = (candidate.fragment, candidate.implementation)
+        if part not in self._keys:
+            self._keys[part] = key_of(candidate)
+        return self._keys[part]
+
+    def device_of(self, fragment: Node) -> str:
+        """Return the name of device and manner of timing that a fragment's measurements are filed under."""
+        return from_memory(self.device) if self.reads_memory(fragment) else self.device
+
+    def reads_memory(self, fragment: Node) -> bool:
+        """Return whether a fragment is timed with its constants in no cache."""
+        return self.weights_from_memory and _constants_bytes(fragment) >= LEAST_FROM_MEMORY_BYTES
+
+    def record(self, candidate: Candidate) -> Record | None:
+        key = self.key(candidate)
+        if key not in self._records:
+            self._records[key] = self.database.get(self.device_of(candidate.fragment), *key)
+        found = self._records[key]
+        if found is not None and found.median_us is not None:
+            amount = self.work(candidate.fragment)
+            if (of := self.family(candidate)) is not None:
+                self._relatives.setdefault(of, {})[key] = amount.size_bytes, found.median_us
+            elif candidate.implementation == "tvm":
+                self._ratios.setdefault(amount.size_bytes.bit_length(), {})[key] = found.median_us / self.speed.estimate_us(amount)
+        return found
+
+    def family(self, candidate: Candidate) -> Family | None:
+        """Return the family of a library's kernel, or of one around an expression; of other generated ones the loops depend on all."""
+        part = (candidate.fragment, candidate.implementation)
+        if part not in self._families:
+            has_one = is_library(candidate) or any(node.op == "Expression" for node in walk((candidate.fragment,)))
+            self._families[part] = family(candidate) if has_one else None
+        return self._families[part]
+
+    def is_settled(self, candidate: Candidate) -> bool:
+        """Return whether measuring would tell nothing new: it is measured, free, or cannot be run alone."""
+        return candidate.implementation in FREE or not is_measurable(candidate.fragment) or self.record(candidate) is not None
+
+    def is_wrong(self, candidate: Candidate) -> bool:
+        record = None if candidate.implementation in FREE else self.record(candidate)
+        return record is not None and record.status == "wrong"
+
+    def file(self, record: Record) -> None:
+        """Keep a record and price by it from now on."""
+        self.database.put(record)
+        self._records[record.fragment, record.implementation] = record
+
+    def cost_us(self, candidate: Candidate) -> float:
+        """Return the measured median, a prohibitive cost for what failed or hung, else the estimate."""
+        if candidate.implementation in FREE:
+            return 0.0
+        record = self.record(candidate)
+        if record is None:
+            return self.estimate_us(candidate) * self._caution_about(candidate)
+        return record.median_us if record.median_us is not None else FAILED_COST_US
+
+    def program_us(self, program: Program) -> float:
+        """Return what a run of a program is predicted to take: its kernels, and the call."""
+        return program.cost_us + self.speed.call_us
+
+    def _caution_about(self, candidate: Candidate) -> float:
+        """Return more for a library's kernels: it may have a reference implementation only, thousands of times slower."""
+        return self.caution**CAUTIOUS_ABOUT_LIBRARIES if is_library(candidate) else self.caution
+
+    def estimate_us(self, candidate: Candidate) -> float:
+        """Return a guess: the time of the measured relative that moves most nearly as many bytes, else by the roofline.
+
+        Where generated kernels of about the size have proved faster than the roofline says (their operands stay in a cache that
+        it does not know), the guess follows them: what could be fused is tried, not given up for what is measured.
+        """
+        amount = self.work(candidate.fragment)
+        of = self.family(candidate)
+        relatives = self._relatives.get(of) if of is not None else None
+        if not relatives:
+            return self.speed.estimate_us(amount) * (self._faster_than_estimated(amount) if candidate.implementation == "tvm" else 1.0)
+        key = min(relatives, key=lambda one: (abs(relatives[one][0] - amount.size_bytes), one))
+        size_bytes, time_us = relatives[key]
+        return max(0.5 * time_us, time_us + (amount.size_bytes - size_bytes) / (self.speed.memory_gigabytes_s * 1e3))
+
+    def _faster_than_estimated(self, amount: Work) -> float:
+        order = amount.size_bytes.bit_length()
+        alike = [ratio for near in (order - 1, order, order + 1) for ratio in self._ratios.get(near, {}).values()]
+        return min(1.0, statistics.median(alike)) if len(alike) >= ENOUGH_ALIKE else 1.0
+
+    def work(self, fragment: Node) -> Work:
+        if fragment not in self._work:
+            self._work[fragment] = count_work(fragment)
+        return self._work[fragment]
+
+    def has_relatives(self, candidate: Candidate) -> bool:
+        """Return whether another kernel of the same family is measured."""
+        of = self.family(candidate)
+        return of is not None and bool(self._relatives.get(of))
+
+    def look_up(self, candidates: Mapping[int, tuple[Candidate, ...]]) -> None:
+        """Find what is measured, so that every estimate knows of all relatives."""
+        for options in candidates.values():
+            for one in options:
+                if one.implementation not in FREE:
+                    self.record(one)
+
+    def price(self, candidates: Mapping[int, tuple[Candidate, ...]]) -> dict[int, tuple[Candidate, ...]]:
+        """Return the candidates with their costs, without those whose results are known to be wrong."""
+        self.look_up(candidates)
+        joined = joined_for_free(candidates, FREE)
+        return {
+            c: tuple(
+                replace(one, cost_us=0.0 if (c, one) in joined else self.cost_us(one)) for one in options if not self.is_wrong(one)
+            )
+            for c, options in candidates.items()
+        }  # fmt: skip
+
+
+def without_twins(model: CostModel, candidates: Mapping[int, tuple[Candidate, ...]]) -> dict[int, tuple[Candidate, ...]]:
+    """Keep, of candidates that read the same operands by the same implementation, the one that does least.
+
+    They differ in the way their fragment is written (transposes that cancel, a layout attribute), not in what runs.
+    """
+
+    def effort(one: Candidate) -> tuple[float, int, KernelKey]:
+        return model.work(one.fragment).flops, len(one.covered), model.key(one)
+
+    kept: dict[int, tuple[Candidate, ...]] = {}
+    for number, options in candidates.items():
+        groups: dict[tuple[tuple[int, ...], str], list[Candidate]] = {}
+        for one in options:
+            groups.setdefault((tuple(sorted(one.operands)), one.implementation), []).append(one)
+        kept[number] = tuple(min(group, key=effort) if len(group) > 1 else group[0] for group in groups.values())
+    return kept
+
+
+def jobs(model: CostModel, candidates: Mapping[int, tuple[Candidate, ...]]) -> list[Candidate]:
+    """List library candidates to measure, those with the largest estimates first: the plainest of each family without a time.
+
+    Families that are hopeless beside a measured rival are left out; everything else is measured only when extraction
+    chooses it.
+    """
+    model.look_up(candidates)
+    wanted: dict[Family | KernelKey, tuple[tuple[int, KernelKey], Candidate]] = {}
+    for options in candidates.values():
+        known = (one for one in options if one.implementation not in FREE and (model.record(one) or model.has_relatives(one)))
+        best = min(map(model.cost_us, known), default=float("inf"))
+        for one in options:
+            if not is_library(one) or model.is_settled(one) or model.has_relatives(one):
+                continue
+            if model.estimate_us(one) <= HOPELESS_RATIO * best:
+                key = model.key(one)
+                rank = (len(one.covered), key)
+                group = model.family(one) or key
+                if group not in wanted or rank < wanted[group][0]:
+                    wanted[group] = (rank, one)
+    chosen = [one for _, one in wanted.values()]
+    return sorted(chosen, key=lambda one: (-model.estimate_us(one), model.key(one)))
+
+
+def _constants_bytes(fragment: Node) -> int:
+    constants = (node for node in walk((fragment,)) if node.op == "Placeholder" and node.attribute("constant"))
+    return sum(node.type.size_bytes for node in constants if node.type.is_static)
+
+
+def is_library(candidate: Candidate) -> bool:
+    """Return whether a library runs it: those are measured, generated kernels are estimated first."""
+    return candidate.implementation not in ("tvm", "opaque", *FREE)
+
+
+def is_measurable(fragment: Node) -> bool:
+    """Return whether a kernel can be run alone: opaque nodes and unknown sizes cost the same in every program."""
+    return fragment.op != "Opaque" and all(node.type.is_static for node in walk((fragment,)))
+
+
+def unmeasured(model: CostModel, chosen: Iterable[Candidate]) -> list[Candidate]:
+    """List the distinct chosen candidates that have no measurement yet, the most expensive estimates first."""
+    found = {model.key(one): one for one in chosen if not model.is_settled(one)}
+    return [one for _, one in sorted(found.items(), key=lambda item: (-model.estimate_us(item[1]), item[0]))]
+
+
+def index_bounds(roots: Iterable[Node]) -> dict[Node, int]:
+    """Return, for integer values that end up as gather indices, how many are valid: 0 up to that bound.
+
+    Followed from each Gather down through whatever moves or casts the indices.
+    """
+    bounds: dict[Node, int] = {}
+    for node in walk(roots):
+        if node.op != "Gather" or not node.inputs[0].type.is_static:
+            continue
+        size = node.inputs[0].type.sizes[node.integer("axis")]
+        for below in walk((node.inputs[1],)):
+            bounds[below] = min(bounds.get(below, size), size)
+    return bounds

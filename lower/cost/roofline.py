@@ -1,0 +1,95 @@
+"""How much a kernel does: arithmetic and bytes, counted from its fragment; and how fast a device does that."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+from egraph.tensor import Node, TensorType, walk
+from egraph.tensor.expr.products import contracted_operations
+from egraph.tensor.expr.scope import Tensor
+from egraph.tensor.ops import OPS
+
+FUNCTIONS = frozenset({
+    "Exp", "Log", "Tanh", "Sigmoid", "Erf", "Gelu", "Softplus", "Mish", "Pow", "Sin", "Cos", "Elu", "Celu", "Selu", "Softmax", "LogSoftmax",
+})  # fmt: skip
+"""Operators that evaluate a function by polynomials: one element takes as long as many additions."""
+ADDITIONS_A_FUNCTION = 16
+
+
+@dataclass(frozen=True)
+class Work:
+    """Multiplications and additions, and bytes that must move (each operand and the result once)."""
+
+    flops: float
+    size_bytes: int
+    contracts: bool = False
+    """Whether there is a contraction inside: those run near the peak, everything else does not."""
+    functions: float = 0.0
+    """How many of the flops are whole functions (an exponential counts as one)."""
+
+    @property
+    def intensity(self) -> float:
+        """Return flops a byte."""
+        return self.flops / self.size_bytes if self.size_bytes else 0.0
+
+
+def size_bytes(type: TensorType) -> int:
+    """Return a tensor's size, 0 where it is unknown."""
+    return type.size_bytes if type.is_static and type.dtype not in ("tuple", "string") else 0
+
+
+def node_flops(node: Node) -> float:
+    """Return the arithmetic of one operator: by its specification, else one operation an element of the result."""
+    spec = OPS.get(node.op)
+    if spec is None or not node.type.is_static or not all(operand.type.is_static for operand in node.inputs):
+        return 0.0
+    if node.op == "Expression" and (shared := _contracted(node)) is not None:
+        return shared
+    if spec.flops is not None:
+        return float(spec.flops([operand.type.sizes for operand in node.inputs], dict(node.attributes)))
+    if spec.category in ("view", "movement"):
+        return 0.0
+    largest = max([operand.type.elements for operand in node.inputs], default=0)
+    return float(max(node.type.elements, largest))
+
+
+@lru_cache(maxsize=1 << 12)
+def _contracted(node: Node) -> float | None:
+    """Return what an expression takes where its tables are applied one after the other, None where it has no such form."""
+    tensors = [Tensor(str(k), operand.type.sizes) for k, operand in enumerate(node.inputs)]
+    return contracted_operations(OPS[node.op].meaning(tensors, dict(node.attributes)))
+
+
+def work(fragment: Node) -> Work:
+    """Count a kernel's arithmetic and its traffic."""
+    nodes = list(walk((fragment,)))
+    contracts = any(node.op in OPS and OPS[node.op].category == "contraction" for node in nodes)
+    moved = size_bytes(fragment.type) + sum(size_bytes(node.type) for node in nodes if node.op == "Placeholder")
+    functions = sum(node.type.elements for node in nodes if node.op in FUNCTIONS and node.type.is_static)
+    return Work(math.fsum(node_flops(node) for node in nodes), moved, contracts, float(functions))
+
+
+@dataclass(frozen=True)
+class DeviceSpeed:
+    """What the device reaches: measured once by a few small kernels (see ``calibrate``), else careful guesses."""
+
+    launch_us: float = 0.5
+    call_us: float = 10.0
+    """What a run of a program takes besides its kernels: checking inputs, making outputs, Python."""
+    cache_gigabytes_s: float = 40.0
+    memory_gigabytes_s: float = 10.0
+    contraction_gigaflops_s: float = 50.0
+    other_gigaflops_s: float = 4.0
+    """Functions a second, in thousand millions."""
+
+    def estimate_us(self, amount: Work) -> float:
+        """Return launch + the slower of moving the bytes and doing the arithmetic."""
+        bandwidth = self.cache_gigabytes_s if amount.size_bytes <= 1 << 20 else self.memory_gigabytes_s
+        moving_us = amount.size_bytes / (bandwidth * 1e3)
+        if amount.contracts:
+            return self.launch_us + max(moving_us, amount.flops / (self.contraction_gigaflops_s * 1e3))
+        additions = max(0.0, amount.flops - amount.functions)
+        computing_us = (amount.functions + additions / ADDITIONS_A_FUNCTION) / (self.other_gigaflops_s * 1e3)
+        return self.launch_us + max(moving_us, computing_us)
