@@ -33,7 +33,7 @@ OTHER_OPTIONS = {"--into", "--strict", "--update-golden"}
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"^(?:#|/\*) ([\w./-]+\.\w+)(?: \*/)?$")
 LINK = re.compile(r"\]\(([^)#\s]*)(#[^)\s]*)?\)")
-PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))))
+PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", *(str(p.relative_to(ROOT)) for p in sorted((ROOT / "docs").rglob("*.md"))))
 
 
 @dataclass(frozen=True)
