@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from egraph.engine.constant_values import DIRECT, value_of_array, value_of_term
+from egraph.engine.analyses import DIRECT, value_of_array, value_of_term
 from egraph.engine.saturate import Limits, saturate
 from egraph.extract import extract
 from egraph.optimize.options import Options

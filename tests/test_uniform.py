@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from egraph.engine.constant_values import value_of_array
-from egraph.engine.uniform import PROBES, number_of_array, number_of_term
+from egraph.engine.analyses import PROBES, number_of_array, number_of_term, value_of_array
 from egraph.tensor import Attributes, TensorType, attributes
 from egraph.tensor.expr.functions import PRIME
 

@@ -7,19 +7,24 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from egraph.engine.eclasses import EClasses, UnsoundRule
+from egraph.engine.eclasses import EClasses, Matched, Template, UnsoundRule, compile_template
 from egraph.engine.egglog import Engine
 from egraph.engine.encode import compile_pattern
+from egraph.engine.explanations import needed
 from egraph.errors import RuleError
 from egraph.rule import Binding, MergeRule, Mismatch, Rule
 from egraph.rule_terms import Pattern, Variable
-from egraph.tensor import Node, TensorType, walk
+from egraph.tensor import Node
 
 Match: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
 """Classes (the root's, then one a variable) and labels (one an attributes variable)."""
 
 BROKEN = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 """What a mistake in a rule's own text raises."""
+
+
+UNBOUND = -1
+"""Stands for the vertex of a variable before the pattern has met it."""
 
 
 @dataclass(frozen=True)
@@ -46,14 +51,6 @@ class RuleStatistics:
     e_nodes: int
     refusals: tuple[Refusal, ...]
     built: int = 0
-
-
-@dataclass(frozen=True)
-class Template:
-    """Right sides ready to instantiate: steps that fill slots, of which the first hold the variables' classes."""
-
-    steps: tuple[tuple[str, int, tuple[int, ...], TensorType], ...]
-    results: tuple[int, ...]
 
 
 class Application(ABC):
@@ -141,20 +138,49 @@ class Application(ABC):
         for root, side in zip(roots, lefts, strict=True):
             if self.classes.types[root] != side.type:
                 raise UnsoundRule(f"rule {self.rule.name} reads a {self.classes.types[root]} as a {side.type}")
-        return compile_template(rights, variables, self.classes)
+        return compile_template(rights, variables, self.classes.labels)
 
-    def use(self, template: Template, slots: Sequence[int], roots: Sequence[int]) -> None:
-        """Add the right sides with the variables bound to the classes ``slots``, each joined to its root."""
-        count, version, name = len(self.classes.nodes), len(self.classes.joined), self.rule.name
-        values = list(slots)
-        goals = dict(zip(reversed(template.results), reversed(roots), strict=True))
-        for op, label, operands, type in template.steps:
-            goal = goals.get(len(values))
-            values.append(self.classes.add(op, label, [values[operand] for operand in operands], type, name, goal))
-        for slot, root in zip(template.results, roots, strict=True):
-            self.classes.union(root, values[slot], name)
+    def matched(self, match: Match) -> tuple[Matched, list[int]]:
+        """Return the e-node that a match found, with what has to be equal for it to be the left side, and each variable's e-node.
+
+        What rules have changed since egglog looked may hide it; then the class's first e-node stands for it.
+        """
+        (root, *operands), labels = match
+        classes, forest = self.classes, self.classes.forest
+        handles = {v.name: classes.find(handle) for v, handle in zip(self.pattern.variables, operands, strict=True)}
+        by_name = dict(zip(self.pattern.attribute_variables, labels, strict=True))
+        needs: list[tuple[int, int]] = []
+        bound: dict[str, int] = {}
+
+        def vertex_of(term: Pattern) -> tuple[int, int] | None:
+            """Return the class and the vertex of a term of the pattern."""
+            below: list[tuple[int, int]] = []
+            for operand in term.operands:
+                inner = (handles[operand.name], UNBOUND) if isinstance(operand, Variable) else vertex_of(operand)
+                if inner is None:
+                    return None
+                below.append(inner)
+            label = by_name[term.attributes] if isinstance(term.attributes, str) else classes.labels.number(term.attributes)
+            entry = classes.nodes.get((term.op, label, tuple(handle for handle, _ in below)))
+            if entry is None:
+                return None
+            for operand, (_, vertex), made_over in zip(term.operands, below, forest.operands[entry.vertex], strict=True):
+                if isinstance(operand, Variable):
+                    vertex = bound.setdefault(operand.name, made_over)
+                needs.append((vertex, made_over))
+            return classes.find(entry.handle), entry.vertex
+
+        whole = vertex_of(self.pattern.pattern)
+        terms = [bound.get(v.name, classes.vertices[handle]) for v, handle in zip(self.pattern.variables, operands, strict=True)]
+        return Matched(whole[1] if whole else classes.vertices[root], needed(needs)), terms
+
+    def use(
+        self, template: Template, slots: Sequence[int], matches: Sequence[Match], terms: Sequence[int], lefts: Sequence[Matched]
+    ) -> None:  # fmt: skip
+        """Add the right sides with the variables bound to the classes ``slots``, each joined to its match's root."""
+        count = len(self.classes.nodes)
+        self.unions += self.classes.instantiate(self.rule.name, template, slots, [match[0][0] for match in matches], lefts, terms)
         self.made += len(self.classes.nodes) - count
-        self.unions += len(self.classes.nodes) > count or len(self.classes.joined) > version
 
     def refuse(self, mismatch: Mismatch, matches: Sequence[Match]) -> None:
         """Note a refusal; source nodes are kept for the first thousand."""
@@ -198,22 +224,10 @@ class Rewriting(Application):
             if isinstance(template, Mismatch):
                 self.refuse(template, (match,))
             else:
-                self.use(template, slots, (root,))
+                left, terms = self.matched(match)
+                self.use(template, slots, (match,), terms, (left,))
         self.matches += used
         return used
-
-
-def compile_template(roots: Sequence[Node], variables: int, classes: EClasses) -> Template:
-    """Return fragments over ``variables`` placeholders as steps over slots."""
-    slots: dict[Node, int] = {}
-    steps: list[tuple[str, int, tuple[int, ...], TensorType]] = []
-    for node in walk(roots):
-        if node.op == "Placeholder":
-            slots[node] = node.integer("index")
-        else:
-            slots[node] = variables + len(steps)
-            steps.append((node.op, classes.labels.of_node(node), tuple(slots[operand] for operand in node.inputs), node.type))
-    return Template(tuple(steps), tuple(slots[root] for root in roots))
 
 
 def _describe(binding: Binding) -> str:

@@ -16,8 +16,9 @@ from typing import TypeAlias
 
 from egraph.derive.derivation import DerivationRule, GroupRule, Step
 from egraph.derive.matching.proposals import groups
-from egraph.engine.applications import Refusal, RuleStatistics, Template, compile_template
-from egraph.engine.eclasses import EClasses, Key
+from egraph.engine.applications import Refusal, RuleStatistics
+from egraph.engine.eclasses import EClasses, Key, Matched, Template, compile_template
+from egraph.engine.explanations import needed
 from egraph.tensor import Node, format_fragment, make, placeholder
 
 ROUNDS = 2
@@ -139,7 +140,7 @@ class Deriving:
                 count.refusals.setdefault(f"{judged.name}: {judged.reason}", []).append((signature[1], root))
             elif self._programs.get(root, 0) >= MOST_PROGRAMS:
                 count.refusals.setdefault(f"{judged.name}: its class has {MOST_PROGRAMS} programs already", []).append((signature[1], root))
-            elif self._join(judged.name, (judged.program,), operands, (root,), count):
+            elif self._join(judged.name, (judged.program,), operands, {root: self._matched(key)}, count):
                 self._programs[root] = self._programs.get(root, 0) + 1
                 used += 1
         return used
@@ -181,24 +182,30 @@ class Deriving:
             count.refusals.setdefault(reason, []).extend((signature[1], root) for root in roots)
         if len(judged) != len(roots) or any(one.reason for one in judged):
             return 0
-        return int(self._join(rule.name, tuple(one.program for one in judged), tuple(leaves), roots, count))
+        lefts: dict[int, Matched] = {}
+        for root in roots:
+            node = by_root[root]
+            key = (node.op, classes.labels.of_node(node), tuple(classes.find(self._source[operand]) for operand in node.inputs))
+            lefts[root] = self._matched(key) if key in classes.nodes else Matched(classes.vertices[root])
+        return int(self._join(rule.name, tuple(one.program for one in judged), tuple(leaves), lefts, count))
 
-    def _join(self, name: str, programs: tuple[Node, ...], operands: Sequence[int], roots: Sequence[int], count: _Count) -> bool:
-        classes = self._classes
+    def _join(
+        self, name: str, programs: tuple[Node, ...], operands: Sequence[int], roots: Mapping[int, Matched], count: _Count
+    ) -> bool:  # fmt: skip
         template = self._templates.get(programs)
         if template is None:
-            template = self._templates[programs] = compile_template(programs, len(operands), classes)
-        made, joined = len(classes.nodes), len(classes.joined)
-        goals = dict(zip(template.results, roots, strict=True))
-        values = list(operands)
-        for op, label, below, type in template.steps:
-            values.append(classes.add(op, label, [values[k] for k in below], type, name, goals.get(len(values))))
-        for result, root in zip(template.results, roots, strict=True):
-            classes.union(root, values[result], name)
-        count.e_nodes += len(classes.nodes) - made
-        changed = len(classes.nodes) > made or len(classes.joined) > joined
+            template = self._templates[programs] = compile_template(programs, len(operands), self._classes.labels)
+        made = len(self._classes.nodes)
+        changed = self._classes.instantiate(name, template, operands, tuple(roots), tuple(roots.values()))
+        count.e_nodes += len(self._classes.nodes) - made
         count.unions += changed
         return changed
+
+    def _matched(self, key: Key) -> Matched:
+        """Return an e-node as the left side of a derivation over the first e-nodes of its operands' classes."""
+        vertex = self._classes.nodes[key].vertex
+        made_over = self._classes.forest.operands[vertex]
+        return Matched(vertex, needed(zip((self._classes.vertices[operand] for operand in key[2]), made_over, strict=True)))
 
     def statistics(self) -> tuple[RuleStatistics, ...]:
         nodes = {self._classes.find(handle): node for node, handle in reversed(list(self._source.items()))}

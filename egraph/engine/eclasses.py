@@ -1,25 +1,26 @@
-"""The e-graph's book in Python: which class each handle is in, its type, its e-nodes, and which rule made each.
+"""The e-graph's book in Python: which class each handle is in, its type, its e-nodes, which rule made each, and why they are equal.
 
-egglog decides which classes are equal; this book follows it, and is where soundness is watched: merged classes must
-agree in type, and two different inputs of a program can never be equal.
+egglog is the matcher; this book decides which classes are equal, and is where soundness is watched: merged classes must agree
+in type, and two different inputs of a program can never be equal. Every union has its reason (`egraph.engine.explanations`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic
 
-from egraph.engine.constant_values import ConstantValue, value_of_term
+import numpy as np
+
+from egraph.engine.analyses import Analysis, ConstantValue, Fact, SmallValue, UniformNumber
 from egraph.engine.encode import Labels
-from egraph.engine.uniform import number_of_term
+from egraph.engine.explanations import CONGRUENCE, FOLDING, ProofForest, Reason, needed
 from egraph.errors import EinsatError
-from egraph.tensor import TensorType
+from egraph.tensor import Node, TensorType, walk
 from egraph.tensor.ops import OPS
 
 Key = tuple[str, int, tuple[int, ...]]
 """Operator, label, operand classes."""
-
-FOLDING = "constant_folding"
 
 
 class UnsoundRule(EinsatError):
@@ -28,10 +29,50 @@ class UnsoundRule(EinsatError):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One e-node: the class that it is in, and the rule that made it first ('' for the input program)."""
+    """One e-node: the class that it is in, the rule that made it first ('' for the input program), its vertex in the proof forest."""
 
     handle: int
     rule: str
+    vertex: int
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """An e-node in the forest, and what has to be equal for it to be the term that is spoken of."""
+
+    vertex: int
+    needs: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Template:
+    """Right sides ready to instantiate: steps that fill slots, of which the first hold the variables' classes."""
+
+    steps: tuple[tuple[str, int, tuple[int, ...], TensorType], ...]
+    results: tuple[int, ...]
+
+
+def compile_template(roots: Sequence[Node], variables: int, labels: Labels) -> Template:
+    """Return fragments over ``variables`` placeholders as steps over slots."""
+    slots: dict[Node, int] = {}
+    steps: list[tuple[str, int, tuple[int, ...], TensorType]] = []
+    for node in walk(roots):
+        if node.op == "Placeholder":
+            slots[node] = node.integer("index")
+        else:
+            slots[node] = variables + len(steps)
+            steps.append((node.op, labels.of_node(node), tuple(slots[operand] for operand in node.inputs), node.type))
+    return Template(tuple(steps), tuple(slots[root] for root in roots))
+
+
+@dataclass
+class Facts(Generic[Fact]):
+    """What an analysis knows of classes, and from which e-node; ``twins``: a class of each type and key."""
+
+    analysis: Analysis[Fact]
+    known: dict[int, Fact] = field(default_factory=dict)
+    vertices: dict[int, int] = field(default_factory=dict)
+    twins: dict[tuple[TensorType, str], int] = field(default_factory=dict)
 
 
 class EClasses:
@@ -41,21 +82,26 @@ class EClasses:
         self.labels = labels
         self.types: list[TensorType] = []
         self.nodes: dict[Key, Entry] = {}
+        self.vertices: list[int] = []
+        """The e-node that each handle was made for, as a vertex of the forest."""
+        self.forest = ProofForest()
         self.constants: set[int] = set()
-        self.numbers: dict[int, float] = {}
-        """Constant classes all of whose elements are one number."""
         self.added: list[tuple[int, str, int, tuple[int, ...]]] = []
         self.joined: list[tuple[int, int]] = []
         self.new_constants: list[int] = []
-        self._parent: list[int] = []
         self.version = 0
-        self.values: dict[int, ConstantValue] = {}
-        """Small constants whose elements are known."""
-        self._uniform: dict[tuple[TensorType, str], int] = {}
-        self._by_value: dict[tuple[TensorType, str], int] = {}
+        self._parent: list[int] = []
+        self._numbers: Facts[float] = Facts(UniformNumber())
+        self._values: Facts[ConstantValue] = Facts(SmallValue())
+        self._analyses: tuple[Facts[Any], ...] = (self._numbers, self._values)
         self._stale = False
         self.settled: list[int] = []
         """The class of every handle, as of the last ``follow``."""
+
+    @property
+    def numbers(self) -> Mapping[int, float]:
+        """Constant classes all of whose elements are one number."""
+        return self._numbers.known
 
     def find(self, handle: int) -> int:
         """Return the smallest handle of the same class."""
@@ -70,51 +116,92 @@ class EClasses:
     def class_count(self) -> int:
         return sum(1 for handle, parent in enumerate(self._parent) if handle == parent)
 
-    def add(self, op: str, label: int, operands: Iterable[int], type: TensorType, rule: str, into: int | None = None) -> int:
-        """Return the class of an e-node, made if it is new; a new one goes ``into`` a class where one is given."""
-        key = (op, label, tuple(self.find(operand) for operand in operands))
-        found = self.nodes.get(key)
-        if found is not None:
-            if into is not None:
-                self.union(into, found.handle, rule)
-            return self.find(found.handle)
+    def insert(self, node: Node, operands: Sequence[int], array: np.ndarray | None) -> int:
+        """Return the class of a node of the input program; ``array``: a constant's elements."""
+        key = (node.op, self.labels.of_node(node), tuple(map(self.find, operands)))
+        if key not in self.nodes:
+            self._add(key, [self.vertices[operand] for operand in operands], node.type, "")
+            self._analyse(key)
+        handle, vertex = self.nodes[key].handle, self.nodes[key].vertex
+        if array is not None:
+            for facts in self._analyses:
+                self._learn(facts, handle, facts.analysis.of_array(array), vertex)
+        return self.find(handle)
+
+    def instantiate(
+        self, rule: str, template: Template, operands: Sequence[int], roots: Sequence[int], matched: Sequence[Matched],
+        terms: Sequence[int] = (),
+    ) -> bool:  # fmt: skip
+        """Add right sides over the classes ``operands``, each joined to its root; return whether anything is new.
+
+        ``matched``: the left sides; ``terms``: the e-nodes that variables stand for in them, by default each class's first.
+        """
+        made, joined = len(self.nodes), len(self.joined)
+        goals = dict(zip(reversed(template.results), reversed(range(len(roots))), strict=True))
+        handles = list(operands)
+        vertices = list(terms) or [self.vertices[operand] for operand in operands]
+        needs = [pair for left in matched for pair in left.needs]
+
+        def equate(number: int) -> None:
+            root, slot = roots[number], template.results[number]
+            self.forest.connect(matched[number].vertex, vertices[slot], Reason(rule, needed(needs)))
+            self.union(root, handles[slot], rule)
+
+        for op, label, below, type in template.steps:
+            key = (op, label, tuple(self.find(handles[k]) for k in below))
+            above = [vertices[k] for k in below]
+            goal = goals.get(len(handles))
+            is_new = key not in self.nodes
+            if is_new:
+                self._add(key, above, type, rule, None if goal is None else roots[goal])
+            entry = self.nodes[key]
+            needs += zip(above, self.forest.operands[entry.vertex], strict=True)
+            handles.append(entry.handle)
+            vertices.append(entry.vertex)
+            if goal is not None:
+                equate(goal)
+            if is_new:
+                self._analyse(key)
+        for number in range(len(roots)):
+            equate(number)
+        return len(self.nodes) > made or len(self.joined) > joined
+
+    def _add(self, key: Key, operands: Sequence[int], type: TensorType, rule: str, into: int | None = None) -> None:
+        """Make an e-node over the e-nodes ``operands``, in a class of its own or ``into`` one."""
+        vertex = self.forest.add(operands)
         if into is None:
             into = len(self.types)
             self.types.append(type)
+            self.vertices.append(vertex)
             self._parent.append(into)
         self._check_types(self.types[into], type, rule)
-        self.nodes[key] = Entry(into, rule)
+        self.nodes[key] = Entry(into, rule, vertex)
         self.added.append((into, *key))
-        if op == "Constant" or (op in OPS and key[2] and self.constants.issuperset(key[2])):
-            self._set_constant(self.find(into))
-            if key[2]:
-                types, numbers = [self.types[operand] for operand in key[2]], [self.numbers.get(operand) for operand in key[2]]
-                self.set_number(into, number_of_term(op, self.labels.attributes(label), types, numbers))
-                values = [self.values.get(operand) for operand in key[2]]
-                self.set_value(into, value_of_term(op, self.labels.attributes(label), types, values))
-        return self.find(into)
 
-    def set_number(self, handle: int, number: float | None) -> None:
-        """Note that a constant class is one number everywhere; classes of one type and number are one class."""
-        handle = self.find(handle)
-        if number is None or handle in self.numbers:
-            return
-        self.numbers[handle] = number
-        twin = self._uniform.setdefault((self.types[handle], repr(number)), handle)
-        self.union(twin, handle, FOLDING)
+    def _analyse(self, key: Key) -> None:
+        """Learn what a new e-node's operands say of it."""
+        op, label, operands = key
+        handle, vertex = self.nodes[key].handle, self.nodes[key].vertex
+        if op == "Constant" or (op in OPS and operands and self.constants.issuperset(operands)):
+            self._set_constant(self.find(handle))
+            types = [self.types[operand] for operand in operands]
+            for facts in self._analyses if operands else ():
+                known = [facts.known.get(operand) for operand in operands]
+                self._learn(facts, handle, facts.analysis.make(op, self.labels.attributes(label), types, known), vertex)
 
-    def set_value(self, handle: int, value: ConstantValue | None) -> None:
-        """Note a small constant's elements; classes of one type and equal elements are one class."""
+    def _learn(self, facts: Facts[Any], handle: int, fact: Any, vertex: int) -> None:
+        """Note what an e-node says of its constant class; classes of one type and equal facts are one class."""
         handle = self.find(handle)
-        if value is None or handle in self.values:
+        if fact is None or handle in facts.known:
             return
-        self.values[handle] = value
-        twin = self._by_value.setdefault((self.types[handle], value.digest), handle)
-        if self.values[self.find(twin)].agrees(value):
+        facts.known[handle], facts.vertices[handle] = fact, vertex
+        twin = self.find(facts.twins.setdefault((self.types[handle], facts.analysis.key(fact)), handle))
+        if twin != handle and facts.analysis.agree(facts.known[twin], fact):
+            self.forest.connect(facts.vertices[twin], vertex, Reason(FOLDING))
             self.union(twin, handle, FOLDING)
 
     def union(self, left: int, right: int, rule: str) -> bool:
-        """Join two classes, and tell egglog; False when they were one already."""
+        """Join two classes, and tell egglog; False when they were one already. The forest has been told why."""
         joined = self._join(left, right, rule)
         if joined:
             self.joined.append((left, right))
@@ -129,8 +216,8 @@ class EClasses:
         self._stale = True
         if right in self.constants:
             self._set_constant(left)
-        self.set_number(left, self.numbers.get(right))
-        self.set_value(left, self.values.get(right))
+        for facts in self._analyses:
+            self._learn(facts, left, facts.known.get(right), facts.vertices.get(right, 0))
         return True
 
     def _check_types(self, left: TensorType, right: TensorType, rule: str) -> None:
@@ -163,9 +250,11 @@ class EClasses:
         return bool(self.added or self.joined or self.new_constants)
 
     def follow(self, classes: Mapping[int, int], rules: str) -> None:
-        """Take over egglog's classes (its congruence closure); ``rules`` are blamed where types disagree."""
+        """Close under congruence, and take over what egglog joined beyond that; ``rules`` are blamed where types disagree."""
+        self.close(rules)
         for handle, root in classes.items():
-            if self._parent[handle] != self._parent[root]:
+            if self.find(handle) != self.find(root):
+                self.forest.connect(self.vertices[handle], self.vertices[root], Reason(CONGRUENCE))
                 self._join(handle, root, rules)
         self.close(rules)
         self.settled = [self.find(handle) for handle in range(len(self._parent))]
@@ -180,8 +269,10 @@ class EClasses:
                 key = (op, label, tuple(self.find(operand) for operand in operands))
                 twin = nodes.setdefault(key, entry)
                 if twin is not entry:
+                    pairs = zip(self.forest.operands[twin.vertex], self.forest.operands[entry.vertex], strict=True)
+                    self.forest.connect(twin.vertex, entry.vertex, Reason(CONGRUENCE, needed(pairs)))
                     self._join(twin.handle, entry.handle, rules)
-            self.nodes = {key: Entry(self.find(entry.handle), entry.rule) for key, entry in nodes.items()}
+            self.nodes = {key: Entry(self.find(entry.handle), entry.rule, entry.vertex) for key, entry in nodes.items()}
             self._check_inputs(rules)
             self._propagate_constants()
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from egraph.engine.applications import Application, Match, Template
-from egraph.engine.eclasses import EClasses
+from egraph.engine.applications import Application, Match
+from egraph.engine.eclasses import EClasses, Matched, Template
 from egraph.engine.egglog import Engine
+from egraph.engine.explanations import needed
 from egraph.rule import MergeRule, Mismatch
 from egraph.rule_terms import Pattern, Variable
 from egraph.tensor import Node, walk
@@ -132,7 +133,10 @@ class Merging(Application):
         if isinstance(template, Mismatch):
             self.refuse(template, group)
             return
-        index = {v.name: 1 + i for i, v in enumerate(self.pattern.variables)}
-        slots = [group[0][0][index[name]] for name in self.rule.shared if name in index]
-        slots += [match[0][i] for match in group for i in self._own()]
-        self.use(template, slots, [match[0][0] for match in group])
+        index = {v.name: i for i, v in enumerate(self.pattern.variables)}
+        shared = [index[name] for name in self.rule.shared if name in index]
+        lefts, terms = zip(*map(self.matched, group), strict=True)
+        slots = [group[0][0][1 + i] for i in shared] + [match[0][i] for match in group for i in self._own()]
+        vertices = [terms[0][i] for i in shared] + [each[i - 1] for each in terms for i in self._own()]
+        same = tuple((terms[0][i], each[i]) for each in terms for i in shared)
+        self.use(template, slots, group, vertices, [Matched(left.vertex, needed((*left.needs, *same))) for left in lefts])

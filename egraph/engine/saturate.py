@@ -16,14 +16,12 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from egraph.engine.applications import Application, Rewriting, RuleStatistics
-from egraph.engine.constant_values import value_of_array
 from egraph.engine.deriving import Derivations, Deriving
 from egraph.engine.eclasses import EClasses
 from egraph.engine.egglog import Engine
 from egraph.engine.encode import Labels, count_matches
 from egraph.engine.freeze import freeze
 from egraph.engine.merging import Merging
-from egraph.engine.uniform import number_of_array
 from egraph.errors import RuleError
 from egraph.rule import MergeRule, Rule
 from egraph.tensor import FrozenEGraph, Graph, Node, walk
@@ -113,7 +111,7 @@ def saturate(
 
     def picture() -> FrozenEGraph:
         classes.close(_names(applications))
-        return freeze(classes, tuple(source[root] for root in graph.roots), source)
+        return freeze(classes, graph.roots, source)
 
     try:
         reason = growth.run_rules()
@@ -130,12 +128,8 @@ def saturate(
 def _insert_graph(classes: EClasses, graph: Graph) -> dict[Node, int]:
     handles: dict[Node, int] = {}
     for node in walk(graph.roots):
-        label = classes.labels.of_node(node)
-        handles[node] = classes.add(node.op, label, [handles[operand] for operand in node.inputs], node.type, "")
-        if node.op == "Constant":
-            array = graph.tensors[node.string("digest")]
-            classes.set_number(handles[node], number_of_array(array))
-            classes.set_value(handles[node], value_of_array(array))
+        array = graph.tensors[node.string("digest")] if node.op == "Constant" else None
+        handles[node] = classes.insert(node, [handles[operand] for operand in node.inputs], array)
     return handles
 
 

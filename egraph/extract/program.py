@@ -19,11 +19,14 @@ def to_program(frozen: FrozenEGraph, selection: Selection, graph: Graph) -> Prog
     chosen = selection.chosen
     running = [number for number in schedule(frozen, chosen) if number in chosen]
     wanted = running_operands(frozen, chosen)
-    values = _constant_values(frozen, wanted)
+    values, constant_rules = _constant_values(frozen, wanted)
     values |= {number: _leaf(frozen, number) for number in wanted if number not in values and number not in chosen}
     origins: dict[Node, dict[str, None]] = {}
     sources = _sources(frozen)
     kernels: list[Kernel] = []
+    root_rules: dict[int, set[str]] = {}
+    for number, named in zip(frozen.roots, frozen.root_rules, strict=False):
+        root_rules.setdefault(number, set()).update(named)
     for number in running:
         candidate = chosen[number]
         inputs = tuple(values[operand] for operand in candidate.operands)
@@ -31,14 +34,19 @@ def to_program(frozen: FrozenEGraph, selection: Selection, graph: Graph) -> Prog
         values[number] = built[candidate.fragment]
         for inner, at in _classes_inside(frozen, number, candidate):
             _note(origins, built[inner], _names(sources, graph, at))
-        rules = tuple(sorted({node.rule for node in candidate.covered if node.rule}))
-        kernels.append(Kernel(candidate.fragment, inputs, values[number], candidate.implementation, rules, candidate.cost_us))
+        rules = {rule for node in candidate.covered for rule in node.rules} | root_rules.get(number, set())
+        rules |= {rule for operand in candidate.operands for rule in constant_rules.get(operand, ())}
+        steps = candidate.covered[0].steps if candidate.covered else ()
+        how = candidate.implementation
+        kernels.append(Kernel(candidate.fragment, inputs, values[number], how, tuple(sorted(rules)), candidate.cost_us, steps))
     for number, node in values.items():
         _note(origins, node, _names(sources, graph, number))
     outputs = tuple((name, values[root]) for (name, _), root in zip(graph.outputs, frozen.roots, strict=True))
     _inherit(origins, outputs)
     rebuilt = dataclasses.replace(graph, outputs=outputs, origins={node: tuple(names) for node, names in origins.items() if names})
-    return Program(rebuilt, tuple(kernels), selection.cost_us)
+    outside = {rule for root in frozen.roots if root not in chosen for rule in _leaf_rules(frozen, root, constant_rules)}
+    used = sorted(outside.union(*root_rules.values(), *(kernel.rules for kernel in kernels)))
+    return Program(rebuilt, tuple(kernels), selection.cost_us, tuple(used))
 
 
 def running_operands(frozen: FrozenEGraph, chosen: Mapping[int, Candidate]) -> tuple[int, ...]:
@@ -57,8 +65,15 @@ def _leaf(frozen: FrozenEGraph, number: int) -> Node:
     raise ExtractError(f"class {number} ({frozen.types[number]}) is needed but was not selected")
 
 
-def _constant_values(frozen: FrozenEGraph, wanted: Iterable[int]) -> dict[int, Node]:
-    """Return a term for each wanted constant class: the smallest, so that it is never cyclic."""
+def _leaf_rules(frozen: FrozenEGraph, number: int, constant_rules: Mapping[int, frozenset[str]]) -> Iterable[str]:
+    """Return the rules by which a root is an input or a constant."""
+    if number in constant_rules:
+        return constant_rules[number]
+    return next((node.rules for node in frozen.classes[number] if node.op in LEAVES), ())
+
+
+def _constant_values(frozen: FrozenEGraph, wanted: Iterable[int]) -> tuple[dict[int, Node], dict[int, frozenset[str]]]:
+    """Return a term for each wanted constant class, the smallest, so that it is never cyclic, and the rules it rests on."""
     sizes: dict[int, int] = {}
     best: dict[int, ENode] = {}
     grown = True
@@ -71,6 +86,7 @@ def _constant_values(frozen: FrozenEGraph, wanted: Iterable[int]) -> dict[int, N
                     if size < sizes.get(number, size + 1):
                         sizes[number], best[number], grown = size, node, True
     values: dict[int, Node] = {}
+    rules: dict[int, frozenset[str]] = {}
     stack = [number for number in wanted if number in frozen.constants]
     while stack:
         number = stack[-1]
@@ -81,7 +97,8 @@ def _constant_values(frozen: FrozenEGraph, wanted: Iterable[int]) -> dict[int, N
         stack.pop()
         node = best[number]
         values[number] = make(node.op, (values[child] for child in node.children), node.attributes, frozen.types[number])
-    return values
+        rules[number] = frozenset(node.rules).union(*(rules[child] for child in node.children))
+    return values, rules
 
 
 def _classes_inside(frozen: FrozenEGraph, number: int, candidate: Candidate) -> list[tuple[Node, int]]:

@@ -89,6 +89,7 @@ def why_text(found: dict[str, Any]) -> str:
     for row in found["kernels"]:
         lines += [f"{row['name']}  [{row['implementation']}]  {row['time_us']:.1f} us", f"  {row['fragment']}"]
         lines += [f"  from {', '.join(row['source_nodes'])}"] if row["source_nodes"] else []
+        lines += [f"  equal to it by {', then '.join(row['steps'])}"] if row["steps"] else []
     for rule in found["rules"]:
         lines.append(f"rule {rule['name']} ({rule['verdict']}, {rule['rounding']}): {rule['equation']}")
     for one in found["derived"]:

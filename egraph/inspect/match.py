@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from egraph.engine.uniform import number_of_array
+from egraph.engine.analyses import number_of_array
 from egraph.rule import Binding, MergeRule, Mismatch, Rule
 from egraph.rule_terms import Pattern, Variable
 from egraph.tensor import LEAVES, Attributes, Graph, Node, walk

@@ -61,7 +61,7 @@ def describe(
         repeats=min(len(raced.timings[name].samples_us) for name in (ORIGINAL, shipped)),
         max_rel_err=checked.max_rel_err,
         worst_output=checked.worst_output,
-        rules=_uses(rules, rows) + derivations.uses(launched),
+        rules=_uses(rules, rows, best.program.rules if best else ()) + derivations.uses(launched),
         derived=derivations.derived(launched),
         offered=derivations.offered(found.saturation.statistics, is_compared=bool(found.choice.selections)),
         growth=tuple(Growth(i.e_nodes, i.e_classes, i.matches, i.seconds) for i in found.saturation.iterations),
@@ -96,10 +96,10 @@ def latencies_us(raced: Race, shipped: str) -> dict[str, float | None]:
     return {name: time_us if math.isfinite(time_us) else None for name, time_us in times_us.items()}
 
 
-def _uses(rules: Sequence[Rule | MergeRule], rows: Sequence[KernelRow]) -> tuple[RuleUse, ...]:
-    """Return the rules that kernels owe something to, those with most kernels first."""
+def _uses(rules: Sequence[Rule | MergeRule], rows: Sequence[KernelRow], everywhere: Sequence[str]) -> tuple[RuleUse, ...]:
+    """Return the rules that a program rests on, those of most kernels first; ``everywhere``: also where no kernel runs."""
     uses = {rule.name: sum(rule.name in row.rules for row in rows) for rule in rules}
-    used = sorted((rule for rule in rules if uses[rule.name]), key=lambda rule: (-uses[rule.name], rule.name))
+    used = sorted((rule for rule in rules if rule.name in everywhere), key=lambda rule: (-uses[rule.name], rule.name))
     return tuple(RuleUse(rule.name, rule.verdict, uses[rule.name], rule.text.splitlines()[0], rule.rounding) for rule in used)
 
 

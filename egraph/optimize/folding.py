@@ -36,7 +36,7 @@ class Folder:
         new = rewrite(kept, lambda old, operands: folded.get(old) or make(old.op, operands, old.attributes, old.type))
         kernels = tuple(replace(k, inputs=tuple(new[node] for node in k.inputs), output=new[k.output]) for k in program.kernels)
         alive = {node.string("digest") for node in walk(new[node] for node in kept) if node.op == "Constant"}
-        return Program(_rebuilt(program.graph, new, alive, self._tensors), kernels, program.cost_us)
+        return replace(program, graph=_rebuilt(program.graph, new, alive, self._tensors), kernels=kernels)
 
 
 def _rebuilt(graph: Graph, new: Mapping[Node, Node], alive: set[str], tensors: Mapping[str, np.ndarray]) -> Graph:

@@ -40,6 +40,7 @@ def kernel_rows(program: Program, model: CostModel) -> tuple[KernelRow, ...]:
                 rules=kernel.rules,
                 source_nodes=tuple(sources),
                 operands=read,
+                steps=kernel.steps,
             )
         )
     return tuple(rows)

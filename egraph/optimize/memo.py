@@ -91,13 +91,14 @@ def _program_rows(program: Program) -> dict[str, Any]:
             for n in nodes
         ],
         "kernels": [
-            [number[k.fragment], [number[i] for i in k.inputs], number[k.output], k.implementation, k.rules, k.cost_us]
+            [number[k.fragment], [number[i] for i in k.inputs], number[k.output], k.implementation, k.rules, k.cost_us, k.steps]
             for k in program.kernels
         ],
         "outputs": [[name, number[node]] for name, node in graph.outputs],
         "origins": [[number[node], names] for node, names in graph.origins.items()],
         "names": [[number[node], name] for node, name in graph.names.items()],
         "cost_us": program.cost_us,
+        "rules": program.rules,
     }
 
 
@@ -109,8 +110,8 @@ def _program(raw: Mapping[str, Any], graph: Graph) -> Program:
         if op == "Constant":
             graph.tensors[nodes[-1].string("digest")]  # a KeyError where the model has other weights
     kernels = tuple(
-        Kernel(nodes[fragment], tuple(nodes[i] for i in inputs), nodes[output], implementation, tuple(rules), cost_us)
-        for fragment, inputs, output, implementation, rules, cost_us in raw["kernels"]
+        Kernel(nodes[fragment], tuple(nodes[i] for i in inputs), nodes[output], implementation, tuple(rules), cost_us, tuple(steps))
+        for fragment, inputs, output, implementation, rules, cost_us, steps in raw["kernels"]
     )
     rebuilt = replace(
         graph,
@@ -118,7 +119,7 @@ def _program(raw: Mapping[str, Any], graph: Graph) -> Program:
         origins={nodes[i]: tuple(names) for i, names in raw["origins"]},
         names={nodes[i]: name for i, name in raw["names"]},
     )
-    return Program(rebuilt, kernels, raw["cost_us"])
+    return Program(rebuilt, kernels, raw["cost_us"], tuple(raw["rules"]))
 
 
 def _plain(value: AttributeValue) -> Any:

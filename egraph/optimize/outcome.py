@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 @dataclass(frozen=True)
 class RuleUse:
-    """A rule that the shipped program owes kernels to. ``uses``: how many of its kernels name it."""
+    """A rule that the shipped program rests on. ``uses``: how many of its kernels do; none where only weights, views or outputs do."""
 
     name: str
     verdict: str
@@ -58,6 +58,8 @@ class KernelRow:
     source_nodes: tuple[str, ...]
     operands: tuple[int, ...]
     """Kernels whose results it reads, by position."""
+    steps: tuple[str, ...] = ()
+    """The chain of reasons from the input program's node to the kernel's result."""
 
     @property
     def gigaflops_s(self) -> float:
@@ -248,7 +250,8 @@ class Outcome:
         raw["finalists"] = tuple(Finalist(**finalist) for finalist in raw["finalists"])
         for name in ("kernels", "before"):
             raw[name] = tuple(
-                KernelRow(**{**row, **{k: tuple(row[k]) for k in ("rules", "source_nodes", "operands")}}) for row in raw[name]
+                KernelRow(**{**row, **{k: tuple(row.get(k, ())) for k in ("rules", "source_nodes", "operands", "steps")}})
+                for row in raw[name]
             )
         raw["rule_statistics"], raw["notes"] = tuple(raw["rule_statistics"]), tuple(raw["notes"])
         return Outcome(search_seconds=0.0, extract_seconds=0.0, **raw)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from egraph.tensor.node import LEAVES, Node
@@ -18,6 +18,10 @@ class ENode:
     attributes: Attributes
     children: tuple[int, ...]
     rule: str = ""
+    rules: tuple[str, ...] = field(default=(), compare=False)
+    """Every rule on which it rests that this operator, over the values of ``children``, computes its class."""
+    steps: tuple[str, ...] = field(default=(), compare=False)
+    """The reasons that lead from the class's node in the input program, or its first e-node, to this one, in their order."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,9 @@ class FrozenEGraph:
     roots: tuple[int, ...]
     constants: frozenset[int]
     source: Mapping[int, Node]
-    """The input program's node of a class, where it has one."""
+    """The input program's node of a class, the first where rules joined several."""
+    root_rules: tuple[tuple[str, ...], ...] = ()
+    """For each root the rules by which it equals the first node of its class."""
 
     @cached_property
     def given(self) -> frozenset[int]:

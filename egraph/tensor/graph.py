@@ -51,9 +51,11 @@ class Kernel:
     output: Node
     implementation: str
     rules: tuple[str, ...] = ()
-    """Rules that made the nodes inside, by name."""
+    """Rules on which it rests that the kernel computes its value of the input program, by name."""
     cost_us: float = 0.0
     """What the cost model predicted."""
+    steps: tuple[str, ...] = ()
+    """The reasons that lead from the input program's node to the kernel's result, in their order."""
 
 
 @dataclass(frozen=True)
@@ -63,3 +65,5 @@ class Program:
     graph: Graph
     kernels: tuple[Kernel, ...]
     cost_us: float
+    rules: tuple[str, ...] = ()
+    """Rules on which the program rests, those included that joined values which no kernel computes."""

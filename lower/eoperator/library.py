@@ -29,7 +29,7 @@ LEAST_A_PROCESS = 8
 """Kernels that make it worth to start another compiling process."""
 DISK_PROBLEMS = tuple(os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES))
 """What compilers say where object files cannot be written, whatever the kernel."""
-_SOURCES = ("lower/eoperator", "egraph/tensor/expr", "egraph/tensor/ops", "egraph/tensor")
+_SOURCES = ("lower/eoperator", "egraph/tensor")
 
 
 @dataclass(frozen=True)

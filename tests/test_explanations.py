@@ -1,0 +1,210 @@
+"""Explanations: the reasons behind an equality are a chain, complete, and never change."""
+
+from __future__ import annotations
+
+from random import Random
+
+import onnx.parser
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from egraph.engine.explanations import CONGRUENCE, ProofForest, Reason, needed
+from egraph.engine.saturate import Limits, saturate
+from egraph.onnx import importer
+from egraph.optimize.estimated import estimated_programs
+from egraph.rule import Equation, Rule, Steps, Tensor, Weight, operation, require, require_number, rule
+from egraph.rules import RULES
+from egraph.tensor import ENode, FrozenEGraph, Graph
+
+
+@given(st.lists(st.tuples(st.integers(0, 11), st.integers(0, 11), st.integers(0, 11), st.integers(0, 11)), max_size=40))
+def test_a_path_exists_where_classes_are_joined_and_later_edges_leave_it(steps: list[tuple[int, int, int, int]]) -> None:
+    forest = ProofForest()
+    for _ in range(12):
+        forest.add(())
+    classes = [{vertex} for vertex in range(12)]
+    kept: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for number, (left, right, a, b) in enumerate(steps):
+        needs = needed([(a, b)]) if classes[a] is classes[b] else ()
+        forest.connect(left, right, Reason(f"rule {number}", needs))
+        if classes[left] is not classes[right]:
+            classes[left] |= classes[right]
+            for vertex in classes[right]:
+                classes[vertex] = classes[left]
+        for pair in [(left, right) for left in range(12) for right in range(12)]:
+            if classes[pair[0]] is classes[pair[1]]:
+                path = forest.path(*pair)
+                assert kept.setdefault(pair, path) == path
+                assert not path or path[-1][1] == pair[1]
+                assert [edge for edge, _ in path] == [edge for edge, _ in forest.path(*reversed(pair))][::-1]
+            else:
+                with pytest.raises(ValueError, match="different classes"):
+                    forest.path(*pair)
+    sets, names = forest.rules_by_edge()
+    for pair, path in kept.items():
+        bits = forest.rules_between(*pair, sets)
+        assert {name for bit, name in enumerate(names) if bits >> bit & 1} >= set(forest.steps(*pair))
+        assert len(path) == len(forest.steps(*pair))
+
+
+def test_what_a_step_needs_counts_and_congruence_is_no_rule() -> None:
+    forest = ProofForest()
+    x, y, fx, fy, z = (forest.add(()) for _ in range(5))
+    forest.connect(x, y, Reason("first"))
+    forest.connect(fx, fy, Reason(CONGRUENCE, ((x, y),)))
+    forest.connect(fy, z, Reason("second"))
+    sets, names = forest.rules_by_edge()
+    assert {names[bit] for bit in range(len(names)) if forest.rules_between(fx, z, sets) >> bit & 1} == {"first", "second"}
+    assert forest.steps(fx, z) == (CONGRUENCE, "second") and forest.steps(z, fx) == ("second", CONGRUENCE)
+
+
+@rule
+def add_nothing(x: Tensor, zero: Weight) -> Steps:
+    """x + 0 = x"""
+    yield x + zero
+    require_number(zero, 0.0)
+    require(zero.rank <= x.rank, "0 must not widen x")
+    yield x
+
+
+@rule
+def commute(x: Tensor, y: Tensor) -> Equation:
+    """x + y = y + x"""
+    return x + y == y + x
+
+
+@rule
+def associate(x: Tensor, y: Tensor, z: Tensor) -> Equation:
+    """(x + y) + z = x + (y + z)"""
+    return (x + y) + z == x + (y + z)
+
+
+@rule
+def abs_of_negative(x: Tensor) -> Equation:
+    """|-x| = |x|"""
+    return operation("Abs", operation("Neg", x)) == operation("Abs", x)
+
+
+@rule
+def negative_twice(x: Tensor) -> Equation:
+    """-(-x) = x"""
+    return operation("Neg", operation("Neg", x)) == x
+
+
+@rule
+def negative_of_sum(x: Tensor, y: Tensor) -> Equation:
+    """-(x + y) = -x + -y"""
+    return operation("Neg", x + y) == operation("Neg", x) + operation("Neg", y)
+
+
+SMALL: tuple[Rule, ...] = (commute, associate, add_nothing, abs_of_negative, negative_twice, negative_of_sum)
+MODELS = (
+    """<ir_version: 9, opset_import: ["" : 20]>
+    m (float[2] x, float[2] y, float[2] z) => (float[2] out) <float[1] zero = {0.0}> {
+        a = Add(x, y)
+        b = Add(a, zero)
+        c = Add(b, z)
+        out = Abs(c)
+    }""",
+    """<ir_version: 9, opset_import: ["" : 20]>
+    m (float[2] x, float[2] y) => (float[2] out, float[2] second) <float[2] zero = {0.0, 0.0}> {
+        a = Neg(x)
+        b = Add(a, zero)
+        c = Neg(b)
+        d = Add(c, y)
+        e = Neg(d)
+        out = Abs(e)
+        f = Add(y, x)
+        second = Neg(f)
+    }""",
+)
+
+
+def graph_of(text: str) -> Graph:
+    return importer.load(onnx.parser.parse_model(text)).graph
+
+
+def drawn_term(frozen: FrozenEGraph, number: int, random: Random, above: frozenset[int]) -> tuple[ENode, ...] | None:
+    """Return the e-nodes of a random term of a class, None where the draw ran into a cycle."""
+    node = random.choice(frozen.classes[number])
+    nodes = [node]
+    for child in node.children:
+        below = None if child in above else drawn_term(frozen, child, random, above | {child})
+        if below is None:
+            return None
+        nodes += below
+    return tuple(nodes)
+
+
+def holds(frozen: FrozenEGraph, number: int, term: list[ENode]) -> bool:
+    """Return whether a class holds a term, given as its e-nodes in the order of a walk from the root."""
+    node = term.pop(0)
+    rest = list(term)
+    for twin in frozen.classes[number]:
+        if (twin.op, twin.attributes, len(twin.children)) == (node.op, node.attributes, len(node.children)):
+            term[:] = rest
+            if all(holds(frozen, child, term) for child in twin.children):
+                return True
+    return False
+
+
+@pytest.mark.parametrize("text", MODELS)
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10_000))
+def test_the_rules_of_a_term_suffice_to_find_it(text: str, seed: int) -> None:
+    """Nothing else is needed: an e-graph grown by the named rules alone holds the term too."""
+    graph = graph_of(text)
+    frozen = saturate(graph, SMALL).frozen
+    random = Random(seed)
+    number = random.randrange(len(frozen.roots))
+    term = drawn_term(frozen, frozen.roots[number], random, frozenset({frozen.roots[number]}))
+    if term is None:
+        return
+    names = {name for node in term for name in node.rules} | set(frozen.root_rules[number])
+    again = saturate(graph, [each for each in SMALL if each.name in names])
+    assert again.stop_reason == "saturated"
+    assert holds(again.frozen, again.frozen.roots[number], list(term)), sorted(names)
+
+
+def test_a_rule_that_only_joins_two_values_is_named() -> None:
+    """x + 0 = x makes no e-node; what reads x instead of the sum rests on it."""
+    text = """<ir_version: 9, opset_import: ["" : 20]>
+        m (float[64] x) => (float[64] y, float[64] out) <float[1] zero = {0.0}> {
+            a = Add(x, zero)
+            y = Tanh(a)
+            out = Add(a, zero)
+        }"""
+    program = estimated_programs(graph_of(text), rules=[add_nothing])[0]
+    assert [kernel.rules for kernel in program.kernels] == [("add_nothing",)]
+    assert program.rules == ("add_nothing",)
+
+
+def test_steps_lead_from_the_input_to_the_e_node() -> None:
+    graph = graph_of(MODELS[1])
+    frozen = saturate(graph, SMALL, Limits()).frozen
+    root, _ = frozen.roots
+    (unchanged,) = [node for node in frozen.classes[root] if node.rule == ""]
+    assert unchanged.steps == () and unchanged.rules == ()
+    (shorter,) = [node for node in frozen.classes[root] if node.op == "Abs" and node.steps == ("abs_of_negative",)]
+    assert shorter.rules == ("abs_of_negative",)
+
+
+def test_shipped_rules_are_explained_completely() -> None:
+    """What extraction chooses for a small network is found again by the rules that it names."""
+    text = """<ir_version: 9, opset_import: ["" : 20]>
+        m (float[1,8,6,6] x) => (float[1,4,6,6] y)
+        <float[8,8,1,1] v = {0.5}, float[4,8,3,3] w = {0.25}, float[1,4,1,1] s = {2.0}> {
+            a = Conv(x, v)
+            b = Conv<pads = [1,1,1,1]>(a, w)
+            c = Mul(b, s)
+            y = Relu(c)
+        }""".replace("{0.5}", "{" + ",".join(["0.5"] * 64) + "}").replace("{0.25}", "{" + ",".join(["0.25"] * 288) + "}").replace(
+        "{2.0}", "{2.0, 1.0, 3.0, 4.0}"
+    )
+    graph = graph_of(text)
+    program = estimated_programs(graph)[0]
+    used = [each for each in RULES if each.name in program.rules]
+    assert used
+    again = estimated_programs(graph, rules=used)[0]
+    assert again.cost_us <= program.cost_us * (1 + 1e-9)
