@@ -1,6 +1,7 @@
 """Optimise every bench model and time it beside its peers, in turns in the same run.
 
     python -m bench.run                                   all models, all engines that are installed
+    python -m bench.run --list unseen --name unseen       networks exported by torch, see bench.unseen
     python -m bench.run --models resnet18,dcgan --batch 1 --engines onnxruntime,openvino
     python -m bench.run --engines onnxruntime,openvino --engines resnet18=onnxruntime,torch_compile,tvm
     python -m bench.run --resume                          only the rows that are missing, failed, or lack an engine
@@ -26,9 +27,12 @@ from bench.environment import differences, environment
 from bench.models import MODELS
 from bench.row import Request, measure_row
 from bench.table import table
+from bench.unseen import UNSEEN
 
 RESULTS = Path(__file__).parent / "results"
 NEEDS = {**dict.fromkeys(OURS, "runtime"), "onnxruntime": "onnxruntime", "openvino": "openvino", "torch_compile": "torch", "tvm": "tvm"}
+LISTS = {"own": MODELS, "unseen": UNSEEN}
+KNOWN = {**MODELS, **UNSEEN}
 Rows = dict[tuple[str, int], dict[str, Any]]
 
 
@@ -46,7 +50,7 @@ def engines_by_model(texts: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
     for text in texts:
         model, _, names = text.rpartition("=")
         engines = tuple(dict.fromkeys(["einsat", *names.split(",")]))
-        if model and model not in MODELS:
+        if model and model not in KNOWN:
             raise BadArguments(f"--engines {text}: there is no model {model!r}; python -m bench.models lists them")
         if unknown := [name for name in engines if name not in ENGINES]:
             raise BadArguments(f"--engines {text}: there is no engine {', '.join(unknown)}; there are {', '.join(ENGINES)}")
@@ -81,7 +85,8 @@ def write(stem: Path, rows: Rows, where: Mapping[str, Any]) -> None:
 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench.run", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", default=",".join(MODELS), help="comma-separated names (python -m bench.models lists them)")
+    parser.add_argument("--list", choices=[*LISTS], default="own", help="which list of models (default: own)")
+    parser.add_argument("--models", help="comma-separated names of either list (default: all of --list; python -m bench.models lists them)")
     parser.add_argument("--batch", type=int, default=0, help="only this batch size (default: every size of each model)")
     parser.add_argument(
         "--engines", action="append", default=[], metavar="[MODEL=]A,B", help="of all models, or of one; default: all that are installed"
@@ -99,9 +104,9 @@ def build_parser() -> argparse.ArgumentParser:
 
 def run(options: argparse.Namespace) -> int:
     """Measure what is asked for; return the exit code."""
-    names = options.models.split(",")
-    if unknown := [name for name in names if name not in MODELS]:
-        raise BadArguments(f"--models: there is no {', '.join(unknown)}; python -m bench.models lists them")
+    names = options.models.split(",") if options.models else [*LISTS[options.list]]
+    if unknown := [name for name in names if name not in KNOWN]:
+        raise BadArguments(f"--models: there is no {', '.join(unknown)}; python -m bench.models and bench.unseen list them")
     if any(text.split("=")[0] in ("--database", "-o", "--output", "--frozen") for text in options.extra):
         raise BadArguments("--database, --frozen and -o cannot be given: cold and warm runs use a database and folders of their own")
     engines = engines_by_model(options.engines)
@@ -109,13 +114,13 @@ def run(options: argparse.Namespace) -> int:
     stem = options.results / options.name
     rows = read_rows(stem.with_suffix(".json"), where) if options.resume else {}
     options.results.mkdir(parents=True, exist_ok=True)
-    todo = [(name, batch) for name in names for batch in MODELS[name].batches if options.batch in (0, batch)]
+    todo = [(name, batch) for name in names for batch in KNOWN[name].batches if options.batch in (0, batch)]
     for name, batch in todo:
         wanted = engines.get(name, engines[""])
         if (name, batch) in rows and is_whole(rows[name, batch], wanted):
             continue
         request = Request(wanted, options.threads, options.seconds, options.limit, not options.no_warm, tuple(options.extra))
-        row = measure_row(MODELS[name], batch, request)
+        row = measure_row(KNOWN[name], batch, request)
         rows[name, batch] = row
         write(stem, rows, where)
         shown = row.get("error") or {engine: round(time_us) for engine, time_us in row["median_us"].items()}

@@ -1,0 +1,247 @@
+"""Networks that nobody here tuned for: built from configurations and exported by torch's current exporter, random weights.
+
+    python -m bench.unseen                    lists them
+    python -m bench.unseen vit out.onnx       exports one
+    python -m bench.run --list unseen         times them beside the peers
+
+Needs torch, transformers and onnxscript (``pip install -e '.[unseen]'``). The quantised ones are made of others by onnxruntime's
+own quantiser. Exports are kept in the user's cache, under a hash of this file, of the networks and of the versions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import logging
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import onnx
+from platformdirs import user_cache_dir
+
+from bench.inputs import feeds_for
+from bench.models import BenchModel
+from bench.unit_scale import unit_scale
+
+Network = tuple[Any, tuple[Any, ...]]
+"""A torch module in evaluation mode and example inputs."""
+VERSIONS = ("torch", "transformers", "onnxscript", "onnx", "onnxruntime")
+SOURCES = ("unseen.py", "torch_networks.py", "unit_scale.py")
+WORDS = 128
+"""Tokens of a sentence."""
+
+
+def pictures(size: int = 224) -> tuple[Any, ...]:
+    import torch
+
+    return (torch.randn(1, 3, size, size),)
+
+
+def tokens(count: int = WORDS) -> tuple[Any, ...]:
+    import torch
+
+    return (torch.randint(0, 1000, (1, count)),)
+
+
+def configured(kind: str, part: str, inputs: Callable[[], tuple[Any, ...]], result: str | tuple[str, ...], **values: Any) -> Network:
+    """Return a model of transformers made from its configuration; ``result`` names the outputs that are kept."""
+    import transformers
+
+    nested = {name: value() if callable(value) else value for name, value in values.items()}
+    model = getattr(transformers, kind + part)(getattr(transformers, f"{kind}Config")(**nested))
+    return own("Outputs", model, (result,) if isinstance(result, str) else result, inputs=inputs)
+
+
+def own(name: str, *arguments: Any, inputs: Callable[[], tuple[Any, ...]]) -> Network:
+    """Return a network of ``bench.torch_networks``."""
+    from bench import torch_networks
+
+    return getattr(torch_networks, name)(*arguments).eval(), inputs()
+
+
+def recurrent(cell: str) -> Network:
+    import torch
+
+    return own("Tagger", getattr(torch.nn, cell), inputs=partial(tokens, 64))
+
+
+def graph(name: str) -> Network:
+    import torch
+
+    return own(name, inputs=lambda: (torch.randn(200, 128), torch.randn(200, 200)))
+
+
+def speech(samples: int = 16_000) -> tuple[Any, ...]:
+    import torch
+
+    return (torch.randn(1, samples),)
+
+
+def spectrum(frames: int = 1000) -> tuple[Any, ...]:
+    import torch
+
+    return (torch.randn(1, 80, frames),)
+
+
+def residual_backbone() -> Any:
+    import transformers
+
+    return transformers.ResNetConfig(out_features=["stage4"])
+
+
+LAST, POOLED = "last_hidden_state", "pooler_output"
+SMALL = {"vocab_size": 8000, "use_cache": False}
+NETWORKS: Mapping[str, Callable[[], Network]] = {
+    "vit": partial(
+        configured, "ViT", "Model", pictures, LAST, hidden_size=384, num_hidden_layers=12, num_attention_heads=6, intermediate_size=1536
+    ),
+    "convnext": partial(configured, "ConvNext", "Model", pictures, POOLED),
+    "swin": partial(configured, "Swin", "Model", pictures, POOLED),
+    "mobilenet_v2": partial(configured, "MobileNetV2", "Model", pictures, POOLED),
+    "mobilevit": partial(configured, "MobileViT", "Model", partial(pictures, 256), POOLED),
+    "regnet": partial(
+        configured, "RegNet", "Model", pictures, POOLED,
+        layer_type="y", embedding_size=32, hidden_sizes=[48, 120, 336, 888], depths=[2, 5, 13, 1], groups_width=24,
+    ),
+    "efficientnet": partial(
+        configured, "EfficientNet", "Model", pictures, POOLED,
+        width_coefficient=1.0, depth_coefficient=1.0, image_size=224, hidden_dim=1280,
+    ),
+    "segformer": partial(configured, "Segformer", "ForSemanticSegmentation", partial(pictures, 256), "logits"),
+    "unet": partial(own, "EncoderDecoder", inputs=partial(pictures, 160)),
+    "dilated_context": partial(own, "DilatedContext", inputs=partial(pictures, 192)),
+    "detr": partial(
+        configured, "Detr", "ForObjectDetection", partial(pictures, 256), ("logits", "pred_boxes"),
+        use_timm_backbone=False, use_pretrained_backbone=False, backbone=None, backbone_config=residual_backbone,
+        encoder_layers=3, decoder_layers=3,
+    ),
+    "yolos": partial(
+        configured, "Yolos", "Model", partial(pictures, 256), LAST,
+        hidden_size=192, num_hidden_layers=12, num_attention_heads=3, intermediate_size=768, image_size=[256, 256],
+    ),
+    "one_stage_detector": partial(own, "OneStageDetector", inputs=partial(pictures, 256)),
+    "distilbert": partial(configured, "DistilBert", "Model", tokens, LAST),
+    "mpnet": partial(configured, "MPNet", "Model", tokens, LAST, num_hidden_layers=6),
+    "t5_encoder": partial(configured, "T5", "EncoderModel", tokens, LAST),
+    "deberta": partial(
+        configured, "DebertaV2", "Model", partial(tokens, 64), LAST,
+        num_hidden_layers=4, hidden_size=384, num_attention_heads=6, intermediate_size=1536, vocab_size=8000,
+        relative_attention=True, position_buckets=32,
+    ),
+    "gpt2": partial(configured, "GPT2", "LMHeadModel", tokens, "logits", n_layer=6, use_cache=False),
+    "grouped_queries": partial(
+        configured, "Llama", "Model", tokens, LAST,
+        hidden_size=512, intermediate_size=1376, num_hidden_layers=6, num_attention_heads=8, num_key_value_heads=2, **SMALL,
+    ),
+    "single_key_head": partial(
+        configured, "Qwen2", "Model", tokens, LAST,
+        hidden_size=448, intermediate_size=1216, num_hidden_layers=6, num_attention_heads=7, num_key_value_heads=1, **SMALL,
+    ),
+    "wav2vec2": partial(configured, "Wav2Vec2", "Model", speech, LAST, num_hidden_layers=4),
+    "whisper_encoder": partial(configured, "Whisper", "ForAudioClassification", spectrum, "logits", max_source_positions=500),
+    "lstm": partial(recurrent, "LSTM"),
+    "gru": partial(recurrent, "GRU"),
+    "mamba": partial(configured, "Mamba", "Model", partial(tokens, 64), LAST, hidden_size=256, num_hidden_layers=4, **SMALL),
+    "graph_convolution": partial(graph, "GraphConvolutions"),
+    "graph_attention": partial(graph, "GraphAttention"),
+}  # fmt: skip
+"""Every network by its name."""
+QUANTISED: Mapping[str, tuple[str, str]] = {
+    "distilbert_dynamic": ("distilbert", "dynamic"),
+    "lstm_dynamic": ("lstm", "dynamic"),
+    "mobilenet_v2_qdq": ("mobilenet_v2", "QDQ"),
+    "regnet_qoperator": ("regnet", "QOperator"),
+}
+"""Quantised networks: of which network, and in which of onnxruntime's forms."""
+
+
+def exported(name: str) -> onnx.ModelProto:
+    """Return a network as torch's exporter writes it, activations scaled to unit size."""
+    import torch
+
+    torch.manual_seed(0)
+    module, inputs = NETWORKS[name]()
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the exporter's, on what is not ours to change
+        logging.disable(logging.WARNING)
+        try:
+            program = torch.onnx.export(module, inputs, dynamo=True, verbose=False)
+        finally:
+            logging.disable(logging.NOTSET)
+    model: onnx.ModelProto = program.model_proto
+    return unit_scale(model, feeds_for(model, {}))
+
+
+def quantised(name: str, form: str) -> onnx.ModelProto:
+    """Return a network quantised by onnxruntime; static forms are calibrated on random inputs."""
+    from onnxruntime import quantization as q
+
+    with TemporaryDirectory(prefix="einsat-") as folder:
+        source, target = Path(folder) / "float.onnx", Path(folder) / "quantised.onnx"
+        model = network(name)
+        onnx.save(model, source)
+        if form == "dynamic":
+            q.quantize_dynamic(source, target)
+        else:
+            feeds = iter([feeds_for(model, {}, seed) for seed in range(4)])
+
+            class Reader(q.CalibrationDataReader):  # type: ignore[misc]
+                def get_next(self) -> dict[str, np.ndarray] | None:
+                    return next(feeds, None)
+
+            q.quantize_static(source, target, Reader(), quant_format=q.QuantFormat[form], per_channel=True)
+        return onnx.load(target)
+
+
+def network(name: str) -> onnx.ModelProto:
+    """Return a network of the list, from the cache where it is there."""
+    here = Path(__file__).parent
+    texts = [(here / source).read_bytes() for source in SOURCES] + [metadata.version(package).encode() for package in VERSIONS]
+    digest = hashlib.sha256(b"\0".join(texts)).hexdigest()[:16]
+    path = Path(user_cache_dir("einsat")) / "unseen" / digest / f"{name}.onnx"
+    if not path.exists():
+        made = quantised(*QUANTISED[name]) if name in QUANTISED else exported(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial_path = path.with_suffix(".partial")
+        onnx.save(made, partial_path)
+        partial_path.replace(path)
+    return onnx.load(path)
+
+
+def bench_model(name: str) -> BenchModel:
+    def make(batch: int) -> onnx.ModelProto:
+        if batch != 1:
+            raise ValueError(f"{name} is exported at batch 1 alone")
+        return network(name)
+
+    return BenchModel(name, make, group="unseen")
+
+
+UNSEEN: Mapping[str, BenchModel] = {name: bench_model(name) for name in (*NETWORKS, *QUANTISED)}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.unseen", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("name", nargs="?", choices=[*UNSEEN], metavar="NAME", help="the network to export")
+    parser.add_argument("output", nargs="?", type=Path, help="where to write it")
+    arguments = parser.parse_args()
+    if arguments.name is None:
+        print("\n".join(UNSEEN))
+    elif arguments.output is None:
+        parser.error("say where to write it: python -m bench.unseen NAME out.onnx")
+    else:
+        onnx.save(network(arguments.name), arguments.output)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,39 @@
+"""The list of unseen networks: known without torch, exported where torch is."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+
+from bench.models import MODELS
+from bench.unseen import NETWORKS, QUANTISED, UNSEEN, network
+
+HAS_TORCH = all(importlib.util.find_spec(name) for name in ("torch", "transformers", "onnxscript"))
+
+
+def test_the_list_names_each_network_once_and_needs_no_torch() -> None:
+    assert len(UNSEEN) >= 24 and not set(UNSEEN) & set(MODELS)
+    assert {source for source, _ in QUANTISED.values()} <= set(NETWORKS)
+    code = "import sys, bench.run, bench.unseen; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_network_that_is_not_listed_is_refused_with_the_list() -> None:
+    done = subprocess.run([sys.executable, "-m", "bench.unseen", "nothing", "x"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "graph_attention" in done.stderr
+    only = subprocess.run([sys.executable, "-m", "bench.unseen", "vit"], capture_output=True, text=True, check=False)
+    assert only.returncode == 2 and "out.onnx" in only.stderr
+
+
+@pytest.mark.skipif(not HAS_TORCH, reason="torch, transformers and onnxscript are not installed")
+def test_a_network_is_exported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    model = network("graph_attention")
+    onnx.checker.check_model(model)
+    kept = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.onnx")}
+    assert network("graph_attention") == model and {path: path.stat().st_mtime_ns for path in kept} == kept
