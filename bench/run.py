@@ -32,7 +32,6 @@ from bench.unseen import UNSEEN
 RESULTS = Path(__file__).parent / "results"
 NEEDS = {**dict.fromkeys(OURS, "runtime"), "onnxruntime": "onnxruntime", "openvino": "openvino", "torch_compile": "torch", "tvm": "tvm"}
 LISTS = {"own": MODELS, "unseen": UNSEEN}
-KNOWN = {**MODELS, **UNSEEN}
 Rows = dict[tuple[str, int], dict[str, Any]]
 
 
@@ -50,7 +49,7 @@ def engines_by_model(texts: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
     for text in texts:
         model, _, names = text.rpartition("=")
         engines = tuple(dict.fromkeys(["einsat", *names.split(",")]))
-        if model and model not in KNOWN:
+        if model and not any(model in models for models in LISTS.values()):
             raise BadArguments(f"--engines {text}: there is no model {model!r}; python -m bench.models lists them")
         if unknown := [name for name in engines if name not in ENGINES]:
             raise BadArguments(f"--engines {text}: there is no engine {', '.join(unknown)}; there are {', '.join(ENGINES)}")
@@ -104,8 +103,9 @@ def build_parser() -> argparse.ArgumentParser:
 
 def run(options: argparse.Namespace) -> int:
     """Measure what is asked for; return the exit code."""
+    known = {**LISTS["own"], **LISTS["unseen"]}
     names = options.models.split(",") if options.models else [*LISTS[options.list]]
-    if unknown := [name for name in names if name not in KNOWN]:
+    if unknown := [name for name in names if name not in known]:
         raise BadArguments(f"--models: there is no {', '.join(unknown)}; python -m bench.models and bench.unseen list them")
     if any(text.split("=")[0] in ("--database", "-o", "--output", "--frozen") for text in options.extra):
         raise BadArguments("--database, --frozen and -o cannot be given: cold and warm runs use a database and folders of their own")
@@ -114,13 +114,13 @@ def run(options: argparse.Namespace) -> int:
     stem = options.results / options.name
     rows = read_rows(stem.with_suffix(".json"), where) if options.resume else {}
     options.results.mkdir(parents=True, exist_ok=True)
-    todo = [(name, batch) for name in names for batch in KNOWN[name].batches if options.batch in (0, batch)]
+    todo = [(name, batch) for name in names for batch in known[name].batches if options.batch in (0, batch)]
     for name, batch in todo:
         wanted = engines.get(name, engines[""])
         if (name, batch) in rows and is_whole(rows[name, batch], wanted):
             continue
         request = Request(wanted, options.threads, options.seconds, options.limit, not options.no_warm, tuple(options.extra))
-        row = measure_row(KNOWN[name], batch, request)
+        row = measure_row(known[name], batch, request)
         rows[name, batch] = row
         write(stem, rows, where)
         shown = row.get("error") or {engine: round(time_us) for engine, time_us in row["median_us"].items()}

@@ -33,9 +33,9 @@ def unit_scale(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> onnx.
             axes = (0, *range(2, x.ndim))
             changed |= {node.input[3]: x.mean(axes), node.input[4]: x.var(axes) + LEAST_DEVIATION**2}
         elif node.op_type in CONTRACTIONS and node.input[1] in weights and node.input[1] not in changed:
-            changed |= _scaled(node, np.asarray(_run(model, node, values), np.float64), weights)
+            changed |= _scaled(node, np.asarray(_run(model, node, values)[0], np.float64), weights)
         values |= {name: changed[name].astype(np.float32) for name in node.input if name in changed}
-        values[node.output[0]] = _run(model, node, values)
+        values |= zip([name for name in node.output if name], _run(model, node, values), strict=True)
         uses -= Counter(set(node.input))
         for name in node.input:
             if name in values and name not in uses and name not in weights:
@@ -70,19 +70,17 @@ def _half_uniform(value: np.ndarray) -> np.ndarray:
     return np.concatenate([value[..., :width] % 1.0, value[..., width:]], axis=-1)
 
 
-def _run(model: onnx.ModelProto, node: onnx.NodeProto, values: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return a node's first result."""
+def _run(model: onnx.ModelProto, node: onnx.NodeProto, values: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """Return a node's results."""
     import onnxruntime
 
-    alone = onnx.NodeProto()
-    alone.CopyFrom(node)
-    del alone.output[1:]
-    given = {name: values[name] for name in dict.fromkeys(alone.input) if name}
+    given = {name: values[name] for name in dict.fromkeys(node.input) if name}
     types = [
         onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
         for name, value in given.items()
     ]
-    graph = onnx.helper.make_graph([alone], "node", types, [onnx.helper.make_empty_tensor_value_info(alone.output[0])])
+    results = [onnx.helper.make_empty_tensor_value_info(name) for name in node.output if name]
+    graph = onnx.helper.make_graph([node], "node", types, results)
     single = onnx.helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1  # the same weights on every number of cores
@@ -90,4 +88,4 @@ def _run(model: onnx.ModelProto, node: onnx.NodeProto, values: Mapping[str, np.n
     session = onnxruntime.InferenceSession(
         onnx.shape_inference.infer_shapes(single).SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
-    return np.asarray(session.run(None, given)[0])
+    return list(map(np.asarray, session.run(None, given)))

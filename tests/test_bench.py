@@ -170,7 +170,7 @@ def test_resume_keeps_rows_of_the_same_environment(tmp_path: Path, monkeypatch: 
         return {**ROW, "model": entry.name, "batch": batch, **({"error": "broke"} if len(done) == 1 else {})}
 
     monkeypatch.setattr(bench_run, "measure_row", measure)
-    monkeypatch.setattr(bench_run, "MODELS", {"tiny": replace(TINY, batches=(1, 16))})
+    monkeypatch.setitem(bench_run.LISTS, "own", {"tiny": replace(TINY, batches=(1, 16))})
     monkeypatch.setattr(sys, "argv", ["bench.run", "--results", str(tmp_path)])
 
     def bench(*arguments: str) -> int:
