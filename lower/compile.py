@@ -28,6 +28,7 @@ class CompileOptions:
     """How to compile. ``export_graph`` writes a graph as an ONNX model, for what onnxruntime runs."""
 
     threads: int = 1
+    keep_subnormals: bool = False
     export_graph: ExportGraph | None = None
     notes: Mapping[str, Any] = field(default_factory=dict)
 
@@ -66,7 +67,8 @@ def plan_program(program: Program, options: CompileOptions) -> tuple[Plan, StepW
             writer.add(draft)
     outputs = tuple(_output(writer, sequence, placement, name, node) for name, node in program.graph.outputs)
     notes = {"kernels": _kernel_counts(writer.steps), **options.notes}
-    return Plan(writer.all_buffers(), tuple(writer.steps), inputs, outputs, placement.arena_bytes, notes=notes), writer
+    buffers, steps = writer.all_buffers(), tuple(writer.steps)
+    return Plan(buffers, steps, inputs, outputs, placement.arena_bytes, options.keep_subnormals, notes=notes), writer
 
 
 def _output(writer: StepWriter, sequence: Order, placement: Placement, name: str, node: Node) -> Port:
@@ -101,12 +103,12 @@ def _write_manifest(folder: Path, options: CompileOptions, models: Sequence[str]
         if path.exists():
             with path.open("rb") as file:
                 files[name] = hashlib.file_digest(file, "sha256").hexdigest()
-    shown = {key: value for key, value in asdict(options).items() if key in ("threads", "notes")}
+    shown = {key: value for key, value in asdict(options).items() if key in ("threads", "keep_subnormals", "notes")}
     content = {"format": 1, "numpy": np.__version__, "options": shown, "files": files}
     (folder / MANIFEST).write_text(json.dumps(content, sort_keys=True, indent=1) + "\n", encoding="utf-8")
 
 
-def compile_model(graph: Graph, model: bytes, folder: Path) -> Plan:
+def compile_model(graph: Graph, model: bytes, folder: Path, *, keep_subnormals: bool = False) -> Plan:
     """Write an artefact that hands a whole ONNX model, with the graph's inputs and outputs, to onnxruntime in one step."""
     host = [Buffer(node.type.dtype, (), (), "host", f"input{i}") for i, node in enumerate(graph.inputs)]
     host += [Buffer(node.type.dtype, (), (), "host", f"output{i}") for i, (_, node) in enumerate(graph.outputs)]
@@ -115,11 +117,11 @@ def compile_model(graph: Graph, model: bytes, folder: Path) -> Plan:
     outputs = tuple(Port(name, n.type.dtype, n.type.shape, count + i) for i, (name, n) in enumerate(graph.outputs))
     spec = {"model": "opaque/0.onnx", "input_names": [p.name for p in inputs], "output_names": [p.name for p in outputs]}
     step = Step("onnxruntime", graph.name, tuple(range(count)), tuple(range(count, len(host))), spec)
-    plan = Plan(tuple(host), (step,), inputs, outputs, 0, notes={"kernels": _kernel_counts([step])})
+    plan = Plan(tuple(host), (step,), inputs, outputs, 0, keep_subnormals, notes={"kernels": _kernel_counts([step])})
     (folder / "opaque").mkdir(parents=True, exist_ok=True)
     (folder / "opaque/0.onnx").write_bytes(model)
     (folder / PLAN).write_text(plan.to_json(), encoding="utf-8")
-    _write_manifest(folder, CompileOptions(), ["opaque/0.onnx"])
+    _write_manifest(folder, CompileOptions(keep_subnormals=keep_subnormals), ["opaque/0.onnx"])
     return plan
 
 

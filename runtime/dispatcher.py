@@ -12,7 +12,7 @@ from runtime import openmp
 from runtime.errors import ArtefactError, KernelError
 from runtime.native.build import build
 
-INTERFACE = 5
+INTERFACE = 6
 """What dispatch.c's ``einsat_interface`` must return."""
 MOST_DIMENSIONS = 12
 LIBRARY, KERNEL, COPY, NOTHING = 0, 1, 2, 3
@@ -79,6 +79,7 @@ class ProgramRecord(ctypes.Structure):
         ("step_count", ctypes.c_int32),
         ("patch_count", ctypes.c_int32),
         ("threads", ctypes.c_int32),
+        ("keeps_subnormals", ctypes.c_int32),
         ("failed_step", ctypes.c_int32),
     ]
 
@@ -105,11 +106,22 @@ class Dispatcher:
             "einsat_flush": [pointer, ctypes.c_int64],
             "einsat_pass": [pointer, ctypes.c_int64, int32],
             "einsat_profile": [pointer, ctypes.c_int64, times],
+            "einsat_subnormals": [int32],
+            "einsat_restore": [ctypes.c_uint64],
         }.items():
             getattr(self.library, name).argtypes = types
         self.library.einsat_pass.restype = ctypes.c_int64
+        self.library.einsat_subnormals.restype = ctypes.c_uint64
         addresses = (ctypes.c_void_p * len(openmp.FUNCTIONS))(*openmp.functions())
         self.library.einsat_openmp(addresses)
+
+    def set_subnormals(self, *, keep: bool) -> int:
+        """Have the calling thread keep subnormal numbers, or take them for zero; return what ``restore`` needs."""
+        return int(self.library.einsat_subnormals(keep))
+
+    def restore(self, control: int) -> None:
+        """Give the calling thread its floating-point control back."""
+        self.library.einsat_restore(control)
 
     def address(self, name: str) -> int:
         return ctypes.cast(getattr(self.library, name), ctypes.c_void_p).value or 0
@@ -159,14 +171,18 @@ class KernelLibrary:
 class Table:
     """A program in native form: steps, and where to write the addresses of inputs and outputs before a run."""
 
-    def __init__(self, dispatcher: Dispatcher, *, execute: int, set_handle: int, stream: int, threads: int) -> None:
+    def __init__(
+        self, dispatcher: Dispatcher, *, execute: int, set_handle: int, stream: int, threads: int, keep_subnormals: bool = False
+    ) -> None:
         self._library = dispatcher.library
         self._keep: list[Any] = []
         self._names: list[str] = []
         self._steps: list[StepRecord] = []
         self._patches: list[PatchRecord] = []
         self._filler: Any = None
-        self.record = ProgramRecord(execute=execute, set_handle=set_handle, stream=stream, threads=threads)
+        self.record = ProgramRecord(
+            execute=execute, set_handle=set_handle, stream=stream, threads=threads, keeps_subnormals=keep_subnormals
+        )
 
     def keep(self, value: Any) -> int:
         """Keep a ctypes object alive as long as the table; return its address."""

@@ -31,7 +31,10 @@ from runtime.storage import Storage, is_contiguous
 
 
 class Executable:
-    """A runnable plan. ``models`` gives an onnxruntime step's model (a path or its bytes) by its name in the plan."""
+    """A runnable plan. ``models`` gives an onnxruntime step's model (a path or its bytes) by its name in the plan.
+
+    A forked child may go on with those of its parent.
+    """
 
     def __init__(
         self,
@@ -50,16 +53,18 @@ class Executable:
         self._closed = False
         self._last: dict[str, Value] = {}
         self._alone = _is_one_model(plan)
+        self._dispatcher = dispatcher.load(dispatcher_path)
         self._python_steps = {i: step for i, step in enumerate(plan.steps) if self._is_python(step)}
         self._opaque = {i: self._load_opaque(step, models) for i, step in self._python_steps.items() if step.kind == "onnxruntime"}
         self.implementations: dict[int, str] = {}
         self._table: dispatcher.Table | None = None
         if len(self._python_steps) < len(plan.steps):
-            self._build(kernels, dispatcher_path)
+            self._build(kernels)
         self._segments = _segments(len(plan.steps), frozenset(self._python_steps))
         self._output_bytes = [self.storage.sizes_bytes[n] for (area, _), n in self.storage.numbers.items() if area == "output"]
         self._output_recipes = _output_recipes(plan, self.storage)
         self._host_inputs = [(p.buffer, p.name) for p in plan.inputs if plan.buffers[p.buffer].area == "host"]
+        _executables.add(self)
 
     def _is_python(self, step: Step) -> bool:
         return step.kind == "onnxruntime" or (
@@ -70,25 +75,33 @@ class Executable:
         if models is None:
             raise ArtefactError(f"the plan needs the model {step.spec['model']!r}", where=step.name, fix="pass models=")
         dtypes = [self.plan.buffers[i].dtype for i in step.inputs]
-        return OpaqueStep(step, models(step.spec["model"]), dtypes, threads=self.threads, alone=self._alone)
+        return OpaqueStep(
+            step, models(step.spec["model"]), dtypes, self._dispatcher,
+            threads=self.threads, alone=self._alone, keep_subnormals=self.plan.keep_subnormals,
+        )  # fmt: skip
 
-    def _build(self, kernels: Path | None, dispatcher_path: Path | None) -> None:
-        native = dispatcher.load(dispatcher_path)
+    def after_fork(self) -> None:
+        """Go on in a forked child: who held the lock, and onnxruntime's threads, are in its parent only."""
+        self._lock = threading.Lock()
+        for opaque in self._opaque.values():
+            opaque.abandon()
+
+    def _build(self, kernels: Path | None) -> None:
         library = onednn_library.load()
         handles = Handles(library)
         loaded: list[dispatcher.KernelLibrary] = []
         self._finalizer = weakref.finalize(self, _release, handles, loaded)
         stream = handles.create("stream", "stream_create", library.engine, onednn_names.STREAM_IN_ORDER)
         self._table = dispatcher.Table(
-            native, execute=library.address("primitive_execute"), set_handle=library.address("memory_set_data_handle"),
-            stream=stream, threads=self.threads,
+            self._dispatcher, execute=library.address("primitive_execute"), set_handle=library.address("memory_set_data_handle"),
+            stream=stream, threads=self.threads, keep_subnormals=self.plan.keep_subnormals,
         )  # fmt: skip
 
         def kernel(symbol: str) -> int:
             if kernels is None:
                 raise ArtefactError(f"the plan needs the kernel {symbol!r} and no kernel library was given", fix="pass kernels=")
             if not loaded:
-                loaded.append(dispatcher.KernelLibrary(kernels, native))
+                loaded.append(dispatcher.KernelLibrary(kernels, self._dispatcher))
             return loaded[0].function(symbol)
 
         builder = Builder(self.plan, self.storage, self._table, handles, stream, kernel)
@@ -244,6 +257,17 @@ class Executable:
 
     def _copy_out(self, index: int) -> np.ndarray:
         return np.array(self.storage.view(self.plan.buffers[index]), order="C")
+
+
+_executables: weakref.WeakSet[Executable] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for executable in list(_executables):
+        executable.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _release(handles: Handles, libraries: list[dispatcher.KernelLibrary]) -> None:

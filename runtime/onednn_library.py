@@ -194,11 +194,13 @@ def candidates() -> list[str]:
 @functools.cache
 def load() -> Library:
     """Load oneDNN once a process."""
-    openmp.functions()  # before oneDNN, which would look for libgomp itself
+    openmp.pool()  # before oneDNN, which looks for libgomp itself
     problems = []
     for path in candidates():
         try:
-            return Library(ctypes.CDLL(path))
+            library = ctypes.CDLL(path)
+            openmp.lead_to_pool(library)
+            return Library(library)
         except OSError as error:
             problems.append(str(error))
     raise LibraryMissing("oneDNN cannot be loaded: " + "; ".join(problems), fix=f"pip install {DISTRIBUTION}==2023.2.0")

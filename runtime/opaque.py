@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from runtime.dispatcher import Dispatcher
 from runtime.dtypes import ELEMENT_TYPES, NUMPY_NATIVE, PACKED_BITS, element_type, numpy_dtype
 from runtime.errors import ArtefactError, KernelError, LibraryMissing
 from runtime.plan import Step
@@ -18,12 +19,16 @@ Value: TypeAlias = Any
 
 FOREIGN = frozenset(ELEMENT_TYPES) - NUMPY_NATIVE - {"string"}
 """Element types that onnxruntime does not take from numpy."""
+FLUSH_ENTRY = "session.set_denormal_as_zero"
 
 
 class OpaqueStep:
-    """One onnxruntime session for one step."""
+    """One onnxruntime session for one step; in a forked child, another one, opened at its first run."""
 
-    def __init__(self, step: Step, model: str | bytes, input_dtypes: Sequence[str], *, threads: int, alone: bool) -> None:
+    def __init__(
+        self, step: Step, model: str | bytes, input_dtypes: Sequence[str], dispatcher: Dispatcher, *,
+        threads: int, alone: bool, keep_subnormals: bool,
+    ) -> None:  # fmt: skip
         try:
             import onnxruntime
         except ImportError as error:
@@ -37,19 +42,38 @@ class OpaqueStep:
         options.log_severity_level = 3
         if not alone:  # its threads spin between a step's own parts, of which an LSTM has hundreds, but not on the next kernel's cores
             options.add_session_config_entry("session.force_spinning_stop", "1")
-        try:
-            self.session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # onnxruntime's exceptions share no base class
-            raise ArtefactError(f"onnxruntime refuses a step's model: {error}", where=step.name) from error
-        self._onnxruntime = onnxruntime
+        if not keep_subnormals:
+            options.add_session_config_entry(FLUSH_ENTRY, "1")
+        self._onnxruntime, self._model, self._options = onnxruntime, model, options
+        self._dispatcher, self._keep_subnormals = dispatcher, keep_subnormals
+        self.session: Any = self._open()
         output_types = [value.type for value in self.session.get_outputs()]
         self._foreign = any(name in FOREIGN for name in input_dtypes) or any(
             kind == f"tensor({ELEMENT_TYPES[name].ort_name})" for kind in output_types for name in FOREIGN
         )
 
+    def _open(self) -> Any:
+        """Open the session; the first one of a process sets the floating-point control of the calling thread, which is put back."""
+        before = self._dispatcher.set_subnormals(keep=self._keep_subnormals)
+        try:
+            return self._onnxruntime.InferenceSession(self._model, self._options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # onnxruntime's exceptions share no base class
+            raise ArtefactError(f"onnxruntime refuses a step's model: {error}", where=self.step.name) from error
+        finally:
+            self._dispatcher.restore(before)
+
+    def abandon(self) -> None:
+        """Leave the session alone for good: its threads are in the process that was forked, and closing it would wait for them."""
+        if self.session is not None:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.session))
+            self.session = None
+
     def run(self, output_names: Sequence[str] | None, feeds: dict[str, Value], run_options: Any = None) -> list[Value]:
         """Run the model; errors say which step failed."""
         names = self.output_names if output_names is None else list(output_names)
+        if self.session is None:
+            self.session = self._open()
+        before = self._dispatcher.set_subnormals(keep=self._keep_subnormals)  # onnxruntime sees to its own threads, not to this one
         try:
             if self._foreign:
                 return self._run_foreign(names, feeds, run_options)
@@ -57,6 +81,8 @@ class OpaqueStep:
             return result
         except Exception as error:  # onnxruntime's exceptions share no base class
             raise KernelError(f"onnxruntime failed: {error}", where=self.step.name) from error
+        finally:
+            self._dispatcher.restore(before)
 
     def _run_foreign(self, names: list[str], feeds: dict[str, Value], run_options: Any) -> list[Value]:
         """Pass element types that numpy lacks as their bits."""

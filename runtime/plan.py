@@ -91,6 +91,8 @@ class Plan:
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     arena_bytes: int
+    keep_subnormals: bool = False
+    """Whether arithmetic follows IEEE 754 below 2^-126; else such operands and results count as zero, which is much faster."""
     version: int = 1
     notes: Mapping[str, Any] = field(default_factory=dict)
 
@@ -111,6 +113,7 @@ class Plan:
             inputs=_ports(raw["inputs"]),
             outputs=_ports(raw["outputs"]),
             arena_bytes=raw["arena_bytes"],
+            keep_subnormals=raw.get("keep_subnormals", True),  # plans that do not say were checked and timed so
             notes=raw["notes"],
         )
 

@@ -24,8 +24,7 @@ def finish_artefact(folder: Path, outcome: Outcome, program: Program | None, rul
     text = program_text(program) if program else "the model as it was given, executed by onnxruntime\n"
     (folder / PROGRAM_TEXT).write_text(text, encoding="utf-8")
     (folder / REPORT).write_text(render(outcome), encoding="utf-8")
-    if program is not None:
-        copy_into(folder)  # so that it runs where no compiler is
+    copy_into(folder)  # so that it runs where no compiler is
     for number, file in enumerate(rule_files):
         (folder / RULES).mkdir(exist_ok=True)
         shutil.copyfile(file, folder / RULES / f"{number}_{file.name}")

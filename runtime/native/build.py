@@ -18,6 +18,7 @@ SOURCE = Path(__file__).with_name("dispatch.c")
 OPENMP_SOURCE = Path(__file__).with_name("openmp.c")
 OPENMP_VERSIONS = (
     "OMP_1.0 { global: omp_*; local: *; }; GOMP_1.0 { global: GOMP_[!p]*; GOMP_parallel_*; }; GOMP_4.0 { global: GOMP_parallel; };"
+    " EINSAT { global: einsat_*; };"
 )
 """The symbol versions under which programs look for these functions."""
 FLAGS = ("-std=gnu11", "-O3", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-sanitize=undefined", "-s")

@@ -58,11 +58,12 @@ typedef struct {
     int32_t step_count;
     int32_t patch_count;
     int32_t threads;
+    int32_t keeps_subnormals;
     int32_t failed_step;
 } Program;
 
 /* Raised whenever a structure above or a function below changes. */
-EXPORT int einsat_interface(void) { return 5; }
+EXPORT int einsat_interface(void) { return 6; }
 
 /* ------------------------------------------------------------------ threads */
 
@@ -182,7 +183,7 @@ static int64_t now_ns(void) {
 /* ------------------------------------------------------------------ signals */
 
 /* Some of the vendor library's matrix kernels keep data where the stack pointer should be (x64:gemm:jit): a signal that is
- * delivered then writes its frame over the heap. So none is, to any thread that works, until the run is over. */
+ * delivered then writes its frame over the heap. So none is until the run is over; the pool's threads get none at all. */
 static void block_signals(sigset_t *before) {
     static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS};
     sigset_t blocked;
@@ -191,23 +192,46 @@ static void block_signals(sigset_t *before) {
     sigprocmask(SIG_BLOCK, &blocked, before);
 }
 
-static void block_member(void *argument) {
-    (void)argument;
-    if (openmp.thread() != 0) block_signals(0); /* for good: threads of the pool need none */
-}
-
-/* How many threads of the pool that belongs to this thread have their signals blocked. */
-static __thread int32_t blocked_threads = 1;
-
 static int calls_library(const Program *program) {
     for (int i = 0; i < program->step_count; i++)
         if (program->steps[i].kind == STEP_LIBRARY) return 1;
     return 0;
 }
 
+/* ------------------------------------------------------------------ subnormal numbers */
+
+/* Arithmetic on numbers below 2^-126 takes a hundred times as long on most processors. These bits have them count as zero. */
+#if defined(__x86_64__)
+enum { FLUSH = 0x8040 }; /* MXCSR: results to zero, operands are zero */
+static uint64_t read_control(void) { return __builtin_ia32_stmxcsr(); }
+static void write_control(uint64_t control) { __builtin_ia32_ldmxcsr((unsigned)control); }
+#elif defined(__aarch64__)
+enum { FLUSH = 1 << 24 }; /* FPCR.FZ */
+static uint64_t read_control(void) {
+    uint64_t control;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(control));
+    return control;
+}
+static void write_control(uint64_t control) { __asm__ volatile("msr fpcr, %0" : : "r"(control)); }
+#else
+enum { FLUSH = 0 };
+static uint64_t read_control(void) { return 0; }
+static void write_control(uint64_t control) { (void)control; }
+#endif
+
+/* Have this thread keep subnormal numbers or not; return the state to give to ``einsat_restore``. The pool's threads follow. */
+EXPORT uint64_t einsat_subnormals(int32_t keeps) {
+    uint64_t control = read_control(), changed = keeps ? control & ~(uint64_t)FLUSH : control | FLUSH;
+    if (changed != control) write_control(changed);
+    return control;
+}
+
+EXPORT void einsat_restore(uint64_t control) { write_control(control); }
+
 typedef struct {
     int most;
     int blocked;
+    uint64_t control;
     sigset_t signals;
 } Before;
 
@@ -215,17 +239,14 @@ typedef struct {
 static void enter(const Program *program, Before *before) {
     before->most = openmp.most();
     if (before->most != program->threads) openmp.set_most(program->threads);
+    before->control = einsat_subnormals(program->keeps_subnormals);
     before->blocked = calls_library(program);
-    if (!before->blocked) return;
-    block_signals(&before->signals);
-    if (blocked_threads < program->threads && !openmp.inside()) {
-        openmp.parallel(block_member, 0, (unsigned)program->threads, 0);
-        blocked_threads = program->threads;
-    }
+    if (before->blocked) block_signals(&before->signals);
 }
 
 static int leave(const Program *program, const Before *before, int status) {
     if (before->most != program->threads) openmp.set_most(before->most);
+    einsat_restore(before->control);
     if (before->blocked) sigprocmask(SIG_SETMASK, &before->signals, 0);
     return status;
 }

@@ -1,14 +1,18 @@
-/* The few functions of OpenMP that oneDNN and our kernels call, for machines without libgomp.
+/* The few functions of OpenMP that oneDNN and our kernels call, on a pool that nothing else in the process uses.
  *
  * One pool of threads; a region that starts while another thread's region runs waits for it; regions inside a
- * region run on one thread. Workers spin for a while before they sleep, since the next kernel follows soon. */
+ * region run on one thread. Who waits spins for a while before it sleeps, since the next kernel follows soon.
+ * A worker takes over the floating-point control of the thread that starts the region. A forked child begins with
+ * no workers and starts its own. */
 #define _GNU_SOURCE
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -28,9 +32,12 @@ static struct {
     void (*body)(void *);
     void *data;
     int team;
+    uint64_t control;
     _Alignas(64) atomic_int remaining;
+    atomic_int master_asleep;
     _Alignas(64) atomic_int arrived;
     _Alignas(64) atomic_int phase;
+    atomic_int asleep_at_barrier;
     Worker workers[MOST_THREADS];
 } pool = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
@@ -48,12 +55,42 @@ static void pause_briefly(int spins) {
 #endif
 }
 
+static void sleep_while(atomic_int *word, int value) { syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, 0, 0, 0); }
+
+static void wake_all(atomic_int *word) { syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, 0, 0, 0); }
+
+/* Rounding, and whether subnormal numbers count as zero; also which exceptions were seen. */
+static uint64_t read_control(void) {
+#if defined(__x86_64__)
+    return __builtin_ia32_stmxcsr();
+#elif defined(__aarch64__)
+    uint64_t control;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(control));
+    return control;
+#else
+    return 0;
+#endif
+}
+
+static void write_control(uint64_t control) {
+#if defined(__x86_64__)
+    __builtin_ia32_ldmxcsr((unsigned)control);
+#elif defined(__aarch64__)
+    __asm__ volatile("msr fpcr, %0" : : "r"(control));
+#else
+    (void)control;
+#endif
+}
+
 static int available(void) {
     const char *text = getenv("OMP_NUM_THREADS");
     if (text && atoi(text) > 0) return atoi(text) < MOST_THREADS ? atoi(text) : MOST_THREADS;
     cpu_set_t set;
     return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
 }
+
+/* Raised whenever what others rely on changes: an artefact may carry an older pool. */
+EXPORT int einsat_pool_interface(void) { return 1; }
 
 EXPORT int omp_get_thread_num(void) { return thread_number; }
 EXPORT int omp_get_num_threads(void) { return team_size; }
@@ -71,13 +108,14 @@ static void *work(void *argument) {
                 continue;
             }
             atomic_store(&self->asleep, 1);
-            if (atomic_load(&self->round) == seen) syscall(SYS_futex, &self->round, FUTEX_WAIT_PRIVATE, seen, 0, 0, 0);
+            sleep_while(&self->round, seen);
             atomic_store(&self->asleep, 0);
         }
         seen = atomic_load_explicit(&self->round, memory_order_acquire);
         thread_number = number, team_size = pool.team, depth = 1, outer[0].leads = true;
+        if (read_control() != pool.control) write_control(pool.control);
         pool.body(pool.data);
-        atomic_fetch_sub_explicit(&pool.remaining, 1, memory_order_release);
+        if (atomic_fetch_sub(&pool.remaining, 1) == 1 && atomic_load(&pool.master_asleep)) wake_all(&pool.remaining);
     }
     return 0;
 }
@@ -85,17 +123,33 @@ static void *work(void *argument) {
 static void forget_threads(void) { /* a fork leaves the child without them */
     pthread_mutex_init(&pool.mutex, 0);
     pool.started = 0;
+    atomic_store(&pool.master_asleep, 0), atomic_store(&pool.arrived, 0), atomic_store(&pool.asleep_at_barrier, 0);
     for (int i = 0; i < MOST_THREADS; i++) atomic_store(&pool.workers[i].round, 0), atomic_store(&pool.workers[i].asleep, 0);
+}
+
+/* Some of the vendor library's matrix kernels keep data where the stack pointer should be (x64:gemm:jit): a signal that is
+ * delivered then writes its frame over the heap. So workers get none but those of their own faults. */
+static void block_signals(sigset_t *before) {
+    static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS};
+    sigset_t blocked;
+    sigfillset(&blocked);
+    for (unsigned i = 0; i < sizeof faults / sizeof *faults; i++) sigdelset(&blocked, faults[i]);
+    pthread_sigmask(SIG_BLOCK, &blocked, before);
 }
 
 static int start_threads(int wanted) {
     static bool registered;
     if (!registered) registered = !pthread_atfork(0, 0, forget_threads);
-    while (pool.started < wanted - 1) {
-        pthread_t thread;
-        if (pthread_create(&thread, 0, work, (void *)(long)(pool.started + 1))) break;
-        pthread_detach(thread);
-        pool.started++;
+    if (pool.started < wanted - 1) {
+        sigset_t before;
+        block_signals(&before); /* a new thread's mask is its creator's */
+        while (pool.started < wanted - 1) {
+            pthread_t thread;
+            if (pthread_create(&thread, 0, work, (void *)(long)(pool.started + 1))) break;
+            pthread_detach(thread);
+            pool.started++;
+        }
+        pthread_sigmask(SIG_SETMASK, &before, 0);
     }
     return pool.started + 1 < wanted ? pool.started + 1 : wanted;
 }
@@ -109,18 +163,27 @@ EXPORT void GOMP_parallel_start(void (*body)(void *), void *data, unsigned threa
     if (!outer[level].leads) return;
     pthread_mutex_lock(&pool.mutex);
     int team = start_threads(wanted < MOST_THREADS ? wanted : MOST_THREADS);
-    pool.body = body, pool.data = data, pool.team = team_size = team;
+    pool.body = body, pool.data = data, pool.team = team_size = team, pool.control = read_control();
     atomic_store(&pool.remaining, team - 1);
     for (int i = 1; i < team; i++) {
         atomic_fetch_add(&pool.workers[i].round, 1);
-        if (atomic_load(&pool.workers[i].asleep)) syscall(SYS_futex, &pool.workers[i].round, FUTEX_WAKE_PRIVATE, INT_MAX, 0, 0, 0);
+        if (atomic_load(&pool.workers[i].asleep)) wake_all(&pool.workers[i].round);
     }
 }
 
 EXPORT void GOMP_parallel_end(void) {
     int level = --depth;
     if (outer[level].leads) {
-        for (int spins = 0; atomic_load_explicit(&pool.remaining, memory_order_acquire); spins++) pause_briefly(spins);
+        int left;
+        for (int spins = 0; (left = atomic_load_explicit(&pool.remaining, memory_order_acquire)); spins++) {
+            if (spins < SPINS) {
+                pause_briefly(spins);
+                continue;
+            }
+            atomic_store(&pool.master_asleep, 1);
+            sleep_while(&pool.remaining, left);
+            atomic_store(&pool.master_asleep, 0);
+        }
         pthread_mutex_unlock(&pool.mutex);
     }
     thread_number = outer[level].number, team_size = outer[level].team;
@@ -139,9 +202,18 @@ EXPORT void GOMP_barrier(void) {
     if (atomic_fetch_add(&pool.arrived, 1) == team_size - 1) {
         atomic_store(&pool.arrived, 0);
         atomic_fetch_add(&pool.phase, 1);
+        if (atomic_load(&pool.asleep_at_barrier)) wake_all(&pool.phase);
         return;
     }
-    for (int spins = 0; atomic_load_explicit(&pool.phase, memory_order_acquire) == phase; spins++) pause_briefly(spins);
+    for (int spins = 0; atomic_load_explicit(&pool.phase, memory_order_acquire) == phase; spins++) {
+        if (spins < SPINS) {
+            pause_briefly(spins);
+            continue;
+        }
+        atomic_fetch_add(&pool.asleep_at_barrier, 1);
+        sleep_while(&pool.phase, phase);
+        atomic_fetch_sub(&pool.asleep_at_barrier, 1);
+    }
 }
 
 EXPORT bool GOMP_loop_static_next(long *first, long *last) {
