@@ -105,6 +105,7 @@ def run_onnxruntime(model: onnx.ModelProto) -> Callable[[list[Any]], Sequence[An
     """Return onnxruntime on the model, with every help: a file version that it reads, and element types that numpy lacks
     passed as their bits."""
     from egraph.onnx.types import from_proto
+    from runtime import dispatcher
     from runtime.opaque import OpaqueStep
     from runtime.plan import Step
 
@@ -115,7 +116,10 @@ def run_onnxruntime(model: onnx.ModelProto) -> Callable[[list[Any]], Sequence[An
     names = [value.name for value in model.graph.input if value.name not in given]
     spec = {"model": "", "input_names": names, "output_names": [value.name for value in model.graph.output]}
     dtypes = [from_proto(value.type).dtype for value in model.graph.input if value.name not in given]
-    step = OpaqueStep(Step("onnxruntime", "model", (), (), spec), readable.SerializeToString(), dtypes, threads=1, alone=True)
+    step = OpaqueStep(
+        Step("onnxruntime", "model", (), (), spec), readable.SerializeToString(), dtypes, dispatcher.load(),
+        threads=1, alone=True, keep_subnormals=True,
+    )  # fmt: skip
     return lambda inputs: step.run(None, dict(zip(names, inputs, strict=False)))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +96,16 @@ def _compile_kernels(requests: Sequence[KernelRequest], path: Path, threads: int
             raise LowerError(f"a generated kernel cannot be compiled: {failure.what}", where=format_fragment(request.fragment)) from failure
 
 
+def keep_subnormals(folder: Path) -> None:
+    """Have an artefact that was written compute with subnormal numbers as IEEE 754 says."""
+    plan = replace(Plan.from_json((folder / PLAN).read_text(encoding="utf-8")), keep_subnormals=True)
+    (folder / PLAN).write_text(plan.to_json(), encoding="utf-8")
+    manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    manifest["options"]["keep_subnormals"] = True
+    manifest["files"][PLAN] = hashlib.sha256((folder / PLAN).read_bytes()).hexdigest()
+    _write_json(folder / MANIFEST, manifest)
+
+
 def _write_manifest(folder: Path, options: CompileOptions, models: Sequence[str]) -> None:
     files = {}
     for name in (PLAN, WEIGHTS, KERNELS, *models):
@@ -105,7 +115,11 @@ def _write_manifest(folder: Path, options: CompileOptions, models: Sequence[str]
                 files[name] = hashlib.file_digest(file, "sha256").hexdigest()
     shown = {key: value for key, value in asdict(options).items() if key in ("threads", "keep_subnormals", "notes")}
     content = {"format": 1, "numpy": np.__version__, "options": shown, "files": files}
-    (folder / MANIFEST).write_text(json.dumps(content, sort_keys=True, indent=1) + "\n", encoding="utf-8")
+    _write_json(folder / MANIFEST, content)
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, sort_keys=True, indent=1) + "\n", encoding="utf-8")
 
 
 def compile_model(graph: Graph, model: bytes, folder: Path, *, keep_subnormals: bool = False) -> Plan:

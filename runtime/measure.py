@@ -53,7 +53,7 @@ class Timing:
 class Load:
     """What to run: a model file for onnxruntime or an artefact folder, with random inputs drawn from ``feeds``.
 
-    ``inputs``: a file to read them from instead.
+    ``inputs``: a file to read them from instead. ``keep_subnormals``: in onnxruntime; an artefact's plan says it itself.
     """
 
     engine: Engine
@@ -62,6 +62,7 @@ class Load:
     threads: int
     seed: int = 0
     inputs: str = ""
+    keep_subnormals: bool = True
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ class Worker:
         """Load something and run it twice; the returned timing has no samples, only a status."""
         feeds = [astuple(spec) for spec in load.feeds]
         values = {"engine": load.engine, "path": load.path, "threads": load.threads}
-        values |= {"feeds": feeds, "seed": load.seed, "inputs": load.inputs}
+        values |= {"feeds": feeds, "seed": load.seed, "inputs": load.inputs, "keep_subnormals": load.keep_subnormals}
         seconds = self.time_out_seconds + (START_SECONDS if self._process is None else 0.0)
         return self._ask({"command": "load", **values}, seconds, load.threads)
 

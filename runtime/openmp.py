@@ -32,7 +32,14 @@ FUNCTIONS = (
     "omp_set_num_threads",
 )
 """In the order of ``openmp`` in dispatch.c."""
-IMPORTED = (*FUNCTIONS, "GOMP_parallel_start", "GOMP_parallel_end", "GOMP_loop_static_start", "GOMP_loop_static_next", "GOMP_loop_end_nowait")
+IMPORTED = (
+    *FUNCTIONS,
+    "GOMP_parallel_start",
+    "GOMP_parallel_end",
+    "GOMP_loop_static_start",
+    "GOMP_loop_static_next",
+    "GOMP_loop_end_nowait",
+)
 """What the pool has; oneDNN imports no other functions of OpenMP."""
 STAND_IN = "openmp.so"
 RTLD_DI_LINKMAP = 2
@@ -122,7 +129,7 @@ def _slots(library: ctypes.CDLL, wanted: Mapping[bytes, int]) -> Iterator[tuple[
     for tag, size in ((PLT, PLT_SIZE), (RELOCATIONS, RELOCATIONS_SIZE)):
         if tag not in entries:
             continue
-        rows = np.frombuffer((ctypes.c_char * entries[size]).from_address(address(tag)), RELOCATION)
+        rows = np.frombuffer(memoryview((ctypes.c_char * entries[size]).from_address(address(tag))), RELOCATION)
         symbols = (rows["info"] >> 32).astype(np.int64)
         for symbol in np.unique(symbols[symbols > 0]).tolist():
             if symbol not in names:

@@ -28,6 +28,7 @@ from runtime.feeds import FeedSpec, random_feeds
 from runtime.input_file import Declared, read_inputs
 from runtime.judge import ONLY_REFERENCE, WrongResult, judge, reference_results
 from runtime.measure import Engine
+from runtime.opaque import FLUSH_ENTRY
 from runtime.profile.passing import share_one_core
 
 RunMany: TypeAlias = Callable[[int], list[int]]
@@ -70,7 +71,7 @@ def timed(call: Callable[[], object]) -> RunMany:
     return run_many
 
 
-def load_onnxruntime(path: str, threads: int, draw: Draw, *, arena: bool = True) -> RunMany:
+def load_onnxruntime(path: str, threads: int, draw: Draw, keep_subnormals: bool, *, arena: bool = True) -> RunMany:
     """Open a model in onnxruntime with all its optimisations on; its arena keeps about twice what is needed at once."""
     import onnxruntime
 
@@ -80,12 +81,14 @@ def load_onnxruntime(path: str, threads: int, draw: Draw, *, arena: bool = True)
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.log_severity_level = 3
     options.enable_cpu_mem_arena = arena
+    if not keep_subnormals:
+        options.add_session_config_entry(FLUSH_ENTRY, "1")  # for this thread too: it is the first session of the process
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     feeds = draw()
     return timed(lambda: session.run(None, feeds))
 
 
-def load_einsat(path: str, threads: int, draw: Draw) -> RunMany:
+def load_einsat(path: str, threads: int, draw: Draw, keep_subnormals: bool) -> RunMany:
     """Open an artefact as a user does."""
     from runtime import Session
 
@@ -94,7 +97,7 @@ def load_einsat(path: str, threads: int, draw: Draw) -> RunMany:
     return timed(lambda: session.run(None, feeds))
 
 
-def load_kernel(path: str, threads: int, draw: Draw, *, weights_from_memory: bool = False) -> RunMany:
+def load_kernel(path: str, threads: int, draw: Draw, keep_subnormals: bool, *, weights_from_memory: bool = False) -> RunMany:
     """Open an artefact, compare its result with its reference, and time inside the native dispatcher."""
     from runtime import Session
 
@@ -115,7 +118,7 @@ def load_kernel(path: str, threads: int, draw: Draw, *, weights_from_memory: boo
     return run_many
 
 
-ENGINES: Mapping[Engine, Callable[[str, int, Draw], RunMany]] = {
+ENGINES: Mapping[Engine, Callable[[str, int, Draw, bool], RunMany]] = {
     "onnxruntime": load_onnxruntime,
     "onnxruntime without arena": partial(load_onnxruntime, arena=False),
     "einsat": load_einsat,
@@ -205,7 +208,8 @@ def main() -> None:
             match request.pop("command"):
                 case "load":
                     run_many = None
-                    run_many = ENGINES[request["engine"]](request["path"], request["threads"], drawing(request))
+                    load = ENGINES[request["engine"]]
+                    run_many = load(request["path"], request["threads"], drawing(request), request["keep_subnormals"])
                     run_many(WARM_UP_RUNS)
                     threads = request["threads"]
                 case "time":

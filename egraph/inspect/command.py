@@ -44,6 +44,7 @@ def kernels_table(outcome: Outcome) -> str:
         lines.append(f"unsafe: rules without a proof were in use: {', '.join(outcome.unsafe_rules)}")
     if outcome.status == "unchanged":
         lines.append("onnxruntime executes the model unchanged; the kernels of the unoptimised program are:")
+    lines.append(outcome.subnormals_told)
     lines.append(f"{'#':>4} {'time us':>9} {'Mflop':>9} {'kbytes':>9} {'flop/byte':>9}  kernel")
     for number, row in enumerate(outcome.kernels or outcome.before):
         time = f"{'' if row.is_measured else '~'}{row.time_us:.1f}"

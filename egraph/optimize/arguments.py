@@ -103,6 +103,12 @@ def build_parser() -> argparse.ArgumentParser:
         default="finite",
         help="what rules may change: 'exact' nothing, 'reassociate' rounding, 'finite' also what happens to infinities and NaN (default)",
     )
+    add(
+        "--keep-subnormals",
+        action="store_true",
+        help="compute with numbers below 1.2e-38 (2.2e-308 in float64) as IEEE 754 says; without, they count as zero, which can be many "
+        "times faster ('--allow exact' implies this option)",
+    )
     group = parser.add_argument_group("checking and measuring")
     add = group.add_argument
     add("--tolerance", type=parse_tolerance, default=Tolerance(), metavar="REL[,ABS]", help="accepted error (default: 1e-4,1e-6)")
@@ -155,6 +161,7 @@ def to_options(arguments: argparse.Namespace) -> Options:
         derivations=not arguments.no_derivations,
         unsafe_rules=arguments.unsafe_rules,
         allow=arguments.allow,
+        keep_subnormals=arguments.keep_subnormals,
         tolerance=arguments.tolerance,
         inputs=tuple(arguments.inputs),
         checks=arguments.check,

@@ -10,13 +10,14 @@ from egraph.optimize.options import Options
 from egraph.optimize.outcome import FEW_REPEATS, Outcome
 from egraph.optimize.pipeline import optimize
 from egraph.optimize.progress import Progress, process_started
+from runtime.leftovers import own_temporary_files
 
 
 def run(options: Options) -> int:
     """Optimise and print; return the exit code."""
     progress = Progress(options.verbosity, options.budget_seconds, process_started())
     try:
-        with rare_collections():
+        with rare_collections(), own_temporary_files():
             outcome = optimize(options, progress)
     finally:
         progress.close()
@@ -49,6 +50,8 @@ def print_table(outcome: Outcome) -> None:
     else:
         counts = ", ".join(f"{count} {kind}" for kind, count in outcome.kernel_counts.items() if count)
         console.print(f"kernels: {before} before, {after} after ({counts}); largest relative error {outcome.max_rel_err:.2g}")
+    if outcome.has_subnormals:
+        console.print(outcome.subnormals_told, soft_wrap=True)
     if outcome.derivations_told:
         console.print(outcome.derivations_told)
     if outcome.rules:

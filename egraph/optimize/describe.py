@@ -6,7 +6,9 @@ import math
 import platform
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+import numpy as np
 
 from egraph import __version__
 from egraph.optimize.check import CheckResult
@@ -43,6 +45,7 @@ def describe(
     *,
     notes: tuple[str, ...],
     arena_bytes: int,
+    keeps_subnormals: bool,
     model_digest: str,
 ) -> Outcome:
     """Return the outcome of a run whose files were checked."""
@@ -87,7 +90,19 @@ def describe(
         refused=found.choice.refused,
         unsafe_rules=unproved(rules),
         rule_notes=rule_notes(rules),
+        keeps_subnormals=keeps_subnormals,
+        subnormal_weights=subnormal_count(graph.tensors.values()),
     )
+
+
+def subnormal_count(arrays: Iterable[np.ndarray]) -> int:
+    """Return how many elements are not zero and smaller than any normal number of their type."""
+    counts = []
+    for array in arrays:
+        if array.dtype in (np.float32, np.float64):
+            magnitudes = np.abs(array)
+            counts.append(np.count_nonzero((magnitudes > 0) & (magnitudes < np.finfo(array.dtype).tiny)))
+    return int(sum(counts))
 
 
 def latencies_us(raced: Race, shipped: str) -> dict[str, float | None]:

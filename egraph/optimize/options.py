@@ -29,6 +29,7 @@ class Options:
     derivations: bool = True
     unsafe_rules: bool = False
     allow: Allow = "finite"
+    keep_subnormals: bool = False
     tolerance: Tolerance = field(default_factory=Tolerance)
     inputs: tuple[Path, ...] = ()
     checks: int = 3
@@ -40,13 +41,19 @@ class Options:
     json: bool = False
     verbosity: int = 0
 
+    @property
+    def is_exact_below_normal(self) -> bool:
+        """Whether subnormal numbers are kept: where it is asked for, and where nothing may change."""
+        return self.keep_subnormals or self.allow == "exact"
+
     def stored(self) -> dict[str, Any]:
         """Return what decides the result, as JSON data (not where files lie, nor how much is printed)."""
         return {
             "device": self.device, "threads": self.threads, "shapes": {k: list(v) for k, v in sorted(self.shapes.items())},
             "budget_seconds": self.budget_seconds, "max_nodes": self.max_nodes, "finalists": self.finalists,
             "rule_files": [path.name for path in self.rule_files], "skip_rules": sorted(self.skip_rules), "derivations": self.derivations,
-            "unsafe_rules": self.unsafe_rules, "allow": self.allow, "checks": self.checks, "seed": self.seed,
+            "keep_subnormals": self.is_exact_below_normal, "unsafe_rules": self.unsafe_rules, "allow": self.allow,
+            "checks": self.checks, "seed": self.seed,
             "inputs": [path.name for path in self.inputs],
             "tolerance": {"relative": self.tolerance.relative, "absolute": self.tolerance.absolute},
         }  # fmt: skip

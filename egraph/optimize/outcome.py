@@ -163,6 +163,22 @@ class Outcome:
     """Rules that were proved at the sizes of some matches, outside what their certificates cover."""
     inputs: Mapping[str, int] = field(default_factory=dict)
     """On how many inputs results were compared: ``given`` by the user, and ``random``."""
+    keeps_subnormals: bool = False
+    subnormal_weights: int = 0
+    """Weights of the model that are subnormal numbers."""
+
+    @property
+    def has_subnormals(self) -> bool:
+        """Whether it matters to the user what becomes of subnormal numbers."""
+        return self.keeps_subnormals or self.subnormal_weights > 0
+
+    @property
+    def subnormals_told(self) -> str:
+        """Return what becomes of subnormal numbers when the program runs."""
+        weights = f" ({self.subnormal_weights} weights are)" if self.subnormal_weights else ""
+        if self.keeps_subnormals:
+            return f"subnormal numbers{weights} are kept"
+        return f"subnormal numbers{weights} count as zero, also where onnxruntime was timed; --keep-subnormals keeps them"
 
     @property
     def speedup(self) -> dict[str, float | None]:
@@ -215,6 +231,7 @@ class Outcome:
             "kernels": {name: self.kernel_counts.get(name, 0) for name in ("library", "eoperator", "opaque")},
             "seconds_total": round(self.seconds_total, 3),
             "files": list(self.files),
+            **({"subnormals": {"kept": self.keeps_subnormals, "weights": self.subnormal_weights}} if self.has_subnormals else {}),
             **({"unsafe_rules": list(self.unsafe_rules)} if self.unsafe_rules else {}),
         }
 

@@ -7,15 +7,17 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from egraph.errors import ModelError
 from egraph.optimize.interruption import settle
 from runtime.artefact import folder_beside
+from runtime.leftovers import owned_folder, remove_abandoned
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
+PARTIAL = ".partial"
 
 
 @dataclass(frozen=True)
@@ -42,17 +44,19 @@ def destination(model: Path, output: Path | None) -> Destination:
 def staging(place: Destination) -> Iterator[Path]:
     """Yield a temporary folder on the output's own disk; it is gone afterwards, whatever happened.
 
-    So are the folders that were made for it, where nothing was written into them.
+    So are the folders that were made for it, where nothing was written into them, and what killed runs left in the same place.
     """
+    stack = ExitStack()
     parent = place.model.parent.absolute()  # workers run in another folder
     made = [folder for folder in (parent, *parent.parents) if not folder.exists()]
     try:
         parent.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=f".{place.model.stem}.", suffix=".partial", dir=parent))
+        remove_abandoned(parent, f".*{PARTIAL}")
+        staged = stack.enter_context(owned_folder(parent, f".{place.model.stem}.", PARTIAL))
     except OSError as error:
         raise write_error(error, parent) from error
     try:
-        yield folder
+        yield staged
     except OSError as error:
         if error.errno in FULL:
             raise full_error(error, parent, Path(tempfile.gettempdir())) from error
@@ -60,7 +64,7 @@ def staging(place: Destination) -> Iterator[Path]:
             raise write_error(error, parent) from error
         raise
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        stack.close()
         with suppress(OSError):
             for empty in made:
                 empty.rmdir()

@@ -39,7 +39,7 @@ from egraph.optimize.search import plain_program, program_digest, search
 from egraph.optimize.trial import ORIGINAL, PLAIN, Entry, Trial, by_importance, fastest
 from egraph.rule import MergeRule, Rule
 from egraph.tensor import Graph, Program, format_fragment
-from lower.compile import CompileOptions
+from lower.compile import PLAN, CompileOptions, keep_subnormals
 from lower.cost.model import CostModel
 from lower.cost.roofline import DeviceSpeed
 from lower.eoperator.process import Compiler, kept_compiler
@@ -86,7 +86,7 @@ def optimize(options: Options, progress: Progress) -> Outcome:
                 options, progress, imported.graph, given, runs, reference, answers, database, worker, compiler, work,
                 results / place.model.name, results / place.artefact.name, Gate(derivations, database, options.tolerance), digest,
                 Schedule(progress, options.finalists + 2, options.checks, open_seconds, runs.run_seconds, given=len(given.files)),
-                Folder(imported.graph),
+                Folder(imported.graph), options.is_exact_below_normal,
             )  # fmt: skip
             outcome = run.repeated() or run.outcome(imported.notes + imported.hints + runs.notes)
             progress.stage("write")
@@ -123,11 +123,14 @@ class Run:
     model_digest: Future[str]
     schedule: Schedule
     folder: Folder
+    keep_subnormals: bool
     model: CostModel | None = None
 
     @property
     def compile_options(self) -> CompileOptions:
-        return CompileOptions(threads=self.options.threads, export_graph=exporter.serialized)
+        return CompileOptions(
+            threads=self.options.threads, keep_subnormals=self.keep_subnormals, export_graph=exporter.serialized
+        )  # fmt: skip
 
     def repeated(self) -> Outcome | None:
         """Compile, check and save what the same command led to before; None where that is not known or has become wrong."""
@@ -137,12 +140,13 @@ class Run:
         earlier = self._earlier(device, memo.search_key) if memo else None
         if memo is None or earlier is None or choices_digest(earlier.choices) != memo.choices:
             return None
-        contenders = [Contender(name, digest, "einsat", str(self.work / name.replace(" ", "-"))) for name, digest in memo.contenders]
+        contenders = [self._contender(name, digest) for name, digest in memo.contenders]
         raced = self._remembered(contenders, device, frozen=False)
         if raced is None or fastest([c.name for c in contenders if c.name != ORIGINAL], raced) != memo.outcome.shipped:
             return None
         self.progress.note(earlier.told())
         self.progress.stage("compile the program")
+        self.keep_subnormals = memo.outcome.keeps_subnormals
         try:
             best = None
             if memo.program is not None:
@@ -151,6 +155,7 @@ class Run:
             checked = self._save_and_check(best, is_compiled=False, is_repeated=True)
         except (Disagreement, LowerError):
             self._clear()  # the whole way finds out what is to blame
+            self.keep_subnormals = options.is_exact_below_normal
             return None
         outcome = replace(memo.outcome, latency_us=latencies_us(raced, memo.outcome.shipped), options=options.stored())
         return self._finish(outcome, checked, best)
@@ -162,7 +167,9 @@ class Run:
             options.rule_files, options.skip_rules, allow=options.allow, unsafe=options.unsafe_rules, tell=progress.note
         )
         device = device_key(options.threads)
-        measurer = None if options.frozen else Measurer(self.database, device, self.compile_options, self.worker, options.seed)
+        # A kernel's time is of one kind, whatever is asked for; on the normal numbers that it is measured with, both are equal.
+        alone = replace(self.compile_options, keep_subnormals=False)
+        measurer = None if options.frozen else Measurer(self.database, device, alone, self.worker, options.seed)
         learnt: tuple[str, ...] = ()
         for attempt in range(1, ATTEMPTS + 1):
             trial = self._trial(rules, measurer, device)
@@ -172,15 +179,19 @@ class Run:
                 checked = self._save_and_check(trial.best, is_compiled=True, is_repeated=is_repeated)
                 break
             except Disagreement as error:
+                if kept := self._checked_with_subnormals(error, is_repeated=is_repeated):
+                    checked, told = kept
+                    learnt += (told,)
+                    break
                 if trial.best is None:
                     raise
                 rules, told = self._learn(error, trial, trial.best, rules, model, may_retry=attempt < ATTEMPTS and not options.frozen)
                 learnt += (told,)
                 self._clear()
-        arena_bytes = Artefact.open(self.artefact).plan.arena_bytes
+        plan = Artefact.open(self.artefact).plan
         outcome = describe(
             trial, self.graph, model, checked, rules, self.derivations, options,
-            notes=notes, arena_bytes=arena_bytes, model_digest=self.model_digest.result(),
+            notes=notes, arena_bytes=plan.arena_bytes, keeps_subnormals=plan.keep_subnormals, model_digest=self.model_digest.result(),
         )  # fmt: skip
         outcome = replace(outcome, check_notes=learnt)
         self._remember(trial, outcome)
@@ -251,10 +262,11 @@ class Run:
         self.worker.close()
         progress.stage("time the finalists")
         entries = [
-            Entry(Contender(name, program_digest(program), "einsat", str(self.work / name.replace(" ", "-"))), program)
+            Entry(self._contender(name, program_digest(program)), program)
             for name, program in [(PLAIN, plain), *((f"program {i}", p) for i, p in enumerate(found.programs, start=1))]
         ]
-        contenders = [Contender(ORIGINAL, self.model_digest.result(), "onnxruntime", str(options.model.absolute()))]
+        original_path, keep = str(options.model.absolute()), self.keep_subnormals
+        contenders = [Contender(ORIGINAL, self.model_digest.result(), "onnxruntime", original_path, keep_subnormals=keep)]
         contenders += [entry.contender for entry in by_importance(entries)]
         raced = None if measurer and not choice.is_earlier else self._remembered(contenders, device, frozen=options.frozen)
         names = [entry.contender.name for entry in entries]
@@ -279,6 +291,9 @@ class Run:
             best = best and best.folded(self.folder)
             self.schedule.run_seconds = min(self.schedule.run_seconds, raced.median_us(ORIGINAL) / 1e6)
         return Trial(found, plain, tuple(entries), raced, best, key)
+
+    def _contender(self, name: str, digest: str) -> Contender:
+        return Contender(name, digest, "einsat", str(self.work / name.replace(" ", "-")), keep_subnormals=self.keep_subnormals)
 
     def _remembered(self, contenders: Sequence[Contender], device: str, *, frozen: bool) -> Race | None:
         return remembered(contenders, self.runs.specs, database=self.database, device=device, frozen=frozen, inputs=self.given.raced)
@@ -307,7 +322,7 @@ class Run:
             if sum(array.nbytes for array in weights.values()) > TOGETHER_BELOW_BYTES:
                 exporting.result()  # both at once would keep too much in memory
             if best is None:
-                save_unchanged(self.graph, given, self.artefact)
+                save_unchanged(self.graph, given, self.artefact, keep_subnormals=self.keep_subnormals)
             elif not is_compiled:
                 compile_entry(best, self.compile_options)
             if best is not None:
@@ -315,6 +330,21 @@ class Run:
             self.progress.stage("check the saved files")
             with Session(self.artefact, threads=threads) as session:
                 return self._check(session, exporting.result(), is_repeated=is_repeated)
+
+    def _checked_with_subnormals(self, error: Disagreement, *, is_repeated: bool) -> tuple[CheckResult, str] | None:
+        """Have the artefact keep subnormal numbers where that is what its failed check lacked; return what the check says then."""
+        if self.keep_subnormals or not (self.artefact / PLAN).exists():
+            return None
+        keep_subnormals(self.artefact)
+        saved = open_onnxruntime(self.model_file, self.options.threads)
+        try:
+            with Session(self.artefact, threads=self.options.threads) as session:
+                checked = self._check(session, saved, is_repeated=is_repeated)
+        except Disagreement:
+            return None  # something else is to blame: it is found out without them
+        told = f"subnormal numbers are kept: with zeros for them, as the programs were timed, the check failed ({error.what})"
+        self.progress.note(f"warning: {told}")
+        return checked, told
 
     def _learn(
         self, error: Disagreement, trial: Trial, best: Entry, rules: Sequence[Rule | MergeRule], model: CostModel, *, may_retry: bool

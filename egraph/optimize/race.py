@@ -55,6 +55,8 @@ class Contender:
     engine: Engine
     path: str
     size_bytes: int = 0
+    keep_subnormals: bool = False
+    """Whether onnxruntime keeps them; a program's plan says it itself."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,8 @@ def race(
 
 
 def _group(contenders: Sequence[Contender], feeds: tuple[FeedSpec, ...], inputs_digest: str) -> str:
-    text = repr((sorted(c.digest for c in contenders), feeds, *([inputs_digest] if inputs_digest else [])))
+    flushing = [] if any(c.keep_subnormals for c in contenders) else ["subnormals count as zero"]
+    text = repr((sorted(c.digest for c in contenders), feeds, *([inputs_digest] if inputs_digest else []), *flushing))
     return f"race {hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
@@ -169,7 +172,7 @@ def _interleave(
     def load(c: Contender) -> Timing:
         if is_slow and c.name not in needed and time.monotonic() > deadline:
             return Timing("failed", message=NO_TIME_TO_RACE)
-        return workers[c.name].load(Load(engine_for(c, most_bytes), c.path, feeds, threads, seed, inputs))
+        return workers[c.name].load(Load(engine_for(c, most_bytes), c.path, feeds, threads, seed, inputs, c.keep_subnormals))
 
     try:
         if stays:

@@ -28,9 +28,9 @@ def export(program: Program | None, given: Path, target: Path, threads: int) -> 
         raise CheckFailed(f"{target.name} does not load: {' '.join(str(error).split())}", fix="report this model") from error
 
 
-def save_unchanged(graph: Graph, given: Path, artefact: Path) -> None:
+def save_unchanged(graph: Graph, given: Path, artefact: Path, *, keep_subnormals: bool = False) -> None:
     """Write the artefact that hands the model as it was given to onnxruntime."""
-    compile_model(graph, given.read_bytes(), artefact)
+    compile_model(graph, given.read_bytes(), artefact, keep_subnormals=keep_subnormals)
     for name in original.external_files(given):
         (artefact / "opaque" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(given.parent / name, artefact / "opaque" / name)

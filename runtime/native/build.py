@@ -9,10 +9,10 @@ import platform
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 from runtime.errors import LibraryMissing
+from runtime.leftovers import PREFIX, owned_folder, remove_abandoned
 
 SOURCE = Path(__file__).with_name("dispatch.c")
 OPENMP_SOURCE = Path(__file__).with_name("openmp.c")
@@ -81,11 +81,12 @@ def build(source: Path = SOURCE, extra_flags: tuple[str, ...] = (), *, version_s
 
 def _compile(source: Path, library: Path, extra_flags: tuple[str, ...], version_script: str) -> None:
     """Compile beside and rename."""
-    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
-        beside = Path(folder) / library.name
+    remove_abandoned(library.parent, f"{PREFIX}*")
+    with owned_folder(library.parent, PREFIX) as folder:
+        beside = folder / library.name
         command = [*compiler(), *FLAGS, *extra_flags, "-o", str(beside), str(source)]
         if version_script:
-            versions = Path(folder) / "versions.map"
+            versions = folder / "versions.map"
             versions.write_text(version_script)
             command.append(f"-Wl,--version-script={versions}")
         environment = {variable: str(cache_folder() / "zig") for variable in ZIG_FOLDERS} | dict(os.environ)

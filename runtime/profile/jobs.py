@@ -15,6 +15,7 @@ from pathlib import Path
 
 from runtime.cores import usable_cores
 from runtime.feeds import FeedSpec
+from runtime.leftovers import own_temporary_files
 from runtime.measure import Load, Worker, measure
 from runtime.profile.database import Database, Record
 from runtime.profile.device import device_key
@@ -41,7 +42,7 @@ def measure_archive(archive: Path, database: Database, *, threads: int = 0) -> l
     threads = threads or usable_cores()
     device = device_key(threads)
     records: list[Record] = []
-    with tempfile.TemporaryDirectory(prefix="einsat-jobs-") as place, Worker() as worker:
+    with own_temporary_files(), tempfile.TemporaryDirectory() as place, Worker() as worker:
         try:
             with zipfile.ZipFile(archive) as zipped:
                 zipped.extractall(place)

@@ -50,9 +50,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Search as the command line says; return the exit code."""
     chosen = build_parser().parse_args(arguments)
     from egraph.errors import EinsatError
+    from runtime.leftovers import own_temporary_files
 
     try:
-        found = _run(chosen)
+        with own_temporary_files():
+            found = _run(chosen)
     except EinsatError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -1,0 +1,120 @@
+"""Folders that last as long as their process, and the removal of those that a killed one left behind.
+
+Such a folder holds a file that its process keeps locked: the system ends the lock with the process, however that ends, so no
+number of a process that another one bears later can mislead. Who finds the lock free, on the machine that it was taken on,
+removes the folder. Folders of another user or machine, and those without such a file, are left alone.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+OWNER = ".owner"
+PREFIX = "einsat-"
+"""How the names of temporary folders begin."""
+
+
+def machine() -> dict[str, str]:
+    """Return what tells machines apart that may share a disk; ``boot`` is the same in all containers of one."""
+    return {
+        "node": platform.node(),
+        "id": _line(Path("/etc/machine-id")),
+        "boot": _line(Path("/proc/sys/kernel/random/boot_id")),
+    }
+
+
+@contextmanager
+def owned_folder(parent: Path, prefix: str, suffix: str = "") -> Iterator[Path]:
+    """Yield a new folder that is gone afterwards; where this process is killed, ``remove_abandoned`` removes it later."""
+    folder = Path(tempfile.mkdtemp(prefix=prefix, suffix=suffix, dir=parent))
+    lock: int | None = None
+    try:
+        with suppress(OSError):  # without locks on this disk, it stays where the process is killed
+            lock = _lock_new(folder)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
+
+
+@contextmanager
+def own_temporary_files() -> Iterator[None]:
+    """Have everything temporary of this process, and of those that it starts, lie in one owned folder; remove abandoned ones."""
+    usual, variable = tempfile.tempdir, os.environ.get("TMPDIR")
+    parent = Path(tempfile.gettempdir())
+    remove_abandoned(parent, f"{PREFIX}*")
+    with ExitStack() as stack:
+        with suppress(OSError):  # who needs a temporary file will say what is wrong with the disk
+            folder = stack.enter_context(owned_folder(parent, PREFIX))
+            tempfile.tempdir = os.environ["TMPDIR"] = str(folder)
+        try:
+            yield
+        finally:
+            tempfile.tempdir = usual
+            if variable is None:
+                os.environ.pop("TMPDIR", None)
+            else:
+                os.environ["TMPDIR"] = variable
+
+
+def remove_abandoned(parent: Path, pattern: str) -> list[Path]:
+    """Remove the folders in ``parent`` whose process is gone; return them."""
+    removed = []
+    for folder in sorted(parent.glob(pattern)):
+        with suppress(OSError, ValueError):  # what cannot be looked at or locked is not ours to remove
+            if not folder.is_symlink() and folder.stat().st_uid == os.getuid() and _remove(folder):
+                removed.append(folder)
+    return removed
+
+
+def _lock_new(folder: Path) -> int:
+    """Put the file in place that is locked already: nobody sees it before."""
+    unnamed = folder / f"{OWNER}.new"
+    lock = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.write(lock, json.dumps(machine()).encode())
+        unnamed.rename(folder / OWNER)
+    except BaseException:
+        os.close(lock)
+        unnamed.unlink(missing_ok=True)
+        raise
+    return lock
+
+
+def _remove(folder: Path) -> bool:
+    path = folder / OWNER
+    lock = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        if not _is_of_this_machine(json.loads(path.read_text())):
+            return False
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises where its process lives
+        if os.fstat(lock).st_ino != path.stat().st_ino:
+            return False  # somebody else removed it meanwhile
+        shutil.rmtree(folder, ignore_errors=True)
+        return not folder.exists()
+    finally:
+        os.close(lock)
+
+
+def _is_of_this_machine(owner: dict[str, str]) -> bool:
+    """Return whether a lock can be trusted: the same system runs, or this machine was started again since."""
+    here = machine()
+    is_same_run = bool(here["boot"]) and owner.get("boot") == here["boot"]
+    return is_same_run or (bool(here["id"]) and (owner.get("id"), owner.get("node")) == (here["id"], here["node"]))
+
+
+def _line(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
