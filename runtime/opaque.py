@@ -46,6 +46,7 @@ class OpaqueStep:
             options.add_session_config_entry(FLUSH_ENTRY, "1")
         self._onnxruntime, self._model, self._options = onnxruntime, model, options
         self._dispatcher, self._keep_subnormals = dispatcher, keep_subnormals
+        self.is_forked = False
         self.session: Any = self._open()
         output_types = [value.type for value in self.session.get_outputs()]
         self._foreign = any(name in FOREIGN for name in input_dtypes) or any(
@@ -58,7 +59,8 @@ class OpaqueStep:
         try:
             return self._onnxruntime.InferenceSession(self._model, self._options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime's exceptions share no base class
-            raise ArtefactError(f"onnxruntime refuses a step's model: {error}", where=self.step.name) from error
+            fix = "keep the artefact where it is, or open the Session in the forked process" if self.is_forked else ""
+            raise ArtefactError(f"onnxruntime refuses a step's model: {error}", where=self.step.name, fix=fix) from error
         finally:
             self._dispatcher.restore(before)
 
@@ -66,7 +68,7 @@ class OpaqueStep:
         """Leave the session alone for good: its threads are in the process that was forked, and closing it would wait for them."""
         if self.session is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.session))
-            self.session = None
+            self.session, self.is_forked = None, True
 
     def run(self, output_names: Sequence[str] | None, feeds: dict[str, Value], run_options: Any = None) -> list[Value]:
         """Run the model; errors say which step failed."""
