@@ -25,7 +25,10 @@ from typing import IO, Any, Literal, TypeAlias
 from runtime.errors import LibraryMissing
 from runtime.feeds import FeedSpec
 
-Engine: TypeAlias = Literal["onnxruntime", "onnxruntime without arena", "einsat", "kernel", "kernel, weights from memory"]
+Engine: TypeAlias = Literal[
+    "onnxruntime", "onnxruntime without arena", "onnxruntime, subnormals are zero", "onnxruntime without arena, subnormals are zero",
+    "einsat", "kernel", "kernel, weights from memory",
+]  # fmt: skip
 WORKER_COMMAND = (sys.executable, "-m", "runtime.worker")
 START_SECONDS = 60.0
 MESSAGE_CHARACTERS = 500
@@ -53,7 +56,7 @@ class Timing:
 class Load:
     """What to run: a model file for onnxruntime or an artefact folder, with random inputs drawn from ``feeds``.
 
-    ``inputs``: a file to read them from instead. ``keep_subnormals``: in onnxruntime; an artefact's plan says it itself.
+    ``inputs``: a file to read them from instead.
     """
 
     engine: Engine
@@ -62,7 +65,6 @@ class Load:
     threads: int
     seed: int = 0
     inputs: str = ""
-    keep_subnormals: bool = True
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ class Worker:
         """Load something and run it twice; the returned timing has no samples, only a status."""
         feeds = [astuple(spec) for spec in load.feeds]
         values = {"engine": load.engine, "path": load.path, "threads": load.threads}
-        values |= {"feeds": feeds, "seed": load.seed, "inputs": load.inputs, "keep_subnormals": load.keep_subnormals}
+        values |= {"feeds": feeds, "seed": load.seed, "inputs": load.inputs}
         seconds = self.time_out_seconds + (START_SECONDS if self._process is None else 0.0)
         return self._ask({"command": "load", **values}, seconds, load.threads)
 

@@ -71,7 +71,7 @@ def timed(call: Callable[[], object]) -> RunMany:
     return run_many
 
 
-def load_onnxruntime(path: str, threads: int, draw: Draw, keep_subnormals: bool, *, arena: bool = True) -> RunMany:
+def load_onnxruntime(path: str, threads: int, draw: Draw, *, arena: bool = True, keep_subnormals: bool = True) -> RunMany:
     """Open a model in onnxruntime with all its optimisations on; its arena keeps about twice what is needed at once."""
     import onnxruntime
 
@@ -88,7 +88,7 @@ def load_onnxruntime(path: str, threads: int, draw: Draw, keep_subnormals: bool,
     return timed(lambda: session.run(None, feeds))
 
 
-def load_einsat(path: str, threads: int, draw: Draw, keep_subnormals: bool) -> RunMany:
+def load_einsat(path: str, threads: int, draw: Draw) -> RunMany:
     """Open an artefact as a user does."""
     from runtime import Session
 
@@ -97,7 +97,7 @@ def load_einsat(path: str, threads: int, draw: Draw, keep_subnormals: bool) -> R
     return timed(lambda: session.run(None, feeds))
 
 
-def load_kernel(path: str, threads: int, draw: Draw, keep_subnormals: bool, *, weights_from_memory: bool = False) -> RunMany:
+def load_kernel(path: str, threads: int, draw: Draw, *, weights_from_memory: bool = False) -> RunMany:
     """Open an artefact, compare its result with its reference, and time inside the native dispatcher."""
     from runtime import Session
 
@@ -118,9 +118,11 @@ def load_kernel(path: str, threads: int, draw: Draw, keep_subnormals: bool, *, w
     return run_many
 
 
-ENGINES: Mapping[Engine, Callable[[str, int, Draw, bool], RunMany]] = {
+ENGINES: Mapping[Engine, Callable[[str, int, Draw], RunMany]] = {
     "onnxruntime": load_onnxruntime,
     "onnxruntime without arena": partial(load_onnxruntime, arena=False),
+    "onnxruntime, subnormals are zero": partial(load_onnxruntime, keep_subnormals=False),
+    "onnxruntime without arena, subnormals are zero": partial(load_onnxruntime, arena=False, keep_subnormals=False),
     "einsat": load_einsat,
     "kernel": load_kernel,
     "kernel, weights from memory": partial(load_kernel, weights_from_memory=True),
@@ -208,8 +210,7 @@ def main() -> None:
             match request.pop("command"):
                 case "load":
                     run_many = None
-                    load = ENGINES[request["engine"]]
-                    run_many = load(request["path"], request["threads"], drawing(request), request["keep_subnormals"])
+                    run_many = ENGINES[request["engine"]](request["path"], request["threads"], drawing(request))
                     run_many(WARM_UP_RUNS)
                     threads = request["threads"]
                 case "time":

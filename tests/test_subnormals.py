@@ -21,14 +21,14 @@ from egraph.optimize.arguments import parse, to_options
 from egraph.optimize.describe import subnormal_count
 from egraph.optimize.memo import memo_path
 from egraph.optimize.options import Options
-from egraph.optimize.race import Contender, remembered
+from egraph.optimize.race import END_TO_END, Contender, _group, remembered
 from lower.compile import MANIFEST, PLAN
 from runtime import Session
 from runtime.errors import KernelError
 from runtime.executable import Executable
 from runtime.feeds import FeedSpec
-from runtime.measure import Effort, Load, Timing, Worker
 from runtime.native import build as native_build
+from runtime.opaque import FLUSH_ENTRY, OpaqueStep
 from runtime.plan import Plan, Port, Step
 from runtime.profile import Database, Record
 from tests.plans import buffer, plan, save
@@ -106,6 +106,14 @@ def executable(kind: str, kernels: Path, *, threads: int, keep: bool, symbol: st
     return Executable(made, {}, kernels=kernels, threads=threads, models=lambda name: MODEL)
 
 
+def flushes(step: OpaqueStep) -> bool:
+    """Return whether onnxruntime is asked to take subnormal numbers for zero."""
+    try:
+        return bool(step.session.get_session_options().get_session_config_entry(FLUSH_ENTRY) == "1")
+    except RuntimeError:  # it has no such entry
+        return False
+
+
 TINY = {"an operand": (np.float32(3e-40), np.float32(1.0)), "the result": (np.float32(1e-20), np.float32(3e-20))}
 
 
@@ -123,7 +131,10 @@ def test_every_thread_flushes_unless_the_plan_keeps(kernels: Path, control: Any,
     exact = values["x"] * values["w"]
     assert np.all(exact != 0.0), "this thread keeps subnormal numbers"
     for keep in (False, True, False):
-        got = executable(kind, kernels, threads=threads, keep=keep).run(values)["y"]
+        one = executable(kind, kernels, threads=threads, keep=keep)
+        for opaque_step in one._opaque.values():
+            assert flushes(opaque_step) == (not keep)
+        got = one.run(values)["y"]
         np.testing.assert_array_equal(got, exact if keep else np.zeros_like(exact))
         assert control() | 0x3F == before | 0x3F, "but for the exceptions that were seen (numpy's own)"
 
@@ -190,6 +201,27 @@ def test_the_first_session_of_onnxruntime_in_a_process_does_not_change_the_calle
     assert done.returncode == 0, done.stderr
 
 
+RIVAL = """
+import sys
+import numpy as np
+from egraph.optimize.race import Contender, engine_for
+from runtime.worker import ENGINES
+x = np.full(100, 1e-20, np.float32)
+engine = engine_for(Contender("onnxruntime", "", "onnxruntime", sys.argv[1], 1 << 20, sys.argv[2] == "keep"), float(sys.argv[3]))
+ENGINES[engine](sys.argv[1], 1, lambda: {"x": np.ones(5, np.float32)})(1)
+print("keep" if np.all(x * x != 0) else "flush")
+"""
+
+
+@pytest.mark.parametrize(("what", "most_bytes"), [("keep", 1e9), ("flush", 1e9), ("flush", 1.0)])
+def test_programs_race_with_an_onnxruntime_that_does_the_same(tmp_path: Path, what: str, most_bytes: float) -> None:
+    """The first session of a process sets the thread that opens it, which shows here."""
+    path = write_roots(tmp_path / "m.onnx")
+    arguments = [sys.executable, "-c", RIVAL, str(path), what, str(most_bytes)]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=120, cwd=ROOT)
+    assert done.stdout.strip() == what, done.stderr
+
+
 def test_weights_that_are_subnormal_cost_little() -> None:
     """Processors differ: without zeros for them, this takes 100 times as long on some, and no longer on others."""
     size, random = 256, np.random.default_rng(0)
@@ -228,21 +260,13 @@ def test_the_options_that_keep_them(given: tuple[str, ...], kept: bool) -> None:
     assert Options(Path("m.onnx"), allow="exact").is_exact_below_normal
 
 
-def test_times_of_whole_programs_with_and_without_are_filed_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """And onnxruntime, whom programs race with, gets the same option: its session flushes where theirs do."""
+def test_times_of_whole_programs_with_and_without_are_filed_apart() -> None:
     specs = (FeedSpec("x", "float32", (4,)),)
     contenders = {keep: [Contender("one", "digest", "einsat", "", 0, keep)] for keep in (True, False)}
     database = Database.in_memory()
-    from egraph.optimize.race import END_TO_END, _group
-
     database.put(Record("d", f"{_group(contenders[True], specs, '')} digest", END_TO_END, "ok", (3.0,)))
     found = [remembered(contenders[keep], specs, database=database, device="d", frozen=False) for keep in (True, False)]
     assert found[0] is not None and found[1] is None
-    path = write_roots(tmp_path / "m.onnx")
-    with Worker() as worker:
-        for keep in (True, False):
-            loaded = worker.load(Load("onnxruntime", str(path), (FeedSpec("x", "float32", (5,)),), threads=1, keep_subnormals=keep))
-            assert loaded == Timing("ok") and worker.time(Effort(0.0, 1, 1)).status == "ok"
 
 
 def write_roots(path: Path, *, exponent: int = -39) -> Path:

@@ -55,8 +55,7 @@ class Contender:
     engine: Engine
     path: str
     size_bytes: int = 0
-    keep_subnormals: bool = False
-    """Whether onnxruntime keeps them; a program's plan says it itself."""
+    keep_subnormals: bool = True
 
 
 @dataclass(frozen=True)
@@ -172,7 +171,7 @@ def _interleave(
     def load(c: Contender) -> Timing:
         if is_slow and c.name not in needed and time.monotonic() > deadline:
             return Timing("failed", message=NO_TIME_TO_RACE)
-        return workers[c.name].load(Load(engine_for(c, most_bytes), c.path, feeds, threads, seed, inputs, c.keep_subnormals))
+        return workers[c.name].load(Load(engine_for(c, most_bytes), c.path, feeds, threads, seed, inputs))
 
     try:
         if stays:
@@ -210,9 +209,12 @@ def _interleave(
 
 
 def engine_for(contender: Contender, most_bytes: float) -> Engine:
-    """Return how a contender is run, given the bytes that there are."""
-    is_large = contender.engine == "onnxruntime" and ARENA_FACTOR * contender.size_bytes > most_bytes
-    return "onnxruntime without arena" if is_large else contender.engine
+    """Return how a contender is run, given the bytes that there are; what subnormal numbers count as, a program's plan says itself."""
+    if contender.engine != "onnxruntime":
+        return contender.engine
+    if ARENA_FACTOR * contender.size_bytes > most_bytes:
+        return "onnxruntime without arena" if contender.keep_subnormals else "onnxruntime without arena, subnormals are zero"
+    return "onnxruntime" if contender.keep_subnormals else "onnxruntime, subnormals are zero"
 
 
 def still_running(names: Sequence[str], timings: Mapping[str, Timing], round_number: int, essential: str) -> list[str]:
