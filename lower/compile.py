@@ -65,6 +65,9 @@ def plan_program(program: Program, options: CompileOptions) -> tuple[Plan, StepW
     for number, draft in enumerate(sequence.drafts):
         if number not in placement.dropped:
             writer.add(draft)
+    unstored = [node for node in dict.fromkeys(program.graph.roots) if node.op == "Constant" and not is_sized(node)]
+    if unstored:
+        writer.add_constants(unstored)
     outputs = tuple(_output(writer, sequence, placement, name, node) for name, node in program.graph.outputs)
     notes = {"kernels": _kernel_counts(writer.steps), **options.notes}
     buffers, steps = writer.all_buffers(), tuple(writer.steps)
@@ -75,7 +78,7 @@ def _output(writer: StepWriter, sequence: Order, placement: Placement, name: str
     made = {output for draft in sequence.drafts for output in draft.outputs}
     if node not in placement.places and is_sized(node) and node.op == "Constant":
         placement.add_weight(node)
-    if node not in placement.places and node not in made and node.op != "Input":
+    if node not in placement.places and node not in made and node.op not in ("Input", "Constant"):
         raise LowerError(f"no kernel computes the output {name!r}", where=str(node))
     return Port(name, node.type.dtype, node.type.shape, writer.buffer(node))
 

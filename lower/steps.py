@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from egraph.errors import LowerError
@@ -109,18 +109,29 @@ class StepWriter:
         values.update((node, node) for node in constants)
         for kernel in draft.kernels:
             values[kernel.output] = bind(kernel.fragment, [values[node] for node in kernel.inputs])
-        outputs = tuple((f"einsat.out.{i}", values[node]) for i, node in enumerate(draft.outputs))
-        name = f"{OPAQUE_FOLDER}/{len(self.models)}.onnx"
-        source = self.program.graph
-        digests = dict.fromkeys(node.string("digest") for node in constants)
-        tensors = {digest: source.tensors[digest] for digest in digests}
-        graph = Graph(f"opaque{len(self.models)}", tuple(inputs), outputs, tensors, context=source.context)
-        self.models[name] = self.export_graph(graph)
-        spec = {"model": name, "input_names": [f"einsat.in.{i}" for i in range(len(inputs))], "output_names": [n for n, _ in outputs]}
+        spec = self._model(inputs, [values[node] for node in draft.outputs], constants, self.export_graph)
         step = Step(
             "onnxruntime", _name(draft.kernels[0]), tuple(map(self.buffer, draft.inputs)), tuple(map(self.buffer, draft.outputs)), spec
         )
         self._append(step, draft.kernels)
+
+    def add_constants(self, nodes: Sequence[Node]) -> None:
+        """Append the step that gives out constants which no file of weights can hold, such as strings."""
+        if self.export_graph is None:
+            raise LowerError("constants need onnxruntime, and no exporter was given to write its model", where=str(nodes[0]))
+        spec = self._model([], nodes, nodes, self.export_graph)
+        self._append(Step("onnxruntime", "constants", (), tuple(map(self.buffer, nodes)), spec), [])
+
+    def _model(
+        self, inputs: Sequence[Node], outputs: Sequence[Node], constants: Sequence[Node], export_graph: ExportGraph
+    ) -> dict[str, str | list[str]]:
+        """Keep a model for onnxruntime; return how a step names it and its inputs and outputs."""
+        name, source = f"{OPAQUE_FOLDER}/{len(self.models)}.onnx", self.program.graph
+        named = tuple((f"einsat.out.{i}", node) for i, node in enumerate(outputs))
+        digests = dict.fromkeys(node.string("digest") for node in constants)
+        tensors = {digest: source.tensors[digest] for digest in digests}
+        self.models[name] = export_graph(Graph(f"opaque{len(self.models)}", tuple(inputs), named, tensors, context=source.context))
+        return {"model": name, "input_names": [node.string("name") for node in inputs], "output_names": [each for each, _ in named]}
 
 
 def bind(fragment: Node, operands: list[Node]) -> Node:

@@ -136,6 +136,22 @@ class Executable:
             self._run_segments(values, run_options)
             return self._results(values)
 
+    @property
+    def run_whole(self) -> Callable[..., list[Value]] | None:
+        """Return onnxruntime's own ``run`` where it runs the whole model under the plan's names, on values that numpy has; else None."""
+        if not self._alone:
+            return None
+        step, opaque = self.plan.steps[0], self._opaque[0]
+        ports = {port.buffer: port.name for port in (*self.plan.inputs, *self.plan.outputs)}
+        is_same = [ports[i] for i in step.inputs] == opaque.input_names and [ports.get(i) for i in step.outputs] == opaque.output_names
+        is_all = {port.buffer for port in self.plan.outputs}.issubset(step.outputs) and len(ports) == len(step.inputs) + len(step.outputs)
+        return opaque.session.run if is_same and is_all and not opaque.is_foreign else None
+
+    def remember(self, feeds: Mapping[str, Value]) -> None:
+        """Take inputs for what is timed next."""
+        with self._lock:
+            self._last = dict(feeds)
+
     def run_native(self, count: int, *, evict: bool = False, weights_from_memory: bool = False) -> list[int]:
         """Run ``count`` times on the last inputs (random ones before any run); return nanoseconds a run.
 

@@ -6,7 +6,7 @@ import math
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -18,6 +18,7 @@ FAINT = 1 / 32
 
 PERIOD = 262_147
 """A prime: repeated with it, values do not line up with any stride."""
+ELEMENTS_OF_A_SEQUENCE = 2
 DEFAULT_BOUND = 2
 """Integers are drawn below this unless a larger bound is known: 0 and 1 are valid as indices, masks and flags."""
 
@@ -54,6 +55,8 @@ def random_array(
     floats = _floats(shape, generator, np.float32, values)
     if dtype in ("float32", "float16"):
         return floats.astype(dtype, copy=False)
+    if "(" in dtype:
+        raise ValueError(f"no values of the type {dtype} can be drawn")
     import ml_dtypes  # bfloat16 and the 8-bit floats only
 
     return floats.astype(getattr(ml_dtypes, dtype))
@@ -77,15 +80,30 @@ def _floats(
             return dtype(255) * generator.random(size=shape, dtype=dtype)
 
 
-def random_feeds(specs: Iterable[FeedSpec], seed: int, *, repeated: bool = False) -> dict[str, np.ndarray]:
+def random_feeds(specs: Iterable[FeedSpec], seed: int, *, repeated: bool = False) -> dict[str, Any]:
     """Draw every input from its own stream, so that one input's values do not depend on the others.
+
+    A sequence is a list of tensors of one shape; what is optional is there.
 
     Of large ones only a part is drawn and ``repeated`` where that is wanted: drawing takes longer than a kernel does.
     """
-    feeds = {}
+    feeds: dict[str, Any] = {}
     for spec in specs:
         generator = np.random.default_rng([seed, zlib.crc32(spec.name.encode())])
+        if "(" in spec.dtype:
+            feeds[spec.name] = _nested(spec.dtype, spec, generator)
+            continue
         shape = (PERIOD,) if repeated and math.prod(spec.shape) > PERIOD else spec.shape
         drawn = np.asarray(random_array(spec.dtype, shape, generator, bound=spec.bound, values=spec.values))
         feeds[spec.name] = drawn if shape == spec.shape else np.resize(drawn, spec.shape)
     return feeds
+
+
+def _nested(dtype: str, spec: FeedSpec, generator: np.random.Generator) -> Any:
+    """Draw a value that is no tensor, or may be none."""
+    if dtype.startswith("optional("):
+        return _nested(dtype.removeprefix("optional(").removesuffix(")"), spec, generator)
+    if dtype.startswith("seq("):
+        element = dtype.removeprefix("seq(").removesuffix(")")
+        return [_nested(element, spec, generator) for _ in range(ELEMENTS_OF_A_SEQUENCE)]
+    return np.asarray(random_array(dtype, spec.shape, generator, bound=spec.bound, values=spec.values))

@@ -49,7 +49,7 @@ class OpaqueStep:
         self.is_forked = False
         self.session: Any = self._open()
         output_types = [value.type for value in self.session.get_outputs()]
-        self._foreign = any(name in FOREIGN for name in input_dtypes) or any(
+        self.is_foreign = any(name in FOREIGN for name in input_dtypes) or any(
             kind == f"tensor({ELEMENT_TYPES[name].ort_name})" for kind in output_types for name in FOREIGN
         )
 
@@ -77,7 +77,7 @@ class OpaqueStep:
             self.session = self._open()
         before = self._dispatcher.set_subnormals(keep=self._keep_subnormals)  # onnxruntime sees to its own threads, not to this one
         try:
-            if self._foreign:
+            if self.is_foreign:
                 return self._run_foreign(names, feeds, run_options)
             result: list[Value] = self.session.run(names, feeds, run_options)
             return result

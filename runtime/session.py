@@ -49,6 +49,8 @@ class Session:
             models=self.artefact.model, dispatcher_path=self.artefact.dispatcher,
         )  # fmt: skip
         self._output_names = [port.name for port in self.plan.outputs]
+        self._run_whole = self._executable.run_whole
+        self._fed: Mapping[str, Any] | None = None
 
     def __enter__(self) -> Session:
         return self
@@ -66,7 +68,7 @@ class Session:
         """Free arena, kernels and packed weights."""
         if self._executable is not None:
             self._executable.close()
-            self._executable = None
+            self._executable = self._run_whole = None
 
     def get_inputs(self) -> list[NodeArg]:
         return [_node_arg(port) for port in self.plan.inputs]
@@ -88,7 +90,14 @@ class Session:
         """Run the model. Feeds may be arrays or anything with ``__dlpack__``.
 
         Outputs are new arrays; with ``out`` the named ones are copied into the arrays given and returned as these.
+        A model that was kept unchanged goes to onnxruntime as it is called, and costs what it costs there.
         """
+        if self._run_whole is not None and out is None:
+            self._fed = input_feed
+            try:
+                return self._run_whole(output_names or self._output_names, input_feed, run_options)
+            except Exception:  # onnxruntime's exceptions share no base class
+                pass  # what it refuses is converted below, or refused in words of ours
         executable = self.executable
         for name in output_names or ():
             if name not in self._output_names:
@@ -109,11 +118,18 @@ class Session:
 
     def run_native(self, count: int, *, evict: bool = False, weights_from_memory: bool = False) -> list[int]:
         """Run ``count`` times on the last feeds inside the native dispatcher; return nanoseconds a run (options: see Executable)."""
+        self._remember()
         return self.executable.run_native(count, evict=evict, weights_from_memory=weights_from_memory)
 
     def profile(self, count: int = 10) -> list[tuple[str, float]]:
         """Return (step name, median microseconds) in running order, on the last feeds."""
+        self._remember()
         return self.executable.profile(count)
+
+    def _remember(self) -> None:
+        """Tell the executable of the last feeds, where they went past it."""
+        if self._fed is not None:
+            self.executable.remember(self._checked(self._fed))
 
     def _checked(self, feed: Mapping[str, Any]) -> dict[str, Value]:
         missing = [port.name for port in self.plan.inputs if port.name not in feed]

@@ -257,7 +257,6 @@ def test_sizes_given_for_one_input_reach_the_others_through_their_names() -> Non
     [
         ({"q": (1,)}, "no input 'q'(.|\n)*x, m, k"),
         ({"x": (1, 3, 4)}, "has 4 axes, not 3"),
-        ({"x": (1, 4, 4, 4)}, "fixed to 3 by the model, not 4"),
         ({"x": (1, 3, 4, 4), "m": (2, 2)}, "'N' is given as 1 and as 2"),
         ({"x": (-1, 3, 4, 4)}, "negative"),
     ],
@@ -265,6 +264,36 @@ def test_sizes_given_for_one_input_reach_the_others_through_their_names() -> Non
 def test_wrong_sizes_are_refused(shapes: dict[str, tuple[int, ...]], message: str) -> None:
     with pytest.raises(ModelError, match=message):
         load(dynamic(), shapes=shapes)
+
+
+def fixed(rows: str) -> onnx.ModelProto:
+    """Return a model that fixes all sizes, and says those of values in between."""
+    return model_of(f"(float[1,3,4] x) => (float[1,12] y, float[1,3,4] q) <int64[2] rows = {{{rows}}}, float[1,3,4] r> "
+                    "{ r = Relu(x) y = Reshape(r, rows) q = CumSum(r, axis) axis = Constant<value = int64 {1}>() }")  # fmt: skip
+
+
+def test_sizes_may_be_given_in_place_of_those_that_the_file_fixes() -> None:
+    result = load(fixed("0,-1"), shapes={"x": (2, 5, 4)})
+    assert [str(node.type) for node in result.graph.roots] == ["float32[2,20]", "float32[2,5,4]"]
+    assert result.notes == ("the input 'x' has the sizes 2,5,4 in place of the file's 1,3,4",)
+    assert load(fixed("0,-1"), shapes={"x": (1, 3, 4)}).notes == ()
+
+
+def test_sizes_that_a_node_does_not_allow_are_refused_by_its_name() -> None:
+    with pytest.raises(ModelError, match=r"24 elements cannot have the constant shape \[1, 12\](.|\n)*Reshape(.|\n)*--shape"):
+        load(fixed("1,12"), shapes={"x": (2, 3, 4)})
+    product = model_of("(float[1,3] x) => (float[1,2] y) <float[3,2] w = {1,2,3,4,5,6}> { y = MatMul(x, w) }")
+    with pytest.raises(ModelError, match=r"ill-typed(.|\n)*MatMul(.|\n)*x: float32\[1,4\](.|\n)*--shape"):
+        load(product, shapes={"x": (1, 4)})
+
+
+def test_what_the_file_says_inside_of_branches_is_inferred_anew() -> None:
+    text = ("(float[1,4] x, bool c) => (float[1,4] y) { y = If (c) <then_branch = t () => (float[1,4] a) <float[1,4] s> "
+            "{ s = Exp(x) a = Neg(s) }, else_branch = e () => (float[1,4] b) { b = Neg(x) }> }")  # fmt: skip
+    graph = load(model_of(text), shapes={"x": (3, 4)}).graph
+    assert [str(node.type) for node in graph.roots] == ["float32[3,4]"]
+    x = np.ones((3, 4), np.float32)
+    np.testing.assert_allclose(run(export(graph), {"x": x, "c": np.array(True)})[0], -np.exp(x), rtol=1e-6)
 
 
 def test_a_small_model_does_not_fold_into_a_huge_one() -> None:
@@ -281,6 +310,8 @@ def test_initialisers_listed_as_inputs_are_constants() -> None:
     result = load(model)
     assert [node.string("name") for node in result.graph.inputs] == ["x"]
     assert "also listed as inputs" in result.notes[0]
+    as_input = load(model, shapes={"w": (2,)})
+    assert [node.string("name") for node in as_input.graph.inputs] == ["x", "w"] and as_input.notes == ()
     model.ir_version = 3
     assert load(model).notes == ()
 

@@ -11,7 +11,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from egraph.errors import ModelError
 from egraph.onnx import importer
-from egraph.optimize.original import copy_model, digest, external_files, is_copy
+from egraph.optimize.check import open_onnxruntime
+from egraph.optimize.original import at_sizes, copy_model, digest, external_files, is_copy
 from egraph.optimize.saving import export, save_unchanged
 from runtime import Session
 
@@ -67,3 +68,16 @@ def test_a_copy_that_differs_in_a_byte_is_none(tmp_path: Path, damaged: str) -> 
     content[-1] ^= 1
     (tmp_path / "out" / damaged).write_bytes(content)
     assert not is_copy(model, tmp_path / "out" / "m.onnx")
+
+
+@pytest.mark.parametrize("external", ["", "weights.bin"])
+def test_at_other_sizes_the_original_is_a_copy_that_fixes_them(tmp_path: Path, external: str) -> None:
+    model = write_model(tmp_path / "m.onnx", external=external)
+    for same in ({}, {"x": (2, 4)}):
+        with at_sizes(model, same) as path:
+            assert path == model
+    with at_sizes(model, {"x": (5, 4)}) as path:
+        assert path.name == "m.onnx" and external_files(path) == external_files(model)
+        result = open_onnxruntime(path, 1).run(None, {"x": np.ones((5, 4), np.float32)})[0]
+    np.testing.assert_array_equal(result, [[18, 22, 26]] * 5)
+    assert not path.exists() and not (external and not (tmp_path / external).exists())

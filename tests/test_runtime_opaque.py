@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -77,6 +78,68 @@ def test_a_whole_model_of_strings_and_dynamic_shapes(tmp_path: Path) -> None:
     assert session.run(["t"], {"s": np.array(["u", "v"]), "x": draw(2, 3)})[0].tolist() == ["u", "v"]
     with pytest.raises(InvalidArgument, match="index: 1 Got: 4 Expected: 3"):
         session.run(None, {"s": words, "x": draw(5, 4)})
+
+
+class Foreign:
+    """An array of another library."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self.array.__dlpack_device__()
+
+
+def whole_model(tmp_path: Path, dtype: int = TensorProto.FLOAT) -> Session:
+    """Return a session on a model that was kept unchanged: two outputs of two inputs."""
+    infos = [helper.make_tensor_value_info(n, dtype, [2, 3]) for n in "abyz"]
+    nodes = [helper.make_node("Add", ["a", "b"], ["y"]), helper.make_node("Identity", ["a"], ["z"])]
+    name = "float32" if dtype == TensorProto.FLOAT else "bfloat16"
+    host = [Buffer(name, (), (), "host", n) for n in "abyz"]
+    ports = [Port(n, name, (2, 3), i) for i, n in enumerate("abyz")]
+    made = Plan(tuple(host), (opaque("all", (0, 1), (2, 3), ["a", "b"], ["y", "z"]),), tuple(ports[:2]), tuple(ports[2:]), arena_bytes=0)
+    nodes = [*nodes[1:], helper.make_node("Identity", ["b"], ["y"])] if name == "bfloat16" else nodes
+    return Session(save(tmp_path / "m.einsat", made, {}, {"opaque/all.onnx": model(nodes, infos[:2], infos[2:])}), threads=1)
+
+
+def test_a_model_kept_unchanged_goes_straight_to_onnxruntime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session, feeds = whole_model(tmp_path), {"a": draw(2, 3), "b": draw(2, 3)}
+    with monkeypatch.context() as patch:
+        patch.delattr(Executable, "run")
+        y, z = session.run(None, feeds)
+        np.testing.assert_array_equal(y, feeds["a"] + feeds["b"])
+        np.testing.assert_array_equal(z, feeds["a"])
+        assert not np.shares_memory(z, feeds["a"])
+        np.testing.assert_array_equal(session.run(["z", "y"], feeds)[1], y)
+        transposed = {name: value.T.copy().T for name, value in feeds.items()}
+        np.testing.assert_array_equal(session.run([], transposed)[0], y)
+        assert len(session.run_native(2)) == 2 and session.profile(2)[0][0] == "all"
+    np.testing.assert_array_equal(session.run(["z"], {name: Foreign(value) for name, value in feeds.items()})[0], feeds["a"])
+    out = np.empty((2, 3), np.float32)
+    assert session.run(["y"], feeds, out={"y": out})[0] is out
+    np.testing.assert_array_equal(out, y)
+    with pytest.raises(InvalidArgument, match="Required inputs"):
+        session.run(None, {"a": feeds["a"]})
+    with pytest.raises(InvalidArgument, match="Unexpected input data type for a"):
+        session.run(None, {"a": feeds["a"].astype(np.int64), "b": feeds["b"]})
+    with pytest.raises(InvalidArgument, match="Invalid output name:q"):
+        session.run(["q"], feeds)
+    session.close()
+    with pytest.raises(ExecutionError, match="closed"):
+        session.run(None, feeds)
+
+
+def test_a_model_of_types_that_numpy_lacks_is_still_passed_as_bits(tmp_path: Path) -> None:
+    import ml_dtypes
+
+    session = whole_model(tmp_path, TensorProto.BFLOAT16)
+    feeds = {name: draw(2, 3).astype(ml_dtypes.bfloat16) for name in "ab"}
+    y, z = session.run(None, feeds)
+    assert y.dtype == z.dtype == feeds["a"].dtype
+    assert (y == feeds["b"]).all() and (z == feeds["a"]).all()
 
 
 def test_host_values_travel_between_opaque_steps() -> None:

@@ -21,6 +21,9 @@ EXAMPLES = """examples:
   python -m egraph.optimize model.onnx --inputs real.npz        check and time on your own inputs, then check on random ones
   python -m egraph.optimize --list-rules                        show every rule with its equation and verdict
 
+sizes: --shape gives dynamic sizes, and others in place of those that the file fixes, as long as every node allows them: the file's own
+words on values in between are forgotten. It makes an input of an initializer that the file lists as one, too; others are constants.
+
 inputs of yours: results are compared on every --inputs file, and on random inputs up to --check N in all; programs are timed on the
 first file. Sizes that the model and --shape leave open are the files' sizes, which must be equal. Kernels are measured on random data.
 
@@ -86,7 +89,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("-o", "--output", type=_path, metavar="OUT", help="a folder, or the new model's name ending in .onnx (default: beside the model)")
     add("--device", default="cpu", choices=["cpu"], help="what to optimise for (default: cpu)")
     add("--threads", type=_at_least(1), metavar="N", help="threads that the program will use (default: all usable cores)")
-    add("--shape", type=parse_shape, action="append", default=[], metavar="NAME:SIZES", help="fix an input's sizes; repeatable")
+    add("--shape", type=parse_shape, action="append", default=[], metavar="NAME:SIZES", help="give an input its sizes; repeatable")
     add("--budget", type=parse_seconds, default=55.0, metavar="TIME", help="time for everything, from start to end (default: 55s)")
     add("--max-nodes", type=_at_least(1), default=50_000, metavar="N", help="e-nodes at most (default: 50000)")
     add("--finalists", type=_at_least(1), default=4, metavar="K", help="programs timed end to end (default: 4)")

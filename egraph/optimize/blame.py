@@ -85,7 +85,7 @@ def _wrong_kernels(
     for kernel, place in zip(kernels, places, strict=True):
         if isinstance(place, EinsatError):
             continue
-        feeds = {f"x{i}": np.ascontiguousarray(values[node]) for i, node in enumerate(kernel.inputs) if node.op != "Constant"}
+        feeds = {f"x{i}": np.require(values[node], requirements="C") for i, node in enumerate(kernel.inputs) if node.op != "Constant"}
         try:
             with Session(place, threads=options.threads) as session:
                 judge(session.run(None, feeds)[0], values[kernel.output])

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -34,6 +35,8 @@ VALUES: tuple[Values, ...] = ("normal", "uniform")
 """Random inputs are signed and like images by turns."""
 OTHER_VALUES: tuple[Values, ...] = ("faint", "bytes")
 """Inputs that are tried as well where outputs tell little: some activations saturate, some models scale pixels themselves."""
+TRIED_RANKS = (2, 1, 3, 4, 0)
+"""Numbers of axes tried where a model leaves them open, and for the elements of sequences."""
 TOO_LARGE = ("Maximum allowed dimension", "Failed to allocate memory", "bad_alloc")
 """What numpy and onnxruntime say of sizes beyond the memory, beside MemoryError."""
 PART = 1 << 22
@@ -117,36 +120,41 @@ def find_feeds(
     bounds = index_bounds(graph.roots)
     problem: Exception | None = None
     shapes = [node.type.shape for node in graph.inputs]
-    is_dynamic = any(isinstance(size, str) for shape in shapes for size in shape or ())
-    for size in TRIED_SIZES if is_dynamic else TRIED_SIZES[:1]:
-        for batch in (1, size) if is_dynamic else (1,):
-            for bound in (None, DEFAULT_BOUND, 1):
-                specs = tuple(
-                    FeedSpec(
-                        node.string("name"),
-                        node.type.dtype,
-                        tuple(_size(value, axis, batch, size) for axis, value in enumerate(node.type.shape or ())),
-                        bound or bounds.get(node, DEFAULT_BOUND),
-                    )
-                    for node in graph.inputs
-                )
-                try:
-                    feeds = random_feeds(specs, seed)
-                    results = session.run(None, feeds)
-                except Exception as error:  # onnxruntime raises a class a status; every one means "not these inputs"
-                    problem = error
-                else:
-                    if any(node.op == "Opaque" for node in walk(graph.roots)):
-                        refuse_if_random(session, feeds, results)
-                    ran(feeds, results)
-                    return specs
+    has_open_ranks = None in shapes
+    is_dynamic = has_open_ranks or any(isinstance(size, str) for shape in shapes for size in shape or ())
+    for size, is_single, rank, bound in product(
+        TRIED_SIZES if is_dynamic else TRIED_SIZES[:1], (True, False) if is_dynamic else (True,),
+        TRIED_RANKS if has_open_ranks else TRIED_RANKS[:1], (None, DEFAULT_BOUND, 1),
+    ):  # fmt: skip
+        specs = tuple(
+            FeedSpec(
+                node.string("name"),
+                node.type.dtype,
+                tuple(
+                    _size(value, axis, 1 if is_single else size, size)
+                    for axis, value in enumerate(("",) * rank if node.type.shape is None else node.type.shape)
+                ),
+                bound or bounds.get(node, DEFAULT_BOUND),
+            )
+            for node in graph.inputs
+        )
+        try:
+            feeds = random_feeds(specs, seed)
+            results = session.run(None, feeds)
+        except Exception as error:  # onnxruntime raises a class a status; every one means "not these inputs"
+            problem = error
+        else:
+            if any(node.op == "Opaque" for node in walk(graph.roots)):
+                refuse_if_random(session, feeds, results)
+            ran(feeds, results)
+            return specs
     told = " ".join(str(problem).split())
     if isinstance(problem, MemoryError) or any(text in told for text in TOO_LARGE):
         sizes = ", ".join(f"{spec.name}: {'x'.join(map(str, spec.shape))}" for spec in specs)
         raise NoInputs(
             f"the model does not fit into memory at these sizes: {told}", where=sizes, fix="give smaller ones: --shape NAME:SIZES"
         )
-    fix = "give the sizes of dynamic inputs with --shape NAME:SIZES" if is_dynamic else "check that the model runs in onnxruntime"
+    fix = "give the sizes of dynamic inputs with --shape NAME:SIZES" if is_dynamic else "check that onnxruntime runs it at these sizes"
     raise NoInputs(
         f"onnxruntime cannot run the original model on random inputs: {told}",
         fix=f"{fix}; python -m egraph.optimize MODEL --inputs FILE.npz takes inputs of your own",

@@ -5,13 +5,19 @@ from __future__ import annotations
 import filecmp
 import hashlib
 import mmap
+import os
 import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import onnx
 
 from egraph.errors import ModelError
+from egraph.onnx.importer.model_file import read_model
+from egraph.onnx.importer.resizing import give_sizes
 
 
 def digest(model: Path) -> str:
@@ -49,6 +55,28 @@ def _says(model: Path, text: bytes, size_bytes: int) -> bool:
         return False
     with model.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         return content.find(text) >= 0
+
+
+@contextmanager
+def at_sizes(model: Path, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[Path]:
+    """Yield the model; where other sizes are given than it fixes, a copy that fixes those, under the same name."""
+    if not shapes:
+        yield model
+        return
+    proto, _ = read_model(model)
+    if not give_sizes(proto, shapes):
+        yield model
+        return
+    with TemporaryDirectory(prefix="einsat-sizes-") as folder:
+        copy = Path(folder) / model.name
+        copy.write_bytes(proto.SerializeToString(deterministic=True))
+        for name in external_files(model):
+            (copy.parent / name).parent.mkdir(parents=True, exist_ok=True)
+            try:
+                os.link((model.parent / name).resolve(), copy.parent / name)
+            except OSError:  # another disk, or one without links
+                shutil.copyfile(model.parent / name, copy.parent / name)
+        yield copy
 
 
 def _graphs(graph: onnx.GraphProto) -> list[onnx.GraphProto]:

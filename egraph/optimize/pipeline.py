@@ -29,7 +29,7 @@ from egraph.optimize.measuring import Measurer, calibrate, calibration_programs
 from egraph.optimize.memo import Memo, choices_digest, memo_path, read_memo, write_memo
 from egraph.optimize.options import Options
 from egraph.optimize.outcome import Outcome
-from egraph.optimize.output import check_report, destination, publish, staging, write_beside
+from egraph.optimize.output import Destination, check_report, destination, publish, staging, write_beside
 from egraph.optimize.progress import Progress
 from egraph.optimize.race import Contender, Race, race, remembered
 from egraph.optimize.remembered import Earlier, read_checked, read_search, search_key, write_checked, write_search
@@ -64,6 +64,12 @@ def optimize(options: Options, progress: Progress) -> Outcome:
     if options.report is not None:
         check_report(options.report)
     progress.stage("read the model")
+    with original.at_sizes(options.model, options.shapes) as model:
+        return _optimize(replace(options, model=model), place, progress)
+
+
+def _optimize(options: Options, place: Destination, progress: Progress) -> Outcome:
+    """Do what ``optimize`` does, of a model at the sizes that it is wanted at."""
     aside = ThreadPoolExecutor(2)
     digest = aside.submit(original.digest, options.model)
     opening = aside.submit(worked, lambda: open_original(options.model, options.threads))

@@ -28,7 +28,7 @@ def kernel_program(fragment: Node, implementation: str, *, seed: int) -> Program
         if leaf.attribute("constant"):
             digest = f"random{index}"
             array = _drawn(leaf.type, generator, bound=bounds.get(leaf, 2), values=values[leaf])
-            tensors[digest] = np.ascontiguousarray(_scaled(array))
+            tensors[digest] = np.require(_scaled(array), requirements="C")  # of no axes stays so
             leaves[leaf] = make("Constant", (), attributes(digest=digest), leaf.type)
         else:
             leaves[leaf] = make("Input", (), attributes(name=f"x{index}"), TensorType(leaf.type.dtype, leaf.type.shape))

@@ -61,6 +61,8 @@ class Candidate:
     implementation: str = ""
     """How it is executed, by name ('onednn.convolution', 'tvm', 'view', 'opaque'); chosen by cost."""
     cost_us: float = 0.0
+    is_spare: bool = False
+    """Whether it is there for the case that all other candidates of its class turn out to be of no use."""
 
 
 @dataclass(frozen=True)

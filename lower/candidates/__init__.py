@@ -52,5 +52,6 @@ def _distinct(tiling: Tiling, number: int, tiles: Mapping[Tile, None]) -> list[C
     for tile in tiles:
         fragment, operands = tiling.canonical(tile.fragment)
         if number not in operands:
-            seen.setdefault((fragment, operands, tile.implementation), Candidate(fragment, operands, tile.covered, tile.implementation))
+            one = Candidate(fragment, operands, tile.covered, tile.implementation, is_spare=tile.is_spare)
+            seen.setdefault((fragment, operands, tile.implementation), one)
     return list(seen.values())

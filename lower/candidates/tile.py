@@ -16,6 +16,7 @@ class Tile:
     fragment: Node
     covered: tuple[ENode, ...]
     implementation: str
+    is_spare: bool = False
 
 
 class Tiling:

@@ -29,6 +29,7 @@ def is_view(tiling: Tiling, number: int, node: ENode) -> bool:
 def opaque_tiles(tiling: Tiling, computed_from: Mapping[int, Sequence[frozenset[int]]]) -> Iterator[tuple[int, Tile]]:
     """Yield opaque nodes, and core e-nodes from whose operands nothing else computes the class: onnxruntime always can.
 
+    So it can the input program's own e-nodes, which are spare where something else can: its kernel may prove wrong, or fail.
     An expression is part of a derived program, beside which the class has its operator: without a kernel it is not worth having.
 
     ``computed_from``: for every class, the tensors that each of its other tiles reads.
@@ -41,5 +42,7 @@ def opaque_tiles(tiling: Tiling, computed_from: Mapping[int, Sequence[frozenset[
             if node.op == "Opaque":
                 fragment = make("Opaque", [tiling.leaf(child) for child in node.children], node.attributes, TUPLE)
                 yield number, Tile(fragment, (node,), "opaque")
-            elif node.op not in (*LEAVES, "OpaqueOutput", "Expression") and not any(tensors <= set(node.children) for tensors in done):
-                yield number, Tile(tiling.over_leaves(number, node), (node,), "opaque")
+            elif node.op not in (*LEAVES, "OpaqueOutput", "Expression"):
+                is_spare = any(tensors <= set(node.children) for tensors in done)
+                if not is_spare or not node.rule:
+                    yield number, Tile(tiling.over_leaves(number, node), (node,), "opaque", is_spare)

@@ -162,15 +162,22 @@ class CostModel:
                     self.record(one)
 
     def price(self, candidates: Mapping[int, tuple[Candidate, ...]]) -> dict[int, tuple[Candidate, ...]]:
-        """Return the candidates with their costs, without those whose results are known to be wrong."""
+        """Return the candidates with their costs, without those whose results are known to be wrong.
+
+        What is spare costs as if it failed, unless everything else of its class does.
+        """
         self.look_up(candidates)
         joined = joined_for_free(candidates, FREE)
-        return {
-            c: tuple(
-                replace(one, cost_us=0.0 if (c, one) in joined else self.cost_us(one)) for one in options if not self.is_wrong(one)
+        priced: dict[int, tuple[Candidate, ...]] = {}
+        for number, options in candidates.items():
+            right = [one for one in options if not self.is_wrong(one)]
+            costs_us = [0.0 if (number, one) in joined else self.cost_us(one) for one in right]
+            is_needed = all(one.is_spare or cost_us >= FAILED_COST_US for one, cost_us in zip(right, costs_us, strict=True))
+            priced[number] = tuple(
+                replace(one, cost_us=FAILED_COST_US if one.is_spare and not is_needed else cost_us)
+                for one, cost_us in zip(right, costs_us, strict=True)
             )
-            for c, options in candidates.items()
-        }  # fmt: skip
+        return priced
 
 
 def without_twins(model: CostModel, candidates: Mapping[int, tuple[Candidate, ...]]) -> dict[int, tuple[Candidate, ...]]:

@@ -17,6 +17,7 @@ from egraph.onnx.importer.model_file import read_model, to_array
 from egraph.onnx.importer.opaque import opaque
 from egraph.onnx.importer.opset import OLDEST, prepared
 from egraph.onnx.importer.order import captured_names, label, ordered, used_names
+from egraph.onnx.importer.resizing import give_sizes
 from egraph.onnx.importer.sizes import input_types, shape_hints
 from egraph.onnx.importer.state import Call, Importing, NotCore, usable
 from egraph.onnx.types import array_type, from_proto
@@ -43,17 +44,19 @@ def load(
 ) -> ImportResult:
     """Return the model as a Graph; raise ModelError with what to do when it cannot be read.
 
-    ``shapes`` gives dynamic inputs their sizes. A constant expression whose value would exceed ``fold_limit_bytes``
+    ``shapes`` gives inputs their sizes: dynamic ones, others in place of what the file fixes, and initializers that are also listed as
+    inputs, which are constants otherwise. A constant expression whose value would exceed ``fold_limit_bytes``
     stays an expression, with a note.
     """
     model, folder = read_model(source)
+    resized = give_sizes(model, shapes or {})
     model, notes = prepared(model)
     graph = model.graph
     opsets = {entry.domain: entry.version for entry in model.opset_import}
     opsets[""] = opsets.pop("ai.onnx", opsets.get("", OLDEST))
     declared = {v.name: from_proto(v.type, v.name) for v in (*graph.value_info, *graph.output)}
     state = Importing(opsets, tuple(model.functions), model.ir_version, folder, fold_limit_bytes, declared)
-    for text in notes:
+    for text in (*notes, *resized):
         state.note(text)
     nodes = ordered(graph)
     state.used = used_names(graph)
@@ -94,10 +97,12 @@ def _constant(digest: str, data: np.ndarray) -> Node:
 
 
 def _bind_inputs(state: Importing, model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Node, ...]:
-    """Give every input and initialiser its value; an initialiser listed as an input is a constant."""
+    """Give every input and initialiser its value; an initialiser listed as an input is a constant, unless it is given sizes."""
     graph = model.graph
-    state.lazy.update({tensor.name: tensor for tensor in graph.initializer})
-    given = set(state.lazy) | {t.values.name for t in graph.sparse_initializer}
+    listed = {value.name for value in graph.input}
+    given = {tensor.name for tensor in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
+    given -= listed.intersection(shapes)
+    state.lazy.update({tensor.name: tensor for tensor in graph.initializer if tensor.name in given})
     both = [value.name for value in graph.input if value.name in given]
     if both and model.ir_version >= 4:
         some = ", ".join(both[:5]) + " ..." * (len(both) > 5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import onnx
@@ -65,7 +65,16 @@ def infer(call: Call) -> list[TensorType]:
         inferred = model
     if any(not value.type.WhichOneof("value") and value.name not in call.state.declared for value in inferred.graph.output):
         inferred = _typed_by_onnxruntime(model)
-    return [_merged(call, name, inferred) for name in call.node.output]
+    types = [_merged(call, name, inferred) for name in call.node.output]
+    if call.node.op_type == "Reshape" and call.has(0) and call[0].type.is_static and types[0].is_static:
+        _refuse_other_counts(call, types[0])
+    return types
+
+
+def _refuse_other_counts(call: Call, result: TensorType) -> None:
+    """Raise ModelError for a Reshape to another number of elements: shape inference believes a shape that is given."""
+    if call[0].type.elements != result.elements:
+        _refuse(call, f"{call[0].type.elements} elements cannot have the constant shape {list(result.sizes)}")
 
 
 def _typed_by_onnxruntime(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -95,10 +104,13 @@ def _refuse_if_ill_typed(call: Call, model: onnx.ModelProto, reason: str) -> Non
     try:
         onnxruntime.InferenceSession(model.SerializeToString(), plain_options(), providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's exceptions share no narrower base class
-        reason = " ".join((reason or str(error)).split())
-        operands = ", ".join(f"{n}: {call.state.values[n].type}" for n in call.node.input if n)
-        raise ModelError(f"the model is ill-typed: {reason}", where=f"node {call.label!r} ({call.node.op_type}) of {operands}",
-                         fix="export the model again, or check the sizes given with --shape") from error
+        _refuse(call, " ".join((reason or str(error)).split()), error)
+
+
+def _refuse(call: Call, reason: str, error: Exception | None = None) -> NoReturn:
+    operands = ", ".join(f"{n}: {call.state.values[n].type}" for n in call.node.input if n)
+    raise ModelError(f"the model is ill-typed: {reason}", where=f"node {call.label!r} ({call.node.op_type}) of {operands}",
+                     fix="export the model again, or check the sizes given with --shape") from error
 
 
 def _merged(call: Call, name: str, model: onnx.ModelProto) -> TensorType:

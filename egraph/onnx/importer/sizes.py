@@ -1,4 +1,4 @@
-"""Sizes of the model's inputs: what the model fixes, what ``--shape`` adds, what stays unknown."""
+"""Sizes of the model's inputs: what the model fixes, what ``--shape`` gives, what stays unknown."""
 
 from __future__ import annotations
 
@@ -39,12 +39,8 @@ def _bind(name: str, type: TensorType, sizes: tuple[int, ...], bound: dict[str, 
     if len(sizes) != len(type.shape):
         raise ModelError(f"the input {name!r} has {len(type.shape)} axes, not {len(sizes)}", where=where,
                          fix=f"give {flag}")
-    for axis, (fixed, size) in enumerate(zip(type.shape, sizes, strict=True)):
-        if isinstance(fixed, int):
-            if fixed != size:
-                raise ModelError(f"axis {axis} of the input {name!r} is fixed to {fixed} by the model, not {size}", where=where,
-                                 fix=f"give {flag}")
-        elif bound.setdefault(fixed, (size, where))[0] != size:
+    for fixed, size in zip(type.shape, sizes, strict=True):
+        if isinstance(fixed, str) and bound.setdefault(fixed, (size, where))[0] != size:
             raise ModelError(f"the size {fixed!r} is given as {bound[fixed][0]} and as {size}", where=f"{bound[fixed][1]} {where}",
                              fix=f"give {fixed!r} the same size in all inputs")
 
