@@ -92,10 +92,24 @@ def _is_root(tiling: Tiling, number: int, node: ENode) -> bool:
     spec = OPS[node.op]
     if node.op == "Expression":
         return _is_light(tiling, number, node)
-    # Sliding windows are left to the library, which reads them once.
+    if node.op == "Conv":
+        return _is_narrow(tiling, number, node)
     return spec.category in INLINED + REDUCED or (
         spec.category == "contraction" and "strides" not in spec.attributes and _is_light(tiling, number, node)
     )
+
+
+def _is_narrow(tiling: Tiling, number: int, node: ENode) -> bool:
+    """Return whether a convolution is worth generated loops: with one channel a group, or bound by memory.
+
+    Other windows are left to the library, which reads them once. For narrow ones it often has a fall-back only, which copies every
+    window and multiplies matrices of one column. What looks at one position at a time is a product.
+    """
+    if node.op != "Conv":
+        return False
+    weight = tiling.frozen.types[node.children[1]]
+    is_windowed = weight.is_static and any(size > 1 for size in weight.sizes[2:])
+    return is_windowed and tiling.frozen.types[number].is_static and (weight.sizes[1] == 1 or _is_light(tiling, number, node))
 
 
 def _is_light(tiling: Tiling, number: int, node: ENode) -> bool:
@@ -125,6 +139,8 @@ def _scope(attributes: Attributes, shapes: Shapes) -> Scope:
 
 def _variants(tiling: Tiling, orders: _Orders, number: int, node: ENode) -> Iterator[Tile]:
     yield Tile(tiling.over_leaves(number, node), (node,), "tvm")
+    if node.op == "Conv":
+        return  # what stands below would be computed again for each window
     met: set[int] | None = None
     for style in STYLES if tiling.fused else ():
         if met is not None and not any(orders.is_told_apart(each, style) for each in met):
@@ -220,7 +236,7 @@ def _may_inline(node: ENode, style: Style) -> bool:
         return False
     # Overlapping windows would be reduced again and again; whole axes and rows are reduced once.
     whole = spec.category == "normalization" or (spec.category == "reduction" and spec.attributes == ("axes",))
-    return spec.category in INLINED or node.op == "Expression" or (style.reductions and whole)
+    return spec.category in INLINED or node.op in ("Expression", "Conv") or (style.reductions and whole)
 
 
 @dataclass
@@ -265,7 +281,10 @@ class _Growth:
         self.covered.append(node)
         self.path.add(number)
         self.shifted += node.op in SHIFTED
-        operands = [self.operand(child, once=once and self.reads_once(number, node, child)) for child in node.children]
+        if node.op == "Conv":
+            operands = [self.tiling.leaf(child) for child in node.children]  # below, all would be computed again for each window
+        else:
+            operands = [self.operand(child, once=once and self.reads_once(number, node, child)) for child in node.children]
         self.shifted -= node.op in SHIFTED
         self.path.discard(number)
         return self.tiling.build(number, node, operands)
@@ -277,6 +296,8 @@ class _Growth:
             return False
         if self.shifted and (OPS[node.op].category in REDUCED or (node.op == "Mul" and not self.is_shift)):
             return False
+        if node.op == "Conv":
+            return once and _is_narrow(self.tiling, number, node)
         if node.op != "Expression":
             return True
         shapes = tuple(self.tiling.frozen.types[child].sizes for child in node.children)
