@@ -17,8 +17,9 @@ from egraph.optimize.estimated import compile_options, estimated_programs
 from egraph.optimize.original import digest
 from egraph.tensor.expr.functions import PRIME
 from lower.compile import compile_program
+from tests.test_original import write_model
 from verify.model.__main__ import main
-from verify.model.comparing import Comparison, compare_models, difference
+from verify.model.comparing import Comparison, Settings, compare_models, difference
 from verify.model.parts import residues
 from verify.model.sides import read_side
 
@@ -201,3 +202,8 @@ def test_differences_of_kinds_are_infinite() -> None:
     assert difference(ones, ones.astype(np.float64)) == difference(ones, np.ones(4, np.float32)) == float("inf")
     assert difference(ones, np.array([1, np.nan, 1], np.float32)) == float("inf")
     assert difference(np.zeros(3, np.float32), np.full(3, 1.0, np.float32)) > 1
+
+
+def test_models_are_compared_at_other_sizes_than_they_fix(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "m.onnx")
+    assert compare_models(model, model, Settings(inputs=1, shapes={"x": (5, 4)})).equal

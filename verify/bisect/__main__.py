@@ -69,6 +69,7 @@ def _run(chosen: argparse.Namespace) -> Finding:
     from egraph.onnx import importer
     from egraph.optimize.check import find_feeds, open_original
     from egraph.optimize.choice import choose_rules
+    from egraph.optimize.original import at_sizes
     from runtime.feeds import random_feeds
     from verify.bisect.search import Settings, bisect
 
@@ -78,7 +79,8 @@ def _run(chosen: argparse.Namespace) -> Finding:
 
     rules = choose_rules(chosen.rules, chosen.skip_rule, allow="finite", unsafe=chosen.unsafe_rules)
     graph = importer.load(chosen.model, shapes=dict(chosen.shape)).graph
-    session = open_original(chosen.model, 1, optimise=False)
+    with at_sizes(chosen.model, dict(chosen.shape)) as model:
+        session = open_original(model, 1, optimise=False)
     feeds = random_feeds(find_feeds(session, graph, chosen.seed), chosen.seed)
     names = [name for name, _ in graph.outputs]
     expected = dict(zip(names, session.run(names, feeds), strict=True))

@@ -11,6 +11,7 @@ import numpy as np
 
 from egraph.errors import ModelError
 from egraph.optimize.check import find_feeds, open_original, relative_error
+from egraph.optimize.original import at_sizes
 from egraph.tolerance import Tolerance
 from runtime.feeds import random_feeds
 from verify.model.chain import Chain, chain
@@ -79,7 +80,8 @@ def compare_models(a: Path, b: Path, settings: Settings = Settings()) -> Compari
     """Return how two models differ; raises ModelError when they cannot be read, run or compared."""
     first, second = read_side(a, settings.shapes), read_side(b, settings.shapes)
     _same_interface(first, second)
-    specs = find_feeds(open_original(first.path, settings.threads), first.graph, settings.seed)
+    with at_sizes(first.path, settings.shapes) as model:
+        specs = find_feeds(open_original(model, settings.threads), first.graph, settings.seed)
     rename = dict(zip(first.inputs, second.inputs, strict=True)) if set(first.inputs) != set(second.inputs) else {}
     graph = aligned(second.graph, first.graph)
     pairs = dict(zip(first.outputs, second.outputs, strict=True)) if set(first.outputs) != set(second.outputs) else {}

@@ -15,6 +15,7 @@ from onnx import inliner
 
 from egraph.errors import ModelError
 from egraph.onnx import importer
+from egraph.onnx.importer.resizing import give_sizes
 from egraph.tensor import Graph
 from runtime import Session
 from runtime.artefact import MANIFEST, MODEL_SUFFIX, SUFFIX
@@ -104,6 +105,7 @@ def read_side(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Side:
         proto = onnx.load(str(file))
     except Exception as error:  # protobuf and the file system raise their own classes
         raise ModelError(f"the model cannot be read: {error}", where=str(file), fix="give an ONNX model") from error
+    give_sizes(proto, shapes)
     rules = {output: _rules(node) for node in proto.graph.node for output in node.output}
     read_by = {output: tuple(node.input) for node in proto.graph.node for output in node.output}
     if proto.functions:
