@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -73,6 +73,15 @@ class OpaqueStep:
     def run(self, output_names: Sequence[str] | None, feeds: dict[str, Value], run_options: Any = None) -> list[Value]:
         """Run the model; errors say which step failed."""
         names = self.output_names if output_names is None else list(output_names)
+        try:
+            return self.run_as_called(names, feeds, run_options)
+        except ArtefactError:
+            raise
+        except Exception as error:  # onnxruntime's exceptions share no base class
+            raise KernelError(f"onnxruntime failed: {error}", where=self.step.name) from error
+
+    def run_as_called(self, names: list[str], feeds: Mapping[str, Value], run_options: Any = None) -> list[Value]:
+        """Run the model as onnxruntime does, its own exceptions included."""
         if self.session is None:
             self.session = self._open()
         before = self._dispatcher.set_subnormals(keep=self._keep_subnormals)  # onnxruntime sees to its own threads, not to this one
@@ -81,12 +90,10 @@ class OpaqueStep:
                 return self._run_foreign(names, feeds, run_options)
             result: list[Value] = self.session.run(names, feeds, run_options)
             return result
-        except Exception as error:  # onnxruntime's exceptions share no base class
-            raise KernelError(f"onnxruntime failed: {error}", where=self.step.name) from error
         finally:
             self._dispatcher.restore(before)
 
-    def _run_foreign(self, names: list[str], feeds: dict[str, Value], run_options: Any) -> list[Value]:
+    def _run_foreign(self, names: list[str], feeds: Mapping[str, Value], run_options: Any) -> list[Value]:
         """Pass element types that numpy lacks as their bits."""
         values = {name: self._to_value(feed) for name, feed in feeds.items()}
         return [_from_value(value) for value in self.session.run_with_ort_values(names, values, run_options)]
