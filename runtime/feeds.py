@@ -25,13 +25,14 @@ DEFAULT_BOUND = 2
 
 @dataclass(frozen=True)
 class FeedSpec:
-    """What to draw for one input. Integers are drawn from 0 to ``bound - 1``."""
+    """What to draw for one input. Integers are drawn from ``low`` to ``bound - 1``."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     bound: int = DEFAULT_BOUND
     values: Values = "normal"
+    low: int = 0
 
     @property
     def is_float(self) -> bool:
@@ -39,15 +40,21 @@ class FeedSpec:
 
 
 def random_array(
-    dtype: str, shape: tuple[int, ...], generator: np.random.Generator, *, bound: int = DEFAULT_BOUND, values: Values = "normal"
+    dtype: str,
+    shape: tuple[int, ...],
+    generator: np.random.Generator,
+    *,
+    bound: int = DEFAULT_BOUND,
+    values: Values = "normal",
+    low: int = 0,
 ) -> np.ndarray:
-    """Draw floats, integers below ``bound``, fair booleans, or one-letter strings."""
+    """Draw floats, integers from ``low`` on and below ``bound``, fair booleans, or one-letter strings."""
     if dtype == "string":
         return generator.choice(np.array(["a", "b", "c"], dtype=object), size=shape)
     if dtype == "bool":
         return generator.integers(0, 2, size=shape).astype(np.bool_)
     if dtype.startswith(("int", "uint")):
-        return generator.integers(0, max(bound, 1), size=shape).astype(dtype)
+        return generator.integers(low, max(bound, low + 1), size=shape).astype(dtype)
     if dtype.startswith("complex"):
         return (generator.standard_normal(shape) + 1j * generator.standard_normal(shape)).astype(dtype)
     if dtype == "float64":
@@ -94,7 +101,7 @@ def random_feeds(specs: Iterable[FeedSpec], seed: int, *, repeated: bool = False
             feeds[spec.name] = _nested(spec.dtype, spec, generator)
             continue
         shape = (PERIOD,) if repeated and math.prod(spec.shape) > PERIOD else spec.shape
-        drawn = np.asarray(random_array(spec.dtype, shape, generator, bound=spec.bound, values=spec.values))
+        drawn = np.asarray(random_array(spec.dtype, shape, generator, bound=spec.bound, values=spec.values, low=spec.low))
         feeds[spec.name] = drawn if shape == spec.shape else np.resize(drawn, spec.shape)
     return feeds
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from egraph.onnx.integer_ranges import FLAGS, integer_ranges
 from egraph.tensor import Graph, Kernel, Node, Program, TensorType, attributes, make, placeholders, rewrite, walk
-from lower.cost.model import index_bounds
 from runtime.feeds import PERIOD, FeedSpec, Values, random_array
 
 NEVER_NEGATIVE = ("Exp", "Abs", "Sigmoid", "Softmax", "Softplus", "Sqrt")
@@ -18,7 +18,7 @@ DIVISORS = {"Sqrt": 0, "Log": 0, "Reciprocal": 0, "Pow": 0, "Div": 1}
 
 def kernel_program(fragment: Node, implementation: str, *, seed: int) -> Program:
     """Return a program of this one kernel, with random weights, to be measured."""
-    bounds = index_bounds((fragment,))
+    ranges = integer_ranges((fragment,))
     values = leaf_values(fragment)
     generator = np.random.default_rng(seed)
     tensors: dict[str, np.ndarray] = {}
@@ -27,7 +27,7 @@ def kernel_program(fragment: Node, implementation: str, *, seed: int) -> Program
         index = leaf.integer("index")
         if leaf.attribute("constant"):
             digest = f"random{index}"
-            array = _drawn(leaf.type, generator, bound=bounds.get(leaf, 2), values=values[leaf])
+            array = _drawn(leaf.type, generator, ranges.get(leaf, FLAGS), values[leaf])
             tensors[digest] = np.require(_scaled(array), requirements="C")  # of no axes stays so
             leaves[leaf] = make("Constant", (), attributes(digest=digest), leaf.type)
         else:
@@ -39,11 +39,13 @@ def kernel_program(fragment: Node, implementation: str, *, seed: int) -> Program
     return Program(graph, (Kernel(fragment, operands, root, implementation),), 0.0)
 
 
-def _drawn(type: TensorType, generator: np.random.Generator, *, bound: int, values: Values) -> np.ndarray:
+def _drawn(type: TensorType, generator: np.random.Generator, interval: tuple[int, int], values: Values) -> np.ndarray:
     """Draw weights; of large ones a part, which is repeated: drawing takes longer than a kernel does."""
-    if type.elements <= PERIOD or type.dtype == "string":
-        return random_array(type.dtype, type.sizes, generator, bound=bound, values=values)
-    return np.resize(random_array(type.dtype, (PERIOD,), generator, bound=bound, values=values), type.sizes)
+    low, high = interval
+    is_whole = type.elements <= PERIOD or type.dtype == "string"
+    shape = type.sizes if is_whole else (PERIOD,)
+    drawn = random_array(type.dtype, shape, generator, bound=high + 1, values=values, low=low)
+    return drawn if is_whole else np.resize(drawn, type.sizes)
 
 
 def _scaled(array: np.ndarray) -> np.ndarray:
@@ -76,13 +78,14 @@ def leaf_values(fragment: Node) -> dict[Node, Values]:
 
 def feed_specs(program: Program) -> tuple[FeedSpec, ...]:
     """Return what to draw for the inputs of a program of one kernel."""
-    bounds = index_bounds(program.graph.roots)
+    ranges = integer_ranges(program.graph.roots)
     (kernel,) = program.kernels
     values = leaf_values(kernel.fragment)
     drawn = {kernel.inputs[leaf.integer("index")]: value for leaf, value in values.items()}
     return tuple(
-        FeedSpec(node.string("name"), node.type.dtype, node.type.sizes, bounds.get(node, 2), drawn.get(node, "normal"))
+        FeedSpec(node.string("name"), node.type.dtype, node.type.sizes, high + 1, drawn.get(node, "normal"), low)
         for node in program.graph.inputs
+        for low, high in [ranges.get(node, FLAGS)]
     )
 
 

@@ -1,0 +1,192 @@
+"""Which integers a program expects, read off what becomes of them: ``OneHot(x, depth 257)`` expects 0 to 256.
+
+A value that a table is read with has to be an index of it; that of a comparison with a constant, or of a quotient by one, should lie
+about there. What is known of a result is carried to the operands through whatever moves or casts them, and through arithmetic with
+constants by intervals. Where nothing is known, one byte may be anything and wider integers are 0 or 1, valid as indices and flags.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+import onnx
+
+from egraph.tensor import Node, walk
+
+Interval: TypeAlias = tuple[float, float]
+"""Least and largest value, both included."""
+EVERYTHING: Interval = (-math.inf, math.inf)
+FLAGS = (0, 1)
+BYTES: Mapping[str, Interval] = {"uint8": (0, 255), "int8": (-128, 127)}
+MOVES = (
+    *("Reshape", "Transpose", "Slice", "Expand", "Concat", "Cast", "CastLike", "Identity", "Squeeze", "Unsqueeze", "Flatten", "Tile"),
+    *("Split", "Floor", "Ceil", "Round", "ReduceMax", "ReduceMin", "OpaqueOutput", "Relu", "Pad", "MaxPool"),
+)
+"""Operators whose values are their first operand's (all operands', of Concat), so what holds of the result is asked of them."""
+SAME_OF_ALL = ("Concat",)
+COMPARISONS = ("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")
+READ_BY_INDEX: Mapping[str, int] = {"Gather": 1, "GatherElements": 1, "ScatterElements": 1}
+"""Operators that read operand 0 along ``axis`` by indices: which operand holds those."""
+
+
+@dataclass
+class _Demands:
+    """What is asked of values: ``needed`` lest the model fails or reads nothing, ``telling`` where comparisons decide something."""
+
+    needed: dict[Node, Interval] = field(default_factory=dict)
+    telling: dict[Node, Interval] = field(default_factory=dict)
+
+    def need(self, node: Node, interval: Interval) -> None:
+        low, high = self.needed.get(node, EVERYTHING)
+        both = max(low, interval[0]), min(high, interval[1])
+        # the branches of a Where may ask for values that exclude each other, negative indices and others: those from 0 are usual
+        self.needed[node] = both if both[0] <= both[1] else max((low, high), interval)
+
+    def tell(self, node: Node, interval: Interval) -> None:
+        low, high = self.telling.get(node, interval)
+        self.telling[node] = min(low, interval[0]), max(high, interval[1])
+
+    def hand_down(self, node: Node, operand: Node, change: Callable[[Interval], Interval]) -> None:
+        """Ask of an operand what is asked of a result, changed as the operator demands."""
+        for asked, ask in ((self.needed, self.need), (self.telling, self.tell)):
+            if node in asked:
+                interval = change(asked[node])
+                if interval[0] <= interval[1] and interval != EVERYTHING:
+                    ask(operand, interval)
+
+
+def integer_ranges(roots: Iterable[Node], tensors: Mapping[str, np.ndarray] | None = None) -> dict[Node, tuple[int, int]]:
+    """Return the least and the largest value that integer inputs and placeholders are to have, for those of which anything is known."""
+    demands = _Demands()
+    order = list(walk(roots))
+    for node in reversed(order):  # users before operands
+        _ask(node, demands, tensors or {})
+    found: dict[Node, tuple[int, int]] = {}
+    for node in order:
+        if node.op in ("Input", "Placeholder") and node.type.dtype.startswith(("int", "uint")):
+            interval = demands.needed.get(node) or demands.telling.get(node) or BYTES.get(node.type.dtype)
+            if interval is not None:
+                found[node] = _whole(interval, node.type.dtype)
+    return found
+
+
+def _whole(interval: Interval, dtype: str) -> tuple[int, int]:
+    limits = np.iinfo(dtype)
+    low, high = interval
+    low = min(0.0, high) if low == -math.inf else low
+    high = max(FLAGS[1], low) if high == math.inf else high
+    least, most = max(math.ceil(low), int(limits.min)), min(math.floor(high), int(limits.max))
+    return least, max(least, most)
+
+
+def _ask(node: Node, demands: _Demands, tensors: Mapping[str, np.ndarray]) -> None:
+    """Ask of a node's operands what its operator and what is asked of itself demand."""
+    operator, operands, attributes = _described(node)
+    if not operands:
+        return
+    constants = [_constant(operand, tensors) for operand in operands]
+    if operator in READ_BY_INDEX:
+        data, indices = operands[0], operands[READ_BY_INDEX[operator]]
+        if data.type.is_static:
+            demands.need(indices, (0, data.type.sizes[attributes.get("axis", 0)] - 1))
+        demands.hand_down(node, data, lambda asked: asked)
+    elif operator == "GatherND" and len(operands) == 2 and operands[0].type.is_static:
+        demands.need(operands[1], (0, min(operands[0].type.sizes) - 1))
+    elif operator == "OneHot":
+        if constants[1] is not None and constants[1].size == 1:
+            demands.need(operands[0], (0, float(constants[1].reshape(())) - 1))
+    elif operator in COMPARISONS:
+        for operand, other in ((operands[0], constants[1]), (operands[1], constants[0])):
+            if other is not None and other.size and np.isfinite(other.astype(np.float64)).all():
+                demands.tell(operand, _about(other, is_equality=operator == "Equal"))
+    elif operator in SAME_OF_ALL:
+        for operand in operands:
+            demands.hand_down(node, operand, lambda asked: asked)
+    elif operator in MOVES:
+        demands.hand_down(node, operands[0], lambda asked: asked)
+    elif operator == "Where":
+        for operand in operands[1:]:
+            demands.hand_down(node, operand, lambda asked: asked)
+    elif operator == "Clip":
+        demands.hand_down(node, operands[0], lambda asked: asked)
+    elif operator in ("Neg", "Abs"):
+        is_abs = operator == "Abs"
+        demands.hand_down(node, operands[0], lambda asked: (-asked[1], asked[1] if is_abs else -asked[0]))
+    elif operator in ("Add", "Sub", "Mul", "Div", "Min", "Max") and len(operands) == 2:
+        _ask_arithmetic(operator, node, operands, constants, demands)
+
+
+def _ask_arithmetic(
+    operator: str, node: Node, operands: Sequence[Node], constants: Sequence[np.ndarray | None], demands: _Demands
+) -> None:
+    first, second = operands
+    left, right = (None if value is None or not value.size else (float(value.min()), float(value.max())) for value in constants)
+    if left is not None and right is not None:
+        return
+    if left is None and right is None:
+        if operator == "Add" and first is not second:  # each may have half: their sum is in range then
+            for operand in operands:
+                demands.hand_down(node, operand, lambda asked: (asked[0] / 2, asked[1] / 2))
+        return
+    variable, (low, high) = (first, right) if right is not None else (second, left or (0.0, 0.0))
+    if operator == "Add":
+        demands.hand_down(node, variable, lambda asked: (asked[0] - low, asked[1] - high))
+    elif operator == "Sub" and variable is first:
+        demands.hand_down(node, variable, lambda asked: (asked[0] + high, asked[1] + low))
+    elif operator == "Sub":
+        demands.hand_down(node, variable, lambda asked: (high - asked[1], low - asked[0]))
+    elif operator == "Mul" and low > 0:
+        demands.hand_down(node, variable, lambda asked: _divided(asked, low, high))
+        if high < 1:
+            demands.tell(variable, (0, round(1 / high)))
+    elif operator == "Div" and variable is first and low > 0:
+        demands.hand_down(node, variable, lambda asked: _divided(asked, 1 / high, 1 / low))
+        if low > 1:
+            demands.tell(variable, (0, round(low)))
+    elif operator == "Min":
+        demands.hand_down(node, variable, lambda asked: (asked[0], math.inf if high <= asked[1] else asked[1]))
+    elif operator == "Max":
+        demands.hand_down(node, variable, lambda asked: (-math.inf if low >= asked[0] else asked[0], asked[1]))
+
+
+def _divided(asked: Interval, low: float, high: float) -> Interval:
+    """Return the values that lie in an interval times every number from ``low`` to ``high``, both above 0."""
+    return asked[0] / (low if asked[0] > 0 else high), asked[1] / (high if asked[1] > 0 else low)
+
+
+def _about(constant: np.ndarray, *, is_equality: bool) -> Interval:
+    """Return the values for which comparisons with a constant come out both ways."""
+    low, high = float(constant.min()), float(constant.max())
+    if is_equality and low < high:
+        return low, high
+    return (low - 1 if low > 0 or high < 0 else low), high + 1
+
+
+def _constant(node: Node, tensors: Mapping[str, np.ndarray]) -> np.ndarray | None:
+    """Return the number or the numbers that a node is known to be, moved about or cast."""
+    while node.op in ("Reshape", "Expand", "Cast", "Transpose"):
+        node = node.inputs[0]
+    value = tensors.get(node.string("digest")) if node.op == "Constant" else None
+    return value if value is not None and value.dtype.kind in "iufb" else None
+
+
+def _described(node: Node) -> tuple[str, Sequence[Node], Mapping[str, int]]:
+    """Return operator, operands and whole attributes of a node, of an opaque one as ONNX has them."""
+    if node.op != "Opaque":
+        return node.op, node.inputs, {"axis": node.integer("axis")} if node.op == "Gather" else {}
+    data = node.attribute("onnx")
+    assert isinstance(data, bytes)
+    proto = onnx.NodeProto.FromString(data)
+    if proto.domain not in ("", "ai.onnx"):
+        return "", (), {}
+    numbers: Iterator[int] = iter(range(len(node.inputs)))
+    order: dict[str, int] = {}
+    for name in proto.input:
+        if name and name not in order:
+            order[name] = next(numbers)
+    operands = [node.inputs[order[name]] for name in proto.input if name]
+    return proto.op_type, operands, {one.name: one.i for one in proto.attribute if one.type == onnx.AttributeProto.INT}
