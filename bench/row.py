@@ -26,7 +26,7 @@ from bench.exact import exact_outputs
 from bench.interleave import EngineFailed, EngineProcess, interleave
 from bench.models import BenchModel
 from bench.watched import Watched, nearest
-from egraph.optimize.check import relative_error
+from egraph.optimize.check_noise import relative_error
 from egraph.optimize.race import MEMORY_SHARE, available_bytes
 from runtime.profile.passing import line_ns
 

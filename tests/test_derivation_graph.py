@@ -258,7 +258,7 @@ def test_a_program_by_derivation_is_extracted_folded_exported_run_and_explained(
     from egraph.extract import extract, to_program
     from egraph.inspect.derivation import derivation_rule, derivation_text, explain_derivation
     from egraph.onnx import exporter, importer
-    from egraph.optimize.check import open_onnxruntime
+    from egraph.optimize.check_noise import open_onnxruntime
     from egraph.optimize.estimated import estimate, open_program, shipped_rules
     from egraph.optimize.folding import Folder
     from lower.candidates import candidates

@@ -3,10 +3,18 @@
 The error of an output is its largest absolute difference over the largest magnitude of the reference output: small
 entries of a large tensor carry the rounding of their large neighbours. NaN and infinities must be at the same places.
 
-Some models amplify rounding on some inputs until onnxruntime disagrees with itself by more than the tolerance. An
-error above the tolerance is therefore accepted in one case, and said: it is at most ``NOISE_FACTOR`` times as large as
-what onnxruntime's own optimisations, or a change of the inputs in their last bit, do to the same output, and never
-more than ``MOST_TOLERANCES`` tolerances.
+Some models amplify rounding on some inputs until onnxruntime disagrees with itself by more than the tolerance. So where an
+error is above the tolerance, it is measured how far onnxruntime's own optimisations, and changes of the inputs or of the weights
+in their last bit (1e-7 of them in float32), move the same output: its own noise. An error of more than ``NOISE_FACTOR`` times
+that is a wrong program. Another one is too, as long as any kernel alone computes something else than its part of the program on
+this very input (``vouch``). What then remains is rounding that the model amplifies, and is said:
+
+* up to ``MOST_TOLERANCES`` tolerances it is accepted;
+* beyond, the input tells a wrong program from a right one no more, so another takes its place: as many are compared as were asked
+  for. A user's own input is never replaced.
+
+So no program passes because its inputs are ill-conditioned: what excuses an error is measured on the original alone, every kernel
+has agreed on that input, and the whole program has on others.
 
 Where outputs tell inputs apart badly, inputs of other sizes are tried too; what then still tells little is said.
 """
@@ -17,18 +25,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from egraph.errors import CheckFailed, ModelError
+from egraph.onnx.integer_ranges import FLAGS, integer_ranges
+from egraph.optimize.check_noise import PART, UNKNOWN, Noise, RunModel, open_onnxruntime, relative_error
 from egraph.optimize.check_spread import Spread
-from egraph.tensor import Graph, walk
+from egraph.tensor import Graph, Node, walk
 from egraph.tolerance import Tolerance
-from lower.cost.model import index_bounds
-from runtime.feeds import DEFAULT_BOUND, FeedSpec, Values, random_feeds
+from runtime.feeds import FeedSpec, Values, random_feeds
 
-RunModel: TypeAlias = Callable[[Mapping[str, Any]], Sequence[Any]]
 TRIED_SIZES = (2, 8, 32, 64, 224)
 """Sizes tried for dynamic dimensions, until onnxruntime accepts them."""
 VALUES: tuple[Values, ...] = ("normal", "uniform")
@@ -39,10 +47,8 @@ TRIED_RANKS = (2, 1, 3, 4, 0)
 """Numbers of axes tried where a model leaves them open, and for the elements of sequences."""
 TOO_LARGE = ("Maximum allowed dimension", "Failed to allocate memory", "bad_alloc")
 """What numpy and onnxruntime say of sizes beyond the memory, beside MemoryError."""
-PART = 1 << 22
-"""Elements compared at once."""
-NOISE_FACTOR = 4.0
-MOST_TOLERANCES = 10.0
+MOST_REPLACED = 6
+"""Random inputs that may be replaced by others because the model amplifies rounding too much on them."""
 
 
 class TooFar(CheckFailed):
@@ -83,19 +89,6 @@ class CheckResult:
         return " and ".join([f"{self.given} given"] * (self.given > 0) + [f"{drawn} random"] * (drawn > 0 or not self.given)) + " inputs"
 
 
-def open_onnxruntime(model: Path | bytes, threads: int, *, optimise: bool = True) -> Any:
-    """Open a model (a file, or its bytes) in onnxruntime on the CPU, with all optimisations or with none."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    level = onnxruntime.GraphOptimizationLevel
-    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimise else level.ORT_DISABLE_ALL
-    options.log_severity_level = 4  # what goes wrong is raised as well, and told in our words
-    options.enable_cpu_mem_arena = False  # it would keep what the largest run needed, beside everything that is timed
-    return onnxruntime.InferenceSession(model if isinstance(model, bytes) else str(model), options, providers=["CPUExecutionProvider"])
-
-
 def open_original(model: Path, threads: int, *, optimise: bool = True) -> Any:
     """Open the user's own model; raises ModelError where onnxruntime, which everything is compared with, refuses it."""
     try:
@@ -117,24 +110,23 @@ def find_feeds(
 
     Raises ModelError when onnxruntime cannot run the original on any of them, or never gives the same twice.
     """
-    bounds = index_bounds(graph.roots)
+    ranges = integer_ranges(graph.roots, graph.tensors)
     problem: Exception | None = None
     shapes = [node.type.shape for node in graph.inputs]
     has_open_ranks = None in shapes
     is_dynamic = has_open_ranks or any(isinstance(size, str) for shape in shapes for size in shape or ())
-    for size, is_single, rank, bound in product(
+    for size, is_single, rank, usual in product(
         TRIED_SIZES if is_dynamic else TRIED_SIZES[:1], (True, False) if is_dynamic else (True,),
-        TRIED_RANKS if has_open_ranks else TRIED_RANKS[:1], (None, DEFAULT_BOUND, 1),
+        TRIED_RANKS if has_open_ranks else TRIED_RANKS[:1], (None, FLAGS, (0, 0)),
     ):  # fmt: skip
         specs = tuple(
-            FeedSpec(
-                node.string("name"),
-                node.type.dtype,
+            _spec(
+                node,
                 tuple(
                     _size(value, axis, 1 if is_single else size, size)
                     for axis, value in enumerate(("",) * rank if node.type.shape is None else node.type.shape)
                 ),
-                bound or bounds.get(node, DEFAULT_BOUND),
+                usual or ranges.get(node, FLAGS),
             )
             for node in graph.inputs
         )
@@ -174,6 +166,11 @@ def refuse_if_random(session: Any, feeds: Mapping[str, Any], results: Sequence[A
             ) from error
 
 
+def _spec(node: Node, shape: tuple[int, ...], interval: tuple[int, int]) -> FeedSpec:
+    low, high = interval
+    return FeedSpec(node.string("name"), node.type.dtype, shape, high + 1, low=low)
+
+
 def _size(value: int | str, axis: int, batch: int, size: int) -> int:
     if isinstance(value, int):
         return value
@@ -193,13 +190,16 @@ def check(
     goes_on: Callable[[int], bool] = lambda inputs: True,
     given: Sequence[tuple[str, Mapping[str, Any]]] = (),
     is_random: bool = True,
+    plain_moved: RunModel | None = None,
+    vouch: RunModel | None = None,
 ) -> CheckResult:
     """Compare each saved file (by name) with the reference on ``count`` inputs; raises Disagreement.
 
     First come all that are ``given``, with their names, then random ones unless ``is_random`` is false: the model runs on none.
     From the last one given on, ``goes_on`` is asked whether there is time for another.
 
-    ``plain`` runs the original without optimisations; without it, no error above the tolerance is accepted.
+    ``plain`` runs the original without optimisations; without it, no error above the tolerance is accepted. ``plain_moved`` does so
+    with weights changed in their last bit. ``vouch`` names the kernels that alone compute something else on some inputs.
     """
     worst_output, worst_error = "", -1.0
     amplified: list[str] = []
@@ -208,9 +208,11 @@ def check(
     def drawn(number: int, values: Values) -> dict[str, np.ndarray]:
         return random_feeds([replace(spec, values=values) for spec in specs], seed + number)
 
-    def compare_on(told: str, feeds: Mapping[str, Any], expected: Sequence[Any]) -> None:
+    def compare_on(told: str, feeds: Mapping[str, Any], expected: Sequence[Any], *, may_replace: bool) -> Disagreement | None:
+        """Compare on one input; return how outputs differ there where that only says how the model amplifies rounding."""
         nonlocal worst_output, worst_error
-        noise = Noise(plain, feeds, seed) if plain else None
+        noise = Noise(plain, feeds, seed, plain_moved) if plain else None
+        untold: Disagreement | None = None
         spread.add(expected)
         for file, run in candidates.items():
             try:
@@ -223,33 +225,52 @@ def check(
                 try:
                     relative = compare(want, got, tolerance, where=where)
                 except TooFar as error:
-                    excuse = noise.excuse(position, want, got, tolerance) if noise else ""
-                    if not excuse:
-                        raise Disagreement(error, feeds) from error
+                    found_noise = noise.of(position, want, got, tolerance) if noise else UNKNOWN
+                    said = CheckFailed(f"{error.what}{found_noise}", where=error.where, fix=error.fix)
+                    if not found_noise.explains or (vouch is not None and not may_excuse(told, feeds)):
+                        raise Disagreement(said, feeds) from error
+                    if not found_noise.is_accepted:
+                        if not may_replace:
+                            raise Disagreement(said, feeds) from error
+                        untold = Disagreement(said, feeds)
+                        amplified.append(f"{where}: another input takes its place, as this one tells nothing: {said.what}")
+                        break
                     relative = relative_error(want, got)
-                    amplified.append(f"{where}: {excuse}")
+                    amplified.append(f"{where}: accepted although {relative:.2g} is above the tolerance{found_noise}")
                 except CheckFailed as error:
                     raise Disagreement(error, feeds) from error
                 if relative > worst_error:
                     worst_output, worst_error = name, relative
+        return untold
+
+    excused: dict[str, bool] = {}
+
+    def may_excuse(told: str, feeds: Mapping[str, Any]) -> bool:
+        """Return whether every kernel alone is right on an input."""
+        if told not in excused:
+            excused[told] = vouch is None or not vouch(feeds)
+        return excused[told]
 
     def result(compared: int, *, is_short: bool) -> CheckResult:
         return CheckResult(compared, max(worst_error, 0.0), worst_output, tuple(amplified), spread.notes(), is_short, len(given))
 
     for name, feeds in given:
-        compare_on(f"the inputs of {name}", feeds, reference(feeds))
+        compare_on(f"the inputs of {name}", feeds, reference(feeds), may_replace=False)
     if not is_random:
         return result(len(given), is_short=False)
     if given and not goes_on(len(given)):
         return result(len(given), is_short=len(given) < count)
-    for number in range(count - len(given)):
+    number = replaced = 0
+    while number < count - len(given) + replaced:
         values = VALUES[number % len(VALUES)]
         feeds = drawn(number, values)
-        compare_on(f"random input {number} ({values})", feeds, reference(feeds))
+        untold = compare_on(f"random input {number} ({values})", feeds, reference(feeds), may_replace=replaced < MOST_REPLACED)
         del feeds
-        if not goes_on(len(given) + number + 1):
-            return result(len(given) + number + 1, is_short=True)
-    compared = max(count, len(given))
+        number, replaced = number + 1, replaced + (untold is not None)
+        is_told = number > replaced or bool(given)
+        if is_told and not goes_on(len(given) + number):
+            return result(len(given) + number, is_short=True)
+    compared = max(count + replaced, len(given))
     if compared == 1:
         spread.add(reference(drawn(1, VALUES[0])))
     if spread.weak and any(spec.is_float for spec in specs):
@@ -257,63 +278,14 @@ def check(
             feeds = drawn(number, values)
             expected = reference(feeds)
             if all(is_finite(value) for value in expected):  # a model may be undefined there
-                compare_on(f"random input {number} ({values})", feeds, expected)
+                compare_on(f"random input {number} ({values})", feeds, expected, may_replace=True)
                 compared += 1
     return result(compared, is_short=False)
-
-
-class Noise:
-    """What rounding alone does to the outputs of the original on some inputs; run when first asked."""
-
-    def __init__(self, plain: RunModel, feeds: Mapping[str, Any], seed: int) -> None:
-        self._plain, self._feeds, self._seed = plain, feeds, seed
-        self._runs: tuple[Sequence[Any], Sequence[Any]] | None = None
-
-    def excuse(self, position: int, want: Any, got: Any, tolerance: Tolerance) -> str:
-        """Return why an output's error is rounding that the model amplifies; empty where it is not."""
-        if self._runs is None:
-            self._runs = self._plain(self._feeds), self._plain(shaken(self._feeds, self._seed))
-        exact, moved = (run[position] for run in self._runs)
-        if any(isinstance(value, list) for value in (want, got, exact)):
-            return ""
-        own = max(relative_error(exact, want), relative_error(exact, moved))
-        ours = relative_error(exact, got)
-        if not ours <= min(NOISE_FACTOR * own, MOST_TOLERANCES * tolerance.relative):
-            return ""
-        return (
-            f"accepted although {relative_error(want, got):.2g} is above the tolerance: against onnxruntime without optimisations "
-            f"the error is {ours:.2g}, and rounding alone makes onnxruntime differ from itself by {own:.2g} there"
-        )
-
-
-def shaken(feeds: Mapping[str, Any], seed: int) -> dict[str, Any]:
-    """Return the inputs with every float changed by at most its last bit."""
-    generator = np.random.default_rng(seed)
-
-    def shake(value: Any) -> Any:
-        if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
-            return value
-        steps = generator.integers(-1, 2, size=value.shape)
-        return (value * (1 + steps * np.finfo(value.dtype).eps)).astype(value.dtype)
-
-    return {name: shake(value) for name, value in feeds.items()}
 
 
 def is_finite(value: Any) -> bool:
     """Say whether all elements of a float output are finite; other outputs always are."""
     return not isinstance(value, np.ndarray) or value.dtype.kind not in "fc" or bool(np.isfinite(value).all())
-
-
-def relative_error(want: Any, got: Any) -> float:
-    """Return the largest difference over the largest magnitude of ``want``, both where it is finite."""
-    wants, gots = (np.asarray(value).reshape(-1) for value in (want, got))
-    difference, magnitude = 0.0, 0.0
-    for start in range(0, wants.size, PART):
-        one, other = (value[start : start + PART].astype(np.float64) for value in (wants, gots))
-        finite = np.isfinite(one)
-        difference = float(np.max(np.abs(one - other), where=finite, initial=difference))  # not a number where one is found
-        magnitude = float(np.max(np.abs(one), where=finite, initial=magnitude))
-    return difference / magnitude if magnitude > 0 else (0.0 if difference == 0 else float("inf"))
 
 
 def compare(want: Any, got: Any, tolerance: Tolerance, *, where: str) -> float:

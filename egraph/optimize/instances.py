@@ -14,12 +14,12 @@ import numpy as np
 
 from egraph.engine.saturate import Limits, saturate
 from egraph.onnx import exporter
-from egraph.optimize.check import open_onnxruntime
+from egraph.onnx.integer_ranges import FLAGS, integer_ranges
+from egraph.optimize.check_noise import open_onnxruntime
 from egraph.optimize.single_kernel import leaf_values
 from egraph.rule import Binding, MergeRule, Rule
 from egraph.tensor import Graph, Node, TensorType, attributes, make, rewrite, walk
-from lower.cost.model import index_bounds
-from runtime.feeds import DEFAULT_BOUND, Values, random_array
+from runtime.feeds import Values, random_array
 from runtime.judge import WrongResult, judge
 
 
@@ -65,15 +65,17 @@ def difference(rule: Rule | MergeRule, bindings: Sequence[Binding], *, seed: int
 
 def _data(roots: Sequence[Node], leaves: Mapping[int, Node], numbers: Mapping[int, float], seed: int) -> dict[str, np.ndarray]:
     generator = np.random.default_rng(seed)
-    bounds = index_bounds(roots)
+    ranges = {leaf: range(low, high + 1) for leaf, (low, high) in integer_ranges(roots).items()}
+    flags = range(FLAGS[0], FLAGS[1] + 1)
     values: dict[Node, Values] = {}
     for root in roots:
         values |= {leaf: how for leaf, how in leaf_values(root).items() if values.get(leaf, "normal") == "normal"}
     return {
         f"x{index}": np.full(leaf.type.sizes, numbers[index], leaf.type.dtype)
         if index in numbers
-        else random_array(leaf.type.dtype, leaf.type.sizes, generator, bound=bounds.get(leaf, DEFAULT_BOUND), values=values[leaf])
+        else random_array(leaf.type.dtype, leaf.type.sizes, generator, bound=whole.stop, values=values[leaf], low=whole.start)
         for index, leaf in sorted(leaves.items())
+        for whole in [ranges.get(leaf, flags)]
     }
 
 

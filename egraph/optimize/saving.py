@@ -9,7 +9,7 @@ from typing import Any
 from egraph.errors import CheckFailed
 from egraph.onnx import exporter
 from egraph.optimize import original
-from egraph.optimize.check import open_onnxruntime
+from egraph.optimize.check_noise import open_onnxruntime
 from egraph.tensor import Graph, Program
 from lower.compile import compile_model
 

@@ -20,7 +20,7 @@ from egraph.engine.saturate import Limits
 from egraph.errors import ExtractError
 from egraph.extract import extract, to_program
 from egraph.optimize.blame import blame, changed, evaluate, kernel_values
-from egraph.optimize.check import relative_error
+from egraph.optimize.check_noise import relative_error
 from egraph.optimize.estimated import EXTRACT_SECONDS, SMALL, compile_options, estimate, grown, open_program
 from egraph.optimize.folding import Folder
 from egraph.rule import MergeRule, Rule

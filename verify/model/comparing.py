@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from egraph.errors import ModelError
-from egraph.optimize.check import find_feeds, open_original, relative_error
+from egraph.optimize.check import find_feeds, open_original
+from egraph.optimize.check_noise import relative_error
 from egraph.optimize.original import at_sizes
 from egraph.tolerance import Tolerance
 from runtime.feeds import random_feeds

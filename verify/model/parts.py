@@ -21,7 +21,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from egraph.errors import EinsatError
-from egraph.optimize.check import relative_error
+from egraph.optimize.check_noise import relative_error
 from egraph.tensor import Graph, Node, attributes, make, placeholder, rewrite, walk
 from egraph.tensor.expr.evaluate import Field
 from egraph.tensor.expr.functions import PRIME

@@ -1,0 +1,128 @@
+"""How far rounding alone moves what a model computes: measured in onnxruntime, on the original."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from egraph.tolerance import Tolerance
+
+RunModel: TypeAlias = Callable[[Mapping[str, Any]], Sequence[Any]]
+PART = 1 << 22
+"""Elements compared at once."""
+NOISE_FACTOR = 4.0
+"""An error of more than this many times what rounding does to the original is a program's own."""
+MOST_TOLERANCES = 10.0
+"""Errors that rounding explains are accepted up to this many tolerances."""
+IN_MEMORY_BYTES = 1 << 30
+"""Weights up to which a model with other ones is handed over in memory."""
+FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16)
+
+
+def open_onnxruntime(model: Path | bytes, threads: int, *, optimise: bool = True) -> Any:
+    """Open a model (a file, or its bytes) in onnxruntime on the CPU, with all optimisations or with none."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    level = onnxruntime.GraphOptimizationLevel
+    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimise else level.ORT_DISABLE_ALL
+    options.log_severity_level = 4  # what goes wrong is raised as well, and told in our words
+    options.enable_cpu_mem_arena = False  # it would keep what the largest run needed, beside everything that is timed
+    return onnxruntime.InferenceSession(model if isinstance(model, bytes) else str(model), options, providers=["CPUExecutionProvider"])
+
+
+@dataclass(frozen=True)
+class FoundNoise:
+    """How far onnxruntime's own rounding moves an output, beside the error that is to be judged."""
+
+    error: float = math.inf
+    noise: float = 0.0
+    is_known: bool = False
+    accepted: float = 0.0
+
+    @property
+    def explains(self) -> bool:
+        """Return whether the error may be rounding that the model amplifies."""
+        return self.error <= NOISE_FACTOR * self.noise
+
+    @property
+    def is_accepted(self) -> bool:
+        """Return whether the error is small enough to be accepted then."""
+        return self.explains and self.error <= self.accepted
+
+    def __str__(self) -> str:
+        if not self.is_known:
+            return ""
+        moved = f"rounding alone, in onnxruntime and of inputs and weights by their last bit, moves the original by {self.noise:.2g} there"
+        return f"; against onnxruntime without optimisations the error is {self.error:.2g}, and {moved}"
+
+
+UNKNOWN = FoundNoise()
+
+
+class Noise:
+    """What rounding alone does to the outputs of the original on some inputs; run when first asked."""
+
+    def __init__(self, plain: RunModel, feeds: Mapping[str, Any], seed: int, plain_moved: RunModel | None = None) -> None:
+        self._plain, self._feeds, self._seed, self._plain_moved = plain, feeds, seed, plain_moved
+        self._runs: tuple[Sequence[Any], ...] = ()
+
+    def of(self, position: int, want: Any, got: Any, tolerance: Tolerance) -> FoundNoise:
+        """Return what is known of the noise of an output."""
+        if not self._runs:
+            self._runs = self._plain(self._feeds), self._plain(shaken(self._feeds, self._seed))
+            self._runs += (self._plain_moved(self._feeds),) if self._plain_moved else ()
+        exact, *moved = (run[position] for run in self._runs)
+        if any(isinstance(value, list) for value in (want, got, exact)):
+            return UNKNOWN
+        noise = max(relative_error(exact, want), *(relative_error(exact, each) for each in moved))
+        return FoundNoise(relative_error(exact, got), noise, is_known=True, accepted=MOST_TOLERANCES * tolerance.relative)
+
+
+def shaken(feeds: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """Return the inputs with every float changed by at most its last bit."""
+    generator = np.random.default_rng(seed)
+    return {name: _shaken(value, generator) for name, value in feeds.items()}
+
+
+def _shaken(value: Any, generator: np.random.Generator) -> Any:
+    if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
+        return value
+    steps = generator.integers(-1, 2, size=value.shape, dtype=np.int8)
+    return (value * (1 + steps * np.finfo(value.dtype).eps)).astype(value.dtype)
+
+
+def open_shaken(model: Path, threads: int, folder: Path, seed: int) -> Any:
+    """Open a model with every float weight changed by at most its last bit, without optimisations; ``folder`` takes what is large."""
+    generator = np.random.default_rng(seed)
+    proto = onnx.load(str(model))
+    made = (attribute for node in proto.graph.node if node.op_type == "Constant" for attribute in node.attribute)
+    constants = (attribute.t for attribute in made if attribute.name == "value")
+    tensors = [each for each in (*proto.graph.initializer, *constants) if each.data_type in FLOATS]
+    for tensor in tensors:
+        tensor.CopyFrom(numpy_helper.from_array(_shaken(numpy_helper.to_array(tensor), generator), tensor.name))
+    if sum(len(tensor.raw_data) for tensor in tensors) < IN_MEMORY_BYTES:
+        return open_onnxruntime(proto.SerializeToString(), threads, optimise=False)
+    path = folder / "shaken.onnx"
+    onnx.save(proto, str(path), save_as_external_data=True, location="shaken.data")
+    return open_onnxruntime(path, threads, optimise=False)
+
+
+def relative_error(want: Any, got: Any) -> float:
+    """Return the largest difference over the largest magnitude of ``want``, both where it is finite."""
+    wants, gots = (np.asarray(value).reshape(-1) for value in (want, got))
+    difference, magnitude = 0.0, 0.0
+    for start in range(0, wants.size, PART):
+        one, other = (value[start : start + PART].astype(np.float64) for value in (wants, gots))
+        finite = np.isfinite(one)
+        difference = float(np.max(np.abs(one - other), where=finite, initial=difference))  # not a number where one is found
+        magnitude = float(np.max(np.abs(one), where=finite, initial=magnitude))
+    return difference / magnitude if magnitude > 0 else (0.0 if difference == 0 else float("inf"))
