@@ -32,6 +32,8 @@ class StepWriter:
     models: dict[str, bytes] = field(default_factory=dict)
     host_buffers: list[tuple[int, Buffer]] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
+    kernels: list[tuple[Kernel, ...]] = field(default_factory=list)
+    """The kernels that each step runs."""
 
     def buffer(self, node: Node) -> int:
         """Return the number of a value's buffer."""
@@ -74,6 +76,7 @@ class StepWriter:
         sources = dict.fromkeys(name for kernel in kernels for node in _computed(kernel) for name in origins.get(node, ()))
         rules = dict.fromkeys(name for kernel in kernels for name in kernel.rules if name)
         predicted_us = sum(kernel.cost_us for kernel in kernels)
+        self.kernels.append(tuple(kernels))
         self.steps.append(replace(step, source_nodes=tuple(sources), rules=tuple(rules), predicted_us=predicted_us))
 
     def _generated(self, kernel: Kernel) -> None:

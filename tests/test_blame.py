@@ -13,14 +13,17 @@ import pytest
 from egraph.errors import CheckFailed
 from egraph.onnx import importer
 from egraph.optimize import measuring
-from egraph.optimize.blame import blame
-from egraph.optimize.check import Disagreement, check, relative_error, shaken
+from egraph.optimize.blame import _alone, _is_rounding, blame
+from egraph.optimize.check import Disagreement, check
+from egraph.optimize.check_noise import relative_error, shaken
 from egraph.optimize.estimated import compile_options
 from egraph.optimize.options import Options
 from egraph.optimize.pipeline import optimize
 from egraph.optimize.progress import Progress
+from egraph.optimize.repair import Repair
 from egraph.optimize.search import plain_program
-from egraph.tensor import Kernel, Program
+from egraph.tensor import Graph, Kernel, Program, TensorType, attributes, make
+from egraph.tensor.ops import apply
 from egraph.tolerance import Tolerance
 from lower.cost.model import CostModel
 from lower.cost.roofline import DeviceSpeed
@@ -72,8 +75,8 @@ def inject_wrong_relu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_wrong_kernel_is_found_and_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inject_wrong_relu(monkeypatch)
     model = build_model(tmp_path / "m.onnx")
-    options = Options(model, tmp_path / "out", budget_seconds=10.0, finalists=1, database=tmp_path / "p.sqlite", verbosity=-1)
-    outcome = optimize(options, Progress(-1, 10.0))
+    options = Options(model, tmp_path / "out", budget_seconds=90.0, finalists=1, database=tmp_path / "p.sqlite", verbosity=-1)
+    outcome = optimize(options, Progress(-1, 90.0))
     assert outcome.max_rel_err < 1e-5 and outcome.status == "faster"
     assert len(outcome.check_notes) == 1 and "onednn.matmul" in outcome.check_notes[0] and "relu" in outcome.check_notes[0]
     assert [row.kind for row in outcome.refused].count("wrong") >= 1
@@ -104,3 +107,28 @@ def test_rounding_that_the_model_amplifies_is_told_from_errors() -> None:
         run(5e-2, plain=True)
     moved = shaken({"x": np.ones(100, np.float32), "i": np.arange(3)}, 0)
     assert 0 < relative_error(np.ones(100), moved["x"]) < 2e-7 and moved["i"].tolist() == [0, 1, 2]
+
+
+def test_without_time_to_replace_it_a_wrong_program_gives_way_to_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inject_wrong_relu(monkeypatch)
+    monkeypatch.setattr(Repair, "seconds", 1e9)
+    model = build_model(tmp_path / "m.onnx")
+    options = Options(model, tmp_path / "out", budget_seconds=60.0, finalists=1, database=tmp_path / "p.sqlite", verbosity=-1)
+    outcome = optimize(options, Progress(-1, 60.0))
+    assert outcome.max_rel_err < 1e-5 and outcome.shipped == "unoptimized"
+    assert len(outcome.check_notes) == 1 and "no time to replace what is to blame: --budget 120s" in outcome.check_notes[0]
+
+
+def test_a_kernel_that_its_operands_make_inaccurate_is_not_wrong(tmp_path: Path) -> None:
+    """A difference of nearly equal values: whoever computes it in float32 is off by as much as its operands' last bits."""
+    x, z = (make("Input", (), attributes(name=name), TensorType("float32", (5, 12))) for name in "xz")
+    graph = Graph("g", (x, z), (("y", apply("Softplus", apply("Sub", apply("Exp", x), apply("Exp", z)))),), {})
+    program = plain_program(graph, CostModel(Database.in_memory(), "", DeviceSpeed()), seed=0)
+    difference = next(kernel for kernel in program.kernels if kernel.fragment.op == "Sub")
+    alone = _alone(program.graph, difference)
+
+    def is_rounding(gap: float, found: float) -> bool:
+        feeds = {"x0": np.full((5, 12), 1e6, np.float32), "x1": np.full((5, 12), 1e6 - gap, np.float32)}
+        return _is_rounding(alone, feeds, feeds["x0"] - feeds["x1"], np.full((5, 12), found, np.float32), tmp_path, 1)
+
+    assert is_rounding(1.0, 1.05) and not is_rounding(1.0, 3.0) and not is_rounding(1000.0, 1010.0)

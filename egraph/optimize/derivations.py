@@ -102,6 +102,14 @@ class Gate:
         self.left_out |= dict.fromkeys(dropped, reason)
         return dropped
 
+    def errors(self) -> dict[str, float]:
+        """Return the relative error to expect of what is derived, by the names of derivations."""
+        found: dict[str, float] = {}
+        for programs in self.judged.values():
+            for one in programs:
+                found[one.name] = max(one.error_bound, found.get(one.name, 0.0))
+        return found
+
     def uses(self, kernels: Sequence[Kernel]) -> tuple[RuleUse, ...]:
         """Return what kernels owe to derivations, one entry a name, those with most kernels first."""
         rounding = {rule.name: rule.rounding for rule in self.rules}

@@ -17,12 +17,12 @@ from egraph.optimize.gate import notes as rule_notes
 from egraph.optimize.gate import unproved
 from egraph.optimize.kernel_rows import kernel_rows
 from egraph.optimize.options import Options
-from egraph.optimize.outcome import Finalist, Growth, KernelRow, Outcome, RuleUse
+from egraph.optimize.outcome import Finalist, Growth, InPlace, KernelRow, Outcome, RuleUse
 from egraph.optimize.race import Race
 from egraph.optimize.trial import ORIGINAL, PLAIN, Entry, Trial
 from egraph.rule import MergeRule, Rule
-from egraph.tensor import Candidate, Graph, Kernel, Program
-from lower.cost.model import FREE, CostModel
+from egraph.tensor import Candidate, Graph, Kernel, Program, format_fragment
+from lower.cost.model import FREE, CostModel, KernelKey
 from runtime.profile import device_key
 from runtime.profile.device import library_version
 
@@ -92,6 +92,7 @@ def describe(
         rule_notes=rule_notes(rules),
         keeps_subnormals=keeps_subnormals,
         subnormal_weights=subnormal_count(graph.tensors.values()),
+        in_place=tuple(one for entry in trial.entries for one in _in_place(entry, model)),
     )
 
 
@@ -130,6 +131,20 @@ def _finalist(entry: Entry, raced: Race, model: CostModel) -> Finalist:
         entry.contender.name, entry.contender.digest, len(_launched(entry.program)), model.program_us(entry.program), median_us,
         timing.message, estimated=_estimated(entry.program, model),
     )  # fmt: skip
+
+
+def _in_place(entry: Entry, model: CostModel) -> list[InPlace]:
+    """Return the kernels of a program that are known to take another time inside programs for this model."""
+    found: dict[KernelKey, InPlace] = {}
+    for kernel in _launched(entry.program):
+        one = Candidate(kernel.fragment, (), (), kernel.implementation)
+        inside, alone = model.in_place(one), model.record(one)
+        if inside is not None and inside.median_us is not None:
+            alone_us = alone.median_us if alone is not None else None
+            found[model.key(one)] = InPlace(
+                entry.contender.name, kernel.implementation, format_fragment(kernel.fragment), alone_us, inside.median_us
+            )
+    return list(found.values())
 
 
 def _launched(program: Program) -> list[Kernel]:

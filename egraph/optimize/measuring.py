@@ -14,7 +14,7 @@ from egraph.optimize.single_kernel import feed_specs, kernel_program, reference_
 from egraph.tensor import Candidate, Node, Program, TensorType, format_fragment, placeholder
 from egraph.tensor.ops import apply
 from lower.compile import CompileOptions
-from lower.cost.model import CostModel
+from lower.cost.model import CostModel, KernelKey, is_measurable
 from lower.cost.roofline import DeviceSpeed, Work, work
 from runtime.judge import REFERENCE_MODEL
 from runtime.measure import Effort, Engine, Load, Timing, Worker, measure
@@ -90,15 +90,17 @@ class Measurer:
         self, model: CostModel, candidates: Iterable[Candidate], time_left: Callable[[], float], tell: Callable[[str], None]
     ) -> None:
         """Measure those candidates that have no measurement yet."""
-        wanted = [
-            Job(
-                one.fragment, one.implementation, model.key(one)[0], FROM_MEMORY if model.reads_memory(one.fragment) else "kernel",
-                RUNS_OF_A_KERNEL * model.estimate_us(one) / 1e6 + model.work(one.fragment).size_bytes / JUDGED_BYTES_A_SECOND,
-            )
-            for one in candidates
-            if not model.is_settled(one)
-        ]
-        self.measure(wanted, time_left, tell, model.file)
+        self.measure([_job(model, one) for one in candidates if not model.is_settled(one)], time_left, tell, model.file)
+
+    def measure_again(self, model: CostModel, candidates: Sequence[Candidate], time_left: Callable[[], float]) -> dict[KernelKey, Record]:
+        """Return what kernels take alone now; nothing is filed."""
+        found: dict[KernelKey, Record] = {}
+
+        def keep(record: Record) -> None:
+            found[record.fragment, record.implementation] = record
+
+        self.measure([_job(model, one) for one in candidates if is_measurable(one.fragment)], time_left, lambda text: None, keep)
+        return found
 
     def _timing(self, program: Program, place: Path | EinsatError, job: Job, left_seconds: float) -> Timing | None:
         """Return what came out; None where there was no time to find out whether the kernel hangs."""
@@ -120,6 +122,12 @@ class Measurer:
         if timing.lacks_library:  # filed, it would keep every kernel from being used later
             raise LowerError(f"kernels cannot be run on this machine: {timing.message}")
         return None if timing.status == "hung" and patience_seconds < longest_seconds else timing
+
+
+def _job(model: CostModel, one: Candidate) -> Job:
+    seconds = RUNS_OF_A_KERNEL * model.estimate_us(one) / 1e6 + model.work(one.fragment).size_bytes / JUDGED_BYTES_A_SECOND
+    engine: Engine = FROM_MEMORY if model.reads_memory(one.fragment) else "kernel"
+    return Job(one.fragment, one.implementation, model.key(one)[0], engine, seconds)
 
 
 def _calibration() -> dict[str, tuple[Node, str]]:

@@ -88,6 +88,17 @@ class Finalist:
     """Kernels whose costs in the prediction are estimates."""
 
 
+@dataclass(frozen=True)
+class InPlace:
+    """A kernel of a finalist that takes another time inside programs for this model than alone, on the data that they are timed on."""
+
+    program: str
+    implementation: str
+    fragment: str
+    alone_us: float | None
+    in_place_us: float
+
+
 FEW_REPEATS = 3
 """Where latencies were taken fewer times than this, that is said."""
 Kind: TypeAlias = Literal["wrong", "slow", "failed", "hung"]
@@ -159,6 +170,7 @@ class Outcome:
     offered: Offered = Offered()
     repeats: int = 0
     """Rounds in which both onnxruntime and what is shipped were timed."""
+    in_place: tuple[InPlace, ...] = ()
     rule_notes: tuple[str, ...] = ()
     """Rules that were proved at the sizes of some matches, outside what their certificates cover."""
     inputs: Mapping[str, int] = field(default_factory=dict)
@@ -226,6 +238,7 @@ class Outcome:
             **({"derivations": derivations} if (derivations := self._derivations()) else {}),
             **({"derived_programs": asdict(self.offered)} if self.offered.programs else {}),
             **({"predicted_us": round(shipped[0].predicted_us, 2)} if shipped else {}),
+            **({"in_place": [asdict(one) for one in self.in_place]} if self.in_place else {}),
             **({"predicted_by_estimates": shipped[0].estimated} if shipped and shipped[0].estimated else {}),
             **({"repeats": self.repeats} if 0 < self.repeats < FEW_REPEATS else {}),
             "kernels": {name: self.kernel_counts.get(name, 0) for name in ("library", "eoperator", "opaque")},
@@ -262,6 +275,7 @@ class Outcome:
         raw["offered"] = Offered(**raw.get("offered", {}))
         raw["growth"] = tuple(Growth(seconds=0.0, **growth) for growth in raw["growth"])
         raw["refused"] = tuple(Refused(**row) for row in raw.get("refused", ()))
+        raw["in_place"] = tuple(InPlace(**one) for one in raw.get("in_place", ()))
         for name in ("check_notes", "unsafe_rules", "rule_notes"):
             raw[name] = tuple(raw.get(name, ()))
         raw["finalists"] = tuple(Finalist(**finalist) for finalist in raw["finalists"])

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from egraph.engine.saturate import Limits
 from egraph.errors import CheckFailed, EinsatError, LowerError
-from egraph.onnx import exporter
 from egraph.optimize import original
 from egraph.optimize.ahead import compiling_ahead
 from egraph.optimize.answers import Answers
 from egraph.optimize.artefact import REPORT, finish_artefact
-from egraph.optimize.blame import blame
-from egraph.optimize.check import CheckResult, Disagreement, RunModel, check, open_onnxruntime, open_original
+from egraph.optimize.check import CheckResult, Disagreement, open_original
+from egraph.optimize.check_noise import RunModel, open_onnxruntime
 from egraph.optimize.choice import choose_derivations, choose_rules
 from egraph.optimize.compiling import compile_all, compile_entry
 from egraph.optimize.derivations import Gate
 from egraph.optimize.describe import describe, latencies_us
 from egraph.optimize.folding import Folder
-from egraph.optimize.given import Accepted, Given, accepted, read
-from egraph.optimize.instances import wrong_rules
+from egraph.optimize.given import accepted, read
 from egraph.optimize.measuring import Measurer, calibrate, calibration_programs
 from egraph.optimize.memo import Memo, choices_digest, memo_path, read_memo, write_memo
 from egraph.optimize.options import Options
@@ -32,13 +30,15 @@ from egraph.optimize.outcome import Outcome
 from egraph.optimize.output import Destination, check_report, destination, publish, staging, write_beside
 from egraph.optimize.progress import Progress
 from egraph.optimize.race import Contender, Race, race, remembered
+from egraph.optimize.reference import Reference
 from egraph.optimize.remembered import Earlier, read_checked, read_search, search_key, write_checked, write_search
+from egraph.optimize.repair import ATTEMPTS, LEAST_RACE_SECONDS, Repair
 from egraph.optimize.saving import export, save_unchanged
 from egraph.optimize.schedule import Schedule, worked
-from egraph.optimize.search import plain_program, program_digest, search
-from egraph.optimize.trial import ORIGINAL, PLAIN, Entry, Trial, by_importance, fastest
+from egraph.optimize.search import Search, plain_program, search
+from egraph.optimize.trial import ORIGINAL, PLAIN, Entry, Trial, by_importance, entries_of, fastest, without
 from egraph.rule import MergeRule, Rule
-from egraph.tensor import Graph, Program, format_fragment
+from egraph.tensor import Graph, Program
 from lower.compile import PLAN, CompileOptions, keep_subnormals
 from lower.cost.model import CostModel
 from lower.cost.roofline import DeviceSpeed
@@ -46,16 +46,13 @@ from lower.eoperator.process import Compiler, kept_compiler
 from runtime import Session
 from runtime.artefact import Artefact
 from runtime.measure import Worker
-from runtime.profile import Database, Record, device_key
+from runtime.profile import Database, device_key
 from runtime.profile.device import stay_in_cache
 
 RACE_SHARE = 0.25
 """Part of the budget for timing whole programs (at least until every contender has run a few times)."""
-LEAST_RACE_SECONDS = 2.0
 TOGETHER_BELOW_BYTES = 1 << 30
 """Weights up to which the standard model is written while the artefact is."""
-ATTEMPTS = 3
-"""Searches at most: after a failed check, the kernels or rules to blame are left out."""
 
 
 def optimize(options: Options, progress: Progress) -> Outcome:
@@ -75,9 +72,9 @@ def _optimize(options: Options, place: Destination, progress: Progress) -> Outco
     opening = aside.submit(worked, lambda: open_original(options.model, options.threads))
     aside.shutdown(wait=False)
     options, imported, given = read(options, progress.note)
-    reference, open_seconds = opening.result()
+    session, open_seconds = opening.result()
     answers = Answers()
-    runs = accepted(reference, imported.graph, given, options.seed, answers.keep)
+    runs = accepted(session, imported.graph, given, options.seed, answers.keep)
     for text in runs.notes:
         progress.note(text)
     database = Database.open(options.database, read_only=options.frozen, warn=lambda text: progress.note(f"warning: {text}"))
@@ -88,11 +85,13 @@ def _optimize(options: Options, place: Destination, progress: Progress) -> Outco
             results = stage / "results"
             results.mkdir()
             derivations = choose_derivations(options.skip_rules, allow=options.allow, enabled=options.derivations)
+            reference = Reference(options, imported.graph, given, runs, session, answers)
+            gate, folder = Gate(derivations, database, options.tolerance), Folder(imported.graph)
+            schedule = Schedule(progress, options.finalists + 2, options.checks, open_seconds, runs.run_seconds, given=len(given.files))
+            repair = Repair(options, progress, imported.graph, reference, folder, schedule, gate, work, options.is_exact_below_normal)
             run = Run(
-                options, progress, imported.graph, given, runs, reference, answers, database, worker, compiler, work,
-                results / place.model.name, results / place.artefact.name, Gate(derivations, database, options.tolerance), digest,
-                Schedule(progress, options.finalists + 2, options.checks, open_seconds, runs.run_seconds, given=len(given.files)),
-                Folder(imported.graph), options.is_exact_below_normal,
+                options, progress, imported.graph, reference, database, worker, compiler, work, results / place.model.name,
+                results / place.artefact.name, gate, digest, schedule, folder, repair,
             )  # fmt: skip
             outcome = run.repeated() or run.outcome(imported.notes + imported.hints + runs.notes)
             progress.stage("write")
@@ -114,11 +113,7 @@ class Run:
     options: Options
     progress: Progress
     graph: Graph
-    given: Given
-    runs: Accepted
-    reference: Any
-    """The model as it was given, in onnxruntime."""
-    answers: Answers
+    reference: Reference
     database: Database
     worker: Worker
     compiler: Compiler
@@ -129,14 +124,14 @@ class Run:
     model_digest: Future[str]
     schedule: Schedule
     folder: Folder
-    keep_subnormals: bool
+    repair: Repair
     model: CostModel | None = None
+    searches: int = 0
+    """How often programs were extracted to be timed."""
 
     @property
     def compile_options(self) -> CompileOptions:
-        return CompileOptions(
-            threads=self.options.threads, keep_subnormals=self.keep_subnormals, export_graph=exporter.serialized
-        )  # fmt: skip
+        return self.repair.compile_options
 
     def repeated(self) -> Outcome | None:
         """Compile, check and save what the same command led to before; None where that is not known or has become wrong."""
@@ -152,7 +147,7 @@ class Run:
             return None
         self.progress.note(earlier.told())
         self.progress.stage("compile the program")
-        self.keep_subnormals = memo.outcome.keeps_subnormals
+        self.repair.keep_subnormals = memo.outcome.keeps_subnormals
         try:
             best = None
             if memo.program is not None:
@@ -160,8 +155,8 @@ class Run:
                 best = Entry(shipped, memo.program).folded(self.folder)
             checked = self._save_and_check(best, is_compiled=False, is_repeated=True)
         except (Disagreement, LowerError):
-            self._clear()  # the whole way finds out what is to blame
-            self.keep_subnormals = options.is_exact_below_normal
+            self._clear(self.work, self.artefact.parent)  # the whole way finds out what is to blame
+            self.repair.keep_subnormals = options.is_exact_below_normal
             return None
         outcome = replace(memo.outcome, latency_us=latencies_us(raced, memo.outcome.shipped), options=options.stored())
         return self._finish(outcome, checked, best)
@@ -176,30 +171,32 @@ class Run:
         # A kernel's time is of one kind, whatever is asked for; on the normal numbers that it is measured with, both are equal.
         alone = replace(self.compile_options, keep_subnormals=False)
         measurer = None if options.frozen else Measurer(self.database, device, alone, self.worker, options.seed)
-        learnt: tuple[str, ...] = ()
-        for attempt in range(1, ATTEMPTS + 1):
-            trial = self._trial(rules, measurer, device)
-            model = self._calibrated(measurer, device)
+        trial = self._trial(rules, measurer, device)
+        model = self._calibrated(measurer, device)
+        if measurer is not None and not trial.found.choice.is_earlier:
+            plain, key = trial.plain, trial.search_key
+            trial = self.repair.noticed(trial, measurer, model, lambda found: self._timed(found, plain, key, device, is_measured=True))
+            self._file(trial.found, key, device)
+        while True:
             try:
                 is_repeated = options.frozen or trial.found.choice.is_earlier
                 checked = self._save_and_check(trial.best, is_compiled=True, is_repeated=is_repeated)
                 break
             except Disagreement as error:
-                if kept := self._checked_with_subnormals(error, is_repeated=is_repeated):
+                if kept := self._checked_with_subnormals(error, trial.best, is_repeated=is_repeated):
                     checked, told = kept
-                    learnt += (told,)
+                    self.repair.learnt.append(told)
                     break
                 if trial.best is None:
                     raise
-                rules, told = self._learn(error, trial, trial.best, rules, model, may_retry=attempt < ATTEMPTS and not options.frozen)
-                learnt += (told,)
-                self._clear()
+                self._clear(self.artefact.parent)
+                trial, rules = self._given_up(error, trial, trial.best, rules, measurer, device)
         plan = Artefact.open(self.artefact).plan
         outcome = describe(
             trial, self.graph, model, checked, rules, self.derivations, options,
             notes=notes, arena_bytes=plan.arena_bytes, keeps_subnormals=plan.keep_subnormals, model_digest=self.model_digest.result(),
         )  # fmt: skip
-        outcome = replace(outcome, check_notes=learnt)
+        outcome = replace(outcome, notes=(*outcome.notes, *self.repair.told), check_notes=tuple(self.repair.learnt))
         self._remember(trial, outcome)
         return self._finish(outcome, checked, trial.best)
 
@@ -216,9 +213,9 @@ class Run:
         finish_artefact(self.artefact, outcome, best.program if best else None, self.options.rule_files)
         return outcome
 
-    def _clear(self) -> None:
-        """Forget what was compiled and saved."""
-        for folder in (self.work, self.artefact.parent):
+    def _clear(self, *folders: Path) -> None:
+        """Forget what was compiled or saved."""
+        for folder in folders:
             shutil.rmtree(folder)
             folder.mkdir()
 
@@ -257,24 +254,35 @@ class Run:
                 self.graph, rules, calibrated, measurer, progress,
                 finalists=options.finalists, max_nodes=options.max_nodes, seed=options.seed, earlier=earlier,
                 derivations=self.derivations.open(), after_seconds=self.schedule.after_search_seconds,
+                rehearsal=None if measurer is None or earlier else self.repair.rehearsal(),
             )  # fmt: skip
-        choice = found.choice
-        if earlier and choice.is_earlier:
+        if earlier and found.choice.is_earlier:
             progress.note(earlier.told())
-        elif not options.frozen:
-            counts = len(found.saturation.iterations), choice.kernels_unmeasured
-            filed = Earlier(*counts, options.budget_seconds, found.text, choice.refused, found.saturation.looks)
-            write_search(self.database, device, key, filed)
+        else:
+            self._file(found, key, device)
         self.worker.close()
+        for text in self.repair.told:
+            progress.note(text)
+        return self._timed(found, plain, key, device, is_measured=measurer is not None)
+
+    def _file(self, found: Search, key: str, device: str) -> None:
+        """Keep what a search chose for the same command again."""
+        if not self.options.frozen:
+            counts = len(found.saturation.iterations), found.choice.kernels_unmeasured
+            filed = Earlier(*counts, self.options.budget_seconds, found.text, found.choice.refused, found.saturation.looks)
+            write_search(self.database, device, key, filed)
+
+    def _timed(self, found: Search, plain: Program, key: str, device: str, *, is_measured: bool) -> Trial:
+        """Compile the programs of a search, look at their results, and time them; what differs is replaced by other programs."""
+        options, progress, choice = self.options, self.progress, found.choice
         progress.stage("time the finalists")
-        entries = [
-            Entry(self._contender(name, program_digest(program)), program)
-            for name, program in [(PLAIN, plain), *((f"program {i}", p) for i, p in enumerate(found.programs, start=1))]
-        ]
-        original_path, keep = str(options.model.absolute()), self.keep_subnormals
-        contenders = [Contender(ORIGINAL, self.model_digest.result(), "onnxruntime", original_path, keep_subnormals=keep)]
+        keep = self.repair.keep_subnormals
+        self.searches += 1
+        entries = entries_of(found, plain, self.work, self.searches, keep_subnormals=keep)
+        path = str(options.model.absolute())
+        contenders = [Contender(ORIGINAL, self.model_digest.result(), "onnxruntime", path, keep_subnormals=keep)]
         contenders += [entry.contender for entry in by_importance(entries)]
-        raced = None if measurer and not choice.is_earlier else self._remembered(contenders, device, frozen=options.frozen)
+        raced = None if is_measured and not choice.is_earlier else self._remembered(contenders, device, frozen=options.frozen)
         names = [entry.contender.name for entry in entries]
         best = self._entry(fastest(names, raced), entries) if raced else None
         if raced and best:
@@ -285,11 +293,18 @@ class Run:
                 raced = None  # it could be compiled once: say of each program again which can
         if raced is None:
             sizes_bytes, failed = compile_all(entries, self.folder, self.schedule, self.work, self.compile_options)
+            for entry in by_importance(entries):
+                error = None if entry.contender.name in (PLAIN, *failed) else self.repair.tested(entry)
+                if error is not None and (other := self.repair.repaired(error, found, entry, self._calibrated(None, device))):
+                    self._file(other, key, device)
+                    return self._timed(other, plain, key, device, is_measured=is_measured)
+                if error is not None:
+                    failed[entry.contender.name] = f"its outputs differ: {error.what}"
             largest_bytes = max(sizes_bytes.values(), default=0)
             contenders = [replace(c, size_bytes=sizes_bytes.get(c.name, sizes_bytes.get(PLAIN, largest_bytes))) for c in contenders]
             seconds = min(RACE_SHARE * options.budget_seconds, progress.left_seconds - self.schedule.check_seconds)
             raced = race(
-                contenders, self.runs.specs, failed=failed, essential=ORIGINAL, inputs=self.given.raced,
+                contenders, self.reference.runs.specs, failed=failed, essential=ORIGINAL, inputs=self.reference.given.raced,
                 threads=options.threads, seed=options.seed, database=self.database, device=device,
                 seconds=max(LEAST_RACE_SECONDS, seconds), run_seconds=self.schedule.run_seconds,
             )  # fmt: skip
@@ -299,10 +314,11 @@ class Run:
         return Trial(found, plain, tuple(entries), raced, best, key)
 
     def _contender(self, name: str, digest: str) -> Contender:
-        return Contender(name, digest, "einsat", str(self.work / name.replace(" ", "-")), keep_subnormals=self.keep_subnormals)
+        return Contender(name, digest, "einsat", str(self.work / name.replace(" ", "-")), keep_subnormals=self.repair.keep_subnormals)
 
     def _remembered(self, contenders: Sequence[Contender], device: str, *, frozen: bool) -> Race | None:
-        return remembered(contenders, self.runs.specs, database=self.database, device=device, frozen=frozen, inputs=self.given.raced)
+        runs, inputs = self.reference.runs, self.reference.given.raced
+        return remembered(contenders, runs.specs, database=self.database, device=device, frozen=frozen, inputs=inputs)
 
     def _calibrated(self, measurer: Measurer | None, device: str) -> CostModel:
         """Return the cost model, calibrated where it is first needed."""
@@ -313,7 +329,8 @@ class Run:
 
     def _prices(self, device: str, speed: DeviceSpeed) -> CostModel:
         weights_bytes = sum(array.nbytes for array in self.graph.tensors.values())
-        return CostModel(self.database, device, speed, not stay_in_cache(weights_bytes))
+        outputs = hashlib.sha256(" ".join(node.digest for node in self.graph.roots).encode()).hexdigest()[:16]
+        return CostModel(self.database, device, speed, not stay_in_cache(weights_bytes), model=outputs)
 
     @staticmethod
     def _entry(name: str, entries: Sequence[Entry]) -> Entry | None:
@@ -328,56 +345,52 @@ class Run:
             if sum(array.nbytes for array in weights.values()) > TOGETHER_BELOW_BYTES:
                 exporting.result()  # both at once would keep too much in memory
             if best is None:
-                save_unchanged(self.graph, given, self.artefact, keep_subnormals=self.keep_subnormals)
+                save_unchanged(self.graph, given, self.artefact, keep_subnormals=self.repair.keep_subnormals)
             elif not is_compiled:
                 compile_entry(best, self.compile_options)
             if best is not None:
                 Path(best.contender.path).rename(self.artefact)
             self.progress.stage("check the saved files")
             with Session(self.artefact, threads=threads) as session:
-                return self._check(session, exporting.result(), is_repeated=is_repeated)
+                return self._check(session, exporting.result(), best, is_repeated=is_repeated)
 
-    def _checked_with_subnormals(self, error: Disagreement, *, is_repeated: bool) -> tuple[CheckResult, str] | None:
+    def _checked_with_subnormals(self, error: Disagreement, best: Entry | None, *, is_repeated: bool) -> tuple[CheckResult, str] | None:
         """Have the artefact keep subnormal numbers where that is what its failed check lacked; return what the check says then."""
-        if self.keep_subnormals or not (self.artefact / PLAN).exists():
+        if self.repair.keep_subnormals or not (self.artefact / PLAN).exists():
             return None
         keep_subnormals(self.artefact)
         saved = open_onnxruntime(self.model_file, self.options.threads)
         try:
             with Session(self.artefact, threads=self.options.threads) as session:
-                checked = self._check(session, saved, is_repeated=is_repeated)
+                checked = self._check(session, saved, best, is_repeated=is_repeated)
         except Disagreement:
             return None  # something else is to blame: it is found out without them
         told = f"subnormal numbers are kept: with zeros for them, as the programs were timed, the check failed ({error.what})"
         self.progress.note(f"warning: {told}")
         return checked, told
 
-    def _learn(
-        self, error: Disagreement, trial: Trial, best: Entry, rules: Sequence[Rule | MergeRule], model: CostModel, *, may_retry: bool
-    ) -> tuple[Sequence[Rule | MergeRule], str]:
-        """Leave out what made the check fail; raises CheckFailed with its names when that is not known, or not for the first time."""
-        found = blame(self.graph, best.program, error.feeds, self.compile_options)
-        if not found.kernels:
-            limits = Limits(float("inf"), self.options.max_nodes, len(trial.found.saturation.iterations))
-            derived = tuple(use.name for use in self.derivations.uses(best.program.kernels))
-            found = replace(found, rules=tuple(wrong_rules(self.graph, rules, limits, seed=self.options.seed)) or found.rules or derived)
-        if not may_retry or not (found.kernels or found.rules):
-            raise CheckFailed(f"{error.what}; {found}", where=error.where, fix=error.fix) from error
-        for kernel, reason in found.kernels:
-            filed_under = model.device_of(kernel.fragment), format_fragment(kernel.fragment), kernel.implementation
-            model.file(Record(*filed_under, "wrong", (), reason))
-        dropped = () if found.kernels else found.rules
-        self.derivations.leave_out(dropped, f"a program with it failed the check: {error.what}")
-        told = f"a first program failed the check ({error.what}) and was given up for one without {found}"
-        self.progress.note(f"warning: {told}")
-        return [rule for rule in rules if rule.name not in dropped], told
+    def _given_up(
+        self, error: Disagreement, trial: Trial, best: Entry, rules: Sequence[Rule | MergeRule], measurer: Measurer | None, device: str
+    ) -> tuple[Trial, Sequence[Rule | MergeRule]]:
+        """Return a trial without what made a check fail; raises CheckFailed where there is time and nothing is found to be left out."""
+        if self.options.frozen:
+            raise CheckFailed(f"{error.what}; {self.repair.blamed(error, best)}", where=error.where, fix=error.fix) from error
+        if self.repair.attempts < ATTEMPTS and self.progress.left_seconds >= self.repair.seconds:
+            if other := self.repair.repaired(error, trial.found, best, self._calibrated(None, device)):
+                self._file(other, trial.search_key, device)
+                return self._timed(other, trial.plain, trial.search_key, device, is_measured=True), rules
+            rules = self.repair.without_wrong(rules, error, trial.found, best)
+            if self.progress.left_seconds > self.repair.seconds:
+                return self._trial(rules, measurer, device), rules
+        self.repair.too_late(error, best)
+        return without(trial, best, f"its outputs differ: {error.what}", self.folder), rules
 
-    def _check(self, session: Session, saved: Any, *, is_repeated: bool) -> CheckResult:
+    def _check(self, session: Session, saved: Any, best: Entry | None, *, is_repeated: bool) -> CheckResult:
         """Compare the artefact, and the standard model where it is not the original itself, with the original.
 
         What is ``is_repeated`` is compared on as many inputs as before, whatever time that takes: it has to come out the same.
         """
-        device, digest = device_key(self.options.threads), self.model_digest.result() + self.given.key
+        device, digest = device_key(self.options.threads), self.model_digest.result() + self.reference.given.key
         known = read_checked(self.database, device, digest) if is_repeated else None
 
         def goes_on(inputs: int) -> bool:
@@ -386,19 +399,7 @@ class Run:
         candidates: dict[str, RunModel] = {self.artefact.name: lambda feeds: session.run(None, feeds)}
         if saved is not None:
             candidates = {self.model_file.name: lambda feeds: saved.run(None, feeds), **candidates}
-        result = check(
-            lambda feeds: self.answers.of(feeds) or self.reference.run(None, feeds),
-            candidates,
-            [name for name, _ in self.graph.outputs],
-            self.runs.specs,
-            tolerance=self.options.tolerance, count=self.options.checks, seed=self.options.seed,
-            plain=self._run_plainly, goes_on=goes_on, given=self.given.named, is_random=self.runs.is_random,
-        )  # fmt: skip
+        result = self.repair.compared(candidates, goes_on, self.options.checks, best)
         if not is_repeated:
             write_checked(self.database, device, digest, result.inputs if result.is_short else None)
         return result
-
-    def _run_plainly(self, feeds: Mapping[str, Any]) -> Sequence[Any]:
-        """Run the original in onnxruntime without optimisations."""
-        results: Sequence[Any] = open_onnxruntime(self.options.model, self.options.threads, optimise=False).run(None, dict(feeds))
-        return results

@@ -9,20 +9,23 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from egraph.engine.deriving import Derivations
 from egraph.engine.saturate import Iteration, Limits, Saturation, saturate
 from egraph.errors import ExtractError
 from egraph.extract import extract, to_program
-from egraph.optimize.chooser import EXACT, Chooser, Times, varied
+from egraph.optimize.chooser import EXACT, QUICK, Chooser, Rounds, Times, varied
+from egraph.optimize.derived_part import derived_part
 from egraph.optimize.measuring import Measurer
 from egraph.optimize.outcome import Refused, summary
 from egraph.optimize.progress import Progress
 from egraph.optimize.refused import refused
+from egraph.optimize.rehearsal import Rehearsal, RunProgram
 from egraph.optimize.remembered import Earlier
 from egraph.optimize.replay import read_selections, selections_text
+from egraph.optimize.space import Space
 from egraph.rule import MergeRule, Rule
 from egraph.tensor import Candidate, FrozenEGraph, Graph, Program, Selection, format_fragment
 from lower.candidates import candidates as lay_candidates
@@ -70,6 +73,8 @@ class Search:
     """Not folded: what a kernel reads may be an expression over weights."""
     text: str
     """What was chosen, for the same search again."""
+    space: Space | None = None
+    """What it was extracted from; None where an earlier search chose it."""
 
 
 def program_digest(program: Program) -> str:
@@ -117,8 +122,11 @@ def search(
     earlier: Earlier | None = None,
     derivations: Derivations | None = None,
     after_seconds: Callable[[int], float] = lambda unmeasured: 0.0,
+    rehearsal: Rehearsal | None = None,
 ) -> Search:
     """Return the ``finalists`` best programs; without a measurer, by what the database already knows.
+
+    ``rehearsal`` runs what is chosen before it is compiled, and leaves out what loses digits.
 
     ``calibrated`` gives the cost model, once the e-graph has grown. ``after_seconds`` says how long all takes that comes after the
     search where so many of the chosen kernels were not measured; the search leaves that much of the budget, or more.
@@ -142,20 +150,72 @@ def search(
     model = calibrated()
 
     times = Times(progress, after_seconds)
-    choice = earlier and _read(earlier, saturation, model)
-    choice = choice or _choose(saturation, model, measurer, progress, times, finalists=finalists, seed=seed)
+    choice, space = earlier and _read(earlier, saturation, model), None
+    if not choice:
+        choosing = _Choosing(graph, saturation, model, progress, times, seed, rehearsal)
+        choice, space = choosing.choose(measurer, finalists)
+    return _found(graph, saturation, choice, space, model, progress, finalists, is_timed=measurer is not None)
+
+
+def search_again(
+    graph: Graph,
+    found: Search,
+    model: CostModel,
+    progress: Progress,
+    rehearsal: Rehearsal,
+    run: RunProgram | None,
+    *,
+    wrong: str,
+    finalists: int,
+    seed: int,
+    after_seconds: Callable[[int], float] = lambda unmeasured: 0.0,
+) -> Search:
+    """Return other programs of the same e-graph; nothing grows and nothing is measured.
+
+    They are without kernels that have proved wrong since, and without what makes the program of the digest ``wrong`` lose digits in
+    ``run``.
+    """
+    times = Times(progress, after_seconds)
+    space = found.space or _Choosing(graph, found.saturation, model, progress, times, seed, rehearsal).space()
+    progress.stage("extract")
+    space.everything.settled = ()
+    frozen = found.saturation.frozen
+    chosen = [one for one in found.choice.selections if program_digest(to_program(frozen, one, graph)) == wrong]
+    if chosen:
+        space.rehearse(graph, rehearsal, chosen, run)
+    model.caution = CAUTION
+    selections = space.everything.choose_in_time(finalists, is_timed=True)
+    by_rules = space.first.choose_in_time(1, is_timed=True) if space.first else ()
+    model.caution = 1.0
+    selections, by_rules = (tuple(_repriced(selection, model) for selection in each) for each in (selections, by_rules))
+    other = refused(model, space.everything.candidates)
+    choice = replace(found.choice, selections=selections, by_rules=by_rules, refused=other, is_earlier=False)
+    return _found(graph, found.saturation, choice, space, model, progress, finalists, is_timed=False)
+
+
+def _found(
+    graph: Graph,
+    saturation: Saturation,
+    choice: Choice,
+    space: Space | None,
+    model: CostModel,
+    progress: Progress,
+    finalists: int,
+    *,
+    is_timed: bool,
+) -> Search:
     programs = len(choice.selections) + len(choice.by_rules)
     progress.update(f"best cost {choice.best.cost_us:.0f} us ({choice.best.method}), {programs} programs")
     found = [to_program(saturation.frozen, selection, graph) for selection in choice.selections]
     found += [to_program(saturation.by_rules, selection, graph) for selection in choice.by_rules if saturation.by_rules]
-    if measurer is not None and (short := shortages(saturation, choice)):
+    if is_timed and (short := shortages(saturation, choice)):
         progress.note(f"time ended the search ({', '.join(short)}): --budget {2 * progress.budget_seconds:.0f}s gives it twice as long")
     if choice.refused:
         progress.detail(summary(choice.refused))
     for one in choice.refused:
         if one.kind == "wrong":
             progress.detail(f"  {one.implementation} computes {one.fragment} wrongly: {one.reason}")
-    return Search(saturation, choice, contending(found, len(choice.by_rules), finalists), _text(choice, saturation, model))
+    return Search(saturation, choice, contending(found, len(choice.by_rules), finalists), _text(choice, saturation, model), space)
 
 
 def shortages(saturation: Saturation, choice: Choice) -> tuple[str, ...]:
@@ -197,52 +257,86 @@ def _read(earlier: Earlier, saturation: Saturation, model: CostModel) -> Choice 
     return Choice(selections, by_rules, earlier.refused, is_earlier=True) if is_whole else None
 
 
-def _choose(
-    saturation: Saturation,
-    model: CostModel,
-    measurer: Measurer | None,
-    progress: Progress,
-    times: Times,
-    *,
-    finalists: int,
-    seed: int,
-) -> Choice:
+@dataclass
+class _Choosing:
     """Lay candidates, measure and extract: first from what the rules made, then from everything."""
 
-    def chooser(frozen: FrozenEGraph) -> Chooser:
-        started = progress.spent_seconds
-        laid = without_twins(model, lay_candidates(frozen, "cpu"))
-        lay_seconds = progress.spent_seconds - started
-        return Chooser(frozen, laid, model, progress, times, EXTRACT_SHARE * progress.budget_seconds, seed, lay_seconds)
+    graph: Graph
+    saturation: Saturation
+    model: CostModel
+    progress: Progress
+    times: Times
+    seed: int
+    rehearsal: Rehearsal | None = None
 
-    settled: tuple[Selection, ...] = ()
-    by_rules: tuple[Selection, ...] = ()
-    if measurer is not None:
-        progress.stage("measure")
-    first = chooser(saturation.by_rules) if saturation.by_rules else None
-    later_seconds = 0.0
-    if measurer is not None and first is not None:
-        later_seconds = first.lay_seconds * len(saturation.frozen.classes) / len(first.frozen.classes)
-        kept_seconds = later_seconds + DERIVED_SHARE * (times.left() - later_seconds)
-        by_rules = first.settle(measurer, lambda: times.left() - kept_seconds, EXACT)
-    if first is not None and later_seconds > MOST_LAID * max(0.0, times.left()):
-        everything = first  # there is no time to measure the kernels of derived programs
-    else:
-        everything = chooser(saturation.frozen)
-    if measurer is not None:
-        settled = everything.settle(measurer, times.left, EXACT + varied(finalists))
-    progress.stage("extract")
-    model.caution = CAUTION
-    selections = settled or everything.choose_in_time(finalists, is_timed=measurer is not None)
-    if everything is first:
-        selections, by_rules = (), selections
-    elif first is not None:
-        by_rules = by_rules or first.choose_in_time(1, is_timed=measurer is not None)
-    model.caution = 1.0
-    selections, by_rules = (tuple(_repriced(selection, model) for selection in chosen) for chosen in (selections, by_rules))
-    open_ones = {model.key(one) for selection in (*selections, *by_rules) for one in unmeasured(model, selection.chosen.values())}
-    seconds = everything.seconds + (first.seconds if first and everything is not first else 0.0)
-    return Choice(selections, by_rules, refused(model, everything.candidates), seconds, len(open_ones) if measurer is not None else 0)
+    def chooser(self, frozen: FrozenEGraph) -> tuple[Chooser, Mapping[int, tuple[Candidate, ...]]]:
+        """Return a chooser from an e-graph, and all its candidates."""
+        progress = self.progress
+        started = progress.spent_seconds
+        laid = lay_candidates(frozen, "cpu")
+        offered = without_twins(self.model, laid)
+        lay_seconds, extract_seconds = progress.spent_seconds - started, EXTRACT_SHARE * progress.budget_seconds
+        return Chooser(frozen, offered, self.model, progress, self.times, extract_seconds, self.seed, lay_seconds), laid
+
+    def space(self, first: Chooser | None = None) -> Space:
+        """Return all that programs can be extracted from."""
+        by_rules, frozen = self.saturation.by_rules, self.saturation.frozen
+        if first is None and by_rules is not None:
+            first, _ = self.chooser(by_rules)
+        everything, laid = self.chooser(frozen)
+        errors = self.rehearsal.errors() if self.rehearsal else {}
+        return Space(everything, first, derived_part(by_rules, frozen, errors) if by_rules is not None else None, laid)
+
+    def choose(self, measurer: Measurer | None, finalists: int) -> tuple[Choice, Space | None]:
+        """Return what is chosen, and what from; None where there was no time to look at more than the rules made."""
+        saturation, model, progress, times = self.saturation, self.model, self.progress, self.times
+        settled: tuple[Selection, ...] = ()
+        by_rules: tuple[Selection, ...] = ()
+        if measurer is not None:
+            progress.stage("measure")
+        first = self.chooser(saturation.by_rules)[0] if saturation.by_rules else None
+        later_seconds = 0.0
+        if measurer is not None and first is not None:
+            later_seconds = first.lay_seconds * len(saturation.frozen.classes) / len(first.frozen.classes)
+            kept_seconds = later_seconds + DERIVED_SHARE * (times.left() - later_seconds)
+            by_rules = first.settle(measurer, lambda: times.left() - kept_seconds, EXACT)
+        space: Space | None = None
+        if first is not None and later_seconds > MOST_LAID * max(0.0, times.left()):
+            everything = first  # there is no time to measure the kernels of derived programs
+        else:
+            space = self.space(first)
+            everything = space.everything
+        if measurer is not None:
+            settled = self._settled(everything, space, measurer, EXACT + varied(finalists))
+        progress.stage("extract")
+        model.caution = CAUTION
+        selections = settled or everything.choose_in_time(finalists, is_timed=measurer is not None)
+        if everything is first:
+            selections, by_rules = (), selections
+        elif first is not None:
+            by_rules = by_rules or first.choose_in_time(1, is_timed=measurer is not None)
+        model.caution = 1.0
+        selections, by_rules = (tuple(_repriced(selection, model) for selection in chosen) for chosen in (selections, by_rules))
+        open_ones = {model.key(one) for selection in (*selections, *by_rules) for one in unmeasured(model, selection.chosen.values())}
+        seconds = everything.seconds + (first.seconds if first and everything is not first else 0.0)
+        count = len(open_ones) if measurer is not None else 0
+        return Choice(selections, by_rules, refused(model, everything.candidates), seconds, count), space
+
+    def _settled(self, everything: Chooser, space: Space | None, measurer: Measurer, rounds: Rounds) -> tuple[Selection, ...]:
+        """Measure and extract, with what is chosen rehearsed before much is measured, and at the end."""
+        left, rehearsal = self.times.left, self.rehearsal
+        if space is None or space.part is None or rehearsal is None:
+            return everything.settle(measurer, left, rounds)
+        if left() > rehearsal.seconds and (expected := rehearsal.expected_errors(space.part, space.laid)):
+            space.leave_out(expected)
+            reason = "their transforms would lose too many digits on values of the sizes that this model computes"
+            rehearsal.told.append(f"derived programs of {len(expected)} values are left out: {reason}")
+        everything.refine(measurer, left, QUICK)
+        space.rehearse(self.graph, rehearsal)
+        settled = everything.settle(measurer, left, rounds)
+        if space.rehearse(self.graph, rehearsal, settled):
+            settled = everything.settle(measurer, left, rounds)
+        return settled
 
 
 def _repriced(selection: Selection, model: CostModel) -> Selection:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from egraph.errors import ModelError
 from egraph.optimize.folding import Folder
 from egraph.optimize.race import Contender, Race
-from egraph.optimize.search import Search
+from egraph.optimize.search import Search, program_digest
 from egraph.tensor import Program
+from runtime.measure import Timing
 
 ORIGINAL, PLAIN = "onnxruntime", "unoptimized"
 """Two names of contenders: the model as it was given, and its program without rules and fusion."""
@@ -52,3 +54,26 @@ def fastest(names: Sequence[str], raced: Race) -> str:
         raise ModelError(f"onnxruntime cannot time the original model: {raced.timings[ORIGINAL].message}")
     best = min(names, key=raced.median_us, default=ORIGINAL)
     return best if raced.median_us(best) < raced.median_us(ORIGINAL) else ORIGINAL
+
+def gain(trial: Trial) -> float:
+    """Return how many times as fast as the original the best program of a race is."""
+    others = [trial.raced.median_us(entry.contender.name) for entry in trial.entries]
+    return trial.raced.median_us(ORIGINAL) / min(others, default=float("inf"))
+
+
+def without(trial: Trial, wrong: Entry, reason: str, folder: Folder) -> Trial:
+    """Return the trial with the best of what is left where a program is given up for a reason."""
+    raced = replace(trial.raced, timings={**trial.raced.timings, wrong.contender.name: Timing("failed", message=reason)})
+    name = fastest([entry.contender.name for entry in trial.entries if raced.timings[entry.contender.name].status == "ok"], raced)
+    best = next((entry for entry in trial.entries if entry.contender.name == name), None)
+    return replace(trial, raced=raced, best=best and best.folded(folder))
+
+
+def entries_of(found: Search, plain: Program, work: Path, number: int, *, keep_subnormals: bool) -> list[Entry]:
+    """Return the plain program and those of a search; ``number``: of the extraction, so that each has a place of its own."""
+    named = [(PLAIN, plain), *((f"program {i}", program) for i, program in enumerate(found.programs, start=1))]
+    places = {name: work / f"{name.replace(' ', '-')}-{number}" for name, _ in named}
+    return [
+        Entry(Contender(name, program_digest(program), "einsat", str(places[name]), keep_subnormals=keep_subnormals), program)
+        for name, program in named
+    ]

@@ -18,7 +18,7 @@ from lower.cost.joining import joined_for_free
 from lower.cost.roofline import DeviceSpeed, Work
 from lower.cost.roofline import work as count_work
 from runtime.profile import Database, Record
-from runtime.profile.device import LEAST_FROM_MEMORY_BYTES, from_memory
+from runtime.profile.device import LEAST_FROM_MEMORY_BYTES, from_memory, in_place
 
 FREE = ("view", "constant")
 """Implementations that launch nothing."""
@@ -49,11 +49,14 @@ class CostModel:
     """Whether the model's weights are too large for the shared cache: then kernels are timed with their constants outside of it."""
     caution: float = 1.0
     """What estimates are multiplied by: above 1, a measured kernel is preferred to a promise."""
+    model: str = ""
+    """What names the model whose programs are priced: a kernel may cost more inside of them than it does alone."""
 
     def __post_init__(self) -> None:
         self._keys: dict[tuple[Node, str], KernelKey] = {}
         self._work: dict[Node, Work] = {}
         self._records: dict[KernelKey, Record | None] = {}
+        self._in_place: dict[KernelKey, Record | None] = {}
         self._families: dict[tuple[Node, str], Family | None] = {}
         self._relatives: dict[Family, dict[KernelKey, tuple[int, float]]] = {}
         self._ratios: dict[int, dict[KernelKey, float]] = {}
@@ -107,10 +110,26 @@ class CostModel:
         self.database.put(record)
         self._records[record.fragment, record.implementation] = record
 
+    def in_place(self, candidate: Candidate) -> Record | None:
+        """Return what a kernel took inside a program for this model, where that was found to be something else than what it takes alone."""
+        key = self.key(candidate)
+        if self.model and key not in self._in_place:
+            self._in_place[key] = self.database.get(in_place(self.device_of(candidate.fragment), self.model), *key)
+        return self._in_place.get(key)
+
+    def file_in_place(self, candidate: Candidate, times_us: tuple[float, ...]) -> None:
+        """Price a kernel by what it takes inside programs for this model, now and in later runs."""
+        key = self.key(candidate)
+        record = Record(in_place(self.device_of(candidate.fragment), self.model), *key, "ok", times_us)
+        self.database.put(record)
+        self._in_place[key] = record
+
     def cost_us(self, candidate: Candidate) -> float:
         """Return the measured median, a prohibitive cost for what failed or hung, else the estimate."""
         if candidate.implementation in FREE:
             return 0.0
+        if (inside := self.in_place(candidate)) is not None and inside.median_us is not None:
+            return inside.median_us
         record = self.record(candidate)
         if record is None:
             return self.estimate_us(candidate) * self._caution_about(candidate)
@@ -241,18 +260,3 @@ def unmeasured(model: CostModel, chosen: Iterable[Candidate]) -> list[Candidate]
     """List the distinct chosen candidates that have no measurement yet, the most expensive estimates first."""
     found = {model.key(one): one for one in chosen if not model.is_settled(one)}
     return [one for _, one in sorted(found.items(), key=lambda item: (-model.estimate_us(item[1]), item[0]))]
-
-
-def index_bounds(roots: Iterable[Node]) -> dict[Node, int]:
-    """Return, for integer values that end up as gather indices, how many are valid: 0 up to that bound.
-
-    Followed from each Gather down through whatever moves or casts the indices.
-    """
-    bounds: dict[Node, int] = {}
-    for node in walk(roots):
-        if node.op != "Gather" or not node.inputs[0].type.is_static:
-            continue
-        size = node.inputs[0].type.sizes[node.integer("axis")]
-        for below in walk((node.inputs[1],)):
-            bounds[below] = min(bounds.get(below, size), size)
-    return bounds

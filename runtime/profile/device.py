@@ -59,6 +59,11 @@ def from_memory(device: str) -> str:
     return f"{device}, weights from memory"
 
 
+def in_place(device: str, model: str) -> str:
+    """Return the name that kernels are filed under which were timed where they run, inside a program for a model."""
+    return f"{device}, in {model}"
+
+
 @cache
 def device_key(threads: int) -> str:
     """Return ``cpu | <processor> | <n> cores | <library> <version>, ... | threads=<n> evicted``: equal only where times are comparable.

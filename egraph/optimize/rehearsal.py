@@ -1,0 +1,174 @@
+"""Run what was chosen as a standard model before it is compiled: a derived program that loses digits on this model is left out early.
+
+How far a fast convolution is off depends on what it reads. Its transforms add up values of the size of its operands; where the result
+is much smaller, because summands cancel, their rounding is as much larger beside it. So the error that a derivation expects of usual
+data is multiplied by what a run of the original says of each product and convolution: the root mean squares of operand and weights of a
+result, over the result's. What is expected to be off by more than the tolerance is not offered.
+
+That is an estimate. So the chosen program is run, too, by onnxruntime as the model that would be saved, on inputs that the check begins
+with. Where it is off, the applications of derivations in it are bisected: the largest part of them that keeps the error small is kept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from egraph.errors import CheckFailed
+from egraph.onnx import exporter
+from egraph.optimize.blame import evaluate
+from egraph.optimize.check import compare
+from egraph.optimize.check_noise import open_onnxruntime
+from egraph.optimize.derived_part import CONTRACTIONS, DerivedPart
+from egraph.optimize.folding import Folder
+from egraph.tensor import Candidate, Graph, Node, Program
+from egraph.tolerance import Tolerance
+
+Sample: TypeAlias = tuple[Mapping[str, Any], Sequence[Any]]
+"""Inputs, and what the original model answers."""
+RunProgram: TypeAlias = Callable[[Program, Mapping[str, Any]], Sequence[Any]]
+
+MARGIN = 0.5
+"""Part of the tolerance that a program may use before it is compiled: kernels round in other ways than onnxruntime does."""
+ONE_LAYER = 1 / 64
+"""Part of a derivation's expected error, which is that of models of many such layers, that one layer has on usual data."""
+MOST_TAPPED_BYTES = 1 << 30
+"""Operands and results that are kept to see how large they are, at most."""
+ROUNDS = 3
+"""How often what bisection left is looked at again: in place of a form that was left out, another may have been chosen."""
+
+
+@dataclass
+class Rehearsal:
+    """The original's answers on a few inputs, and how programs compare with them."""
+
+    graph: Graph
+    folder: Folder
+    samples: Sequence[Sample]
+    tolerance: Tolerance
+    threads: int
+    time_left: Callable[[], float] = lambda: math.inf
+    open_seconds: float = 0.0
+    """About how long opening a model takes, and one run."""
+    run_seconds: float = 0.0
+    errors: Callable[[], Mapping[str, float]] = dict
+    """The relative error to expect of each derivation, by its name."""
+    told: list[str] = field(default_factory=list)
+    """What was left out, in words."""
+
+    @property
+    def seconds(self) -> float:
+        """Return about how long one rehearsal takes."""
+        return self.open_seconds + 2.0 * len(self.samples) * self.run_seconds
+
+    def difference(self, program: Program, run: RunProgram | None = None) -> str:
+        """Return how a program's outputs differ by more than is accepted, empty where they do not; ``run``: by the standard model."""
+        run = run or self.run_standard
+        part = Tolerance(MARGIN * self.tolerance.relative, MARGIN * self.tolerance.absolute)
+        for feeds, expected in self.samples:
+            try:
+                found = run(program, feeds)
+                for (name, _), want, got in zip(self.graph.outputs, expected, found, strict=True):
+                    compare(want, got, part, where=f"output {name!r}")
+            except CheckFailed as error:
+                return error.what
+            except Exception as error:  # onnxruntime raises a class a status
+                return f"it does not run: {' '.join(str(error).split())}"
+        return ""
+
+    def expected_errors(self, part: DerivedPart, candidates: Mapping[int, tuple[Candidate, ...]]) -> dict[int, float]:
+        """Return, for classes whose derived kernels of some expected error would lose too many digits, the least such error."""
+        errors = {
+            number: {error for one in options if part.is_derived(one) for error in [part.error_of(one)] if error}
+            for number, options in candidates.items()
+            if number in part.classes
+        }
+        below = {number: part.contractions(number) for number, each in errors.items() if each}
+        sources = {at: part.sources[at] for numbers in below.values() for at in numbers}
+        amplified = self.amplifications(dict.fromkeys(node for nodes in sources.values() for node in nodes))
+        found: dict[int, float] = {}
+        for number, contractions in below.items():
+            factor = max((amplified.get(node, 1.0) for at in contractions for node in sources[at]), default=1.0)
+            too_large = [error for error in errors[number] if ONE_LAYER * error * factor > self.tolerance.relative]
+            if too_large:
+                found[number] = min(too_large)
+        return found
+
+    def amplifications(self, nodes: Iterable[Node]) -> dict[Node, float]:
+        """Return by how much more than usual the results of products and convolutions are smaller than what is added up for them."""
+        tapped: list[Node] = []
+        size_bytes = 0
+        for node in nodes:
+            if node.op in CONTRACTIONS and node.inputs[1].op == "Constant" and node.type.is_static and node.inputs[0].type.is_static:
+                size_bytes += node.type.size_bytes + node.inputs[0].type.size_bytes
+                if size_bytes > MOST_TAPPED_BYTES:
+                    break
+                tapped.append(node)
+        largest: dict[Node, float] = {}
+        for feeds, _ in self.samples if tapped else ():
+            with TemporaryDirectory(prefix="einsat-sizes-") as folder:
+                wanted = [each for node in tapped for each in (node, node.inputs[0])]
+                values = evaluate(self.graph, wanted, feeds, Path(folder), self.threads)
+            values |= {node: np.asarray(feeds[node.string("name")]) for node in self.graph.inputs if node.string("name") in feeds}
+            for node in tapped:
+                x, w = node.inputs
+                result, operand = _size(values[node]), _size(values[x]) if x in values else 0.0
+                summed = operand * _norm(self.graph.tensors[w.string("digest")], node)
+                if result > 0.0 and math.isfinite(summed):
+                    largest[node] = max(largest.get(node, 1.0), summed / result)
+        return largest
+
+    def kept(self, applications: Sequence[int], differs: Callable[[frozenset[int]], str]) -> frozenset[int]:
+        """Return which of some applications, that lose too many digits together, may stay: added half by half to harmless ones.
+
+        ``differs`` says how outputs are off with some of them left in. What there is no time to try is left out.
+        """
+
+        def harmless_of(some: Sequence[int], harmless: frozenset[int]) -> frozenset[int]:
+            if self.time_left() <= self.seconds:
+                return frozenset()
+            if not differs(harmless | frozenset(some)):
+                return frozenset(some)
+            return halved(some, harmless)
+
+        def halved(some: Sequence[int], harmless: frozenset[int]) -> frozenset[int]:
+            if len(some) < 2:
+                return frozenset()
+            middle = len(some) // 2
+            first = harmless_of(some[:middle], harmless)
+            return first | harmless_of(some[middle:], harmless | first)
+
+        return halved(applications, frozenset())
+
+    def run_standard(self, program: Program, feeds: Mapping[str, Any]) -> Sequence[Any]:
+        """Run the standard model of a program in onnxruntime."""
+        with TemporaryDirectory(prefix="einsat-rehearsal-") as folder:
+            path = Path(folder) / "program.onnx"
+            exporter.save(self.folder.fold(program), path)
+            results: Sequence[Any] = open_onnxruntime(path, self.threads).run(None, dict(feeds))
+        return results
+
+
+def _size(value: np.ndarray) -> float:
+    """Return the root mean square of what is finite."""
+    finite = value[np.isfinite(value)].astype(np.float64) if value.dtype.kind == "f" else np.zeros(0)
+    return float(np.sqrt(np.mean(finite * finite))) if finite.size else 0.0
+
+
+def _norm(weights: np.ndarray, node: Node) -> float:
+    """Return the Euclidean norm of the weights that one result is made with, as root mean square over results."""
+    squares = float(np.sum(np.square(weights, dtype=np.float64)))
+    match node.op:
+        case "MatMul":
+            results = weights.size // weights.shape[-2] if weights.ndim > 1 else 1
+        case "Conv":
+            results = weights.shape[0]
+        case _:  # transposed: results are the second axis, in each group
+            results = weights.shape[1] * node.integer("group")
+    return math.sqrt(squares / max(1, results))
