@@ -15,7 +15,8 @@ from onnx import numpy_helper, parser
 from egraph.engine.saturate import Limits, saturate
 from egraph.extract import extract, to_program
 from egraph.onnx import importer
-from egraph.optimize.check import compare, find_feeds, open_onnxruntime
+from egraph.optimize.check import compare, find_feeds
+from egraph.optimize.check_noise import open_onnxruntime
 from egraph.optimize.estimated import compile_options, open_program, open_session
 from egraph.optimize.measuring import Job, Measurer
 from egraph.tensor import format_fragment

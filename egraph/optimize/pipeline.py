@@ -39,7 +39,7 @@ from egraph.optimize.search import Search, plain_program, search
 from egraph.optimize.trial import ORIGINAL, PLAIN, Entry, Trial, by_importance, entries_of, fastest, without
 from egraph.rule import MergeRule, Rule
 from egraph.tensor import Graph, Program
-from lower.compile import PLAN, CompileOptions, keep_subnormals
+from lower.compile import PLAN, keep_subnormals
 from lower.cost.model import CostModel
 from lower.cost.roofline import DeviceSpeed
 from lower.eoperator.process import Compiler, kept_compiler
@@ -129,10 +129,6 @@ class Run:
     searches: int = 0
     """How often programs were extracted to be timed."""
 
-    @property
-    def compile_options(self) -> CompileOptions:
-        return self.repair.compile_options
-
     def repeated(self) -> Outcome | None:
         """Compile, check and save what the same command led to before; None where that is not known or has become wrong."""
         options, device = self.options, device_key(self.options.threads)
@@ -169,7 +165,7 @@ class Run:
         )
         device = device_key(options.threads)
         # A kernel's time is of one kind, whatever is asked for; on the normal numbers that it is measured with, both are equal.
-        alone = replace(self.compile_options, keep_subnormals=False)
+        alone = replace(self.repair.compile_options, keep_subnormals=False)
         measurer = None if options.frozen else Measurer(self.database, device, alone, self.worker, options.seed)
         trial = self._trial(rules, measurer, device)
         model = self._calibrated(measurer, device)
@@ -243,11 +239,11 @@ class Run:
         if measurer is not None and earlier is None:
             self.worker.start(options.threads)
             needed = [*calibration_programs(self.database, device, seed=options.seed), self.folder.fold(plain)]
-        with compiling_ahead(needed, self.work, self.compile_options, self.schedule.compiled) as end:
+        with compiling_ahead(needed, self.work, self.repair.compile_options, self.schedule.compiled) as end:
 
             def calibrated() -> CostModel:
                 end()  # nothing is measured beside a compiler
-                self.schedule.foresee(needed[-1:], self.compile_options)
+                self.schedule.foresee(needed[-1:], self.repair.compile_options)
                 return self._calibrated(measurer, device)
 
             found = search(
@@ -256,10 +252,9 @@ class Run:
                 derivations=self.derivations.open(), after_seconds=self.schedule.after_search_seconds,
                 rehearsal=None if measurer is None or earlier else self.repair.rehearsal(),
             )  # fmt: skip
+        self._file(found, key, device)
         if earlier and found.choice.is_earlier:
             progress.note(earlier.told())
-        else:
-            self._file(found, key, device)
         self.worker.close()
         for text in self.repair.told:
             progress.note(text)
@@ -267,7 +262,7 @@ class Run:
 
     def _file(self, found: Search, key: str, device: str) -> None:
         """Keep what a search chose for the same command again."""
-        if not self.options.frozen:
+        if not self.options.frozen and not found.choice.is_earlier:
             counts = len(found.saturation.iterations), found.choice.kernels_unmeasured
             filed = Earlier(*counts, self.options.budget_seconds, found.text, found.choice.refused, found.saturation.looks)
             write_search(self.database, device, key, filed)
@@ -288,11 +283,11 @@ class Run:
         if raced and best:
             best = best.folded(self.folder)
             try:
-                compile_entry(best, self.compile_options)
+                compile_entry(best, self.repair.compile_options)
             except EinsatError:
                 raced = None  # it could be compiled once: say of each program again which can
         if raced is None:
-            sizes_bytes, failed = compile_all(entries, self.folder, self.schedule, self.work, self.compile_options)
+            sizes_bytes, failed = compile_all(entries, self.folder, self.schedule, self.work, self.repair.compile_options)
             for entry in by_importance(entries):
                 error = None if entry.contender.name in (PLAIN, *failed) else self.repair.tested(entry)
                 if error is not None and (other := self.repair.repaired(error, found, entry, self._calibrated(None, device))):
@@ -347,7 +342,7 @@ class Run:
             if best is None:
                 save_unchanged(self.graph, given, self.artefact, keep_subnormals=self.repair.keep_subnormals)
             elif not is_compiled:
-                compile_entry(best, self.compile_options)
+                compile_entry(best, self.repair.compile_options)
             if best is not None:
                 Path(best.contender.path).rename(self.artefact)
             self.progress.stage("check the saved files")
