@@ -336,10 +336,12 @@ def _case(path: Path, binder: Binder, pointwise: bool, **found: Any) -> Case:
         notes.append(FLOAT32)
     ranks = None if pointwise else {name: len(leaf.shape) for name, leaf in binder.leaves.items()}
     shapes = {name: binder.workshop.sizes(leaf) for name, leaf in binder.leaves.items()}
+    choices = dict(path.choices)
     if pointwise:
-        notes = ["all ranks and sizes", *(note for note in notes if not note.startswith("rank of"))]
+        choices = {name: value for name, value in choices.items() if not name.startswith("rank of ")}  # a scalar stands for any rank
+        notes = ["all ranks and sizes", *(note for note in notes if not note.startswith("rank of "))]
     assumptions = Assumptions().assume(*path.conditions, *path.equalities(), *path.broadcasts())
-    return Case(", ".join(notes), assumptions, ranks=ranks, choices=dict(path.choices), shapes=shapes, **found)
+    return Case(", ".join(notes), assumptions, ranks=ranks, choices=choices, shapes=shapes, **found)
 
 
 def _told(value: object) -> str:

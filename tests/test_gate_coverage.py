@@ -1,0 +1,75 @@
+"""Every shipped rule applies where its pattern matches: at drawn matches of rank 1 to 5, through the gate as the optimiser has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+
+from egraph.errors import EinsatError
+from egraph.ir import TensorType
+from egraph.optimize.gate import admitted
+from egraph.rule import Binding, MergeRule, Mismatch, Rule
+from egraph.rules import RULES
+from verify.random_binding import Refused, draw_binding
+from verify.random_testing import CRASHES, OTHERS, Instance, instantiate
+from verify.shapes import size
+
+MATCHES = 3
+TRIES = 250
+"""Draws of one rank; most patterns need one or two, some constellations of windows and strides a hundred."""
+
+
+def matches(rule: Rule | MergeRule) -> Iterator[Instance]:
+    """Yield an instance a rank whose first variable has that rank, then any others.
+
+    Constants are numbers where the rule asks for them or chance has it, rounded to float32 as those of models are.
+    """
+    random = Random(f"{rule.name} at the gate")
+    pattern = rule.member if isinstance(rule, MergeRule) else rule
+    for rank in (*random.sample(range(1, 6), 5), None, None, None):
+        for _ in range(TRIES):
+            try:
+                yield instance(rule, pattern, rank, random)
+            except (*CRASHES, Refused, Mismatch, EinsatError):
+                continue
+            break
+
+
+def instance(rule: Rule | MergeRule, pattern: Rule, rank: int | None, random: Random) -> Instance:
+    start = None
+    if rank is not None and pattern.draw is None:
+        shape = tuple(size(random) if rank < 4 else random.randint(1, 3) for _ in range(rank))
+        start = Binding({pattern.variables[0].name: TensorType("float32", shape)}, {})
+    bindings = [draw_binding(pattern, random, start)]
+    if isinstance(rule, MergeRule):
+        first = bindings[0]
+        shared = Binding({name: first.types[name] for name in rule.shared if name in first.types}, first.attributes)
+        bindings += [draw_binding(pattern, random, shared) for _ in range(random.choice(OTHERS[:3]))]
+    drawn = instantiate(rule, tuple(bindings)).bindings  # with the numbers that the rule asks for
+    return instantiate(rule, [replace(each, numbers={name: float(np.float32(n)) for name, n in each.numbers.items()}) for each in drawn])
+
+
+ADMITTED = admitted(RULES)
+
+
+def test_every_shipped_rule_is_admitted() -> None:
+    assert [each.name for each in ADMITTED] == [each.name for each in RULES]
+
+
+@pytest.mark.parametrize("rule", ADMITTED, ids=lambda rule: str(rule.name))
+def test_a_rule_is_not_refused_for_want_of_a_proof(rule: Rule | MergeRule) -> None:
+    plain = next(each for each in RULES if each.name == rule.name)
+    used = 0
+    for each in matches(plain):
+        try:
+            rule.apply(each.bindings[0]) if isinstance(rule, Rule) else rule.apply(each.bindings)
+        except Mismatch as refusal:
+            pytest.fail(refusal.reason)
+        used += 1
+        if used == MATCHES:
+            return
+    assert used, "no match was drawn"
