@@ -22,14 +22,14 @@ from egraph.tensor.expr.scope import ZERO, Guarded, Scope, Tensor, inside, table
 from egraph.tensor.node import rewrite
 from egraph.tensor.ops import apply
 from egraph.tensor.ops.expression import text_of
-from egraph.tensor.ops.reference import evaluate
+from egraph.tensor.ops.reference import evaluate, fragment_expression
 from egraph.tensor.ops.scopes import read
 from tests import derived_bilinear as bilinear
 from tests import derived_programs as programs
 from tests.derived_bilinear import Matrices
 from tests.fragments import Pair, leaf
 from tests.normal_values import Evaluator, Residues
-from verify.application import equal_at_sizes, expression
+from verify.application import equal_at_sizes
 from verify.assumptions import Assumptions
 from verify.equality import prove_equal
 from verify.facts import Facts
@@ -150,7 +150,7 @@ def agree(left: Node, right: Node) -> bool:
 
 def proved(left: Node, right: Node) -> bool:
     """Return whether the proof goes through, random operands left aside."""
-    return isinstance(prove_equal(expression(left, {}), expression(right, {}), Assumptions(facts=Facts(at_sizes=True))), Equal)
+    return isinstance(prove_equal(fragment_expression(left), fragment_expression(right), Assumptions(facts=Facts(at_sizes=True))), Equal)
 
 
 @pytest.mark.parametrize("name", AT_REAL_SIZES)
@@ -225,7 +225,7 @@ def test_normal_forms_at_known_sizes_keep_their_value(name: str) -> None:
     leaves = {x: np.random.default_rng(3).integers(1, PRIME, x.type.sizes) for x in walk((left, right)) if x.op == "Placeholder"}
     data = {str(x.integer("index")): value for x, value in leaves.items()}
     for side in (left, right):
-        scope = expression(side, {})
+        scope = fragment_expression(side)
         output = tuple(Iterator(f"o{axis}", 0, size) for axis, size in enumerate(scope.shape))
         form = normalise(scope, tuple(map(index, output)), Assumptions(facts=Facts(at_sizes=True)))
         (expected,) = evaluate((side,), leaves, "prime")

@@ -14,13 +14,14 @@ from egraph.errors import RuleError
 from egraph.optimize import gate
 from egraph.optimize.choice import choose_rules
 from egraph.optimize.gate import Admission, admitted, notes, unproved
-from egraph.rule import Binding, Equation, Mismatch, Rule, Tensor, Verdict, Weight, rule
-from egraph.rule_operators import relu
+from egraph.rule import Binding, Equation, Mismatch, Rule, Steps, Tensor, Verdict, Weight, rule
+from egraph.rule_operators import concat, relu, slice_
 from egraph.rules import RULES, rule_named
-from egraph.tensor import TensorType, placeholder
+from egraph.tensor import Node, TensorType, placeholder
 from egraph.tensor.ops import apply
 from verify.__main__ import summary
 from verify.certificates import Certificate, Certificates, certify, format_certificates, parse, shipped
+from verify.comparison import ASKED, FRACTION, WHOLE, Comparison, compare_sides
 from verify.fingerprint import rule_key, verifier_key
 from verify.proof import Proof
 
@@ -177,7 +178,7 @@ def test_a_match_outside_the_certificate_is_proved_at_its_own_sizes(monkeypatch:
     (found,) = admitted([each])
     assert isinstance(found, Rule) and found.apply(binding(2, 2, 2))
     assert found.apply(binding(2, 2, 2)) and isinstance(found.admits, Admission) and found.admits.proved_here == 1
-    assert notes([found]) == ("kinds of matches outside a certificate, proved at their own sizes: law 1",)
+    assert notes([found])[0] == "kinds of matches outside a certificate, proved at their own sizes: law 1"
 
 
 def test_a_match_that_cannot_be_proved_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,3 +338,74 @@ def test_shipped_rules_are_proved_from_scratch() -> None:
     assert [each["verdict"] for each in json.loads(done.stdout)["rules"]] == ["proved", "proved"]
 
 
+
+
+# Comparisons beside proofs
+
+
+def subtraction(size: int, *, wrong_at: int | None = None, stretch: int = 1) -> tuple[Node, Node]:
+    """x - y and -(y - x), not negated from one position on for ``stretch`` elements."""
+    x, y = (placeholder(number, TensorType("float32", (size,))) for number in range(2))
+    good = apply("Neg", apply("Sub", y, x))
+    if wrong_at is None:
+        return apply("Sub", x, y), good
+    cuts = [(good, 0, wrong_at), (apply("Sub", y, x), wrong_at, wrong_at + stretch), (good, wrong_at + stretch, size)]
+    parts = [apply("Slice", each, starts=(low,), ends=(high,), steps=(1,)) for each, low, high in cuts]
+    return apply("Sub", x, y), apply("Concat", *parts, axis=0)
+
+
+@pytest.mark.parametrize("wrong_at", [1, 25, 998])
+def test_one_wrong_element_of_a_small_result_is_seen(wrong_at: int) -> None:
+    left, right = subtraction(1000, wrong_at=wrong_at)
+    found = compare_sides([left], [right], {})
+    assert f"differ at [{wrong_at}]" in found.reason and (found.positions, found.fraction) == (1000, 0.0)
+    assert compare_sides([left], [subtraction(1000)[1]], {}) == Comparison("", 1000, 1000)
+
+
+def test_of_a_large_result_positions_are_compared_and_the_bound_is_told() -> None:
+    size = 2 * WHOLE
+    found = compare_sides(*([side] for side in subtraction(size)), {})
+    assert not found.reason and ASKED <= found.positions < size and found.fraction <= FRACTION
+    assert f"of {size:,} elements compared: a difference at {100 * found.fraction:.2g} % of them is missed" in str(found)
+    assert compare_sides(*([side] for side in subtraction(size, wrong_at=size // 3, stretch=size // 1000)), {}).reason
+
+
+def test_a_wrong_row_of_a_large_result_is_seen() -> None:
+    x = placeholder(0, TensorType("float32", (3, 1009, 401)))
+    cuts = [(apply("Neg", x), 0, 770), (x, 770, 771), (apply("Neg", x), 771, 1009)]
+    parts = [apply("Slice", each, starts=(0, low, 0), ends=(3, high, 401), steps=(1, 1, 1)) for each, low, high in cuts]
+    assert ", 770, " in compare_sides([apply("Neg", x)], [apply("Concat", *parts, axis=1)], {}).reason
+
+
+def test_roots_of_negative_numbers_are_compared_on_positive_ones() -> None:
+    x = placeholder(0, TensorType("float32", (50,)))
+    root = apply("Sqrt", x)
+    assert not compare_sides([root], [root], {}).reason
+    assert "differ" in compare_sides([apply("Log", x)], [apply("Log", apply("Abs", apply("Mul", x, x)))], {}).reason
+
+
+def test_the_gate_says_what_it_compared_and_inspect_prints_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    each = twice()
+    certificates(monkeypatch, Certificate.of(proof(each), rule_key(each)))
+    (found,) = admitted([each], where={each.name: tmp_path})
+    assert isinstance(found, Rule) and found.apply(binding(3, 4)) and found.apply(binding(2, 2, 2, 2))
+    told = "law: both sides of 2 kinds of matches compared on random operands; all 16 elements compared"
+    assert notes([found])[-1] == told
+
+
+@rule
+def negative_power(x: Tensor) -> Steps:
+    """-(-x) = x, false at one element of vectors of 50 and more"""
+    inner = -x
+    yield -inner
+    n = x.shape[0]
+    parts = (slice_(each, starts=(low,), ends=(high,), steps=(1,)) for each, low, high in ((x, 0, 25), (inner, 25, 26), (x, 26, n)))
+    yield x if n < 50 else concat(*parts, axis=0)
+
+
+def test_a_user_s_rule_is_held_to_the_whole_result_where_its_proof_was_deceived() -> None:
+    deceived = Admission(negative_power, covers=True, tried=True)
+    user = replace(negative_power, admits=deceived)
+    assert user.apply(binding(49))
+    with pytest.raises(Mismatch, match=r"the sides differ at \[25\]"):
+        user.apply(binding(1000))

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from egraph.errors import EinsatError
-from egraph.ir import TensorType
 from egraph.optimize.gate import admitted
 from egraph.rule import Binding, MergeRule, Mismatch, Rule
 from egraph.rules import RULES
+from egraph.tensor import TensorType
 from verify.random_binding import Refused, draw_binding
 from verify.random_testing import CRASHES, OTHERS, Instance, instantiate
 from verify.shapes import size

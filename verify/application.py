@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from egraph.errors import EinsatError
 from egraph.rule import Binding, MergeRule, Rounding, Rule
-from egraph.tensor import Node, walk
-from egraph.tensor.expr.compose import identity, inline
-from egraph.tensor.expr.index import Index
-from egraph.tensor.expr.scope import Scalar, Scope, Tensor, number
-from egraph.tensor.ops.reference import meaning
-from egraph.tensor.ops.scopes import pointwise
+from egraph.tensor import Node
+from egraph.tensor.expr.scope import Scope
+from egraph.tensor.ops.reference import fragment_expression
 from verify.assumptions import Assumptions
 from verify.budget import Exhausted, at_most
 from verify.equality import prove_equal
@@ -24,8 +21,6 @@ from verify.sampling import difference, drawn
 
 MOST_WORK = 50_000
 """Units that a proof at known sizes may take: a convolution in 45 blocks takes an eighth of it, most programs a hundredth."""
-LITTLE_WORK = 2_000
-"""Units for a proof at known sizes of what is proved for all sizes."""
 
 
 def objection(rule: Rule | MergeRule, bindings: Sequence[Binding]) -> str:
@@ -41,7 +36,7 @@ def objection_to(lefts: Sequence[Node], rights: Sequence[Node], numbers: Mapping
     """Return what stays open when fragments are compared at their own sizes; '' when they are proved equal."""
     try:
         for left, right in zip(lefts, rights, strict=True):
-            outcome = _proof(expression(left, numbers), expression(right, numbers))
+            outcome = _proof(fragment_expression(left, numbers), fragment_expression(right, numbers))
             if isinstance(outcome, Open):
                 return outcome.obligation
     except EinsatError as error:
@@ -49,24 +44,12 @@ def objection_to(lefts: Sequence[Node], rights: Sequence[Node], numbers: Mapping
     return ""
 
 
-def disagreement(lefts: Sequence[Node], rights: Sequence[Node], numbers: Mapping[int, float]) -> str:
-    """Return how fragments of a rule that is proved for all sizes differ all the same: neither proved here nor equal on random operands."""
+def _proof(left: Scope, right: Scope) -> Outcome:
     try:
-        for left, right in zip(lefts, rights, strict=True):
-            sides = expression(left, numbers), expression(right, numbers)
-            if isinstance(_proof(*sides, LITTLE_WORK), Open) and (found := difference(*sides, drawn(left.type.sizes))):
-                return found
-    except EinsatError as error:
-        return str(error)
-    return ""
-
-
-def _proof(left: Scope, right: Scope, units: int = MOST_WORK) -> Outcome:
-    try:
-        with at_most(units):
+        with at_most(MOST_WORK):
             return prove_equal(left, right, Assumptions(facts=Facts(at_sizes=True)))
     except (Exhausted, RecursionError):
-        return Open(f"not decided within {units} units of work")
+        return Open(f"not decided within {MOST_WORK} units of work")
 
 
 def equal_at_sizes(left: Node, right: Node, rounding: Rounding = "reassociates") -> str:
@@ -78,7 +61,7 @@ def equal_at_sizes(left: Node, right: Node, rounding: Rounding = "reassociates")
     if left.type != right.type:
         return f"the left side is {left.type}, the right side {right.type}"
     try:
-        sides = expression(left, {}), expression(right, {})
+        sides = fragment_expression(left), fragment_expression(right)
         found = difference(*sides, drawn(left.type.sizes))
         if found:
             return found
@@ -90,22 +73,3 @@ def equal_at_sizes(left: Node, right: Node, rounding: Rounding = "reassociates")
         return difference(*sides, [suspected]) or outcome.obligation
     needed = sorted(outcome.facts - set(ONLY_ROUNDING))
     return f"it holds under assumptions only: {', '.join(needed)}" if needed and rounding != "assumes finite" else ""
-
-
-def expression(root: Node, numbers: Mapping[int, float]) -> Scope:
-    """Return a fragment as one scope over its leaves, those that are one number written as that number."""
-    scopes: dict[Node, Scope | Tensor] = {}
-    for node in walk((root,)):
-        if node.op != "Placeholder":
-            scopes[node] = inline(meaning(node), {str(i): scopes[operand] for i, operand in enumerate(node.inputs)})
-        elif node.integer("index") in numbers:
-            value = number(numbers[node.integer("index")])
-            scopes[node] = pointwise("i", node.type.sizes, _always(value))
-        else:
-            scopes[node] = Tensor(str(node.integer("index")), node.type.sizes, node.type.dtype)
-    result = scopes[root]
-    return identity(result) if isinstance(result, Tensor) else result
-
-
-def _always(value: Scalar) -> Callable[[tuple[Index, ...]], Scalar]:
-    return lambda _: value

@@ -39,17 +39,22 @@ def drawn(shape: Sequence[Size], seed: int = 0) -> list[Position]:
 
 def difference(left: Scope, right: Scope, positions: Sequence[Position]) -> str:
     """Return a position at which two expressions differ, with both values; '' where none is found or nothing can be tested."""
+    try:
+        return difference_at(left, right, positions)
+    except (Untestable, MemoryError):
+        return ""
+
+
+def difference_at(left: Scope, right: Scope, positions: Sequence[Position]) -> str:
+    """Do what ``difference`` does; raise ``Untestable`` where that is not possible, or not for so many positions together."""
     if not positions:
         return ""
     output = tuple(Iterator(f"o{axis}", 0, size) for axis, size in enumerate(left.shape))
     columns = [np.array(column, np.int64) for column in zip(*positions, strict=True)]
     places = dict(zip(output, columns, strict=True))
     algebra = Algebra(is_rational(left.body) and is_rational(right.body))
-    try:
-        with np.errstate(all="ignore"):
-            values = [Sampler(algebra, places).at(side, tuple(map(index, output))).values for side in (left, right)]
-    except (Untestable, MemoryError):
-        return ""
+    with np.errstate(all="ignore"):
+        values = [Sampler(algebra, places).at(side, tuple(map(index, output))).values for side in (left, right)]
     first, second = (np.broadcast_to(value, len(positions)) for value in values)
     scale = float(np.abs(first[np.isfinite(first)]).max(initial=0.0))
     apart = first != second if algebra.exact else ~np.isclose(first, second, rtol=TOLERANCE, atol=TOLERANCE * scale, equal_nan=True)

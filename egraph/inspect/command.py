@@ -42,6 +42,7 @@ def kernels_table(outcome: Outcome) -> str:
     lines = [f"{outcome.model}: {outcome.status}, {len(outcome.kernels)} kernels, {outcome.device}"]
     if outcome.unsafe_rules:
         lines.append(f"unsafe: rules without a proof were in use: {', '.join(outcome.unsafe_rules)}")
+    lines += outcome.rule_notes
     if outcome.status == "unchanged":
         lines.append("onnxruntime executes the model unchanged; the kernels of the unoptimised program are:")
     lines.append(outcome.subnormals_told)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from egraph.errors import RuleError
 from egraph.rule import Binding, MergeRule, Rule
@@ -12,6 +13,9 @@ from egraph.tensor import Node
 from verify.certificates import certify, shipped
 from verify.proof import Proof
 from verify.scope import Tree, outside
+
+if TYPE_CHECKING:
+    from verify.comparison import Comparison
 
 VALIDATED = "proved for these sizes"
 PROVED = ("proved", VALIDATED)
@@ -28,10 +32,12 @@ class Admission:
     rule: Rule | MergeRule
     covers: Tree
     tried: bool = False
-    """Whether what the certificate covers is proved at its own sizes too, or at least compared there: the function of a rule that does
-    not ship may do something else with plain numbers than it did in the proof."""
+    """Whether what the certificate covers is compared at its own sizes too: the function of a rule that does not ship may do something
+    else with plain numbers than it did in the proof."""
     proved_here: int = 0
     """Kinds of matches outside the certificate that were proved at their own sizes."""
+    compared: list[Comparison] = field(default_factory=list)
+    """What was compared of kinds of matches outside the certificate, of a user's rule of all."""
     _known: dict[object, str] = field(default_factory=dict, repr=False)
 
     def __call__(self, bindings: Sequence[Binding], lefts: Sequence[Node], rights: Sequence[Node]) -> str:
@@ -43,15 +49,18 @@ class Admission:
         return self._known[key]
 
     def _validated(self, reason: str, bindings: Sequence[Binding], lefts: Sequence[Node], rights: Sequence[Node]) -> str:
-        from verify.application import disagreement, objection_to  # the prover: seldom needed
+        from verify.application import objection_to  # the prover: seldom needed
+        from verify.comparison import compare_sides
 
         names = () if isinstance(self.rule, MergeRule) else [variable.name for variable in self.rule.variables]
         numbers = {i: bindings[0].numbers[name] for i, name in enumerate(names) if name in bindings[0].numbers}
-        if not reason:
-            return disagreement(lefts, rights, numbers)
-        open_text = objection_to(lefts, rights, numbers)
-        self.proved_here += not open_text
-        return f"{reason}; at these sizes alone it could not be proved either: {open_text}" if open_text else ""
+        if reason and (open_text := objection_to(lefts, rights, numbers)):
+            return f"{reason}; at these sizes alone it could not be proved either: {open_text}"
+        found = compare_sides(lefts, rights, numbers)
+        if not found.reason:
+            self.proved_here += bool(reason)
+            self.compared.append(found)
+        return found.reason
 
 
 def admitted(
@@ -100,6 +109,12 @@ def unproved(rules: Iterable[Rule | MergeRule]) -> tuple[str, ...]:
 
 
 def notes(rules: Iterable[Rule | MergeRule]) -> tuple[str, ...]:
-    """Return which rules were proved at the sizes of their matches, outside what their certificates cover."""
-    told = [f"{rule.name} {rule.admits.proved_here}" for rule in rules if isinstance(rule.admits, Admission) and rule.admits.proved_here]
-    return (f"kinds of matches outside a certificate, proved at their own sizes: {', '.join(told)}",) if told else ()
+    """Return which rules were proved at the sizes of their matches, outside what their certificates cover, and what was compared."""
+    gates = {rule.name: rule.admits for rule in rules if isinstance(rule.admits, Admission)}
+    proved = [f"{name} {gate.proved_here}" for name, gate in gates.items() if gate.proved_here]
+    told = [f"kinds of matches outside a certificate, proved at their own sizes: {', '.join(proved)}"] if proved else []
+    for name, gate in gates.items():
+        if gate.compared:
+            worst = max(gate.compared, key=lambda each: (each.fraction, each.elements))
+            told.append(f"{name}: both sides of {len(gate.compared)} kinds of matches compared on random operands; {worst}")
+    return tuple(told)

@@ -5,8 +5,9 @@ Slow, exact, and independent of every kernel. float64, or the prime field for ex
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from types import MappingProxyType
 
 import numpy as np
 
@@ -16,8 +17,9 @@ from egraph.tensor.expr.compose import identity, inline
 from egraph.tensor.expr.evaluate import Field
 from egraph.tensor.expr.evaluate import evaluate as evaluate_scope
 from egraph.tensor.expr.functions import PRIME
-from egraph.tensor.expr.scope import Scope, Tensor
+from egraph.tensor.expr.scope import Scope, Tensor, number
 from egraph.tensor.ops import OPS
+from egraph.tensor.ops.scopes import pointwise
 
 
 def meaning(node: Node) -> Scope:
@@ -36,16 +38,22 @@ def _remembered(op: str, types: tuple[TensorType, ...], attributes: Attributes, 
     return _meaning(op, types, attributes)
 
 
-def fragment_expression(root: Node) -> Scope:
-    """Return a fragment as one scope over its leaves; placeholder i is the tensor named str(i)."""
+def fragment_expression(root: Node, numbers: Mapping[int, float] = MappingProxyType({})) -> Scope:
+    """Return a fragment as one scope over its leaves; placeholder i is the tensor named str(i), or everywhere ``numbers[i]``."""
     scopes: dict[Node, Scope | Tensor] = {}
     for node in walk((root,)):
-        if node.op == "Placeholder":
-            scopes[node] = Tensor(str(node.integer("index")), node.type.sizes, node.type.dtype)
-        else:
+        if node.op != "Placeholder":
             scopes[node] = inline(meaning(node), {str(i): scopes[operand] for i, operand in enumerate(node.inputs)})
+        elif node.integer("index") in numbers:
+            scopes[node] = _filled(node.type.sizes, numbers[node.integer("index")])
+        else:
+            scopes[node] = Tensor(str(node.integer("index")), node.type.sizes, node.type.dtype)
     result = scopes[root]
     return identity(result) if isinstance(result, Tensor) else result
+
+
+def _filled(shape: Sequence[int], value: float) -> Scope:
+    return pointwise("i", shape, lambda _: number(value))
 
 
 def evaluate(roots: Iterable[Node], leaves: Mapping[Node, np.ndarray], field: Field = "float64") -> list[np.ndarray]:
