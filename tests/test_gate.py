@@ -366,7 +366,7 @@ def test_of_a_large_result_positions_are_compared_and_the_bound_is_told() -> Non
     size = 2 * WHOLE
     found = compare_sides(*([side] for side in subtraction(size)), {})
     assert not found.reason and ASKED <= found.positions < size and found.fraction <= FRACTION
-    assert f"of {size:,} elements compared: a difference at {100 * found.fraction:.2g} % of them is missed" in str(found)
+    assert f"of {size:,} elements: a difference at {100 * found.fraction:.2g} % of them is missed" in str(found)
     assert compare_sides(*([side] for side in subtraction(size, wrong_at=size // 3, stretch=size // 1000)), {}).reason
 
 
@@ -389,7 +389,7 @@ def test_the_gate_says_what_it_compared_and_inspect_prints_it(monkeypatch: pytes
     certificates(monkeypatch, Certificate.of(proof(each), rule_key(each)))
     (found,) = admitted([each], where={each.name: tmp_path})
     assert isinstance(found, Rule) and found.apply(binding(3, 4)) and found.apply(binding(2, 2, 2, 2))
-    told = "law: both sides of 2 kinds of matches compared on random operands; all 16 elements compared"
+    told = "kinds of matches compared on random operands: law 2; of the one with least certainty all 16 elements"
     assert notes([found])[-1] == told
 
 

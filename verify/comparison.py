@@ -52,11 +52,11 @@ class Comparison:
 
     def __str__(self) -> str:
         if not self.positions:
-            return "no position could be compared"
+            return "none: it could not be evaluated"
         if self.positions >= self.elements:
-            return f"all {self.elements:,} elements compared"
+            return f"all {self.elements:,} elements"
         told = f"a difference at {100 * self.fraction:.2g} % of them is missed with a probability of at most {MISSED:g}"
-        return f"{self.positions:,} of {self.elements:,} elements compared: {told}"
+        return f"{self.positions:,} of {self.elements:,} elements: {told}"
 
 
 def compare_sides(lefts: Sequence[Node], rights: Sequence[Node], numbers: Mapping[int, float], seed: int = 0) -> Comparison:

@@ -113,8 +113,10 @@ def notes(rules: Iterable[Rule | MergeRule]) -> tuple[str, ...]:
     gates = {rule.name: rule.admits for rule in rules if isinstance(rule.admits, Admission)}
     proved = [f"{name} {gate.proved_here}" for name, gate in gates.items() if gate.proved_here]
     told = [f"kinds of matches outside a certificate, proved at their own sizes: {', '.join(proved)}"] if proved else []
-    for name, gate in gates.items():
-        if gate.compared:
-            worst = max(gate.compared, key=lambda each: (each.fraction, each.elements))
-            told.append(f"{name}: both sides of {len(gate.compared)} kinds of matches compared on random operands; {worst}")
+    compared = {name: gate.compared for name, gate in gates.items() if gate.tried}
+    compared["those of shipped rules"] = [found for gate in gates.values() if not gate.tried for found in gate.compared]
+    for name, kinds in compared.items():
+        if kinds:
+            least = max(kinds, key=lambda each: (each.fraction, each.elements))
+            told.append(f"kinds of matches compared on random operands: {name} {len(kinds)}; of the one with least certainty {least}")
     return tuple(told)
