@@ -155,6 +155,23 @@ KEPT = apply("Reshape", apply("Cast", leaf(0, 3, 70, dtype="int64")), shape=(3, 
 MASK = apply("Mul", apply("Sub", leaf(1, 1), KEPT), leaf(2, 1))
 IN_PLACE = apply("Add", apply("Relu", leaf(0, 7, 37)), leaf(1, 1, 37))
 
+X, Y = leaf(0, 23, 77), leaf(1, 23, 77)
+SOFT = apply("Softmax", X, axis=1)
+POOL: dict[str, Any] = {"kernel_shape": (3, 3), "strides": (1, 2), "pads": (1, 1, 1, 1), "dilations": (1, 1)}
+WITH_NAN: tuple[Node, ...] = (
+    apply("Max", X, Y), apply("Min", X, Y), apply("Max", X, leaf(1, 1, 77)), apply("Relu", X), apply("Clip", X, min=-0.5, max=0.5),
+    apply("LeakyRelu", X, alpha=0.1), apply("PRelu", X, leaf(1, 77)), apply("Abs", X), apply("Sign", X), apply("IsNaN", X),
+    apply("HardSigmoid", X, alpha=0.2, beta=0.5), apply("Pow", X, leaf(1, 1)), apply("Sqrt", X), apply("Log", X),
+    *(apply(op, X, axes=axes) for op in ("ReduceMax", "ReduceMin", "ReduceSum") for axes in ((0,), (1,), (0, 1))),
+    apply("MaxPool", leaf(0, 2, 5, 12, 33), layout="NCHW", **POOL), apply("MaxPool", leaf(0, 2, 12, 13, 16), layout="NHWC", **POOL),
+    *(apply("Where", condition, X, Y) for condition in (
+        apply("Less", X, Y), apply("Not", apply("Less", X, Y)), apply("Not", apply("GreaterOrEqual", X, Y)),
+        apply("Not", apply("Equal", X, X)), apply("IsNaN", X), apply("Not", apply("IsNaN", X)),
+    )),
+    apply("Where", apply("IsNaN", SOFT), leaf(1, 1), SOFT), apply("Not", apply("Equal", X, X)),
+)  # fmt: skip
+"""What onnxruntime and numpy say of operands that are no numbers is said by generated kernels too."""
+
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
@@ -162,7 +179,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
     folder = tmp_path_factory.mktemp("kernels")
     fragments = [f for f in [*samples(list(OPS), 1), *chains()] if supports(f) is None]
     own: list[Node | KernelRequest] = [apply(op, leaf(0, 4001)) for op, _, _ in APPROXIMATIONS + WAVES]
-    own += [*LONG, *LONG_EXTREMA, *SOFTMAX, *WHOLE, MASK, STRIDED, IN_PLACE]
+    own += [*LONG, *LONG_EXTREMA, *WITH_NAN, *SOFTMAX, *WHOLE, MASK, STRIDED, IN_PLACE]
     return compile_library([*fragments, *own], folder / "kernels.so", threads=1, cache=folder)
 
 
@@ -283,6 +300,22 @@ def test_exp_and_softmax_of_infinities_and_nan_are_those_of_onnxruntime(fragment
     out = np.empty_like(x)
     Loaded(library.path).run(library[fragment], [x, out])
     np.testing.assert_allclose(out, expected, rtol=1e-6, atol=2e-38)
+
+
+@pytest.mark.parametrize("fragment", WITH_NAN, ids=str)
+def test_what_is_no_number_stays_none(fragment: Node, library: Library) -> None:
+    random, arrays = np.random.default_rng(5), []
+    for operand in placeholders(fragment):
+        x = random.standard_normal(operand.type.sizes).astype(np.float32)
+        for value, chance in ((np.nan, 0.02), (np.inf, 0.05), (-np.inf, 0.05), (-0.0, 0.1), (0.0, 0.1), (1e-42, 0.05), (-3e38, 0.05)):
+            x[random.random(x.shape) < chance] = value
+        arrays.append(x)
+    arrays[0].reshape(-1, arrays[0].shape[-1])[1] = -np.inf
+    out = np.empty(fragment.type.sizes, fragment.type.dtype)
+    Loaded(library.path).run(library[fragment], [*arrays, out])
+    with np.errstate(all="ignore"):
+        expected = np.asarray(evaluate((fragment,), dict(zip(placeholders(fragment), arrays, strict=True)))[0]).astype(np.float32)
+    np.testing.assert_allclose(out.astype(np.float32), expected, rtol=2e-5, atol=1e-6, err_msg=str(fragment))
 
 
 def test_a_warm_cache_compiles_nothing_and_gives_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -173,13 +173,12 @@ def test_convolutions_of_groups_run_in_the_library(group: int, outputs: int, lay
      ("ReduceMean", {"axes": (2, 3)}), ("ReduceSum", {"axes": (0, 2, 3)})],
 )  # fmt: skip
 def test_long_sums_are_not_the_librarys(op: str, attributes: dict[str, Any]) -> None:
-    """It adds one number after the other: means of 25,600 numbers near 1000 were off by 2e-4. Maxima lose nothing."""
+    """It adds one number after the other: means of 25,600 numbers near 1000 were off by 2e-4."""
     node = apply(op, placeholder(0, float32(1, 2, 129, 128)), **attributes)
     implementations = [one for one in ("onednn.pooling", "onednn.reduction") if isinstance(match(node, one), LibraryCall)]
     assert implementations == []
     assert "one after the other" in " ".join(str(match(node, one)) for one in ("onednn.pooling", "onednn.reduction"))
     if op != "AveragePool":
-        assert isinstance(match(apply("ReduceMax", *node.inputs, **attributes), "onednn.reduction"), LibraryCall)
         fewer = apply(op, placeholder(0, float32(1, 2, 128, 64)), **attributes)
         assert isinstance(match(fewer, "onednn.reduction"), LibraryCall)
 

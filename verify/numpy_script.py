@@ -24,6 +24,7 @@ FUNCTIONS: Mapping[str, str] = {
     "round": "np.round({})", "less": "np.float64({} < {})", "less_equal": "np.float64({} <= {})", "greater": "np.float64({} > {})",
     "greater_equal": "np.float64({} >= {})", "equal": "np.float64({} == {})", "and_": "np.float64(np.logical_and({}, {}))",
     "or_": "np.float64(np.logical_or({}, {}))", "not_": "np.float64(np.logical_not({}))", "where": "np.where({} != 0, {}, {})",
+    "is_nan": "np.float64(np.isnan({}))",
 }  # fmt: skip
 """Scalar functions over numpy values; they work elementwise too."""
 REDUCTIONS: Mapping[str, str] = {"sum": "np.sum", "max": "np.max", "min": "np.min", "prod": "np.prod"}

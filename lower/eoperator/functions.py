@@ -58,6 +58,33 @@ def intrinsic(name: str, value: Expr) -> Expr:
     return tirx.call_llvm_pure_intrin(str(value.ty), name, value)
 
 
+def larger(a: Expr, b: Expr) -> Expr:
+    """Return the larger of two values, NaN where either is none: one instruction and, unless one is a constant, two more for NaN."""
+    if _is_constant(a):
+        a, b = b, a
+    known = select(a < b, b, a)
+    return known if _is_constant(b) else _unless_nan(b, known)
+
+
+def smaller(a: Expr, b: Expr) -> Expr:
+    """Return the smaller of two values, NaN where either is none."""
+    if _is_constant(a):
+        a, b = b, a
+    known = select(b < a, b, a)
+    return known if _is_constant(b) else _unless_nan(b, known)
+
+
+def _unless_nan(value: Expr, known: Expr) -> Expr:
+    if not element(value).startswith("float"):
+        return known
+    return select(value <= constant(float("inf"), value), known, value)  # the compiler takes value == value for granted
+
+
+def _is_constant(value: Expr) -> bool:
+    scalar = value.value if isinstance(value, tirx.Broadcast) else value
+    return isinstance(scalar, tirx.IntImm | tirx.FloatImm) and scalar.value == scalar.value
+
+
 class Functions:
     """Emit scalar functions; ``bind(expression)`` names a value so that it is computed once."""
 
@@ -79,8 +106,8 @@ class Functions:
     f_sub = staticmethod(lambda a, b: a - b)
     f_mul = staticmethod(lambda a, b: a * b)
     f_div = staticmethod(lambda a, b: tirx.Div(a, b))
-    f_max = staticmethod(lambda a, b: select(a < b, b, a))
-    f_min = staticmethod(lambda a, b: select(b < a, b, a))
+    f_max = staticmethod(larger)
+    f_min = staticmethod(smaller)
     f_less = staticmethod(lambda a, b: a < b)
     f_less_equal = staticmethod(lambda a, b: a <= b)
     f_greater = staticmethod(lambda a, b: a > b)
@@ -90,6 +117,12 @@ class Functions:
     f_or_ = staticmethod(lambda a, b: tirx.Or(a, b))
     f_not_ = staticmethod(lambda a: tirx.Not(a))
     f_where = staticmethod(select)
+
+    def f_is_nan(self, a: Expr) -> Expr:
+        """Whether all bits of the exponent are set, and one of the rest: the compiler takes a == a for granted"""
+        bits = tirx.reinterpret(typed("int32", lanes(a)), a) & constant(0x7FFFFFFF, tirx.reinterpret(typed("int32", lanes(a)), a))
+        return bits > constant(0x7F800000, bits)
+
     f_sqrt = staticmethod(lambda a: intrinsic("llvm.sqrt", a))
     f_floor = staticmethod(lambda a: intrinsic("llvm.floor", a))
     f_ceil = staticmethod(lambda a: intrinsic("llvm.ceil", a))
@@ -176,13 +209,14 @@ class Functions:
         return tirx.Div(c * p, q)
 
     def f_pow(self, x: Expr, y: Expr) -> Expr:
-        """exp(y log |x|), negative for a negative base and an odd exponent, NaN for a fractional one"""
+        """exp(y log |x|), negative for a negative base and an odd exponent, NaN for a fractional one unless the base is infinite"""
         magnitude = self.bind(self.f_abs(x))
         value = self.bind(self.f_exp(self.bind(y * self.bind(self.f_log(magnitude)))))
         whole = self.bind(intrinsic("llvm.floor", y))
         odd = tirx.EQ(whole - constant(2.0, y) * intrinsic("llvm.floor", whole * constant(0.5, y)), constant(1.0, y))
         signed = select(odd, constant(0.0, value) - value, value)
-        negative = select(tirx.EQ(whole, y), signed, constant(float("nan"), value))
+        fraction = select(tirx.EQ(x, constant(float("-inf"), x)), value, constant(float("nan"), value))
+        negative = select(tirx.EQ(whole, y), signed, fraction)
         one = tirx.Or(tirx.EQ(y, constant(0.0, y)), tirx.EQ(x, constant(1.0, x)))
         return select(one, constant(1.0, value), select(x < constant(0.0, x), negative, value))
 

@@ -9,7 +9,7 @@ from tvm import tirx
 
 from egraph.tensor.expr.index import Iterator
 from lower.eoperator.blocks import LANES, UNROLL, Place, Point, Writer, shuffle
-from lower.eoperator.functions import Expr, cast, lanes, select, widen
+from lower.eoperator.functions import Expr, cast, lanes, larger, smaller, widen
 from lower.eoperator.streaming import fetch
 from lower.eoperator.terms import Term, coefficient, extent, iterators_of, low_of, subterms
 from lower.eoperator.transforms import IDENTITY
@@ -179,6 +179,6 @@ def combine(reduction: str, a: Expr, b: Expr) -> Expr:
         case "prod":
             return a * b
         case "max":
-            return select(a < b, b, a)
+            return larger(a, b)
         case _:
-            return select(b < a, b, a)
+            return smaller(a, b)

@@ -18,7 +18,7 @@ from lower.eoperator.tabled import refusal
 from lower.eoperator.terms import Term, Terms, subterms
 
 MAXIMUM_TERMS = 1500
-_COMPARISONS = frozenset({"less", "less_equal", "greater", "greater_equal", "equal"})
+_COMPARISONS = frozenset({"less", "less_equal", "greater", "greater_equal", "equal", "is_nan"})
 _LOGICAL = frozenset({"and_", "or_", "not_"})
 _WITHOUT_ARITHMETIC = frozenset({"float16", "bfloat16"})
 

@@ -15,7 +15,8 @@ FUSES = frozenset({"eltwise"})
 """Not binary: pooling of channels-first data reads the second operand from the wrong place (oneDNN 3.2)."""
 MOST_ADDED = 1 << 14
 """Numbers of one sum: the library adds one after the other, so a mean of 25,600 numbers near 1000 is off by 2e-4, of 12,544 by 5e-6."""
-ALGORITHMS = {"ReduceSum": "sum", "ReduceMean": "mean", "ReduceMax": "max", "ReduceMin": "min"}
+ALGORITHMS = {"ReduceSum": "sum", "ReduceMean": "mean"}
+"""Not maxima: the library's ignore NaN, and generated kernels, which do not, are as fast."""
 
 
 def pooling(node: Node, base: Base) -> tuple[Anchor, ...] | Reason:
@@ -44,7 +45,7 @@ def global_pooling(node: Node, base: Base) -> tuple[Anchor, ...] | Reason:
     source = operand(node.inputs[0], "src", base)
     if isinstance(source, str):
         return source
-    if node.op == "ReduceMean" and (reason := _loses_digits(node.inputs[0].type.elements // max(1, node.type.elements))):
+    if (reason := _loses_digits(node.inputs[0].type.elements // max(1, node.type.elements))):
         return reason
     rank = node.type.rank
     if not 3 <= rank <= 5:
@@ -57,7 +58,7 @@ def global_pooling(node: Node, base: Base) -> tuple[Anchor, ...] | Reason:
         return f"the axes {axes} are not all spatial axes"
     kernel = [node.inputs[0].type.sizes[axis] for axis in axes]
     parameters = {
-        "algorithm": "max" if node.op == "ReduceMax" else "average_include_padding", "kernel": kernel, "strides": [1] * len(kernel),
+        "algorithm": "average_include_padding", "kernel": kernel, "strides": [1] * len(kernel),
         "dilations": [1] * len(kernel), "pads_before": [0] * len(kernel), "pads_after": [0] * len(kernel),
     }  # fmt: skip
     return (Anchor("pooling", parameters, (_plain(source[0], arrange(source[0].window)),), arrange, None, FUSES),)
@@ -72,8 +73,7 @@ def reduction(node: Node, base: Base) -> tuple[Anchor, ...] | Reason:
         return "nothing is reduced"
     if not _reduces_innermost(source[0].window, node.type.sizes):
         return "axes are reduced that do not lie innermost, and only the reference implementation does that"
-    summed = node.op in ("ReduceSum", "ReduceMean")
-    if summed and (reason := _loses_digits(node.inputs[0].type.elements // max(1, node.type.elements))):
+    if reason := _loses_digits(node.inputs[0].type.elements // max(1, node.type.elements)):
         return reason
     return (Anchor("reduction", {"algorithm": ALGORITHMS[node.op]}, (_plain(source[0], source[0].window),), lambda w: w, None, FUSES),)
 

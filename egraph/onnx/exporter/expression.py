@@ -151,6 +151,8 @@ class _Writer:
                 return self.number(self.compared(function, values))
 
     def compared(self, function: str, values: Sequence[str]) -> str:
+        if function == "is_nan":
+            return self.e.add("IsNaN", values)
         if function.endswith("_equal") and self.e.opset < EINSUM_SINCE:
             return self.e.add("Or", [self.e.add(COMPARISONS[function.removesuffix("_equal")], values), self.e.add("Equal", values)])
         return self.e.add(COMPARISONS[function], values)

@@ -88,10 +88,13 @@ def _cast_like(call: Call) -> Node:
 
 
 def _as_type(call: Call, wanted: str) -> Node:
-    """The operand itself, a number for an integer, or 1 and 0 for true and false"""
+    """The operand itself, a number for an integer, 1 and 0 for true and false, or whether it is not zero"""
     given = call[0].type.dtype
     if wanted == given:
         return call[0]
+    if wanted == "bool":
+        number = call[0] if given == "float32" else call.apply("Cast", call[0])
+        return call.apply("Not", call.apply("Equal", number, call.constant(0, "float32")))
     if wanted != "float32":
         raise NotCore("the element type changes")
     if given == "bool":

@@ -93,6 +93,7 @@ _TABLE = (
     ScalarFunction("or_", 2, lambda a, b: np.logical_or(a, b).astype(np.float64), lambda a, b: ((a != 0) | (b != 0)).astype(np.int64)),
     ScalarFunction("not_", 1, lambda a: np.logical_not(a).astype(np.float64), lambda a: (a == 0).astype(np.int64)),
     ScalarFunction("where", 3, _where, _where),
+    ScalarFunction("is_nan", 1, lambda a: np.isnan(a).astype(np.float64), lambda a: np.zeros_like(a)),
 )
 FUNCTIONS: Mapping[str, ScalarFunction] = {f.name: f for f in _TABLE}
 RATIONAL = frozenset({"add", "sub", "mul", "div", "neg", "reciprocal"})

@@ -18,6 +18,7 @@ from egraph.tensor.ops.movement import MOVEMENT
 from egraph.tensor.ops.normalization import NORMALIZATION
 from egraph.tensor.ops.padding import PADDING
 from egraph.tensor.ops.pooling import POOLING
+from egraph.tensor.ops.predicates import PREDICATES
 from egraph.tensor.ops.reduction import REDUCTION
 from egraph.tensor.ops.reshape import RESHAPE
 from egraph.tensor.ops.resize import RESIZE
@@ -29,7 +30,7 @@ OPS: Mapping[str, OpSpec] = MappingProxyType(
     {
         spec.name: spec
         for family in (
-            *(ELEMENTWISE, RESHAPE, MOVEMENT, PADDING, RESIZE),
+            *(ELEMENTWISE, PREDICATES, RESHAPE, MOVEMENT, PADDING, RESIZE),
             *(CONTRACTION, CONVOLUTION, REDUCTION, POOLING, NORMALIZATION, EXPRESSION),
         )
         for spec in family
