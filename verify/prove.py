@@ -30,7 +30,7 @@ from verify.outcome import Open
 from verify.paths import TooManyPaths
 from verify.proof import Obligation, Proof
 from verify.random_testing import RuleTest, check_rule, draws
-from verify.rounding import ONLY_ROUNDING, objection
+from verify.rounding import ONLY_ROUNDING, case_objection, objection
 from verify.scope import MEMBERS, Judged, described, tree_of
 
 SMALL_SETS: tuple[Mapping[str, tuple[int, ...]], ...] = (
@@ -69,6 +69,8 @@ class Attempt:
     broken: Case | None = None
     """A case whose right side is ill-typed, or on which the rule raises."""
     gave_up: str = ""
+    complaint: str = ""
+    """Why the rule is not of the rounding class that it states."""
     survey: Survey = field(default_factory=Survey)
     ranks: set[int] = field(default_factory=set)
 
@@ -117,10 +119,12 @@ def _judged_by_cases(rule: Rule | MergeRule, blank: Proof, effort: Effort) -> Pr
     if attempt.gave_up or tree is False or not attempt.proved or not _reaches(tree):
         told = attempt.gave_up or (f"outside the prover's reach: {attempt.left_out[0]}" if attempt.left_out else "")
         if applications := _applications(rule, effort):
+            if complaint := attempt.complaint or objection(rule, blank.facts, effort.seed):
+                return replace(blank, failure="rounding", reason=complaint)
             return replace(blank, verdict="proved for these sizes", scope=applications, reason=told, covers={"tree": False})
         verdict: Verdict = "unknown" if attempt.obligations or attempt.gave_up else "tested only"
         return replace(blank, verdict=verdict, reason=told, failure="outside" if verdict == "tested only" else "")
-    complaint = objection(rule, blank.facts, effort.seed)
+    complaint = attempt.complaint or objection(rule, blank.facts, effort.seed)
     if complaint:
         return replace(blank, failure="rounding", reason=complaint)
     verdict = "proved for these sizes" if attempt.obligations else "proved"
@@ -199,6 +203,9 @@ def _judge(case: Case, found: Attempt, rounding: Rounding) -> bool | str:
             facts |= outcome.facts
         if rounding == "reassociates" and not facts - set(ONLY_ROUNDING) and _by_laws(left, right, case):
             facts.add(LAWS)
+    if not found.complaint and (sizes := _model(case)) is not None:
+        complaints = (case_objection(rounding, left, right, sizes) for left, right in zip(case.left, case.right, strict=True))
+        found.complaint = next(filter(None, complaints), "")
     found.facts |= facts
     found.proved += 1
     found.same += case.same

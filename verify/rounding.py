@@ -12,14 +12,16 @@ from itertools import islice
 
 import numpy as np
 
+from egraph.errors import EinsatError
 from egraph.rule import MergeRule, Rounding, Rule
 from egraph.tensor import Node, format_fragment, walk
 from egraph.tensor.expr.evaluate import Evaluator, Field
 from egraph.tensor.expr.functions import PRIME, prime_inverse, prime_power
-from egraph.tensor.expr.index import Iterator
+from egraph.tensor.expr.index import Iterator, Symbol
 from egraph.tensor.expr.scope import Scalar, Scope
 from egraph.tensor.ops.reference import meaning
 from verify.random_testing import RATIONAL, Instance, draws
+from verify.special_values import broken, broken_case
 
 Array = np.ndarray
 ORDER: Mapping[Rounding, int] = {"exact": 0, "reassociates": 1, "assumes finite": 2}
@@ -39,12 +41,28 @@ def objection(rule: Rule | MergeRule, facts: frozenset[str], seed: int = 0) -> s
     if ORDER[rule.rounding] < ORDER[wanted]:
         told = ", ".join(sorted(facts))
         return f"it says {rule.rounding!r}, but its proof uses {told}: state rounding=\"{wanted}\""
+    if found := broken(rule, seed, count=4, draws=3):
+        return f"it says {rule.rounding!r}, but {found}"
     if rule.rounding == "exact":
         for instance in islice(draws(rule, seed, 100 * INSTANCES), INSTANCES):
             if keeps_rounding(instance, seed) is False:
                 shown = format_fragment(instance.left[0])
                 return f"it says 'exact', but rounds differently, for one in {shown}: state rounding=\"reassociates\""
     return ""
+
+
+def case_objection(rounding: Rounding, left: Scope, right: Scope, sizes: Mapping[Symbol, int]) -> str:
+    """Return why a symbolic case is not of the class that its rule states; '' when it is, where its sizes are these numbers.
+
+    Random instances seldom meet the sizes at which a guard takes another way.
+    """
+    try:
+        found = broken_case(left, right, sizes, rounding)
+        if found is None and rounding == "exact":
+            found = broken_case(left, right, sizes, rounding, _Inaccurate)
+    except EinsatError:
+        return ""
+    return f"it says {rounding!r}, but {found}" if found else ""
 
 
 def keeps_rounding(instance: Instance, seed: int = 0) -> bool | None:

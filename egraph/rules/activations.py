@@ -173,21 +173,21 @@ def softsign_from_abs(x: Tensor, one: Weight) -> Steps:
 
 def _leaky_relu(order: int) -> Rule:
     def law(x: Tensor, c: Weight) -> Steps:
-        """A slope above 1 or below 0 would make the maximum another function."""
+        """A slope above 1 or below 0 would make the maximum another function; infinity times 0 is no number."""
         yield maximum(x, x * c) if order == 0 else maximum(x * c, x)
-        require(c.number is not None and 0 <= c.number <= 1, "the slope must be one known number from 0 to 1")
-        yield leaky_relu(x, alpha=c.number or 0.0)
+        require(c.number is not None and 0 < c.number <= 1, "the slope must be one known number above 0, up to 1")
+        yield leaky_relu(x, alpha=c.number or 1.0)
 
-    return named(law, _name("leaky_relu_from_maximum", order), "max(x, x * c) = leaky_relu(x, c),  0 <= c <= 1")
+    return named(law, _name("leaky_relu_from_maximum", order), "max(x, x * c) = leaky_relu(x, c),  0 < c <= 1")
 
 
-@rule
+@rule(rounding="assumes finite")
 def prelu_from_relus(x: Tensor, slope: Weight) -> Equation:
     """relu(x) - relu(-x) * slope = prelu(x, slope)"""
     return relu(x) - relu(-x) * slope == prelu(x, slope)
 
 
-@rule
+@rule(rounding="assumes finite")
 def prelu_from_relus_added(x: Tensor, slope: Weight) -> Equation:
     """relu(x) + relu(-x) * slope = prelu(x, -slope)"""
     return relu(x) + relu(-x) * slope == prelu(x, -slope)

@@ -34,7 +34,7 @@ def scale_into_conv(x: Tensor, w: Weight, s: Weight, a: Attributes) -> Steps:
     yield conv(x, by_group(w, scale, a.group, output=True), a)
 
 
-@rule(rounding="reassociates")
+@rule(rounding="assumes finite")
 def scale_into_conv_transpose(x: Tensor, w: Weight, s: Weight, a: Attributes) -> Steps:
     """conv_transpose(x, w) * s = conv_transpose(x, w * s),  s one number an output channel"""
     yield conv_transpose(x, w, a) * s
@@ -205,7 +205,7 @@ def channels_of_conv(x: Tensor, w: Weight, a: Attributes, c: Attributes) -> Step
                          steps=(c.steps[axis], *(1,) * (w.rank - 1))), a)
 
 
-@rule
+@rule(rounding="assumes finite")
 def pad_into_conv(x: Tensor, w: Weight, p: Attributes, a: Attributes) -> Steps:
     """conv(pad(x), w) = conv(x, w) with more padding,  zeros around spatial axes"""
     yield conv(pad(x, p), w, a)
@@ -278,7 +278,7 @@ def conv_transpose_is_conv(x: Tensor, w: Weight, a: Attributes) -> Steps:
     yield conv(x, turned, dilations=a.dilations, group=1, layout=a.layout, pads=pads, strides=a.strides)
 
 
-@rule(rounding="reassociates")
+@rule(rounding="assumes finite")
 def halve_groups(x: Tensor, w: Weight, a: Attributes) -> Steps:
     """conv(x, w, group g) = conv(x, block-diagonal w, group g / 2)
 

@@ -79,7 +79,7 @@ def _window(x: Tensor, axes: tuple[int, ...], starts: tuple[int, ...], sizes: tu
     return slice_(x, starts=tuple(first), ends=tuple(last), steps=(1,) * x.rank)
 
 
-@rule(rounding="reassociates")
+@rule(rounding="assumes finite")
 def conv_transpose_is_conv_of_phases(x: Tensor, w: Weight, a: Attributes) -> Steps:
     """conv_transpose(x, w, stride s) = interleave(conv(x, all s phases of w)),  ungrouped"""
     whole = conv_transpose(x, w, a)
@@ -109,7 +109,7 @@ def conv_transpose_is_conv_of_phases(x: Tensor, w: Weight, a: Attributes) -> Ste
     yield _window(image, axes, (0,) * count, result)
 
 
-@rule(rounding="reassociates")
+@rule(rounding="assumes finite")
 def conv_transpose_is_overlapping_sum(x: Tensor, w: Weight, a: Attributes) -> Steps:
     """conv_transpose(x, w, stride s) = interleave(sum over steps of shifted conv(x, w as 1x1)),  ungrouped"""
     whole = conv_transpose(x, w, a)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from egraph.rule import Attributes, Equation, Rule, Steps, Tensor, Weight, require, require_number, rule
+from egraph.rule import Attributes, Equation, Rounding, Rule, Steps, Tensor, Weight, require, require_number, rule
 from egraph.rule_operators import binary, clip, expand, leaky_relu, maximum, minimum, power, prelu, reciprocal, relu, sqrt
 from egraph.rules.family import named, snake
 
@@ -16,7 +16,8 @@ def _constant_last(op: str) -> Rule:
     def law(c: Weight, x: Tensor) -> Equation:
         return binary(op, c, x) == binary(op, x, c)
 
-    return named(law, f"constant_last_in_{snake(op)}", f"{op}(c, x) = {op}(x, c)")
+    rounding: Rounding = "exact" if op in ("Add", "Mul") else "reassociates"  # of zeros of both signs a maximum is either
+    return named(law, f"constant_last_in_{snake(op)}", f"{op}(c, x) = {op}(x, c)", rounding=rounding)
 
 
 @rule(rounding="reassociates")
@@ -115,7 +116,8 @@ def _neutral(op: str, number: float, symbol: str) -> Rule:
         require_number(c, number)
         yield x
 
-    return named(law, f"neutral_in_{snake(op)}", f"x {symbol} {number:g} = x")
+    rounding: Rounding = "reassociates" if op in ("Add", "Sub") else "exact"  # -0.0 + 0.0 is 0.0
+    return named(law, f"neutral_in_{snake(op)}", f"x {symbol} {number:g} = x", rounding=rounding)
 
 
 @rule
@@ -155,7 +157,7 @@ def clip_twice(x: Tensor, a: Attributes, b: Attributes) -> Steps:
     yield clip(x, min=low, max=high)
 
 
-@rule
+@rule(rounding="reassociates")
 def maximum_is_clip(x: Tensor, c: Weight) -> Steps:
     """max(x, c) = clip(x, c, inf),  c one number"""
     yield maximum(x, c)
@@ -163,7 +165,7 @@ def maximum_is_clip(x: Tensor, c: Weight) -> Steps:
     yield clip(x, min=c.number or 0.0, max=math.inf)
 
 
-@rule
+@rule(rounding="reassociates")
 def minimum_is_clip(x: Tensor, c: Weight) -> Steps:
     """min(x, c) = clip(x, -inf, c),  c one number"""
     yield minimum(x, c)
@@ -171,7 +173,7 @@ def minimum_is_clip(x: Tensor, c: Weight) -> Steps:
     yield clip(x, min=-math.inf, max=c.number or 0.0)
 
 
-@rule
+@rule(rounding="reassociates")
 def prelu_of_one_slope(x: Tensor, c: Weight) -> Steps:
     """prelu(x, c) = leaky_relu(x, c),  c one number"""
     yield prelu(x, c)

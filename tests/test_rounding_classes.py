@@ -1,0 +1,118 @@
+"""Rounding classes mean what docs/proofs.md says: on zeros of both signs, infinities, NaN, subnormal and huge operands."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from egraph.rule import Equation, Rounding, Rule, Steps, Tensor, Weight, operation, require, require_number, rule
+from egraph.rule_operators import reciprocal, reduce_sum, relu
+from egraph.rules import RULES, rule_named
+from verify.prove import Effort, prove
+from verify.special_values import broken, first_difference
+
+
+@pytest.mark.parametrize("each", RULES, ids=lambda each: str(each.name))
+def test_a_shipped_rule_keeps_its_class(each: Rule) -> None:
+    assert broken(each, seed=1, count=3, draws=2) is None
+
+
+@rule(rounding="reassociates")
+def nothing_added(x: Tensor, y: Tensor) -> Equation:
+    """(x - x) + y = y, not for infinities"""
+    return (x - x) + y == y
+
+
+@rule(rounding="reassociates")
+def equal_to_itself(x: Tensor) -> Equation:
+    """x == x where x is not above itself, not for NaN"""
+    return operation("Equal", x, x) == operation("Not", operation("Less", x, x))
+
+
+@rule(rounding="reassociates")
+def times_zero(x: Tensor, y: Tensor, z: Weight) -> Steps:
+    """x 0 + y = y, not for infinities"""
+    yield x * z + y
+    require_number(z, 0.0)
+    yield y
+
+
+@rule(rounding="reassociates")
+def relu_of_scaled(x: Tensor, c: Weight) -> Steps:
+    """relu(x c) = relu(x) c, not for c = 0 and x = -inf"""
+    yield relu(x * c)
+    require(c.number is not None and c.number >= 0, "c must not be negative")
+    yield relu(x) * c
+
+
+@rule
+def product_of_nothing(x: Tensor, z: Weight) -> Steps:
+    """x @ 0 = sum(x @ 0) (x @ 0), not for infinities"""
+    whole = x @ z
+    yield whole
+    require_number(z, 0.0)
+    require(z.rank == 2 and x.rank == 2, "matrices")
+    yield reduce_sum(whole, axes=(0, 1)) * whole
+
+
+@rule
+def zero_below_one(x: Tensor, z: Weight) -> Steps:
+    """1 / (x + 0) = 1 / x, not for x = -0.0"""
+    yield reciprocal(x + z)
+    require_number(z, 0.0)
+    yield reciprocal(x)
+
+
+@rule(rounding="assumes finite")
+def divided_again(x: Tensor, c: Weight) -> Equation:
+    """x c = x c c / c, not for c = 0"""
+    return x * c == (x * c * c) / c
+
+
+FALSE = (nothing_added, equal_to_itself, times_zero, relu_of_scaled, product_of_nothing, zero_below_one, divided_again)
+
+
+@pytest.mark.parametrize("each", FALSE, ids=lambda each: str(each.name))
+def test_a_class_that_a_rule_does_not_keep_is_seen_and_refused(each: Rule) -> None:
+    assert broken(each) is not None
+    assert prove(each, Effort(tests=8)).verdict in ("unknown", "refuted")
+
+
+@rule
+def added_in_another_order(x: Tensor, y: Tensor, z: Tensor) -> Steps:
+    """(x + y) + z = z + (y + x), and in another order where there are more rows than any test draws"""
+    yield (x + y) + z
+    yield x + (y + z) if x.rank > 0 and x.shape[0] > 90 else z + (y + x)
+
+
+def test_every_way_through_a_guard_is_held_to_the_class() -> None:
+    assert broken(added_in_another_order) is None
+    found = prove(added_in_another_order, Effort(tests=8))
+    assert found.failure == "rounding" and "x of shape (91" in found.reason
+
+
+NAN, INFINITY = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "rounding", "sums", "differs"),
+    [
+        (0.0, -0.0, "exact", False, True), (0.0, -0.0, "exact", True, False), (0.0, -0.0, "reassociates", False, False),
+        (1.0, 1.0 + 1e-15, "exact", False, True), (1.0, 1.0 + 1e-15, "exact", True, False),
+        (1.0, 1.0 + 1e-15, "reassociates", False, False),
+        (1.0, 1.1, "reassociates", False, True), (NAN, NAN, "exact", False, False), (NAN, INFINITY, "exact", True, True),
+        (NAN, INFINITY, "reassociates", False, False), (NAN, 0.0, "reassociates", False, True),
+        (0.0, INFINITY, "reassociates", False, True),
+        (NAN, 0.0, "assumes finite", False, False), (0.0, NAN, "assumes finite", False, True), (1.0, 1.1, "assumes finite", False, True),
+    ],
+)  # fmt: skip
+def test_what_may_differ_by_class(left: float, right: float, rounding: Rounding, sums: bool, differs: bool) -> None:
+    sides = np.array([2.0, left]), np.array([2.0, right])
+    assert (first_difference(*sides, [], rounding, sums=sums) is not None) is differs
+
+
+@pytest.mark.parametrize("name", ["neutral_in_mul", "relu_twice", "transpose_twice", "matmul_weights_associate", "gelu_from_tanh"])
+def test_classes_are_not_given_away(name: str) -> None:
+    """What is corrected is only what has to be."""
+    expected = {"matmul_weights_associate": "reassociates", "gelu_from_tanh": "reassociates"}
+    assert rule_named(name).rounding == expected.get(name, "exact")

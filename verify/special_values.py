@@ -1,0 +1,224 @@
+"""Hold a rule to its rounding class on operands that are special: zeros of both signs, infinities, NaN, subnormal and huge numbers.
+
+Both sides are evaluated in float64 by the operators' meanings. What may differ, by class (docs/proofs.md has the table):
+
+* *exact*: no bit, on any operands. A sum within one operator may be added in any order: where an operator sums, last bits, the sign of
+  zero and what overflows half-way are not compared.
+* *reassociates*: last bits, the sign of zero, what overflows or underflows half-way. What is finite stays finite, and what is not stays
+  infinite or NaN.
+* *assumes finite*: also everything that is infinite or NaN, on operands that are not finite. Where the left side has a finite value on
+  finite operands, the right side has the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from random import Random
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from egraph.errors import EinsatError
+from egraph.rule import MergeRule, Mismatch, Rounding, Rule
+from egraph.tensor import Node, format_fragment
+from egraph.tensor.expr.evaluate import Evaluator
+from egraph.tensor.expr.functions import FUNCTIONS
+from egraph.tensor.expr.index import Size, Symbol, has_reals, index, substitute
+from egraph.tensor.expr.scope import Apply, Guarded, IndexNumber, Read, Scalar, Scope, Tensor
+from egraph.tensor.ops.reference import evaluate
+from verify.random_binding import Refused
+from verify.random_testing import CRASHES, SUMMING, Instance, draw, instantiate
+
+Array = np.ndarray
+Kind: TypeAlias = Literal["zeros", "not finite", "subnormal", "huge"]
+KINDS: Mapping[Kind, tuple[float, ...]] = {
+    "zeros": (0.0, -0.0, 1.0, -1.0),
+    "not finite": (np.inf, -np.inf, np.nan, 0.0, -0.0),
+    "subnormal": (5e-324, -5e-324, 3e-310, -2.5e-309),
+    "huge": (1e300, -1e300, 1.6e308, -1.6e308),
+}
+"""What operands are mixed with."""
+NUMBERS = (0.0, -0.0, np.inf, -np.inf, np.nan)
+"""What a constant that is one number may be; the guard decides whether the rule applies."""
+SHARES = (0.03, 0.15, 0.5)
+"""How much of an operand is special."""
+TOLERANCE = 1e-9
+"""Relative to the largest finite magnitude of an operand or a result: what float64 rounding explains."""
+
+
+@dataclass(frozen=True)
+class Broken:
+    """Operands on which both sides differ more than the class allows."""
+
+    kind: Kind
+    shown: str
+    left: float
+    right: float
+
+    def __str__(self) -> str:
+        return f"{self.shown} is {self.left:.6g} on the left side and {self.right:.6g} on the right, on operands with {NAMES[self.kind]}"
+
+
+NAMES: Mapping[Kind, str] = {
+    "zeros": "zeros of both signs", "not finite": "infinities and NaN", "subnormal": "subnormal numbers", "huge": "huge numbers",
+}  # fmt: skip
+
+
+def held(rounding: Rounding, *, sums: bool) -> tuple[Kind, ...]:
+    """Return on what a class promises anything; ``sums``: an operator adds, in any order."""
+    match rounding:
+        case "exact":
+            return ("zeros", "not finite", "subnormal") if sums else ("zeros", "not finite", "subnormal", "huge")
+        case "reassociates":
+            return "zeros", "not finite"
+    return ("zeros",)
+
+
+def broken(rule: Rule | MergeRule, seed: int = 0, count: int = 6, draws: int = 3) -> Broken | None:
+    """Return operands on which a rule does not keep its class, None where none are found."""
+    for number, instance in enumerate(instances(rule, seed, count)):
+        for kind in held(rule.rounding, sums=bool(instance.operators & SUMMING)):
+            for each in range(draws):
+                generator = np.random.default_rng((seed, number, each))
+                found = broken_at(instance, rule.rounding, kind, SHARES[each % len(SHARES)], generator)
+                if found is not None:
+                    return found
+    return None
+
+
+def instances(rule: Rule | MergeRule, seed: int, count: int, tries: int = 2000) -> Iterator[Instance]:
+    """Yield random instances, each followed by those whose one-number constants are special, as far as the guard accepts them."""
+    random = Random(f"{rule.name} special {seed}")
+    made = 0
+    for _ in range(tries):
+        if made == count:
+            return
+        try:
+            instance = draw(rule, random)
+        except (*CRASHES, Refused, Mismatch, EinsatError):
+            continue
+        made += 1
+        yield instance
+        names = sorted(instance.bindings[0].numbers)
+        if isinstance(rule, MergeRule) or not names:
+            continue
+        for numbers in random.sample(list(product(NUMBERS, repeat=len(names))), 5):
+            special = dict(zip(names, numbers, strict=True))
+            try:
+                yield instantiate(rule, (replace(instance.bindings[0], numbers=special),))
+            except (*CRASHES, Refused, Mismatch, EinsatError):
+                continue
+
+
+def broken_at(instance: Instance, rounding: Rounding, kind: Kind, share: float, generator: np.random.Generator) -> Broken | None:
+    """Compare an instance's sides on operands that are drawn once."""
+    values: dict[Node, Array] = {}
+    for leaf in instance.leaves:
+        number = instance.numbers.get(leaf.integer("index"))
+        shape, dtype = leaf.type.sizes, leaf.type.dtype
+        values[leaf] = mixed(shape, dtype, kind, share, generator) if number is None else np.full(shape, number)
+    try:
+        with np.errstate(all="ignore"):
+            results = evaluate((*instance.left, *instance.right), values)
+    except EinsatError:
+        return None
+    count, sums = len(instance.left), bool(instance.operators & SUMMING)
+    for position, (left, right) in enumerate(zip(results[:count], results[count:], strict=True)):
+        if (at := first_difference(left, right, list(values.values()), rounding, sums=sums)) is not None:
+            return Broken(kind, format_fragment(instance.left[position]), float(left.flat[at]), float(right.flat[at]))
+    return None
+
+
+def mixed(shape: Sequence[int], dtype: str, kind: Kind, share: float, generator: np.random.Generator) -> Array:
+    """Return random values of which a share are special."""
+    if not dtype.startswith("float"):
+        return generator.integers(0, 2, shape).astype(np.float64)
+    return np.where(generator.random(shape) < share, generator.choice(KINDS[kind], shape), generator.standard_normal(shape))
+
+
+def first_difference(left: Array, right: Array, operands: Sequence[Array], rounding: Rounding, *, sums: bool) -> int | None:
+    """Return where two results differ more than a class allows, None where they do not."""
+    finite = [each[np.isfinite(each)] for each in (*operands, left)]
+    slack = TOLERANCE * max(1.0, *(float(np.abs(each).max(initial=0.0)) for each in finite))
+    with np.errstate(all="ignore"):
+        near = np.isfinite(left) & np.isfinite(right) & (np.abs(left - right) <= slack)
+        same = (left == right) | (np.isnan(left) & np.isnan(right))
+        match rounding:
+            case "exact" if sums:
+                wrong = ~(same | near)
+            case "exact":
+                wrong = ~(same & ((np.signbit(left) == np.signbit(right)) | np.isnan(left)))
+            case "reassociates":
+                wrong = ~(near | ~(np.isfinite(left) | np.isfinite(right)))
+            case _:
+                wrong = np.isfinite(left) & ~near
+    return int(np.argmax(wrong)) if wrong.any() else None
+
+
+def broken_case(
+    left: Scope, right: Scope, sizes: Mapping[Symbol, int], rounding: Rounding, algebra: type[Evaluator] = Evaluator
+) -> Broken | None:
+    """Compare two sides of a symbolic case where its sizes are these numbers, on operands that are drawn once for each kind.
+
+    Raises ``EinsatError`` where something in the case has no value: a number that is known by name alone, a function that is left open.
+    """
+    scopes = [*scopes_of(left), *scopes_of(right)]
+    sums = any(scope.summation and scope.reduction in ("sum", "prod") for scope in scopes)
+    tensors = {read.source.name: read.source for scope in scopes for read in reads_of(scope.body) if isinstance(read.source, Tensor)}
+    generator = np.random.default_rng(0)
+    for kind in held(rounding, sums=sums):
+        values = {
+            name: mixed(tuple(concrete(size, sizes) for size in tensor.shape), tensor.dtype, kind, SHARES[-1], generator)
+            for name, tensor in tensors.items()
+        }
+        with np.errstate(all="ignore"):
+            results = [algebra(values, "float64", sizes).tensor(side) for side in (left, right)]
+        if (at := first_difference(results[0], results[1], list(values.values()), rounding, sums=sums)) is not None:
+            shown = ", ".join(f"{name} of shape {value.shape}" for name, value in values.items())
+            return Broken(kind, f"the result for {shown}", float(results[0].flat[at]), float(results[1].flat[at]))
+    return None
+
+
+def concrete(value: Size, sizes: Mapping[Symbol, int]) -> int:
+    """Return a size as a number."""
+    found = index(substitute(value, sizes)).constant
+    if found is None:
+        raise Unnamed(f"{value} is no number")
+    return found
+
+
+class Unnamed(EinsatError):
+    """Something in a case has no value: a number that is known by name alone, a function that is left open."""
+
+
+def scopes_of(scope: Scope) -> Iterator[Scope]:
+    """Yield a scope and those inside it, each once."""
+    seen: set[int] = set()
+    pending = [scope]
+    while pending:
+        one = pending.pop()
+        if id(one) not in seen:
+            seen.add(id(one))
+            yield one
+            pending += [read.source for read in reads_of(one.body) if isinstance(read.source, Scope)]
+
+
+def reads_of(body: Scalar) -> Iterator[Read]:
+    """Yield what a scalar reads; raises ``Unnamed`` where it has a number that is known by name alone."""
+    match body:
+        case Read():
+            yield body
+        case IndexNumber(value) if has_reals(value):
+            raise Unnamed(f"{value} is no number")
+        case Apply(function, arguments):
+            if function not in FUNCTIONS:
+                raise Unnamed(f"{function} is any function")
+            for argument in arguments:
+                yield from reads_of(argument)
+        case Guarded(conditions, then, otherwise):
+            if any(has_reals(side) for condition in conditions for side in (condition.left, condition.right)):
+                raise Unnamed("a condition on a number")
+            yield from reads_of(then)
+            yield from reads_of(otherwise)
