@@ -32,6 +32,28 @@ them. TASO's axioms and substitutions have the names of TENSAT's files, which ru
 proved but tested on sizes 1 to 4, and its substitutions follow from them: all 743 in less than ten minutes with Z3 4.8.5; no times of
 single rules are published, nor by TENSAT. TensorRight's authors publish a few times, most below one second, of proofs without random tests.
 What this prover says of every entry of TASO's and TENSAT's files, and how long it takes, stands in `bench/results/corpora.md`.
+
+## Rounding classes
+
+A proof is over the real numbers; the class says what floating-point numbers may see of a rule.
+
+| may differ | exact | reassociates | assumes finite |
+|---|---|---|---|
+| last bits | no | yes | yes |
+| order of the summands within one operator, any number of them | yes | yes | yes |
+| order of sums and products between operators, factors taken out of sums | no | yes | yes |
+| zero's sign | no, but where an operator sums | yes | yes |
+| overflow and underflow of what is computed on the way | no, but where an operator sums | yes | yes |
+| a result that is infinite on one side and NaN on the other | no | yes | yes |
+| a result that is finite on one side and infinite or NaN on the other, on operands (weights, too) that may be anything | no | no | yes |
+| a finite result of the left side on finite operands without overflow | no | last bits | last bits |
+
+A rule that states a class is held to it where it is proved (`verify.rounding`, `verify.special_values`). Laws that a proof uses beyond
+arithmetic ask for a class. Random instances and every symbolic case, at sizes that satisfy it, are evaluated in IEEE float64 on operands
+mixed with zeros of both signs, infinities, NaN, subnormal and huge numbers, constants that are one number also as these numbers where the
+guard lets them pass; *exact* ones also in an algebra that does not associate. This refutes, it does not prove: that all special operands
+agree rests on tests. The classes speak of the operators' meanings. Generated kernels keep NaN and infinities as these do, one by one;
+of the library's, a fused Relu or maximum, max pooling, softmax and its logarithm may lose a NaN.
 """
 
 

@@ -11,9 +11,9 @@ HEAD = """# Rules
 
 Every rule of the e-graph, by family. Made by `python -m egraph.rules > docs/rules.md`; a test holds it up to date.
 
-*Rounding*: `exact` rules give the same bits on any data; `reassociates` rules are equal over the reals and may round differently;
-`assumes finite` rules may differ where a number overflows, is infinite or no number.
-[proofs.md](proofs.md) says what is proved of each.
+*Rounding*: `exact` rules give the same bits on any data; `reassociates` rules may round differently, and keep what is finite finite;
+`assumes finite` rules may differ where an operand is infinite or no number. [proofs.md](proofs.md) has the table of what each class
+lets differ, and says what is proved of each rule.
 """
 
 
