@@ -194,6 +194,18 @@ def test_what_is_cast_to_a_float_is_no_opaque_node(given: str, expected: str) ->
     assert found["Opaque"] == 0 and found[expected] >= 1
 
 
+@pytest.mark.parametrize("given", ["int64", "uint8", "float"])
+def test_what_is_cast_to_a_truth_value_is_whether_it_is_not_zero(given: str) -> None:
+    model = model_of(f"({given}[3,5] m, float[3,5] x) => (float[3,5] y) {{ c = Cast<to = 9>(m) n = Neg(x) y = Where(c, x, n) }}")
+    assert operators(agrees(model))["Opaque"] == 0
+
+
+def test_what_is_no_number_is_asked_for_by_an_operator() -> None:
+    model = model_of("(float[3,5] x, float[3,5] z) => (float[3,5] y) { q = Div(x, x) c = IsNaN(q) y = Where(c, z, q) }")
+    found = operators(agrees(model))
+    assert found["Opaque"] == 0 and found["IsNaN"] == 1
+
+
 def test_a_cast_that_rounds_or_cuts_stays_opaque() -> None:
     assert operators(agrees(model_of("(float[5] x) => (int64[5] y) { y = Cast<to = 7>(x) }")))["Opaque"] == 1
     assert operators(agrees(model_of("(double[5] x) => (float[5] y) { y = Cast<to = 1>(x) }")))["Opaque"] == 1
