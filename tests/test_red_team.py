@@ -192,7 +192,7 @@ def test_what_is_asked_under_all_conditions_together_is_given(each: Rule) -> Non
 def turned(wrong: Callable[[Tensor], bool]) -> Rule:
     """x - y = -(y - x), false where ``wrong`` says so."""
 
-    @rule
+    @rule(rounding="reassociates")
     def subtraction(x: Tensor, y: Tensor) -> Steps:
         """x - y = -(y - x)"""
         yield x - y
