@@ -42,7 +42,7 @@ def operands_swapped(a: Tensor, b: Tensor) -> Equation:
     return a @ b == b @ a
 
 
-@rule(rounding="reassociates")
+@rule(rounding="assumes finite")
 def softmax_of_shifted_rows(x: Tensor, shift: Tensor, a: Attributes) -> Equation:
     """softmax(x + shift) = softmax(x)"""
     return softmax(x + shift, a) == softmax(x, a)

@@ -7,7 +7,8 @@ that calls itself exact has to hold there. Within one sum the order is free ther
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -42,7 +43,8 @@ def objection(rule: Rule | MergeRule, facts: frozenset[str], seed: int = 0) -> s
         told = ", ".join(sorted(facts))
         return f"it says {rule.rounding!r}, but its proof uses {told}: state rounding=\"{wanted}\""
     if found := broken(rule, seed, count=4, draws=3):
-        return f"it says {rule.rounding!r}, but {found}"
+        kept = (each for each in _weaker(rule.rounding) if not broken(replace(rule, rounding=each), seed, count=4, draws=3))
+        return f"it says {rule.rounding!r}, but {found}{_advice(kept)}"
     if rule.rounding == "exact":
         for instance in islice(draws(rule, seed, 100 * INSTANCES), INSTANCES):
             if keeps_rounding(instance, seed) is False:
@@ -60,9 +62,20 @@ def case_objection(rounding: Rounding, left: Scope, right: Scope, sizes: Mapping
         found = broken_case(left, right, sizes, rounding)
         if found is None and rounding == "exact":
             found = broken_case(left, right, sizes, rounding, _Inaccurate)
+        kept = (each for each in _weaker(rounding) if not broken_case(left, right, sizes, each))
+        return f"it says {rounding!r}, but {found}{_advice(kept)}" if found else ""
     except EinsatError:
         return ""
-    return f"it says {rounding!r}, but {found}" if found else ""
+
+
+def _weaker(rounding: Rounding) -> tuple[Rounding, ...]:
+    return tuple(each for each, place in ORDER.items() if place > ORDER[rounding])
+
+
+def _advice(kept: Iterable[Rounding]) -> str:
+    """Name the first class that a rule does keep."""
+    first = next(iter(kept), None)
+    return f': state rounding="{first}"' if first else ""
 
 
 def keeps_rounding(instance: Instance, seed: int = 0) -> bool | None:
