@@ -27,9 +27,10 @@ def is_view(tiling: Tiling, number: int, node: ENode) -> bool:
 
 
 def opaque_tiles(tiling: Tiling, computed_from: Mapping[int, Sequence[frozenset[int]]]) -> Iterator[tuple[int, Tile]]:
-    """Yield opaque nodes, and core e-nodes from whose operands nothing else computes the class: onnxruntime always can.
+    """Yield opaque nodes, and the input program's own e-nodes: onnxruntime always can compute them.
 
-    So it can the input program's own e-nodes, which are spare where something else can: its kernel may prove wrong, or fail.
+    These are spare where something else computes the class from their operands: its kernel may prove wrong, or fail. E-nodes that
+    rules made are left to onnxruntime only where nothing else computes their class at all.
     An expression is part of a derived program, beside which the class has its operator: without a kernel it is not worth having.
 
     ``computed_from``: for every class, the tensors that each of its other tiles reads.
@@ -44,5 +45,5 @@ def opaque_tiles(tiling: Tiling, computed_from: Mapping[int, Sequence[frozenset[
                 yield number, Tile(fragment, (node,), "opaque")
             elif node.op not in (*LEAVES, "OpaqueOutput", "Expression"):
                 is_spare = any(tensors <= set(node.children) for tensors in done)
-                if not is_spare or not node.rule:
+                if not node.rule or not done:
                     yield number, Tile(tiling.over_leaves(number, node), (node,), "opaque", is_spare)
