@@ -80,7 +80,7 @@ _interned: weakref.WeakValueDictionary[tuple[object, ...], Node] = weakref.WeakV
 def make(op: str, inputs: Iterable[Node], attributes: Attributes, type: TensorType) -> Node:
     """Return the one node with these parts (hash-consing)."""
     operands = tuple(inputs)
-    key = (op, operands, attributes, repr(attributes), type)  # repr: 1, 1.0 and True are different attributes
+    key = (op, operands, repr(attributes), type)  # repr: 1, 1.0 and True are different attributes, and nan is one
     node = _interned.get(key)
     if node is None:
         node = Node()
@@ -122,8 +122,13 @@ def rewrite(roots: Iterable[Node], change: Callable[[Node, tuple[Node, ...]], No
     return new
 
 
+def format_attributes(attributes: Attributes) -> str:
+    """Return ``{name=value,...}`` with values as Python writes them, nothing where there are none."""
+    return f"{{{','.join(f'{name}={value!r}' for name, value in attributes)}}}" if attributes else ""
+
+
 def format_fragment(root: Node) -> str:
-    """Return a fragment as one line of readable, canonical text: the profile database's key.
+    """Return a fragment as one line of readable, canonical text: the profile database's key. ``text.parse_fragment`` reads it.
 
     ``Relu(Conv{group=1,...}(%0:float32[1,3,8,8], $1:float32[4,3,3,3]))``; ``%`` is a tensor, ``$`` a weight;
     a node used twice is named at its first use (``#2=...``).
@@ -139,8 +144,7 @@ def format_fragment(root: Node) -> str:
             return f"{'$' if node.attribute('constant') else '%'}{node.integer('index')}:{node.type}"
         if node in names:
             return names[node]
-        parts = ",".join(f"{key}={value!r}" for key, value in node.attributes)
-        body = f"{node.op}{'{' + parts + '}' if parts else ''}({', '.join(text(i) for i in node.inputs)})"
+        body = f"{node.op}{format_attributes(node.attributes)}({', '.join(text(i) for i in node.inputs)})"
         if uses.get(node, 0) > 1:
             names[node] = f"#{len(names)}"
             return f"{names[node]}={body}"

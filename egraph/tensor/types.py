@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import TypeAlias, cast
 
@@ -15,6 +16,8 @@ Dim: TypeAlias = int | str
 AttributeValue: TypeAlias = int | float | str | bytes | bool | tuple["AttributeValue", ...]
 Attributes: TypeAlias = tuple[tuple[str, AttributeValue], ...]
 """Attributes sorted by name; absent means absent, so defaults are always written out."""
+PLAIN_DIM = re.compile(r"(?:[^\W\d]|/)(?:[\w .:+*/-]*[\w.])?")
+"""Names of dynamic dimensions that texts write without quotes, as ``batch`` and ``past + 1``."""
 
 
 def attributes(**values: AttributeValue) -> Attributes:
@@ -55,7 +58,11 @@ class TensorType:
         return self.elements * numpy_dtype(self.dtype).itemsize
 
     def __str__(self) -> str:
-        return f"{self.dtype}{'[?]' if self.shape is None else '[' + ','.join(map(str, self.shape)) + ']'}"
+        return f"{self.dtype}{'[?]' if self.shape is None else '[' + ','.join(map(_format_dim, self.shape)) + ']'}"
+
+
+def _format_dim(dim: Dim) -> str:
+    return repr(dim) if isinstance(dim, str) and not PLAIN_DIM.fullmatch(dim) else str(dim)
 
 
 def numpy_dtype(name: str) -> np.dtype:

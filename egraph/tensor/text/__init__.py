@@ -1,0 +1,24 @@
+"""The language as text that prints and parses: ``format_x(parse_x(text)) == text``, and parsing gives back the same values.
+
+Operators, values and types look alike everywhere: ``Conv{group=1,...}(%0, %1) : float32[1,8,4,4]``, attributes as Python writes
+them. A fragment is one term over placeholders; graphs, programs, e-graphs and selections are blocks of lines.
+"""
+
+from egraph.tensor.node import Node
+from egraph.tensor.text.frozen import format_egraph, format_selection, parse_egraph, parse_selections, read_egraph
+from egraph.tensor.text.graph import bind, format_graph, format_program, parse_graph, parse_program, read_graph, read_program
+from egraph.tensor.text.reader import Reader, TextError
+from egraph.tensor.types import TensorType
+
+__all__ = [
+    "Reader", "TextError", "bind", "format_egraph", "format_graph", "format_program", "format_selection", "parse_egraph",
+    "parse_fragment", "parse_graph", "parse_program", "parse_selections", "read_egraph", "read_graph", "read_program",
+]  # fmt: skip
+
+
+def parse_fragment(text: str, type: TensorType | None = None) -> Node:
+    """Return the fragment that ``format_fragment`` wrote; ``type``: that of the root, where it is no core operator."""
+    reader = Reader(text)
+    node = reader.term(type)
+    reader.end()
+    return node

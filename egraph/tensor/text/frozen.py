@@ -1,0 +1,210 @@
+"""Frozen e-graphs and selections as text: a class a line, with its e-nodes below it.
+
+    egraph roots=(@0,) {
+      @0 : float32[4] source=%2
+        Relu(@1)
+        Max(@1, @2) rule='relu_is_max'
+      @1 : float32[4] source=%0
+        Input{name='x'}()
+      @2 : float32[] constant=True
+        Constant{digest='5f0c...'}()
+    }
+    selection method='cp-sat' optimal=True seconds=0.25 cost_us=3.5 {
+      @0 = Relu(%0:float32[4])(@1) by='onednn.eltwise' cost_us=3.5
+    }
+
+A class names the value of the graph above that it has; a selection says which kernel computes a class. Which e-nodes a kernel
+covers is not written: they are found in the e-graph again, so that no text brings in what the e-graph does not say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
+
+from egraph.tensor.frozen import Candidate, ENode, FrozenEGraph, Selection
+from egraph.tensor.graph import Graph
+from egraph.tensor.node import Node, format_attributes, format_fragment
+from egraph.tensor.text.graph import value_names
+from egraph.tensor.text.reader import Reader
+from egraph.tensor.types import TensorType
+
+
+def format_egraph(frozen: FrozenEGraph, graph: Graph | None = None) -> str:
+    """Return an e-graph as text; ``graph`` is the one whose values its classes name."""
+    names = value_names(graph) if graph else {}
+    lines = [f"egraph roots={_classes(frozen.roots)} {{"]
+    for number, nodes in frozen.classes.items():
+        fields = " constant=True" if number in frozen.constants else ""
+        fields += f" source={names[frozen.source[number]]}" if names and number in frozen.source else ""
+        lines.append(f"  @{number} : {frozen.types[number]}{fields}")
+        for node in nodes:
+            operands = ", ".join(f"@{child}" for child in node.children)
+            lines.append(f"    {node.op}{format_attributes(node.attributes)}({operands})" + (f" rule={node.rule!r}" if node.rule else ""))
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+def format_selection(selection: Selection) -> str:
+    """Return a selection as text."""
+    head = f"method={selection.method!r} optimal={selection.optimal!r} seconds={selection.seconds!r} cost_us={selection.cost_us!r}"
+    lines = [f"selection {head} {{"]
+    for number, one in selection.chosen.items():
+        operands = ", ".join(f"@{operand}" for operand in one.operands)
+        lines.append(f"  @{number} = {format_fragment(one.fragment)}({operands}) by={one.implementation!r} cost_us={one.cost_us!r}")
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+def _classes(numbers: Sequence[int]) -> str:
+    return f"({', '.join(f'@{number}' for number in numbers)}{',' * (len(numbers) == 1)})"
+
+
+def parse_egraph(text: str, graph: Graph | None = None, name: str = "") -> FrozenEGraph:
+    """Return the e-graph of a text; ``graph``: the one that it was formatted with."""
+    reader = Reader(text, name)
+    reader.nodes = {written: node for node, written in value_names(graph).items()} if graph else {}
+    frozen = read_egraph(reader)
+    reader.end()
+    return frozen
+
+
+def parse_selections(text: str, frozen: FrozenEGraph, name: str = "") -> tuple[Selection, ...]:
+    """Return the selections of a text; every kernel must consist of e-nodes of ``frozen``, and every class be computed that is read."""
+    reader = Reader(text, name)
+    found = []
+    while not reader.at_end():
+        found.append(read_selection(reader, frozen))
+    return tuple(found)
+
+
+def read_egraph(reader: Reader) -> FrozenEGraph:
+    """Read an e-graph; every core e-node must make a value of its class's type."""
+    classes: dict[int, tuple[ENode, ...]] = {}
+    types: dict[int, TensorType] = {}
+    source: dict[int, Node] = {}
+    constants: set[int] = set()
+    made: list[tuple[int, ENode, int]] = []
+    reader.expect("egraph")
+
+    def number() -> int:
+        reader.expect("@")
+        return reader.integer("a class")
+
+    start = reader.start()
+    roots = reader.fields(roots=reader.tuple_of(number)).get("roots", ())
+    reader.expect("{")
+    while not reader.accept("}"):
+        if not reader.sees("@"):
+            raise reader.expected("@CLASS or '}'")
+        at = reader.position
+        one = number()
+        if one in classes:
+            raise reader.error(f"@{one} is defined twice", at)
+        reader.expect(":")
+        types[one] = reader.type()
+        fields = reader.fields(constant=reader.flag, source=reader.term)
+        constants |= {one} if fields.get("constant") else set()
+        source |= {one: fields["source"]} if "source" in fields else {}
+        nodes = []
+        while not reader.sees("@") and not reader.sees("}"):
+            at = reader.start()
+            op, attributes = reader.operator(), reader.attributes()
+            reader.expect("(")
+            children = tuple(reader.listed(")", number))
+            rule = reader.fields(rule=reader.string).get("rule", "")
+            nodes.append(ENode(op, attributes, children, rule))
+            made.append((one, nodes[-1], at))
+        classes[one] = tuple(nodes)
+    for one, node, at in made:
+        if missing := [child for child in node.children if child not in types]:
+            raise reader.error(f"there is no class @{missing[0]}", at)
+        reader.result_type(node.op, [types[child] for child in node.children], node.attributes, types[one], at, at)
+    if missing := [root for root in roots if root not in types]:
+        raise reader.error(f"there is no class @{missing[0]}", start)
+    return FrozenEGraph(classes, types, roots, frozenset(constants), source)
+
+
+def read_selection(reader: Reader, frozen: FrozenEGraph) -> Selection:
+    """Read a selection from an e-graph."""
+    reader.expect("selection")
+    start = reader.position
+    head = reader.fields(method=reader.string, optimal=reader.flag, seconds=reader.real, cost_us=reader.real)
+    reader.expect("{")
+    chosen: dict[int, Candidate] = {}
+
+    def number() -> int:
+        at = reader.position
+        reader.expect("@")
+        found = reader.integer("a class")
+        if found not in frozen.classes:
+            raise reader.error(f"there is no class @{found}", at)
+        return found
+
+    while not reader.accept("}"):
+        at = reader.start()
+        one = number()
+        if one in chosen:
+            raise reader.error(f"@{one} is computed twice", at)
+        reader.expect("=")
+        reader.nodes = {}
+        fragment = reader.term(frozen.types[one])
+        reader.expect("(")
+        operands = tuple(reader.listed(")", number))
+        fields = reader.fields(by=reader.string, cost_us=reader.real)
+        covered = covered_by(fragment, operands, one, frozen)
+        if not covered:
+            raise reader.error(f"the kernel does not consist of e-nodes of class @{one}", at)
+        chosen[one] = Candidate(fragment, operands, covered, fields.get("by", ""), fields.get("cost_us", 0.0))
+    if (missing := _uncomputed(frozen, chosen)) is not None:
+        raise reader.error(f"no kernel computes @{missing}, or only from itself", start)
+    return Selection(chosen, head.get("cost_us", 0.0), head.get("optimal", False), head.get("method", ""), head.get("seconds", 0.0))
+
+
+def covered_by(fragment: Node, operands: Sequence[int], number: int, frozen: FrozenEGraph) -> tuple[ENode, ...]:
+    """Return the e-nodes of class ``number`` and below that a fragment over classes consists of, root first; none where it does not."""
+    made: dict[tuple[Node, int], ENode | None] = {}
+
+    def fits(node: Node, at: int) -> bool:
+        if node.op == "Placeholder":
+            index = node.integer("index")
+            return index < len(operands) and operands[index] == at and node.type == frozen.types[at]
+        if (node, at) not in made:
+            made[node, at] = None
+            attributes = repr(node.attributes)
+            made[node, at] = next(
+                (
+                    one
+                    for one in frozen.classes[at]
+                    if one.op == node.op and len(one.children) == len(node.inputs) and repr(one.attributes) == attributes
+                    and all(fits(operand, child) for operand, child in zip(node.inputs, one.children, strict=True))
+                ),
+                None,
+            )  # fmt: skip
+        return made[node, at] is not None
+
+    if not fits(fragment, number):
+        return ()
+    covered: dict[ENode, None] = {}
+    stack = [(fragment, number)]
+    while stack:
+        pair = stack.pop()
+        if (one := made.get(pair)) is not None and one not in covered:
+            covered[one] = None
+            stack += zip(pair[0].inputs, one.children, strict=True)
+    return tuple(covered)
+
+
+def _uncomputed(frozen: FrozenEGraph, chosen: Mapping[int, Candidate]) -> int | None:
+    """Return a class that the roots need and that no kernel computes, or only from itself; None where there is none."""
+    order: TopologicalSorter[int] = TopologicalSorter()
+    needed = list(frozen.roots)
+    for number in needed:
+        if number not in frozen.given:
+            if number not in chosen:
+                return number
+            order.add(number, *chosen[number].operands)
+            needed += [operand for operand in dict.fromkeys(chosen[number].operands) if operand not in needed]
+    try:
+        order.prepare()
+    except CycleError as error:
+        return int(error.args[1][0])
+    return None
