@@ -22,8 +22,12 @@ NAME = re.compile(r"\w+")
 INTEGER = re.compile(r"-?\d+")
 _DTYPE = re.compile(r"[^\W\d][\w(),]*")
 _SPACE = re.compile(r"\s*")
-_NUMBER = re.compile(r"-?(?:inf\b|nan\b|\d+(?:\.\d+)?(?:e[+-]?\d+)?)")
 _STRING = re.compile(r"""b?(?:'(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*")""")
+_VALUE = re.compile(
+    r"(?P<real>-?(?:inf\b|nan\b|\d+(?:\.\d+(?:e[+-]?\d+)?|e[+-]?\d+)))|(?P<integer>-?\d+)|(?P<open>\()|(?P<literal>True\b|False\b|"
+    + _STRING.pattern + ")"
+)  # fmt: skip
+_FIELD = re.compile(r"([^\W\d]\w*)=")
 SHOWN = 30
 """Characters of the text that a refusal quotes."""
 
@@ -58,8 +62,9 @@ class Reader:
         return self.position
 
     def skip(self) -> None:
-        found = _SPACE.match(self.text, self.position)
-        self.position = found.end() if found else self.position
+        if self.text[self.position : self.position + 1] <= " ":
+            found = _SPACE.match(self.text, self.position)
+            self.position = found.end() if found else self.position
 
     def at_end(self) -> bool:
         self.skip()
@@ -82,17 +87,19 @@ class Reader:
         if not self.accept(token):
             raise self.expected(repr(token))
 
-    def take(self, pattern: re.Pattern[str], what: str) -> str:
+    def match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
         self.skip()
-        found = pattern.match(self.text, self.position)
+        return pattern.match(self.text, self.position)
+
+    def take(self, pattern: re.Pattern[str], what: str) -> str:
+        found = self.match(pattern)
         if found is None:
             raise self.expected(what)
         self.position = found.end()
         return found.group()
 
     def peek(self, pattern: re.Pattern[str]) -> str:
-        self.skip()
-        found = pattern.match(self.text, self.position)
+        found = self.match(pattern)
         return found.group() if found else ""
 
     def integer(self, what: str = "an integer") -> int:
@@ -123,22 +130,19 @@ class Reader:
 
     def value(self) -> AttributeValue:
         """Read an attribute's value: a number, ``True``, ``False``, a string, bytes or a tuple, as Python writes them."""
-        if self.accept("("):
-            return tuple(self.listed(")", self.value))
-        if word := self.peek(_NUMBER):
-            self.position += len(word)
-            if set(word) & set(".enif"):
-                return math.nan if word.endswith("nan") else float(word)
+        found = self.match(_VALUE)
+        if found is None:
+            raise self.expected("a number, True, False, a string, bytes or a tuple")
+        self.position = found.end()
+        kind, word = found.lastgroup, found.group()
+        if kind == "integer":
             return int(word)
-        if quoted := self.peek(_STRING):
-            self.position += len(quoted)
-            literal: str | bytes = ast.literal_eval(quoted)
-            return literal
-        for name, constant in (("True", True), ("False", False)):
-            if self.peek(WORD) == name:
-                self.position += len(name)
-                return constant
-        raise self.expected("a number, True, False, a string, bytes or a tuple")
+        if kind == "open":
+            return tuple(self.listed(")", self.value))
+        if kind == "real":
+            return math.nan if word.endswith("nan") else float(word)
+        literal: str | bytes | bool = ast.literal_eval(word)
+        return literal
 
     def real(self) -> float:
         start = self.start()
@@ -166,11 +170,12 @@ class Reader:
     def fields(self, **readers: Callable[[], object]) -> dict[str, Any]:
         """Read ``name=value`` as long as some follow, each name at most once; ``readers`` say which there may be."""
         found: dict[str, Any] = {}
-        while (word := self.peek(WORD)) and self.text[self.position + len(word) : self.position + len(word) + 1] == "=":
+        while (match := self.match(_FIELD)) is not None:
+            word = match[1]
             if word not in readers or word in found:
                 more = [name for name in readers if name not in found]
                 raise self.expected(f"one of {', '.join(more)}" if more else "the end of the line")
-            self.position += len(word) + 1
+            self.position = match.end()
             found[word] = readers[word]()
         return found
 
