@@ -14,7 +14,6 @@ from onnx import TensorProto, helper
 
 from egraph.derive.derivation import Derivation, DerivationRule, Step
 from egraph.derive.registry import DERIVATIONS
-from egraph.derive.storing import Unreadable, read_program, write_program
 from egraph.engine.applications import RuleStatistics
 from egraph.engine.saturate import Limits, saturate
 from egraph.errors import RuleError
@@ -29,6 +28,7 @@ from egraph.tensor.expr.index import Iterator, index
 from egraph.tensor.expr.scope import Read, Scope, Tensor
 from egraph.tensor.ops import apply
 from egraph.tensor.ops.expression import text_of
+from egraph.tensor.text import parse_fragment
 from egraph.tolerance import Tolerance
 from runtime.profile import Database
 from tests.test_report import outcome
@@ -110,7 +110,7 @@ def test_what_was_kept_by_other_sources_or_is_damaged_is_derived_anew(tmp_path: 
     monkeypatch.setattr("egraph.optimize.derivations.sources_key", lambda: "another prover")
     saturate(chain(3, 4), (), derivations=Gate((count(calls),), database).open())
     assert len(calls) == 4
-    monkeypatch.setattr("egraph.optimize.derivations.read_program", lambda text: read_program("[]"))
+    monkeypatch.setattr("egraph.optimize.derivations.parse_fragment", lambda text: parse_fragment("[]"))
     saturate(chain(3, 4), (), derivations=Gate((count(calls),), database).open())
     assert len(calls) == 6
 
@@ -211,17 +211,6 @@ def test_saturation_with_derivations_is_the_same_each_time() -> None:
         repr(dict(saturate(chain(6, 6), (), derivations=Gate((count([]),), Database.in_memory()).open()).frozen.classes)) for _ in range(2)
     }
     assert len(pictures) == 1
-
-
-def test_programs_are_written_and_read_back() -> None:
-    x, w = placeholder(0, TYPE), placeholder(1, TensorType("float32", (4, 5)), constant=True)
-    root = apply("Relu", apply("Add", apply("MatMul", x, w), apply("MatMul", x, w)))
-    assert read_program(write_program(root)) is root
-    clipped = apply("Clip", x, min=0.0, max=float("inf"))
-    assert read_program(write_program(clipped)) is clipped
-    for text in ("", "[]", "[[0]]", '[["Relu",[0],{}]]', '[["Placeholder",0,false,"float32",[2]],["NoSuch",[0],{}]]'):
-        with pytest.raises(Unreadable):
-            read_program(text)
 
 
 def test_derivation_rules_are_chosen_by_name_and_by_what_they_may_change() -> None:

@@ -16,12 +16,12 @@ import pytest
 
 import lower.eoperator.library as library_module
 from egraph.errors import LowerError
-from egraph.tensor import Node, TensorType, make, placeholders
+from egraph.tensor import Node, TensorType, format_fragment, make, placeholders
 from egraph.tensor.ops import OPS, apply
 from egraph.tensor.ops.dtypes import INTEGERS
 from egraph.tensor.ops.reference import evaluate
+from egraph.tensor.text import parse_fragment
 from lower.eoperator import KernelRequest, Library, compile_library, may_overwrite, supports
-from lower.eoperator.compiler import flatten, restore
 from tests.fragments import leaf
 
 GUARD = 64
@@ -359,7 +359,7 @@ def test_a_compiler_that_dies_or_hangs_costs_one_kernel(tmp_path: Path, monkeypa
 
 def test_fragments_survive_the_way_to_the_compiling_process() -> None:
     for fragment in chains():
-        assert restore(flatten(fragment)) is fragment
+        assert parse_fragment(format_fragment(fragment)) is fragment
 
 
 def test_generated_code_is_stable(golden: Callable[[str, str], None]) -> None:

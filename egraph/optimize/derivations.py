@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from egraph.derive.derivation import DerivationRule, GroupRule, Step
-from egraph.derive.storing import Unreadable, read_program, write_program
 from egraph.engine.applications import BROKEN, RuleStatistics
 from egraph.engine.deriving import Derivations, Judged, Stop, group_text
 from egraph.errors import EinsatError
@@ -22,6 +21,7 @@ from egraph.optimize.outcome import Derived, Offered, RuleUse
 from egraph.optimize.sources import sources_digest
 from egraph.rule import Rounding
 from egraph.tensor import Kernel, Node, format_fragment, walk
+from egraph.tensor.text import TextError, parse_fragment
 from egraph.tolerance import Tolerance
 from runtime.profile import Database, Record
 
@@ -192,7 +192,7 @@ class Gate:
         try:
             kept = json.loads(record.message)
             return tuple(map(_from_json, kept["programs"])) if kept["key"] == sources_key() else None
-        except (ValueError, KeyError, TypeError, Unreadable):
+        except (ValueError, KeyError, TypeError, TextError):
             return None  # damaged, or of another version: it is derived anew
 
     def _write(self, key: tuple[str, str], found: Sequence[Judged], seconds: float) -> None:
@@ -202,9 +202,10 @@ class Gate:
 
 def _to_json(one: Judged) -> dict[str, Any]:
     steps = [[step.rule, step.text] for step in one.steps]
-    return {"name": one.name, "program": write_program(one.program), "steps": steps, "reason": one.reason, "error_bound": one.error_bound}
+    program = format_fragment(one.program)
+    return {"name": one.name, "program": program, "steps": steps, "reason": one.reason, "error_bound": one.error_bound}
 
 
 def _from_json(raw: dict[str, Any]) -> Judged:
     steps = tuple(Step(rule, text) for rule, text in raw["steps"])
-    return Judged(raw["name"], read_program(raw["program"]), steps, raw["reason"], raw["error_bound"])
+    return Judged(raw["name"], parse_fragment(raw["program"]), steps, raw["reason"], raw["error_bound"])

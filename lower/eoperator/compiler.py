@@ -11,29 +11,11 @@ import os
 import pickle
 import signal
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from egraph.errors import EinsatError
-from egraph.tensor import Node, TensorType, make, walk
+from egraph.tensor.text import parse_fragment
 from lower.eoperator.request import KernelRequest
-
-FlatNode = tuple[str, tuple[int, ...], Any, str, Any]
-
-
-def flatten(root: Node) -> list[FlatNode]:
-    """Return a fragment as plain data, operands first."""
-    order = {node: position for position, node in enumerate(walk((root,)))}
-    return [(n.op, tuple(order[i] for i in n.inputs), n.attributes, n.type.dtype, n.type.shape) for n in order]
-
-
-def restore(nodes: Sequence[FlatNode]) -> Node:
-    """Return the fragment that ``flatten`` was given."""
-    built: list[Node] = []
-    for op, inputs, attributes, dtype, shape in nodes:
-        built.append(make(op, [built[i] for i in inputs], attributes, TensorType(dtype, shape)))
-    return built[-1]
 
 
 def main() -> None:
@@ -48,11 +30,11 @@ def main() -> None:
             jobs, threads = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
-        for position, (nodes, output_strides, input_strides, path) in enumerate(jobs):
+        for position, (fragment, output_strides, input_strides, path) in enumerate(jobs):
             error = ""
             partial = Path(f"{path}.{os.getpid()}.part.o")
             try:
-                request = KernelRequest(restore(nodes), output_strides, input_strides)
+                request = KernelRequest(parse_fragment(fragment), output_strides, input_strides)
                 compile_object(generate(request, threads=threads), partial)
                 os.replace(partial, path)
             except EinsatError as problem:

@@ -19,7 +19,6 @@ from pathlib import Path
 
 from egraph.errors import LowerError
 from egraph.tensor import Node, format_fragment
-from lower.eoperator.compiler import flatten
 from lower.eoperator.process import Compiler, borrowed_compilers, most_processes
 from lower.eoperator.request import KernelRequest, may_overwrite, supports
 from runtime.native import build
@@ -185,7 +184,7 @@ def _batch(
     compiler: Compiler,
 ) -> tuple[int, str]:
     """Compile a batch; return how many were answered, and what ended it early."""
-    jobs = [(flatten(r.fragment), r.output_strides, r.input_strides, str(wanted[r])) for r in batch]
+    jobs = [(format_fragment(r.fragment), r.output_strides, r.input_strides, str(wanted[r])) for r in batch]
     errors, problem = compiler.compile(jobs, threads, limit)
     for request, error in zip(batch, errors, strict=False):
         if error:
