@@ -30,7 +30,7 @@ class Earlier:
     """Kernels that it chose and had no time to measure."""
     budget_seconds: float
     choices: str
-    """The chosen kernels, as :mod:`egraph.optimize.replay` writes them."""
+    """The chosen kernels, as texts of :mod:`egraph.tensor.text`."""
     refused: tuple[Refused, ...] = ()
     looks: tuple[int, ...] = ()
     """Where time ended the saturation, see :class:`egraph.engine.saturate.Saturation`."""

@@ -24,10 +24,10 @@ from egraph.optimize.progress import Progress
 from egraph.optimize.refused import refused
 from egraph.optimize.rehearsal import Rehearsal, RunProgram
 from egraph.optimize.remembered import Earlier
-from egraph.optimize.replay import read_selections, selections_text
 from egraph.optimize.space import Space
 from egraph.rule import MergeRule, Rule
 from egraph.tensor import Candidate, FrozenEGraph, Graph, Program, Selection, format_fragment
+from egraph.tensor.text import TextError, format_selection, parse_selections
 from lower.candidates import candidates as lay_candidates
 from lower.cost.model import CostModel, is_library, unmeasured, without_twins
 from runtime.profile import Database
@@ -215,7 +215,7 @@ def _found(
     for one in choice.refused:
         if one.kind == "wrong":
             progress.detail(f"  {one.implementation} computes {one.fragment} wrongly: {one.reason}")
-    return Search(saturation, choice, contending(found, len(choice.by_rules), finalists), _text(choice, saturation, model), space)
+    return Search(saturation, choice, contending(found, len(choice.by_rules), finalists), _text(choice), space)
 
 
 def shortages(saturation: Saturation, choice: Choice) -> tuple[str, ...]:
@@ -238,11 +238,21 @@ def contending(found: Sequence[Program], by_rules: int, most: int) -> tuple[Prog
     return (*others[: most - len(last)], *last)
 
 
-def _text(choice: Choice, saturation: Saturation, model: CostModel) -> str:
+def _text(choice: Choice) -> str:
     """Return what was chosen as text for the profile database."""
-    by_rules = selections_text(choice.by_rules, saturation.by_rules, model) if saturation.by_rules else ""
-    everything = selections_text(choice.selections, saturation.frozen, model) if choice.selections else ""
-    return json.dumps([everything, by_rules])
+    return json.dumps(["".join(map(format_selection, selections)) for selections in (choice.selections, choice.by_rules)])
+
+
+def read_selections(text: str, frozen: FrozenEGraph, model: CostModel) -> tuple[Selection, ...]:
+    """Return the selections of a text; none where it does not fit the e-graph, or a kernel has proved wrong since.
+
+    The same model, rules and options grow the same e-graph, so neither candidates nor prices are needed to have a choice again.
+    """
+    try:
+        selections = parse_selections(text, frozen)
+    except (TextError, TypeError):
+        return ()  # written by another version, or the e-graph grew differently: a search tells it anew
+    return () if any(model.is_wrong(one) for selection in selections for one in selection.chosen.values()) else selections
 
 
 def _read(earlier: Earlier, saturation: Saturation, model: CostModel) -> Choice | None:
