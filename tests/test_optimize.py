@@ -26,6 +26,7 @@ from egraph.optimize.choice import choose_rules
 from egraph.optimize.options import Allow
 from egraph.optimize.output import destination, publish, staging
 from egraph.optimize.race import END_TO_END
+from egraph.optimize.stages import STAGES
 from egraph.tolerance import Tolerance
 from runtime.profile import Database
 
@@ -74,7 +75,8 @@ def optimised(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Map
     folder = tmp_path_factory.mktemp("optimised")
     model = build_model(folder / "m.onnx")
     out = folder / "out"
-    done = command(model, "-o", out, "--threads", 1, "--budget", "20s", "--finalists", 2, "--database", folder / "p.sqlite", "--json", "-q")
+    shared = ("--threads", 1, "--budget", "20s", "--finalists", 2, "--database", folder / "p.sqlite")
+    done = command(model, "-o", out, *shared, "--json", "-q", "--dump-dir", folder / "dumped")
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.strip().splitlines()) == 1
     return model, out, json.loads(done.stdout)
@@ -89,6 +91,18 @@ def test_json_has_the_promised_keys(optimised: tuple[Path, Path, Mapping[str, An
     assert set(printed["search"]) == {"iterations", "e_nodes", "e_classes", "stop_reason", "seconds"}
     assert set(printed["kernels"]) == {"library", "eoperator", "opaque"}
     assert printed["files"] == [str(out / "m.opt.onnx"), str(out / "m.einsat")]
+
+
+def test_every_stage_is_dumped_and_can_be_run_alone(optimised: tuple[Path, Path, Mapping[str, Any]], tmp_path: Path) -> None:
+    folder = optimised[0].parent
+    dumped = folder / "dumped"
+    assert sorted(path.name for path in dumped.iterdir()) == [*sorted(f"{name}.txt" for name in STAGES), "weights.safetensors"]
+    shared = ("--threads", 1, "--budget", "20s", "--finalists", 2, "--database", folder / "p.sqlite", "-q")
+    for before, after in (("imported", "saturated"), ("saturated", "selected")):
+        target = tmp_path / f"{after}.txt"
+        done = command("--from", dumped / f"{before}.txt", "--to", target, *shared)
+        assert done.returncode == 0 and done.stdout == f"wrote {target}\n", done.stderr
+        assert target.read_text().split("\n")[1:] == (dumped / f"{after}.txt").read_text().split("\n")[1:]
 
 
 def test_finalists_have_as_many_kernels_as_are_listed(optimised: tuple[Path, Path, Mapping[str, object]]) -> None:

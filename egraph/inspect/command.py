@@ -3,6 +3,7 @@
     python -m egraph.inspect model.einsat
     python -m egraph.inspect model.einsat --why conv1
     python -m egraph.inspect model.einsat --why-not merge_convs --at conv1 --model model.onnx
+    python -m egraph.inspect model.onnx --text
 """
 
 from __future__ import annotations
@@ -182,23 +183,44 @@ def why_not_text(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def text(path: Path) -> str:
+    """Return a model's graph as text, or the program and the plan of an artefact."""
+    from egraph.onnx import importer
+    from egraph.optimize.artefact import PROGRAM_TEXT
+    from egraph.optimize.stages import format_result
+    from egraph.tensor.text import format_graph
+    from runtime.artefact import Artefact
+    from runtime.errors import ArtefactError
+
+    if path.suffix == ".onnx":
+        return format_graph(importer.load(path).graph)
+    try:
+        artefact = Artefact.open(path)
+    except ArtefactError as error:
+        raise ModelError(error.what, where=error.where, fix=error.fix) from error
+    return (artefact.folder / PROGRAM_TEXT).read_text(encoding="utf-8") + format_result(artefact.plan)
+
+
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m egraph.inspect", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("artefact", type=Path, help="model.einsat, or the model.opt.onnx beside it")
+    parser.add_argument("artefact", type=Path, help="model.einsat, or the model.opt.onnx beside it; with --text also any model.onnx")
     parser.add_argument("--why", metavar="NODE", help="explain the kernel of a node (a kernel's number or a source node's name)")
     parser.add_argument("--why-not", metavar="RULE", help="explain why a rule did not apply at the node given by --at")
     parser.add_argument("--at", metavar="NODE", help="a node of the input model, by its name")
     parser.add_argument("--model", type=Path, help="the input model (default: beside the artefact)")
     told = "a rule file (default: those that the artefact keeps); repeatable"
     parser.add_argument("--rules", type=Path, action="append", default=[], metavar="FILE", help=told)
+    parser.add_argument("--text", action="store_true", help="print the graph of a model, or the program and the plan of an artefact")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
 
 
 def run(arguments: argparse.Namespace) -> str:
     """Return what to print."""
+    if arguments.text:
+        return text(arguments.artefact).removesuffix("\n")
     outcome = read_outcome(arguments.artefact)
     if arguments.why_not:
         if not arguments.at:

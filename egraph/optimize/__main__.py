@@ -36,10 +36,10 @@ def _run() -> int:
         with interruption.deferred():
             import onnxruntime  # noqa: F401 - every run checks with it; loaded later, it would be open to Ctrl-C
 
-            from egraph.optimize.command import run
+            from egraph.optimize.command import run, run_stages
 
         with interruption.heeded():
-            return run(options)
+            return run_stages(options, arguments.target) if arguments.target else run(options)
     except CheckFailed as error:
         print(f"check failed: {error}\nnothing was written", file=sys.stderr)
         return 3

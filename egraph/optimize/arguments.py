@@ -19,6 +19,8 @@ EXAMPLES = """examples:
   python -m egraph.optimize model.onnx --budget 5m --threads 2  search longer, for two threads
   python -m egraph.optimize model.onnx --rules mine.py --json   add your own rules; print one JSON object
   python -m egraph.optimize model.onnx --inputs real.npz        check and time on your own inputs, then check on random ones
+  python -m egraph.optimize model.onnx --to saturated.txt       write the e-graph as text and end
+  python -m egraph.optimize --from saturated.txt --to selected.txt   run one stage alone on what another one wrote
   python -m egraph.optimize --list-rules                        show every rule with its equation and verdict
 
 sizes: --shape gives dynamic sizes, and others in place of those that the file fixes, as long as every node allows them: the file's own
@@ -94,6 +96,11 @@ def build_parser() -> argparse.ArgumentParser:
     add("--max-nodes", type=_at_least(1), default=50_000, metavar="N", help="e-nodes at most (default: 50000)")
     add("--finalists", type=_at_least(1), default=4, metavar="K", help="programs timed end to end (default: 4)")
     add("--seed", type=_at_least(0), default=0, metavar="N", help="seed of every random choice (default: 0)")
+    group = parser.add_argument_group("one stage alone", "Nothing is measured; costs are what the profile database knows.")
+    add = group.add_argument
+    add("--from", dest="source", type=_path, metavar="FILE", help="start from a stage's text, as --dump-dir and --to write it")
+    told = "write the result of this stage and end: a file called imported.txt, saturated.txt, selected.txt or plan.txt"
+    add("--to", dest="target", type=_path, metavar="FILE", help=told)
     add = parser.add_argument_group("rules").add_argument
     add("--rules", type=_path, action="append", default=[], metavar="FILE", help="a Python file with RULES = (...); repeatable")
     add("--skip-rule", action="append", default=[], metavar="NAME", help="do without a rule; repeatable")
@@ -130,6 +137,7 @@ def build_parser() -> argparse.ArgumentParser:
     either("--again", action="store_true", help="search on, also where an earlier search had this --budget or a larger one")
     add = parser.add_argument_group("output").add_argument
     add("--report", type=_path, metavar="OUT.html", help="also write the report here (it is always in the artefact)")
+    add("--dump-dir", type=_path, metavar="DIR", help="also write what every stage made there, as text: imported.txt, saturated.txt, ...")
     add("--json", action="store_true", help="print one JSON object on standard output")
     add("-v", "--verbose", action="count", default=0, help="say more")
     add("-q", "--quiet", action="store_true", help="say nothing while working")
@@ -138,8 +146,13 @@ def build_parser() -> argparse.ArgumentParser:
 
 def to_options(arguments: argparse.Namespace) -> Options:
     """Return the options; raises ModelError on what argparse cannot see."""
-    if arguments.model is None:
+    if arguments.model is None and arguments.source is None:
         raise ModelError("no model was given", fix="python -m egraph.optimize model.onnx (or --list-rules, --help)")
+    if arguments.source and (arguments.model or not arguments.target or arguments.source.suffix != ".txt"):
+        fix = "python -m egraph.optimize --from saturated.txt --to selected.txt"
+        raise ModelError("--from takes a stage's text in the place of a model, and needs --to", where="--from", fix=fix)
+    if arguments.target and (arguments.output or arguments.report or arguments.dump_dir or arguments.json):
+        raise ModelError("--to writes one file and prints nothing: -o, --report, --dump-dir and --json do not go with it", where="--to")
     cores = usable_cores()
     if (arguments.threads or 1) > cores:
         raise ModelError(
@@ -151,7 +164,7 @@ def to_options(arguments: argparse.Namespace) -> Options:
         if shapes.setdefault(name, sizes) != sizes:
             raise ModelError(f"--shape gives input {name!r} twice, as {shapes[name]} and as {sizes}", fix="give each input once")
     return Options(
-        model=arguments.model,
+        model=arguments.model or arguments.source,
         output=arguments.output,
         device=arguments.device,
         threads=arguments.threads or cores,
@@ -173,6 +186,7 @@ def to_options(arguments: argparse.Namespace) -> Options:
         again=arguments.again,
         seed=arguments.seed,
         report=arguments.report,
+        dump_folder=arguments.dump_dir,
         json=arguments.json,
         verbosity=-1 if arguments.quiet else arguments.verbose,
     )

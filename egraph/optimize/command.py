@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 from egraph.optimize.garbage_collection import rare_collections
 from egraph.optimize.options import Options
@@ -25,6 +26,20 @@ def run(options: Options) -> int:
         print(json.dumps(outcome.to_json()))
     else:
         print_table(outcome)
+    return 0
+
+
+def run_stages(options: Options, target: Path) -> int:
+    """Run the stages that lead to a file of that name, and say where it lies; return the exit code."""
+    from egraph.optimize.stages import run_alone
+
+    progress = Progress(options.verbosity, options.budget_seconds, process_started())
+    try:
+        with rare_collections():
+            written = run_alone(options, target, progress)
+    finally:
+        progress.close()
+    print(f"wrote {written}")
     return 0
 
 

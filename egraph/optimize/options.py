@@ -38,6 +38,7 @@ class Options:
     again: bool = False
     seed: int = 0
     report: Path | None = None
+    dump_folder: Path | None = None
     json: bool = False
     verbosity: int = 0
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from egraph.errors import CheckFailed, EinsatError, LowerError
-from egraph.optimize import original
+from egraph.optimize import original, stages
 from egraph.optimize.ahead import compiling_ahead
 from egraph.optimize.answers import Answers
 from egraph.optimize.artefact import REPORT, finish_artefact
@@ -135,7 +135,7 @@ class Run:
         path = memo_path(self.model_digest.result(), device, options)
         memo = read_memo(path, self.graph) if path else None
         earlier = self._earlier(device, memo.search_key) if memo else None
-        if memo is None or earlier is None or choices_digest(earlier.choices) != memo.choices:
+        if options.dump_folder or memo is None or earlier is None or choices_digest(earlier.choices) != memo.choices:
             return None
         contenders = [self._contender(name, digest) for name, digest in memo.contenders]
         raced = self._remembered(contenders, device, frozen=False)
@@ -187,7 +187,7 @@ class Run:
                     raise
                 self._clear(self.artefact.parent)
                 trial, rules = self._given_up(error, trial, trial.best, rules, measurer, device)
-        plan = Artefact.open(self.artefact).plan
+        plan = stages.dumped(options.dump_folder, Artefact.open(self.artefact).plan)
         outcome = describe(
             trial, self.graph, model, checked, rules, self.derivations, options,
             notes=notes, arena_bytes=plan.arena_bytes, keeps_subnormals=plan.keep_subnormals, model_digest=self.model_digest.result(),
@@ -252,7 +252,7 @@ class Run:
                 derivations=self.derivations.open(), after_seconds=self.schedule.after_search_seconds,
                 rehearsal=None if measurer is None or earlier else self.repair.rehearsal(),
             )  # fmt: skip
-        self._file(found, key, device)
+        self._file(stages.dumped_search(options.dump_folder, self.graph, found), key, device)
         if earlier and found.choice.is_earlier:
             progress.note(earlier.told())
         self.worker.close()

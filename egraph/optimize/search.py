@@ -152,7 +152,7 @@ def search(
     times = Times(progress, after_seconds)
     choice, space = earlier and _read(earlier, saturation, model), None
     if not choice:
-        choosing = _Choosing(graph, saturation, model, progress, times, seed, rehearsal)
+        choosing = Choosing(graph, saturation, model, progress, times, seed, rehearsal)
         choice, space = choosing.choose(measurer, finalists)
     return _found(graph, saturation, choice, space, model, progress, finalists, is_timed=measurer is not None)
 
@@ -176,7 +176,7 @@ def search_again(
     ``run``.
     """
     times = Times(progress, after_seconds)
-    space = found.space or _Choosing(graph, found.saturation, model, progress, times, seed, rehearsal).space()
+    space = found.space or Choosing(graph, found.saturation, model, progress, times, seed, rehearsal).space()
     progress.stage("extract")
     space.everything.settled = ()
     frozen = found.saturation.frozen
@@ -206,8 +206,6 @@ def _found(
 ) -> Search:
     programs = len(choice.selections) + len(choice.by_rules)
     progress.update(f"best cost {choice.best.cost_us:.0f} us ({choice.best.method}), {programs} programs")
-    found = [to_program(saturation.frozen, selection, graph) for selection in choice.selections]
-    found += [to_program(saturation.by_rules, selection, graph) for selection in choice.by_rules if saturation.by_rules]
     if is_timed and (short := shortages(saturation, choice)):
         progress.note(f"time ended the search ({', '.join(short)}): --budget {2 * progress.budget_seconds:.0f}s gives it twice as long")
     if choice.refused:
@@ -215,7 +213,14 @@ def _found(
     for one in choice.refused:
         if one.kind == "wrong":
             progress.detail(f"  {one.implementation} computes {one.fragment} wrongly: {one.reason}")
-    return Search(saturation, choice, contending(found, len(choice.by_rules), finalists), _text(choice), space)
+    return Search(saturation, choice, programs_of(choice, saturation, graph, finalists), _text(choice), space)
+
+
+def programs_of(choice: Choice, saturation: Saturation, graph: Graph, finalists: int) -> tuple[Program, ...]:
+    """Return the ``finalists`` best programs of what was chosen."""
+    found = [to_program(saturation.frozen, selection, graph) for selection in choice.selections]
+    found += [to_program(saturation.by_rules, selection, graph) for selection in choice.by_rules if saturation.by_rules]
+    return contending(found, len(choice.by_rules), finalists)
 
 
 def shortages(saturation: Saturation, choice: Choice) -> tuple[str, ...]:
@@ -268,7 +273,7 @@ def _read(earlier: Earlier, saturation: Saturation, model: CostModel) -> Choice 
 
 
 @dataclass
-class _Choosing:
+class Choosing:
     """Lay candidates, measure and extract: first from what the rules made, then from everything."""
 
     graph: Graph

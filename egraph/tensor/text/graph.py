@@ -49,8 +49,13 @@ def format_program(program: Program) -> str:
 
 
 def value_names(graph: Graph, more: Iterable[Node] = ()) -> dict[Node, str]:
-    """Return a name for every value of a graph, ``%0`` and so on: inputs first, operands before users."""
-    return {node: f"%{number}" for number, node in enumerate(walk([*graph.inputs, *more, *graph.roots, *graph.origins, *graph.names]))}
+    """Return a name for every value of a graph, ``%0`` and so on: inputs first, operands before users.
+
+    Values that only have a name or an origin come last, in an order that depends on nothing but them.
+    """
+    used = dict.fromkeys(walk([*graph.inputs, *more, *graph.roots]))
+    others = sorted({*graph.origins, *graph.names}.difference(used), key=lambda node: node.digest)
+    return {node: f"%{number}" for number, node in enumerate(dict.fromkeys([*used, *walk(others)]))}
 
 
 def _values(graph: Graph, names: Mapping[Node, str]) -> Iterator[str]:

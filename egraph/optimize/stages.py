@@ -1,0 +1,240 @@
+"""Stages as files: what each stage made, as text, and a stage run alone on the text of the one before.
+
+    imported.txt    the graph that was read
+    saturated.txt   that graph and the e-graph that grew from it; where derivations took part, also what the rules alone made
+    selected.txt    the programs that were chosen, the best predicted first
+    plan.txt        the plan of the program that is shipped
+
+Data of large constants lies beside the texts, in a safetensors file that their first line names.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+
+from egraph.engine.saturate import Iteration, Limits, Saturation, saturate
+from egraph.errors import ModelError
+from egraph.onnx import exporter, importer
+from egraph.optimize.choice import choose_derivations, choose_rules
+from egraph.optimize.chooser import Times
+from egraph.optimize.derivations import Gate
+from egraph.optimize.folding import Folder
+from egraph.optimize.measuring import calibrate
+from egraph.optimize.options import Options
+from egraph.optimize.output import write_beside
+from egraph.optimize.progress import Progress
+from egraph.optimize.search import SATURATE_SHARE, choose, programs_of
+from egraph.tensor import FrozenEGraph, Graph, Program, walk
+from egraph.tensor.text import Reader, format_egraph, format_graph, format_program, read_egraph, read_graph, read_program
+from egraph.tensor.text.reader import WORD
+from lower.compile import CompileOptions, plan_program
+from lower.cost.model import CostModel
+from lower.plan_text import format_plan, read_plan
+from lower.weights import NAMES, write_weights
+from runtime.errors import ArtefactError
+from runtime.plan import Plan
+from runtime.profile import Database, device_key
+from runtime.profile.device import stay_in_cache
+from runtime.weights import Weights
+
+STAGES = ("imported", "saturated", "selected", "plan")
+WEIGHTS = "weights.safetensors"
+"""Where ``--dump-dir`` puts the data of constants; an artefact's has the same name."""
+
+
+@dataclass(frozen=True)
+class Saturated:
+    """A graph and what grew from it."""
+
+    graph: Graph
+    everything: FrozenEGraph
+    by_rules: FrozenEGraph | None = None
+
+
+Result: TypeAlias = Graph | Saturated | tuple[Program, ...] | Plan
+"""What a stage makes, in the order of ``STAGES``."""
+
+
+def stage_of(result: Result) -> str:
+    """Return the name of the stage that makes such a result."""
+    return STAGES[next(k for k, kind in enumerate((Graph, Saturated, tuple, Plan)) if isinstance(result, kind))]
+
+
+def format_result(result: Result, weights: str = "") -> str:
+    """Return the text of a stage's result; ``weights``: the file with the data of its constants, as seen from the text's folder."""
+    if isinstance(result, Plan):
+        return format_plan(result)
+    if isinstance(result, Graph):
+        blocks = [format_graph(result)]
+    elif isinstance(result, Saturated):
+        blocks = [format_graph(result.graph), format_egraph(result.everything, result.graph)]
+        blocks += [f"by_rules {format_egraph(result.by_rules, result.graph)}"] if result.by_rules else []
+    else:
+        blocks = list(map(format_program, result))
+    return "".join([f"weights {weights!r}\n" if weights else "", *blocks])
+
+
+def parse_result(text: str, tensors_of: Callable[[str], Mapping[str, np.ndarray]], name: str = "") -> Result:
+    """Return the result of a text; ``tensors_of`` gives the data of the constants in a file that the text names."""
+    reader = Reader(text, name)
+    tensors: Mapping[str, np.ndarray] = {}
+    if reader.peek(WORD) == "weights":
+        reader.take(WORD, "")
+        tensors = tensors_of(reader.string())
+    word = reader.peek(WORD)
+    result: Result
+    if word == "plan":
+        result = read_plan(reader)
+    elif word == "program":
+        programs = []
+        while reader.peek(WORD) == "program":
+            programs.append(read_program(reader, tensors))
+        result = tuple(programs)
+    elif word == "graph":
+        result = read_graph(reader, tensors)
+        if reader.peek(WORD) == "egraph":
+            everything, by_rules = read_egraph(reader), None
+            if reader.peek(WORD) == "by_rules":
+                reader.take(WORD, "")
+                by_rules = read_egraph(reader)
+            result = Saturated(result, everything, by_rules)
+    else:
+        raise reader.expected("weights, graph, program or plan")
+    reader.end()
+    return result
+
+
+def read(path: Path) -> tuple[Result, Path | None]:
+    """Return the result in a text file, and the file with the data of its constants, where it names one."""
+    named: list[Path] = []
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelError(f"the text of a stage cannot be read: {error}", where=str(path), fix="--dump-dir DIR writes them") from error
+
+    def tensors_of(name: str) -> Mapping[str, np.ndarray]:
+        named.append(path.parent / name)
+        try:
+            return Weights(named[0])
+        except ArtefactError as error:
+            fix = f"{path.name} names it for the data of its constants: put it back, or write the text again"
+            raise ModelError(error.what, where=error.where, fix=fix) from error
+
+    result = parse_result(text, tensors_of, str(path))
+    return result, named[0] if named else None
+
+
+def write_tensors(graph: Graph, path: Path) -> Path | None:
+    """Write the data of a graph's constants, but those of types that the format lacks; return the file, None where there are none."""
+    tensors = {digest: array for digest, array in graph.tensors.items() if array.dtype.name in NAMES}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        if tensors:
+            write_weights(path, tensors)
+    except OSError as error:
+        raise ModelError(f"{path} cannot be written: {error}", fix="give another folder") from error
+    return path if tensors else None
+
+
+def dump(folder: Path | None, result: Result) -> None:
+    """Write what a stage made into ``folder``, where there is one."""
+    if folder is not None:
+        if isinstance(result, Graph):
+            write_tensors(result, folder / WEIGHTS)
+        weights = WEIGHTS if (folder / WEIGHTS).exists() else ""
+        write_beside(folder / f"{stage_of(result)}.txt", format_result(result, weights), option="--dump-dir DIR")
+
+
+def target_stage(path: Path) -> str:
+    """Return the stage that the name of a file says: ``selected.txt``, or ``resnet50.selected.txt``."""
+    stage = path.stem.rpartition(".")[2]
+    if stage not in STAGES or path.suffix != ".txt":
+        names = ", ".join(f"{name}.txt" for name in STAGES)
+        raise ModelError(f"--to {path.name} does not say which stage to run", fix=f"call the file one of: {names}")
+    return stage
+
+
+def run_alone(options: Options, target: Path, progress: Progress) -> Path:
+    """Run the stages from what the model or the text ``options.model`` is to what ``target`` is called; return ``target``.
+
+    Nothing is measured: kernels cost what the profile database knows, the rest is estimated.
+    """
+    stage, source = target_stage(target), options.model
+    result: Result
+    weights: Path | None = None
+    if source.suffix == ".txt":
+        result, weights = read(source)
+    else:
+        progress.stage("read the model")
+        result = importer.load(source, shapes=options.shapes).graph
+    if STAGES.index(stage) < STAGES.index(stage_of(result)) or (stage == stage_of(result) and source.suffix == ".txt"):
+        later = " or ".join(f"{name}.txt" for name in STAGES[STAGES.index(stage_of(result)) + 1 :])
+        fix = f"--to {later}" if later else "a plan is what the last stage makes"
+        raise ModelError(f"{source.name} holds the stage {stage_of(result)!r}: {stage!r} does not follow from it", fix=fix)
+    if weights is None and stage != "plan" and isinstance(result, Graph):
+        weights = write_tensors(result, target.with_suffix(".safetensors"))
+    database = Database.open(options.database, read_only=options.frozen, warn=lambda text: progress.note(f"warning: {text}"))
+    try:
+        while stage_of(result) != stage:
+            result = _next(result, options, progress, database)
+    finally:
+        database.close()
+    write_beside(target, format_result(result, os.path.relpath(weights, target.parent) if weights else ""), option="--to FILE")
+    return target
+
+
+def _next(result: Result, options: Options, progress: Progress, database: Database) -> Result:
+    """Return what the stage after that of ``result`` makes of it."""
+    if isinstance(result, Graph):
+        return _saturated(_with_data(result), options, progress, database)
+    if isinstance(result, Saturated):
+        return _selected(result, options, progress, database)
+    assert isinstance(result, tuple)
+    if not result:
+        raise ModelError("there is no program to plan", where=str(options.model))
+    progress.stage("plan")
+    program = result[0]
+    folded = Folder(_with_data(program.graph)).fold(program)
+    return plan_program(folded, CompileOptions(threads=options.threads, export_graph=exporter.serialized))[0]
+
+
+def _saturated(graph: Graph, options: Options, progress: Progress, database: Database) -> Saturated:
+    progress.stage("saturate")
+    rules = choose_rules(options.rule_files, options.skip_rules, allow=options.allow, unsafe=options.unsafe_rules, tell=progress.note)
+    derivations = choose_derivations(options.skip_rules, allow=options.allow, enabled=options.derivations)
+    limits = Limits(seconds=SATURATE_SHARE * options.budget_seconds, e_nodes=options.max_nodes)
+
+    def show(iteration: Iteration) -> None:
+        progress.update(f"{iteration.e_nodes} e-nodes, {iteration.e_classes} e-classes")
+
+    gate = Gate(derivations, database, options.tolerance)
+    saturation = saturate(graph, rules, limits, show, derivations=gate.open())
+    progress.update(f"{len(saturation.iterations)} iterations, stopped: {saturation.stop_reason}")
+    return Saturated(graph, saturation.frozen, saturation.by_rules)
+
+
+def _selected(result: Saturated, options: Options, progress: Progress, database: Database) -> tuple[Program, ...]:
+    device = device_key(options.threads)
+    weights_bytes = sum(array.nbytes for array in result.graph.tensors.values())
+    model = CostModel(database, device, calibrate(database, device, None), not stay_in_cache(weights_bytes))
+    saturation = Saturation(result.everything, (), (), "saturated", 0.0, result.by_rules)
+    times = Times(progress, lambda unmeasured: 0.0)
+    choice = choose(saturation, model, None, progress, times, finalists=options.finalists, seed=options.seed)
+    progress.update(f"best cost {choice.best.cost_us:.0f} us ({choice.best.method})")
+    return programs_of(choice, saturation, result.graph, options.finalists)
+
+
+def _with_data(graph: Graph) -> Graph:
+    """Return the graph; refuse one whose constants have no data, which this stage needs."""
+    for node in walk(graph.roots):
+        if node.op == "Constant" and node.string("digest") not in graph.tensors:
+            what = f"constant {node.string('digest')!r} ({node.type}) has no data"
+            raise ModelError(what, fix=f"start the text with: weights {WEIGHTS!r}, a file that has it by this name")
+    return graph
