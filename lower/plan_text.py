@@ -31,7 +31,8 @@ AREAS: tuple[str, ...] = get_args(Area)
 def format_plan(plan: Plan) -> str:
     """Return a plan as text."""
     notes = f" notes={_json(plan.notes)}" if plan.notes else ""
-    lines = [f"plan arena_bytes={plan.arena_bytes}{notes} {{"]
+    subnormals = f" keep_subnormals={plan.keep_subnormals}" if plan.keep_subnormals else ""
+    lines = [f"plan arena_bytes={plan.arena_bytes}{subnormals}{notes} {{"]
     for number, buffer in enumerate(plan.buffers):
         key = f" {buffer.key!r}" if buffer.key else ""
         strides = f" strides={buffer.strides!r}" if buffer.strides != dense(buffer.shape) else ""
@@ -70,7 +71,7 @@ def read_plan(reader: Reader) -> Plan:
     steps: list[Step] = []
     ports: dict[str, list[Port]] = {"input": [], "output": []}
     reader.expect("plan")
-    head = reader.fields(arena_bytes=reader.integer, notes=lambda: _read_json(reader))
+    head = reader.fields(arena_bytes=reader.integer, keep_subnormals=reader.flag, notes=lambda: _read_json(reader))
     reader.expect("{")
 
     def number() -> int:
@@ -103,8 +104,8 @@ def read_plan(reader: Reader) -> Plan:
             names = reader.tuple_of(reader.string)
             fields = reader.fields(source_nodes=names, rules=names, predicted_us=reader.real)
             steps.append(Step(kind, step_name, inputs, outputs, spec, **fields))
-    notes = head.get("notes", {})
-    return Plan(tuple(buffers), tuple(steps), tuple(ports["input"]), tuple(ports["output"]), head.get("arena_bytes", 0), notes=notes)
+    head = {"arena_bytes": 0, **head}
+    return Plan(tuple(buffers), tuple(steps), tuple(ports["input"]), tuple(ports["output"]), **head)
 
 
 def _buffer(reader: Reader, following: int) -> Buffer:

@@ -28,6 +28,7 @@ PACKAGES = {
     "egraph/tensor": "the language: types, nodes, graphs",
     "egraph/tensor/expr": "the expression language",
     "egraph/tensor/ops": "the operator table",
+    "egraph/tensor/text": "graphs, programs and e-graphs as text",
     "egraph/derive": "derived programs",
     "egraph/derive/bilinear": "fast convolutions and products",
     "egraph/derive/rules": "rules on expressions",

@@ -171,6 +171,12 @@ def test_texts_written_by_hand_print_and_parse() -> None:
     assert "".join(map(format_selection, selections)) == CHOSEN and selections[0].chosen[0].covered == (ENode("Relu", (), (1,)),)
 
 
+def test_the_documented_graph_prints_and_parses() -> None:
+    page = (GOLDEN.parent.parent / "docs" / "text.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"```\n(graph .*?)```", page, re.DOTALL)
+    assert format_graph(parse_graph(text)) == text
+
+
 def test_types_may_be_left_out_and_values_be_nested() -> None:
     short = "graph 'g' { %x = input 'x' : float32[2,3] %c = constant 'ab' : float32[3] output 'y' = Add(Relu(%x), %c) }"
     assert parse_graph(short).roots[0] is apply("Add", apply("Relu", (g := parse_graph(short)).inputs[0]), g.roots[0].inputs[1])

@@ -25,7 +25,7 @@ from graphlib import CycleError, TopologicalSorter
 from egraph.tensor.frozen import Candidate, ENode, FrozenEGraph, Selection
 from egraph.tensor.graph import Graph
 from egraph.tensor.node import Node, format_attributes, format_fragment
-from egraph.tensor.text.graph import value_names
+from egraph.tensor.text.graph import format_reasons, value_names
 from egraph.tensor.text.reader import Reader
 from egraph.tensor.types import TensorType
 
@@ -33,14 +33,16 @@ from egraph.tensor.types import TensorType
 def format_egraph(frozen: FrozenEGraph, graph: Graph | None = None) -> str:
     """Return an e-graph as text; ``graph`` is the one whose values its classes name."""
     names = value_names(graph) if graph else {}
-    lines = [f"egraph roots={_classes(frozen.roots)} {{"]
+    root_rules = f" root_rules={frozen.root_rules!r}" if any(frozen.root_rules) else ""
+    lines = [f"egraph roots={_classes(frozen.roots)}{root_rules} {{"]
     for number, nodes in frozen.classes.items():
         fields = " constant=True" if number in frozen.constants else ""
         fields += f" source={names[frozen.source[number]]}" if names and number in frozen.source else ""
         lines.append(f"  @{number} : {frozen.types[number]}{fields}")
         for node in nodes:
             operands = ", ".join(f"@{child}" for child in node.children)
-            lines.append(f"    {node.op}{format_attributes(node.attributes)}({operands})" + (f" rule={node.rule!r}" if node.rule else ""))
+            rule = f" rule={node.rule!r}" if node.rule else ""
+            lines.append(f"    {node.op}{format_attributes(node.attributes)}({operands}){rule}{format_reasons(node)}")
     return "\n".join([*lines, "}"]) + "\n"
 
 
@@ -90,7 +92,12 @@ def read_egraph(reader: Reader) -> FrozenEGraph:
         return reader.integer("a class")
 
     start = reader.start()
-    roots = reader.fields(roots=reader.tuple_of(number)).get("roots", ())
+    names = reader.tuple_of(reader.string)
+    head = reader.fields(roots=reader.tuple_of(number), root_rules=reader.tuple_of(names))
+    roots = head.get("roots", ())
+    root_rules = head.get("root_rules", ((),) * len(roots))
+    if len(root_rules) != len(roots):
+        raise reader.error(f"expected the rules of {len(roots)} roots", start)
     reader.expect("{")
     while not reader.accept("}"):
         if not reader.sees("@"):
@@ -110,8 +117,7 @@ def read_egraph(reader: Reader) -> FrozenEGraph:
             op, attributes = reader.operator(), reader.attributes()
             reader.expect("(")
             children = tuple(reader.listed(")", number))
-            rule = reader.fields(rule=reader.string).get("rule", "")
-            nodes.append(ENode(op, attributes, children, rule))
+            nodes.append(ENode(op, attributes, children, **reader.fields(rule=reader.string, rules=names, steps=names)))
             made.append((one, nodes[-1], at))
         classes[one] = tuple(nodes)
     for one, node, at in made:
@@ -120,7 +126,7 @@ def read_egraph(reader: Reader) -> FrozenEGraph:
         reader.result_type(node.op, [types[child] for child in node.children], node.attributes, types[one], at, at)
     if missing := [root for root in roots if root not in types]:
         raise reader.error(f"there is no class @{missing[0]}", start)
-    return FrozenEGraph(classes, types, roots, frozenset(constants), source)
+    return FrozenEGraph(classes, types, roots, frozenset(constants), source, root_rules)
 
 
 def read_selection(reader: Reader, frozen: FrozenEGraph) -> Selection:

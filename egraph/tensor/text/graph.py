@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from egraph.tensor.frozen import ENode
 from egraph.tensor.graph import Graph, Kernel, OnnxContext, Program
 from egraph.tensor.node import Node, format_attributes, format_fragment, make, placeholders, rewrite, walk
 from egraph.tensor.text.reader import NAME, WORD, Reader
@@ -40,10 +41,10 @@ def format_program(program: Program) -> str:
     """Return a program as text; data of large constants is left out."""
     graph, kernels = program.graph, program.kernels
     names = value_names(graph, (node for kernel in kernels for node in (*kernel.inputs, kernel.output)))
-    lines = [_head("program", graph, f"cost_us={program.cost_us!r} "), *_values(graph, names)]
+    lines = [_head("program", graph, f"cost_us={program.cost_us!r} " + (f"rules={program.rules!r} " if program.rules else "")), *_values(graph, names)]
     for kernel in kernels:
         operands = ", ".join(names[node] for node in kernel.inputs)
-        fields = f"by={kernel.implementation!r} cost_us={kernel.cost_us!r}" + (f" rules={kernel.rules!r}" if kernel.rules else "")
+        fields = f"by={kernel.implementation!r} cost_us={kernel.cost_us!r}{format_reasons(kernel)}"
         lines.append(f"  kernel {names[kernel.output]} = {format_fragment(kernel.fragment)}({operands}) {fields}")
     return "\n".join([*lines, *_outputs(graph, names), "}"]) + "\n"
 
@@ -56,6 +57,11 @@ def value_names(graph: Graph, more: Iterable[Node] = ()) -> dict[Node, str]:
     used = dict.fromkeys(walk([*graph.inputs, *more, *graph.roots]))
     others = sorted({*graph.origins, *graph.names}.difference(used), key=lambda node: node.digest)
     return {node: f"%{number}" for number, node in enumerate(dict.fromkeys([*used, *walk(others)]))}
+
+
+def format_reasons(reasoned: Kernel | ENode) -> str:
+    """Return the rules that a kernel or an e-node rests on, and the steps that lead to it, where there are any."""
+    return "".join(f" {name}={value!r}" for name in ("rules", "steps") if (value := getattr(reasoned, name)))
 
 
 def _values(graph: Graph, names: Mapping[Node, str]) -> Iterator[str]:
@@ -155,10 +161,11 @@ class _Block:
         reader = self.reader
         reader.nodes = {}
         name = reader.string()
-        cost = {"cost_us": reader.real} if may_have_kernels else {}
+        names = reader.tuple_of(reader.string)
+        more: dict[str, Callable[[], object]] = {"cost_us": reader.real, "rules": names} if may_have_kernels else {}
         opset = reader.tuple_of(self.opset)
-        fields = reader.fields(**cost, ir_version=reader.integer, opsets=opset, functions=reader.tuple_of(reader.data))
-        cost_us = fields.pop("cost_us", 0.0)
+        fields = reader.fields(**more, ir_version=reader.integer, opsets=opset, functions=reader.tuple_of(reader.data))
+        cost_us, rules = fields.pop("cost_us", 0.0), fields.pop("rules", ())
         reader.expect("{")
         while not reader.accept("}"):
             if reader.sees("%"):
@@ -173,7 +180,7 @@ class _Block:
             else:
                 raise reader.expected(f"%NAME = VALUE, output{', kernel' if may_have_kernels else ''} or '}}'")
         graph = Graph(name, tuple(self.inputs), tuple(self.outputs), self.tensors, self.origins, OnnxContext(**fields), self.names)
-        return Program(graph, tuple(self.kernels), cost_us)
+        return Program(graph, tuple(self.kernels), cost_us, rules)
 
     def opset(self) -> tuple[str, int]:
         self.reader.expect("(")
@@ -238,7 +245,8 @@ class _Block:
         reader.nodes = values
         reader.expect("(")
         inputs = reader.listed(")", reader.term)
-        fields = reader.fields(by=reader.string, cost_us=reader.real, rules=reader.tuple_of(reader.string))
+        names = reader.tuple_of(reader.string)
+        fields = reader.fields(by=reader.string, cost_us=reader.real, rules=names, steps=names)
         if any(node.integer("index") >= len(inputs) for node in placeholders(fragment)):
             raise reader.error(f"the kernel reads more operands than the {len(inputs)} that it is given", start)
         if bind(fragment, inputs) is not output:
