@@ -14,7 +14,7 @@ from lower.plan_text import format_plan, parse_plan
 from runtime.plan import Plan
 from tests.lowering import GRAPHS, choose
 
-TEXT = """plan arena_bytes=96 notes={"threads": 1} {
+TEXT = """plan arena_bytes=96 keep_subnormals=True notes={"threads": 1} {
   %0 = input 'x' : float32[4,6] strides=(6, 1) offset=2
   %1 = host : seq(float32)[]
   %2 = arena : float32[4,6]
@@ -51,7 +51,7 @@ def test_a_plan_written_by_hand_prints_and_parses() -> None:
         ("(%0) -> (%2)", "(%0) -> (%7)", "there is no buffer %7 above\n  at: p.txt, line 5, column 26"),
         ("(6, 1)", "(6,)", "expected 2 strides\n  at: p.txt, line 2, column 33"),
         ('"relu",', "relu,", "expected JSON: Expecting value\n  at: p.txt, line 5, column 44"),
-        ('{"threads": 1}', "[1]", "expected a JSON object\n  at: p.txt, line 1, column 27"),
+        ('{"threads": 1}', "[1]", "expected a JSON object\n  at: p.txt, line 1, column 48"),
         ("= arena : float32[4,6]", "= arena : float32[n,6]", "expected known sizes\n  at: p.txt, line 4, column 16"),
         ("3.5", "'3'", "expected a number with a point, inf or nan\n  at: p.txt, line 5, column 117"),
     ],

@@ -121,6 +121,7 @@ def test_models_programs_and_e_graphs_print_and_parse(seed: int) -> None:
     text = format_egraph(frozen, graph)
     copied = parse_egraph(text, graph)
     assert copied == frozen and list(copied.classes) == list(frozen.classes) and format_egraph(copied, graph) == text
+    assert repr(copied.classes) == repr(frozen.classes), "reasons too, which do not count in a comparison"
 
 
 def test_selections_print_and_parse() -> None:
@@ -147,16 +148,17 @@ GRAPH = """graph 'g' ir_version=8 opsets=(('', 13),) {
   output 'y' = %2
 }
 """
-EGRAPH = """egraph roots=(@0,) {
+EGRAPH = """egraph roots=(@0,) root_rules=(('a_rule', 'another'),) {
   @0 : float32[2,3] source=%2
     Relu(@1)
-    Max(@1, @1) rule='max_of_equals'
+    Max(@1, @1) rule='max_of_equals' rules=('max_of_equals',) steps=('max_of_equals at Relu',)
   @1 : float32[2,3]
     Input{name='x'}()
 }
 """
-PROGRAM = GRAPH.replace("graph 'g'", "program 'g' cost_us=3.5").replace(
-    "  output", "  kernel %2 = Add(%0:float32[2,3], $1:float32[3])(%0, %1) by='tvm' cost_us=3.5 rules=('a_rule',)\n  output"
+PROGRAM = GRAPH.replace("graph 'g'", "program 'g' cost_us=3.5 rules=('a_rule',)").replace(
+    "  output",
+    "  kernel %2 = Add(%0:float32[2,3], $1:float32[3])(%0, %1) by='tvm' cost_us=3.5 rules=('a_rule',) steps=('first', 'second')\n  output",
 )
 CHOSEN = "selection method='greedy' optimal=False seconds=0.5 cost_us=1.5 {\n  @0 = Relu(%0:float32[2,3])(@1) by='tvm' cost_us=1.5\n}\n"
 
@@ -220,9 +222,10 @@ def test_a_wrong_text_is_refused_by_line_and_column(old: str, new: str, what: st
     [
         (parse_program, PROGRAM, "(%0, %1) by", "(%1, %0) by", "the kernel computes another value"),
         (parse_program, PROGRAM, "(%0, %1) by", "(%0) by", "reads more operands than the 1"),
-        (parse_program, PROGRAM, "cost_us=3.5 rules", "cost_us=3 rules", "expected a number with a point"),
+        (parse_program, PROGRAM, "by='tvm' cost_us=3.5", "by='tvm' cost_us=3", "expected a number with a point"),
         (parse_egraph, EGRAPH.replace(" source=%2", ""), "Relu(@1)", "Relu(@7)", "there is no class @7"),
-        (parse_egraph, EGRAPH.replace(" source=%2", ""), "roots=(@0,)", "roots=(@9,)", "there is no class @9"),
+        (parse_egraph, EGRAPH.replace(" source=%2", ""), " roots=(@0,)", " roots=(@9,)", "there is no class @9"),
+        (parse_egraph, EGRAPH, "(('a_rule', 'another'),)", "(('a_rule',), ())", "expected the rules of 1 roots"),
         (parse_egraph, EGRAPH.replace(" source=%2", ""), "  @1 : float32[2,3]", "  @1 : float32[2,4]", "Relu makes float32[2,4] here"),
         (parse_egraph, EGRAPH, "@1 : ", "@0 : ", "there is no value %2 above"),
     ],

@@ -33,7 +33,7 @@ from egraph.tensor.types import TensorType
 def format_egraph(frozen: FrozenEGraph, graph: Graph | None = None) -> str:
     """Return an e-graph as text; ``graph`` is the one whose values its classes name."""
     names = value_names(graph) if graph else {}
-    root_rules = f" root_rules={frozen.root_rules!r}" if any(frozen.root_rules) else ""
+    root_rules = f" root_rules={frozen.root_rules!r}" if frozen.root_rules else ""
     lines = [f"egraph roots={_classes(frozen.roots)}{root_rules} {{"]
     for number, nodes in frozen.classes.items():
         fields = " constant=True" if number in frozen.constants else ""
@@ -95,8 +95,8 @@ def read_egraph(reader: Reader) -> FrozenEGraph:
     names = reader.tuple_of(reader.string)
     head = reader.fields(roots=reader.tuple_of(number), root_rules=reader.tuple_of(names))
     roots = head.get("roots", ())
-    root_rules = head.get("root_rules", ((),) * len(roots))
-    if len(root_rules) != len(roots):
+    root_rules = head.get("root_rules", ())
+    if root_rules and len(root_rules) != len(roots):
         raise reader.error(f"expected the rules of {len(roots)} roots", start)
     reader.expect("{")
     while not reader.accept("}"):

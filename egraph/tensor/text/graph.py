@@ -41,7 +41,8 @@ def format_program(program: Program) -> str:
     """Return a program as text; data of large constants is left out."""
     graph, kernels = program.graph, program.kernels
     names = value_names(graph, (node for kernel in kernels for node in (*kernel.inputs, kernel.output)))
-    lines = [_head("program", graph, f"cost_us={program.cost_us!r} " + (f"rules={program.rules!r} " if program.rules else "")), *_values(graph, names)]
+    rules = f"rules={program.rules!r} " if program.rules else ""
+    lines = [_head("program", graph, f"cost_us={program.cost_us!r} {rules}"), *_values(graph, names)]
     for kernel in kernels:
         operands = ", ".join(names[node] for node in kernel.inputs)
         fields = f"by={kernel.implementation!r} cost_us={kernel.cost_us!r}{format_reasons(kernel)}"
