@@ -29,7 +29,7 @@ from egraph.optimize.measuring import calibrate
 from egraph.optimize.options import Options
 from egraph.optimize.output import write_beside
 from egraph.optimize.progress import Progress
-from egraph.optimize.search import SATURATE_SHARE, choose, programs_of
+from egraph.optimize.search import SATURATE_SHARE, Search, choose, programs_of
 from egraph.tensor import FrozenEGraph, Graph, Program, walk
 from egraph.tensor.text import Reader, format_egraph, format_graph, format_program, read_egraph, read_graph, read_program
 from egraph.tensor.text.reader import WORD
@@ -143,9 +143,16 @@ def write_tensors(graph: Graph, path: Path) -> Path | None:
     return path if tensors else None
 
 
-def dump(folder: Path | None, result: Result) -> None:
-    """Write what a stage made into ``folder``, where there is one."""
-    if folder is not None:
+def of_search(graph: Graph, search: Search) -> tuple[Result, ...]:
+    """Return what the stages up to the end of a search made."""
+    return graph, Saturated(graph, search.saturation.frozen, search.saturation.by_rules), search.programs
+
+
+def dump(folder: Path | None, *results: Result) -> None:
+    """Write what stages made into ``folder``, where there is one."""
+    if folder is None:
+        return
+    for result in results:
         if isinstance(result, Graph):
             write_tensors(result, folder / WEIGHTS)
         weights = WEIGHTS if (folder / WEIGHTS).exists() else ""
