@@ -1,34 +1,66 @@
-"""Small plans written by hand, for the tests of the runtime."""
+"""Small plans and models written by hand, for the tests of the runtime: as text where all sizes are known, else in parts."""
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+from onnx import helper
 
+from lower.plan_text import dense, parse_plan
 from runtime.executable import Executable
 from runtime.plan import Buffer, Plan, Port, Step
 
 SAFETENSORS = {"float32": "F32", "int64": "I64", "float16": "F16"}
+RANDOM = np.random.default_rng(3)
+RELU = {"primitive": "eltwise", "arguments": {"src": 0}, "algorithm": "relu"}
+MATMUL_RELU = """plan arena_bytes=80 {
+  %0 = input 'x' : float32[4,6]
+  %1 = weight 'w' : float32[6,5]
+  %2 = arena : float32[4,5]
+  %3 = output 'y' : float32[4,5]
+  onednn 'multiply' (%0, %1) -> (%2) {"primitive": "matmul", "arguments": {"src": 0, "weights": 1}, "packed": ["weights"]}
+  onednn 'activate' (%2) -> (%3) {"primitive": "eltwise", "arguments": {"src": 0}, "algorithm": "relu"}
+  input 'x' : float32[4,6] = %0
+  output 'y' : float32[4,5] = %3
+}"""
 
 
-def row_major(shape: Sequence[int]) -> tuple[int, ...]:
-    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+def draw(*shape: int) -> np.ndarray:
+    return RANDOM.standard_normal(shape, dtype=np.float32)
+
+
+def matmul_relu(rows: int = 4) -> tuple[Plan, dict[str, np.ndarray]]:
+    """y = relu(x w), with x w in the arena."""
+    text = MATMUL_RELU.replace("[4,", f"[{rows},").replace("=80", f"={20 * rows}")
+    return parse_plan(text), {"w": draw(6, 5)}
+
+
+def model(nodes: list[onnx.NodeProto], inputs: list[onnx.ValueInfoProto], outputs: list[onnx.ValueInfoProto]) -> bytes:
+    graph = helper.make_graph(nodes, "g", inputs, outputs)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    return bytes(proto.SerializeToString())
+
+
+def opaque(name: str, inputs: tuple[int, ...], outputs: tuple[int, ...], input_names: list[str], output_names: list[str]) -> Step:
+    return Step(
+        "onnxruntime", name, inputs, outputs, {"model": f"opaque/{name}.onnx", "input_names": input_names, "output_names": output_names}
+    )
 
 
 def buffer(
     shape: Sequence[int], area: Any, key: str = "", *, strides: Sequence[int] | None = None, dtype: str = "float32", offset: int = 0
 ) -> Buffer:
-    return Buffer(dtype, tuple(shape), tuple(strides) if strides is not None else row_major(shape), area, key, offset)
+    return Buffer(dtype, tuple(shape), tuple(strides) if strides is not None else dense(shape), area, key, offset)
 
 
 def transposed(shape: Sequence[int], perm: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the shape and strides of a row-major tensor's transpose."""
-    strides = row_major(shape)
+    strides = dense(shape)
     return tuple(shape[axis] for axis in perm), tuple(strides[axis] for axis in perm)
 
 

@@ -19,7 +19,7 @@ from runtime import Session
 from runtime.errors import ArtefactError
 from runtime.plan import Port, Step
 from tests.plans import buffer, plan, save
-from tests.runtime_plans import matmul_relu, model, opaque
+from tests.plans import matmul_relu, model, opaque
 
 kind, folder = sys.argv[1], Path(sys.argv[2]) / "m.einsat"
 SIZE = 1 << 17

@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lower.plan_text import parse_plan
 from runtime import Session, openmp
 from runtime.errors import ArtefactError, ExecutionError, InvalidArgument
 from runtime.executable import Executable
 from runtime.native import build as native_build
-from runtime.plan import Buffer, Plan, Port, Step
+from runtime.plan import Buffer, Plan
 from runtime.run import main
 from runtime.weights import Weights
-from tests.plans import buffer, plan, save
-from tests.runtime_plans import draw, matmul_relu
+from tests.plans import draw, matmul_relu, save
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -163,11 +163,17 @@ def test_timing_and_profile(session: Session) -> None:
 
 
 def test_outputs_that_are_inputs_weights_or_each_other_do_not_alias() -> None:
-    buffers = [buffer((3,), "input", "x"), buffer((3,), "weight", "w"), buffer((3,), "output", "y")]
-    made = plan(
-        buffers, [Step("copy", "c", (0,), (2,), {})], [Port("x", "float32", (3,), 0)],
-        [Port(n, "float32", (3,), i) for n, i in (("same", 0), ("constant", 1), ("y", 2), ("again", 2))],
-    )  # fmt: skip
+    made = parse_plan("""plan {
+      %0 = input 'x' : float32[3]
+      %1 = weight 'w' : float32[3]
+      %2 = output 'y' : float32[3]
+      copy 'c' (%0) -> (%2) {}
+      input 'x' : float32[3] = %0
+      output 'same' : float32[3] = %0
+      output 'constant' : float32[3] = %1
+      output 'y' : float32[3] = %2
+      output 'again' : float32[3] = %2
+    }""")
     x, w = draw(3), draw(3)
     got = Executable(made, {"w": w}).run({"x": x})
     np.testing.assert_array_equal(np.stack([got["same"], got["y"], got["again"]]), np.stack([x, x, x]))
@@ -177,8 +183,13 @@ def test_outputs_that_are_inputs_weights_or_each_other_do_not_alias() -> None:
 
 
 def test_an_output_that_is_a_part_of_its_area_is_read_where_it_lies() -> None:
-    buffers = [buffer((3,), "input", "x"), buffer((3,), "output", "y", offset=2)]
-    made = plan(buffers, [Step("copy", "c", (0,), (1,), {})], [Port("x", "float32", (3,), 0)], [Port("y", "float32", (3,), 1)])
+    made = parse_plan("""plan {
+      %0 = input 'x' : float32[3]
+      %1 = output 'y' : float32[3] offset=2
+      copy 'c' (%0) -> (%1) {}
+      input 'x' : float32[3] = %0
+      output 'y' : float32[3] = %1
+    }""")
     x = draw(3)
     np.testing.assert_array_equal(Executable(made, {}).run({"x": x})["y"], x)
 

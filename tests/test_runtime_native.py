@@ -15,8 +15,7 @@ from runtime.errors import ArtefactError, KernelError, LibraryMissing
 from runtime.executable import Executable
 from runtime.native import build as native_build
 from runtime.plan import Buffer, Plan, Port, Step
-from tests.plans import buffer, plan
-from tests.runtime_plans import RANDOM, RELU, draw
+from tests.plans import RANDOM, RELU, buffer, draw, plan
 
 ROOT = Path(__file__).resolve().parent.parent
 KERNELS = """
@@ -172,7 +171,7 @@ import numpy as np
 from runtime import openmp
 openmp.NAME = sys.argv[1]
 from runtime.executable import Executable
-from tests.runtime_plans import matmul_relu
+from tests.plans import matmul_relu
 made, weights = matmul_relu(rows=2000)
 x = np.random.default_rng(0).standard_normal((2000, 6), dtype=np.float32)
 wanted = np.maximum(x @ weights["w"], 0)

@@ -10,25 +10,28 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
+from lower.plan_text import parse_plan
 from runtime import Session
 from runtime.errors import ExecutionError, InvalidArgument
 from runtime.executable import Executable
-from runtime.plan import Buffer, Plan, Port, Step
-from tests.plans import buffer, plan, save
-from tests.runtime_plans import RELU, draw, model, opaque
+from tests.plans import draw, model, save
 
 
 def test_opaque_step_between_native_ones(tmp_path: Path) -> None:
     """relu by the library, CumSum by onnxruntime, relu again."""
     nodes = [helper.make_node("Constant", [], ["axis"], value_int=0), helper.make_node("CumSum", ["a", "axis"], ["b"])]
     tensor = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [7]) for n in "ab"]
-    buffers = [buffer((7,), "input", "x"), buffer((7,), "arena"), buffer((7,), "arena", offset=7), buffer((7,), "output", "y")]
-    steps = [
-        Step("onednn", "first", (0,), (1,), RELU),
-        opaque("cumsum", (1,), (2,), ["a"], ["b"]),
-        Step("onednn", "last", (2,), (3,), RELU),
-    ]
-    made = plan(buffers, steps, [Port("x", "float32", (7,), 0)], [Port("y", "float32", (7,), 3)])
+    made = parse_plan("""plan arena_bytes=56 {
+      %0 = input 'x' : float32[7]
+      %1 = arena : float32[7]
+      %2 = arena : float32[7] offset=7
+      %3 = output 'y' : float32[7]
+      onednn 'first' (%0) -> (%1) {"primitive": "eltwise", "arguments": {"src": 0}, "algorithm": "relu"}
+      onnxruntime 'cumsum' (%1) -> (%2) {"model": "opaque/cumsum.onnx", "input_names": ["a"], "output_names": ["b"]}
+      onednn 'last' (%2) -> (%3) {"primitive": "eltwise", "arguments": {"src": 0}, "algorithm": "relu"}
+      input 'x' : float32[7] = %0
+      output 'y' : float32[7] = %3
+    }""")
     folder = save(tmp_path / "m.einsat", made, {}, {"opaque/cumsum.onnx": model(nodes, tensor[:1], tensor[1:])})
     session, x = Session(folder, threads=1), draw(7)
     np.testing.assert_allclose(session.run(None, {"x": x})[0], np.cumsum(np.maximum(x, 0)), rtol=1e-5)
@@ -40,9 +43,15 @@ def test_threads_spin_during_an_opaque_step_and_not_after_it() -> None:
     """Without spinning an LSTM takes twice as long; with it after the run, the next kernel waits for a core."""
     infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [256, 256]) for n in "xy"]
     proto = model([helper.make_node("MatMul", ["x", "x"], ["y"])], infos[:1], infos[1:])
-    buffers = [buffer((256, 256), "input", "x"), buffer((256, 256), "arena"), buffer((256, 256), "output", "y")]
-    steps = [opaque("square", (0,), (1,), ["x"], ["y"]), Step("onednn", "relu", (1,), (2,), RELU)]
-    made = plan(buffers, steps, [Port("x", "float32", (256, 256), 0)], [Port("y", "float32", (256, 256), 2)])
+    made = parse_plan("""plan arena_bytes=262144 {
+      %0 = input 'x' : float32[256,256]
+      %1 = arena : float32[256,256]
+      %2 = output 'y' : float32[256,256]
+      onnxruntime 'square' (%0) -> (%1) {"model": "opaque/square.onnx", "input_names": ["x"], "output_names": ["y"]}
+      onednn 'relu' (%1) -> (%2) {"primitive": "eltwise", "arguments": {"src": 0}, "algorithm": "relu"}
+      input 'x' : float32[256,256] = %0
+      output 'y' : float32[256,256] = %2
+    }""")
     executable, feeds = Executable(made, {}, models=lambda name: proto, threads=2), {"x": draw(256, 256)}
     session = executable._opaque[0].session
     with pytest.raises(RuntimeError, match="allow_spinning"):
@@ -65,10 +74,17 @@ def test_a_whole_model_of_strings_and_dynamic_shapes(tmp_path: Path) -> None:
         helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3]),
     ]
     outputs = [helper.make_tensor_value_info("t", TensorProto.STRING, ["n"]), helper.make_tensor_value_info("y", TensorProto.INT64, None)]
-    host = [Buffer(d, (), (), "host", k) for d, k in (("string", "s"), ("float32", "x"), ("string", "t"), ("int64", "y"))]
-    taken = (Port("s", "string", ("n",), 0), Port("x", "float32", ("n", 3), 1))
-    given = (Port("t", "string", ("n",), 2), Port("y", "int64", None, 3))
-    made = Plan(tuple(host), (opaque("all", (0, 1), (2, 3), ["s", "x"], ["t", "y"]),), taken, given, arena_bytes=0)
+    made = parse_plan("""plan {
+      %0 = host 's' : string[]
+      %1 = host 'x' : float32[]
+      %2 = host 't' : string[]
+      %3 = host 'y' : int64[]
+      onnxruntime 'all' (%0, %1) -> (%2, %3) {"model": "opaque/all.onnx", "input_names": ["s", "x"], "output_names": ["t", "y"]}
+      input 's' : string[n] = %0
+      input 'x' : float32[n,3] = %1
+      output 't' : string[n] = %2
+      output 'y' : int64[?] = %3
+    }""")
     session = Session(save(tmp_path / "m.einsat", made, {}, {"opaque/all.onnx": model(nodes, inputs, outputs)}), threads=1)
     for n in (2, 5):
         words, x = np.array(["é", "b"] * n, dtype=object)[:n], np.round(draw(n, 3))
@@ -98,9 +114,18 @@ def whole_model(tmp_path: Path, dtype: int = TensorProto.FLOAT) -> Session:
     infos = [helper.make_tensor_value_info(n, dtype, [2, 3]) for n in "abyz"]
     nodes = [helper.make_node("Add", ["a", "b"], ["y"]), helper.make_node("Identity", ["a"], ["z"])]
     name = "float32" if dtype == TensorProto.FLOAT else "bfloat16"
-    host = [Buffer(name, (), (), "host", n) for n in "abyz"]
-    ports = [Port(n, name, (2, 3), i) for i, n in enumerate("abyz")]
-    made = Plan(tuple(host), (opaque("all", (0, 1), (2, 3), ["a", "b"], ["y", "z"]),), tuple(ports[:2]), tuple(ports[2:]), arena_bytes=0)
+    text = """plan {
+      %0 = host 'a' : float32[]
+      %1 = host 'b' : float32[]
+      %2 = host 'y' : float32[]
+      %3 = host 'z' : float32[]
+      onnxruntime 'all' (%0, %1) -> (%2, %3) {"model": "opaque/all.onnx", "input_names": ["a", "b"], "output_names": ["y", "z"]}
+      input 'a' : float32[2,3] = %0
+      input 'b' : float32[2,3] = %1
+      output 'y' : float32[2,3] = %2
+      output 'z' : float32[2,3] = %3
+    }"""
+    made = parse_plan(text.replace("float32", name))
     nodes = [*nodes[1:], helper.make_node("Identity", ["b"], ["y"])] if name == "bfloat16" else nodes
     return Session(save(tmp_path / "m.einsat", made, {}, {"opaque/all.onnx": model(nodes, infos[:2], infos[2:])}), threads=1)
 
@@ -152,9 +177,17 @@ def test_host_values_travel_between_opaque_steps() -> None:
         [helper.make_node("Shape", ["i"], ["n"])], [helper.make_tensor_value_info("i", TensorProto.INT64, None)],
         [helper.make_tensor_value_info("n", TensorProto.INT64, [2])],
     )  # fmt: skip
-    buffers = [buffer((6,), "input", "x"), Buffer("int64", (), (), "host"), Buffer("int64", (2,), (1,), "output", "n")]
-    steps = [opaque("first", (0,), (1,), ["x"], ["i"]), opaque("second", (1,), (2,), ["i"], ["n"])]
-    made = plan(buffers, steps, [Port("x", "float32", (6,), 0)], [Port("n", "int64", (2,), 2), *(Port(k, "int64", None, 1) for k in "ij")])
+    made = parse_plan("""plan {
+      %0 = input 'x' : float32[6]
+      %1 = host : int64[]
+      %2 = output 'n' : int64[2]
+      onnxruntime 'first' (%0) -> (%1) {"model": "opaque/first.onnx", "input_names": ["x"], "output_names": ["i"]}
+      onnxruntime 'second' (%1) -> (%2) {"model": "opaque/second.onnx", "input_names": ["i"], "output_names": ["n"]}
+      input 'x' : float32[6] = %0
+      output 'n' : int64[2] = %2
+      output 'i' : int64[?] = %1
+      output 'j' : int64[?] = %1
+    }""")
     models = {"opaque/first.onnx": first, "opaque/second.onnx": second}
     got = Executable(made, {}, models=models.__getitem__, threads=1).run({"x": np.array([0, 1, 2, 0, 3, 0], np.float32)})
     assert got["n"].tolist() == [1, 3] and got["i"].tolist() == got["j"].tolist() == [[1, 2, 4]]
@@ -165,10 +198,13 @@ def test_bfloat16_passes_through_onnxruntime() -> None:
     import ml_dtypes
 
     infos = [helper.make_tensor_value_info(n, TensorProto.BFLOAT16, [3]) for n in "xy"]
-    made = Plan(
-        (Buffer("bfloat16", (3,), (1,), "input", "x"), Buffer("bfloat16", (3,), (1,), "output", "y")),
-        (opaque("id", (0,), (1,), ["x"], ["y"]),), (Port("x", "bfloat16", (3,), 0),), (Port("y", "bfloat16", (3,), 1),), arena_bytes=0,
-    )  # fmt: skip
+    made = parse_plan("""plan {
+      %0 = input 'x' : bfloat16[3]
+      %1 = output 'y' : bfloat16[3]
+      onnxruntime 'id' (%0) -> (%1) {"model": "opaque/id.onnx", "input_names": ["x"], "output_names": ["y"]}
+      input 'x' : bfloat16[3] = %0
+      output 'y' : bfloat16[3] = %1
+    }""")
     proto = model([helper.make_node("Identity", ["x"], ["y"])], infos[:1], infos[1:])
     x = np.array([1, -2, 0.5], ml_dtypes.bfloat16)
     got = Executable(made, {}, models=lambda name: proto, threads=1).run({"x": x})["y"]
@@ -180,9 +216,15 @@ def test_opaque_results_that_break_the_plan_are_refused() -> None:
         [helper.make_node("NonZero", ["x"], ["y"])], [helper.make_tensor_value_info("x", TensorProto.FLOAT, [6])],
         [helper.make_tensor_value_info("y", TensorProto.INT64, None)],
     )  # fmt: skip
-    buffers = [buffer((6,), "input", "x"), Buffer("int64", (1, 6), (6, 1), "arena"), Buffer("int64", (1, 6), (6, 1), "output", "y")]
-    steps = (opaque("z", (0,), (1,), ["x"], ["y"]), Step("copy", "c", (1,), (2,), {}))
-    made = Plan(tuple(buffers), steps, (Port("x", "float32", (6,), 0),), (Port("y", "int64", (1, 6), 2),), arena_bytes=48)
+    made = parse_plan("""plan arena_bytes=48 {
+      %0 = input 'x' : float32[6]
+      %1 = arena : int64[1,6]
+      %2 = output 'y' : int64[1,6]
+      onnxruntime 'z' (%0) -> (%1) {"model": "opaque/z.onnx", "input_names": ["x"], "output_names": ["y"]}
+      copy 'c' (%1) -> (%2) {}
+      input 'x' : float32[6] = %0
+      output 'y' : int64[1,6] = %2
+    }""")
     executable = Executable(made, {}, models=lambda name: proto, threads=1)
     assert executable.run({"x": np.ones(6, np.float32)})["y"].tolist() == [[0, 1, 2, 3, 4, 5]]
     with pytest.raises(ExecutionError, match=r"int64\[1, 5\] where the plan has int64\[1, 6\]"):

@@ -31,8 +31,7 @@ from runtime.native import build as native_build
 from runtime.opaque import FLUSH_ENTRY, OpaqueStep
 from runtime.plan import Plan, Port, Step
 from runtime.profile import Database, Record
-from tests.plans import buffer, plan, save
-from tests.runtime_plans import model, opaque
+from tests.plans import buffer, model, opaque, plan, save
 from tests.test_optimize import ROOT, command
 
 ELEMENTS = 1 << 16

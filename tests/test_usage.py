@@ -32,8 +32,7 @@ from runtime.profile.__main__ import parser as profile_parser
 from runtime.profile.__main__ import run as run_profile
 from runtime.session import Session
 from tests.pages import COMMANDS, ROOT
-from tests.plans import save
-from tests.runtime_plans import matmul_relu
+from tests.plans import matmul_relu, save
 from verify.generate.productions import productions
 
 
