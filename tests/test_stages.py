@@ -16,7 +16,7 @@ from egraph.optimize.artefact import PROGRAM_TEXT
 from egraph.optimize.folding import Folder
 from egraph.optimize.options import Options
 from egraph.optimize.progress import Progress
-from egraph.optimize.stages import STAGES, Saturated, dump, format_result, parse_result, read, run_alone
+from egraph.optimize.stages import STAGES, Saturated, dumped, format_result, parse_result, read, run_alone
 from egraph.tensor import Graph, Program, walk
 from egraph.tensor.ops.reference import evaluate
 from egraph.tensor.text import TextError, format_graph, parse_graph
@@ -123,9 +123,9 @@ def test_a_text_of_no_stage_is_refused() -> None:
 
 def test_nothing_is_dumped_without_a_folder(tmp_path: Path) -> None:
     graph = Graph("g", (), (), {})
-    dump(None, graph)
+    assert dumped(None, graph) is graph
     assert not list(tmp_path.iterdir())
-    dump(tmp_path / "new", graph)
+    dumped(tmp_path / "new", graph)
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["imported.txt"], "no constants, no file for them"
 
 

@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from egraph.optimize.measuring import calibrate
 from egraph.optimize.options import Options
 from egraph.optimize.output import write_beside
 from egraph.optimize.progress import Progress
-from egraph.optimize.search import SATURATE_SHARE, Search, choose, programs_of
+from egraph.optimize.search import SATURATE_SHARE, Choosing, Search, programs_of
 from egraph.tensor import FrozenEGraph, Graph, Program, walk
 from egraph.tensor.text import Reader, format_egraph, format_graph, format_program, read_egraph, read_graph, read_program
 from egraph.tensor.text.reader import WORD
@@ -59,6 +59,7 @@ class Saturated:
 
 Result: TypeAlias = Graph | Saturated | tuple[Program, ...] | Plan
 """What a stage makes, in the order of ``STAGES``."""
+R = TypeVar("R", bound=Result)
 
 
 def stage_of(result: Result) -> str:
@@ -143,20 +144,22 @@ def write_tensors(graph: Graph, path: Path) -> Path | None:
     return path if tensors else None
 
 
-def of_search(graph: Graph, search: Search) -> tuple[Result, ...]:
-    """Return what the stages up to the end of a search made."""
-    return graph, Saturated(graph, search.saturation.frozen, search.saturation.by_rules), search.programs
-
-
-def dump(folder: Path | None, *results: Result) -> None:
-    """Write what stages made into ``folder``, where there is one."""
-    if folder is None:
-        return
-    for result in results:
+def dumped(folder: Path | None, result: R) -> R:
+    """Return what a stage made; write it into ``folder``, where there is one."""
+    if folder is not None:
         if isinstance(result, Graph):
             write_tensors(result, folder / WEIGHTS)
         weights = WEIGHTS if (folder / WEIGHTS).exists() else ""
         write_beside(folder / f"{stage_of(result)}.txt", format_result(result, weights), option="--dump-dir DIR")
+    return result
+
+
+def dumped_search(folder: Path | None, graph: Graph, search: Search) -> Search:
+    """Return a search; write what the stages up to its end made into ``folder``, where there is one."""
+    dumped(folder, graph)
+    dumped(folder, Saturated(graph, search.saturation.frozen, search.saturation.by_rules))
+    dumped(folder, search.programs)
+    return search
 
 
 def target_stage(path: Path) -> str:
@@ -233,7 +236,7 @@ def _selected(result: Saturated, options: Options, progress: Progress, database:
     model = CostModel(database, device, calibrate(database, device, None), not stay_in_cache(weights_bytes))
     saturation = Saturation(result.everything, (), (), "saturated", 0.0, result.by_rules)
     times = Times(progress, lambda unmeasured: 0.0)
-    choice = choose(saturation, model, None, progress, times, finalists=options.finalists, seed=options.seed)
+    choice, _ = Choosing(result.graph, saturation, model, progress, times, options.seed).choose(None, options.finalists)
     progress.update(f"best cost {choice.best.cost_us:.0f} us ({choice.best.method})")
     return programs_of(choice, saturation, result.graph, options.finalists)
 
