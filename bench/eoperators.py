@@ -28,7 +28,7 @@ from bench.record import RESULTS, opening, origin, record
 from egraph.derive.bilinear.convolutions import algorithms
 from egraph.derive.bilinear.programs import program
 from egraph.tensor import Node, TensorType, placeholder, placeholders
-from egraph.tensor.expr.scope import Number, Read, Scope, Tensor, inside
+from egraph.tensor.expr.scope import Number, Read, Reduction, Scope, Tensor, inside
 from egraph.tensor.ops import apply
 from egraph.tensor.ops.expression import text_of
 from egraph.tensor.ops.scopes import grid, guarded
@@ -135,7 +135,7 @@ def offset_sum(n: int, h: int, w: int, f: int, *, taps_first: bool) -> Node:
     pixel = (b * h + y) * w + x
     shape, place = ((9, n * h * w, f), (r * 3 + s, pixel, k)) if taps_first else ((n * h * w, 9 * f), (pixel, (r * 3 + s) * f + k))
     body = guarded([*inside(y, 0, h), *inside(x, 0, w)], Read(Tensor("0", shape), place), Number(Fraction(0)))
-    return apply("Expression", tensor(0, *shape), text=text_of(Scope(outer, taps, "sum", body)))
+    return apply("Expression", tensor(0, *shape), text=text_of(Scope(outer, taps, Reduction.SUM, body)))
 
 
 def transforms(text: str) -> dict[str, Node]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from egraph.tensor import Node, TensorType, placeholder
 from egraph.tensor.expr.index import Index
-from egraph.tensor.expr.scope import Scalar, Scope, Tensor
+from egraph.tensor.expr.scope import Reduction, Scalar, Scope, Tensor
 from egraph.tensor.ops import apply
 from egraph.tensor.ops.expression import text_of
 from egraph.tensor.ops.scopes import grid
@@ -26,7 +26,7 @@ def expression(operands: Sequence[Node], shape: Sequence[int], body: Body, sums:
     outer, out = grid("i", shape)
     inner, summed = grid("k", sums)
     tensors = [Tensor(str(k), node.type.sizes) for k, node in enumerate(operands)]
-    return apply("Expression", *operands, text=text_of(Scope(outer, inner, "sum", body(tensors, out, summed))))
+    return apply("Expression", *operands, text=text_of(Scope(outer, inner, Reduction.SUM, body(tensors, out, summed))))
 
 
 def matmul(a: Node, b: Node) -> Node:

@@ -40,7 +40,7 @@ def transposed_text(rows: int, columns: int, *, wrong: bool = False) -> str:
     """Return the expression of a transpose; the wrong one is of a square matrix and transposes nothing."""
     i, j = Iterator("i", 0, columns), Iterator("j", 0, rows)
     places = (index(i), index(j)) if wrong else (index(j), index(i))
-    return text_of(Scope((i, j), (), "sum", Read(Tensor("0", (rows, columns)), places)))
+    return text_of(Scope.pointwise((i, j), Read(Tensor("0", (rows, columns)), places)))
 
 
 def derive_transpose(node: Node) -> Iterable[Derivation]:

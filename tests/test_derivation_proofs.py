@@ -290,11 +290,11 @@ def test_sampled_positions_are_those_of_the_reference() -> None:
     """What is compared at a few positions is what the programs compute there: a difference anywhere else is not seen."""
     x = leaf(0, 9)
     place = Iterator("i", 0, 9)
-    copy = Scope((place,), (), "sum", read(Tensor("0", (9,)), (index(place),)))
-    hole = Scope((place,), (), "sum", Guarded(inside(index(place), 4, 5), ZERO, copy.body))
+    copy = Scope.pointwise((place,), read(Tensor("0", (9,)), (index(place),)))
+    hole = Scope.pointwise((place,), Guarded(inside(index(place), 4, 5), ZERO, copy.body))
     assert difference(copy, copy, drawn(copy.shape)) == ""
     assert difference(copy, hole, [(3,), (5,)]) == ""
     assert difference(copy, hole, [(3,), (4,)]).startswith("the sides differ at [4]")
     assert equal_at_sizes(apply("Expression", x, text=text_of(copy)), apply("Expression", x, text=text_of(hole)))
-    ones = Scope((place,), (), "sum", table([1] * 9, index(place)))
+    ones = Scope.pointwise((place,), table([1] * 9, index(place)))
     assert difference(ones, copy, [(0,)])

@@ -9,7 +9,7 @@ from typing import Any
 from egraph.derive.bilinear.convolutions import algorithms
 from egraph.derive.bilinear.programs import program
 from egraph.tensor import Candidate, ENode, Graph, Node, placeholder, walk
-from egraph.tensor.expr.scope import Read, Scope, Tensor
+from egraph.tensor.expr.scope import Read, Reduction, Scope, Tensor
 from egraph.tensor.ops import apply
 from egraph.tensor.ops.expression import text_of
 from egraph.tensor.ops.scopes import grid, multiply
@@ -66,8 +66,8 @@ def test_a_large_contraction_is_no_kernel_and_a_rearrangement_goes_anywhere() ->
     (i, j), at = grid("i", (128, 128))
     (k,), deep = grid("k", (256,))
     a, b = Tensor("0", (128, 256)), Tensor("1", (256, 128))
-    product = Scope((i, j), (k,), "sum", multiply(Read(a, (at[0], deep[0])), Read(b, (deep[0], at[1]))))
-    swap = Scope((i, j), (), "sum", Read(Tensor("0", (128, 128)), (at[1], at[0])))
+    product = Scope((i, j), (k,), Reduction.SUM, multiply(Read(a, (at[0], deep[0])), Read(b, (deep[0], at[1]))))
+    swap = Scope.pointwise((i, j), Read(Tensor("0", (128, 128)), (at[1], at[0])))
     y = apply("Expression", x, w, text=text_of(product))
     graph = m.graph(apply("Relu", apply("Expression", apply("Neg", y), text=text_of(swap))))
     found = generated(graph)

@@ -15,7 +15,7 @@ from egraph.derive.bilinear.cook_toom import cook_toom
 from egraph.derive.bilinear.programs import Bilinear, program
 from egraph.tensor import Node, TensorType, placeholder, walk
 from egraph.tensor.expr.index import Iterator, index
-from egraph.tensor.expr.scope import Read, Scope, Tensor, table
+from egraph.tensor.expr.scope import Read, Reduction, Scope, Tensor, table
 from egraph.tensor.ops import apply
 from egraph.tensor.ops.expression import text_of
 from egraph.tensor.ops.scopes import grid, multiply
@@ -77,7 +77,7 @@ def tabulated(size: int, *, unrollable: bool) -> Node:
     (i,), at = grid("i", (size,))
     (k,), _ = grid("k", (4,))
     weights = table([Fraction(position % 5 - 2, 4) for position in range(4 if unrollable else size)], index(k if unrollable else i))
-    scope = Scope((i,), (k,), "sum", multiply(Read(Tensor("0", (size, 4)), (at[0], index(k))), weights))
+    scope = Scope((i,), (k,), Reduction.SUM, multiply(Read(Tensor("0", (size, 4)), (at[0], index(k))), weights))
     return apply("Expression", leaf(0, size, 4), text=text_of(scope))
 
 

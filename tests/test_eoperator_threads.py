@@ -10,6 +10,7 @@ import lower.eoperator.nest as nest_module
 import lower.eoperator.unrolled as unrolled_module
 from egraph.tensor import Node
 from egraph.tensor.expr.index import Iterator, index, substitute
+from egraph.tensor.expr.scope import Reduction
 from egraph.tensor.ops import OPS, apply
 from lower.eoperator.generate import compile_object, generate
 from lower.eoperator.library import _link
@@ -66,7 +67,7 @@ def test_reductions_with_few_results_share_out_their_terms(divided: tuple[Path, 
 
 def test_parts_of_terms_begin_where_the_reduction_does() -> None:
     table, k = Terms({"x": (1,)}, {"x": "float32"}), Iterator("k", 2, 10)
-    found = divided_reduction(table, table.reduce("sum", (k,), table.read("x", index(k))), None, 2)
+    found = divided_reduction(table, table.reduce(Reduction.SUM, (k,), table.read("x", index(k))), None, 2)
     assert found is not None
     (read,) = found.partial.children
     within = next(iterator for iterator in read.free if iterator != found.part)

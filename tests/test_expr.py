@@ -14,7 +14,7 @@ from egraph.tensor.expr.evaluate import EvaluationError, evaluate
 from egraph.tensor.expr.functions import PRIME
 from egraph.tensor.expr.index import Index, Iterator, Symbol, bounds, index, substitute
 from egraph.tensor.expr.printing import format_scope
-from egraph.tensor.expr.scope import ZERO, Apply, Guarded, Number, Read, Scope, Tensor, apply, inside, number
+from egraph.tensor.expr.scope import ZERO, Apply, Guarded, Number, Read, Reduction, Scope, Tensor, apply, inside, number
 
 ROW, COLUMN = Iterator("i", 0, 6), Iterator("j", -3, 4)
 
@@ -76,7 +76,7 @@ def convolution(height: int, width: int, channels: int, filters: int, kernel: in
     image = Tensor("0", (channels, height, width))
     weights = Tensor("1", (filters, channels, kernel, kernel))
     product = apply("mul", Read(image, (index(c), y, x)), Read(weights, (index(f), index(c), index(r), index(s))))
-    return Scope((f, h, w), (c, r, s), "sum", Guarded(inside(y, 0, height) + inside(x, 0, width), product, ZERO))
+    return Scope((f, h, w), (c, r, s), Reduction.SUM, Guarded(inside(y, 0, height) + inside(x, 0, width), product, ZERO))
 
 
 def test_evaluates_a_padded_convolution_in_both_fields() -> None:
@@ -96,7 +96,7 @@ def test_evaluates_a_padded_convolution_in_both_fields() -> None:
 def test_a_read_outside_without_a_guard_is_an_error() -> None:
     i = Iterator("i", 0, 4)
     with pytest.raises(EvaluationError, match=r"outside 0\.\.2"):
-        evaluate(Scope((i,), (), "sum", Read(Tensor("0", (3,)), (index(i),))), {"0": np.zeros(3)})
+        evaluate(Scope.pointwise((i,), Read(Tensor("0", (3,)), (index(i),))), {"0": np.zeros(3)})
 
 
 def test_padding_wins_over_values_that_are_not_finite() -> None:
@@ -107,7 +107,7 @@ def test_padding_wins_over_values_that_are_not_finite() -> None:
 
 def test_division_is_exact_in_the_prime_field() -> None:
     i = Iterator("i", 0, 3)
-    third = Scope((i,), (), "sum", apply("mul", apply("div", Read(Tensor("0", (3,)), (index(i),)), number(3)), number(3)))
+    third = Scope.pointwise((i,), apply("mul", apply("div", Read(Tensor("0", (3,)), (index(i),)), number(3)), number(3)))
     np.testing.assert_array_equal(evaluate(third, {"0": np.array([1, 2, 5])}, "prime"), [1, 2, 5])
 
 
@@ -116,8 +116,8 @@ def test_inlining_a_producer_keeps_the_value() -> None:
     scope = convolution(5, 4, 3, 2, 3, 1)
     f, h, w = Iterator("f", 0, 2), Iterator("h", 0, 5), Iterator("w", 0, 6)
     source = Tensor("y", (2, 5, 4))
-    padded = Scope((f, h, w), (), "sum", Guarded(inside(index(w) - 1, 0, 4), Read(source, (index(f), index(h), index(w) - 1)), number(7)))
-    relu = Scope((f, h, w), (), "sum", Apply("max", (Read(Tensor("p", (2, 5, 6)), (index(f), index(h), index(w))), ZERO)))
+    padded = Scope.pointwise((f, h, w), Guarded(inside(index(w) - 1, 0, 4), Read(source, (index(f), index(h), index(w) - 1)), number(7)))
+    relu = Scope.pointwise((f, h, w), Apply("max", (Read(Tensor("p", (2, 5, 6)), (index(f), index(h), index(w))), ZERO)))
     fused = inline(relu, {"p": inline(padded, {"y": scope})})
     random = np.random.default_rng(1)
     operands = {"0": random.normal(size=(3, 5, 4)), "1": random.normal(size=(2, 3, 3, 3))}
@@ -127,9 +127,9 @@ def test_inlining_a_producer_keeps_the_value() -> None:
 
 def test_ranges_decide_guards() -> None:
     i = Iterator("i", 0, 4)
-    always = Scope((i,), (), "sum", Guarded(inside(index(i), 0, 4), Read(Tensor("x", (4,)), (index(i),)), ZERO))
+    always = Scope.pointwise((i,), Guarded(inside(index(i), 0, 4), Read(Tensor("x", (4,)), (index(i),)), ZERO))
     assert inline(always, {}).body == Read(Tensor("x", (4,)), (index(i),))
-    assert isinstance(inline(Scope((i,), (), "sum", Guarded(inside(index(i) + 4, 0, 4), Number(1.5), ZERO)), {}).body, Number)
+    assert isinstance(inline(Scope.pointwise((i,), Guarded(inside(index(i) + 4, 0, 4), Number(1.5), ZERO)), {}).body, Number)
 
 
 def test_printing(golden: Callable[[str, str], None]) -> None:

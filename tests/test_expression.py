@@ -61,9 +61,9 @@ def test_ranges_are_shifted_to_zero() -> None:
 def test_tables_are_exact_and_mean_choices() -> None:
     i, r = Iterator("i", 0, 2), Iterator("r", 0, 3)
     entry = table([[1, Fraction(-1, 3), 0], [0, 2, 5]], index(i), index(r))
-    scope = Scope((i, r), (), "sum", entry)
+    scope = Scope.pointwise((i, r), entry)
     assert evaluate(scope, {}).tolist() == [[1, -1 / 3, 0], [0, 2, 5]]
-    assert np.array_equal(evaluate(scope, {}, "prime"), evaluate(Scope((i, r), (), "sum", chosen(entry)), {}, "prime"))
+    assert np.array_equal(evaluate(scope, {}, "prime"), evaluate(Scope.pointwise((i, r), chosen(entry)), {}, "prime"))
     assert text_of(parse_scope("{i<2} table(2x3: 1 -1/3 0 0 2 5)[i,1]", {})) == "{i0<2} table(2: -1/3 2)[i0]"
 
 

@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 
 from egraph.tensor.expr.index import Iterator, Symbol, index
-from egraph.tensor.expr.scope import Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Tensor, apply, number
+from egraph.tensor.expr.scope import Compare, Guarded, IndexNumber, Number, Read, Reduction, Scalar, Scope, Tensor, apply, number
 from tests.normal_values import normal
 from verify.assumptions import Assumptions
 from verify.normal import TooLarge, normalise
@@ -19,7 +19,7 @@ ONE_ = Number(Fraction(1))
 
 def scalar(body: Scalar, assumptions: Assumptions | None = None) -> str:
     """Return the normal form of a scalar expression over x, y and z as text."""
-    return str(normal(Scope((), (), "sum", body), assumptions))
+    return str(normal(Scope.pointwise((), body), assumptions))
 
 
 def sigmoid(x: Scalar) -> Scalar:
@@ -85,12 +85,12 @@ def test_what_is_no_law_stays_apart(left: Scalar, right: Scalar) -> None:
 
 def test_laws_that_ask_for_more_than_real_numbers_are_named() -> None:
     facts: set[str] = set()
-    normalise(Scope((), (), "sum", apply("mul", X, apply("reciprocal", X))), (), Assumptions(), facts)
+    normalise(Scope.pointwise((), apply("mul", X, apply("reciprocal", X))), (), Assumptions(), facts)
     assert facts == {"nonzero divisor"}
     facts.clear()
-    normalise(Scope((), (), "sum", apply("div", X, apply("add", apply("abs", X), ONE_))), (), Assumptions(), facts)
+    normalise(Scope.pointwise((), apply("div", X, apply("add", apply("abs", X), ONE_))), (), Assumptions(), facts)
     assert not facts
-    third = Scope((), (), "sum", apply("mul", X, number(1 / 3)))
+    third = Scope.pointwise((), apply("mul", X, number(1 / 3)))
     assert str(normalise(third, (), Assumptions(), facts)) == "1/3 * $x[]" and facts == {"constants are rounded"}
 
 
@@ -101,7 +101,7 @@ def test_what_a_float_stands_for() -> None:
     assert scalar(apply("mul", X, near)) != scalar(apply("mul", X, number(1 / 3)))
     assert scalar(infinite) != scalar(number(float("-inf")))
     facts: set[str] = set()
-    normalise(Scope((), (), "sum", apply("sub", infinite, infinite)), (), Assumptions(), facts)
+    normalise(Scope.pointwise((), apply("sub", infinite, infinite)), (), Assumptions(), facts)
     assert facts == {"arithmetic with infinite constants"}
 
 
@@ -110,17 +110,17 @@ def test_sums_fold() -> None:
     n = index(Symbol("n"))
     i, k = Iterator("i", 0, n), Iterator("k", 0, n)
     row = Tensor("x", (n,))
-    mean = apply("div", Read(Scope((), (k,), "sum", ONE_), ()), Read(Scope((), (k,), "sum", ONE_), ()))
+    mean = apply("div", Read(Scope((), (k,), Reduction.SUM, ONE_), ()), Read(Scope((), (k,), Reduction.SUM, ONE_), ()))
     assert scalar(mean) == "1"
-    picked = Scope((i,), (k,), "sum", Guarded((Compare(index(k), "==", index(i)),), Read(row, (index(k),)), Number(Fraction(0))))
+    picked = Scope((i,), (k,), Reduction.SUM, Guarded((Compare(index(k), "==", index(i)),), Read(row, (index(k),)), Number(Fraction(0))))
     assert str(normal(picked)) == "$x[o0]"
-    assert scalar(Read(Scope((), (k,), "sum", X), ())) == "<n> * $x[]"
+    assert scalar(Read(Scope((), (k,), Reduction.SUM, X), ())) == "<n> * $x[]"
 
 
 def test_a_size_and_an_iterator_may_have_one_name() -> None:
     size, i = Symbol("o0"), Iterator("o0", 0, 5)
     difference = apply("sub", IndexNumber(index(size)), IndexNumber(index(i)))
-    assert normalise(Scope((i,), (), "sum", difference), (index(i),), Assumptions()).terms
+    assert normalise(Scope.pointwise((i,), difference), (index(i),), Assumptions()).terms
 
 
 def test_a_variance_has_one_form() -> None:
@@ -130,7 +130,7 @@ def test_a_variance_has_one_form() -> None:
     row = Tensor("x", (n,))
 
     def mean(body: Callable[[Iterator], Scalar], over: Iterator) -> Scalar:
-        return apply("div", Read(Scope((), (over,), "sum", body(over)), ()), IndexNumber(index(n)))
+        return apply("div", Read(Scope((), (over,), Reduction.SUM, body(over)), ()), IndexNumber(index(n)))
 
     average = mean(lambda i: Read(row, (index(i),)), j)
 

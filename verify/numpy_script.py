@@ -27,7 +27,6 @@ FUNCTIONS: Mapping[str, str] = {
     "is_nan": "np.float64(np.isnan({}))",
 }  # fmt: skip
 """Scalar functions over numpy values; they work elementwise too."""
-REDUCTIONS: Mapping[str, str] = {"sum": "np.sum", "max": "np.max", "min": "np.min", "prod": "np.prod"}
 
 
 def script(left: Node, right: Node, values: Mapping[Node, np.ndarray], heading: Sequence[str] = ()) -> str:
@@ -97,7 +96,7 @@ class _Writer:
         body = self._scalar(scope.body, operands)
         if scope.summation:
             loops = " ".join(f"for {_iterator(i)} in range({_index(index(i.low))}, {_index(index(i.high))})" for i in scope.summation)
-            body = f"{REDUCTIONS[scope.reduction]}([{body} {loops}])"
+            body = f"np.{scope.reduction}([{body} {loops}])"
         name = self._name()
         sizes = ", ".join(_index(index(i.high)) for i in scope.traversal) + ("," if len(scope.traversal) == 1 else "")
         self.lines.append(f"{name} = np.empty(({sizes}))")

@@ -116,8 +116,8 @@ class Sampler:
         over = tuple(position for position, axis in enumerate(value.axes) if axis in lengths)
         if scope.reduction == "prod" and len(over) != len(lengths):
             raise Untestable("a product over what nothing depends on")
-        function = {"max": np.maximum, "min": np.minimum, "prod": np.multiply}[scope.reduction]
-        return Named(tuple(axis for axis in value.axes if axis not in lengths), np.asarray(function.reduce(value.values, axis=over)))
+        reduced = np.asarray(getattr(np, scope.reduction)(value.values, axis=over))
+        return Named(tuple(axis for axis in value.axes if axis not in lengths), reduced)
 
     def factors(self, body: Scalar, where: Places) -> list[Named]:
         """Return arrays whose product is the scalar."""

@@ -17,7 +17,7 @@ from egraph.derive.windows import windows
 from egraph.tensor.expr.bodies import reads_of
 from egraph.tensor.expr.index import Index, Iterator
 from egraph.tensor.expr.printing import format_scalar
-from egraph.tensor.expr.scope import Apply, Scalar, Scope
+from egraph.tensor.expr.scope import Apply, Reduction, Scalar, Scope
 
 Repaired = tuple[str, Scope]
 
@@ -73,8 +73,8 @@ def together(contraction: Contraction, one: Scalar, other: Scalar) -> Scope | Re
     """a * b * c  =  {x: a * b}[x] * c"""
     scope, part = contraction.scope, Apply("mul", (one, other))
     rest = [o for o in contraction.operands if o is not one and o is not other]
-    body = where(contraction.conditions, product((part, *rest)), "sum")
-    return instantiate(Scope(scope.traversal, scope.summation, "sum", body), part)
+    body = where(contraction.conditions, product((part, *rest)), Reduction.SUM)
+    return instantiate(Scope(scope.traversal, scope.summation, Reduction.SUM, body), part)
 
 
 def outward(scope: Scope, summed: list[Iterator], place: Index) -> Scope | Refusal:

@@ -12,7 +12,7 @@ from egraph.derive.rules.summation import inner_read, merge_traversal
 from egraph.tensor.expr.bodies import operations, reads_of, with_reads
 from egraph.tensor.expr.canonical import canonical
 from egraph.tensor.expr.index import Iterator, known, length
-from egraph.tensor.expr.scope import Compare, Read, Scalar, Scope
+from egraph.tensor.expr.scope import Compare, Read, Reduction, Scalar, Scope
 
 BALANCE = 4
 """Operations a byte above which a scope is bound by arithmetic: no generated kernel is meant for it."""
@@ -36,7 +36,7 @@ def contraction_of(scope: Scope) -> Contraction | None:
     """Return a scope as a contraction; None where it sums no product of two factors that read tensors at what is summed."""
     if scope.reduction != "sum" or not scope.summation:
         return None
-    conditions, rest = pulled(scope.body, "sum")
+    conditions, rest = pulled(scope.body, Reduction.SUM)
     operands = factors(rest)
     summed = [used(o) & frozenset(scope.summation) for o in operands if any(True for _ in reads_of(o))]
     shared = any(one & other for one, other in combinations(summed, 2))

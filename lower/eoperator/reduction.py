@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from tvm import tirx
 
 from egraph.tensor.expr.index import Iterator
+from egraph.tensor.expr.scope import Reduction
 from lower.eoperator.blocks import LANES, UNROLL, Place, Point, Writer, shuffle
 from lower.eoperator.functions import Expr, cast, lanes, larger, smaller, widen
 from lower.eoperator.streaming import fetch
 from lower.eoperator.terms import Term, coefficient, extent, iterators_of, low_of, subterms
-from lower.eoperator.transforms import IDENTITY
 
 if TYPE_CHECKING:
     from lower.eoperator.emit import Emitter
@@ -28,7 +28,7 @@ def reduce_at(emitter: Emitter, term: Term, points: tuple[Point, ...]) -> list[E
     vector = iterators[-1] if _along(body, iterators[-1], points) else None
     slots: list[list[Any]] = [[] for _ in points]
     zero = tirx.const(0, "int32")
-    identity = float(IDENTITY[reduction])
+    identity = float(reduction.identity.value)
 
     def accumulate(at: tuple[Point, ...], width: int) -> None:
         """Add the body's values at each inner point to the accumulator of each outer one."""
@@ -138,7 +138,7 @@ def reduce_at(emitter: Emitter, term: Term, points: tuple[Point, ...]) -> list[E
     return [emitter.bind(horizontal(emitter, reduction, total)) for total in totals if total is not None]
 
 
-def horizontal(emitter: Writer, reduction: str, value: Expr, count: int = 1) -> Expr:
+def horizontal(emitter: Writer, reduction: Reduction, value: Expr, count: int = 1) -> Expr:
     """Reduce a vector to so many numbers by halves."""
     while lanes(value) > count:
         value = emitter.bind(value)
@@ -172,7 +172,7 @@ def vectorizes(body: Term, iterator: Iterator) -> bool:
     return good > 0 and good >= bad
 
 
-def combine(reduction: str, a: Expr, b: Expr) -> Expr:
+def combine(reduction: Reduction, a: Expr, b: Expr) -> Expr:
     match reduction:
         case "sum":
             return a + b

@@ -15,11 +15,11 @@ from fractions import Fraction
 from typing import TypeAlias
 
 from egraph.tensor.expr.index import Index, Iterator, Size, Symbol, index, known
-from egraph.tensor.expr.scope import Compare
+from egraph.tensor.expr.scope import Compare, Reduction
 from lower.eoperator.cuts import Cut, cut_digits
 from lower.eoperator.linear import Matrix, linear_program
 from lower.eoperator.terms import Replacement, Term, Terms, constant_part, extent, iterators_of, low_of, subterms
-from lower.eoperator.transforms import COMBINE, split_digits
+from lower.eoperator.transforms import split_digits
 
 MOST_PLACES = 300
 """Places of the unrolled output iterators, and of the unrolled summation iterators, at most: 17 x 17 for 7 x 7 taps with stride 2."""
@@ -205,7 +205,7 @@ def _size_without(axes: Sequence[Iterator], tables: Sequence[Term], along: Itera
     return math.prod(map(extent, after))
 
 
-def _sum_along(table: Terms, data: _Values, along: Iterator, tables: Sequence[Term], reduction: str) -> _Values:
+def _sum_along(table: Terms, data: _Values, along: Iterator, tables: Sequence[Term], reduction: Reduction) -> _Values:
     """Sum products of values and tables over one iterator: for each place of the others, a matrix times a vector."""
     others = tuple(i for i in data.axes if i is not along)
     new = tuple(sorted(frozenset().union(*(t.free for t in tables)) - set(data.axes), key=lambda i: i.name))
@@ -216,7 +216,7 @@ def _sum_along(table: Terms, data: _Values, along: Iterator, tables: Sequence[Te
         if reduction != "sum":
             total = vector[0]
             for value in vector[1:]:
-                total = table.apply(COMBINE[reduction], (total, value))
+                total = table.apply(reduction.combine, (total, value))
             result.terms[places] = total
             continue
         rows = list(itertools.product(*map(_range, new)))
@@ -238,7 +238,7 @@ def _coefficient(table: Terms, tables: Sequence[Term], places: Mapping[Iterator,
     return product
 
 
-def _scaled(table: Terms, data: _Values, tables: Sequence[Term], repeated: Fraction, reduction: str) -> _Values:
+def _scaled(table: Terms, data: _Values, tables: Sequence[Term], repeated: Fraction, reduction: Reduction) -> _Values:
     """Multiply by tables that no summation iterator indexes, and by how often equal terms are added."""
     new = tuple(sorted(frozenset().union(*(t.free for t in tables)) - set(data.axes), key=lambda i: i.name))
     result = _Values((*data.axes, *new), {})

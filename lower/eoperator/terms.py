@@ -14,14 +14,14 @@ from typing import Any, Literal, TypeAlias
 
 from egraph.tensor.expr.compose import undecided
 from egraph.tensor.expr.index import DataIndex, Floor, Index, Iterator, Modulo, Size, Symbol, floor_divide, index, substitute
-from egraph.tensor.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Table, Tensor
+from egraph.tensor.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Reduction, Scalar, Scope, Table, Tensor
 
 Kind: TypeAlias = Literal["number", "index", "read", "table", "apply", "guard", "reduce"]
 Replacement: TypeAlias = Mapping[Iterator | Symbol, Size]
 
 
-_NOTHING: Mapping[str, Fraction | float] = {"add": Fraction(0), "max": -math.inf, "min": math.inf}
-"""The operand that a function of two does not notice."""
+_NOTHING = {one.combine: one.identity.value for one in (Reduction.SUM, Reduction.MAX, Reduction.MIN)}
+"""The operand that a function of two does not notice; products keep a factor of one."""
 
 
 class Term:
@@ -168,7 +168,7 @@ class Terms:
         free = then.free.union(otherwise.free, *(iterators_of(c.left - c.right) for c in left))
         return self._make("guard", left, (then, otherwise), free)
 
-    def reduce(self, reduction: str, iterators: tuple[Iterator, ...], body: Term) -> Term:
+    def reduce(self, reduction: Reduction, iterators: tuple[Iterator, ...], body: Term) -> Term:
         """Build a reduction; iterators of extent one are substituted away."""
         single: dict[Iterator | Symbol, Size] = {i: low_of(i) for i in iterators if extent(i) == 1}
         if single:

@@ -8,20 +8,16 @@ from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 
 from egraph.tensor.expr.index import Floor, Index, Iterator, Modulo, Size, Symbol, bounds, index
-from egraph.tensor.expr.scope import Compare
+from egraph.tensor.expr.scope import Compare, Reduction
 from lower.eoperator.terms import Term, Terms, coefficient, extent, indices_of, iterators_of, low_of, subterms
 
 UNROLLED = 12
 """Windows of at most so many taps are written out."""
 LONGEST_STEP = 16
 """Elements that a read along the last axis may skip for its neighbours to be read from the same lines, at once."""
-IDENTITY: dict[str, Fraction | float] = {"sum": Fraction(0), "prod": Fraction(1), "max": -math.inf, "min": math.inf}
 
 
-COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
-
-
-def rebuild(table: Terms, root: Term, change: Callable[[str, tuple[Iterator, ...], Term], Term]) -> Term:
+def rebuild(table: Terms, root: Term, change: Callable[[Reduction, tuple[Iterator, ...], Term], Term]) -> Term:
     """Rebuild bottom-up with ``change(reduction, iterators, body) -> Term`` at every reduction."""
     memo: dict[Term, Term] = {}
     for term in subterms((root,)):
@@ -164,7 +160,7 @@ def _others(value: Index, iterator: Iterator) -> frozenset[Iterator]:
 def simplify_reductions(table: Terms, root: Term) -> Term:
     """Narrow reductions to where their guards hold, merge their contiguous iterators, fold what does not vary."""
 
-    def change(reduction: str, iterators: tuple[Iterator, ...], body: Term) -> Term:
+    def change(reduction: Reduction, iterators: tuple[Iterator, ...], body: Term) -> Term:
         iterators, body = _narrow(table, reduction, iterators, body)
         split = True
         while split:
@@ -183,7 +179,7 @@ def simplify_reductions(table: Terms, root: Term) -> Term:
         if result.kind == "reduce":
             result = _unroll(table, result)
         if repeated == 0:
-            return table.number(IDENTITY[reduction])
+            return table.number(reduction.identity.value)
         if repeated == 1 or reduction in ("max", "min"):
             return result
         return table.apply("mul" if reduction == "sum" else "pow", (result, table.number(Fraction(repeated))))
@@ -202,14 +198,14 @@ def _unroll(table: Terms, term: Term) -> Term:
     total: Term | None = None
     for places in itertools.product(*(range(low_of(i), low_of(i) + extent(i)) for i in iterators)):
         tap = table.substitute(body, dict(zip(iterators, places, strict=True)))
-        total = tap if total is None else table.apply(COMBINE[reduction], (total, tap))
+        total = tap if total is None else table.apply(reduction.combine, (total, tap))
     assert total is not None
     return total
 
 
-def _narrow(table: Terms, reduction: str, iterators: tuple[Iterator, ...], body: Term) -> tuple[tuple[Iterator, ...], Term]:
+def _narrow(table: Terms, reduction: Reduction, iterators: tuple[Iterator, ...], body: Term) -> tuple[tuple[Iterator, ...], Term]:
     """Restrict iterators by guards that depend on one of them alone and contribute nothing where they fail."""
-    if body.kind != "guard" or body.children[1] is not table.number(IDENTITY[reduction]):
+    if body.kind != "guard" or body.children[1] is not table.number(reduction.identity.value):
         return iterators, body
     replace: dict[Iterator | Symbol, Size] = {}
     kept: list[Iterator] = []
@@ -222,7 +218,7 @@ def _narrow(table: Terms, reduction: str, iterators: tuple[Iterator, ...], body:
         if (low, high) == (low_of(iterator), low_of(iterator) + extent(iterator)):
             kept.append(iterator)
         elif low >= high:
-            return (), table.number(IDENTITY[reduction])
+            return (), table.number(reduction.identity.value)
         else:
             part, meaning = shifted(table, iterator, low, high)
             replace[iterator] = meaning

@@ -25,7 +25,7 @@ from egraph.derive.bilinear.cook_toom import Matrix
 from egraph.derive.derivation import Step
 from egraph.tensor import Node
 from egraph.tensor.expr.index import Index, Iterator, index
-from egraph.tensor.expr.scope import ZERO, Scalar, Scope, Tensor, inside, table
+from egraph.tensor.expr.scope import ZERO, Reduction, Scalar, Scope, Tensor, inside, table
 from egraph.tensor.ops import apply
 from egraph.tensor.ops.expression import text_of
 from egraph.tensor.ops.reference import meaning
@@ -139,7 +139,7 @@ def transformed_data(sizes: tuple[int, ...], what: Bilinear) -> Scope:
     positions = [axis.position(*where) for axis, *where in zip(what.axes, tiles, inner, at, strict=True)]
     value = multiply(read(source, (n, *positions, group * what.channels + c)), *_tables([a.algorithm.b for a in what.axes], xi, at))
     conditions = [c for axis, position in zip(what.axes, positions, strict=True) for c in inside(position, 0, axis.size)]
-    return Scope(traversal, sums, "sum", guarded(conditions, value, ZERO))
+    return Scope(traversal, sums, Reduction.SUM, guarded(conditions, value, ZERO))
 
 
 def transformed_weights(sizes: tuple[int, ...], what: Bilinear) -> Scope:
@@ -154,7 +154,7 @@ def transformed_weights(sizes: tuple[int, ...], what: Bilinear) -> Scope:
     channels = (group * what.channels + c, k) if what.transposed else (group * what.outputs + k, c)
     value = multiply(read(source, (*channels, *taps)), *_tables([a.algorithm.g for a in what.axes], xi, q))
     conditions = [c for axis, tap in zip(what.axes, taps, strict=True) for c in inside(tap, 0, axis.taps)]
-    return Scope(traversal, sums, "sum", guarded(conditions, value, ZERO))
+    return Scope(traversal, sums, Reduction.SUM, guarded(conditions, value, ZERO))
 
 
 def transformed_product(batch: int, what: Bilinear) -> Scope:
@@ -174,7 +174,7 @@ def transformed_product(batch: int, what: Bilinear) -> Scope:
     place = _number((group, *xi), (what.group, *(axis.algorithm.products for axis in what.axes)))
     column = _number((*outer, k), (*(axis.outer for axis in what.axes), what.outputs))
     value = multiply(read(source, (*part, place, tile, column)), *_tables([a.algorithm.a for a in what.axes], places, xi))
-    return Scope(traversal, sums, "sum", value)
+    return Scope(traversal, sums, Reduction.SUM, value)
 
 
 def _grid(sizes: Sequence[int]) -> tuple[tuple[Iterator, ...], tuple[Index, ...]]:

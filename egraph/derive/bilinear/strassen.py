@@ -16,7 +16,7 @@ from egraph.derive.bilinear.estimates import CACHES, Caches
 from egraph.derive.bilinear.programs import stages
 from egraph.derive.derivation import Derivation
 from egraph.tensor import Node
-from egraph.tensor.expr.scope import ZERO, Scope, Tensor, inside, table
+from egraph.tensor.expr.scope import ZERO, Reduction, Scope, Tensor, inside, table
 from egraph.tensor.ops import apply
 from egraph.tensor.ops.expression import text_of
 from egraph.tensor.ops.scopes import grid, guarded, multiply, read
@@ -78,7 +78,7 @@ def _halves(x: Node, matrix: Matrix) -> Scope:
     place = (q // 2) * rows + i, (q % 2) * columns + k
     value = multiply(read(Tensor("0", sizes), place), table(matrix, xi, q))
     conditions = [c for position, size in zip(place, sizes, strict=True) for c in inside(position, 0, size)]
-    return Scope(traversal, sums, "sum", guarded(conditions, value, ZERO))
+    return Scope(traversal, sums, Reduction.SUM, guarded(conditions, value, ZERO))
 
 
 def _whole(m: Node, sizes: tuple[int, int], matrix: Matrix) -> Scope:
@@ -87,4 +87,5 @@ def _whole(m: Node, sizes: tuple[int, int], matrix: Matrix) -> Scope:
     traversal, (i, j) = grid("i", sizes)
     sums, (xi,) = grid("k", (7,))
     quarter = (i // rows) * 2 + j // columns
-    return Scope(traversal, sums, "sum", multiply(read(Tensor("0", m.type.sizes), (xi, i % rows, j % columns)), table(matrix, quarter, xi)))
+    product = multiply(read(Tensor("0", m.type.sizes), (xi, i % rows, j % columns)), table(matrix, quarter, xi))
+    return Scope(traversal, sums, Reduction.SUM, product)

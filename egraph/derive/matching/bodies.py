@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Mapping
 from dataclasses import replace
-from fractions import Fraction
 
 from egraph.derive.matching.conditions import pieces_of, tightest
 from egraph.derive.matching.laws import change
 from egraph.tensor.expr.bodies import reads_of
 from egraph.tensor.expr.index import Iterator, Size, Symbol, index, length, substitute
-from egraph.tensor.expr.scope import ZERO, Apply, Compare, Guarded, Number, Read, Reduction, Scalar, Scope
-
-IDENTITY: Mapping[Reduction, Number] = {
-    "sum": ZERO, "max": Number(-math.inf), "min": Number(math.inf), "prod": Number(Fraction(1)),
-}  # fmt: skip
-"""What a reduction ignores."""
+from egraph.tensor.expr.scope import ZERO, Apply, Compare, Guarded, Number, Read, Scalar, Scope
 
 
 def put(body: Scalar, names: Mapping[Iterator, Size]) -> Scalar:
@@ -76,7 +69,7 @@ def merged(scope: Scope) -> Scope:
     if outer_reduces and inner_reduces and scope.reduction != below.reduction:
         return scope
     reduction = scope.reduction if outer_reduces else below.reduction
-    if inner_reduces and conditions and otherwise != IDENTITY[reduction]:
+    if inner_reduces and conditions and otherwise != reduction.identity:
         return scope
     prefix = "m"
     while any(i.name.startswith(prefix) for i in scope.traversal + scope.summation):

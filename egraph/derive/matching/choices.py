@@ -17,7 +17,7 @@ from egraph.derive.matching.products import factors, occurring
 from egraph.derive.matching.views import reshaped, sliced
 from egraph.tensor import Node
 from egraph.tensor.expr.index import Index, Iterator, index, length
-from egraph.tensor.expr.scope import Apply, Guarded, Read, Scalar, Tensor
+from egraph.tensor.expr.scope import Apply, Guarded, Read, Reduction, Scalar, Tensor
 from egraph.tensor.ops import apply
 
 
@@ -46,7 +46,7 @@ def _joined(form: Form, part: Guarded, leaves: Sequence[Node]) -> tuple[Node, tu
         if node is not None:
             return node
     own = tuple(i for i in form.digits + form.sums if i in occurring(part))
-    whole = Form(tuple(map(length, own)), own, (), "sum", (), part, None)
+    whole = Form(tuple(map(length, own)), own, (), Reduction.SUM, (), part, None)
     moved_node = moved(whole, leaves)
     return None if moved_node is None else (moved_node, tuple(map(index, own)))
 

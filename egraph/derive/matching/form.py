@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 
-from egraph.derive.matching.bodies import IDENTITY, hoisted, merged, opened, ordered, put
+from egraph.derive.matching.bodies import hoisted, merged, opened, ordered, put
 from egraph.derive.matching.conditions import Condition, bound_of, tightest
 from egraph.derive.matching.laws import affine, change, indices_of, tidy
 from egraph.tensor.expr.bodies import reads_of
@@ -45,7 +45,7 @@ class Form:
     @property
     def scope(self) -> Scope:
         """The digits as traversal."""
-        return Scope(self.digits, self.sums, self.reduction if self.sums else "sum", self.body)
+        return Scope(self.digits, self.sums, self.reduction if self.sums else Reduction.SUM, self.body)
 
     @property
     def text(self) -> str:
@@ -65,7 +65,7 @@ def form(scope: Scope, *, keep_strides: bool = False) -> Form:
             new = Iterator(f"{prefix}{position}", 0, length(old))
             names[old] = old.low if length(old) == 1 else index(new) + old.low
             kept += [new] if length(old) != 1 else []
-    reduction = scope.reduction if scope.summation else "sum"
+    reduction = scope.reduction if scope.summation else Reduction.SUM
     result = _of(Form(shape, tuple(digits), tuple(sums), reduction, (), put(scope.body, names), None))
     for _ in range(MOST_STEPS):
         after = _of(_split(_joined(_directed(_tightened(result))), keep_strides))
@@ -148,7 +148,7 @@ def simpler(body: Scalar) -> Scalar:
 
 def _tightened(value: Form) -> Form:
     """Narrow the ranges of summation iterators to where conditions on them alone hold."""
-    if value.otherwise != IDENTITY[value.reduction]:
+    if value.otherwise != value.reduction.identity:
         return value
     for condition in value.conditions:
         limit = bound_of(condition)

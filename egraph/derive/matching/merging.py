@@ -12,7 +12,7 @@ from egraph.derive.rules.expressions import merge_expressions
 from egraph.tensor import Node, attributes, walk
 from egraph.tensor.expr.compose import inline
 from egraph.tensor.expr.index import Index
-from egraph.tensor.expr.scope import Compare, Number, Read, Scope, Tensor, inside
+from egraph.tensor.expr.scope import Compare, Number, Read, Reduction, Scope, Tensor, inside
 from egraph.tensor.ops import apply
 from egraph.tensor.ops.expression import text_of
 from egraph.tensor.ops.reference import meaning
@@ -172,7 +172,7 @@ def _shifted_sum(node: Node, sizes: Sequence[int], start: int) -> Scope:
         column = column * size + tap
     column = column * weight[0] + out[-1] + start
     value = Read(Tensor("0", tuple(sizes)), (out[0], *positions, column))
-    return Scope(iterators, summed, "sum", guarded(conditions, value, Number(Fraction(0))))
+    return Scope(iterators, summed, Reduction.SUM, guarded(conditions, value, Number(Fraction(0))))
 
 
 def _part(node: Node, axis: int, start: int, end: int) -> Node:

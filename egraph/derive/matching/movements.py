@@ -6,7 +6,6 @@ from collections.abc import Iterator as Iterable
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from egraph.derive.matching.bodies import IDENTITY
 from egraph.derive.matching.conditions import bound_of, speaks_of, tightest
 from egraph.derive.matching.form import Form, substituted
 from egraph.derive.matching.laws import affine
@@ -38,7 +37,7 @@ def boxed(form: Form) -> Boxed:
     """Take the conditions on single output iterators that say nothing of an axis of a read out of the form."""
     before, after = [0] * len(form.digits), [0] * len(form.digits)
     value = 0.0 if form.otherwise is None else float(form.otherwise.value)
-    if form.otherwise is None or value != form.otherwise.value or (form.sums and form.otherwise != IDENTITY[form.reduction]):
+    if form.otherwise is None or value != form.otherwise.value or (form.sums and form.otherwise != form.reduction.identity):
         return Boxed(form, tuple(before), tuple(after), 0.0)
     places = [p for read in reads_of(form.inner) for p in map(affine, read.indices) if p is not None]
     axes = {i: axis for axis, i in enumerate(form.digits)}

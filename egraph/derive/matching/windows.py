@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from egraph.derive.matching.bodies import IDENTITY
 from egraph.derive.matching.convolutions import Spatial, spatial
 from egraph.derive.matching.form import Form, form
 from egraph.derive.matching.laws import affine
@@ -17,10 +16,8 @@ from egraph.derive.matching.views import Group, arrange, axes_in_order, padded, 
 from egraph.errors import TypeMismatch
 from egraph.tensor import AttributeValue, Node, attributes
 from egraph.tensor.expr.index import Iterator, index, length
-from egraph.tensor.expr.scope import Apply, Number, Read, Scope, Tensor
+from egraph.tensor.expr.scope import ZERO, Apply, Number, Read, Scope, Tensor
 from egraph.tensor.ops import apply
-
-_REDUCE = {"sum": "ReduceSum", "max": "ReduceMax", "min": "ReduceMin", "prod": "ReduceProd"}
 
 
 def reductions(form: Form, leaves: Sequence[Node]) -> Iterable[Node]:
@@ -28,9 +25,9 @@ def reductions(form: Form, leaves: Sequence[Node]) -> Iterable[Node]:
     read = form.inner
     if not form.sums or not isinstance(read, Read) or not isinstance(read.source, Tensor):
         return
-    if not set(form.sums) <= occurring(read) or (form.conditions and form.otherwise != IDENTITY[form.reduction]):
+    if not set(form.sums) <= occurring(read) or (form.conditions and form.otherwise != form.reduction.identity):
         return
-    yield from reduced(form, read, leaves, _REDUCE[form.reduction])
+    yield from reduced(form, read, leaves, form.reduction.operator)
     if form.reduction == "max":
         yield from pooled(form, read, leaves, "MaxPool")
 
@@ -42,9 +39,9 @@ def averages(outer: Form, leaves: Sequence[Node]) -> Iterable[Node]:
     total, count = outer.inner.arguments
     if not isinstance(total, Read) or not isinstance(total.source, Scope):
         return
-    below = form(Scope(outer.digits, (), "sum", total))
+    below = form(Scope.pointwise(outer.digits, total))
     read = below.inner
-    if not below.sums or below.reduction != "sum" or below.otherwise not in (None, IDENTITY["sum"]):
+    if not below.sums or below.reduction != "sum" or below.otherwise not in (None, ZERO):
         return
     if not isinstance(read, Read) or not isinstance(read.source, Tensor) or not set(below.sums) <= occurring(read):
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,12 +10,11 @@ from egraph.tensor.expr import bodies
 from egraph.tensor.expr.bodies import indices_of
 from egraph.tensor.expr.compose import guarded, undecided
 from egraph.tensor.expr.index import Floor, Index, Iterator, Modulo, Size, Symbol, atoms, floor_divide, index, modulo, substitute
-from egraph.tensor.expr.scope import Apply, Compare, Guarded, Number, Read, Reduction, Scalar, Scope, number
+from egraph.tensor.expr.scope import Apply, Compare, Guarded, Read, Reduction, Scalar, Scope
 
 MOST_VALUES = 64
 """Values of an iterator that are tried to see that a division is affine over its range."""
 Replacement = Mapping[Iterator, Size]
-_IDENTITY: Mapping[Reduction, float] = {"sum": 0, "prod": 1, "max": -math.inf, "min": math.inf}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,15 +22,6 @@ class Refusal:
     """Why a rule does not apply."""
 
     reason: str
-
-
-def identity_of(reduction: Reduction) -> Scalar:
-    """Return the value that a reduction ignores: 0, 1, -inf or inf."""
-    return number(_IDENTITY[reduction])
-
-
-def is_identity(value: Scalar, reduction: Reduction) -> bool:
-    return isinstance(value, Number) and value.value == _IDENTITY[reduction]
 
 
 def iterators_in(*values: Size) -> frozenset[Iterator]:
@@ -125,7 +114,7 @@ def _affine(atom: Floor | Modulo) -> Index | None:
 def pulled(body: Scalar, reduction: Reduction) -> tuple[tuple[Compare, ...], Scalar]:
     """Return (conditions, rest) with body = [conditions ? rest : the reduction's identity]; products pull from their factors."""
     match body:
-        case Guarded(conditions, then, otherwise) if is_identity(otherwise, reduction):
+        case Guarded(conditions, then, otherwise) if otherwise == reduction.identity:
             more, rest = pulled(then, reduction)
             return tuple(dict.fromkeys(conditions + more)), rest
         case Apply("mul", (left, right)) if reduction == "sum":
@@ -138,10 +127,10 @@ def where(conditions: Iterable[Compare], body: Scalar, reduction: Reduction) -> 
     """[conditions ? body : the reduction's identity], conditions that ranges decide left out."""
     left = undecided(conditions)
     if left is None:
-        return identity_of(reduction)
+        return reduction.identity
     more, rest = pulled(body, reduction)
     every = tuple(dict.fromkeys(left + more))
-    return Guarded(every, rest, identity_of(reduction)) if every else rest
+    return Guarded(every, rest, reduction.identity) if every else rest
 
 
 def factors(body: Scalar) -> tuple[Scalar, ...]:

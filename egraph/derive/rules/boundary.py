@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from egraph.derive.rules.bodies import Refusal, counted, identity_of, pulled, replaced, where
+from egraph.derive.rules.bodies import Refusal, counted, pulled, replaced, where
 from egraph.derive.rules.inside import feasible_range, reads_inside
 from egraph.tensor.expr.compose import undecided
 from egraph.tensor.expr.index import Iterator, index, length
@@ -33,7 +33,7 @@ def relax(scope: Scope, iterator: Iterator, before: int, after: int) -> Scope | 
     if not reads_inside(inner):
         inner = Scope(traversal, scope.summation, scope.reduction, where(limits, body, scope.reduction))
     read = Read(inner, tuple(index(i) + (before if i == iterator else 0) for i in scope.traversal))
-    return Scope(scope.traversal, (), "sum", read)
+    return Scope.pointwise(scope.traversal, read)
 
 
 def tighten(scope: Scope, iterator: Iterator) -> Scope | Refusal:
@@ -57,4 +57,4 @@ def tighten(scope: Scope, iterator: Iterator) -> Scope | Refusal:
     inner = Scope(tuple(shrunk if i == iterator else i for i in scope.traversal), scope.summation, scope.reduction, body)
     read = Read(inner, tuple(index(i) - (low if i == iterator else 0) for i in scope.traversal))
     limits_outside = undecided(inside(index(iterator), low, high)) or ()
-    return Scope(scope.traversal, (), "sum", Guarded(limits_outside, read, identity_of(scope.reduction)))
+    return Scope.pointwise(scope.traversal, Guarded(limits_outside, read, scope.reduction.identity))

@@ -23,7 +23,7 @@ def split_values(scope: Scope, iterator: Iterator) -> Scope | Refusal:
     body: Scalar = reads[-1]
     for x in reversed(range(len(reads) - 1)):
         body = Guarded((Compare(index(iterator), "==", index(x)),), reads[x], body)
-    return Scope(scope.traversal, (), "sum", body)
+    return Scope.pointwise(scope.traversal, body)
 
 
 def split_terms(scope: Scope) -> Scope | Refusal:
@@ -32,8 +32,9 @@ def split_terms(scope: Scope) -> Scope | Refusal:
     if scope.reduction != "sum" or not isinstance(rest, Apply) or rest.function not in ("add", "sub"):
         return Refusal("the body is no sum of terms")
     places = tuple(map(index, scope.traversal))
-    reads = tuple(Read(Scope(scope.traversal, scope.summation, "sum", where(conditions, term, "sum")), places) for term in rest.arguments)
-    return Scope(scope.traversal, (), "sum", Apply(rest.function, reads))
+    bodies = [where(conditions, term, scope.reduction) for term in rest.arguments]
+    reads = tuple(Read(Scope(scope.traversal, scope.summation, scope.reduction, body), places) for body in bodies)
+    return Scope.pointwise(scope.traversal, Apply(rest.function, reads))
 
 
 def merge_expressions(scopes: Sequence[Scope]) -> tuple[Scope, ...] | Refusal:
@@ -57,7 +58,7 @@ def merge_expressions(scopes: Sequence[Scope]) -> tuple[Scope, ...] | Refusal:
     body = _redirected(first.body, lambda name, places: Read(stacked[name], (index(j), *places)), stacked)
     merged = Scope((j, *first.traversal), first.summation, first.reduction, body)
     return tuple(
-        Scope(scope.traversal, (), "sum", Read(merged, (index(k), *map(index, scope.traversal)))) for k, scope in enumerate(scopes)
+        Scope.pointwise(scope.traversal, Read(merged, (index(k), *map(index, scope.traversal)))) for k, scope in enumerate(scopes)
     )
 
 
@@ -86,7 +87,7 @@ def _stack(tensors: Sequence[Tensor]) -> Scope:
     body: Scalar = Read(tensors[-1], places)
     for k in reversed(range(len(tensors) - 1)):
         body = Guarded((Compare(index(j), "==", index(k)),), Read(tensors[k], places), body)
-    return Scope((j, *traversal), (), "sum", body)
+    return Scope.pointwise((j, *traversal), body)
 
 
 def _redirected(body: Scalar, change: Callable[[str, tuple[Index, ...]], Scalar], names: Mapping[str, object]) -> Scalar:

@@ -10,7 +10,6 @@ from egraph.derive.rules.bodies import (
     counted,
     every,
     fresh,
-    identity_of,
     inside_divisions,
     iterators_in,
     mapped,
@@ -69,7 +68,7 @@ def substitute_indices(scope: Scope, parts: Sequence[Index], guards: Guards = "o
     if not reads_inside(inner):
         return Refusal("a read leaves its tensor for some values of the indices")
     read = Read(inner, places)
-    return Scope(scope.traversal, (), "sum", Guarded(tuple(outer), read, identity_of(scope.reduction)) if outer else read)
+    return Scope.pointwise(scope.traversal, Guarded(tuple(outer), read, scope.reduction.identity) if outer else read)
 
 
 def _objection(scope: Scope, parts: Sequence[Index]) -> Refusal | None:

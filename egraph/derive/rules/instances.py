@@ -8,7 +8,7 @@ from egraph.derive.rules.bodies import Refusal, counted, every, factors, iterato
 from egraph.derive.rules.indices import substitute_indices
 from egraph.derive.rules.inside import reads_inside
 from egraph.tensor.expr.index import Index, Iterator, index
-from egraph.tensor.expr.scope import Apply, Guarded, Read, Scalar, Scope, inside
+from egraph.tensor.expr.scope import Apply, Guarded, Read, Reduction, Scalar, Scope, inside
 
 
 def instantiate(scope: Scope, part: Scalar, parts: Sequence[Index] = (), order: Sequence[Iterator] = ()) -> Scope | Refusal:
@@ -22,14 +22,14 @@ def instantiate(scope: Scope, part: Scalar, parts: Sequence[Index] = (), order: 
     iterators = tuple(order) if order else tuple(i for i in every(scope) if i in own)
     if not iterators or frozenset(iterators) != own:
         return Refusal("the part depends on no iterator, or on others than those given")
-    inner = Scope(iterators, (), "sum", where(near, part, "sum"))
+    inner = Scope.pointwise(iterators, where(near, part, Reduction.SUM))
     if not reads_inside(inner):
         return Refusal("a read leaves its tensor under the guards of its own iterators")
     read = Read(inner, tuple(map(index, iterators)))
     if parts:
         if isinstance(part, Read):  # what is read lies inside its tensor: said again, since indices will take more values
             limits = [c for size, at in zip(part.source.shape, part.indices, strict=True) for c in inside(at, 0, size)]
-            inner = Scope(iterators, (), "sum", where((*near, *limits), part, "sum"))
+            inner = Scope.pointwise(iterators, where((*near, *limits), part, Reduction.SUM))
         made = substitute_indices(inner, parts, "inward")
         if isinstance(made, Refusal):
             return made
@@ -45,12 +45,12 @@ def instantiate(scope: Scope, part: Scalar, parts: Sequence[Index] = (), order: 
     if scope.reduction != "sum" or not _is_factor(rest, part):
         return result
     for dropped in (near, *((c,) for c in near)):  # a factor 0 does what its guard did, but for reads of the others
-        left, others = pulled(result.body, "sum")
+        left, others = pulled(result.body, Reduction.SUM)
         fewer = tuple(c for c in left if c not in dropped)
-        less = Scope(scope.traversal, scope.summation, "sum", where(fewer, others, "sum"))
+        less = Scope(scope.traversal, scope.summation, Reduction.SUM, where(fewer, others, Reduction.SUM))
         result = less if reads_inside(less) else result
     known = part.indices if isinstance(part, Read) and isinstance(part.source, Scope) and not parts else ()
-    if known and len(set(known)) == len(own) == len(known) and len(pulled(result.body, "sum")[0]) == len(conditions):
+    if known and len(set(known)) == len(own) == len(known) and len(pulled(result.body, Reduction.SUM)[0]) == len(conditions):
         return Refusal("the part is an instance already, and no guard is its own")
     return result
 
@@ -74,11 +74,11 @@ def sum_within(scope: Scope, iterator: Iterator) -> Scope | Refusal:
         return Refusal(f"a guard of {iterator.name} holds an iterator that the factor does not have")
     also = tuple(c for c in conditions if c not in near and iterators_in(c.left, c.right) <= own)
     kept = tuple(i for i in every(scope) if i in own and i != iterator)
-    inner = Scope(kept, (iterator,), "sum", where((*near, *also), part, "sum"))
+    inner = Scope(kept, (iterator,), Reduction.SUM, where((*near, *also), part, Reduction.SUM))
     read = Read(inner, tuple(map(index, kept)))
-    body = where([c for c in conditions if c not in near], product(read if p is part else p for p in parts), "sum")
+    body = where([c for c in conditions if c not in near], product(read if p is part else p for p in parts), Reduction.SUM)
     summation = tuple(i for i in scope.summation if i != iterator)
-    result = Scope(scope.traversal, summation, "sum", body)
+    result = Scope(scope.traversal, summation, Reduction.SUM, body)
     if not (reads_inside(inner) and reads_inside(result)):
         return Refusal("a read leaves its tensor under the guards of its own iterators")
     return result
@@ -90,7 +90,7 @@ def without_axis(scope: Scope, iterator: Iterator) -> Scope | Refusal:
         return Refusal(f"{iterator.name} is no traversal iterator, or it occurs")
     kept = tuple(i for i in scope.traversal if i != iterator)
     inner = Scope(kept, scope.summation, scope.reduction, scope.body)
-    return Scope(scope.traversal, (), "sum", Read(inner, tuple(map(index, kept))))
+    return Scope.pointwise(scope.traversal, Read(inner, tuple(map(index, kept))))
 
 
 def _is_factor(body: Scalar, part: Scalar) -> bool:

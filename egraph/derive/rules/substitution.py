@@ -20,7 +20,7 @@ from egraph.derive.rules.bodies import (
 from egraph.derive.rules.inside import reads_inside
 from egraph.derive.rules.matrices import Matrix, inverse_of
 from egraph.tensor.expr.index import Index, Iterator, Modulo, Size, bounds, floor_divide, index, length, modulo, substitute
-from egraph.tensor.expr.scope import Compare, Read, Scalar, Scope, inside
+from egraph.tensor.expr.scope import Compare, Read, Reduction, Scalar, Scope, inside
 
 
 def split_iterator(scope: Scope, iterator: Iterator, factor: int) -> Scope | Refusal:
@@ -111,7 +111,7 @@ def solve(scope: Scope, iterator: Iterator) -> Scope | Refusal:
         body = replaced(where([c for c in conditions if c != condition], rest, scope.reduction), {iterator: value})
         summation = tuple(i for i in scope.summation if i != iterator)
         body = where(ranges, body, scope.reduction)
-        return Scope(scope.traversal, summation, scope.reduction if summation else "sum", body)
+        return Scope(scope.traversal, summation, scope.reduction if summation else Reduction.SUM, body)
     return Refusal(f"no guard is an equation that determines {iterator.name}")
 
 
@@ -176,7 +176,7 @@ def _exchanged(scope: Scope, old: Sequence[Iterator], new: Sequence[Iterator], b
     kept = [i for i in scope.traversal if i not in old]
     inner = Scope((*kept[:before], *new, *kept[before:]), scope.summation, scope.reduction, body)
     where_read = [index(i) for i in kept]
-    return Scope(scope.traversal, (), "sum", Read(inner, (*where_read[:before], *places, *where_read[before:])))
+    return Scope.pointwise(scope.traversal, Read(inner, (*where_read[:before], *places, *where_read[before:])))
 
 
 def skew(scope: Scope, iterator: Iterator, by: Index) -> Scope | Refusal:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from egraph.derive.rules.bodies import Refusal, counted, identity_of, is_identity, iterators_in, pulled, replaced, where
+from egraph.derive.rules.bodies import Refusal, counted, iterators_in, pulled, replaced, where
 from egraph.derive.rules.inside import reads_inside
 from egraph.tensor.expr.index import Index, Iterator, Size, index
-from egraph.tensor.expr.scope import Guarded, Read, Scope
+from egraph.tensor.expr.scope import Guarded, Read, Reduction, Scope
 
 
 def split_summation(scope: Scope, outward: Collection[Iterator]) -> Scope | Refusal:
@@ -19,7 +19,7 @@ def split_summation(scope: Scope, outward: Collection[Iterator]) -> Scope | Refu
         return Refusal("at least one iterator must be moved outward, and only summation iterators")
     kept = tuple(i for i in scope.summation if i not in outward)
     traversal = scope.traversal + moved
-    inner = Scope(traversal, kept, scope.reduction if kept else "sum", scope.body)
+    inner = Scope(traversal, kept, scope.reduction if kept else Reduction.SUM, scope.body)
     return Scope(scope.traversal, moved, scope.reduction, Read(inner, tuple(map(index, traversal))))
 
 
@@ -35,8 +35,8 @@ def merge_traversal(scope: Scope) -> Scope | Refusal:
     if scope.summation and source.summation and scope.reduction != source.reduction:
         return Refusal(f"a {scope.reduction} of a {source.reduction} is no single reduction")
     reduction = source.reduction if source.summation else scope.reduction
-    otherwise = scope.body.otherwise if isinstance(scope.body, Guarded) else identity_of(reduction)
-    if not is_identity(otherwise, reduction) and (scope.summation or source.summation):
+    otherwise = scope.body.otherwise if isinstance(scope.body, Guarded) else reduction.identity
+    if otherwise != reduction.identity and (scope.summation or source.summation):
         return Refusal(f"what stands where the guards fail is not ignored by {reduction}")
     taken = {i.name for i in (*scope.traversal, *scope.summation)}
     renamed = tuple(_renamed(i, taken) for i in source.summation)
@@ -44,7 +44,7 @@ def merge_traversal(scope: Scope) -> Scope | Refusal:
     names |= {old: index(new) for old, new in zip(source.summation, renamed, strict=True)}
     body = replaced(source.body, names)
     conditions = scope.body.conditions if isinstance(scope.body, Guarded) else ()
-    if is_identity(otherwise, reduction):
+    if otherwise == reduction.identity:
         body = where(conditions, body, reduction)
     elif conditions:
         body = Guarded(conditions, body, otherwise)
@@ -82,4 +82,4 @@ def guards_outward(scope: Scope) -> Scope | Refusal:
     if not reads_inside(inner):
         return Refusal("a read leaves its tensor where the guards outside fail")
     read = Read(inner, tuple(map(index, scope.traversal)))
-    return Scope(scope.traversal, (), "sum", Guarded(outer, read, identity_of(scope.reduction)))
+    return Scope.pointwise(scope.traversal, Guarded(outer, read, scope.reduction.identity))

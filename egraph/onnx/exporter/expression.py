@@ -21,7 +21,7 @@ from egraph.tensor.expr.digits import Digits, split_digits
 from egraph.tensor.expr.evaluate import Evaluator
 from egraph.tensor.expr.index import Index, Iterator, atoms, known, length
 from egraph.tensor.expr.products import Product, sum_of_products
-from egraph.tensor.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Table, Tensor
+from egraph.tensor.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Reduction, Scalar, Table, Tensor
 from egraph.tensor.ops import OPS
 
 EINSUM_SINCE = 12
@@ -32,7 +32,6 @@ ONNX = {
 }  # fmt: skip
 COMPARISONS = {"less": "Less", "less_equal": "LessOrEqual", "greater": "Greater", "greater_equal": "GreaterOrEqual", "equal": "Equal"}
 LOGIC = {"and_": "And", "or_": "Or", "not_": "Not"}
-REDUCTIONS = {"sum": "ReduceSum", "max": "ReduceMax", "min": "ReduceMin", "prod": "ReduceProd"}
 
 
 @dataclass(frozen=True)
@@ -109,13 +108,13 @@ class _Writer:
             name = self.e.add("Mul", [name, self.constant(np.asarray(coefficient))])
         return Part(name, result)
 
-    def reduced(self, digits: Digits, reduction: str) -> str:
+    def reduced(self, digits: Digits, reduction: Reduction) -> str:
         """Return the body computed over the whole grid, reduced over the summed digits."""
         name = self.e.add("Expand", [self.scalar(digits.body, ()), self.e.integers([length(i) for i in self.grid])])
         axes = list(range(len(digits.outer), len(self.grid)))
         if not axes:
             return name
-        op = REDUCTIONS[reduction]
+        op = reduction.operator
         if self.e.opset >= 18 or (self.e.opset >= 13 and op == "ReduceSum"):
             return self.e.add(op, [name, self.e.integers(axes)], keepdims=0)
         return self.e.add(op, [name], axes=axes, keepdims=0)

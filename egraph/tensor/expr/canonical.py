@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from egraph.tensor.expr.compose import guarded, tabulated
 from egraph.tensor.expr.index import Index, Iterator, Size, Symbol, index, simplify, substitute
 from egraph.tensor.expr.printing import format_scalar, format_scope
-from egraph.tensor.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Table, Tensor
+from egraph.tensor.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Reduction, Scalar, Scope, Table, Tensor
 
 MOST_ORDERS = 5_040
 """Orders of summation iterators that are compared; beyond, ties between alike iterators are left in the order given."""
@@ -46,7 +46,8 @@ def _made(scope: Scope, prefix: str, seen: Seen) -> Scope:
     for order in _orders(kept, scope, names, seen):
         summation = tuple(Iterator(f"{prefix}r{k}", 0, _length(i)) for k, i in enumerate(order))
         renaming = names | {old: index(new) + old.low for old, new in zip(order, summation, strict=True)}
-        candidate = Scope(traversal, summation, scope.reduction if summation else "sum", _scalar(scope.body, renaming, prefix, seen))
+        reduction = scope.reduction if summation else Reduction.SUM
+        candidate = Scope(traversal, summation, reduction, _scalar(scope.body, renaming, prefix, seen))
         text = format_scope(candidate)
         if best is None or text < best[0]:
             best = text, candidate

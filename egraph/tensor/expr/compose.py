@@ -135,4 +135,4 @@ def chosen(table: Table) -> Scalar:
 def identity(tensor: Tensor) -> Scope:
     """Return the scope that copies a tensor."""
     traversal = tuple(Iterator(f"i{k}", 0, size) for k, size in enumerate(tensor.shape))
-    return Scope(traversal, (), "sum", Read(tensor, tuple(index(i) for i in traversal)))
+    return Scope.pointwise(traversal, Read(tensor, tuple(index(i) for i in traversal)))

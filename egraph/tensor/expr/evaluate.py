@@ -23,7 +23,6 @@ from egraph.tensor.expr.scope import Apply, Compare, Guarded, IndexNumber, Numbe
 Array = np.ndarray
 Field: TypeAlias = Literal["float64", "prime"]
 CHUNK_ELEMENTS = 1 << 24
-_REDUCE = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
 
 
 class EvaluationError(EinsatError):
@@ -97,7 +96,7 @@ class Evaluator:
             for k in range(flat.shape[-1]):
                 total = total * flat[..., k] % PRIME
             return total
-        return np.asarray(_REDUCE[scope.reduction].reduce(full, axis=axes))
+        return np.asarray(getattr(np, scope.reduction)(full, axis=axes))
 
     def _contract(self, scope: Scope, iterators: Sequence[Iterator], ranges: Sequence[range]) -> Array:
         env = self._axes(iterators, ranges)

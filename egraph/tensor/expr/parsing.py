@@ -19,7 +19,6 @@ _NUMBER = re.compile(r"-?(?:inf|nan|\d+(?:/\d+|(?:\.\d+)?(?:e[+-]?\d+)?))")
 _INTEGER = re.compile(r"\d+")
 _REDUCES = re.compile(r"[a-z]+\((?:[\w+*-]+<=)?[A-Za-z_]\w*<")
 _COMPARISONS: tuple[Literal["<=", "<", "==", "!="], ...] = ("<=", "<", "==", "!=")
-_REDUCTIONS: tuple[Reduction, ...] = ("sum", "max", "min", "prod")
 
 
 class ParseError(EinsatError):
@@ -71,8 +70,8 @@ class _Parser:
         self.expect("{")
         traversal = self.iterators("}")
         summation: tuple[Iterator, ...] = ()
-        reduction: Reduction = "sum"
-        for name in _REDUCTIONS:
+        reduction = Reduction.SUM
+        for name in Reduction:
             self.skip()
             if _REDUCES.match(self.text, self.position) and self.accept(f"{name}("):
                 reduction, summation = name, self.iterators(")")

@@ -12,12 +12,35 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from fractions import Fraction
 from typing import Literal, TypeAlias
 
 from egraph.tensor.expr.index import Index, Iterator, Size, format_index, index
 
-Reduction: TypeAlias = Literal["sum", "max", "min", "prod"]
+
+class Reduction(StrEnum):
+    """How the values of a body become one: by an associative and commutative function of two, with an identity."""
+
+    SUM = "sum"
+    MAX = "max"
+    MIN = "min"
+    PROD = "prod"
+
+    @property
+    def combine(self) -> str:
+        """The scalar function that makes one of two values, by its name in ``functions.FUNCTIONS``."""
+        return {"sum": "add", "prod": "mul"}.get(self, self)
+
+    @property
+    def identity(self) -> Number:
+        """The value that makes no difference to a reduction: 0, 1, -inf or inf."""
+        return _IDENTITIES[self]
+
+    @property
+    def operator(self) -> str:
+        """The operator that reduces whole axes so."""
+        return f"Reduce{self.capitalize()}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +124,11 @@ class Scope:
     reduction: Reduction
     body: Scalar
 
+    @classmethod
+    def pointwise(cls, traversal: tuple[Iterator, ...], body: Scalar) -> Scope:
+        """Return a scope that reduces nothing."""
+        return cls(traversal, (), Reduction.SUM, body)
+
     @property
     def shape(self) -> tuple[Size, ...]:
         return tuple(i.high for i in self.traversal)
@@ -144,3 +172,4 @@ def apply(function: str, *arguments: Scalar) -> Apply:
 
 
 ZERO, ONE = Number(Fraction(0)), Number(Fraction(1))
+_IDENTITIES = {Reduction.SUM: ZERO, Reduction.PROD: ONE, Reduction.MAX: Number(-math.inf), Reduction.MIN: Number(math.inf)}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from random import Random
 
 from egraph.tensor.expr.index import Index
-from egraph.tensor.expr.scope import Scope, Tensor
+from egraph.tensor.expr.scope import Reduction, Scope, Tensor
 from egraph.tensor.ops.dtypes import same_dtype
 from egraph.tensor.ops.sampling import SIZES, Sample, draw_broadcasting
 from egraph.tensor.ops.scopes import broadcast_places, grid, multiply, read
@@ -36,7 +36,7 @@ def _matmul_meaning(operands: Sequence[Tensor], a: Values) -> Scope:
         return (*broadcast_places(lead, aligned), *matrix)
 
     body = multiply(read(left, at(left, (row, k))), read(right, at(right, (k, column))))
-    return Scope(iterators, sums, "sum", body)
+    return Scope(iterators, sums, Reduction.SUM, body)
 
 
 def _matmul_flops(shapes: Sequence[tuple[int, ...]], a: Values) -> int:

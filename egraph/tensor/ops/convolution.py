@@ -8,7 +8,7 @@ from random import Random
 
 from egraph.errors import TypeMismatch
 from egraph.tensor.expr.index import Index, Size, index
-from egraph.tensor.expr.scope import ZERO, Compare, Scope, Tensor, inside
+from egraph.tensor.expr.scope import ZERO, Compare, Reduction, Scope, Tensor, inside
 from egraph.tensor.ops.dtypes import same_dtype
 from egraph.tensor.ops.sampling import Sample
 from egraph.tensor.ops.scopes import grid, guarded, multiply, read
@@ -44,7 +44,7 @@ def _conv_meaning(operands: Sequence[Tensor], a: Values) -> Scope:
     channel = _channel(f, weight.shape[0], weight.shape[1], a["group"], inner)
     positions = window.positions(layout.space(out), taps)
     body = multiply(read(data, layout.join(out[0], channel, positions)), read(weight, (f, inner, *taps)))
-    return Scope(iterators, sums, "sum", guarded(window.guards(positions, layout.space(data.shape)), body, ZERO))
+    return Scope(iterators, sums, Reduction.SUM, guarded(window.guards(positions, layout.space(data.shape)), body, ZERO))
 
 
 def _conv_flops(shapes: Sequence[tuple[int, ...]], a: Values) -> int:
@@ -105,7 +105,7 @@ def _transposed_meaning(operands: Sequence[Tensor], a: Values) -> Scope:
     body = multiply(
         read(data, layout.join(out[0], channel, positions)), read(weight, (channel, f if is_one(group) else f % outputs, *taps))
     )
-    return Scope(iterators, sums, "sum", guarded(conditions, body, ZERO))
+    return Scope(iterators, sums, Reduction.SUM, guarded(conditions, body, ZERO))
 
 
 def _transposed_flops(shapes: Sequence[tuple[int, ...]], a: Values) -> int:

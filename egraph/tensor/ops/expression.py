@@ -22,7 +22,7 @@ from egraph.tensor.expr.evaluate import EvaluationError, Evaluator
 from egraph.tensor.expr.index import DataIndex, Index, Iterator, atoms, bounds, length
 from egraph.tensor.expr.parsing import ParseError, parse_scope
 from egraph.tensor.expr.printing import format_scope
-from egraph.tensor.expr.scope import Apply, Compare, Guarded, Number, Read, Scalar, Scope, Table, Tensor, inside, table
+from egraph.tensor.expr.scope import Apply, Compare, Guarded, Number, Read, Reduction, Scalar, Scope, Table, Tensor, inside, table
 from egraph.tensor.ops.sampling import SIZES, Sample
 from egraph.tensor.ops.scopes import grid, multiply
 from egraph.tensor.ops.sizes import refuse
@@ -147,7 +147,7 @@ def _sample(random: Random) -> Sample:
         n, d = random.choice((2, 3, 4)), random.choice((2, 3))
         (i, j), at = grid("i", (n, d))
         flat = at[0] * d + at[1]
-        scope = Scope((i, j), (), "sum", Read(Tensor("0", (d, n)), (flat // n, flat % n)))
+        scope = Scope.pointwise((i, j), Read(Tensor("0", (d, n)), (flat // n, flat % n)))
         return ((d, n),), {"text": text_of(scope)}
     size, taps, stride, channels = random.choice(SIZES), random.choice((1, 2, 3)), random.choice((1, 2)), random.choice(SIZES)
     outer, (c, h) = grid("i", (channels, random.choice(SIZES)))
@@ -163,7 +163,7 @@ def _sample(random: Random) -> Sample:
         value = multiply(value, Read(Tensor("1", (taps, channels)), (k, c)))
         shapes += ((taps, channels),)
     guard = Guarded(inside(place, 0, size), value, Number(Fraction(0)))
-    return shapes, {"text": text_of(Scope(outer, inner, "sum", guard))}
+    return shapes, {"text": text_of(Scope(outer, inner, Reduction.SUM, guard))}
 
 
 EXPRESSION: tuple[OpSpec, ...] = (

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from random import Random
 
 from egraph.tensor.expr.index import Index
-from egraph.tensor.expr.scope import Scalar, Scope, Tensor, number
+from egraph.tensor.expr.scope import Reduction, Scalar, Scope, Tensor, number
 from egraph.tensor.expr.scope import apply as call
 from egraph.tensor.ops.dtypes import same_dtype
 from egraph.tensor.ops.reduction import reduce_axes
@@ -24,7 +24,7 @@ def _softmax_shape(shapes: Sequence[Shape], a: Values) -> Shape:
 
 def _shifted(data: Tensor, axis: int, prefix: str) -> Scope:
     """x - max(x) along the axis, so that no exponential overflows"""
-    largest = reduce_axes(data, (axis,), "max", f"{prefix}m")
+    largest = reduce_axes(data, (axis,), Reduction.MAX, f"{prefix}m")
     return pointwise(prefix, data.shape, lambda i: call("sub", read(data, i), read_broadcast(largest, i)))
 
 
@@ -32,14 +32,14 @@ def _softmax_meaning(operands: Sequence[Tensor], a: Values) -> Scope:
     """exp(x - max) / sum exp(x - max)"""
     shifted = _shifted(operands[0], a["axis"], "d")
     powers = pointwise("e", shifted.shape, lambda i: call("exp", read(shifted, i)))
-    total = reduce_axes(powers, (a["axis"],), "sum", "t")
+    total = reduce_axes(powers, (a["axis"],), Reduction.SUM, "t")
     return pointwise("i", powers.shape, lambda i: call("div", read(powers, i), read_broadcast(total, i)))
 
 
 def _log_softmax_meaning(operands: Sequence[Tensor], a: Values) -> Scope:
     """x - max - log sum exp(x - max)"""
     shifted = _shifted(operands[0], a["axis"], "d")
-    total = reduce_axes(shifted, (a["axis"],), "sum", "t", lambda x: call("exp", x))
+    total = reduce_axes(shifted, (a["axis"],), Reduction.SUM, "t", lambda x: call("exp", x))
     return pointwise("i", shifted.shape, lambda i: call("sub", read(shifted, i), call("log", read_broadcast(total, i))))
 
 
@@ -51,9 +51,9 @@ def _softmax_sample(random: Random) -> Sample:
 def _normalized(data: Tensor, axes: Sequence[int], epsilon: float) -> Scope:
     """(x - mean) / sqrt(variance + epsilon) over the axes"""
     count = as_number(product([data.shape[axis] for axis in axes]))
-    total = reduce_axes(data, axes, "sum", "m")
+    total = reduce_axes(data, axes, Reduction.SUM, "m")
     centered = pointwise("d", data.shape, lambda i: call("sub", read(data, i), call("div", read_broadcast(total, i), count)))
-    squares = reduce_axes(centered, axes, "sum", "v", lambda x: multiply(x, x))
+    squares = reduce_axes(centered, axes, Reduction.SUM, "v", lambda x: multiply(x, x))
 
     def body(i: tuple[Index, ...]) -> Scalar:
         variance = call("div", read_broadcast(squares, i), count)

@@ -51,13 +51,13 @@ def _tap_count(window: Window, axis: int, size: Size, outputs: Size) -> Scope | 
     iterators, (out,) = grid(f"c{axis}_", (outputs,))
     sums, (tap,) = grid(f"c{axis}_k", (window.sizes[axis],))
     position = index(out * window.strides[axis] + tap * window.dilations[axis] - window.before[axis])
-    return Scope(iterators, sums, "sum", guarded(inside(position, 0, size), ONE, ZERO))
+    return Scope(iterators, sums, Reduction.SUM, guarded(inside(position, 0, size), ONE, ZERO))
 
 
 def _average_meaning(operands: Sequence[Tensor], a: Values) -> Scope:
     data = operands[0]
     layout, window = layout_of(data.shape, a), window_of(a["kernel_shape"], a)
-    total = _pooled(data, a, "sum", ZERO, "s")
+    total = _pooled(data, a, Reduction.SUM, ZERO, "s")
     space, outputs = layout.space(data.shape), layout.space(total.shape)
     counts = [
         window.sizes[axis] if a["count_include_pad"] else _tap_count(window, axis, space[axis], outputs[axis])
@@ -118,7 +118,7 @@ def _lrn_meaning(operands: Sequence[Tensor], a: Values) -> Scope:
     channel = out[axis] + tap - (count - 1) // 2
     element = read(data, (*out[:axis], channel, *out[axis + 1 :]))
     square = guarded(inside(channel, 0, data.shape[axis]), multiply(element, element), ZERO)
-    squares = Scope(iterators, sums, "sum", square)
+    squares = Scope(iterators, sums, Reduction.SUM, square)
 
     def body(indices: tuple[Index, ...]) -> Scalar:
         scaled = multiply(_share(a["alpha"], count), read(squares, indices))
@@ -135,7 +135,7 @@ def _lrn_sample(random: Random) -> Sample:
 
 POOLING: tuple[OpSpec, ...] = (
     OpSpec(
-        "MaxPool", 1, "reduction", _pool_shape, lambda operands, a: _pooled(operands[0], a, "max", Number(-math.inf), "i"),
+        "MaxPool", 1, "reduction", _pool_shape, lambda operands, a: _pooled(operands[0], a, Reduction.MAX, Number(-math.inf), "i"),
         _pool_sample, attributes=("dilations", "kernel_shape", "layout", "pads", "strides"), flops=_pool_flops,
         notes="ceil_mode is a larger end pad",
     ),

@@ -43,7 +43,7 @@ def _reduction(name: str, kind: Reduction) -> OpSpec:
 
 
 def _mean_meaning(operands: Sequence[Tensor], a: Values) -> Scope:
-    total = reduce_axes(operands[0], a["axes"], "sum", "s")
+    total = reduce_axes(operands[0], a["axes"], Reduction.SUM, "s")
     count = as_number(product([operands[0].shape[axis] for axis in a["axes"]]))
     return pointwise("i", total.shape, lambda indices: call("div", read(total, indices), count))
 
@@ -59,9 +59,9 @@ def _reduce_spec(name: str, meaning: Callable[[Sequence[Tensor], Values], Scope]
 
 
 REDUCTION: tuple[OpSpec, ...] = (
-    _reduction("ReduceSum", "sum"),
-    _reduction("ReduceMax", "max"),
-    _reduction("ReduceMin", "min"),
-    _reduction("ReduceProd", "prod"),
+    _reduction("ReduceSum", Reduction.SUM),
+    _reduction("ReduceMax", Reduction.MAX),
+    _reduction("ReduceMin", Reduction.MIN),
+    _reduction("ReduceProd", Reduction.PROD),
     _reduce_spec("ReduceMean", _mean_meaning),
 )

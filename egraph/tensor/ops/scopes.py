@@ -19,7 +19,7 @@ def grid(prefix: str, sizes: Sequence[Size]) -> tuple[tuple[Iterator, ...], tupl
 def pointwise(prefix: str, shape: Sequence[Size], body: Callable[[tuple[Index, ...]], Scalar]) -> Scope:
     """{i0, i1, ...}  body(i0, i1, ...)"""
     iterators, indices = grid(prefix, shape)
-    return Scope(iterators, (), "sum", body(indices))
+    return Scope.pointwise(iterators, body(indices))
 
 
 def read(source: Tensor | Scope, indices: Sequence[Size]) -> Read:
