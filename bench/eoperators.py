@@ -28,10 +28,11 @@ from bench.record import RESULTS, opening, origin, record
 from egraph.derive.bilinear.convolutions import algorithms
 from egraph.derive.bilinear.programs import program
 from egraph.tensor import Node, TensorType, placeholder, placeholders
+from egraph.tensor.expr.bodies import guarded
 from egraph.tensor.expr.scope import Number, Read, Reduction, Scope, Tensor, inside
 from egraph.tensor.ops import apply
 from egraph.tensor.ops.expression import text_of
-from egraph.tensor.ops.scopes import grid, guarded
+from egraph.tensor.ops.scopes import grid
 from lower.eoperator import compile_library
 from runtime import openmp
 from runtime.dispatcher import KernelLibrary, load

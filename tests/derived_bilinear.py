@@ -7,9 +7,10 @@ from fractions import Fraction
 from typing import Any
 
 from egraph.tensor import Node
+from egraph.tensor.expr.bodies import guarded
 from egraph.tensor.expr.scope import ZERO, Scalar, Tensor, inside, table
 from egraph.tensor.ops import apply
-from egraph.tensor.ops.scopes import guarded, multiply, read
+from egraph.tensor.ops.scopes import multiply, read
 from tests.fragments import Body, Indices, Pair, concat, conv, cut, expression, leaf, matmul
 
 Matrix = list[list[Fraction]]

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from egraph.tensor import Node
+from egraph.tensor.expr.bodies import guarded
 from egraph.tensor.expr.index import Index, index
 from egraph.tensor.expr.scope import ZERO, Compare, Guarded, Scalar, Tensor, inside
 from egraph.tensor.ops import apply
-from egraph.tensor.ops.scopes import guarded, multiply, read
+from egraph.tensor.ops.scopes import multiply, read
 from tests.derived_bilinear import fast
 from tests.fragments import Body, Indices, Pair, concat, conv, cut, expression, leaf, matmul, reshape, transpose
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from egraph.derive.matching.bands import Band, band
 from egraph.derive.matching.match import operators
 from egraph.derive.matching.merging import beside, merged_correlations, stacked
 from egraph.tensor import Node, walk
@@ -117,25 +116,6 @@ def test_convolutions_of_other_inputs_or_with_groups_are_not_merged() -> None:
     one = conv(leaf(0, 1, 4, 5, 5), leaf(1, 2, 4, 3, 3), (1, 1, 1, 1))
     assert merged_correlations((one, conv(leaf(2, 1, 4, 5, 5), leaf(1, 2, 4, 3, 3), (1, 1, 1, 1)))) is None
     assert merged_correlations((one, conv(leaf(0, 1, 4, 5, 5), leaf(3, 2, 2, 3, 3), (1, 1, 1, 1), group=2))) is None
-
-
-G2BMM = "{b<8,m<100,w<65} sum(k<16) [0<=m+4*w-128,m+4*w-128<100 ? ($0[b,m,k] * $1[b,m+4*w-128,k]) : 0]"
-GBMM = "{b<8,m<100,n<16} sum(w<65) [0<=m+4*w-128,m+4*w-128<100 ? ($0[b,m,w] * $1[b,m+4*w-128,n]) : 0]"
-
-
-def test_band_products_are_named() -> None:
-    rows, weights = Tensor("1", (8, 100, 16)), Tensor("0", (8, 100, 65))
-    named = band(parse_scope(G2BMM, {"0": Tensor("0", (8, 100, 16)), "1": rows}))
-    assert named == Band("G2BMM", batch=8, rows=100, taps=65, inner=16, dilation=4, offset=128, left=0, right=1)
-    named = band(parse_scope(GBMM, {"0": weights, "1": rows}))
-    assert named == Band("GBMM", batch=8, rows=100, taps=65, inner=16, dilation=4, offset=128, left=0, right=1)
-
-
-def test_a_batched_product_and_a_convolution_are_no_band_products() -> None:
-    tensors = {"0": Tensor("0", (8, 10, 16)), "1": Tensor("1", (8, 12, 16))}
-    assert band(parse_scope("{b<8,m<10,n<12} sum(k<16) ($0[b,m,k] * $1[b,n,k])", tensors)) is None
-    tensors = {"0": Tensor("0", (16, 10)), "1": Tensor("1", (4, 16, 3))}
-    assert band(parse_scope("{f<4,h<8} sum(c<16,r<3) ($0[c,h+r] * $1[f,c,r])", tensors)) is None
 
 
 def of_merged(name: str) -> tuple[str, tuple[tuple[int, ...], ...], str]:

@@ -9,18 +9,18 @@ from random import Random
 import numpy as np
 import pytest
 
-from egraph.derive.rules.bodies import Refusal, every, factors, iterators_in, pulled
+from egraph.derive.rules.bodies import Refusal, every, pulled
 from egraph.derive.rules.boundary import relax, tighten
 from egraph.derive.rules.expressions import merge_expressions, split_terms, split_values
 from egraph.derive.rules.indices import substitute_indices
 from egraph.derive.rules.instances import instantiate, sum_within, without_axis
 from egraph.derive.rules.substitution import merge_iterators, reverse, skew, solve, split_iterator, unimodular
 from egraph.derive.rules.summation import guards_outward, merge_traversal, split_summation
-from egraph.tensor.expr.bodies import indices_of, with_reads
+from egraph.tensor.expr.bodies import flattened, indices_of, with_reads
 from egraph.tensor.expr.canonical import canonical
 from egraph.tensor.expr.evaluate import evaluate
 from egraph.tensor.expr.functions import PRIME
-from egraph.tensor.expr.index import Index, Iterator, index, known, length
+from egraph.tensor.expr.index import Index, Iterator, index, iterators_of, known, length
 from egraph.tensor.expr.parsing import parse_scope
 from egraph.tensor.expr.printing import format_scalar, format_scope
 from egraph.tensor.expr.scope import Read, Scalar, Scope, Tensor
@@ -100,10 +100,10 @@ def _tightened(scope: Scope, random: Random) -> Ways:
 def _indices(scope: Scope, random: Random) -> Ways:
     reduced = frozenset(scope.summation)
     for value in dict.fromkeys(indices_of(scope.body)):
-        outer = sum((Index((t,)) for t in value.terms if t[0] and not iterators_in(Index((t,))) & reduced), Index(()))
-        if iterators_in(outer):
+        outer = sum((Index((t,)) for t in value.terms if t[0] and not iterators_of(Index((t,))) & reduced), Index(()))
+        if iterators_of(outer):
             yield substitute_indices(scope, [outer], random.choice(("outward", "inward")))
-        outside = split_summation(scope, [i for i in scope.summation if i in iterators_in(value)])
+        outside = split_summation(scope, [i for i in scope.summation if i in iterators_of(value)])
         if isinstance(outside, Scope) and isinstance(outside.body, Read) and isinstance(outside.body.source, Scope):
             inner = substitute_indices(outside.body.source, [value])
             if isinstance(inner, Scope):
@@ -112,7 +112,7 @@ def _indices(scope: Scope, random: Random) -> Ways:
 
 
 def _instances(scope: Scope, random: Random) -> Ways:
-    for part in factors(pulled(scope.body, scope.reduction)[1]):
+    for part in flattened("mul", pulled(scope.body, scope.reduction)[1]):
         yield instantiate(scope, part)
         if isinstance(part, Read):
             moving = [i for i in part.indices if len(i.terms) > 1]

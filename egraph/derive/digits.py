@@ -7,7 +7,6 @@ from functools import partial
 from math import gcd
 
 from egraph.derive.layers import innermost, within
-from egraph.derive.matching.laws import affine
 from egraph.derive.rules.bodies import Refusal
 from egraph.derive.rules.boundary import relax
 from egraph.derive.rules.instances import instantiate
@@ -15,7 +14,7 @@ from egraph.derive.rules.substitution import solve, split_iterator
 from egraph.derive.rules.summation import inner_read
 from egraph.derive.targets import is_digits
 from egraph.derive.trees import Contraction, contraction_of
-from egraph.tensor.expr.index import Floor, Index, Iterator, Modulo, atoms, index, length
+from egraph.tensor.expr.index import Floor, Index, Iterator, Modulo, affine, atoms, index, length
 from egraph.tensor.expr.scope import Read, Scope
 
 

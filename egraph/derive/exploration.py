@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator as Iterable
 from itertools import combinations, permutations
 
-from egraph.derive.matching.laws import affine
 from egraph.derive.rules.bodies import Refusal
 from egraph.derive.rules.boundary import tighten
 from egraph.derive.rules.matrices import Matrix
 from egraph.derive.rules.substitution import merge_iterators, split_iterator, unimodular
 from egraph.derive.rules.summation import split_summation
 from egraph.tensor.expr.bodies import reads_of
-from egraph.tensor.expr.index import Iterator, length
+from egraph.tensor.expr.index import Iterator, affine, length
 from egraph.tensor.expr.scope import Scope
 
 MOST_SUMS = 5

@@ -7,14 +7,14 @@ from itertools import combinations
 
 from egraph.derive.digits import digits, factors_of
 from egraph.derive.layers import within
-from egraph.derive.rules.bodies import Refusal, product, used, where
+from egraph.derive.rules.bodies import Refusal, where
 from egraph.derive.rules.indices import substitute_indices
 from egraph.derive.rules.instances import instantiate, sum_within, without_axis
 from egraph.derive.rules.summation import guards_outward, split_summation
 from egraph.derive.targets import Conflict, Target, conflicts, is_digits
 from egraph.derive.trees import Contraction
 from egraph.derive.windows import windows
-from egraph.tensor.expr.bodies import reads_of
+from egraph.tensor.expr.bodies import applied, reads_of, used
 from egraph.tensor.expr.index import Index, Iterator
 from egraph.tensor.expr.printing import format_scalar
 from egraph.tensor.expr.scope import Apply, Reduction, Scalar, Scope
@@ -73,7 +73,7 @@ def together(contraction: Contraction, one: Scalar, other: Scalar) -> Scope | Re
     """a * b * c  =  {x: a * b}[x] * c"""
     scope, part = contraction.scope, Apply("mul", (one, other))
     rest = [o for o in contraction.operands if o is not one and o is not other]
-    body = where(contraction.conditions, product((part, *rest)), Reduction.SUM)
+    body = where(contraction.conditions, applied("mul", (part, *rest)), Reduction.SUM)
     return instantiate(Scope(scope.traversal, scope.summation, Reduction.SUM, body), part)
 
 

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from egraph.derive.matching.conditions import speaks_of, tightest
-from egraph.derive.matching.laws import affine
-from egraph.derive.rules.bodies import every, iterators_in
+from egraph.derive.matching.conditions import speaks_of
+from egraph.derive.rules.bodies import every
 from egraph.derive.trees import Contraction
-from egraph.tensor.expr.index import Index, Iterator, index, length
+from egraph.tensor.expr.conditions import tightest
+from egraph.tensor.expr.index import Index, Iterator, affine, index, iterators_of, length
 from egraph.tensor.expr.scope import Compare, Read
 
 
@@ -61,12 +61,12 @@ def conflicts(contraction: Contraction, target: Target) -> tuple[Conflict, ...]:
             continue
         seen: set[Iterator] = set()
         for place in operand.indices:
-            own = iterators_in(place)
+            own = iterators_of(place)
             shared = own & seen
             seen |= own
             if shared or not (is_digits(place) or (target.windows and _is_window(contraction, position, place, target))):
                 found.append(Conflict(position, place, None, own))
-    found += [Conflict(-1, None, c, iterators_in(c.left, c.right)) for c in _loose(contraction)]
+    found += [Conflict(-1, None, c, iterators_of(c.left, c.right)) for c in _loose(contraction)]
     found += [Conflict(-1, index(i), None, frozenset({i})) for i in every(contraction.scope) if not _has_group(contraction, i)]
     return tuple(found)
 
@@ -88,7 +88,7 @@ def _taps(contraction: Contraction) -> Iterable[Iterator]:
     for operand in contraction.operands:
         for place in operand.indices if isinstance(operand, Read) else ():
             if not is_digits(place):
-                yield from iterators_in(place) & frozenset(contraction.scope.summation)
+                yield from iterators_of(place) & frozenset(contraction.scope.summation)
 
 
 def block_sizes(taps: int, most: int) -> tuple[int, ...]:

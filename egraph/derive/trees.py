@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import combinations
 
-from egraph.derive.rules.bodies import every, factors, pulled, replaced, used
+from egraph.derive.rules.bodies import every, pulled, replaced
 from egraph.derive.rules.summation import inner_read, merge_traversal
-from egraph.tensor.expr.bodies import operations, reads_of, with_reads
+from egraph.tensor.expr.bodies import flattened, operations, reads_of, used, with_reads
 from egraph.tensor.expr.canonical import canonical
 from egraph.tensor.expr.index import Iterator, known, length
 from egraph.tensor.expr.scope import Compare, Read, Reduction, Scalar, Scope
@@ -37,7 +37,7 @@ def contraction_of(scope: Scope) -> Contraction | None:
     if scope.reduction != "sum" or not scope.summation:
         return None
     conditions, rest = pulled(scope.body, Reduction.SUM)
-    operands = factors(rest)
+    operands = flattened("mul", rest)
     summed = [used(o) & frozenset(scope.summation) for o in operands if any(True for _ in reads_of(o))]
     shared = any(one & other for one, other in combinations(summed, 2))
     return Contraction(scope, conditions, operands) if shared else None

@@ -8,7 +8,7 @@ from math import prod
 
 from egraph.derive.digits import split
 from egraph.derive.layers import innermost, within
-from egraph.derive.rules.bodies import Refusal, iterators_in, pulled
+from egraph.derive.rules.bodies import Refusal, pulled
 from egraph.derive.rules.boundary import tighten
 from egraph.derive.rules.expressions import split_values
 from egraph.derive.rules.indices import substitute_indices
@@ -18,7 +18,7 @@ from egraph.derive.rules.summation import split_summation
 from egraph.derive.targets import Target, block_sizes, is_digits
 from egraph.derive.trees import Contraction, with_sources
 from egraph.tensor.expr.bodies import reads_of
-from egraph.tensor.expr.index import Index, Iterator, length
+from egraph.tensor.expr.index import Index, Iterator, iterators_of, length
 from egraph.tensor.expr.scope import Read, Scalar, Scope
 
 MOST_PHASES = 16
@@ -34,7 +34,7 @@ def windows(contraction: Contraction, operand: Scalar, places: Sequence[Index], 
         return
     if any(slide.others.terms for slide in slides):
         yield "skewed taps", _skewed(contraction.scope, slides)
-        phases = [i for slide in slides for i in contraction.scope.traversal if i in iterators_in(slide.others)]
+        phases = [i for slide in slides for i in contraction.scope.traversal if i in iterators_of(slide.others)]
         if phases and prod(map(length, dict.fromkeys(phases))) <= MOST_PHASES:
             yield "expression splitting", _phases(contraction.scope, tuple(dict.fromkeys(phases)))
     elif any(slide.backward for slide in slides):
@@ -76,7 +76,7 @@ def _slide(contraction: Contraction, place: Index) -> Slide | None:
     if not outputs or not taps:
         return None
     others = Index(tuple((m, c) for m, c in place.terms if m and m not in ((outputs[0],), (taps[0],)))) * linear[taps[0]]
-    if taps[0] in iterators_in(others):
+    if taps[0] in iterators_of(others):
         return None
     return Slide(taps[0], length(outputs[0]), others, all(abs(c) == 1 for c in linear.values()), linear[taps[0]] < 0)
 
@@ -126,9 +126,9 @@ def blocks_of_taps(scope: Scope, tap: Iterator, size: int, place: Index) -> Scop
     outside = split_summation(taken, blocks[:1])
     if isinstance(outside, Refusal):
         return outside
-    tap_free = next(p for p in _places(taken) if blocks[0] in iterators_in(p) and iterators_in(p) & iterators_in(place))
+    tap_free = next(p for p in _places(taken) if blocks[0] in iterators_of(p) and iterators_of(p) & iterators_of(place))
     reduced = frozenset(taken.summation) - {blocks[0]}
-    moving = sum((Index((t,)) for t in tap_free.terms if t[0] and not iterators_in(Index((t,))) & reduced), Index(()))
+    moving = sum((Index((t,)) for t in tap_free.terms if t[0] and not iterators_of(Index((t,))) & reduced), Index(()))
     result = within(outside, lambda inner: substitute_indices(inner, [moving]))
     return result if isinstance(result, Refusal) else innermost(result, _tightened)
 

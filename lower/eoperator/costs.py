@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from lower.eoperator.terms import Term, extent, subterms
+from egraph.tensor.expr.index import length
+from lower.eoperator.terms import Term, subterms
 
 _COST_NS = {
     "exp": 0.35,
@@ -29,7 +30,7 @@ def cost_ns(root: Term) -> float:
         elif term.kind == "read":
             total += 0.1
         elif term.kind == "reduce":
-            total += math.prod(extent(i) for i in term.data[1]) * 0.08
+            total += math.prod(length(i) for i in term.data[1]) * 0.08
     return total
 
 

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from tvm.tirx import ForKind
 
-from egraph.tensor.expr.index import Index, Iterator
+from egraph.tensor.expr.index import Index, Iterator, coefficient, iterators_of, length
 from lower.eoperator.blocks import LANES, UNROLL, Place, Point
 from lower.eoperator.emit import Emitter
 from lower.eoperator.functions import Expr
 from lower.eoperator.streaming import LINE_ELEMENTS
-from lower.eoperator.terms import coefficient, constant_part, extent, iterators_of
 
 if TYPE_CHECKING:
     from lower.eoperator.nest import Planner
@@ -33,7 +32,7 @@ def cover(planner: Planner, vector: Iterator, body: Body, *, parallel: bool = Fa
         """Return whether so many blocks give threads about alike to do."""
         return parallel and (blocks >= 2 * planner.threads or (blocks > 0 and blocks % planner.threads == 0))
 
-    size, start = extent(vector), 0
+    size, start = length(vector), 0
     if parallel:
         unroll = next((count for count in (unroll, unroll // 2, 1) if count and divides(size // (LANES * count))), unroll)
     for end, steps in ((min(lead, size), SHORT), (size, ((LANES * unroll, unroll), (LANES, 1), *SHORT))):
@@ -51,7 +50,7 @@ def elements_before_a_line(emitter: Emitter, offset: Index, vector: Iterator) ->
         return 0
     others = [coefficient(offset, i) for i in iterators_of(offset) - {vector}]
     aligned = all(step is not None and step % LINE_ELEMENTS == 0 for step in others)
-    return -constant_part(offset) % LINE_ELEMENTS if aligned else 0
+    return -offset.constant_part % LINE_ELEMENTS if aligned else 0
 
 
 def _steps(emitter: Emitter, vector: Iterator, start: int, step: int, blocks: int, count: int, body: Body, *, parallel: bool) -> None:

@@ -9,10 +9,10 @@ import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from egraph.tensor.expr.compose import undecided
-from egraph.tensor.expr.index import Floor, Index, Iterator, Modulo, atoms, index
+from egraph.tensor.expr.conditions import undecided
+from egraph.tensor.expr.index import Floor, Index, Iterator, Modulo, atoms, index, known, length
 from egraph.tensor.expr.scope import Compare
-from lower.eoperator.terms import Terms, constant_part, extent, low_of
+from lower.eoperator.terms import Terms
 
 
 @dataclass(frozen=True)
@@ -37,18 +37,18 @@ class Cut:
         """Return the cut where digits run over parts of their range only."""
         return replace(self, digits=tuple(regions.get(digit, digit) for digit in self.digits))
 
-    def reached(self, known: frozenset[Iterator]) -> tuple[Compare, ...]:
+    def reached(self, fixed: frozenset[Iterator]) -> tuple[Compare, ...]:
         """Return what holds where some choice of the other digits gives a value of the iterator."""
-        if not known.intersection(self.digits[1:]):
+        if not fixed.intersection(self.digits[1:]):
             return ()  # the highest digit alone always leads to one
         low = index(-self.shift)
         spread = 0
         for digit, place in zip(self.digits, self.places, strict=True):
-            if digit in known:
+            if digit in fixed:
                 low = low + index(digit) * place
             else:
-                low = low + low_of(digit) * place
-                spread += (extent(digit) - 1) * place
+                low = low + known(digit.low) * place
+                spread += (length(digit) - 1) * place
         return _known((Compare(index(0), "<=", low + spread), Compare(low, "<", index(self.size))))
 
 
@@ -70,7 +70,7 @@ def cut_digits(table: Terms, iterator: Iterator, indices: Iterable[Index]) -> Cu
                     found |= {(shift, place * by)} | ({(shift, place)} if place > 1 else set())
     if not found:
         return None
-    size, largest = extent(iterator), max(place for _, place in found)
+    size, largest = length(iterator), max(place for _, place in found)
     shifts = {shift % largest for shift, place in found if place == largest}
     places = sorted({1, *(place for _, place in found)})
     fits = len(shifts) == 1 and all((shift - next(iter(shifts))) % place == 0 for shift, place in found)
@@ -84,7 +84,7 @@ def cut_digits(table: Terms, iterator: Iterator, indices: Iterable[Index]) -> Cu
 
 def _quotient(value: Index, iterator: Iterator) -> tuple[int, int] | None:
     """Return (b, p) where value = (iterator + b) // p."""
-    constant = constant_part(value)
+    constant = value.constant_part
     rest = (value - constant).terms
     if len(rest) != 1 or rest[0][1] != 1 or len(rest[0][0]) != 1:
         return None

@@ -7,13 +7,13 @@ from typing import Any
 
 from tvm import tirx
 
-from egraph.tensor.expr.index import DataIndex, Floor, Index, Iterator, Modulo, bounds, data_read
+from egraph.tensor.expr.index import DataIndex, Floor, Index, Iterator, Modulo, bounds, coefficient, iterators_of
 from egraph.tensor.expr.scope import Compare, Read, Tensor
 from lower.eoperator.blocks import Block, Place, Point, Writer, sequence, shuffle
 from lower.eoperator.functions import Expr, Functions, cast, constant, element, lanes, select, widen
 from lower.eoperator.reduction import reduce_at
 from lower.eoperator.streaming import streams
-from lower.eoperator.terms import Term, coefficient, iterators_of
+from lower.eoperator.terms import Term
 
 STORAGE = {"bool": "uint8", "float16": "uint16", "bfloat16": "uint16"}
 """How element types without arithmetic lie in memory."""
@@ -133,8 +133,10 @@ class Emitter(Writer):
     def _compute(self, term: Term, point: Point) -> Expr:
         match term.kind:
             case "index":
-                number = data_read(term.data)  # of its own type: it need not fit into an index
-                return cast(self.index(term.data, point) if number is None else self._number(number, point), "float32")
+                alone = term.data.atom
+                if isinstance(alone, DataIndex):  # of its own type: it need not fit into an index
+                    return cast(self._number(alone.read, point), "float32")
+                return cast(self.index(term.data, point), "float32")
             case "read":
                 name, offset = term.data
                 value = self._load(name, offset, point)

@@ -16,7 +16,7 @@ from typing import Any
 from tvm import tirx
 from tvm.tirx import ForKind
 
-from egraph.tensor.expr.index import Index, Iterator, Size, Symbol, index
+from egraph.tensor.expr.index import Index, Iterator, Size, Symbol, coefficient, index, iterators_of, length
 from lower.eoperator.blocks import Place, Point
 from lower.eoperator.costs import cost_ns, dear
 from lower.eoperator.covering import cover, elements_before_a_line
@@ -29,7 +29,7 @@ from lower.eoperator.split_reductions import write_parts
 from lower.eoperator.stencils import rows_sharing, write_stencil
 from lower.eoperator.streaming import LINE_ELEMENTS, ahead, fetch, stream, streams
 from lower.eoperator.tabled import has_tables, spelled_out
-from lower.eoperator.terms import Term, Terms, coefficient, extent, indices_of, iterators_of, subterms
+from lower.eoperator.terms import Term, Terms, indices_of, subterms
 from lower.eoperator.transforms import breakpoints, interleaved, loop_order, merge, shifted, simplify_reductions, split_digits
 from lower.eoperator.transpose import transposed_reads, write_tiles
 from lower.eoperator.unrolled import write_tile
@@ -73,7 +73,7 @@ class Planner:
 
     def _work_ns(self, iterators: Sequence[Iterator], root: Term) -> float:
         """Estimate the time of a nest on one thread."""
-        return math.prod(extent(i) for i in iterators) * cost_ns(root)
+        return math.prod(length(i) for i in iterators) * cost_ns(root)
 
     # Elementwise and movement
 
@@ -88,7 +88,7 @@ class Planner:
             self.pure(iterators, root, offset, parallel=parallel)
             return
         shared = rows_sharing(self.table, iterators, root)
-        if shared is not None and shared[0] is iterators[0] and len(decided[0]) == 2 and extent(iterators[0]) > shared[1]:
+        if shared is not None and shared[0] is iterators[0] and len(decided[0]) == 2 and length(iterators[0]) > shared[1]:
             self._movement_of_groups(iterators, root, offset, shared[1], parallel=parallel)
             return
         together = shared is not None and shared[0] is iterators[0]
@@ -107,24 +107,24 @@ class Planner:
 
     def _movement_of_each(self, first: Iterator, rest: tuple[Iterator, ...], root: Term, offset: Index, *, parallel: bool) -> None:
         """Write a loop over the first iterator, and in it a nest over the others."""
-        wide = parallel and extent(first) >= self.threads
+        wide = parallel and length(first) >= self.threads
 
         def body(variable: Expr) -> None:
             self.emitter.bind_iterator(first, variable)
             self._movement(rest, root, offset, parallel=parallel and not wide)
 
-        self.emitter.loop(0, extent(first), body, kind=ForKind.PARALLEL if wide else ForKind.SERIAL)
+        self.emitter.loop(0, length(first), body, kind=ForKind.PARALLEL if wide else ForKind.SERIAL)
 
     def _movement_of_groups(self, iterators: tuple[Iterator, ...], root: Term, offset: Index, count: int, *, parallel: bool) -> None:
         """Write a nest by groups of rows that share what they read, so that each group is split at its guards; then the rows left."""
         row, *rest = iterators
-        whole = extent(row) // count * count
+        whole = length(row) // count * count
         group, lane = self.table.fresh("g", whole // count), self.table.fresh("r", count)
         together = self._replace(root, offset, {row: index(group) * count + lane})
         self._movement_of_each(group, (lane, *rest), *together, parallel=parallel)
-        if whole < extent(row):
-            part, meaning = shifted(self.table, row, whole, extent(row))
-            left = (part, *rest) if extent(row) - whole > 1 else tuple(rest)
+        if whole < length(row):
+            part, meaning = shifted(self.table, row, whole, length(row))
+            left = (part, *rest) if length(row) - whole > 1 else tuple(rest)
             self._movement(left, *self._replace(root, offset, {row: meaning}), parallel=parallel)
 
     def pure(self, iterators: tuple[Iterator, ...], root: Term, offset: Index, *, parallel: bool) -> None:
@@ -166,7 +166,7 @@ class Planner:
         self.outer([i for i in loop_order(iterators[:-1], root) if i not in between], inner, parallel=parallel)
 
     def _vector(self, last: Iterator, root: Term, offset: Index) -> bool:
-        if coefficient(offset, last) != 1 or extent(last) < 4:
+        if coefficient(offset, last) != 1 or length(last) < 4:
             return False
         return last not in root.free or vectorizes(root, last)
 
@@ -182,7 +182,7 @@ class Planner:
             self.emitter.bind_iterator(iterator, variable)
             self.store(root, offset, ({},))
 
-        self.emitter.loop(0, extent(iterator), body)
+        self.emitter.loop(0, length(iterator), body)
 
     def outer(self, iterators: Sequence[Iterator], inner: Callable[[bool], None], *, parallel: bool) -> None:
         """Write loops over the outer iterators; in parallel, as many are fused as give every thread its share."""
@@ -191,7 +191,7 @@ class Planner:
             return
         fused, count = 0, 1
         while fused < len(iterators) and count < 4 * self.threads:
-            count *= extent(iterators[fused])
+            count *= length(iterators[fused])
             fused += 1
         if count < 2 * self.threads and count % self.threads:
             self._loops(iterators, lambda: inner(True))
@@ -204,7 +204,7 @@ class Planner:
                 if position == 0:
                     self.emitter.bind_iterator(iterator, remaining)
                 else:
-                    size = self.emitter.integer(extent(iterator))
+                    size = self.emitter.integer(length(iterator))
                     self.emitter.bind_iterator(iterator, self.emitter.bind(tirx.truncmod(remaining, size)))
                     remaining = self.emitter.bind(tirx.truncdiv(remaining, size))
             self._loops(rest, lambda: inner(False))
@@ -220,7 +220,7 @@ class Planner:
             self.emitter.bind_iterator(iterators[0], variable)
             self._loops(iterators[1:], inner)
 
-        self.emitter.loop(0, extent(iterators[0]), body)
+        self.emitter.loop(0, length(iterators[0]), body)
 
     def store(self, root: Term, offset: Index, points: tuple[Point, ...]) -> None:
         """Compute ``root`` at points and store it."""
@@ -299,7 +299,7 @@ class Planner:
         """Keep what a reduction computes at length in the output's row where the result needs it again (softmax)."""
         for term in reduces:
             reduction_iterators, body = term.data[1], term.children[0]
-            if len(reduction_iterators) != 1 or extent(reduction_iterators[0]) != extent(vector) or term.free != rows:
+            if len(reduction_iterators) != 1 or length(reduction_iterators[0]) != length(vector) or term.free != rows:
                 continue
             again = self.table.substitute(body, {reduction_iterators[0]: index(vector)})
             if self.output_type != "float32" or not dear(body) or again not in subterms((root,)):
@@ -317,7 +317,7 @@ class Planner:
         reduces = [term for term in subterms((root,)) if term.kind == "reduce"]
         rows = frozenset().union(*(term.free for term in reduces)) & frozenset(iterators)
         parallel = self.threads > 1 and self._work_ns(iterators, root) > SERIAL_NS
-        vector = iterators[-1] if iterators and coefficient(offset, iterators[-1]) == 1 and extent(iterators[-1]) >= 4 else None
+        vector = iterators[-1] if iterators and coefficient(offset, iterators[-1]) == 1 and length(iterators[-1]) >= 4 else None
         if vector is not None and not all(vectorizes(body, vector) for body in [root, *reduces] if vector in body.free):
             vector = None
         inner = tuple(i for i in iterators if i not in rows and i is not vector)
@@ -327,9 +327,9 @@ class Planner:
         together: tuple[Iterator, ...] = ()
         if vector is not None and vector not in rows and outer:
             count = rows_together(outer, reduces, vector, self.threads if parallel else 1, self.emitter.is_large)
-            whole_groups = extent(outer[-1]) // count * count
-            if whole_groups < extent(outer[-1]):
-                for low, high in ((0, whole_groups), (whole_groups, extent(outer[-1]))):
+            whole_groups = length(outer[-1]) // count * count
+            if whole_groups < length(outer[-1]):
+                for low, high in ((0, whole_groups), (whole_groups, length(outer[-1]))):
                     part, meaning = shifted(self.table, outer[-1], low, high)
                     kept = tuple(part if i is outer[-1] else i for i in iterators if i is not outer[-1] or high - low > 1)
                     with self.emitter.scope():
@@ -365,7 +365,7 @@ class Planner:
 
                 cover(self, vector, lane, parallel=inner_parallel)
             else:
-                points = tuple({i: Place(emitter.integer(r))} for i in together for r in range(extent(i))) or ({},)
+                points = tuple({i: Place(emitter.integer(r))} for i in together for r in range(length(i))) or ({},)
                 with emitter.at_points(points):
                     values(points)
                     for point in points:

@@ -6,8 +6,8 @@ infinite or lose digits, and the quotient stays.
 
 from __future__ import annotations
 
-from egraph.tensor.expr.index import Iterator, Size, Symbol, index
-from lower.eoperator.terms import Term, Terms, extent, low_of, subterms
+from egraph.tensor.expr.index import Iterator, Size, Symbol, index, known, length
+from lower.eoperator.terms import Term, Terms, subterms
 
 
 def with_reciprocals(table: Terms, root: Term) -> Term:
@@ -33,7 +33,7 @@ def _is_at_least_one(table: Terms, term: Term) -> bool:
     if largest.kind != "reduce" or largest.data[0] != "max" or largest.free & frozenset(summed):
         return False
     over = largest.data[1]
-    if [(low_of(i), extent(i)) for i in over] != [(low_of(i), extent(i)) for i in summed]:
+    if [(known(i.low), length(i)) for i in over] != [(known(i.low), length(i)) for i in summed]:
         return False
     same: dict[Iterator | Symbol, Size] = {j: index(k) for j, k in zip(over, summed, strict=True)}
     return table.substitute(largest.children[0], same) is x

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from tvm import tirx
 
-from egraph.tensor.expr.index import Iterator
+from egraph.tensor.expr.index import Iterator, coefficient, iterators_of, known, length
 from egraph.tensor.expr.scope import Reduction
 from lower.eoperator.blocks import LANES, UNROLL, Place, Point, Writer, shuffle
 from lower.eoperator.functions import Expr, cast, lanes, larger, smaller, widen
 from lower.eoperator.streaming import fetch
-from lower.eoperator.terms import Term, coefficient, extent, iterators_of, low_of, subterms
+from lower.eoperator.terms import Term, subterms
 
 if TYPE_CHECKING:
     from lower.eoperator.emit import Emitter
@@ -76,7 +76,7 @@ def reduce_at(emitter: Emitter, term: Term, points: tuple[Point, ...]) -> list[E
             inner()
             return
         iterator, rest = remaining[0], remaining[1:]
-        low, high = low_of(iterator), low_of(iterator) + extent(iterator)
+        low, high = known(iterator.low), known(iterator.low) + length(iterator)
 
         def inside(variable: Expr) -> None:
             emitter.bind_iterator(iterator, variable)
@@ -106,7 +106,7 @@ def reduce_at(emitter: Emitter, term: Term, points: tuple[Point, ...]) -> list[E
         prepare(1, 1)
         nest(iterators, lambda: all_points(({},), 1))
         return [emitter.bind(tirx.BufferLoad(s[0], [zero])) for s in slots]
-    size = extent(vector)
+    size = length(vector)
     totals: list[Expr | None] = [None] * len(points)
     start = 0
     together = max(1, UNROLL // len(points))
@@ -149,7 +149,7 @@ def horizontal(emitter: Writer, reduction: Reduction, value: Expr, count: int = 
 
 def _along(body: Term, iterator: Iterator, points: tuple[Point, ...]) -> bool:
     """Return whether a reduction can run along a vector: single points, contiguous reads, no guard that varies."""
-    if any(place.count > 1 for point in points for place in point.values()) or extent(iterator) < 4:
+    if any(place.count > 1 for point in points for place in point.values()) or length(iterator) < 4:
         return False
     return vectorizes(body, iterator)
 

@@ -10,9 +10,9 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from egraph.tensor.expr.index import Iterator
+from egraph.tensor.expr.index import Iterator, iterators_of, known
 from lower.eoperator.tabled import Tile, tests_of
-from lower.eoperator.terms import Terms, extent, iterators_of, low_of
+from lower.eoperator.terms import Terms
 from lower.eoperator.transforms import allowed
 
 MOST_REGIONS = 9
@@ -28,7 +28,7 @@ def regions(table: Terms, given: Tile, iterators: Sequence[Iterator]) -> dict[It
         holds = allowed(test, over[0]) if len(over) == 1 else None
         if holds is None or not holds[2]:
             return {}
-        low, high = low_of(over[0]), low_of(over[0]) + extent(over[0])
+        low, high = known(over[0].low), known(over[0].high)
         points.setdefault(over[0], {low, high}).update(point for point in holds[:2] if low < point < high)
     count = math.prod(len(ends) - 1 for ends in points.values())
     if not 1 < count <= MOST_REGIONS or count * len(given.stores) > MOST_STORES:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from egraph.tensor.expr.index import Index, Iterator, index
+from egraph.tensor.expr.index import Index, Iterator, coefficient, index, length
 from lower.eoperator.costs import dear
-from lower.eoperator.terms import Term, Terms, coefficient, extent, subterms
+from lower.eoperator.terms import Term, Terms, subterms
 
 COUNTS = (4, 2)
 """Of rows at once: of rows of 128, softmax takes 0.91 times as long with 4 as with one. From memory, rows of 1000: 0.94 times;
@@ -25,9 +25,9 @@ def rows_together(
     """Return how many rows to reduce at once."""
     if any(t.kind == "read" and is_large(t.data[0]) for t in subterms(reduces)) and not any(map(dear, reduces)):
         return 1
-    elements = max([extent(vector), *(math.prod(map(extent, term.data[1])) for term in reduces)])
-    rows = math.prod(map(extent, outer))
-    fit = [n for n in COUNTS if n * elements <= MOST_ELEMENTS and n <= extent(outer[-1]) and (threads == 1 or rows >= 4 * n * threads)]
+    elements = max([length(vector), *(math.prod(map(length, term.data[1])) for term in reduces)])
+    rows = math.prod(map(length, outer))
+    fit = [n for n in COUNTS if n * elements <= MOST_ELEMENTS and n <= length(outer[-1]) and (threads == 1 or rows >= 4 * n * threads)]
     return fit[0] if fit else 1
 
 

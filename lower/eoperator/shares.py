@@ -12,9 +12,9 @@ import itertools
 from collections.abc import Sequence
 from fractions import Fraction
 
-from egraph.tensor.expr.index import Iterator
+from egraph.tensor.expr.index import Iterator, coefficient, length
 from lower.eoperator.tabled import Store, Tile
-from lower.eoperator.terms import coefficient, constant_part, extent, subterms
+from lower.eoperator.terms import subterms
 
 MOST_WORK = Fraction(3, 2)
 """Values that all shares compute over those of the tile, at most: what several planes share is computed by several threads."""
@@ -41,11 +41,11 @@ def _planes(stores: Sequence[Store], outer: Sequence[Iterator]) -> list[int] | N
         stride = coefficient(stores[0].offset, iterator)
         if stride is None:
             return None
-        span += (extent(iterator) - 1) * abs(stride)
-    starts = [constant_part(store.offset) for store in stores]
+        span += (length(iterator) - 1) * abs(stride)
+    starts = [store.offset.constant_part for store in stores]
     order = sorted(range(len(stores)), key=lambda number: starts[number])
     apart = all(starts[right] - starts[left] > span for left, right in itertools.pairwise(order))
-    same = all(store.offset - constant_part(store.offset) == stores[0].offset - starts[0] for store in stores)
+    same = all(store.offset - store.offset.constant_part == stores[0].offset - starts[0] for store in stores)
     return order if apart and same else None
 
 

@@ -10,8 +10,8 @@ import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from egraph.tensor.expr.index import Index, Iterator, index
-from lower.eoperator.terms import Term, Terms, extent, low_of, subterms
+from egraph.tensor.expr.index import Index, Iterator, index, known, length
+from lower.eoperator.terms import Term, Terms, subterms
 
 if TYPE_CHECKING:
     from lower.eoperator.nest import Planner
@@ -40,13 +40,13 @@ def divided(table: Terms, root: Term, vector: Iterator | None, threads: int) -> 
         return None
     (term,) = reduces
     reduction, (first, *rest) = term.data
-    width = extent(vector) if vector is not None and vector in term.free else 1
-    length, left = divmod(extent(first), threads)
-    if left or length == 1 or threads * width * ELEMENT_BYTES >= STACK_BYTES:
+    width = length(vector) if vector is not None and vector in term.free else 1
+    terms, left = divmod(length(first), threads)
+    if left or terms == 1 or threads * width * ELEMENT_BYTES >= STACK_BYTES:
         return None
-    part, within, again = table.fresh("p", threads), table.fresh("k", length), table.fresh("p", threads)
-    body = table.substitute(term.children[0], {first: index(part) * length + within + low_of(first)})
-    column = index(vector) - low_of(vector) if vector is not None and vector in term.free else index(0)
+    part, within, again = table.fresh("p", threads), table.fresh("k", terms), table.fresh("p", threads)
+    body = table.substitute(term.children[0], {first: index(part) * terms + within + known(first.low)})
+    column = index(vector) - known(vector.low) if vector is not None and vector in term.free else index(0)
     name = f"parts{part.name}"
     total = table.reduce(reduction, (again,), table.read(name, index(again) * width + column))
     partial = table.reduce(reduction, (within, *rest), body)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from egraph.tensor.expr.index import Index, Iterator
-from lower.eoperator.terms import Term, coefficient, constant_part
+from egraph.tensor.expr.index import Index, Iterator, coefficient
+from lower.eoperator.terms import Term
 
 PAGE_BYTES = 4096
 """First-level caches choose the set by bits within a page, so that they need not wait for its address."""
@@ -25,7 +25,7 @@ def crowded(offsets: Sequence[Index], element_bytes: int) -> bool:
     """Return whether lines at these offsets fall into so few sets that they do not fit."""
     forms: dict[Index, set[int]] = {}
     for offset in offsets:
-        constant = constant_part(offset)
+        constant = offset.constant_part
         forms.setdefault(offset - constant, set()).add(constant)
     for constants in forms.values():
         sets = Counter(constant * element_bytes % PAGE_BYTES // LINE_BYTES for constant in constants)

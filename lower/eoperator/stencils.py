@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from egraph.tensor.expr.index import Index, Iterator, index
+from egraph.tensor.expr.index import Index, Iterator, index, length
 from lower.eoperator.blocks import Point
 from lower.eoperator.covering import cover, elements_before_a_line
-from lower.eoperator.terms import Term, Terms, extent, subterms
+from lower.eoperator.terms import Term, Terms, subterms
 from lower.eoperator.transforms import loop_order, shifted
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def rows_sharing(table: Terms, iterators: Sequence[Iterator], root: Term) -> tup
     for row in reversed(iterators[:-1]):
         alone = len(_reads(root, row, vector))
         for count in COUNTS:
-            if alone < 2 or extent(row) < count:
+            if alone < 2 or length(row) < count:
                 continue
             moved = [table.substitute(root, {row: index(row) * count + k}) for k in range(count)]
             together = len({read for one in moved for read in _reads(one, row, vector)})
@@ -51,9 +51,9 @@ def write_stencil(planner: Planner, iterators: Sequence[Iterator], root: Term, o
     if found is None:
         return False
     row, count = found
-    whole = extent(row) // count * count
-    if whole < extent(row):
-        for low, high in ((0, whole), (whole, extent(row))):
+    whole = length(row) // count * count
+    if whole < length(row):
+        for low, high in ((0, whole), (whole, length(row))):
             part, meaning = shifted(table, row, low, high)
             kept = tuple(part if i is row else i for i in iterators if i is not row or high - low > 1)
             with emitter.scope():

@@ -13,8 +13,7 @@ from typing import Any
 import tvm
 from tvm import tirx
 
-from egraph.tensor.expr.index import Index, Iterator
-from lower.eoperator.terms import coefficient, constant_part, iterators_of
+from egraph.tensor.expr.index import Index, Iterator, coefficient, iterators_of
 
 STREAMED_BYTES = 16 << 20
 """Results from which streaming pays, their reader included: with 32 MiB of last-level cache a copy of a copy takes
@@ -92,7 +91,7 @@ def ahead(offsets: Sequence[Index], vector: Iterator) -> list[Index]:
     """
     forms: dict[Index, list[int]] = {}
     for offset in offsets:
-        constant = constant_part(offset)
+        constant = offset.constant_part
         forms.setdefault(offset - constant, []).append(constant)
     found: dict[Index, None] = {}
     for form, constants in forms.items():

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TypeAlias
 
-from egraph.tensor.expr.index import Index, Iterator, Size, Symbol, index, known
+from egraph.tensor.expr.index import Index, Iterator, Size, Symbol, index, iterators_of, known, length
 from egraph.tensor.expr.scope import Compare, Reduction
 from lower.eoperator.cuts import Cut, cut_digits
 from lower.eoperator.linear import Matrix, linear_program
-from lower.eoperator.terms import Replacement, Term, Terms, constant_part, extent, iterators_of, low_of, subterms
+from lower.eoperator.terms import Replacement, Term, Terms, subterms
 from lower.eoperator.transforms import split_digits
 
 MOST_PLACES = 300
@@ -72,11 +72,11 @@ def unrolled(iterators: Sequence[Iterator], root: Term) -> tuple[Iterator, ...] 
             wanted |= term.free
         elif term.kind == "reduce" and has_tables(term.children[0]):
             within = [t for t in subterms(term.children) if t.kind == "reduce" and has_tables(t)]
-            if within or math.prod(extent(i) for i in term.data[1]) > MOST_PLACES:
+            if within or math.prod(length(i) for i in term.data[1]) > MOST_PLACES:
                 return None
             summed |= set(term.data[1])
     chosen = tuple(i for i in iterators if i in wanted)
-    if not wanted <= summed | set(chosen) or math.prod(map(extent, chosen)) > MOST_PLACES:
+    if not wanted <= summed | set(chosen) or math.prod(map(length, chosen)) > MOST_PLACES:
         return None
     return chosen
 
@@ -155,7 +155,7 @@ def _order(chosen: Sequence[Iterator], values: list[_Values]) -> list[Places]:
 
 
 def _range(iterator: Iterator) -> range:
-    return range(low_of(iterator), low_of(iterator) + extent(iterator))
+    return range(known(iterator.low), known(iterator.low) + length(iterator))
 
 
 def _contract(table: Terms, term: Term, chosen: frozenset[Iterator], cuts: Sequence[Cut], stages: list[Term]) -> _Values:
@@ -169,7 +169,7 @@ def _contract(table: Terms, term: Term, chosen: frozenset[Iterator], cuts: Seque
     data = _Values(axes, {})
     for places in itertools.product(*map(_range, axes)):
         data.terms[places] = table.substitute(core, dict(zip(axes, places, strict=True)))
-    repeated = math.prod(extent(i) for i in iterators if i not in own)
+    repeated = math.prod(length(i) for i in iterators if i not in own)
     remaining = list(own)
     while remaining:
         along = min(remaining, key=lambda i: (_size_without(data.axes, tables, i), remaining.index(i)))
@@ -202,7 +202,7 @@ def _factors(table: Terms, term: Term) -> tuple[list[Term], Term]:
 def _size_without(axes: Sequence[Iterator], tables: Sequence[Term], along: Iterator) -> int:
     """Return how many values are left when an iterator has been summed over."""
     after = set(axes).union(*(t.free for t in tables if along in t.free)) - {along}
-    return math.prod(map(extent, after))
+    return math.prod(map(length, after))
 
 
 def _sum_along(table: Terms, data: _Values, along: Iterator, tables: Sequence[Term], reduction: Reduction) -> _Values:
@@ -311,7 +311,7 @@ def strongest(conditions: Sequence[Compare]) -> tuple[Compare, ...] | None:
             others[c] = None
             continue
         slack = c.right - c.left - (1 if c.operator == "<" else 0)  # not negative where the condition holds
-        constant = constant_part(slack)
+        constant = slack.constant_part
         form = slack - constant
         least[form] = min(constant, least.get(form, constant))
     for form, constant in least.items():

@@ -12,8 +12,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Literal, TypeAlias
 
-from egraph.tensor.expr.compose import undecided
-from egraph.tensor.expr.index import DataIndex, Floor, Index, Iterator, Modulo, Size, Symbol, floor_divide, index, substitute
+from egraph.tensor.expr.conditions import undecided
+from egraph.tensor.expr.index import (
+    Index,
+    Iterator,
+    Modulo,
+    Size,
+    Symbol,
+    floor_divide,
+    index,
+    iterators_of,
+    known,
+    length,
+    substitute,
+)
 from egraph.tensor.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Reduction, Scalar, Scope, Table, Tensor
 
 Kind: TypeAlias = Literal["number", "index", "read", "table", "apply", "guard", "reduce"]
@@ -38,36 +50,6 @@ class Term:
         return f"<{self.kind} {self.data}>"
 
 
-def iterators_of(value: Size) -> frozenset[Iterator]:
-    """Return every iterator an index depends on, those inside divisions and data indices too."""
-    found: set[Iterator] = set()
-    for monomial, _ in index(value).terms:
-        for atom in monomial:
-            match atom:
-                case Iterator():
-                    found.add(atom)
-                case Floor(a, b) | Modulo(a, b):
-                    found |= iterators_of(a) | iterators_of(b)
-                case DataIndex(read):
-                    found.update(*(iterators_of(place) for place in read.indices))
-    return frozenset(found)
-
-
-def coefficient(value: Index, iterator: Iterator) -> int | None:
-    """Return c where value = c * iterator + (terms without it), or None when the iterator occurs otherwise."""
-    factor = 0
-    for monomial, c in value.terms:
-        if monomial == (iterator,):
-            factor = c
-        elif any(iterator in iterators_of(index(atom)) for atom in monomial):
-            return None
-    return factor
-
-
-def constant_part(value: Index) -> int:
-    return next((c for monomial, c in value.terms if not monomial), 0)
-
-
 def recombine(value: Index) -> Index:
     """c*K*(x//K) + c*(x%K) = c*x: what a reshape leaves of a row-major offset."""
     changed = True
@@ -88,18 +70,6 @@ def recombine(value: Index) -> Index:
                 changed = True
                 break
     return value
-
-
-def extent(iterator: Iterator) -> int:
-    low, high = index(iterator.low).constant, index(iterator.high).constant
-    assert low is not None and high is not None, "sizes are static"
-    return high - low
-
-
-def low_of(iterator: Iterator) -> int:
-    low = index(iterator.low).constant
-    assert low is not None
-    return low
 
 
 class Terms:
@@ -170,7 +140,7 @@ class Terms:
 
     def reduce(self, reduction: Reduction, iterators: tuple[Iterator, ...], body: Term) -> Term:
         """Build a reduction; iterators of extent one are substituted away."""
-        single: dict[Iterator | Symbol, Size] = {i: low_of(i) for i in iterators if extent(i) == 1}
+        single: dict[Iterator | Symbol, Size] = {i: known(i.low) for i in iterators if length(i) == 1}
         if single:
             body = self.substitute(body, single)
             iterators = tuple(i for i in iterators if i not in single)
@@ -200,7 +170,7 @@ class Terms:
             own = []
             for iterator in scope.summation:
                 low = index(iterator.low).constant or 0
-                own.append(self.fresh("k", extent(iterator)))
+                own.append(self.fresh("k", length(iterator)))
                 replace[iterator] = index(own[-1]) + low
             body = self._scalar(scope.body, replace)
             self._scopes[key] = self.reduce(scope.reduction, tuple(own), body) if own else body

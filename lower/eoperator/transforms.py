@@ -7,9 +7,9 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 
-from egraph.tensor.expr.index import Floor, Index, Iterator, Modulo, Size, Symbol, bounds, index
+from egraph.tensor.expr.index import Floor, Index, Iterator, Modulo, Size, Symbol, bounds, coefficient, index, iterators_of, known, length
 from egraph.tensor.expr.scope import Compare, Reduction
-from lower.eoperator.terms import Term, Terms, coefficient, extent, indices_of, iterators_of, low_of, subterms
+from lower.eoperator.terms import Term, Terms, indices_of, subterms
 
 UNROLLED = 12
 """Windows of at most so many taps are written out."""
@@ -61,7 +61,7 @@ def _divisors(iterator: Iterator, indices: Iterable[Index]) -> set[int]:
 
 def digits(table: Terms, iterator: Iterator, indices: Iterable[Index]) -> tuple[tuple[Iterator, ...], Index] | None:
     """Split i into i1*d + i0 where i // d or i % d occurs and d divides its extent."""
-    size = extent(iterator)
+    size = length(iterator)
     for by in sorted(_divisors(iterator, indices), reverse=True):  # the digits of what is left may be split again
         if 1 < by < size and size % by == 0:
             outer, inner = table.fresh(iterator.name + "o", size // by), table.fresh(iterator.name + "i", by)
@@ -86,15 +86,15 @@ def split_digits(table: Terms, iterators: tuple[Iterator, ...], root: Term, offs
 def merge(
     table: Terms, iterators: Sequence[Iterator], indices: Sequence[Index]
 ) -> tuple[tuple[Iterator, ...], dict[Iterator | Symbol, Size]]:
-    """Return fewer iterators where neighbours always occur as a*extent(b) + b, with the replacement."""
+    """Return fewer iterators where neighbours always occur as a*length(b) + b, with the replacement."""
     kept = list(iterators)
     replace: dict[Iterator | Symbol, Size] = {}
     position = 0
     while position + 1 < len(kept):
         a, b = kept[position], kept[position + 1]
         if all(_contiguous(value, a, b) for value in indices):
-            joined = table.fresh(a.name.rstrip("0123456789"), extent(a) * extent(b))
-            step: dict[Iterator | Symbol, Size] = {a: index(joined) // extent(b), b: index(joined) % extent(b)}
+            joined = table.fresh(a.name.rstrip("0123456789"), length(a) * length(b))
+            step: dict[Iterator | Symbol, Size] = {a: index(joined) // length(b), b: index(joined) % length(b)}
             replace = {**{key: table.index(index(value), step) for key, value in replace.items()}, **step}
             indices = [table.index(value, step) for value in indices]
             kept[position : position + 2] = [joined]
@@ -106,7 +106,7 @@ def merge(
 
 def _contiguous(value: Index, a: Iterator, b: Iterator) -> bool:
     outer, inner = coefficient(value, a), coefficient(value, b)
-    return outer is not None and inner is not None and outer == inner * extent(b)
+    return outer is not None and inner is not None and outer == inner * length(b)
 
 
 def allowed(condition: Compare, iterator: Iterator) -> tuple[int, int, bool] | None:
@@ -120,7 +120,7 @@ def allowed(condition: Compare, iterator: Iterator) -> tuple[int, int, bool] | N
     if not c or limits is None or condition.operator not in ("<", "<="):
         return None
     rest = limits[0] - (1 if condition.operator == "<" else 0)  # c * i + rest >= 0
-    low, high = low_of(iterator), low_of(iterator) + extent(iterator)
+    low, high = known(iterator.low), known(iterator.low) + length(iterator)
     if c > 0:
         low = max(low, -(rest // c))
     else:
@@ -133,7 +133,7 @@ def breakpoints(iterator: Iterator, root: Term, outer: frozenset[Iterator]) -> l
 
     Guards over other iterators of ``outer`` too are left alone; over summation iterators the part is found where they always hold.
     """
-    low, high = low_of(iterator), low_of(iterator) + extent(iterator)
+    low, high = known(iterator.low), known(iterator.low) + length(iterator)
     points = {low, high}
     for term in subterms((root,)):
         if term.kind != "guard":
@@ -173,7 +173,7 @@ def simplify_reductions(table: Terms, root: Term) -> Term:
                     split = True
                     break
         free = [i for i in iterators if i in body.free]
-        repeated = math.prod(extent(i) for i in iterators if i not in body.free)
+        repeated = math.prod(length(i) for i in iterators if i not in body.free)
         merged, replace = merge(table, free, indices_of((body,)))
         result = table.reduce(reduction, merged, table.substitute(body, replace) if replace else body)
         if result.kind == "reduce":
@@ -191,12 +191,12 @@ def _unroll(table: Terms, term: Term) -> Term:
     """Write a small window (several axes, or guarded taps) out as a chain, so that its guards and weights leave the loops."""
     reduction, iterators = term.data
     body = term.children[0]
-    if math.prod(extent(i) for i in iterators) > UNROLLED or (
+    if math.prod(length(i) for i in iterators) > UNROLLED or (
         len(iterators) == 1 and not any(t.kind == "guard" for t in subterms((body,)))
     ):
         return term
     total: Term | None = None
-    for places in itertools.product(*(range(low_of(i), low_of(i) + extent(i)) for i in iterators)):
+    for places in itertools.product(*(range(known(i.low), known(i.low) + length(i)) for i in iterators)):
         tap = table.substitute(body, dict(zip(iterators, places, strict=True)))
         total = tap if total is None else table.apply(reduction.combine, (total, tap))
     assert total is not None
@@ -210,12 +210,12 @@ def _narrow(table: Terms, reduction: Reduction, iterators: tuple[Iterator, ...],
     replace: dict[Iterator | Symbol, Size] = {}
     kept: list[Iterator] = []
     for iterator in iterators:
-        low, high = low_of(iterator), low_of(iterator) + extent(iterator)
+        low, high = known(iterator.low), known(iterator.low) + length(iterator)
         for condition in body.data:
             holds = allowed(condition, iterator)
             if holds is not None and holds[2]:
                 low, high = max(low, holds[0]), min(high, holds[1])
-        if (low, high) == (low_of(iterator), low_of(iterator) + extent(iterator)):
+        if (low, high) == (known(iterator.low), known(iterator.low) + length(iterator)):
             kept.append(iterator)
         elif low >= high:
             return (), table.number(reduction.identity.value)
@@ -235,7 +235,7 @@ def loop_order(iterators: Sequence[Iterator], root: Term) -> Sequence[Iterator]:
     if len(reads) != 1 or len(iterators) < 2 or any(coefficient(reads[0], i) is None for i in iterators):
         return iterators
     reading = sorted(iterators, key=lambda i: -abs(coefficient(reads[0], i) or 0))
-    return reading if extent(reading[-1]) < extent(iterators[-1]) else iterators
+    return reading if length(reading[-1]) < length(iterators[-1]) else iterators
 
 
 def interleaved(iterators: Sequence[Iterator], root: Term) -> tuple[Iterator, ...]:
@@ -247,6 +247,6 @@ def interleaved(iterators: Sequence[Iterator], root: Term) -> tuple[Iterator, ..
         step = abs(coefficient(term.data[1], iterators[-1]) or 1)
         for iterator in iterators[:-1]:
             between = coefficient(term.data[1], iterator)
-            if between and abs(between) * extent(iterator) <= step <= LONGEST_STEP:
+            if between and abs(between) * length(iterator) <= step <= LONGEST_STEP:
                 found[iterator] = None
     return tuple(i for i in iterators if i in found)

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 from tvm import tirx
 from tvm.tirx import ForKind
 
-from egraph.tensor.expr.index import Index, Iterator
+from egraph.tensor.expr.index import Index, Iterator, coefficient, length
 from lower.eoperator.blocks import LANES, Place, Point, shuffle
 from lower.eoperator.emit import Emitter
 from lower.eoperator.functions import Expr, lanes
 from lower.eoperator.streaming import LINE_ELEMENTS, fetch
-from lower.eoperator.terms import Term, coefficient, extent, subterms
+from lower.eoperator.terms import Term, subterms
 
 if TYPE_CHECKING:
     from lower.eoperator.nest import Planner
@@ -38,12 +38,12 @@ def transposed_reads(iterators: Sequence[Iterator], root: Term) -> tuple[Iterato
         if term.kind != "read" or coefficient(term.data[1], along) in (None, 0, 1, -1):
             continue
         for iterator in iterators[:-1]:
-            if coefficient(term.data[1], iterator) == 1 and extent(iterator) >= SMALLEST:
+            if coefficient(term.data[1], iterator) == 1 and length(iterator) >= SMALLEST:
                 votes[iterator] += 1
                 reads.setdefault(iterator, []).append(term)
-    if not votes or extent(along) < SMALLEST:
+    if not votes or length(along) < SMALLEST:
         return None, []
-    across = max(votes, key=lambda i: (votes[i], extent(i), i.name))
+    across = max(votes, key=lambda i: (votes[i], length(i), i.name))
     return across, reads[across]
 
 
@@ -132,7 +132,7 @@ def write_tiles(
 
     def block(rows: int, height: int, columns: int, width: int, row: Expr, column: Expr) -> None:
         """Write a block of tiles, and fetch the next while they are whole."""
-        following = (row + emitter.integer(rows), column) if extent(along) <= columns else (row, column + emitter.integer(columns))
+        following = (row + emitter.integer(rows), column) if length(along) <= columns else (row, column + emitter.integer(columns))
 
         def one(r: Expr, c: Expr) -> None:
             tile(height, width, emitter.bind(row + r * emitter.integer(height)), emitter.bind(column + c * emitter.integer(width)))
@@ -149,12 +149,12 @@ def write_tiles(
         return among_threads and blocks >= planner.threads
 
     def strips(rows: int, height: int, among_threads: bool, row: Expr) -> None:
-        for first, columns, width, blocks in _pieces(extent(along), height):
+        for first, columns, width, blocks in _pieces(length(along), height):
             body = _blocks(emitter, first, columns, partial(block, rows, height, columns, width, row))
             _loop(emitter, blocks, body, parallel=shared(among_threads, blocks))
 
     def inner(inner_parallel: bool) -> None:
-        for first, rows, height, blocks in _pieces(extent(across), LANES):
+        for first, rows, height, blocks in _pieces(length(across), LANES):
             by_rows = shared(inner_parallel, blocks)
             body = _blocks(emitter, first, rows, partial(strips, rows, height, inner_parallel and not by_rows))
             _loop(emitter, blocks, body, parallel=by_rows)

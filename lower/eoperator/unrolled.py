@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from tvm import tirx
 from tvm.tirx import ForKind
 
-from egraph.tensor.expr.index import Index, Iterator, index
+from egraph.tensor.expr.index import Index, Iterator, coefficient, index, iterators_of, known, length
 from egraph.tensor.expr.scope import Compare
 from lower.eoperator.blocks import LANES, Block, Place, Point, sequence
 from lower.eoperator.functions import Expr
@@ -23,7 +23,7 @@ from lower.eoperator.regions import regions
 from lower.eoperator.shares import shares
 from lower.eoperator.staging import VECTORS, crowded_reads
 from lower.eoperator.tabled import Tile, assumed, strongest, tabled_digits, tests_of, tile, unrolled
-from lower.eoperator.terms import Replacement, Term, coefficient, extent, iterators_of, low_of, subterms
+from lower.eoperator.terms import Replacement, Term, subterms
 
 if TYPE_CHECKING:
     from lower.eoperator.nest import Planner
@@ -54,7 +54,7 @@ def write_tile(planner: Planner, iterators: Sequence[Iterator], root: Term, offs
     outer = tuple(i for i in iterators if i not in chosen)
     vector = outer[-1] if outer and _is_vector(outer[-1], given) else None
     rest = outer[:-1] if vector is not None else outer
-    vectors = math.prod(map(extent, rest)) * (1 if vector is None else -(-extent(vector) // LANES))
+    vectors = math.prod(map(length, rest)) * (1 if vector is None else -(-length(vector) // LANES))
     parallel = planner.threads > 1 and vectors * len(subterms(given.roots)) * NANOSECONDS_A_VALUE > PARALLEL_NS
     axes = regions(table, given, rest)
     pieces: Pieces = {}
@@ -123,9 +123,9 @@ def _by_region(
     iterator, found = axes[0]
     value = emitter.index(index(iterator), {})
     chain: Any = None
-    for region in sorted(found, key=lambda i: (extent(i), low_of(i))):  # from the inside of the chain
+    for region in sorted(found, key=lambda i: (length(i), known(i.low))):  # from the inside of the chain
         with emitter.inside(Block(barrier=True)) as block:
-            emitter.bind_iterator(region, value if extent(region) > 1 else emitter.integer(low_of(region)))
+            emitter.bind_iterator(region, value if length(region) > 1 else emitter.integer(known(region.low)))
             _by_region(planner, axes[1:], (*picked, region), write)
         code = sequence(block.statements)
         here = emitter.condition([Compare(index(iterator), "<", index(region.high)), Compare(index(region.low), "<=", index(iterator))], {})
@@ -135,7 +135,7 @@ def _by_region(
 
 def _is_vector(iterator: Iterator, given: Tile) -> bool:
     """Return whether all elements can be computed in vectors along an iterator, and stored contiguously."""
-    return extent(iterator) >= WIDTHS[-1] and all(
+    return length(iterator) >= WIDTHS[-1] and all(
         coefficient(store.offset, iterator) == 1
         and not any(iterator in iterators_of(c.left - c.right) for c in store.conditions)
         and (iterator not in store.root.free or vectorizes(store.root, iterator))
@@ -149,7 +149,7 @@ def _vectors(planner: Planner, vector: Iterator | None, given: Tile, *, parallel
     if vector is None:
         _elements(planner, given, {})
         return
-    size = extent(vector)
+    size = length(vector)
     width = next(width for width in WIDTHS if width <= size)
     reads = [r for r in crowded_reads(given.roots, vector, ELEMENT_BYTES) if emitter.dtypes[r.data[0]] == "float32"]
     together = min(VECTORS, size // width) if reads else 1

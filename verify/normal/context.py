@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import Any
 
 from egraph.errors import EinsatError
-from egraph.tensor.expr.compose import truth
+from egraph.tensor.expr.conditions import truth
 from egraph.tensor.expr.index import DataIndex, Floor, Index, Iterator, Modulo, Size, Symbol, atoms, has_reals, index, substitute
 from egraph.tensor.expr.scope import Compare
 from verify.assumptions import Assumptions

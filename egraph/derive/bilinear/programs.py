@@ -24,12 +24,13 @@ from egraph.derive.bilinear.axes import Axis
 from egraph.derive.bilinear.cook_toom import Matrix
 from egraph.derive.derivation import Step
 from egraph.tensor import Node
+from egraph.tensor.expr.bodies import guarded
 from egraph.tensor.expr.index import Index, Iterator, index
 from egraph.tensor.expr.scope import ZERO, Reduction, Scalar, Scope, Tensor, inside, table
 from egraph.tensor.ops import apply
 from egraph.tensor.ops.expression import text_of
 from egraph.tensor.ops.reference import meaning
-from egraph.tensor.ops.scopes import grid, guarded, multiply, read
+from egraph.tensor.ops.scopes import grid, multiply, read
 
 LARGEST_SHARED_BYTES = 4 << 20
 """Weights up to which parts pay: they are read anew for each."""

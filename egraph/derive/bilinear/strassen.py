@@ -16,10 +16,11 @@ from egraph.derive.bilinear.estimates import CACHES, Caches
 from egraph.derive.bilinear.programs import stages
 from egraph.derive.derivation import Derivation
 from egraph.tensor import Node
+from egraph.tensor.expr.bodies import guarded
 from egraph.tensor.expr.scope import ZERO, Reduction, Scope, Tensor, inside, table
 from egraph.tensor.ops import apply
 from egraph.tensor.ops.expression import text_of
-from egraph.tensor.ops.scopes import grid, guarded, multiply, read
+from egraph.tensor.ops.scopes import grid, multiply, read
 
 _LEFT = ((1, 0, 0, 0), (0, 1, 0, 0), (1, 1, -1, -1), (0, 0, 0, 1), (0, 0, 1, 1), (-1, 0, 1, 1), (1, 0, -1, 0))
 _RIGHT = ((1, 0, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1), (1, -1, -1, 1), (-1, 1, 0, 0), (1, -1, 0, 1), (0, -1, 0, 1))

@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import replace
 
-from egraph.derive.matching.conditions import pieces_of, tightest
-from egraph.derive.matching.laws import change
-from egraph.tensor.expr.bodies import reads_of
+from egraph.derive.matching.conditions import pieces_of
+from egraph.tensor.expr.bodies import mapped, reads_of, rebuilt
+from egraph.tensor.expr.conditions import tightest
 from egraph.tensor.expr.index import Iterator, Size, Symbol, index, length, substitute
 from egraph.tensor.expr.scope import ZERO, Apply, Compare, Guarded, Number, Read, Scalar, Scope
 
@@ -16,7 +16,7 @@ from egraph.tensor.expr.scope import ZERO, Apply, Compare, Guarded, Number, Read
 def put(body: Scalar, names: Mapping[Iterator, Size]) -> Scalar:
     """Return a body with iterators replaced, in open inner scopes too."""
     replacements = dict[Iterator | Symbol, Size](names.items())
-    return change(body, lambda place: substitute(place, replacements))
+    return mapped(body, lambda place: substitute(place, replacements), opened=True)
 
 
 def hoisted(body: Scalar) -> tuple[tuple[Compare, ...], Scalar, Number | None]:
@@ -53,10 +53,8 @@ def ordered(body: Scalar) -> Scalar:
                     value = Guarded((Compare(index(0), "<=", -index(iterator) + (piece.high - 1)),), ordered(inner), value)
                 return value
             return Guarded(kept, ordered(then), ordered(otherwise))
-        case Apply(function, arguments):
-            return Apply(function, tuple(map(ordered, arguments)))
         case _:
-            return body
+            return rebuilt(body, ordered)
 
 
 def merged(scope: Scope) -> Scope:
@@ -100,12 +98,8 @@ def opened(scope: Scope) -> Scope:
                 there: dict[Iterator, Size] = dict(zip(source.traversal, indices, strict=True))
                 there |= {old: index(new) + old.low for old, new in zip(source.summation, fresh, strict=True)}
                 return Read(Scope((), fresh, source.reduction, of(put(source.body, there))), ())
-            case Apply(function, arguments):
-                return Apply(function, tuple(map(of, arguments)))
-            case Guarded(conditions, then, otherwise):
-                return Guarded(conditions, of(then), of(otherwise))
             case _:
-                return body
+                return rebuilt(body, of)
 
     return replace(scope, body=of(scope.body))
 

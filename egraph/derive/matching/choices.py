@@ -11,19 +11,18 @@ from dataclasses import replace
 
 from egraph.derive.matching.conditions import Piece, pieces_of
 from egraph.derive.matching.form import Form
-from egraph.derive.matching.laws import affine
 from egraph.derive.matching.movements import moved
-from egraph.derive.matching.products import factors, occurring
 from egraph.derive.matching.views import reshaped, sliced
 from egraph.tensor import Node
-from egraph.tensor.expr.index import Index, Iterator, index, length
-from egraph.tensor.expr.scope import Apply, Guarded, Read, Reduction, Scalar, Tensor
+from egraph.tensor.expr.bodies import applied, flattened, used
+from egraph.tensor.expr.index import Index, Iterator, affine, index, length
+from egraph.tensor.expr.scope import Guarded, Read, Reduction, Scalar, Tensor
 from egraph.tensor.ops import apply
 
 
 def gathered(form: Form, leaves: Sequence[Node]) -> tuple[Form, tuple[Node, ...]]:
     """Return a form whose factors are reads wherever choices can be, and the tensors with those that this takes."""
-    parts = factors(form.inner)
+    parts = flattened("mul", form.inner)
     nodes, found = list(leaves), list[Scalar]()
     for part in parts:
         joined = _joined(form, part, nodes) if isinstance(part, Guarded) and len(parts) > 1 else None
@@ -33,10 +32,7 @@ def gathered(form: Form, leaves: Sequence[Node]) -> tuple[Form, tuple[Node, ...]
         node, indices = joined
         found.append(Read(Tensor(str(len(nodes)), node.type.sizes, node.type.dtype), indices))
         nodes.append(node)
-    product = found[0]
-    for part in found[1:]:
-        product = Apply("mul", (product, part))
-    return (form, tuple(leaves)) if len(nodes) == len(leaves) else (replace(form, inner=product), tuple(nodes))
+    return (form, tuple(leaves)) if len(nodes) == len(leaves) else (replace(form, inner=applied("mul", found)), tuple(nodes))
 
 
 def _joined(form: Form, part: Guarded, leaves: Sequence[Node]) -> tuple[Node, tuple[Index, ...]] | None:
@@ -45,7 +41,7 @@ def _joined(form: Form, part: Guarded, leaves: Sequence[Node]) -> tuple[Node, tu
         node = _stack(*choice, leaves) or _concatenation(*choice, leaves)
         if node is not None:
             return node
-    own = tuple(i for i in form.digits + form.sums if i in occurring(part))
+    own = tuple(i for i in form.digits + form.sums if i in used(part))
     whole = Form(tuple(map(length, own)), own, (), Reduction.SUM, (), part, None)
     moved_node = moved(whole, leaves)
     return None if moved_node is None else (moved_node, tuple(map(index, own)))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from egraph.derive.matching.laws import Affine, affine
-from egraph.tensor.expr.compose import undecided
-from egraph.tensor.expr.index import Index, Iterator, index, known
+from egraph.tensor.expr.conditions import tightest
+from egraph.tensor.expr.index import Affine, Iterator, affine, known
 from egraph.tensor.expr.scope import Compare, Guarded, Scalar
 
 Condition = Compare
@@ -29,44 +28,6 @@ class Interval:
 
     low: int
     high: int
-
-
-def tightest(conditions: Iterable[Compare]) -> tuple[Condition, ...] | None:
-    """Return the conditions as ``0 <= e`` and ``0 == e``, without those that follow from ranges or from another; None: never true."""
-    kept: dict[tuple[str, Index], int] = {}
-    others: dict[Compare, None] = {}
-    for condition in conditions:
-        for operator, value in _zeroed(condition):
-            constant = next((c for m, c in value.terms if not m), 0)
-            linear = value - constant
-            if operator == "!=":
-                others[Compare(index(0), "!=", value)] = None
-                continue
-            divisor = math.gcd(*(c for _, c in linear.terms)) if linear.terms else 1
-            if operator == "<=" and divisor > 1:
-                linear, constant = Index(tuple((m, c // divisor) for m, c in linear.terms)), constant // divisor
-            if operator == "==" and linear.terms and linear.terms[0][1] < 0:
-                linear, constant = -linear, -constant
-            known = kept.get((operator, linear))
-            if operator == "==" and known is not None and known != constant:
-                return None
-            kept[operator, linear] = constant if known is None else min(known, constant)
-    made = [Compare(index(0), "<=" if operator == "<=" else "==", linear + constant) for (operator, linear), constant in kept.items()]
-    left = undecided([*made, *others])
-    return None if left is None else tuple(sorted(left, key=str))
-
-
-def _zeroed(condition: Compare) -> list[tuple[str, Index]]:
-    difference = condition.right - condition.left
-    match condition.operator:
-        case "<":
-            return [("<=", difference - 1)]
-        case "<=":
-            return [("<=", difference)]
-        case "==":
-            return [("==", difference)]
-        case "!=":
-            return [("!=", difference)]
 
 
 def bound_of(condition: Condition) -> Bound | None:

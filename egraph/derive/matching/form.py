@@ -14,11 +14,12 @@ from fractions import Fraction
 from functools import lru_cache
 
 from egraph.derive.matching.bodies import hoisted, merged, opened, ordered, put
-from egraph.derive.matching.conditions import Condition, bound_of, tightest
-from egraph.derive.matching.laws import affine, change, indices_of, tidy
-from egraph.tensor.expr.bodies import reads_of
+from egraph.derive.matching.conditions import Condition, bound_of
+from egraph.derive.matching.laws import tidy
+from egraph.tensor.expr.bodies import indices_of, mapped, reads_of, rebuilt, used
 from egraph.tensor.expr.canonical import canonical
-from egraph.tensor.expr.index import Floor, Index, Iterator, Modulo, Size, atoms, index, length
+from egraph.tensor.expr.conditions import tightest
+from egraph.tensor.expr.index import Floor, Index, Iterator, Modulo, Size, affine, atoms, index, length
 from egraph.tensor.expr.printing import format_scope
 from egraph.tensor.expr.scope import ONE, ZERO, Apply, Guarded, Number, Read, Reduction, Scalar, Scope, Tensor
 
@@ -85,7 +86,8 @@ def _plain(body: Scalar, iterators: Sequence[Iterator]) -> Scalar:
     """Say position 0 of axes of size 1; close every inner scope over the iterators that it depends on, as a form of its own."""
     match body:
         case Read(Scope() as source, _):
-            own = [i for i in iterators if any(i in atoms(place) for place in indices_of(body))]
+            depended_on = used(body)
+            own = [i for i in iterators if i in depended_on]
             inner = form(Scope(tuple(own), source.summation, source.reduction, source.body))
             flat = index(0)
             for i in own:
@@ -98,17 +100,13 @@ def _plain(body: Scalar, iterators: Sequence[Iterator]) -> Scalar:
             return Read(replace(scope, body=_plain(scope.body, scope.traversal + scope.summation)), tuple(reversed(places)))
         case Read(source, indices):
             return Read(source, tuple(index(0) if size == 1 else place for size, place in zip(source.shape, indices, strict=True)))
-        case Apply(function, arguments):
-            return Apply(function, tuple(_plain(argument, iterators) for argument in arguments))
-        case Guarded(conditions, then, otherwise):
-            return Guarded(conditions, _plain(then, iterators), _plain(otherwise, iterators))
         case _:
-            return body
+            return rebuilt(body, lambda part: _plain(part, iterators))
 
 
 def _of(value: Form) -> Form:
     """Tidy the indices and gather the conditions."""
-    conditions, inner, otherwise = hoisted(change(value.body, tidy))
+    conditions, inner, otherwise = hoisted(mapped(value.body, tidy, opened=True))
     kept, inner = tightest(conditions), ordered(inner)
     if kept is None:
         return replace(value, conditions=(), inner=otherwise or ZERO, otherwise=None)
@@ -121,7 +119,7 @@ def simpler(body: Scalar) -> Scalar:
         case Read(Scope() as source, indices):
             names: dict[Iterator, Size] = {i: i.low for i in source.summation if length(i) == 1}
             kept = tuple(i for i in source.summation if i not in names)
-            within = change(simpler(put(source.body, names)), tidy)
+            within = mapped(simpler(put(source.body, names)), tidy, opened=True)
             if not kept:
                 return put(within, dict(zip(source.traversal, indices, strict=True)))
             if isinstance(within, Number) and isinstance(within.value, Fraction) and source.reduction == "sum":
@@ -140,10 +138,8 @@ def simpler(body: Scalar) -> Scalar:
         case Apply(function, arguments):
             parts = tuple(map(simpler, arguments))
             return parts[0] if function == "div" and parts[1] == ONE else Apply(function, parts)
-        case Guarded(conditions, then, otherwise):
-            return Guarded(conditions, simpler(then), simpler(otherwise))
         case _:
-            return body
+            return rebuilt(body, simpler)
 
 
 def _tightened(value: Form) -> Form:
@@ -187,7 +183,7 @@ def substituted(value: Form, names: Mapping[Iterator, Size]) -> Form:
 
 def _joined(value: Form) -> Form:
     """Join x and y where everything depends on ``length(y)*x + y`` alone."""
-    indices = indices_of(value.body)
+    indices = tuple(indices_of(value.body, opened=True))
     pairs = list(zip(value.digits, value.digits[1:], strict=False))
     pairs += [(x, y) for x in value.sums for y in value.sums if x != y]
     for x, y in pairs:
@@ -217,7 +213,7 @@ def _split(value: Form, keep_strides: bool) -> Form:
     kept: set[object] = set()
     if keep_strides:
         kept = set().union(*(atoms(c.right) for c in value.conditions if c.operator == "=="), set())
-    for place in indices_of(value.body):
+    for place in indices_of(value.body, opened=True):
         for atom in sorted((a for a in atoms(place) if isinstance(a, Floor | Modulo)), key=str):
             parts, by = affine(atom.numerator), atom.divisor.constant
             if parts is None or by is None or parts[0] or len(parts[1]) != 1:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from egraph.derive.matching.bodies import merged
 from egraph.derive.matching.form import simpler
-from egraph.derive.matching.laws import change, tidy
+from egraph.derive.matching.laws import tidy
 from egraph.errors import EinsatError
 from egraph.tensor import Node
-from egraph.tensor.expr.bodies import reads_of, with_reads
+from egraph.tensor.expr.bodies import mapped, reads_of, with_reads
 from egraph.tensor.expr.compose import inline
 from egraph.tensor.expr.index import Index
 from egraph.tensor.expr.scope import Read, Scalar, Scope, Tensor
@@ -56,7 +56,7 @@ def expression(flat: Flat) -> Node | None:
 
 
 def _tidied(scope: Scope) -> Scope:
-    return Scope(scope.traversal, scope.summation, scope.reduction, change(scope.body, tidy))
+    return Scope(scope.traversal, scope.summation, scope.reduction, mapped(scope.body, tidy, opened=True))
 
 
 def _named(body: Scalar, names: dict[Scope, Tensor]) -> Scalar:

@@ -3,27 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
-from egraph.tensor.expr.compose import guarded, tabulated
-from egraph.tensor.expr.index import Atom, Floor, Index, Iterator, Modulo, bounds, floor_divide, index, modulo
-from egraph.tensor.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Table
-
-Affine = tuple[int, dict[Iterator, int]]
-"""A constant and the coefficient of each iterator."""
-
-
-def affine(value: Index) -> Affine | None:
-    """Return the constant and the coefficients of an index that is linear in its iterators."""
-    constant, coefficients = 0, dict[Iterator, int]()
-    for monomial, coefficient in value.terms:
-        if not monomial:
-            constant = coefficient
-        elif len(monomial) == 1 and isinstance(monomial[0], Iterator):
-            coefficients[monomial[0]] = coefficient
-        else:
-            return None
-    return constant, coefficients
+from egraph.tensor.expr.index import Atom, Floor, Index, Modulo, bounds, floor_divide, index, modulo
 
 
 def tidy(value: Index) -> Index:
@@ -84,57 +65,3 @@ def _joined(value: Index) -> Index:
             rest = value - Index((((partner), coefficient * by),)) - Index(((monomial, coefficient),))
             return tidy(rest + monomial[0].numerator * coefficient)
     return value
-
-
-def change(body: Scalar, of: Callable[[Index], Index]) -> Scalar:
-    """Return a body with every index changed, those of open inner scopes too; conditions that ranges decide are gone."""
-    match body:
-        case Number():
-            return body
-        case Read(Scope((), summation, reduction, inner), ()):
-            return Read(Scope((), summation, reduction, change(inner, of)), ())
-        case IndexNumber(value):
-            return IndexNumber(of(value))
-        case Table(shape, values, indices):
-            return tabulated(shape, values, tuple(map(of, indices)))
-        case Read(source, indices):
-            return Read(source, tuple(map(of, indices)))
-        case Apply(function, arguments):
-            return Apply(function, tuple(change(argument, of) for argument in arguments))
-        case Guarded(conditions, then, otherwise):
-            changed = [Compare(of(c.left), c.operator, of(c.right)) for c in conditions]
-            return guarded(changed, change(then, of), change(otherwise, of))
-
-
-def indices_of(body: Scalar) -> list[Index]:
-    """Return every index of a body: of reads, tables, conditions and index numbers, and of open inner scopes."""
-    found: list[Index] = []
-
-    def note(value: Index) -> Index:
-        found.append(value)
-        return value
-
-    _each(body, note)
-    return found
-
-
-def _each(body: Scalar, note: Callable[[Index], Index]) -> None:
-    match body:
-        case Number():
-            pass
-        case Read(Scope((), _, _, inner), ()):
-            _each(inner, note)
-        case IndexNumber(value):
-            note(value)
-        case Table(_, _, indices) | Read(_, indices):
-            for value in indices:
-                note(value)
-        case Apply(_, arguments):
-            for argument in arguments:
-                _each(argument, note)
-        case Guarded(conditions, then, otherwise):
-            for condition in conditions:
-                note(condition.left)
-                note(condition.right)
-            _each(then, note)
-            _each(otherwise, note)

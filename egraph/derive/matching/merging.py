@@ -10,13 +10,14 @@ from egraph.derive.matching.views import reshaped, sliced, transposed
 from egraph.derive.rules.bodies import Refusal
 from egraph.derive.rules.expressions import merge_expressions
 from egraph.tensor import Node, attributes, walk
+from egraph.tensor.expr.bodies import guarded
 from egraph.tensor.expr.compose import inline
 from egraph.tensor.expr.index import Index
 from egraph.tensor.expr.scope import Compare, Number, Read, Reduction, Scope, Tensor, inside
 from egraph.tensor.ops import apply
 from egraph.tensor.ops.expression import text_of
 from egraph.tensor.ops.reference import meaning
-from egraph.tensor.ops.scopes import grid, guarded
+from egraph.tensor.ops.scopes import grid
 from egraph.tensor.ops.window import Layout, window_of
 
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator as Iterable
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from egraph.derive.matching.conditions import bound_of, speaks_of, tightest
+from egraph.derive.matching.conditions import bound_of, speaks_of
 from egraph.derive.matching.form import Form, substituted
-from egraph.derive.matching.laws import affine
 from egraph.derive.matching.views import arrange, padded
 from egraph.tensor import Node
 from egraph.tensor.expr.bodies import reads_of
-from egraph.tensor.expr.index import Iterator, index, length
+from egraph.tensor.expr.conditions import tightest
+from egraph.tensor.expr.index import Iterator, affine, index, length
 from egraph.tensor.expr.scope import Guarded, Read, Scalar, Tensor
 from egraph.tensor.ops import apply
 

@@ -9,10 +9,10 @@ from collections.abc import Iterator as Iterable
 from collections.abc import Sequence
 
 from egraph.derive.matching.form import Form
-from egraph.derive.matching.products import finished, occurring
+from egraph.derive.matching.products import finished
 from egraph.derive.matching.views import Group, arrange, axes_in_order
 from egraph.tensor import Node
-from egraph.tensor.expr.bodies import reads_of
+from egraph.tensor.expr.bodies import reads_of, used
 from egraph.tensor.expr.scope import Scope, Tensor
 from egraph.tensor.ops import OPS, apply
 
@@ -24,7 +24,7 @@ def normalizations(form: Form, leaves: Sequence[Node]) -> Iterable[Node]:
     inner = [read for read in reads if isinstance(read.source, Scope)]
     if form.sums or form.conditions or len(plain) != 1 or not inner:
         return
-    kept = set().union(*(occurring(read) for read in inner))
+    kept = set().union(*(used(read) for read in inner))
     data = plain[0]
     order = [i for i in axes_in_order(data.indices) if i in form.digits]
     spanned = [i for i in order if i not in kept]

@@ -15,6 +15,7 @@ from egraph.derive.matching.movements import moved
 from egraph.derive.matching.views import expanded, reshaped
 from egraph.errors import TypeMismatch
 from egraph.tensor import AttributeValue, Node, attributes
+from egraph.tensor.expr.bodies import flattened
 from egraph.tensor.expr.index import RealSymbol, index, length
 from egraph.tensor.expr.printing import format_scalar
 from egraph.tensor.expr.scope import Apply, Guarded, IndexNumber, Number, Read, Scalar, Tensor
@@ -140,12 +141,12 @@ def unified(pattern: Scalar, body: Scalar, binding: Binding) -> Iterable[Binding
                 yield {**binding, f"@{symbol.name}": body}
         case Apply(function, arguments) if isinstance(body, Apply) and body.function == function:
             if function not in _COMMUTATIVE:
-                yield from _all(list(arguments), list(body.arguments), binding)
+                yield from _all(arguments, body.arguments, binding)
                 return
-            parts, found = _flat(pattern), _flat(body)
+            parts, found = flattened(function, pattern), flattened(function, body)
             if len(parts) == len(found):
                 for order in itertools.permutations(found):
-                    yield from _all(parts, list(order), binding)
+                    yield from _all(parts, order, binding)
         case Number():
             if pattern == body:
                 yield binding
@@ -153,13 +154,9 @@ def unified(pattern: Scalar, body: Scalar, binding: Binding) -> Iterable[Binding
             pass
 
 
-def _all(parts: list[Scalar], found: list[Scalar], binding: Binding) -> Iterable[Binding]:
+def _all(parts: Sequence[Scalar], found: Sequence[Scalar], binding: Binding) -> Iterable[Binding]:
     if not parts:
         yield binding
         return
     for extended in unified(parts[0], found[0], binding):
         yield from _all(parts[1:], found[1:], extended)
-
-
-def _flat(body: Apply) -> list[Scalar]:
-    return [p for a in body.arguments for p in (_flat(a) if isinstance(a, Apply) and a.function == body.function else [a])]

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from egraph.derive.matching.form import Form
-from egraph.derive.matching.laws import indices_of
 from egraph.derive.matching.views import Group, Padded, arrange, axes_in_order, expanded, padded, reshaped, transposed
 from egraph.tensor import Node
-from egraph.tensor.expr.index import Iterator, atoms, length
-from egraph.tensor.expr.scope import Apply, Read, Scalar, Tensor
+from egraph.tensor.expr.bodies import flattened, used
+from egraph.tensor.expr.index import Iterator, length
+from egraph.tensor.expr.scope import Read, Tensor
 from egraph.tensor.ops import apply
 
 
@@ -28,14 +28,9 @@ class Roles:
     summed: tuple[Iterator, ...]
 
 
-def factors(body: Scalar) -> list[Scalar]:
-    """Return the factors of a product."""
-    return factors(body.arguments[0]) + factors(body.arguments[1]) if isinstance(body, Apply) and body.function == "mul" else [body]
-
-
 def two_reads(form: Form) -> tuple[Read, Read] | None:
     """Return the operands where a form is a sum of products of two reads of tensors."""
-    parts = factors(form.inner)
+    parts = flattened("mul", form.inner)
     if form.reduction != "sum" or len(parts) != 2 or (form.conditions and form.otherwise is None):
         return None
     left, right = parts
@@ -44,14 +39,9 @@ def two_reads(form: Form) -> tuple[Read, Read] | None:
     return None
 
 
-def occurring(body: Scalar) -> set[Iterator]:
-    """Return the iterators that a body depends on."""
-    return {atom for place in indices_of(body) for atom in atoms(place) if isinstance(atom, Iterator)}
-
-
 def roles_of(form: Form, left: Read, right: Read) -> Roles | None:
     """Return the iterators by role; None where one is in one operand and not in the output, or in the output alone."""
-    first, second = occurring(left), occurring(right)
+    first, second = used(left), used(right)
     batch, rows, columns = list[Iterator](), list[Iterator](), list[Iterator]()
     for i in form.digits:
         if i not in first | second:

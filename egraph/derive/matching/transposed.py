@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from egraph.derive.matching.conditions import Condition, interval, speaks_of
 from egraph.derive.matching.form import Form, substituted
-from egraph.derive.matching.laws import affine
-from egraph.derive.matching.products import occurring, roles_of, two_reads
+from egraph.derive.matching.products import roles_of, two_reads
 from egraph.derive.matching.windowed import Operands, convolved, settled
 from egraph.tensor import AttributeValue, Node
-from egraph.tensor.expr.index import Floor, Index, Iterator, Modulo, bounds, index, length
+from egraph.tensor.expr.bodies import used
+from egraph.tensor.expr.index import Floor, Index, Iterator, Modulo, affine, bounds, index, length
 from egraph.tensor.expr.scope import Compare, Read
 
 
@@ -128,7 +128,7 @@ def _programs(form: Form, first: int, leaves: Sequence[Node]) -> Iterable[Node]:
     sliding, still = list[Spread](), list[Spread]()
     conditions: dict[int, list[Condition]] = {}
     for axis, (place, size) in enumerate(zip(data.indices, case.source.type.sizes, strict=True)):
-        own = occurring(Read(data.source, (place,)))
+        own = used(Read(data.source, (place,)))
         if not own & set(roles.left):
             continue  # an axis of the channels
         plain = own <= set(roles.left) and _whole(place) == (place, 1)

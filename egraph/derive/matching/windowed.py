@@ -10,10 +10,11 @@ from typing import Protocol, TypeVar
 
 from egraph.derive.matching.conditions import Condition
 from egraph.derive.matching.form import Form
-from egraph.derive.matching.products import Roles, finished, occurring
+from egraph.derive.matching.products import Roles, finished
 from egraph.derive.matching.views import Group, arrange, expanded, moved_elements, padded, sliced
 from egraph.errors import TypeMismatch
 from egraph.tensor import AttributeValue, Node, attributes
+from egraph.tensor.expr.bodies import used
 from egraph.tensor.expr.index import Iterator, index, length
 from egraph.tensor.expr.scope import Read, Tensor
 from egraph.tensor.ops import apply
@@ -85,7 +86,7 @@ def convolved(
     """
     own = [i for w in windows for i in (w.output, w.tap) if i is not None]
     plain = [place for axis, place in enumerate(case.data.indices) if axis not in [w.axis for w in windows]]
-    if len(set(own)) != len(own) or not set(own).isdisjoint(occurring(Read(case.data.source, tuple(plain)))):
+    if len(set(own)) != len(own) or not set(own).isdisjoint(used(Read(case.data.source, tuple(plain)))):
         return
     roles = case.roles
     batch, channels = ([i for i in group if i not in own] for group in (roles.left, roles.summed))

@@ -10,12 +10,12 @@ from fractions import Fraction
 
 from egraph.derive.matching.convolutions import Spatial, spatial
 from egraph.derive.matching.form import Form, form
-from egraph.derive.matching.laws import affine
-from egraph.derive.matching.products import finished, occurring
+from egraph.derive.matching.products import finished
 from egraph.derive.matching.views import Group, arrange, axes_in_order, padded, sliced
 from egraph.errors import TypeMismatch
 from egraph.tensor import AttributeValue, Node, attributes
-from egraph.tensor.expr.index import Iterator, index, length
+from egraph.tensor.expr.bodies import used
+from egraph.tensor.expr.index import Iterator, affine, index, length
 from egraph.tensor.expr.scope import ZERO, Apply, Number, Read, Scope, Tensor
 from egraph.tensor.ops import apply
 
@@ -25,7 +25,7 @@ def reductions(form: Form, leaves: Sequence[Node]) -> Iterable[Node]:
     read = form.inner
     if not form.sums or not isinstance(read, Read) or not isinstance(read.source, Tensor):
         return
-    if not set(form.sums) <= occurring(read) or (form.conditions and form.otherwise != form.reduction.identity):
+    if not set(form.sums) <= used(read) or (form.conditions and form.otherwise != form.reduction.identity):
         return
     yield from reduced(form, read, leaves, form.reduction.operator)
     if form.reduction == "max":
@@ -43,7 +43,7 @@ def averages(outer: Form, leaves: Sequence[Node]) -> Iterable[Node]:
     read = below.inner
     if not below.sums or below.reduction != "sum" or below.otherwise not in (None, ZERO):
         return
-    if not isinstance(read, Read) or not isinstance(read.source, Tensor) or not set(below.sums) <= occurring(read):
+    if not isinstance(read, Read) or not isinstance(read.source, Tensor) or not set(below.sums) <= used(read):
         return
     below = replace(below, shape=outer.shape)
     counted = isinstance(count, Number) and count.value == Fraction(math.prod(map(length, below.sums)))
@@ -59,7 +59,7 @@ def reduced(form: Form, read: Read, leaves: Sequence[Node], operator: str) -> It
     source = padded(leaves[int(read.source.name)], read.indices, form.conditions, form.otherwise)
     order = axes_in_order(read.indices)
     node = None if source is None else arrange(source.node, source.indices, [[i] for i in order])
-    if node is None or len(order) != len(occurring(read)):
+    if node is None or len(order) != len(used(read)):
         return
     axes = tuple(axis for axis, i in enumerate(order) if i in form.sums)
     yield finished(form, apply(operator, node, axes=axes), [[i] if i in form.digits else [] for i in order])
@@ -87,7 +87,7 @@ def pooled(form: Form, read: Read, leaves: Sequence[Node], operator: str, **coun
     for window, position in zip(windows, positions, strict=True):
         indices[window.axis], cut[window.axis] = index(position), (window.start, window.end)
     source = sliced(source, [low for low, _ in cut], [high for _, high in cut], [1] * len(cut))
-    given = occurring(read)
+    given = used(read)
     others = [i for i in form.digits if i in given and i not in own]
     data = padded(source, indices, (), None)
     if data is None:

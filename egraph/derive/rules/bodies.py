@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from egraph.tensor.expr import bodies
-from egraph.tensor.expr.bodies import indices_of
-from egraph.tensor.expr.compose import guarded, undecided
-from egraph.tensor.expr.index import Floor, Index, Iterator, Modulo, Size, Symbol, atoms, floor_divide, index, modulo, substitute
+from egraph.tensor.expr.bodies import guarded
+from egraph.tensor.expr.conditions import undecided
+from egraph.tensor.expr.index import Floor, Index, Iterator, Modulo, Size, Symbol, floor_divide, index, iterators_of, modulo, substitute
 from egraph.tensor.expr.scope import Apply, Compare, Guarded, Read, Reduction, Scalar, Scope
 
 MOST_VALUES = 64
@@ -22,16 +22,6 @@ class Refusal:
     """Why a rule does not apply."""
 
     reason: str
-
-
-def iterators_in(*values: Size) -> frozenset[Iterator]:
-    """Return the iterators of indices, those inside divisions too."""
-    return frozenset(atom for value in values for atom in atoms(value) if isinstance(atom, Iterator))
-
-
-def used(body: Scalar) -> frozenset[Iterator]:
-    """Return the iterators that a body depends on."""
-    return iterators_in(*indices_of(body))
 
 
 def inside_divisions(value: Index, change: Callable[[Index], Index]) -> Index:
@@ -94,7 +84,7 @@ def straightened(value: Index) -> Index:
 
 @lru_cache(maxsize=1 << 12)
 def _affine(atom: Floor | Modulo) -> Index | None:
-    iterators = iterators_in(atom.numerator)
+    iterators = iterators_of(atom.numerator)
     if len(iterators) != 1 or atom.divisor.constant is None:
         return None
     (iterator,) = iterators
@@ -131,21 +121,6 @@ def where(conditions: Iterable[Compare], body: Scalar, reduction: Reduction) -> 
     more, rest = pulled(body, reduction)
     every = tuple(dict.fromkeys(left + more))
     return Guarded(every, rest, reduction.identity) if every else rest
-
-
-def factors(body: Scalar) -> tuple[Scalar, ...]:
-    """Return the factors of a product, from left to right."""
-    if isinstance(body, Apply) and body.function == "mul":
-        return tuple(factor for argument in body.arguments for factor in factors(argument))
-    return (body,)
-
-
-def product(parts: Iterable[Scalar]) -> Scalar:
-    """parts[0] * parts[1] * ..."""
-    first, *others = parts
-    for other in others:
-        first = Apply("mul", (first, other))
-    return first
 
 
 def fresh(name: str, size: int, taken: Iterable[Iterator]) -> Iterator:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from egraph.derive.rules.bodies import Refusal, counted, pulled, replaced, where
 from egraph.derive.rules.inside import feasible_range, reads_inside
-from egraph.tensor.expr.compose import undecided
+from egraph.tensor.expr.conditions import undecided
 from egraph.tensor.expr.index import Iterator, index, length
 from egraph.tensor.expr.scope import Guarded, Read, Scope, inside
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from egraph.derive.rules.bodies import Refusal, counted, every, fresh, pulled, replaced, where
-from egraph.tensor.expr.bodies import reads_of
+from egraph.tensor.expr.bodies import reads_of, with_reads
 from egraph.tensor.expr.index import Index, Iterator, index, length
 from egraph.tensor.expr.printing import format_scope
 from egraph.tensor.expr.scope import Apply, Compare, Guarded, Read, Scalar, Scope, Tensor
@@ -91,11 +91,7 @@ def _stack(tensors: Sequence[Tensor]) -> Scope:
 
 
 def _redirected(body: Scalar, change: Callable[[str, tuple[Index, ...]], Scalar], names: Mapping[str, object]) -> Scalar:
-    match body:
-        case Read(Tensor(name), places) if name in names:
-            return change(name, places)
-        case Apply(function, arguments):
-            return Apply(function, tuple(_redirected(a, change, names) for a in arguments))
-        case Guarded(conditions, then, otherwise):
-            return Guarded(conditions, _redirected(then, change, names), _redirected(otherwise, change, names))
-    return body
+    def changed(read: Read) -> Scalar:
+        return change(read.source.name, read.indices) if isinstance(read.source, Tensor) and read.source.name in names else read
+
+    return with_reads(body, changed)

@@ -5,21 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from egraph.derive.rules.bodies import (
-    Refusal,
-    counted,
-    every,
-    fresh,
-    inside_divisions,
-    iterators_in,
-    mapped,
-    place,
-    pulled,
-    used,
-    where,
-)
+from egraph.derive.rules.bodies import Refusal, counted, every, fresh, inside_divisions, mapped, place, pulled, where
 from egraph.derive.rules.inside import feasible_range, reads_inside
-from egraph.tensor.expr.index import Index, Iterator, Size, bounds, index
+from egraph.tensor.expr.bodies import used
+from egraph.tensor.expr.index import Index, Iterator, Size, bounds, index, iterators_of
 from egraph.tensor.expr.scope import Compare, Guarded, Read, Scope
 
 Guards = Literal["outward", "inward"]
@@ -42,12 +31,12 @@ def substitute_indices(scope: Scope, parts: Sequence[Index], guards: Guards = "o
 
     conditions, rest = pulled(scope.body, scope.reduction)
     rest = mapped(rest, rewritten)
-    gone = frozenset().union(*map(iterators_in, parts)) - used(rest)
+    gone = frozenset().union(*map(iterators_of, parts)) - used(rest)
     inner_conditions: list[Compare] = []
     outer: dict[Compare, Compare] = {}
     for condition in conditions:
         new = Compare(rewritten(condition.left), condition.operator, rewritten(condition.right))
-        occurring = iterators_in(new.left, new.right)
+        occurring = iterators_of(new.left, new.right)
         if occurring & frozenset(scope.summation) or (guards == "inward" and not occurring & gone):
             inner_conditions.append(new)
             gone -= occurring
@@ -55,7 +44,7 @@ def substitute_indices(scope: Scope, parts: Sequence[Index], guards: Guards = "o
             outer[condition] = new
     if not gone:
         return Refusal("no iterator occurs in these indices alone")
-    ranges = [feasible_range(name, [c for c in outer.values() if iterators_in(c.left, c.right) == {name}]) for name in names]
+    ranges = [feasible_range(name, [c for c in outer.values() if iterators_of(c.left, c.right) == {name}]) for name in names]
     limits = [r for r in ranges if r is not None]
     if len(limits) != len(ranges):
         return Refusal("the guards hold nowhere")
@@ -72,9 +61,9 @@ def substitute_indices(scope: Scope, parts: Sequence[Index], guards: Guards = "o
 
 
 def _objection(scope: Scope, parts: Sequence[Index]) -> Refusal | None:
-    if any(iterators_in(part) & frozenset(scope.summation) or not iterators_in(part) for part in parts):
+    if any(iterators_of(part) & frozenset(scope.summation) or not iterators_of(part) for part in parts):
         return Refusal("the indices must be of traversal iterators")
-    if all(part == index(i) for part in parts for i in iterators_in(part)):
+    if all(part == index(i) for part in parts for i in iterators_of(part)):
         return Refusal("the indices are iterators themselves")
     return Refusal("the range of an index is symbolic") if any(bounds(part) is None for part in parts) else None
 
@@ -88,7 +77,7 @@ def _placed(
     done: set[int] = set()
     for iterator in traversal:
         for k, part in enumerate(parts):
-            if k not in done and iterator in gone and iterator in iterators_in(part):
+            if k not in done and iterator in gone and iterator in iterators_of(part):
                 done.add(k)
                 order.append(names[k])
                 places.append(part - lows[k])

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from egraph.derive.rules.bodies import iterators_in
-from egraph.tensor.expr.compose import truth
+from egraph.tensor.expr.bodies import guarded_reads
+from egraph.tensor.expr.conditions import slack, truth
 from egraph.tensor.expr.evaluate import Evaluator
-from egraph.tensor.expr.index import DataIndex, Index, Iterator, Size, atoms, bounds, index, known, length, substitute
-from egraph.tensor.expr.scope import Apply, Compare, Guarded, Read, Scalar, Scope, Table
+from egraph.tensor.expr.index import DataIndex, Index, Iterator, Size, atoms, bounds, index, iterators_of, known, length, substitute
+from egraph.tensor.expr.scope import Compare, Read, Scope
 
 MOST_POINTS = 1 << 16
 """Positions that are tried where intervals do not decide."""
@@ -19,23 +19,11 @@ MOST_POINTS = 1 << 16
 
 def reads_inside(scope: Scope) -> bool:
     """Return whether every read of the body is seen to lie inside its tensor wherever its guards hold."""
-    return all(_follows_inside(position, size, conditions) for position, size, conditions in _positions(scope.body, ()))
-
-
-def _positions(body: Scalar, conditions: tuple[Compare, ...]) -> Iterable[tuple[Index, Size, tuple[Compare, ...]]]:
-    match body:
-        case Read(source, indices):
-            for size, position in zip(source.shape, indices, strict=True):
-                yield position, size, conditions
-        case Table(shape, _, indices):
-            for extent, position in zip(shape, indices, strict=True):
-                yield position, extent, conditions
-        case Apply(_, arguments):
-            for argument in arguments:
-                yield from _positions(argument, conditions)
-        case Guarded(own, then, otherwise):
-            yield from _positions(then, conditions + own)
-            yield from _positions(otherwise, conditions)
+    for read, conditions in guarded_reads(scope.body):
+        shape = read.source.shape if isinstance(read, Read) else read.shape
+        if not all(_follows_inside(place, size, conditions) for place, size in zip(read.indices, shape, strict=True)):
+            return False
+    return True
 
 
 def _follows_inside(position: Index, size: Size, conditions: tuple[Compare, ...]) -> bool:
@@ -44,18 +32,8 @@ def _follows_inside(position: Index, size: Size, conditions: tuple[Compare, ...]
     return not wanted or _tried(wanted, conditions)
 
 
-def _slack(condition: Compare) -> Index | None:
-    """Return the index that is at least 0 exactly where an inequality holds."""
-    match condition.operator:
-        case "<":
-            return condition.right - condition.left - 1
-        case "<=":
-            return condition.right - condition.left
-    return None
-
-
 def _implies(known: Compare, wanted: Compare) -> bool:
-    given, needed = _slack(known), _slack(wanted)
+    given, needed = slack(known), slack(wanted)
     if given is None or needed is None:
         return False
     limits = bounds(needed - given)
@@ -63,8 +41,8 @@ def _implies(known: Compare, wanted: Compare) -> bool:
 
 
 def _tried(wanted: Sequence[Compare], conditions: Sequence[Compare]) -> bool:
-    own = sorted(iterators_in(*(side for c in wanted for side in (c.left, c.right))), key=lambda i: i.name)
-    near = [c for c in conditions if iterators_in(c.left, c.right) <= set(own)]
+    own = sorted(iterators_of(*(side for c in wanted for side in (c.left, c.right))), key=lambda i: i.name)
+    near = [c for c in conditions if iterators_of(c.left, c.right) <= set(own)]
     everything = [side for c in (*wanted, *near) for side in (c.left, c.right)]
     if any(isinstance(atom, DataIndex) for side in everything for atom in atoms(side)):
         return False
@@ -82,7 +60,7 @@ def _everywhere(iterators: Sequence[Iterator]) -> dict[Iterator, np.ndarray]:
 
 def feasible_range(iterator: Iterator, conditions: Iterable[Compare]) -> tuple[int, int] | None:
     """Return the smallest [low, high) outside which some condition fails for every value of the other iterators; None when empty."""
-    about = [c for c in conditions if iterator in iterators_in(c.left, c.right)]
+    about = [c for c in conditions if iterator in iterators_of(c.left, c.right)]
     low, high = known(iterator.low), known(iterator.high)
 
     def possible(value: int) -> bool:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from egraph.derive.rules.bodies import Refusal, counted, every, factors, iterators_in, product, pulled, used, where
+from egraph.derive.rules.bodies import Refusal, counted, every, pulled, where
 from egraph.derive.rules.indices import substitute_indices
 from egraph.derive.rules.inside import reads_inside
-from egraph.tensor.expr.index import Index, Iterator, index
+from egraph.tensor.expr.bodies import applied, flattened, rebuilt, used
+from egraph.tensor.expr.index import Index, Iterator, index, iterators_of
 from egraph.tensor.expr.scope import Apply, Guarded, Read, Reduction, Scalar, Scope, inside
 
 
@@ -18,7 +19,7 @@ def instantiate(scope: Scope, part: Scalar, parts: Sequence[Index] = (), order: 
     """
     conditions, rest = pulled(scope.body, scope.reduction)
     own = used(part)
-    near = tuple(c for c in conditions if iterators_in(c.left, c.right) <= own)
+    near = tuple(c for c in conditions if iterators_of(c.left, c.right) <= own)
     iterators = tuple(order) if order else tuple(i for i in every(scope) if i in own)
     if not iterators or frozenset(iterators) != own:
         return Refusal("the part depends on no iterator, or on others than those given")
@@ -39,7 +40,7 @@ def instantiate(scope: Scope, part: Scalar, parts: Sequence[Index] = (), order: 
         assert isinstance(value, Read)
         read = value
     changed = _exchange(rest, part, read)
-    if changed is None:
+    if changed is rest:
         return Refusal("the part does not occur in the body")
     result = Scope(scope.traversal, scope.summation, scope.reduction, where(conditions, changed, scope.reduction))
     if scope.reduction != "sum" or not _is_factor(rest, part):
@@ -63,20 +64,21 @@ def sum_within(scope: Scope, iterator: Iterator) -> Scope | Refusal:
     if refusal := counted(scope):
         return refusal
     conditions, rest = pulled(scope.body, scope.reduction)
-    parts = factors(rest)
+    parts = flattened("mul", rest)
     inside_of = [part for part in parts if iterator in used(part)]
     if scope.reduction != "sum" or iterator not in scope.summation or len(inside_of) != 1 or len(parts) < 2:
         return Refusal(f"{iterator.name} is not summed in one factor of several")
     (part,) = inside_of
-    near = tuple(c for c in conditions if iterator in iterators_in(c.left, c.right))
+    near = tuple(c for c in conditions if iterator in iterators_of(c.left, c.right))
     own = used(part)
-    if any(not iterators_in(c.left, c.right) <= own for c in near):
+    if any(not iterators_of(c.left, c.right) <= own for c in near):
         return Refusal(f"a guard of {iterator.name} holds an iterator that the factor does not have")
-    also = tuple(c for c in conditions if c not in near and iterators_in(c.left, c.right) <= own)
+    also = tuple(c for c in conditions if c not in near and iterators_of(c.left, c.right) <= own)
     kept = tuple(i for i in every(scope) if i in own and i != iterator)
     inner = Scope(kept, (iterator,), Reduction.SUM, where((*near, *also), part, Reduction.SUM))
     read = Read(inner, tuple(map(index, kept)))
-    body = where([c for c in conditions if c not in near], product(read if p is part else p for p in parts), Reduction.SUM)
+    product = applied("mul", [read if p is part else p for p in parts])
+    body = where([c for c in conditions if c not in near], product, Reduction.SUM)
     summation = tuple(i for i in scope.summation if i != iterator)
     result = Scope(scope.traversal, summation, Reduction.SUM, body)
     if not (reads_inside(inner) and reads_inside(result)):
@@ -99,17 +101,6 @@ def _is_factor(body: Scalar, part: Scalar) -> bool:
     return isinstance(body, Apply) and body.function == "mul" and any(_is_factor(a, part) for a in body.arguments)
 
 
-def _exchange(body: Scalar, part: Scalar, new: Scalar) -> Scalar | None:
-    """Return ``body`` with the one object ``part`` exchanged; None where it does not occur."""
-    if body is part:
-        return new
-    match body:
-        case Apply(function, arguments):
-            changed = [_exchange(a, part, new) for a in arguments]
-            if any(c is not None for c in changed):
-                return Apply(function, tuple(c or a for c, a in zip(changed, arguments, strict=True)))
-        case Guarded(conditions, then, otherwise):
-            one, two = _exchange(then, part, new), _exchange(otherwise, part, new)
-            if one is not None or two is not None:
-                return Guarded(conditions, one or then, two or otherwise)
-    return None
+def _exchange(body: Scalar, part: Scalar, new: Scalar) -> Scalar:
+    """Return ``body`` with the one object ``part`` exchanged; itself where that does not occur."""
+    return new if body is part else rebuilt(body, lambda inner: _exchange(inner, part, new))

@@ -4,22 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from egraph.derive.rules.bodies import (
-    Refusal,
-    counted,
-    every,
-    inside_divisions,
-    iterators_in,
-    mapped,
-    pulled,
-    replaced,
-    straightened,
-    used,
-    where,
-)
+from egraph.derive.rules.bodies import Refusal, counted, every, inside_divisions, mapped, pulled, replaced, straightened, where
 from egraph.derive.rules.inside import reads_inside
 from egraph.derive.rules.matrices import Matrix, inverse_of
-from egraph.tensor.expr.index import Index, Iterator, Modulo, Size, bounds, floor_divide, index, length, modulo, substitute
+from egraph.tensor.expr.bodies import used
+from egraph.tensor.expr.conditions import slack
+from egraph.tensor.expr.index import Index, Iterator, Modulo, Size, bounds, floor_divide, index, iterators_of, length, modulo, substitute
 from egraph.tensor.expr.scope import Compare, Read, Reduction, Scalar, Scope, inside
 
 
@@ -118,19 +108,13 @@ def solve(scope: Scope, iterator: Iterator) -> Scope | Refusal:
 def _equations(conditions: Sequence[Compare]) -> tuple[Compare, ...]:
     """0 <= e, 0 <= -e  =  0 == e"""
     found: dict[Compare, None] = {}
-    bounds = {condition: _bound(condition) for condition in conditions}
+    bounds = {condition: slack(condition) for condition in conditions}
     for condition, value in bounds.items():
         if value is not None and -value in bounds.values():
             found.setdefault(Compare(min(value, -value, key=str), "==", index(0)))
         else:
             found.setdefault(condition)
     return tuple(found)
-
-
-def _bound(condition: Compare) -> Index | None:
-    """Return e with 0 <= e where the condition holds and nowhere else, None for an equation."""
-    difference = index(condition.right) - condition.left
-    return {"<=": difference, "<": difference - 1}.get(condition.operator)
 
 
 def _solution(condition: Compare, iterator: Iterator) -> tuple[Index, tuple[Compare, ...]] | None:
@@ -153,7 +137,7 @@ def _without(value: Index, iterator: Iterator) -> Index | None:
     if sign not in (1, -1):
         return None
     rest = value - index(iterator) * sign
-    return None if iterator in iterators_in(rest) else rest * -sign
+    return None if iterator in iterators_of(rest) else rest * -sign
 
 
 def _names(iterator: Iterator, scope: Scope, sizes: Sequence[int]) -> tuple[Iterator, ...]:
@@ -186,7 +170,7 @@ def skew(scope: Scope, iterator: Iterator, by: Index) -> Scope | Refusal:
     """
     if refusal := counted(scope):
         return refusal
-    if iterator not in scope.summation or iterator in iterators_in(by):
+    if iterator not in scope.summation or iterator in iterators_of(by):
         return Refusal(f"{iterator.name} must be summed, and not move by itself")
     limits = bounds(index(iterator) + by)
     if limits is None or by.constant is not None:

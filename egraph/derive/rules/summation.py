@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from egraph.derive.rules.bodies import Refusal, counted, iterators_in, pulled, replaced, where
+from egraph.derive.rules.bodies import Refusal, counted, pulled, replaced, where
 from egraph.derive.rules.inside import reads_inside
-from egraph.tensor.expr.index import Index, Iterator, Size, index
+from egraph.tensor.expr.index import Index, Iterator, Size, index, iterators_of
 from egraph.tensor.expr.scope import Guarded, Read, Reduction, Scope
 
 
@@ -74,7 +74,7 @@ def guards_outward(scope: Scope) -> Scope | Refusal:
     """
     conditions, rest = pulled(scope.body, scope.reduction)
     reduced = frozenset(scope.summation)
-    outer = tuple(c for c in conditions if not iterators_in(c.left, c.right) & reduced)
+    outer = tuple(c for c in conditions if not iterators_of(c.left, c.right) & reduced)
     if not outer:
         return Refusal("every guard depends on a summation iterator")
     body = where([c for c in conditions if c not in outer], rest, scope.reduction)

@@ -1,82 +1,166 @@
-"""Walk and rebuild the bodies of scopes. Inner scopes that a body reads are closed: of them only the indices count."""
+"""Walk and rebuild the bodies of scopes.
+
+Inner scopes that a body reads are closed: of them only the indices count. ``opened`` goes on into those that are open, without a
+traversal of their own, whose bodies speak of the iterators around them.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from fractions import Fraction
+from functools import reduce
 
-from egraph.tensor.expr.compose import guarded, tabulated
-from egraph.tensor.expr.index import Index, length
+from egraph.tensor.expr.conditions import negation, undecided
+from egraph.tensor.expr.evaluate import EvaluationError
+from egraph.tensor.expr.index import Index, Iterator, iterators_of, length
 from egraph.tensor.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Table
 
 Choice = Callable[[Iterable[Compare], Scalar, Scalar], Scalar]
 """Builds ``then`` where all conditions hold, else ``otherwise``."""
 
 
-def mapped(body: Scalar, change: Callable[[Index], Index], choice: Choice = guarded) -> Scalar:
-    """Return a body with every index changed; conditions that ranges then decide are gone."""
+def guarded(conditions: Iterable[Compare], then: Scalar, otherwise: Scalar) -> Scalar:
+    """Build a guard without the conditions that ranges decide."""
+    left = undecided(conditions)
+    if left is None:
+        return otherwise
+    return Guarded(left, then, otherwise) if left else then
+
+
+def tabulated(shape: tuple[int, ...], values: tuple[Fraction, ...], indices: tuple[Index, ...]) -> Scalar:
+    """Read a table; axes that are read at a known place are gone, and where all are it is a number."""
+    for axis in reversed(range(len(shape))):
+        place = indices[axis].constant
+        if place is None:
+            continue
+        if not 0 <= place < shape[axis]:
+            raise EvaluationError(f"a table of {shape} is read at {place} along axis {axis}")
+        after = math.prod(shape[axis + 1 :])
+        values = tuple(v for position, v in enumerate(values) if position // after % shape[axis] == place)
+        shape, indices = shape[:axis] + shape[axis + 1 :], indices[:axis] + indices[axis + 1 :]
+    return Table(shape, values, indices) if shape else Number(values[0])
+
+
+def parts(body: Scalar) -> tuple[Scalar, ...]:
+    """Return the scalars that a scalar is made of."""
     match body:
+        case Apply(_, arguments):
+            return arguments
+        case Guarded(_, then, otherwise):
+            return then, otherwise
+        case Number() | IndexNumber() | Read() | Table():
+            return ()
+
+
+def walked(body: Scalar, *, opened: bool = False) -> Iterable[Scalar]:
+    """Yield a scalar and all that it is made of, from left to right."""
+    if opened and (inner := open_scope(body)) is not None:
+        yield from walked(inner.body, opened=True)
+        return
+    yield body
+    for part in parts(body):
+        yield from walked(part, opened=opened)
+
+
+def rebuilt(
+    body: Scalar, part: Callable[[Scalar], Scalar], place: Callable[[Index], Index] | None = None, choice: Choice = guarded
+) -> Scalar:
+    """Return a scalar of changed parts at changed places; without ``place``, itself where no part changes."""
+    match body:
+        case Apply(function, arguments):
+            changed = tuple(map(part, arguments))
+            return body if all(a is b for a, b in zip(changed, arguments, strict=True)) else Apply(function, changed)
+        case Guarded(conditions, then, otherwise):
+            first, second = part(then), part(otherwise)
+            if place is not None:
+                return choice([Compare(place(c.left), c.operator, place(c.right)) for c in conditions], first, second)
+            return body if first is then and second is otherwise else Guarded(conditions, first, second)
         case Number():
             return body
+    if place is None:
+        return body
+    match body:
         case IndexNumber(value):
-            return IndexNumber(change(value))
+            return IndexNumber(place(value))
         case Table(shape, values, indices):
-            return tabulated(shape, values, tuple(map(change, indices)))
+            return tabulated(shape, values, tuple(map(place, indices)))
         case Read(source, indices):
-            return Read(source, tuple(map(change, indices)))
-        case Apply(function, arguments):
-            return Apply(function, tuple(mapped(argument, change, choice) for argument in arguments))
-        case Guarded(conditions, then, otherwise):
-            changed = [Compare(change(c.left), c.operator, change(c.right)) for c in conditions]
-            return choice(changed, mapped(then, change, choice), mapped(otherwise, change, choice))
+            return Read(source, tuple(map(place, indices)))
+
+
+def open_scope(body: Scalar) -> Scope | None:
+    """Return the scope that a scalar reads where it is an open one."""
+    return body.source if isinstance(body, Read) and isinstance(body.source, Scope) and not body.source.traversal else None
+
+
+def mapped(body: Scalar, change: Callable[[Index], Index], choice: Choice = guarded, *, opened: bool = False) -> Scalar:
+    """Return a body with every index changed; conditions that ranges then decide are gone."""
+
+    def part(inner: Scalar) -> Scalar:
+        if opened and (source := open_scope(inner)) is not None:
+            return Read(Scope((), source.summation, source.reduction, part(source.body)), ())
+        return rebuilt(inner, part, change, choice)
+
+    return part(body)
 
 
 def with_reads(body: Scalar, change: Callable[[Read], Scalar]) -> Scalar:
     """Return a body with every read exchanged; the body itself, where each becomes itself."""
-    match body:
-        case Read():
-            return change(body)
-        case Apply(function, arguments):
-            changed = tuple(with_reads(argument, change) for argument in arguments)
-            return body if all(a is b for a, b in zip(changed, arguments, strict=True)) else Apply(function, changed)
-        case Guarded(conditions, then, otherwise):
-            one, two = with_reads(then, change), with_reads(otherwise, change)
-            return body if one is then and two is otherwise else Guarded(conditions, one, two)
-        case Number() | IndexNumber() | Table():
-            return body
+    return change(body) if isinstance(body, Read) else rebuilt(body, lambda part: with_reads(part, change))
 
 
 def reads_of(body: Scalar) -> Iterable[Read]:
     """Yield the reads of tensors and inner scopes in a body, from left to right."""
+    return (part for part in walked(body) if isinstance(part, Read))
+
+
+def guarded_reads(body: Scalar, conditions: tuple[Compare, ...] = ()) -> Iterable[tuple[Read | Table, tuple[Compare, ...]]]:
+    """Yield the reads of a body and its tables, each with the conditions that hold where it counts."""
     match body:
-        case Read():
-            yield body
-        case Apply(_, arguments):
-            for argument in arguments:
-                yield from reads_of(argument)
-        case Guarded(_, then, otherwise):
-            yield from reads_of(then)
-            yield from reads_of(otherwise)
-        case Number() | IndexNumber() | Table():
-            pass
+        case Read() | Table():
+            yield body, conditions
+        case Guarded(own, then, otherwise):
+            yield from guarded_reads(then, conditions + own)
+            yield from guarded_reads(otherwise, conditions + ((negation(own[0]),) if len(own) == 1 else ()))
+        case _:
+            for part in parts(body):
+                yield from guarded_reads(part, conditions)
 
 
-def indices_of(body: Scalar) -> Iterable[Index]:
+def indices_of(body: Scalar, *, opened: bool = False) -> Iterable[Index]:
     """Yield every index of a body, those of conditions too."""
-    match body:
-        case IndexNumber(value):
-            yield value
-        case Read(_, indices) | Table(_, _, indices):
-            yield from indices
-        case Apply(_, arguments):
-            for argument in arguments:
-                yield from indices_of(argument)
-        case Guarded(conditions, then, otherwise):
-            for condition in conditions:
-                yield condition.left
-                yield condition.right
-            yield from indices_of(then)
-            yield from indices_of(otherwise)
+    for part in walked(body, opened=opened):
+        match part:
+            case IndexNumber(value):
+                yield value
+            case Read(_, indices) | Table(_, _, indices):
+                yield from indices
+            case Guarded(conditions, _, _):
+                for condition in conditions:
+                    yield condition.left
+                    yield condition.right
+
+
+def used(body: Scalar) -> frozenset[Iterator]:
+    """Return the iterators that a body depends on, those that open inner scopes depend on too."""
+    found = set(iterators_of(*indices_of(body)))
+    for read in reads_of(body):
+        if (inner := open_scope(read)) is not None:
+            found |= used(inner.body).difference(inner.summation)
+    return frozenset(found)
+
+
+def flattened(function: str, body: Scalar) -> tuple[Scalar, ...]:
+    """Return what nested applications of an associative function are applied to, from left to right: the factors of a product."""
+    if isinstance(body, Apply) and body.function == function:
+        return tuple(part for argument in body.arguments for part in flattened(function, argument))
+    return (body,)
+
+
+def applied(function: str, operands: Iterable[Scalar]) -> Scalar:
+    """operands[0] * operands[1] * ... for an associative function ``*``"""
+    return reduce(lambda left, right: Apply(function, (left, right)), operands)
 
 
 def operations(scope: Scope) -> int:
@@ -86,10 +170,5 @@ def operations(scope: Scope) -> int:
 
 
 def _operations(body: Scalar) -> int:
-    match body:
-        case Apply(_, arguments):
-            return 1 + sum(map(_operations, arguments))
-        case Guarded(_, then, otherwise):
-            return max(_operations(then), _operations(otherwise))
-        case Number() | IndexNumber() | Read() | Table():
-            return 0
+    below = map(_operations, parts(body))
+    return max(below) if isinstance(body, Guarded) else isinstance(body, Apply) + sum(below)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from egraph.tensor.expr.compose import guarded, tabulated
+from egraph.tensor.expr.bodies import applied, flattened, guarded, rebuilt
 from egraph.tensor.expr.index import Index, Iterator, Size, Symbol, index, simplify, substitute
 from egraph.tensor.expr.printing import format_scalar, format_scope
-from egraph.tensor.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Reduction, Scalar, Scope, Table, Tensor
+from egraph.tensor.expr.scope import Apply, Compare, Read, Reduction, Scalar, Scope, Tensor
 
 MOST_ORDERS = 5_040
 """Orders of summation iterators that are compared; beyond, ties between alike iterators are left in the order given."""
@@ -83,43 +83,24 @@ def _orders(iterators: list[Iterator], scope: Scope, names: Renaming, seen: Seen
 
 
 def _scalar(body: Scalar, names: Renaming, prefix: str, seen: Seen) -> Scalar:
-    match body:
-        case Number():
-            return body
-        case IndexNumber(value):
-            return IndexNumber(_index(value, names, prefix, seen))
-        case Table(shape, values, indices):
-            return tabulated(shape, values, tuple(_index(i, names, prefix, seen) for i in indices))
-        case Read(source, indices):
-            places = tuple(_index(i, names, prefix, seen) for i in indices)
-            return Read(source if isinstance(source, Tensor) else _canonical(source, prefix + "n", seen), places)
-        case Guarded(conditions, then, otherwise):
-            changed = [Compare(_index(c.left, names, prefix, seen), c.operator, _index(c.right, names, prefix, seen)) for c in conditions]
-            return guarded(sorted(changed, key=str), _scalar(then, names, prefix, seen), _scalar(otherwise, names, prefix, seen))
-        case Apply(function, arguments) if function in _COMMUTATIVE:
-            operands = sorted((_scalar(a, names, prefix, seen) for a in _flatten(function, arguments)), key=format_scalar)
-            total = operands[0]
-            for operand in operands[1:]:
-                total = Apply(function, (total, operand))
-            return total
-        case Apply(function, arguments):
-            return Apply(function, tuple(_scalar(a, names, prefix, seen) for a in arguments))
+    def place(value: Index) -> Index:
+        return substitute(value, names, read)
 
-
-def _index(value: Index, names: Renaming, prefix: str, seen: Seen) -> Index:
     def read(inner: Read) -> Read:
-        result = _scalar(inner, names, prefix, seen)
-        assert isinstance(result, Read)
-        return result
+        source, places = inner.source, tuple(map(place, inner.indices))
+        return Read(source if isinstance(source, Tensor) else _canonical(source, prefix + "n", seen), places)
 
-    return substitute(value, names, read)
+    def part(inner: Scalar) -> Scalar:
+        match inner:
+            case Read():
+                return read(inner)
+            case Apply(function) if function in _COMMUTATIVE:
+                return applied(function, sorted(map(part, flattened(function, inner)), key=format_scalar))
+            case _:
+                return rebuilt(inner, part, place, _sorted)
+
+    return part(body)
 
 
-def _flatten(function: str, arguments: tuple[Scalar, ...]) -> list[Scalar]:
-    found: list[Scalar] = []
-    for argument in arguments:
-        if isinstance(argument, Apply) and argument.function == function:
-            found += _flatten(function, argument.arguments)
-        else:
-            found.append(argument)
-    return found
+def _sorted(conditions: Iterable[Compare], then: Scalar, otherwise: Scalar) -> Scalar:
+    return guarded(sorted(conditions, key=str), then, otherwise)

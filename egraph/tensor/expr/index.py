@@ -145,6 +145,18 @@ class Index:
             return 0
         return self.terms[0][1] if len(self.terms) == 1 and self.terms[0][0] == () else None
 
+    @property
+    def constant_part(self) -> int:
+        """The term without an atom."""
+        return self.terms[0][1] if self.terms and not self.terms[0][0] else 0
+
+    @property
+    def atom(self) -> Atom | None:
+        """The atom that an index is and nothing else, None where it is more than one."""
+        if len(self.terms) == 1 and self.terms[0][1] == 1 and len(self.terms[0][0]) == 1:
+            return self.terms[0][0][0]
+        return None
+
     def __str__(self) -> str:
         return format_index(self)
 
@@ -357,12 +369,53 @@ def atoms(value: Size) -> set[Atom]:
     return found
 
 
-def data_read(value: Index) -> Read | None:
-    """Return the read whose number, alone, an index is."""
-    match value.terms:
-        case (((DataIndex(read),), 1),):
-            return read
-    return None
+def iterators_of(*values: Size) -> frozenset[Iterator]:
+    """Return every iterator that indices depend on, those inside divisions and data indices too."""
+    found: set[Iterator] = set()
+    for value in values:
+        if isinstance(value, Index):
+            _note_iterators(value, found)
+    return frozenset(found)
+
+
+def _note_iterators(value: Index, found: set[Iterator]) -> None:
+    for monomial, _ in value.terms:
+        for atom in monomial:
+            match atom:
+                case Iterator():
+                    found.add(atom)
+                case Floor(numerator, divisor) | Modulo(numerator, divisor):
+                    _note_iterators(numerator, found)
+                    _note_iterators(divisor, found)
+                case DataIndex(read):
+                    for place in read.indices:
+                        _note_iterators(place, found)
+
+
+def coefficient(value: Index, iterator: Iterator) -> int | None:
+    """Return c where value = c * iterator + (terms without it), or None when the iterator occurs otherwise."""
+    factor = 0
+    for monomial, c in value.terms:
+        if monomial == (iterator,):
+            factor = c
+        elif any(iterator in iterators_of(index(atom)) for atom in monomial):
+            return None
+    return factor
+
+
+Affine: TypeAlias = tuple[int, dict[Iterator, int]]
+"""A constant and the coefficient of each iterator."""
+
+
+def affine(value: Index) -> Affine | None:
+    """Return the constant and the coefficients of an index that is linear in its iterators."""
+    coefficients: dict[Iterator, int] = {}
+    for monomial, c in value.terms:
+        if len(monomial) == 1 and isinstance(monomial[0], Iterator):
+            coefficients[monomial[0]] = c
+        elif monomial:
+            return None
+    return value.constant_part, coefficients
 
 
 def format_index(value: Size) -> str:

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from random import Random
 
 from egraph.errors import TypeMismatch
+from egraph.tensor.expr.bodies import guarded
 from egraph.tensor.expr.index import Index, Size, index
 from egraph.tensor.expr.scope import ZERO, Compare, Reduction, Scope, Tensor, inside
 from egraph.tensor.ops.dtypes import same_dtype
 from egraph.tensor.ops.sampling import Sample
-from egraph.tensor.ops.scopes import grid, guarded, multiply, read
+from egraph.tensor.ops.scopes import grid, multiply, read
 from egraph.tensor.ops.sizes import at_least, divide, entries, is_one, known, plain, quotient, rank_between, refuse, same
 from egraph.tensor.ops.spec import OpSpec, Shape, Values
 from egraph.tensor.ops.window import LAYOUTS, Layout, draw_window, layout_of, window_of

@@ -7,7 +7,6 @@ operand's shape: the operands' types do. An inner scope is an operand of its own
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator as Iterable
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
@@ -15,14 +14,14 @@ from random import Random
 
 import numpy as np
 
-from egraph.tensor.expr.bodies import operations
+from egraph.tensor.expr.bodies import guarded_reads, operations
 from egraph.tensor.expr.canonical import canonical
-from egraph.tensor.expr.compose import truth
+from egraph.tensor.expr.conditions import truth
 from egraph.tensor.expr.evaluate import EvaluationError, Evaluator
 from egraph.tensor.expr.index import DataIndex, Index, Iterator, atoms, bounds, length
 from egraph.tensor.expr.parsing import ParseError, parse_scope
 from egraph.tensor.expr.printing import format_scope
-from egraph.tensor.expr.scope import Apply, Compare, Guarded, Number, Read, Reduction, Scalar, Scope, Table, Tensor, inside, table
+from egraph.tensor.expr.scope import Compare, Guarded, Number, Read, Reduction, Scalar, Scope, Table, Tensor, inside, table
 from egraph.tensor.ops.sampling import SIZES, Sample
 from egraph.tensor.ops.scopes import grid, multiply
 from egraph.tensor.ops.sizes import refuse
@@ -56,7 +55,7 @@ def _checked(text: str, shapes: tuple[Shape, ...]) -> Shape:
     if written != text:
         refuse(f"the text is not canonical; it should be {written!r}")
     used: set[str] = set()
-    for read, conditions in _reads(scope.body, ()):
+    for read, conditions in guarded_reads(scope.body):
         if isinstance(read, Read):
             if isinstance(read.source, Scope):
                 refuse("an inner scope must be an operand of its own")
@@ -65,35 +64,6 @@ def _checked(text: str, shapes: tuple[Shape, ...]) -> Shape:
     if used != {str(k) for k in range(len(shapes))}:
         refuse(f"it reads operands {', '.join(sorted(used))} of {len(shapes)}")
     return scope.shape
-
-
-def _reads(body: Scalar, conditions: tuple[Compare, ...]) -> Iterable[tuple[Read | Table, tuple[Compare, ...]]]:
-    match body:
-        case Read() | Table():
-            yield body, conditions
-        case Apply(_, arguments):
-            for argument in arguments:
-                yield from _reads(argument, conditions)
-        case Guarded(own, then, otherwise):
-            yield from _reads(then, conditions + own)
-            yield from _reads(otherwise, conditions + _negated(own))
-        case _:
-            pass
-
-
-def _negated(conditions: tuple[Compare, ...]) -> tuple[Compare, ...]:
-    """Return what holds where a choice of one condition fails: the second tensor of a concatenation is read from its border on."""
-    match conditions:
-        case (Compare(left, "<", right),):
-            return (Compare(right, "<=", left),)
-        case (Compare(left, "<=", right),):
-            return (Compare(right, "<", left),)
-        case (Compare(left, "==", right),):
-            return (Compare(left, "!=", right),)
-        case (Compare(left, "!=", right),):
-            return (Compare(left, "==", right),)
-        case _:
-            return ()
 
 
 def _check_read(read: Read | Table, conditions: tuple[Compare, ...]) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
+from egraph.tensor.expr.bodies import guarded
 from egraph.tensor.expr.index import DataIndex, Index, Size, index
 from egraph.tensor.expr.scope import Compare, Scalar, Scope, Tensor
 from egraph.tensor.ops.dtypes import EVERY, indexed, same_dtype
 from egraph.tensor.ops.sampling import SIZES, Sample, draw_broadcastable, draw_shape
-from egraph.tensor.ops.scopes import guarded, pointwise, read, read_broadcast
+from egraph.tensor.ops.scopes import pointwise, read, read_broadcast
 from egraph.tensor.ops.sizes import at_least, axis_of, broadcasts_to, divide, entries, is_negative, known, refuse, same, show_shape
 from egraph.tensor.ops.spec import OpSpec, Shape, Values
 

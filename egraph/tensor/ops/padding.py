@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
+from egraph.tensor.expr.bodies import guarded
 from egraph.tensor.expr.index import Index, Size, index
 from egraph.tensor.expr.scope import Compare, Scalar, Scope, Tensor, number
 from egraph.tensor.ops.dtypes import EVERY, same_dtype
 from egraph.tensor.ops.sampling import Sample, draw_float, draw_shape
-from egraph.tensor.ops.scopes import clamped_read, guarded, pointwise, read
+from egraph.tensor.ops.scopes import clamped_read, pointwise, read
 from egraph.tensor.ops.sizes import at_least, entries, is_zero, one_of
 from egraph.tensor.ops.spec import OpSpec, Shape, Values
 

@@ -8,11 +8,12 @@ from fractions import Fraction
 from random import Random
 
 from egraph.errors import TypeMismatch
+from egraph.tensor.expr.bodies import guarded
 from egraph.tensor.expr.index import Index, Size, index
 from egraph.tensor.expr.scope import ONE, ZERO, Number, Reduction, Scalar, Scope, Tensor, inside, number
 from egraph.tensor.expr.scope import apply as call
 from egraph.tensor.ops.sampling import Sample, draw_float, draw_shape
-from egraph.tensor.ops.scopes import add, as_number, grid, guarded, multiply, pointwise, read
+from egraph.tensor.ops.scopes import add, as_number, grid, multiply, pointwise, read
 from egraph.tensor.ops.sizes import at_least, axis_of, is_zero, plain, product, refuse
 from egraph.tensor.ops.spec import OpSpec, Shape, Values
 from egraph.tensor.ops.window import LAYOUTS, Layout, Window, draw_window, every_window_reads, layout_of, window_of

@@ -15,12 +15,14 @@ from typing import Any
 import numpy as np
 
 from egraph.errors import TypeMismatch
+from egraph.tensor.expr.bodies import guarded
+from egraph.tensor.expr.conditions import truth
 from egraph.tensor.expr.index import Index, Iterator, Size, index
 from egraph.tensor.expr.scope import ONE, ZERO, IndexNumber, Scalar, Scope, Tensor, inside, number
 from egraph.tensor.expr.scope import apply as call
 from egraph.tensor.ops.dtypes import same_dtype
 from egraph.tensor.ops.sampling import Sample
-from egraph.tensor.ops.scopes import add, always, clamped_read, guarded, multiply, pointwise, read
+from egraph.tensor.ops.scopes import add, clamped_read, multiply, pointwise, read
 from egraph.tensor.ops.sizes import at_least, entries, equal, is_one, known, one_of, refuse, show
 from egraph.tensor.ops.spec import OpSpec, Shape, Values
 
@@ -168,7 +170,7 @@ def _meaning(operands: Sequence[Tensor], a: Values) -> Scope:
 def _stays_inside(a: Values, place: tuple[Size, Size, Size], size: Size, result: Size) -> bool:
     """Return whether every position reads inside the tensor without a clamp, by its range."""
     position = index(_nearest(a["nearest_mode"], *place, index(Iterator("i", 0, result))))
-    return all(always(condition) for condition in inside(position, 0, size))
+    return all(truth(condition) for condition in inside(position, 0, size))
 
 
 def _interpolate(source: Tensor | Scope, axis: int, result: Size, place: tuple[Size, Size, Size], a: Values, prefix: str) -> Scope:

@@ -1,12 +1,13 @@
-"""Building blocks of meanings: iterator grids, broadcast reads, guards that drop what is provably true."""
+"""Building blocks of meanings: iterator grids and broadcast reads."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 
-from egraph.tensor.expr.index import Index, Iterator, Size, bounds, index, simplify
-from egraph.tensor.expr.scope import Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Tensor, apply
+from egraph.tensor.expr.bodies import applied, guarded
+from egraph.tensor.expr.index import Index, Iterator, Size, index, simplify
+from egraph.tensor.expr.scope import Compare, IndexNumber, Number, Read, Scalar, Scope, Tensor
 from egraph.tensor.ops.sizes import equal, is_one, known
 
 
@@ -46,8 +47,7 @@ def _broadcast_place(size: Size, position: Index) -> Index:
         return index(0)
     if known(size) is not None:
         return position
-    whole = len(position.terms) == 1 and position.terms[0][1] == 1 and len(position.terms[0][0]) == 1
-    atom = position.terms[0][0][0] if whole else None
+    atom = position.atom
     return position if isinstance(atom, Iterator) and equal(atom.high, size) else position % size
 
 
@@ -55,28 +55,6 @@ def as_number(size: Size) -> Scalar:
     """Return a size as a scalar."""
     value = known(size)
     return IndexNumber(index(size)) if value is None else Number(Fraction(value))
-
-
-def guarded(conditions: Sequence[Compare], then: Scalar, otherwise: Scalar) -> Scalar:
-    """``then`` where the conditions hold, else ``otherwise``; conditions that hold by their ranges are dropped."""
-    needed = tuple(condition for condition in conditions if not always(condition))
-    return Guarded(needed, then, otherwise) if needed else then
-
-
-def always(condition: Compare) -> bool:
-    """Return whether a condition holds by the ranges of its iterators."""
-    limits = bounds(condition.right - condition.left)
-    if limits is None:
-        return False
-    match condition.operator:
-        case "<":
-            return limits[0] > 0
-        case "<=":
-            return limits[0] >= 0
-        case "==":
-            return limits == (0, 0)
-        case "!=":
-            return limits[0] > 0 or limits[1] < 0
 
 
 def clamped_read(source: Tensor | Scope, indices: Sequence[Index], axis: int) -> Scalar:
@@ -93,15 +71,9 @@ def clamped_read(source: Tensor | Scope, indices: Sequence[Index], axis: int) ->
 
 def add(*terms: Scalar) -> Scalar:
     """terms[0] + terms[1] + ..."""
-    total = terms[0]
-    for term in terms[1:]:
-        total = apply("add", total, term)
-    return total
+    return applied("add", terms)
 
 
 def multiply(*factors: Scalar) -> Scalar:
     """factors[0] * factors[1] * ..."""
-    total = factors[0]
-    for factor in factors[1:]:
-        total = apply("mul", total, factor)
-    return total
+    return applied("mul", factors)

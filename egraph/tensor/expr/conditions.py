@@ -1,0 +1,113 @@
+"""Conditions over integer indices: whether ranges decide them, their negation, and their one form, 0 compared with an index."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import gcd
+from typing import Literal, TypeAlias
+
+from egraph.tensor.expr.index import Index, bounds, index
+from egraph.tensor.expr.scope import Compare
+
+Relation: TypeAlias = Literal["<=", "==", "!="]
+
+
+def truth(condition: Compare) -> bool | None:
+    """Return whether the iterators' ranges decide a condition, and how."""
+    limits = bounds(condition.right - condition.left)
+    if limits is None:
+        return None
+    low, high = limits
+    match condition.operator:
+        case "<":
+            return True if low > 0 else (False if high <= 0 else None)
+        case "<=":
+            return True if low >= 0 else (False if high < 0 else None)
+        case "==":
+            return True if low == high == 0 else (False if low > 0 or high < 0 else None)
+        case "!=":
+            return True if low > 0 or high < 0 else (False if low == high == 0 else None)
+
+
+def undecided(conditions: Iterable[Compare]) -> tuple[Compare, ...] | None:
+    """Return the conditions that ranges do not decide, each once; None where one of them is false."""
+    left: dict[Compare, None] = {}
+    for condition in conditions:
+        known = truth(condition)
+        if known is False:
+            return None
+        if known is None:
+            left[condition] = None
+    return tuple(left)
+
+
+def negation(condition: Compare) -> Compare:
+    """not (a < b) is b <= a, and not (a == b) is a != b"""
+    left, right = condition.left, condition.right
+    match condition.operator:
+        case "<":
+            return Compare(right, "<=", left)
+        case "<=":
+            return Compare(right, "<", left)
+        case "==":
+            return Compare(left, "!=", right)
+        case "!=":
+            return Compare(left, "==", right)
+
+
+def slack(condition: Compare) -> Index | None:
+    """Return the index that is at least 0 exactly where an inequality holds; None for (in)equations."""
+    match condition.operator:
+        case "<":
+            return condition.right - condition.left - 1
+        case "<=":
+            return condition.right - condition.left
+    return None
+
+
+def lowest(condition: Compare) -> tuple[Relation, Index] | bool:
+    """Return a condition as ``0 RELATION e`` in lowest terms, or its truth where e is a number.
+
+    0 <= g e + c is 0 <= e + c // g; 0 == g e + c is 0 == e + c / g, and false where g does not divide c. Of e and -e an equation
+    has the one whose first coefficient is positive.
+    """
+    value = slack(condition)
+    relation: Relation = "<="
+    if value is None:
+        value, relation = condition.right - condition.left, "==" if condition.operator == "==" else "!="
+    known = value.constant
+    if known is not None:
+        return known >= 0 if relation == "<=" else (known == 0) == (relation == "==")
+    content = gcd(*(c for m, c in value.terms if m))
+    if relation != "<=":
+        if value.constant_part % content:
+            return relation == "!="
+        content = -content if next(c for m, c in value.terms if m) < 0 else content
+    if content != 1:
+        value = Index(tuple((m, c // content) for m, c in value.terms if c // content))
+    return relation, value
+
+
+def tightest(conditions: Iterable[Compare]) -> tuple[Compare, ...] | None:
+    """Return the conditions in lowest terms, without those that follow from ranges or from another; None: never true."""
+    kept: dict[tuple[Relation, Index], int] = {}
+    others: dict[Compare, None] = {}
+    for condition in conditions:
+        form = lowest(condition)
+        if form is False:
+            return None
+        if form is True:
+            continue
+        relation, value = form
+        if relation == "!=":
+            others[Compare(index(0), "!=", value)] = None
+            continue
+        constant = value.constant_part
+        key = relation, value - constant
+        known = kept.setdefault(key, constant)
+        if relation == "==" and known != constant:
+            return None
+        kept[key] = min(known, constant)
+    made = [Compare(index(0), relation, varying + constant) for (relation, varying), constant in kept.items()]
+    left = undecided([*made, *others])
+    return None if left is None else tuple(sorted(left, key=str))
