@@ -10,14 +10,14 @@ import pytest
 
 from egraph.derive.matching.conditions import bound_of, interval, pieces_of
 from egraph.derive.matching.form import form
-from egraph.derive.matching.laws import tidy
 from egraph.derive.matching.match import match
 from egraph.errors import EinsatError
 from egraph.tensor import Node, attributes, rewrite, walk
 from egraph.tensor.expr.conditions import tightest
 from egraph.tensor.expr.evaluate import Evaluator
 from egraph.tensor.expr.functions import PRIME
-from egraph.tensor.expr.index import Index, Iterator, affine, index, length
+from egraph.tensor.expr.index import Index, Iterator, index, length
+from egraph.tensor.expr.laws import affine, tidy
 from egraph.tensor.expr.parsing import parse_scope
 from egraph.tensor.expr.scope import Compare, Guarded, Number, Scalar, Tensor, number
 from egraph.tensor.ops import apply

@@ -7,7 +7,6 @@ import pytest
 
 from egraph.derive.matching.bodies import merged
 from egraph.derive.matching.form import form
-from egraph.derive.matching.laws import tidy
 from egraph.derive.matching.match import match
 from egraph.derive.matching.views import arrange
 from egraph.errors import TypeMismatch
@@ -16,6 +15,7 @@ from egraph.tensor.expr.canonical import canonical
 from egraph.tensor.expr.evaluate import Evaluator
 from egraph.tensor.expr.functions import PRIME
 from egraph.tensor.expr.index import Index, Iterator, index
+from egraph.tensor.expr.laws import tidy
 from egraph.tensor.expr.parsing import parse_scope
 from egraph.tensor.expr.printing import format_scope
 from egraph.tensor.expr.scope import Scope, Tensor

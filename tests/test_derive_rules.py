@@ -20,7 +20,8 @@ from egraph.tensor.expr.bodies import flattened, indices_of, with_reads
 from egraph.tensor.expr.canonical import canonical
 from egraph.tensor.expr.evaluate import evaluate
 from egraph.tensor.expr.functions import PRIME
-from egraph.tensor.expr.index import Index, Iterator, index, iterators_of, known, length
+from egraph.tensor.expr.index import Index, Iterator, index, known, length
+from egraph.tensor.expr.laws import iterators_of
 from egraph.tensor.expr.parsing import parse_scope
 from egraph.tensor.expr.printing import format_scalar, format_scope
 from egraph.tensor.expr.scope import Read, Scalar, Scope, Tensor

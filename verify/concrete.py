@@ -48,7 +48,10 @@ def least(value: Polynomial) -> int | None:
 
 
 def multiplied_out(value: Polynomial) -> Polynomial | None:
-    """e // d + r >= 0 says that e + d r >= 0, and r - e // d >= 0 that d r + d - 1 - e >= 0; None where there is no such division."""
+    """e // d + r >= 0 says that e + d r >= 0, and r - e // d >= 0 that d r + d - 1 - e >= 0; None where there is no such division.
+
+    These are ``quotient at least`` and ``quotient at most``.
+    """
     for monomial, coefficient in sorted(value.terms.items(), key=lambda term: _names(term[0])):
         kind = entry(monomial[0]).kind if len(monomial) == 1 else None
         if not isinstance(kind, FloorAtom) or abs(coefficient) != 1 or (kind.divisor.constant or 0) < 1:

@@ -284,7 +284,7 @@ class Facts:
         return None
 
     def _nested(self, rest: Polynomial, divisor: Polynomial) -> Polynomial | None:
-        """(e // d + n) // c = (e + n * d) // (d * c)"""
+        """(e // d + n) // c = (e + n * d) // (d * c), by ``quotient of a quotient``"""
         for atom in sorted(rest.atoms(), key=lambda a: entry(a).key):
             kind = entry(atom).kind
             if isinstance(kind, FloorAtom) and rest.terms.get((atom,)) == 1 and self.nonnegative(kind.divisor - ONE):
@@ -295,7 +295,7 @@ class Facts:
         return None
 
     def _common_factor(self, rest: Polynomial, divisor: Polynomial) -> Polynomial | None:
-        """(g * x + y) // (g * d) = (x + y // g) // d where y // g is known"""
+        """(g * x + y) // (g * d) = (x + y // g) // d where y // g is known, by ``common factor``"""
         if len(divisor.terms) != 1:
             return None
         ((monomial, coefficient),) = divisor.terms.items()

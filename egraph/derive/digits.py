@@ -14,7 +14,8 @@ from egraph.derive.rules.substitution import solve, split_iterator
 from egraph.derive.rules.summation import inner_read
 from egraph.derive.targets import is_digits
 from egraph.derive.trees import Contraction, contraction_of
-from egraph.tensor.expr.index import Floor, Index, Iterator, Modulo, affine, atoms, index, length
+from egraph.tensor.expr.index import Floor, Index, Iterator, Modulo, atoms, index, length
+from egraph.tensor.expr.laws import affine
 from egraph.tensor.expr.scope import Read, Scope
 
 

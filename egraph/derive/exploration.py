@@ -11,7 +11,8 @@ from egraph.derive.rules.matrices import Matrix
 from egraph.derive.rules.substitution import merge_iterators, split_iterator, unimodular
 from egraph.derive.rules.summation import split_summation
 from egraph.tensor.expr.bodies import reads_of
-from egraph.tensor.expr.index import Iterator, affine, length
+from egraph.tensor.expr.index import Iterator, length
+from egraph.tensor.expr.laws import affine
 from egraph.tensor.expr.scope import Scope
 
 MOST_SUMS = 5

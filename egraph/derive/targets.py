@@ -14,7 +14,8 @@ from egraph.derive.matching.conditions import speaks_of
 from egraph.derive.rules.bodies import every
 from egraph.derive.trees import Contraction
 from egraph.tensor.expr.conditions import tightest
-from egraph.tensor.expr.index import Index, Iterator, affine, index, iterators_of, length
+from egraph.tensor.expr.index import Index, Iterator, index, length
+from egraph.tensor.expr.laws import affine, iterators_of
 from egraph.tensor.expr.scope import Compare, Read
 
 

@@ -18,7 +18,8 @@ from egraph.derive.rules.summation import split_summation
 from egraph.derive.targets import Target, block_sizes, is_digits
 from egraph.derive.trees import Contraction, with_sources
 from egraph.tensor.expr.bodies import reads_of
-from egraph.tensor.expr.index import Index, Iterator, iterators_of, length
+from egraph.tensor.expr.index import Index, Iterator, length
+from egraph.tensor.expr.laws import iterators_of
 from egraph.tensor.expr.scope import Read, Scalar, Scope
 
 MOST_PHASES = 16

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from tvm.tirx import ForKind
 
-from egraph.tensor.expr.index import Index, Iterator, coefficient, iterators_of, length
+from egraph.tensor.expr.index import Index, Iterator, length
+from egraph.tensor.expr.laws import coefficient, iterators_of
 from lower.eoperator.blocks import LANES, UNROLL, Place, Point
 from lower.eoperator.emit import Emitter
 from lower.eoperator.functions import Expr

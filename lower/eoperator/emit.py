@@ -7,7 +7,8 @@ from typing import Any
 
 from tvm import tirx
 
-from egraph.tensor.expr.index import DataIndex, Floor, Index, Iterator, Modulo, bounds, coefficient, iterators_of
+from egraph.tensor.expr.index import DataIndex, Floor, Index, Iterator, Modulo, bounds
+from egraph.tensor.expr.laws import coefficient, iterators_of
 from egraph.tensor.expr.scope import Compare, Read, Tensor
 from lower.eoperator.blocks import Block, Place, Point, Writer, sequence, shuffle
 from lower.eoperator.functions import Expr, Functions, cast, constant, element, lanes, select, widen

@@ -16,7 +16,8 @@ from typing import Any
 from tvm import tirx
 from tvm.tirx import ForKind
 
-from egraph.tensor.expr.index import Index, Iterator, Size, Symbol, coefficient, index, iterators_of, length
+from egraph.tensor.expr.index import Index, Iterator, Size, Symbol, index, length
+from egraph.tensor.expr.laws import coefficient, iterators_of
 from lower.eoperator.blocks import Place, Point
 from lower.eoperator.costs import cost_ns, dear
 from lower.eoperator.covering import cover, elements_before_a_line

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from tvm import tirx
 
-from egraph.tensor.expr.index import Iterator, coefficient, iterators_of, known, length
+from egraph.tensor.expr.index import Iterator, known, length
+from egraph.tensor.expr.laws import coefficient, iterators_of
 from egraph.tensor.expr.scope import Reduction
 from lower.eoperator.blocks import LANES, UNROLL, Place, Point, Writer, shuffle
 from lower.eoperator.functions import Expr, cast, lanes, larger, smaller, widen

@@ -10,7 +10,8 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from egraph.tensor.expr.index import Iterator, iterators_of, known
+from egraph.tensor.expr.index import Iterator, known
+from egraph.tensor.expr.laws import iterators_of
 from lower.eoperator.tabled import Tile, tests_of
 from lower.eoperator.terms import Terms
 from lower.eoperator.transforms import allowed

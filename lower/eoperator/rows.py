@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from egraph.tensor.expr.index import Index, Iterator, coefficient, index, length
+from egraph.tensor.expr.index import Index, Iterator, index, length
+from egraph.tensor.expr.laws import coefficient
 from lower.eoperator.costs import dear
 from lower.eoperator.terms import Term, Terms, subterms
 

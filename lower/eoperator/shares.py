@@ -12,7 +12,8 @@ import itertools
 from collections.abc import Sequence
 from fractions import Fraction
 
-from egraph.tensor.expr.index import Iterator, coefficient, length
+from egraph.tensor.expr.index import Iterator, length
+from egraph.tensor.expr.laws import coefficient
 from lower.eoperator.tabled import Store, Tile
 from lower.eoperator.terms import subterms
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from egraph.tensor.expr.index import Index, Iterator, coefficient
+from egraph.tensor.expr.index import Index, Iterator
+from egraph.tensor.expr.laws import coefficient
 from lower.eoperator.terms import Term
 
 PAGE_BYTES = 4096

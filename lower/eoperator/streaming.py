@@ -13,7 +13,8 @@ from typing import Any
 import tvm
 from tvm import tirx
 
-from egraph.tensor.expr.index import Index, Iterator, coefficient, iterators_of
+from egraph.tensor.expr.index import Index, Iterator
+from egraph.tensor.expr.laws import coefficient, iterators_of
 
 STREAMED_BYTES = 16 << 20
 """Results from which streaming pays, their reader included: with 32 MiB of last-level cache a copy of a copy takes

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TypeAlias
 
-from egraph.tensor.expr.index import Index, Iterator, Size, Symbol, index, iterators_of, known, length
+from egraph.tensor.expr.index import Index, Iterator, Size, Symbol, index, known, length
+from egraph.tensor.expr.laws import iterators_of
 from egraph.tensor.expr.scope import Compare, Reduction
 from lower.eoperator.cuts import Cut, cut_digits
 from lower.eoperator.linear import Matrix, linear_program

@@ -13,19 +13,8 @@ from fractions import Fraction
 from typing import Any, Literal, TypeAlias
 
 from egraph.tensor.expr.conditions import undecided
-from egraph.tensor.expr.index import (
-    Index,
-    Iterator,
-    Modulo,
-    Size,
-    Symbol,
-    floor_divide,
-    index,
-    iterators_of,
-    known,
-    length,
-    substitute,
-)
+from egraph.tensor.expr.index import Index, Iterator, Size, Symbol, index, known, length, substitute
+from egraph.tensor.expr.laws import iterators_of, rejoined
 from egraph.tensor.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Reduction, Scalar, Scope, Table, Tensor
 
 Kind: TypeAlias = Literal["number", "index", "read", "table", "apply", "guard", "reduce"]
@@ -48,28 +37,6 @@ class Term:
 
     def __repr__(self) -> str:
         return f"<{self.kind} {self.data}>"
-
-
-def recombine(value: Index) -> Index:
-    """c*K*(x//K) + c*(x%K) = c*x: what a reshape leaves of a row-major offset."""
-    changed = True
-    while changed:
-        changed = False
-        coefficients = dict(value.terms)
-        for monomial, c in value.terms:
-            if len(monomial) != 1 or not isinstance(monomial[0], Modulo):
-                continue
-            rest = monomial[0]
-            by = rest.divisor.constant
-            quotient = floor_divide(rest.numerator, rest.divisor)
-            if by is None or len(quotient.terms) != 1 or quotient.terms[0][1] != 1:
-                continue
-            partner = quotient.terms[0][0]
-            if coefficients.get(partner) == c * by:
-                value = value - index(rest) * c - quotient * (c * by) + rest.numerator * c
-                changed = True
-                break
-    return value
 
 
 class Terms:
@@ -154,7 +121,7 @@ class Terms:
         total = index(0)
         for place, stride in zip(read.indices, self.strides[read.source.name], strict=True):
             total = total + substitute(place, replace, lambda r: self._data(r, replace)) * stride
-        return read.source.name, recombine(total)
+        return read.source.name, rejoined(total)
 
     def _data(self, read: Read, replace: Replacement) -> Read:
         if read.source in [Tensor("flat " + name, (), self.dtypes[name]) for name in self.strides]:
@@ -225,7 +192,7 @@ class Terms:
         return term
 
     def index(self, value: Index, replace: Replacement) -> Index:
-        return recombine(substitute(value, replace, lambda r: self._data(r, replace)))
+        return rejoined(substitute(value, replace, lambda r: self._data(r, replace)))
 
     def _substitute(self, term: Term, replace: Replacement, changed: frozenset[Iterator], memo: dict[Term, Term]) -> Term:
         if not term.free & changed:

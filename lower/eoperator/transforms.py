@@ -7,7 +7,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 
-from egraph.tensor.expr.index import Floor, Index, Iterator, Modulo, Size, Symbol, bounds, coefficient, index, iterators_of, known, length
+from egraph.tensor.expr.index import Floor, Index, Iterator, Modulo, Size, Symbol, bounds, index, known, length
+from egraph.tensor.expr.laws import coefficient, iterators_of
 from egraph.tensor.expr.scope import Compare, Reduction
 from lower.eoperator.terms import Term, Terms, indices_of, subterms
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from tvm import tirx
 from tvm.tirx import ForKind
 
-from egraph.tensor.expr.index import Index, Iterator, coefficient, length
+from egraph.tensor.expr.index import Index, Iterator, length
+from egraph.tensor.expr.laws import coefficient
 from lower.eoperator.blocks import LANES, Place, Point, shuffle
 from lower.eoperator.emit import Emitter
 from lower.eoperator.functions import Expr, lanes

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from tvm import tirx
 from tvm.tirx import ForKind
 
-from egraph.tensor.expr.index import Index, Iterator, coefficient, index, iterators_of, known, length
+from egraph.tensor.expr.index import Index, Iterator, index, known, length
+from egraph.tensor.expr.laws import coefficient, iterators_of
 from egraph.tensor.expr.scope import Compare
 from lower.eoperator.blocks import LANES, Block, Place, Point, sequence
 from lower.eoperator.functions import Expr

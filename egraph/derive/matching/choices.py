@@ -15,7 +15,8 @@ from egraph.derive.matching.movements import moved
 from egraph.derive.matching.views import reshaped, sliced
 from egraph.tensor import Node
 from egraph.tensor.expr.bodies import applied, flattened, used
-from egraph.tensor.expr.index import Index, Iterator, affine, index, length
+from egraph.tensor.expr.index import Index, Iterator, index, length
+from egraph.tensor.expr.laws import affine
 from egraph.tensor.expr.scope import Guarded, Read, Reduction, Scalar, Tensor
 from egraph.tensor.ops import apply
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from egraph.tensor.expr.conditions import tightest
-from egraph.tensor.expr.index import Affine, Iterator, affine, known
+from egraph.tensor.expr.index import Iterator, known
+from egraph.tensor.expr.laws import Affine, affine
 from egraph.tensor.expr.scope import Compare, Guarded, Scalar
 
 Condition = Compare

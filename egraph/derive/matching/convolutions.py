@@ -15,7 +15,8 @@ from egraph.derive.matching.form import Form, substituted
 from egraph.derive.matching.products import roles_of, two_reads
 from egraph.derive.matching.windowed import Operands, convolved, settled
 from egraph.tensor import AttributeValue, Node
-from egraph.tensor.expr.index import Index, Iterator, affine, index, length
+from egraph.tensor.expr.index import Index, Iterator, index, length
+from egraph.tensor.expr.laws import affine
 from egraph.tensor.expr.scope import Read
 
 

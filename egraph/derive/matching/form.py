@@ -15,11 +15,11 @@ from functools import lru_cache
 
 from egraph.derive.matching.bodies import hoisted, merged, opened, ordered, put
 from egraph.derive.matching.conditions import Condition, bound_of
-from egraph.derive.matching.laws import tidy
 from egraph.tensor.expr.bodies import indices_of, mapped, reads_of, rebuilt, used
 from egraph.tensor.expr.canonical import canonical
 from egraph.tensor.expr.conditions import tightest
-from egraph.tensor.expr.index import Floor, Index, Iterator, Modulo, Size, affine, atoms, index, length
+from egraph.tensor.expr.index import Floor, Index, Iterator, Modulo, Size, atoms, index, length
+from egraph.tensor.expr.laws import affine, tidy
 from egraph.tensor.expr.printing import format_scope
 from egraph.tensor.expr.scope import ONE, ZERO, Apply, Guarded, Number, Read, Reduction, Scalar, Scope, Tensor
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from egraph.derive.matching.bodies import merged
 from egraph.derive.matching.form import simpler
-from egraph.derive.matching.laws import tidy
 from egraph.errors import EinsatError
 from egraph.tensor import Node
 from egraph.tensor.expr.bodies import mapped, reads_of, with_reads
 from egraph.tensor.expr.compose import inline
 from egraph.tensor.expr.index import Index
+from egraph.tensor.expr.laws import tidy
 from egraph.tensor.expr.scope import Read, Scalar, Scope, Tensor
 from egraph.tensor.ops import apply
 from egraph.tensor.ops.expression import text_of

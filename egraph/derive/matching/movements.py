@@ -12,7 +12,8 @@ from egraph.derive.matching.views import arrange, padded
 from egraph.tensor import Node
 from egraph.tensor.expr.bodies import reads_of
 from egraph.tensor.expr.conditions import tightest
-from egraph.tensor.expr.index import Iterator, affine, index, length
+from egraph.tensor.expr.index import Iterator, index, length
+from egraph.tensor.expr.laws import affine
 from egraph.tensor.expr.scope import Guarded, Read, Scalar, Tensor
 from egraph.tensor.ops import apply
 

@@ -16,7 +16,8 @@ from egraph.derive.matching.products import roles_of, two_reads
 from egraph.derive.matching.windowed import Operands, convolved, settled
 from egraph.tensor import AttributeValue, Node
 from egraph.tensor.expr.bodies import used
-from egraph.tensor.expr.index import Floor, Index, Iterator, Modulo, affine, bounds, index, length
+from egraph.tensor.expr.index import Floor, Index, Iterator, Modulo, bounds, index, length
+from egraph.tensor.expr.laws import affine
 from egraph.tensor.expr.scope import Compare, Read
 
 

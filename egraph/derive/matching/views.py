@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from egraph.derive.matching.conditions import Condition, interval, speaks_of
-from egraph.derive.matching.laws import tidy
 from egraph.tensor import Node, walk
-from egraph.tensor.expr.index import Affine, Index, Iterator, affine, bounds, index, length
+from egraph.tensor.expr.index import Index, Iterator, bounds, index, length
+from egraph.tensor.expr.laws import Affine, affine, tidy
 from egraph.tensor.expr.scope import Number
 from egraph.tensor.ops import apply
 

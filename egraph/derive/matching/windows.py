@@ -15,7 +15,8 @@ from egraph.derive.matching.views import Group, arrange, axes_in_order, padded, 
 from egraph.errors import TypeMismatch
 from egraph.tensor import AttributeValue, Node, attributes
 from egraph.tensor.expr.bodies import used
-from egraph.tensor.expr.index import Iterator, affine, index, length
+from egraph.tensor.expr.index import Iterator, index, length
+from egraph.tensor.expr.laws import affine
 from egraph.tensor.expr.scope import ZERO, Apply, Number, Read, Scope, Tensor
 from egraph.tensor.ops import apply
 

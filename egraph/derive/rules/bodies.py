@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 
 from egraph.tensor.expr import bodies
 from egraph.tensor.expr.bodies import guarded
 from egraph.tensor.expr.conditions import undecided
-from egraph.tensor.expr.index import Floor, Index, Iterator, Modulo, Size, Symbol, floor_divide, index, iterators_of, modulo, substitute
+from egraph.tensor.expr.index import Index, Iterator, Size, Symbol, index, substitute
+from egraph.tensor.expr.laws import straightened
 from egraph.tensor.expr.scope import Apply, Compare, Guarded, Read, Reduction, Scalar, Scope
 
-MOST_VALUES = 64
-"""Values of an iterator that are tried to see that a division is affine over its range."""
 Replacement = Mapping[Iterator, Size]
 
 
@@ -22,23 +20,6 @@ class Refusal:
     """Why a rule does not apply."""
 
     reason: str
-
-
-def inside_divisions(value: Index, change: Callable[[Index], Index]) -> Index:
-    """Return an index with what stands inside its divisions and remainders changed."""
-    total = Index(())
-    for monomial, coefficient in value.terms:
-        product = index(1)
-        for atom in monomial:
-            match atom:
-                case Floor(a, b):
-                    product = product * floor_divide(change(a), change(b))
-                case Modulo(a, b):
-                    product = product * modulo(change(a), change(b))
-                case _:
-                    product = product * index(atom)
-        total = total + product * coefficient
-    return total
 
 
 def mapped(body: Scalar, change: Callable[[Index], Index]) -> Scalar:
@@ -68,37 +49,6 @@ def place(value: Index, names: Replacement) -> Index:
         return Read(inner.source, tuple(place(i, names) for i in inner.indices))
 
     return straightened(substitute(value, full, read))
-
-
-def straightened(value: Index) -> Index:
-    """(p + 1) // 2 = p for p < 2: a division that is affine over the range of its one iterator is written so."""
-    if not any(isinstance(monomial[0], Floor | Modulo) for monomial, _ in value.terms if len(monomial) == 1):
-        return value
-    total = Index(())
-    for monomial, coefficient in value.terms:
-        atom = monomial[0] if len(monomial) == 1 else None
-        affine = _affine(atom) if isinstance(atom, Floor | Modulo) else None
-        total = total + (Index(((monomial, coefficient),)) if affine is None else affine * coefficient)
-    return total
-
-
-@lru_cache(maxsize=1 << 12)
-def _affine(atom: Floor | Modulo) -> Index | None:
-    iterators = iterators_of(atom.numerator)
-    if len(iterators) != 1 or atom.divisor.constant is None:
-        return None
-    (iterator,) = iterators
-    low, high = index(iterator.low).constant, index(iterator.high).constant
-    if low is None or high is None or not 0 < high - low <= MOST_VALUES:
-        return None
-    values = [substitute(index(atom), {iterator: x}).constant for x in range(low, high)]
-    if any(v is None for v in values):
-        return None
-    known = [v for v in values if v is not None]
-    slope = known[1] - known[0] if len(known) > 1 else 0
-    if any(v != known[0] + slope * k for k, v in enumerate(known)):
-        return None
-    return index(iterator) * slope + (known[0] - slope * low)
 
 
 def pulled(body: Scalar, reduction: Reduction) -> tuple[tuple[Compare, ...], Scalar]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from egraph.derive.rules.bodies import Refusal, counted, every, fresh, inside_divisions, mapped, place, pulled, where
+from egraph.derive.rules.bodies import Refusal, counted, every, fresh, mapped, place, pulled, where
 from egraph.derive.rules.inside import feasible_range, reads_inside
 from egraph.tensor.expr.bodies import used
-from egraph.tensor.expr.index import Index, Iterator, Size, bounds, index, iterators_of
+from egraph.tensor.expr.index import Index, Iterator, Size, bounds, index
+from egraph.tensor.expr.laws import inside_divisions, iterators_of
 from egraph.tensor.expr.scope import Compare, Guarded, Read, Scope
 
 Guards = Literal["outward", "inward"]

@@ -10,7 +10,8 @@ import numpy as np
 from egraph.tensor.expr.bodies import guarded_reads
 from egraph.tensor.expr.conditions import slack, truth
 from egraph.tensor.expr.evaluate import Evaluator
-from egraph.tensor.expr.index import DataIndex, Index, Iterator, Size, atoms, bounds, index, iterators_of, known, length, substitute
+from egraph.tensor.expr.index import DataIndex, Index, Iterator, Size, atoms, bounds, index, known, length, substitute
+from egraph.tensor.expr.laws import iterators_of
 from egraph.tensor.expr.scope import Compare, Read, Scope
 
 MOST_POINTS = 1 << 16

@@ -8,7 +8,8 @@ from egraph.derive.rules.bodies import Refusal, counted, every, pulled, where
 from egraph.derive.rules.indices import substitute_indices
 from egraph.derive.rules.inside import reads_inside
 from egraph.tensor.expr.bodies import applied, flattened, rebuilt, used
-from egraph.tensor.expr.index import Index, Iterator, index, iterators_of
+from egraph.tensor.expr.index import Index, Iterator, index
+from egraph.tensor.expr.laws import iterators_of
 from egraph.tensor.expr.scope import Apply, Guarded, Read, Reduction, Scalar, Scope, inside
 
 

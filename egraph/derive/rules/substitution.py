@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from egraph.derive.rules.bodies import Refusal, counted, every, inside_divisions, mapped, pulled, replaced, straightened, where
+from egraph.derive.rules.bodies import Refusal, counted, every, mapped, pulled, replaced, where
 from egraph.derive.rules.inside import reads_inside
 from egraph.derive.rules.matrices import Matrix, inverse_of
 from egraph.tensor.expr.bodies import used
 from egraph.tensor.expr.conditions import slack
-from egraph.tensor.expr.index import Index, Iterator, Modulo, Size, bounds, floor_divide, index, iterators_of, length, modulo, substitute
+from egraph.tensor.expr.index import Index, Iterator, Modulo, Size, bounds, floor_divide, index, length, modulo, substitute
+from egraph.tensor.expr.laws import inside_divisions, iterators_of, straightened
 from egraph.tensor.expr.scope import Compare, Read, Reduction, Scalar, Scope, inside
 
 
@@ -106,7 +107,7 @@ def solve(scope: Scope, iterator: Iterator) -> Scope | Refusal:
 
 
 def _equations(conditions: Sequence[Compare]) -> tuple[Compare, ...]:
-    """0 <= e, 0 <= -e  =  0 == e"""
+    """0 <= e, 0 <= -e  =  0 == e (``equation from bounds``)"""
     found: dict[Compare, None] = {}
     bounds = {condition: slack(condition) for condition in conditions}
     for condition, value in bounds.items():

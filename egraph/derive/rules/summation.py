@@ -6,7 +6,8 @@ from collections.abc import Collection
 
 from egraph.derive.rules.bodies import Refusal, counted, pulled, replaced, where
 from egraph.derive.rules.inside import reads_inside
-from egraph.tensor.expr.index import Index, Iterator, Size, index, iterators_of
+from egraph.tensor.expr.index import Index, Iterator, Size, index
+from egraph.tensor.expr.laws import iterators_of
 from egraph.tensor.expr.scope import Guarded, Read, Reduction, Scope
 
 

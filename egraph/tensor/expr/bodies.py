@@ -13,7 +13,8 @@ from functools import reduce
 
 from egraph.tensor.expr.conditions import negation, undecided
 from egraph.tensor.expr.evaluate import EvaluationError
-from egraph.tensor.expr.index import Index, Iterator, iterators_of, length
+from egraph.tensor.expr.index import Index, Iterator, length
+from egraph.tensor.expr.laws import iterators_of
 from egraph.tensor.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Table
 
 Choice = Callable[[Iterable[Compare], Scalar, Scalar], Scalar]

@@ -56,7 +56,7 @@ def negation(condition: Compare) -> Compare:
 
 
 def slack(condition: Compare) -> Index | None:
-    """Return the index that is at least 0 exactly where an inequality holds; None for (in)equations."""
+    """Return the index that is at least 0 exactly where an inequality holds, by ``strictly below``; None for (in)equations."""
     match condition.operator:
         case "<":
             return condition.right - condition.left - 1
@@ -68,8 +68,8 @@ def slack(condition: Compare) -> Index | None:
 def lowest(condition: Compare) -> tuple[Relation, Index] | bool:
     """Return a condition as ``0 RELATION e`` in lowest terms, or its truth where e is a number.
 
-    0 <= g e + c is 0 <= e + c // g; 0 == g e + c is 0 == e + c / g, and false where g does not divide c. Of e and -e an equation
-    has the one whose first coefficient is positive.
+    0 <= g e + c is 0 <= e + c // g (``bound in lowest terms``); 0 == g e + c is 0 == e + c / g, and false where g does not divide c
+    (``equation in lowest terms``). Of e and -e an equation has the one whose first coefficient is positive.
     """
     value = slack(condition)
     relation: Relation = "<="

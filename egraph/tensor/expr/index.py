@@ -297,7 +297,7 @@ def _split(value: Index, divisor: int) -> tuple[Index, Index]:
 
 
 def floor_divide(value: Index, divisor: Index) -> Index:
-    """value // divisor, simplified where ranges and coefficients allow."""
+    """value // divisor, by ``quotient of a sum``, ``quotient by range`` and ``quotient of a quotient``."""
     by = divisor.constant
     if by == 1:
         return value
@@ -306,16 +306,15 @@ def floor_divide(value: Index, divisor: Index) -> Index:
         limits = bounds(rest)
         if limits is not None and limits[0] // by == limits[1] // by:
             return quotient + limits[0] // by
-        if len(rest.terms) == 1 and rest.terms[0][1] == 1 and len(rest.terms[0][0]) == 1:
-            inner = rest.terms[0][0][0]  # (a // b) // c = a // (b c)
-            if isinstance(inner, Floor) and inner.divisor.constant is not None:
-                return quotient + floor_divide(inner.numerator, inner.divisor * by)
+        inner = rest.atom
+        if isinstance(inner, Floor) and inner.divisor.constant is not None:
+            return quotient + floor_divide(inner.numerator, inner.divisor * by)
         return quotient + index(Floor(rest, divisor))
     return index(Floor(value, divisor))
 
 
 def modulo(value: Index, divisor: Index) -> Index:
-    """value % divisor, simplified where ranges and coefficients allow."""
+    """value % divisor, by ``remainder of a sum`` and ``remainder by range``."""
     by = divisor.constant
     if by == 1:
         return Index(())
@@ -367,55 +366,6 @@ def atoms(value: Size) -> set[Atom]:
             if isinstance(atom, Floor | Modulo):
                 found |= atoms(atom.numerator) | atoms(atom.divisor)
     return found
-
-
-def iterators_of(*values: Size) -> frozenset[Iterator]:
-    """Return every iterator that indices depend on, those inside divisions and data indices too."""
-    found: set[Iterator] = set()
-    for value in values:
-        if isinstance(value, Index):
-            _note_iterators(value, found)
-    return frozenset(found)
-
-
-def _note_iterators(value: Index, found: set[Iterator]) -> None:
-    for monomial, _ in value.terms:
-        for atom in monomial:
-            match atom:
-                case Iterator():
-                    found.add(atom)
-                case Floor(numerator, divisor) | Modulo(numerator, divisor):
-                    _note_iterators(numerator, found)
-                    _note_iterators(divisor, found)
-                case DataIndex(read):
-                    for place in read.indices:
-                        _note_iterators(place, found)
-
-
-def coefficient(value: Index, iterator: Iterator) -> int | None:
-    """Return c where value = c * iterator + (terms without it), or None when the iterator occurs otherwise."""
-    factor = 0
-    for monomial, c in value.terms:
-        if monomial == (iterator,):
-            factor = c
-        elif any(iterator in iterators_of(index(atom)) for atom in monomial):
-            return None
-    return factor
-
-
-Affine: TypeAlias = tuple[int, dict[Iterator, int]]
-"""A constant and the coefficient of each iterator."""
-
-
-def affine(value: Index) -> Affine | None:
-    """Return the constant and the coefficients of an index that is linear in its iterators."""
-    coefficients: dict[Iterator, int] = {}
-    for monomial, c in value.terms:
-        if len(monomial) == 1 and isinstance(monomial[0], Iterator):
-            coefficients[monomial[0]] = c
-        elif monomial:
-            return None
-    return value.constant_part, coefficients
 
 
 def format_index(value: Size) -> str:
