@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from egraph.errors import LowerError
 from egraph.tensor import Kernel, Node, Program, numpy_dtype
+from egraph.tensor.ops.movement import joins_outermost
 from lower.drafts import Draft, Order
 from lower.memory import Lifetime, plan_arena
 from lower.views import Window, contiguous, read
@@ -112,13 +113,12 @@ class _Placer:
         for step, draft in enumerate(self.order.drafts):
             kernel = draft.kernels[0]
             fragment = kernel.fragment
-            if len(draft.kernels) != 1 or fragment.op != "Concat" or any(n.op != "Placeholder" for n in fragment.inputs):
+            if len(draft.kernels) != 1 or not joins_outermost(fragment):
                 continue
             operands = [kernel.inputs[n.integer("index")] for n in fragment.inputs]
             roots = [self.root.get(node, node) for node in operands]
             free = all(r in made and r not in taken and r.type.elements == n.type.elements for r, n in zip(roots, operands, strict=True))
-            is_outer = all(size == 1 for size in fragment.type.sizes[: fragment.integer("axis")])
-            if not free or not is_outer or len(set(roots)) != len(roots) or not all(map(is_sized, (*roots, kernel.output))):
+            if not free or len(set(roots)) != len(roots) or not all(map(is_sized, (*roots, kernel.output))):
                 continue
             offset = 0
             for root in roots:

@@ -109,7 +109,8 @@ def drawn(random: Random, iterators: tuple[Iterator, ...], depth: int = 2) -> In
 
 def values(value: Index, iterators: tuple[Iterator, ...]) -> list[int]:
     """Return an index at every point, by Python's own integers."""
-    return [evaluated(value, dict(zip(iterators, point, strict=True))) for point in product(*(range(known(i.low), known(i.high)) for i in iterators))]
+    points = product(*(range(known(i.low), known(i.high)) for i in iterators))
+    return [evaluated(value, dict(zip(iterators, point, strict=True))) for point in points]
 
 
 def evaluated(value: Index, at: dict[Iterator, int]) -> int:

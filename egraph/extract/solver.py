@@ -5,10 +5,9 @@ from __future__ import annotations
 import functools
 import operator
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import networkx
 from ortools.sat.python import cp_model
 
 from egraph.extract.problem import Choice, Chosen, Problem, order, prune, strict, total
@@ -142,8 +141,38 @@ def _bits(number: int) -> list[int]:
 
 
 def _components(problem: Problem) -> dict[int, int]:
-    """Number the strongly connected components: cycles can only close inside one."""
-    graph = networkx.DiGraph()
-    graph.add_nodes_from(problem.choices)
-    graph.add_edges_from((number, need) for number, offered in problem.choices.items() for choice in offered for need in choice.needs)
-    return {number: i for i, part in enumerate(networkx.strongly_connected_components(graph)) for number in part}
+    """Number the strongly connected components, operands' first (Tarjan's algorithm): cycles can only close inside one."""
+    needs = {number: [need for choice in offered for need in choice.needs] for number, offered in problem.choices.items()}
+    component: dict[int, int] = {}
+    entered: dict[int, int] = {}
+    lowest: dict[int, int] = {}  # entered on the path, as far up as is reached
+    path: list[int] = []
+    calls: list[tuple[int, Iterator[int]]] = []
+
+    def enter(number: int) -> None:
+        entered[number] = lowest[number] = len(entered)
+        path.append(number)
+        calls.append((number, iter(needs.get(number, ()))))
+
+    count = 0
+    for root in needs:
+        if root not in entered:
+            enter(root)
+        while calls:
+            number, rest = calls[-1]
+            for need in rest:
+                if need not in entered:
+                    enter(need)
+                    break
+                if need not in component:
+                    lowest[number] = min(lowest[number], entered[need])
+            else:
+                calls.pop()
+                if calls:
+                    lowest[calls[-1][0]] = min(lowest[calls[-1][0]], lowest[number])
+                if lowest[number] == entered[number]:
+                    at = path.index(number)
+                    component |= dict.fromkeys(path[at:], count)
+                    del path[at:]
+                    count += 1
+    return component

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from egraph.tensor import Candidate
+from egraph.tensor.ops.movement import joins_outermost
 
 
 def joined_for_free(candidates: Mapping[int, tuple[Candidate, ...]], free: tuple[str, ...]) -> set[tuple[int, Candidate]]:
@@ -33,8 +34,4 @@ def joined_for_free(candidates: Mapping[int, tuple[Candidate, ...]], free: tuple
 def is_joining(candidate: Candidate) -> bool:
     """Return whether a kernel is a concatenation of distinct operands along the outermost axis, and nothing else."""
     fragment = candidate.fragment
-    if fragment.op != "Concat" or any(each.op != "Placeholder" for each in fragment.inputs):
-        return False
-    axis = fragment.integer("axis")
-    is_distinct = len(set(fragment.inputs)) == len(fragment.inputs) == len(set(candidate.operands))
-    return is_distinct and all(size == 1 for size in fragment.type.sizes[:axis])
+    return joins_outermost(fragment) and len(set(fragment.inputs)) == len(fragment.inputs) == len(set(candidate.operands))

@@ -85,10 +85,7 @@ def cut_digits(table: Terms, iterator: Iterator, indices: Iterable[Index]) -> Cu
 def _quotient(value: Index, iterator: Iterator) -> tuple[int, int] | None:
     """Return (b, p) where value = (iterator + b) // p."""
     constant = value.constant_part
-    rest = (value - constant).terms
-    if len(rest) != 1 or rest[0][1] != 1 or len(rest[0][0]) != 1:
-        return None
-    atom = rest[0][0][0]
+    atom = (value - constant).atom
     if atom == iterator:
         return constant, 1
     if isinstance(atom, Floor) and (by := atom.divisor.constant) is not None:

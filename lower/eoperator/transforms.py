@@ -7,7 +7,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 
-from egraph.tensor.expr.index import Floor, Index, Iterator, Modulo, Size, Symbol, bounds, index, known, length
+from egraph.tensor.expr.digits import divisors, fitting
+from egraph.tensor.expr.index import Index, Iterator, Size, Symbol, bounds, index, known, length
 from egraph.tensor.expr.laws import coefficient, iterators_of
 from egraph.tensor.expr.scope import Compare, Reduction
 from lower.eoperator.terms import Term, Terms, indices_of, subterms
@@ -42,32 +43,14 @@ def shifted(table: Terms, iterator: Iterator, low: int, high: int) -> tuple[Iter
     return part, index(part) + low if high - low > 1 else index(low)
 
 
-def _divisors(iterator: Iterator, indices: Iterable[Index]) -> set[int]:
-    """Return the divisors of iterator // d and iterator % d among the indices."""
-    found: set[int] = set()
-
-    def visit(value: Index) -> None:
-        for monomial, _ in value.terms:
-            for atom in monomial:
-                if isinstance(atom, Floor | Modulo):
-                    by = atom.divisor.constant
-                    if atom.numerator == index(iterator) and by is not None:
-                        found.add(by)
-                    visit(atom.numerator)
-
-    for value in indices:
-        visit(value)
-    return found
-
-
 def digits(table: Terms, iterator: Iterator, indices: Iterable[Index]) -> tuple[tuple[Iterator, ...], Index] | None:
-    """Split i into i1*d + i0 where i // d or i % d occurs and d divides its extent."""
-    size = length(iterator)
-    for by in sorted(_divisors(iterator, indices), reverse=True):  # the digits of what is left may be split again
-        if 1 < by < size and size % by == 0:
-            outer, inner = table.fresh(iterator.name + "o", size // by), table.fresh(iterator.name + "i", by)
-            return (outer, inner), index(outer) * by + inner
-    return None
+    """Split i into i1*d + i0 where i // d or i % d occurs and d divides its range."""
+    found = fitting(iterator, divisors(indices).get(iterator, ()))
+    if not found:
+        return None
+    by = found[-1]  # the digits of what is left may be split again
+    outer, inner = table.fresh(iterator.name + "o", length(iterator) // by), table.fresh(iterator.name + "i", by)
+    return (outer, inner), index(outer) * by + inner
 
 
 def split_digits(table: Terms, iterators: tuple[Iterator, ...], root: Term, offset: Index) -> tuple[tuple[Iterator, ...], Term, Index]:

@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import gcd
 
-from egraph.tensor.expr.index import Floor, Index, Iterator, Modulo, atoms, index
+from egraph.tensor.expr.digits import divisors, fitting
+from egraph.tensor.expr.index import Index, Iterator, Modulo, index, length
 from egraph.tensor.expr.scope import Compare
 from verify.normal.context import Context, mentioned
 from verify.normal.terms import Element, IndexFactor, Term
@@ -87,20 +88,12 @@ def _congruence(context: Context, condition: Compare, iterators: tuple[Iterator,
 
 def _digits(context: Context, places: Iterable[Index], iterators: tuple[Iterator, ...]) -> Substitution | None:
     """Split an iterator i that is read as i // b or i % b, where b divides its range."""
-    bases: dict[Iterator, int] = {}
-    for place in places:
-        for atom in atoms(place):
-            if not isinstance(atom, Floor | Modulo):
-                continue
-            match atom.numerator.terms:
-                case ((((Iterator() as iterator,), 1),)) if iterator in iterators:
-                    values, base = _range(iterator), atom.divisor.constant
-                    if values and not values.start and base and 1 < base < len(values) and not len(values) % base:
-                        bases[iterator] = min(base, bases.get(iterator, base))
+    divided = divisors(places)
     for iterator in iterators:
-        if iterator in bases:
-            base = bases[iterator]
-            upper = context.fresh(Iterator(iterator.name, 0, (index(iterator.high).constant or 0) // base))
-            lower = context.fresh(Iterator(iterator.name, 0, base))
+        values = _range(iterator)
+        bases = fitting(iterator, divided.get(iterator, ())) if values and not values.start else ()
+        if bases:
+            base = bases[0]
+            upper, lower = (context.fresh(Iterator(iterator.name, 0, size)) for size in (length(iterator) // base, base))
             return Substitution(iterator, index(upper) * base + lower, (upper, lower))
     return None

@@ -18,6 +18,7 @@ from egraph.derive.matching.conditions import Condition, bound_of
 from egraph.tensor.expr.bodies import indices_of, mapped, reads_of, rebuilt, used
 from egraph.tensor.expr.canonical import canonical
 from egraph.tensor.expr.conditions import tightest
+from egraph.tensor.expr.digits import divisors, fitting
 from egraph.tensor.expr.index import Floor, Index, Iterator, Modulo, Size, atoms, index, length
 from egraph.tensor.expr.laws import affine, tidy
 from egraph.tensor.expr.printing import format_scope
@@ -213,18 +214,10 @@ def _split(value: Form, keep_strides: bool) -> Form:
     kept: set[object] = set()
     if keep_strides:
         kept = set().union(*(atoms(c.right) for c in value.conditions if c.operator == "=="), set())
-    for place in indices_of(value.body, opened=True):
-        for atom in sorted((a for a in atoms(place) if isinstance(a, Floor | Modulo)), key=str):
-            parts, by = affine(atom.numerator), atom.divisor.constant
-            if parts is None or by is None or parts[0] or len(parts[1]) != 1:
-                continue
-            ((iterator, coefficient),) = parts[1].items()
-            if iterator in kept or iterator not in value.digits + value.sums or coefficient != 1:
-                continue
-            if by < 2 or length(iterator) % by or length(iterator) == by:
-                continue
-            upper = Iterator(f"{iterator.name}h", 0, length(iterator) // by)
-            lower = Iterator(f"{iterator.name}l", 0, by)
+    divided = divisors(indices_of(value.body, opened=True))
+    for iterator in value.digits + value.sums:
+        for by in fitting(iterator, () if iterator in kept else divided.get(iterator, ())):
+            upper, lower = Iterator(f"{iterator.name}h", 0, length(iterator) // by), Iterator(f"{iterator.name}l", 0, by)
             parted = {iterator: (upper, lower)}
             digits, sums = (tuple(part for i in group for part in parted.get(i, (i,))) for group in (value.digits, value.sums))
             return _split(substituted(replace(value, digits=digits, sums=sums), {iterator: index(upper) * by + lower}), keep_strides)

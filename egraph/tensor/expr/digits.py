@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from egraph.tensor.expr.bodies import indices_of, mapped
-from egraph.tensor.expr.index import Atom, Floor, Index, Iterator, Modulo, Size, Symbol, atoms, index, length, substitute
+from egraph.tensor.expr.index import Floor, Index, Iterator, Modulo, Size, Symbol, atoms, index, length, substitute
 from egraph.tensor.expr.scope import Scalar, Scope
 
 
@@ -24,6 +25,24 @@ class Digits:
     @property
     def outer(self) -> tuple[Iterator, ...]:
         return tuple(digit for axis in self.traversal for digit in axis)
+
+
+def divisors(indices: Iterable[Index]) -> dict[Iterator, set[int]]:
+    """Return by which numbers iterators are divided as they stand: the b of i // b and i % b."""
+    found: dict[Iterator, set[int]] = {}
+    for value in indices:
+        for atom in atoms(value):
+            if isinstance(atom, Floor | Modulo) and isinstance(iterator := atom.numerator.atom, Iterator):
+                by = atom.divisor.constant
+                if by is not None:
+                    found.setdefault(iterator, set()).add(by)
+    return found
+
+
+def fitting(iterator: Iterator, numbers: Iterable[int]) -> list[int]:
+    """Return those of the numbers, rising, that split the range of an iterator from 0 into equal parts of more than one value."""
+    size = length(iterator)
+    return sorted(by for by in numbers if 1 < by < size and size % by == 0)
 
 
 def split_digits(scope: Scope) -> Digits:
@@ -52,12 +71,9 @@ def split_digits(scope: Scope) -> Digits:
 
 def _pure(value: Index) -> tuple[Iterator, int] | None:
     """Return (i, s) where a value depends on one iterator alone and changes only where i passes a multiple of s."""
-    if len(value.terms) != 1 or value.terms[0][1] != 1 or len(value.terms[0][0]) != 1:
-        return None
-    atom: Atom = value.terms[0][0][0]
-    match atom:
-        case Iterator():
-            return atom, 1
+    match value.atom:
+        case Iterator() as iterator:
+            return iterator, 1
         case Floor(numerator, divisor) | Modulo(numerator, divisor):
             inner, by = _pure(numerator), divisor.constant
             return None if inner is None or by is None else (inner[0], inner[1] * by)

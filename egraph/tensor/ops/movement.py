@@ -8,6 +8,7 @@ from random import Random
 from egraph.tensor.expr.bodies import guarded
 from egraph.tensor.expr.index import DataIndex, Index, Size, index
 from egraph.tensor.expr.scope import Compare, Scalar, Scope, Tensor
+from egraph.tensor.node import Node
 from egraph.tensor.ops.dtypes import EVERY, indexed, same_dtype
 from egraph.tensor.ops.sampling import SIZES, Sample, draw_broadcastable, draw_shape
 from egraph.tensor.ops.scopes import pointwise, read, read_broadcast
@@ -166,3 +167,10 @@ MOVEMENT: tuple[OpSpec, ...] = (
         onnx=("Gather",), sample_dtypes=("float32", "int64"), notes="indices in -size..size-1; negative ones count from the end",
     ),
 )  # fmt: skip
+
+
+def joins_outermost(fragment: Node) -> bool:
+    """Return whether a fragment only concatenates along the outermost axis: its parts lie one after the other."""
+    if fragment.op != "Concat" or any(part.op != "Placeholder" for part in fragment.inputs):
+        return False
+    return all(size == 1 for size in fragment.type.sizes[: fragment.integer("axis")])
