@@ -31,6 +31,7 @@ from verify.forms import (
     anonymous,
     describe,
     form_of,
+    mentions,
     name_of,
     renamed_term,
     replaced_literal,
@@ -46,7 +47,7 @@ from verify.outcome import Equal, Open, Outcome
 from verify.pairs import PAIRINGS, pairings, pairs_of_terms
 from verify.polynomials import ONE, ZERO, Polynomial, entry, replaced
 from verify.solver import holds, possible, solution
-from verify.tidying import mentions, tidy
+from verify.tidying import tidy
 from verify.unrolling import unrolled
 
 _SPLITS = 200  # of terms of one sum

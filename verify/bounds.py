@@ -60,7 +60,7 @@ class Bounds:
         if _normal(reduced) in self.nonzero or self._positive(reduced) or self._positive(-reduced):
             return False
         factors = [c for m, c in reduced.terms if m]
-        rest = sum(c for m, c in reduced.terms if not m)
+        rest = reduced.constant_part
         if not has_reals(reduced) and rest % gcd(*factors):
             return False
         return None
@@ -223,7 +223,7 @@ def _single_atom(value: Index) -> tuple[Atom, int, int] | None:
     factors = [(m, c) for m, c in value.terms if m]
     if len(factors) != 1 or len(factors[0][0]) != 1 or not isinstance(factors[0][0][0], Symbol | RealSymbol):
         return None
-    return factors[0][0][0], factors[0][1], sum(c for m, c in value.terms if not m)
+    return factors[0][0][0], factors[0][1], value.constant_part
 
 
 def _normal(value: Index) -> Index:
@@ -281,10 +281,9 @@ def divide_terms(value: Index, divisor: Index) -> tuple[Index, Index]:
         if left is None:
             rests[monomial] = coefficient
             continue
-        if not head:
-            q, r = divmod(coefficient, unit) if not monomial or coefficient % unit == 0 else (0, coefficient)
-        else:
-            q, r = (coefficient // unit, 0) if coefficient % unit == 0 else (0, coefficient)
+        q, r = divmod(coefficient, unit)
+        if r and (head or monomial):
+            q, r = 0, coefficient
         if q:
             quotients[left] = q
         if r:

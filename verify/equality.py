@@ -8,12 +8,13 @@ from itertools import product
 from math import lcm, prod
 
 from egraph.tensor.expr.index import Index, Iterator, Modulo, atoms, index
+from egraph.tensor.expr.laws import iterators_of
 from egraph.tensor.expr.scope import Apply, Compare, Guarded, Scalar, Scope
 from verify.assumptions import Assumptions
 from verify.bijection import equal_values
 from verify.definedness import differences, is_partial
 from verify.normal import Need, Value, beyond, normalise
-from verify.normal.context import TooLarge, mentioned
+from verify.normal.context import TooLarge
 from verify.outcome import Equal, Open, Outcome
 
 __all__ = ["Equal", "Open", "Outcome", "prove_equal"]
@@ -97,13 +98,13 @@ def _agreeing(values: tuple[Value, Value], assumptions: Assumptions, found: _Fou
 
 def _bases(conditions: Iterable[Compare], output: Output) -> Mapping[int, int]:
     """Return for axes of the output by which remainder of theirs conditions choose: phases that are interleaved."""
-    places = {atom: axis for axis, place in enumerate(output) for atom in mentioned((place,))}
+    places = {atom: axis for axis, place in enumerate(output) for atom in iterators_of(place)}
     found: dict[int, int] = {}
     choosing = {condition for condition in conditions if condition.operator in ("==", "!=")}
     for atom in {atom for condition in choosing for atom in atoms(condition.left - condition.right)}:
         if not isinstance(atom, Modulo) or atom.divisor.constant is None:
             continue
-        inside = mentioned((atom.numerator,))
+        inside = iterators_of(atom.numerator)
         if len(inside) == 1 and inside <= places.keys():
             axis = places[next(iter(inside))]
             found[axis] = lcm(found.get(axis, 1), atom.divisor.constant)
@@ -129,7 +130,7 @@ def _moved(output: Sequence[Index], phases: Mapping[int, tuple[int, int]]) -> Ou
     """Return the output's positions within a phase of some axes, None where there are none."""
     result = list(output)
     for axis, (base, phase) in phases.items():
-        (iterator,) = mentioned((output[axis],))
+        (iterator,) = iterators_of(output[axis])
         count = -(-((index(iterator.high).constant or 0) - phase) // base)
         if count < 1:
             return None

@@ -178,84 +178,77 @@ def _part(factor: Element | Call | Extremum | Product, facts: Facts, names: Name
             assert_never(factor)
 
 
+def choices_of(part: Part) -> tuple[Choice, ...]:
+    """Return what a part is made of: its choices, or its arguments as choices without iterators."""
+    match part:
+        case Read():
+            return ()
+        case Function(_, arguments):
+            return tuple(Choice((), (), argument) for argument in arguments)
+        case Best(_, choices):
+            return choices
+        case Multiplied(choice):
+            return (choice,)
+        case _:
+            assert_never(part)
+
+
+Renaming: TypeAlias = Mapping[int, int]
+"""New names of what is bound; without one, a bound iterator keeps its own. They are unique, so nothing is captured."""
+KEPT: Renaming = {}
+
+
 def replaced_literal(one: Literal0, replace: Replacement) -> Literal0:
     value = replaced(one.value, replace)
     return one if value is one.value else Literal0(value, one.relation)
 
 
-def replaced_part(part: Part, replace: Replacement) -> Part:
-    """Return a part with atoms replaced. Bound iterators are unique, so nothing is captured."""
+def replaced_part(part: Part, replace: Replacement, bound: Renaming = KEPT) -> Part:
+    """Return a part with atoms replaced."""
     if not replace:
         return part
     match part:
         case Read(tensor, shape, indices):
             return Read(tensor, shape, tuple(replaced(i, replace) for i in indices))
         case Function(name, arguments):
-            return Function(name, tuple(replaced_sum(a, replace) for a in arguments))
+            return Function(name, tuple(replaced_sum(a, replace, bound) for a in arguments))
         case Best(kind, choices):
-            return Best(kind, tuple(replaced_choice(c, replace) for c in choices))
+            return Best(kind, tuple(replaced_choice(c, replace, bound) for c in choices))
         case Multiplied(choice):
-            return Multiplied(replaced_choice(choice, replace))
+            return Multiplied(replaced_choice(choice, replace, bound))
         case _:
             assert_never(part)
 
 
-def replaced_choice(choice: Choice, replace: Replacement) -> Choice:
+def replaced_choice(choice: Choice, replace: Replacement, bound: Renaming = KEPT) -> Choice:
     conditions = tuple(replaced_literal(c, replace) for c in choice.conditions)
-    return Choice(choice.iterators, conditions, replaced_sum(choice.value, replace))
+    return Choice(tuple(bound.get(a, a) for a in choice.iterators), conditions, replaced_sum(choice.value, replace, bound))
 
 
-def replaced_sum(value: Sum, replace: Replacement) -> Sum:
-    return Sum(tuple(replaced_term(term, replace) for term in value.terms)) if replace else value
+def replaced_sum(value: Sum, replace: Replacement, bound: Renaming = KEPT) -> Sum:
+    return Sum(tuple(replaced_term(term, replace, bound) for term in value.terms)) if replace else value
 
 
-def replaced_term(term: Summand, replace: Replacement) -> Summand:
+def replaced_term(term: Summand, replace: Replacement, bound: Renaming = KEPT) -> Summand:
     return Summand(
-        replaced(term.numerator, replace), replaced(term.denominator, replace), term.iterators,
-        tuple(replaced_literal(c, replace) for c in term.conditions), tuple(replaced_part(p, replace) for p in term.parts),
+        replaced(term.numerator, replace), replaced(term.denominator, replace), tuple(bound.get(a, a) for a in term.iterators),
+        tuple(replaced_literal(c, replace) for c in term.conditions), tuple(replaced_part(p, replace, bound) for p in term.parts),
     )  # fmt: skip
 
 
 def renamed_term(term: Summand, names: Names) -> Summand:
     """Return a term with new names for everything bound in it."""
-    fresh = {a: names.fresh(a) for a in _bound(term)}
-    replace = {a: Polynomial({(b,): 1}) for a, b in fresh.items()}
-    return _rebound_term(term, fresh, replace)
+    return replaced_term(term, *_renaming(_bound(term), names))
 
 
 def anonymous(part: Part, prefix: str) -> Part:
     """Return a part with the names of all that is bound in it counted through: parts that differ by these names become equal."""
-    names = Names(prefix)
-    fresh = {a: names.fresh(a) for a in _bound_in(part)}
-    return _rebound(part, fresh, {a: Polynomial({(b,): 1}) for a, b in fresh.items()})
+    return replaced_part(part, *_renaming(_bound_in(part), Names(prefix)))
 
 
-def _rebound_term(term: Summand, fresh: Mapping[int, int], replace: Replacement) -> Summand:
-    return Summand(
-        replaced(term.numerator, replace), replaced(term.denominator, replace), tuple(fresh[a] for a in term.iterators),
-        tuple(replaced_literal(c, replace) for c in term.conditions), tuple(_rebound(p, fresh, replace) for p in term.parts),
-    )  # fmt: skip
-
-
-def _rebound(part: Part, fresh: Mapping[int, int], replace: Replacement) -> Part:
-    def choice(one: Choice) -> Choice:
-        conditions = tuple(replaced_literal(c, replace) for c in one.conditions)
-        return Choice(tuple(fresh[a] for a in one.iterators), conditions, total(one.value))
-
-    def total(value: Sum) -> Sum:
-        return Sum(tuple(_rebound_term(t, fresh, replace) for t in value.terms))
-
-    match part:
-        case Read():
-            return replaced_part(part, replace)
-        case Function(name, arguments):
-            return Function(name, tuple(total(a) for a in arguments))
-        case Best(kind, choices):
-            return Best(kind, tuple(choice(c) for c in choices))
-        case Multiplied(one):
-            return Multiplied(choice(one))
-        case _:
-            assert_never(part)
+def _renaming(atoms: list[int], names: Names) -> tuple[Replacement, Renaming]:
+    fresh = {a: names.fresh(a) for a in atoms}
+    return {a: Polynomial({(b,): 1}) for a, b in fresh.items()}, fresh
 
 
 def _bound(term: Summand) -> list[int]:
@@ -263,17 +256,22 @@ def _bound(term: Summand) -> list[int]:
 
 
 def _bound_in(part: Part) -> list[int]:
-    match part:
-        case Read():
-            return []
-        case Function(_, arguments):
-            return [a for value in arguments for inner in value.terms for a in _bound(inner)]
-        case Best(_, choices):
-            return [a for c in choices for a in (*c.iterators, *(b for inner in c.value.terms for b in _bound(inner)))]
-        case Multiplied(c):
-            return [*c.iterators, *(b for inner in c.value.terms for b in _bound(inner))]
-        case _:
-            assert_never(part)
+    return [a for c in choices_of(part) for a in (*c.iterators, *(b for inner in c.value.terms for b in _bound(inner)))]
+
+
+def mentions(part: Part, atom: int) -> bool:
+    """Return whether a factor depends on an iterator."""
+    if isinstance(part, Read):
+        return any(atom in closure(i) for i in part.indices)
+    return any(
+        any(atom in closure(c.value) for c in one.conditions) or any(_term_mentions(t, atom) for t in one.value.terms)
+        for one in choices_of(part)
+    )
+
+
+def _term_mentions(term: Summand, atom: int) -> bool:
+    conditions = any(atom in closure(c.value) for c in term.conditions)
+    return conditions or atom in closure(term.numerator) | closure(term.denominator) or any(mentions(p, atom) for p in term.parts)
 
 
 def signature(term: Summand) -> tuple[str, ...]:

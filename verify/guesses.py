@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import assert_never
 
-from verify.forms import Best, Choice, Function, Multiplied, Part, Read, Sum, name_of, signature
+from verify.forms import Choice, Part, Read, Sum, choices_of, name_of, signature
 from verify.polynomials import Polynomial
 
 
@@ -21,23 +20,11 @@ Found = tuple[list[Polynomial], set[int], set[int]]
 
 
 def _parts(left: Part, right: Part, found: Found) -> None:
-    match left:
-        case Read():
-            if isinstance(right, Read) and len(left.indices) == len(right.indices):
-                found[0].extend(a - b for a, b in zip(left.indices, right.indices, strict=True))
-        case Function():
-            if isinstance(right, Function):
-                for a, b in zip(left.arguments, right.arguments, strict=False):
-                    _sums(a, b, found)
-        case Best():
-            if isinstance(right, Best):
-                for c, d in zip(left.choices, right.choices, strict=False):
-                    _choices(c, d, found)
-        case Multiplied():
-            if isinstance(right, Multiplied):
-                _choices(left.choice, right.choice, found)
-        case _:
-            assert_never(left)
+    if isinstance(left, Read) and isinstance(right, Read) and len(left.indices) == len(right.indices):
+        found[0].extend(a - b for a, b in zip(left.indices, right.indices, strict=True))
+    if type(left) is type(right):
+        for choice, other in zip(choices_of(left), choices_of(right), strict=False):
+            _choices(choice, other, found)
 
 
 def _choices(left: Choice, right: Choice, found: Found) -> None:

@@ -159,7 +159,7 @@ class Solved:
             return
         d = divisor.constant
         if d is not None:  # a multiple more or less, and the sign, are no matter
-            reduced = [each - _free(each) + _free(each) % d for each in (rest, -rest)]
+            reduced = [each - each.constant_part + each.constant_part % d for each in (rest, -rest)]
             rest = next((each for each in reduced if self.bounds.sign(each, strict=False) is True), rest)
         if self.bounds.sign(rest, strict=False) is not True:
             self.conditions.append(Compare(index(Modulo(value, divisor)), "==", index(0)))
@@ -350,11 +350,6 @@ class Solved:
 def atoms_of(value: Index) -> frozenset[Atom]:
     """Return every atom of a value, those inside divisions too."""
     return frozenset(atoms(value))
-
-
-def _free(value: Index) -> int:
-    """Return the constant term."""
-    return next((coefficient for monomial, coefficient in value.terms if not monomial), 0)
 
 
 def _remainder(difference: Index) -> Index:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from verify.facts import Facts
-from verify.forms import Best, Function, Multiplied, Part, Read, Summand, replaced_term
+from verify.forms import Summand, mentions, replaced_term
 from verify.literals import Literal0, closure
 from verify.polynomials import ONE, Polynomial, constant, range_of
 
@@ -70,24 +70,3 @@ def _counted(term: Summand, facts: Facts) -> Summand:
         left = tuple(a for a in term.iterators if a != atom)
         return _counted(Summand(term.numerator * size, term.denominator, left, term.conditions, term.parts), facts)
     return term
-
-
-def mentions(part: Part, atom: int) -> bool:
-    """Return whether a factor depends on an iterator."""
-    match part:
-        case Read(_, _, indices):
-            return any(atom in closure(i) for i in indices)
-        case Function(_, arguments):
-            return any(_term_mentions(t, atom) for a in arguments for t in a.terms)
-        case Best(_, choices):
-            pass
-        case Multiplied(choice):
-            choices = (choice,)
-    return any(
-        any(atom in closure(c.value) for c in one.conditions) or any(_term_mentions(t, atom) for t in one.value.terms) for one in choices
-    )
-
-
-def _term_mentions(term: Summand, atom: int) -> bool:
-    conditions = any(atom in closure(c.value) for c in term.conditions)
-    return conditions or atom in closure(term.numerator) | closure(term.denominator) or any(mentions(p, atom) for p in term.parts)

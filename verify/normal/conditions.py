@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
+from egraph.tensor.expr.conditions import lowest
 from egraph.tensor.expr.index import Index, has_reals
 from egraph.tensor.expr.scope import Compare
 from verify.budget import spend
@@ -26,17 +26,17 @@ def condition(context: Context, given: Compare) -> Compare | bool:
 def _condition(context: Context, given: Compare) -> Compare | bool:
     if has_reals(given.left) or has_reals(given.right):
         return _over_reals(context, given)
-    match given.operator:
-        case "<":
-            result = _at_least_zero(given.right - given.left - 1)
-        case "<=":
-            result = _at_least_zero(given.right - given.left)
-        case _:
-            result = _zero(given.left - given.right, equal=given.operator == "==")
-    if isinstance(result, bool):
-        return result
-    known = context.decide(result)
-    return result if known is None else known
+    form = _written(given)
+    known = form if isinstance(form, bool) else context.decide(form)
+    return form if known is None else known
+
+
+def _written(given: Compare) -> Compare | bool:
+    form = lowest(given)
+    if isinstance(form, bool):
+        return form
+    relation, value = form
+    return Compare(NOTHING, "<=", value) if relation == "<=" else Compare(value, relation, NOTHING)
 
 
 def _over_reals(context: Context, given: Compare) -> Compare | bool:
@@ -46,34 +46,6 @@ def _over_reals(context: Context, given: Compare) -> Compare | bool:
     if given.operator in ("<", "<="):
         return Compare(NOTHING, given.operator, given.right - given.left)
     return Compare(given.left - given.right, given.operator, NOTHING)
-
-
-def _at_least_zero(value: Index) -> Compare | bool:
-    """0 <= g e + c holds when 0 <= e + c // g."""
-    known = value.constant
-    if known is not None:
-        return known >= 0
-    content = _content(value)
-    if content > 1:
-        value = Index(tuple((m, c // content) for m, c in value.terms if c // content))
-    return Compare(NOTHING, "<=", value)
-
-
-def _zero(value: Index, *, equal: bool) -> Compare | bool:
-    known = value.constant
-    if known is not None:
-        return (known == 0) == equal
-    content = _content(value)
-    if any(c % content for _, c in value.terms):
-        return not equal
-    leading = next(c for m, c in value.terms if m)
-    content = -content if leading < 0 else content
-    value = Index(tuple((m, c // content) for m, c in value.terms))
-    return Compare(value, "==" if equal else "!=", NOTHING)
-
-
-def _content(value: Index) -> int:
-    return math.gcd(*(c for m, c in value.terms if m))
 
 
 def negation(given: Compare) -> Compare:
@@ -117,7 +89,7 @@ def _conjunction(context: Context, conditions: Conditions) -> Conditions | None:
         if opposite is not None and offset + opposite <= 0:
             if offset + opposite < 0:
                 return None
-            equality = _zero(shape + offset, equal=True)
+            equality = _written(Compare(shape + offset, "==", NOTHING))
             if equality is False:
                 return None
             if isinstance(equality, Compare):
@@ -144,8 +116,8 @@ def _conjunction(context: Context, conditions: Conditions) -> Conditions | None:
 
 def _shape(value: Index) -> tuple[Index, int]:
     """Split a value into what varies and a number."""
-    offset = next((c for m, c in value.terms if not m), 0)
-    return Index(tuple((m, c) for m, c in value.terms if m)), offset
+    offset = value.constant_part
+    return value - offset, offset
 
 
 def _follows(value: Index, shape: Index, offset: int) -> bool:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from collections.abc import Iterator as Stream
+from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -165,24 +165,3 @@ def scaled(value: Value, by: Fraction) -> Value:
     if by == 1:
         return value
     return Value(tuple(Term(t.coefficient * by, t.iterators, t.conditions, t.factors) for t in value.terms)) if by else ZERO
-
-
-def mentioned(values: Iterable[Size]) -> set[Iterator]:
-    """Return the iterators that indices mention, those inside divisions and data indices too."""
-    found: set[Iterator] = set()
-    for value in values:
-        _mentioned(index(value), found)
-    return found
-
-
-def _mentioned(value: Index, found: set[Iterator]) -> None:
-    for monomial, _ in value.terms:
-        for atom in monomial:
-            if type(atom) is Iterator:
-                found.add(atom)
-            elif isinstance(atom, Floor | Modulo):
-                _mentioned(atom.numerator, found)
-                _mentioned(atom.divisor, found)
-            elif hasattr(atom, "read"):
-                for place in atom.read.indices:
-                    _mentioned(place, found)

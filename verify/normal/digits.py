@@ -14,8 +14,9 @@ from math import gcd
 
 from egraph.tensor.expr.digits import divisors, fitting
 from egraph.tensor.expr.index import Index, Iterator, Modulo, index, length
+from egraph.tensor.expr.laws import iterators_of
 from egraph.tensor.expr.scope import Compare
-from verify.normal.context import Context, mentioned
+from verify.normal.context import Context
 from verify.normal.terms import Element, IndexFactor, Term
 
 
@@ -75,7 +76,7 @@ def _congruence(context: Context, condition: Compare, iterators: tuple[Iterator,
         values = _range(iterator)
         slope = dict(found.numerator.terms).get((iterator,), 0)
         rest = found.numerator - index(iterator) * slope
-        if values is None or not slope or gcd(slope, base) != 1 or iterator in mentioned((rest,)):
+        if values is None or not slope or gcd(slope, base) != 1 or iterator in iterators_of(rest):
             continue
         start = ((wanted - rest) * pow(slope, -1, base) - values.start) % base
         whole = -(-len(values) // base)

@@ -14,8 +14,9 @@ from functools import lru_cache
 from hashlib import blake2b
 
 from egraph.tensor.expr.index import DataIndex, Floor, Index, Iterator, Modulo, RealSymbol, Size, Symbol, index, substitute
+from egraph.tensor.expr.laws import iterators_of
 from egraph.tensor.expr.scope import Compare, Read
-from verify.normal.context import Context, mentioned
+from verify.normal.context import Context
 from verify.normal.terms import Alternative, Call, Element, Extremum, Factor, IndexFactor, Product, Term, Value
 
 Labels = Mapping[Iterator, str]
@@ -32,9 +33,7 @@ def index_text(value: Size, labels: Labels = NO_LABELS) -> str:
     return _labelled(given, tuple((i, labels[i]) for i in _iterators(given) if i in labels))
 
 
-@lru_cache(maxsize=1 << 16)
-def _iterators(value: Index) -> tuple[Iterator, ...]:
-    return tuple(mentioned((value,)))
+_iterators = lru_cache(maxsize=1 << 16)(iterators_of)
 
 
 @lru_cache(maxsize=1 << 16)
@@ -125,33 +124,30 @@ def free_iterators(context: Context, part: Factor | Compare | Value) -> frozense
     """Return the iterators that a part mentions and does not bind."""
     known = context.free.get(id(part))
     if known is None:
-        known = context.free[id(part)] = part, frozenset(_free(context, part))
+        known = context.free[id(part)] = part, _free(context, part)
     return known[1]
 
 
-def _free(context: Context, part: Factor | Compare | Value) -> set[Iterator]:
+def _free(context: Context, part: Factor | Compare | Value) -> frozenset[Iterator]:
     match part:
         case Element(_, _, indices):
-            return mentioned(indices)
+            return iterators_of(*indices)
         case IndexFactor(value):
-            return mentioned((value,))
+            return iterators_of(value)
         case Compare(left, _, right):
-            return mentioned((left, right))
+            return iterators_of(left, right)
         case Call(_, arguments):
-            return set().union(*(free_iterators(context, a) for a in arguments))
+            return _unbound(context, (), arguments)
         case Product(iterators, conditions, value):
             return _unbound(context, iterators, (*conditions, value))
         case Extremum(_, alternatives):
-            return set().union(*(_unbound(context, a.iterators, (*a.conditions, a.value)) for a in alternatives))
+            return frozenset().union(*(_unbound(context, a.iterators, (*a.conditions, a.value)) for a in alternatives))
         case Value(terms):
-            return set().union(*(_unbound(context, t.iterators, (*t.conditions, *t.factors)) for t in terms))
+            return frozenset().union(*(_unbound(context, t.iterators, (*t.conditions, *t.factors)) for t in terms))
 
 
-def _unbound(context: Context, bound: tuple[Iterator, ...], parts: tuple[Factor | Compare | Value, ...]) -> set[Iterator]:
-    found: set[Iterator] = set()
-    for part in parts:
-        found |= free_iterators(context, part)
-    return found - set(bound)
+def _unbound(context: Context, bound: tuple[Iterator, ...], parts: tuple[Factor | Compare | Value, ...]) -> frozenset[Iterator]:
+    return frozenset().union(*(free_iterators(context, part) for part in parts)).difference(bound)
 
 
 def part_text(context: Context, part: Factor | Compare, labels: Labels) -> str:
@@ -252,7 +248,7 @@ def rename_index(value: Index, mapping: Mapping[Iterator, Iterator]) -> Index:
     def read(inner: Read) -> Read:
         return Read(inner.source, tuple(rename_index(i, mapping) for i in inner.indices))
 
-    return substitute(value, mapping, read) if mentioned((value,)) & mapping.keys() else value
+    return substitute(value, mapping, read) if iterators_of(value) & mapping.keys() else value
 
 
 def rename_condition(context: Context, condition: Compare, mapping: Mapping[Iterator, Iterator]) -> Compare:

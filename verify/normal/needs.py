@@ -11,10 +11,11 @@ from collections.abc import Iterator as Stream
 from dataclasses import dataclass
 
 from egraph.tensor.expr.index import Index, Iterator, Size, Symbol, index
+from egraph.tensor.expr.laws import iterators_of
 from egraph.tensor.expr.scope import Compare
 from verify.assumptions import Assumptions
 from verify.normal.conditions import negation
-from verify.normal.context import Context, mentioned
+from verify.normal.context import Context
 from verify.normal.domains import Need, Way
 from verify.normal.naming import Labels, close, condition_text, factor_text, free_iterators, labelled, range_text, unique, value_text
 from verify.normal.scopes import Places, placed, rebuild
@@ -179,8 +180,8 @@ def _unifications(pattern: Value, value: Value, outside: frozenset[Iterator]) ->
                 continue
             places: dict[Iterator, Index] = {}
             for at, place in zip(one.indices, other.indices, strict=True):
-                iterator = next(iter(mentioned((at,))), None)
-                if iterator is not None and at == index(iterator) and mentioned((place,)) <= outside:
+                iterator = next(iter(iterators_of(at)), None)
+                if iterator is not None and at == index(iterator) and iterators_of(place) <= outside:
                     places.setdefault(iterator, place)
             yield places
 

@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from egraph.tensor.expr.index import Floor, Index, Iterator, Modulo, Size, Symbol, index, substitute
+from egraph.tensor.expr.laws import iterators_of
 from egraph.tensor.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Table, Tensor
 from verify.budget import spend
 from verify.normal.algebra import add, bind, collect, guarded, only_term, pieces, plain, unused
 from verify.normal.choices import count, index_number, positive, split, under, zero
 from verify.normal.conditions import Conditions, conjunction, negation
 from verify.normal.constants import constant_number
-from verify.normal.context import ONE, ZERO, Context, constant, mentioned, negated, number, single
+from verify.normal.context import ONE, ZERO, Context, constant, negated, number, single
 from verify.normal.digits import substitution
 from verify.normal.domains import PARTIAL, Way, holding, note, taken, ways_to
 from verify.normal.extrema import Candidate, flattened, largest
@@ -254,7 +255,7 @@ def _solved(condition: Compare, iterator: Iterator) -> Index | None:
         return None
     rest = value - index(iterator) * coefficient
     solved = rest * -coefficient
-    return None if iterator in mentioned((solved,)) else solved
+    return None if iterator in iterators_of(solved) else solved
 
 
 def rebuild(context: Context, value: Value, where: Places) -> Value:

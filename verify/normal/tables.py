@@ -19,9 +19,10 @@ from functools import lru_cache
 import numpy as np
 
 from egraph.tensor.expr.index import DataIndex, Index, Iterator, RealSymbol, Symbol, atoms, bounds, index, substitute
+from egraph.tensor.expr.laws import iterators_of
 from egraph.tensor.expr.scope import Compare
 from verify.normal.algebra import guarded
-from verify.normal.context import ZERO, Context, mentioned
+from verify.normal.context import ZERO, Context
 from verify.normal.grids import Array, Grid, primitive, structure
 from verify.normal.naming import free_iterators
 from verify.normal.terms import Element, Factor, Term, Value
@@ -229,7 +230,7 @@ def _truths(condition: Compare) -> tuple[Grid, tuple[Index, ...]] | None:
 
 def _reading(place: Index, size: int, iterator: Iterator, values: range) -> tuple[Index | None, int, tuple[int, ...]] | None:
     """Return (axis, its size, what each value adds) with place = axis + what is added; None where it is not of that form."""
-    found = mentioned((place,))
+    found = iterators_of(place)
     if iterator not in found:
         return place, size, (0,) * len(values)
     if found == {iterator} and not any(isinstance(atom, Symbol | RealSymbol | DataIndex) for atom in atoms(place)):
@@ -237,7 +238,7 @@ def _reading(place: Index, size: int, iterator: Iterator, values: range) -> tupl
     slope = dict(place.terms).get((iterator,), 0)
     rest = place - index(iterator) * slope
     limits = bounds(rest)
-    if iterator in mentioned((rest,)) or limits is None:
+    if iterator in iterators_of(rest) or limits is None:
         return None
     return rest - limits[0], limits[1] - limits[0] + 1, tuple(limits[0] + slope * value for value in values)
 
