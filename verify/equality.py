@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from math import lcm, prod
 
+from egraph.tensor.expr.bodies import walked
 from egraph.tensor.expr.index import Index, Iterator, Modulo, atoms, index
 from egraph.tensor.expr.laws import iterators_of
-from egraph.tensor.expr.scope import Apply, Compare, Guarded, Scalar, Scope
+from egraph.tensor.expr.scope import Compare, Guarded, Scalar, Scope
 from verify.assumptions import Assumptions
 from verify.bijection import equal_values
 from verify.definedness import differences, is_partial
@@ -69,14 +70,7 @@ def _compared(left: Scope, right: Scope, output: Output, assumptions: Assumption
 
 def _choices(body: Scalar) -> Iterable[Compare]:
     """Yield the conditions of a scalar, those of inner scopes left aside."""
-    match body:
-        case Apply(_, arguments):
-            for argument in arguments:
-                yield from _choices(argument)
-        case Guarded(conditions, then, otherwise):
-            yield from conditions
-            yield from _choices(then)
-            yield from _choices(otherwise)
+    return (condition for part in walked(body) if isinstance(part, Guarded) for condition in part.conditions)
 
 
 def _normalised(left: Scope, right: Scope, output: Output, assumptions: Assumptions, found: _Found) -> tuple[Value, Value]:

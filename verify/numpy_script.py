@@ -11,6 +11,7 @@ from fractions import Fraction
 import numpy as np
 
 from egraph.tensor import Node, walk
+from egraph.tensor.expr.bodies import reads_of
 from egraph.tensor.expr.index import DataIndex, Floor, Index, Iterator, Modulo, Symbol, index
 from egraph.tensor.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Table, Tensor
 from egraph.tensor.ops import OPS
@@ -92,7 +93,9 @@ class _Writer:
         known = self._scopes.get(id(scope))
         if known:
             return known[1]
-        self._inner(scope.body, operands)
+        for read in reads_of(scope.body):  # the loops of inner scopes stand before those that read them
+            if isinstance(read.source, Scope):
+                self._loops(read.source, operands)
         body = self._scalar(scope.body, operands)
         if scope.summation:
             loops = " ".join(f"for {_iterator(i)} in range({_index(index(i.low))}, {_index(index(i.high))})" for i in scope.summation)
@@ -106,18 +109,6 @@ class _Writer:
         self.lines.append(f"{'    ' if scope.traversal else ''}{name}[{places or '()'}] = {body}")
         self._scopes[id(scope)] = scope, name
         return name
-
-    def _inner(self, body: Scalar, operands: Mapping[str, str]) -> None:
-        """Write the loops of inner scopes before those that read them."""
-        match body:
-            case Read(Scope() as source, _):
-                self._loops(source, operands)
-            case Apply(_, arguments):
-                for argument in arguments:
-                    self._inner(argument, operands)
-            case Guarded(_, then, otherwise):
-                self._inner(then, operands)
-                self._inner(otherwise, operands)
 
     def _scalar(self, body: Scalar, operands: Mapping[str, str], *, broadcast: bool = False) -> str:
         match body:

@@ -12,6 +12,7 @@ from random import Random
 
 import numpy as np
 
+from egraph.tensor.expr.bodies import walked
 from egraph.tensor.expr.functions import FUNCTIONS, RATIONAL
 from egraph.tensor.expr.index import DataIndex, Floor, Index, Iterator, Modulo, Size, Symbol, atoms, bounds, index, substitute
 from egraph.tensor.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Table, Tensor
@@ -68,16 +69,18 @@ def difference_at(left: Scope, right: Scope, positions: Sequence[Position]) -> s
 
 def is_rational(body: Scalar) -> bool:
     """Return whether a prime field has all of a scalar's functions."""
-    match body:
-        case Apply(function, arguments):
-            return function in RATIONAL and all(map(is_rational, arguments))
-        case Guarded(_, then, otherwise):
-            return is_rational(then) and is_rational(otherwise)
-        case Read(Scope() as inner, _):
-            return inner.reduction == "sum" and is_rational(inner.body)
-        case Number(value):
-            return not isinstance(value, float)
-    return True
+
+    def known(part: Scalar) -> bool:
+        match part:
+            case Apply(function):
+                return function in RATIONAL
+            case Read(Scope() as inner, _):
+                return inner.reduction == "sum" and is_rational(inner.body)
+            case Number(value):
+                return not isinstance(value, float)
+        return True
+
+    return all(map(known, walked(body)))
 
 
 Places = Mapping[Iterator | Symbol, Size]

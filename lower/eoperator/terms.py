@@ -7,11 +7,11 @@ hash-consed in their ``Terms`` table: equal terms are one object.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Literal, TypeAlias
 
+from egraph.tensor.expr.bodies import tabulated
 from egraph.tensor.expr.conditions import undecided
 from egraph.tensor.expr.index import Index, Iterator, Size, Symbol, index, known, length, substitute
 from egraph.tensor.expr.laws import iterators_of, rejoined
@@ -76,15 +76,11 @@ class Terms:
         places = [place.constant for place in indices]
         if any(place is not None and not 0 <= place < size for place, size in zip(places, shape, strict=True)):
             return self.number(Fraction(0))
-        for axis in reversed(range(len(shape))):
-            place = places[axis]
-            if place is not None:
-                after = math.prod(shape[axis + 1 :])
-                values = tuple(v for position, v in enumerate(values) if position // after % shape[axis] == place)
-                shape, indices = shape[:axis] + shape[axis + 1 :], indices[:axis] + indices[axis + 1 :]
-        if not shape:
-            return self.number(values[0])
-        return self._make("table", (shape, values, indices), (), frozenset().union(*map(iterators_of, indices)))
+        entry = tabulated(shape, values, indices)
+        if isinstance(entry, Table):
+            return self._make("table", (entry.shape, entry.values, entry.indices), (), iterators_of(*entry.indices))
+        assert isinstance(entry, Number), "a table without axes is a number"
+        return self.number(entry.value)
 
     def apply(self, function: str, children: Iterable[Term]) -> Term:
         arguments = tuple(children)
@@ -208,16 +204,11 @@ class Terms:
             case "table":
                 shape, values, indices = term.data
                 result = self.table(shape, values, tuple(self.index(place, replace) for place in indices))
-            case "apply":
-                result = self.apply(term.data, children)
             case "guard":
                 conditions = [Compare(self.index(c.left, replace), c.operator, self.index(c.right, replace)) for c in term.data]
                 result = self.guard(conditions, *children)
-            case "reduce":
-                reduction, iterators = term.data
-                result = self.reduce(reduction, iterators, children[0])
-            case "number":
-                result = term
+            case _:
+                result = self.rebuilt(term, children)
         memo[term] = result
         return result
 

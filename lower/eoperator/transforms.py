@@ -24,16 +24,11 @@ def rebuild(table: Terms, root: Term, change: Callable[[Reduction, tuple[Iterato
     memo: dict[Term, Term] = {}
     for term in subterms((root,)):
         children = tuple(memo[child] for child in term.children)
-        match term.kind:
-            case "apply":
-                memo[term] = table.apply(term.data, children)
-            case "guard":
-                memo[term] = table.guard(term.data, *children)
-            case "reduce":
-                reduction, iterators = term.data
-                memo[term] = change(reduction, iterators, children[0])
-            case _:
-                memo[term] = term
+        if term.kind == "reduce":
+            reduction, iterators = term.data
+            memo[term] = change(reduction, iterators, children[0])
+        else:
+            memo[term] = term if children == term.children else table.rebuilt(term, children)
     return memo[root]
 
 

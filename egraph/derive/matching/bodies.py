@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from egraph.derive.matching.conditions import pieces_of
+from egraph.derive.rules.summation import merge_traversal
 from egraph.tensor.expr.bodies import mapped, reads_of, rebuilt
 from egraph.tensor.expr.conditions import tightest
 from egraph.tensor.expr.index import Iterator, Size, Symbol, index, length, substitute
@@ -62,23 +63,10 @@ def merged(scope: Scope) -> Scope:
     conditions, inner, otherwise = hoisted(scope.body)
     if not isinstance(inner, Read) or not isinstance(inner.source, Scope):
         return scope
-    below = merged(inner.source)
-    outer_reduces, inner_reduces = bool(scope.summation), bool(below.summation)
-    if outer_reduces and inner_reduces and scope.reduction != below.reduction:
-        return scope
-    reduction = scope.reduction if outer_reduces else below.reduction
-    if inner_reduces and conditions and otherwise != reduction.identity:
-        return scope
-    prefix = "m"
-    while any(i.name.startswith(prefix) for i in scope.traversal + scope.summation):
-        prefix += "m"
-    renamed = tuple(Iterator(f"{prefix}{k}", i.low, i.high) for k, i in enumerate(below.summation))
-    names: dict[Iterator, Size] = dict(zip(below.traversal, inner.indices, strict=True))
-    names |= {old: index(new) for old, new in zip(below.summation, renamed, strict=True)}
-    body = put(below.body, names)
-    if conditions and otherwise is not None:
-        body = Guarded(conditions, body, otherwise)
-    return merged(Scope(scope.traversal, scope.summation + renamed, reduction, body))
+    read = Read(merged(inner.source), inner.indices)
+    body = Guarded(conditions, read, otherwise) if conditions and otherwise is not None else read
+    result = merge_traversal(replace(scope, body=body))
+    return merged(result) if isinstance(result, Scope) else scope
 
 
 def opened(scope: Scope) -> Scope:

@@ -27,7 +27,7 @@ def split_summation(scope: Scope, outward: Collection[Iterator]) -> Scope | Refu
 def merge_traversal(scope: Scope) -> Scope | Refusal:
     """{t} sum(o) [g ? {u: sum(i) body}[e] : 0]  =  {t} sum(o, i) [g ? body at u = e : 0]
 
-    if both reduce alike or one of them does not, and 0 is what that reduction ignores.
+    if both reduce alike or one of them does not, and 0 is what the inner reduction ignores, or anything where it does not reduce.
     """
     inner = inner_read(scope)
     if inner is None:
@@ -37,7 +37,7 @@ def merge_traversal(scope: Scope) -> Scope | Refusal:
         return Refusal(f"a {scope.reduction} of a {source.reduction} is no single reduction")
     reduction = source.reduction if source.summation else scope.reduction
     otherwise = scope.body.otherwise if isinstance(scope.body, Guarded) else reduction.identity
-    if otherwise != reduction.identity and (scope.summation or source.summation):
+    if otherwise != reduction.identity and source.summation:
         return Refusal(f"what stands where the guards fail is not ignored by {reduction}")
     taken = {i.name for i in (*scope.traversal, *scope.summation)}
     renamed = tuple(_renamed(i, taken) for i in source.summation)

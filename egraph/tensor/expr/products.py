@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from egraph.tensor.expr.bodies import used
 from egraph.tensor.expr.digits import split_digits
-from egraph.tensor.expr.index import Iterator, atoms, length
+from egraph.tensor.expr.index import Iterator, length
 from egraph.tensor.expr.scope import Apply, Compare, Guarded, Number, Read, Scalar, Scope, Table, Tensor
 
 MOST_TABLES = 5
@@ -76,7 +77,7 @@ def contracted_operations(scope: Scope) -> float | None:
 
 def _operations(product: Product, wanted: set[Iterator]) -> float:
     tables = [factor for factor in product.factors if isinstance(factor, Table)]
-    reads = [_iterators(factor) for factor in product.factors if isinstance(factor, Read)]
+    reads = [used(factor) for factor in product.factors if isinstance(factor, Read)]
     start = set[Iterator]().union(*reads)
     orders = itertools.permutations(tables) if len(tables) <= MOST_TABLES else (tables,)
     return min(_in_order(start, len(reads), order, wanted) for order in orders)
@@ -85,9 +86,9 @@ def _operations(product: Product, wanted: set[Iterator]) -> float:
 def _in_order(start: set[Iterator], reads: int, tables: Sequence[Table], wanted: set[Iterator]) -> float:
     current, total = start, 2.0 * max(0, reads - 1) * _points(start)
     for position, table in enumerate(tables):
-        own = _iterators(table)
+        own = used(table)
         total += _points(current | own) * _entry_cost(table)
-        later = set[Iterator]().union(*map(_iterators, tables[position + 1 :]))
+        later = set[Iterator]().union(*map(used, tables[position + 1 :]))
         current = {i for i in current | own if i in wanted or i in later or i not in own}
     return total + _points(start) * (reads == 1 and not tables and not start <= wanted)
 
@@ -95,10 +96,6 @@ def _in_order(start: set[Iterator], reads: int, tables: Sequence[Table], wanted:
 def _entry_cost(table: Table) -> float:
     """Return the mean operations of one entry: none where it is zero, one addition where it is one, else two operations."""
     return sum(0.0 if value == 0 else 1.0 if abs(value) == 1 else 2.0 for value in table.values) / len(table.values)
-
-
-def _iterators(factor: Read | Table) -> set[Iterator]:
-    return {atom for place in factor.indices for atom in atoms(place) if isinstance(atom, Iterator)}
 
 
 def _points(iterators: set[Iterator]) -> float:
