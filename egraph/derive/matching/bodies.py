@@ -7,35 +7,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from egraph.derive.matching.conditions import pieces_of
+from egraph.derive.rules.bodies import hoisted
 from egraph.derive.rules.summation import merge_traversal
 from egraph.tensor.expr.bodies import mapped, reads_of, rebuilt
 from egraph.tensor.expr.conditions import tightest
 from egraph.tensor.expr.index import Iterator, Size, Symbol, index, length, substitute
-from egraph.tensor.expr.scope import ZERO, Apply, Compare, Guarded, Number, Read, Scalar, Scope
+from egraph.tensor.expr.scope import Compare, Guarded, Number, Read, Scalar, Scope
 
 
 def put(body: Scalar, names: Mapping[Iterator, Size]) -> Scalar:
     """Return a body with iterators replaced, in open inner scopes too."""
     replacements = dict[Iterator | Symbol, Size](names.items())
     return mapped(body, lambda place: substitute(place, replacements), opened=True)
-
-
-def hoisted(body: Scalar) -> tuple[tuple[Compare, ...], Scalar, Number | None]:
-    """Return the conditions under which a body is not one number, what it is there, and that number."""
-    match body:
-        case Guarded(conditions, then, Number() as otherwise):
-            inner, value, number = hoisted(then)
-            return (conditions + inner, value, otherwise) if number in (None, otherwise) else (conditions, then, otherwise)
-        case Guarded(conditions, then, otherwise):
-            first, second = hoisted(then), hoisted(otherwise)
-            if first[0] and set(first[0]) == set(second[0]) and first[2] == second[2]:  # both sides are padded alike
-                return first[0], Guarded(conditions, first[1], second[1]), first[2]
-        case Apply("mul", (left, right)):
-            sides = hoisted(left), hoisted(right)
-            if all(number in (None, ZERO) for _, _, number in sides):
-                conditions = sides[0][0] + sides[1][0]
-                return conditions, Apply("mul", (sides[0][1], sides[1][1])), ZERO if conditions else None
-    return (), body, None
 
 
 def ordered(body: Scalar) -> Scalar:

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 
-from egraph.derive.matching.bodies import hoisted, merged, opened, ordered, put
+from egraph.derive.matching.bodies import merged, opened, ordered, put
 from egraph.derive.matching.conditions import Condition, bound_of
+from egraph.derive.rules.bodies import hoisted
 from egraph.tensor.expr.bodies import indices_of, mapped, reads_of, rebuilt, used
 from egraph.tensor.expr.canonical import canonical
 from egraph.tensor.expr.conditions import tightest

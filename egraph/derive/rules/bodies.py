@@ -10,7 +10,7 @@ from egraph.tensor.expr.bodies import guarded
 from egraph.tensor.expr.conditions import undecided
 from egraph.tensor.expr.index import Index, Iterator, Size, Symbol, index, substitute
 from egraph.tensor.expr.laws import straightened
-from egraph.tensor.expr.scope import Apply, Compare, Guarded, Read, Reduction, Scalar, Scope
+from egraph.tensor.expr.scope import ZERO, Apply, Compare, Guarded, Number, Read, Reduction, Scalar, Scope
 
 Replacement = Mapping[Iterator, Size]
 
@@ -51,16 +51,28 @@ def place(value: Index, names: Replacement) -> Index:
     return straightened(substitute(value, full, read))
 
 
-def pulled(body: Scalar, reduction: Reduction) -> tuple[tuple[Compare, ...], Scalar]:
-    """Return (conditions, rest) with body = [conditions ? rest : the reduction's identity]; products pull from their factors."""
+def hoisted(body: Scalar) -> tuple[tuple[Compare, ...], Scalar, Number | None]:
+    """Return the conditions under which a body is not one number, what it is there, and that number."""
     match body:
-        case Guarded(conditions, then, otherwise) if otherwise == reduction.identity:
-            more, rest = pulled(then, reduction)
-            return tuple(dict.fromkeys(conditions + more)), rest
-        case Apply("mul", (left, right)) if reduction == "sum":
-            (a, x), (b, y) = pulled(left, reduction), pulled(right, reduction)
-            return tuple(dict.fromkeys(a + b)), Apply("mul", (x, y)) if a or b else body
-    return (), body
+        case Guarded(conditions, then, Number() as otherwise):
+            inner, value, number = hoisted(then)
+            return (conditions + inner, value, otherwise) if number in (None, otherwise) else (conditions, then, otherwise)
+        case Guarded(conditions, then, otherwise):
+            first, second = hoisted(then), hoisted(otherwise)
+            if first[0] and set(first[0]) == set(second[0]) and first[2] == second[2]:  # both sides are padded alike
+                return first[0], Guarded(conditions, first[1], second[1]), first[2]
+        case Apply("mul", (left, right)):
+            sides = hoisted(left), hoisted(right)
+            if all(number in (None, ZERO) for _, _, number in sides):
+                conditions = sides[0][0] + sides[1][0]
+                return conditions, Apply("mul", (sides[0][1], sides[1][1])), ZERO if conditions else None
+    return (), body, None
+
+
+def pulled(body: Scalar, reduction: Reduction) -> tuple[tuple[Compare, ...], Scalar]:
+    """Return (conditions, rest) with body = [conditions ? rest : the reduction's identity]."""
+    conditions, rest, otherwise = hoisted(body)
+    return (tuple(dict.fromkeys(conditions)), rest) if otherwise == reduction.identity else ((), body)
 
 
 def where(conditions: Iterable[Compare], body: Scalar, reduction: Reduction) -> Scalar:
