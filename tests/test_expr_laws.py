@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from egraph.tensor.expr.conditions import lowest, negation, slack, tightest, truth
+from egraph.tensor.expr.conditions import bound_on, lowest, negation, slack, tightest, truth
 from egraph.tensor.expr.index import Floor, Index, Iterator, Modulo, floor_divide, index, known, modulo, substitute
 from egraph.tensor.expr.laws import LAWS, Law, affine, coefficient, rejoined, straightened, tidy
 from egraph.tensor.expr.scope import Compare
@@ -169,8 +169,8 @@ def true_at(condition: Compare) -> list[bool]:
     return [compare(a, b) for a, b in zip(values(condition.left, ITERATORS), values(condition.right, ITERATORS), strict=True)]
 
 
-def conditions(random: Random) -> Compare:
-    return Compare(drawn(random, ITERATORS, 1), random.choice(("<", "<=", "==", "!=")), drawn(random, ITERATORS, 1))
+def conditions(random: Random, iterators: tuple[Iterator, ...] = ITERATORS, depth: int = 1) -> Compare:
+    return Compare(drawn(random, iterators, depth), random.choice(("<", "<=", "==", "!=")), drawn(random, iterators, depth))
 
 
 def test_forms_of_conditions_say_the_same() -> None:
@@ -186,6 +186,23 @@ def test_forms_of_conditions_say_the_same() -> None:
             assert set(plain) == {form}
         else:
             assert true_at(Compare(index(0), *form)) == plain
+
+
+def test_bounds_on_an_iterator_are_where_a_condition_holds() -> None:
+    random, exact = Random(19), 0
+    points = list(product(*(range(known(i.low), known(i.high)) for i in ITERATORS)))
+    for _ in range(400):
+        position, count = random.randrange(len(ITERATORS)), random.choice((1, 3))
+        condition = conditions(random, ITERATORS[position : position + count], 0)
+        limit = bound_on(condition, ITERATORS[position])
+        if limit is None:
+            continue
+        inside = [limit.low <= point[position] < limit.high for point in points]
+        assert all(holds or not within for holds, within in zip(true_at(condition), inside, strict=True)), condition
+        if limit.exact:
+            assert true_at(condition) == inside
+            exact += 1
+    assert exact > 40
 
 
 def test_the_tightest_conditions_say_the_same_as_all() -> None:

@@ -10,11 +10,10 @@ import itertools
 import math
 from collections.abc import Sequence
 
+from egraph.tensor.expr.conditions import bound_of
 from egraph.tensor.expr.index import Iterator, known
-from egraph.tensor.expr.laws import iterators_of
 from lower.eoperator.tabled import Tile, tests_of
 from lower.eoperator.terms import Terms
-from lower.eoperator.transforms import allowed
 
 MOST_REGIONS = 9
 MOST_STORES = 400
@@ -25,12 +24,11 @@ def regions(table: Terms, given: Tile, iterators: Sequence[Iterator]) -> dict[It
     """Return narrower iterators for each that decides tests; none where some test stays open, or there would be too much code."""
     points: dict[Iterator, set[int]] = {}
     for test in tests_of(given, frozenset(iterators)):
-        over = sorted(iterators_of(test.left - test.right), key=lambda i: i.name)
-        holds = allowed(test, over[0]) if len(over) == 1 else None
-        if holds is None or not holds[2]:
+        limit = bound_of(test)
+        if limit is None:
             return {}
-        low, high = known(over[0].low), known(over[0].high)
-        points.setdefault(over[0], {low, high}).update(point for point in holds[:2] if low < point < high)
+        low, high = known(limit.iterator.low), known(limit.iterator.high)
+        points.setdefault(limit.iterator, {low, high}).update(point for point in (limit.low, limit.high) if low < point < high)
     count = math.prod(len(ends) - 1 for ends in points.values())
     if not 1 < count <= MOST_REGIONS or count * len(given.stores) > MOST_STORES:
         return {}

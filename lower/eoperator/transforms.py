@@ -7,10 +7,11 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 
+from egraph.tensor.expr.conditions import bound_on, negation
 from egraph.tensor.expr.digits import divisors, fitting
-from egraph.tensor.expr.index import Index, Iterator, Size, Symbol, bounds, index, known, length
+from egraph.tensor.expr.index import Index, Iterator, Size, Symbol, index, known, length
 from egraph.tensor.expr.laws import coefficient, iterators_of
-from egraph.tensor.expr.scope import Compare, Reduction
+from egraph.tensor.expr.scope import Reduction
 from lower.eoperator.terms import Term, Terms, indices_of, subterms
 
 UNROLLED = 12
@@ -88,25 +89,6 @@ def _contiguous(value: Index, a: Iterator, b: Iterator) -> bool:
     return outer is not None and inner is not None and outer == inner * length(b)
 
 
-def allowed(condition: Compare, iterator: Iterator) -> tuple[int, int, bool] | None:
-    """Return (low, high, exact): the condition holds for all values of the others where low <= iterator < high.
-
-    ``exact`` when it fails everywhere else. None when the iterator occurs non-linearly, or the comparison is not an order.
-    """
-    difference = condition.right - condition.left
-    c = coefficient(difference, iterator)
-    limits = bounds(difference - index(iterator) * (c or 0))
-    if not c or limits is None or condition.operator not in ("<", "<="):
-        return None
-    rest = limits[0] - (1 if condition.operator == "<" else 0)  # c * i + rest >= 0
-    low, high = known(iterator.low), known(iterator.low) + length(iterator)
-    if c > 0:
-        low = max(low, -(rest // c))
-    else:
-        high = min(high, rest // -c + 1)
-    return low, max(low, high), limits[0] == limits[1]
-
-
 def breakpoints(iterator: Iterator, root: Term, outer: frozenset[Iterator]) -> list[int]:
     """Return where to split an iterator so that guards are decided in the parts, ends included.
 
@@ -118,17 +100,9 @@ def breakpoints(iterator: Iterator, root: Term, outer: frozenset[Iterator]) -> l
         if term.kind != "guard":
             continue
         for condition in term.data:
-            difference = condition.right - condition.left
-            if condition.operator in ("==", "!="):
-                c = coefficient(difference, iterator)
-                limits = bounds(difference - index(iterator) * (c or 0))
-                if c and limits and limits[0] == limits[1] and limits[0] % c == 0:
-                    at = -limits[0] // c
-                    points |= {p for p in (at, at + 1) if low < p < high}
-                continue
-            holds = allowed(condition, iterator)
-            if holds is not None and (holds[2] or not _others(difference, iterator) & outer):
-                points |= {p for p in holds[:2] if low < p < high}
+            limit = bound_on(negation(condition) if condition.operator == "!=" else condition, iterator)
+            if limit is not None and (limit.exact or not _others(condition.right - condition.left, iterator) & outer):
+                points |= {p for p in (limit.low, limit.high) if low < p < high}
     return sorted(points)
 
 
@@ -191,9 +165,9 @@ def _narrow(table: Terms, reduction: Reduction, iterators: tuple[Iterator, ...],
     for iterator in iterators:
         low, high = known(iterator.low), known(iterator.low) + length(iterator)
         for condition in body.data:
-            holds = allowed(condition, iterator)
-            if holds is not None and holds[2]:
-                low, high = max(low, holds[0]), min(high, holds[1])
+            limit = bound_on(condition, iterator)
+            if limit is not None and limit.exact:
+                low, high = max(low, limit.low), min(high, limit.high)
         if (low, high) == (known(iterator.low), known(iterator.low) + length(iterator)):
             kept.append(iterator)
         elif low >= high:

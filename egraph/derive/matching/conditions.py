@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from egraph.tensor.expr.conditions import tightest
+from egraph.tensor.expr.conditions import bound_of, tightest
 from egraph.tensor.expr.index import Iterator, known
 from egraph.tensor.expr.laws import Affine, affine
 from egraph.tensor.expr.scope import Compare, Guarded, Scalar
@@ -15,34 +15,11 @@ Condition = Compare
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
-    """low <= iterator < high, an absent side None"""
-
-    iterator: Iterator
-    low: int | None
-    high: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class Interval:
     """low <= index < high"""
 
     low: int
     high: int
-
-
-def bound_of(condition: Condition) -> Bound | None:
-    """Return what a condition says of a single iterator: 0 <= a x + c is x >= -c/a or x <= c/-a."""
-    parts = affine(condition.right)
-    if parts is None or len(parts[1]) != 1 or condition.operator not in ("<=", "=="):
-        return None
-    constant, ((iterator, coefficient),) = parts[0], tuple(parts[1].items())
-    if condition.operator == "==":
-        value, rest = divmod(-constant, coefficient)
-        return None if rest else Bound(iterator, value, value + 1)
-    if coefficient > 0:
-        return Bound(iterator, -(constant // coefficient), None)
-    return Bound(iterator, None, constant // -coefficient + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +50,8 @@ def pieces_of(choice: Guarded) -> tuple[Iterator, tuple[Piece, ...]] | None:
         assert iterator is not None
         first, last = known(iterator.low), known(iterator.high)
         left = left if iterator and (left or pieces) else [(first, last)]
-        low = max(first, *(limit.low for limit in limits if limit and limit.low is not None), first)
-        high = min(last, *(limit.high for limit in limits if limit and limit.high is not None), last)
+        low = max((limit.low for limit in limits if limit), default=first)
+        high = min((limit.high for limit in limits if limit), default=last)
         pieces += [Piece(max(a, low), min(b, high), body.then) for a, b in left if max(a, low) < min(b, high)]
         left = [(a, b) for start, end in left for a, b in ((start, min(end, low)), (max(start, high), end)) if a < b]
         body = body.otherwise

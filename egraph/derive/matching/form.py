@@ -14,11 +14,11 @@ from fractions import Fraction
 from functools import lru_cache
 
 from egraph.derive.matching.bodies import merged, opened, ordered, put
-from egraph.derive.matching.conditions import Condition, bound_of
+from egraph.derive.matching.conditions import Condition
 from egraph.derive.rules.bodies import hoisted
 from egraph.tensor.expr.bodies import indices_of, mapped, reads_of, rebuilt, used
 from egraph.tensor.expr.canonical import canonical
-from egraph.tensor.expr.conditions import tightest
+from egraph.tensor.expr.conditions import bound_of, tightest
 from egraph.tensor.expr.digits import divisors, fitting
 from egraph.tensor.expr.index import Floor, Index, Iterator, Modulo, Size, atoms, index, length
 from egraph.tensor.expr.laws import affine, tidy
@@ -151,8 +151,7 @@ def _tightened(value: Form) -> Form:
     for condition in value.conditions:
         limit = bound_of(condition)
         if limit is not None and limit.iterator in value.sums:
-            low, high = max(0, limit.low or 0), length(limit.iterator)
-            high = high if limit.high is None else min(high, limit.high)
+            low, high = limit.low, limit.high
             if high <= low:
                 continue
             new = Iterator(f"{limit.iterator.name}t", 0, high - low)

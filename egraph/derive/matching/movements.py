@@ -6,12 +6,12 @@ from collections.abc import Iterator as Iterable
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from egraph.derive.matching.conditions import bound_of, speaks_of
+from egraph.derive.matching.conditions import speaks_of
 from egraph.derive.matching.form import Form, substituted
 from egraph.derive.matching.views import arrange, padded
 from egraph.tensor import Node
 from egraph.tensor.expr.bodies import reads_of
-from egraph.tensor.expr.conditions import tightest
+from egraph.tensor.expr.conditions import bound_of, tightest
 from egraph.tensor.expr.index import Iterator, index, length
 from egraph.tensor.expr.laws import affine
 from egraph.tensor.expr.scope import Guarded, Read, Scalar, Tensor
@@ -47,8 +47,8 @@ def boxed(form: Form) -> Boxed:
         if limit is None or limit.iterator not in axes or any(speaks_of(place, condition) for place in places):
             continue
         axis = axes[limit.iterator]
-        before[axis] = max(before[axis], limit.low or 0)
-        after[axis] = max(after[axis], 0 if limit.high is None else length(limit.iterator) - limit.high)
+        before[axis] = max(before[axis], limit.low)
+        after[axis] = max(after[axis], length(limit.iterator) - limit.high)
     part = restricted(form, before, after)
     return Boxed(form, (0,) * len(before), (0,) * len(after), 0.0) if part is None else Boxed(part, tuple(before), tuple(after), value)
 
@@ -104,7 +104,7 @@ def _joined(form: Form, body: Guarded, leaves: Sequence[Node]) -> Node | None:
     if limit is None or limit.iterator not in form.digits:
         return None
     axis, size = form.digits.index(limit.iterator), length(limit.iterator)
-    low, high = limit.low or 0, size if limit.high is None else limit.high
+    low, high = limit.low, limit.high
     rest: Scalar = Guarded(conditions[1:], body.then, body.otherwise) if conditions[1:] else body.then
     parts: list[Node] = []
     for start, end, value in ((0, low, body.otherwise), (low, high, rest), (high, size, body.otherwise)):

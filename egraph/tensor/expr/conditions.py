@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from math import gcd
 from typing import Literal, TypeAlias
 
-from egraph.tensor.expr.index import Index, bounds, index
+from egraph.tensor.expr.index import Index, Iterator, bounds, index, known
+from egraph.tensor.expr.laws import coefficient, iterators_of
 from egraph.tensor.expr.scope import Compare
 
 Relation: TypeAlias = Literal["<=", "==", "!="]
@@ -33,10 +35,10 @@ def undecided(conditions: Iterable[Compare]) -> tuple[Compare, ...] | None:
     """Return the conditions that ranges do not decide, each once; None where one of them is false."""
     left: dict[Compare, None] = {}
     for condition in conditions:
-        known = truth(condition)
-        if known is False:
+        holds = truth(condition)
+        if holds is False:
             return None
-        if known is None:
+        if holds is None:
             left[condition] = None
     return tuple(left)
 
@@ -65,6 +67,46 @@ def slack(condition: Compare) -> Index | None:
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A condition holds for all values of other iterators where low <= iterator < high; where ``exact``, nowhere else."""
+
+    iterator: Iterator
+    low: int
+    high: int
+    exact: bool
+
+
+def bound_on(condition: Compare, iterator: Iterator) -> Bound | None:
+    """Return where in its range an iterator has to be: c i + rest >= 0 is i >= -rest/c or i <= rest/-c by the sign of c.
+
+    None where it is no linear term of the condition, where the rest is unbounded, and where an equation is open or solved by no integer.
+    """
+    value = condition.right - condition.left
+    slope = coefficient(value, iterator)
+    rest = bounds(value - index(iterator) * (slope or 0))
+    if not slope or rest is None or condition.operator == "!=":
+        return None
+    least, exact = rest[0] - (condition.operator == "<"), rest[0] == rest[1]
+    low, high = known(iterator.low), known(iterator.high)
+    if condition.operator == "==":
+        at, left = divmod(-least, slope)
+        if left or not exact:
+            return None
+        low, high = max(low, at), min(high, at + 1)
+    elif slope > 0:
+        low = max(low, -(least // slope))
+    else:
+        high = min(high, least // -slope + 1)
+    return Bound(iterator, low, max(low, high), exact)
+
+
+def bound_of(condition: Compare) -> Bound | None:
+    """Return what a condition says of the one iterator that it is about."""
+    iterators = iterators_of(condition.left, condition.right)
+    return bound_on(condition, *iterators) if len(iterators) == 1 else None
+
+
 def lowest(condition: Compare) -> tuple[Relation, Index] | bool:
     """Return a condition as ``0 RELATION e`` in lowest terms, or its truth where e is a number.
 
@@ -75,9 +117,9 @@ def lowest(condition: Compare) -> tuple[Relation, Index] | bool:
     relation: Relation = "<="
     if value is None:
         value, relation = condition.right - condition.left, "==" if condition.operator == "==" else "!="
-    known = value.constant
-    if known is not None:
-        return known >= 0 if relation == "<=" else (known == 0) == (relation == "==")
+    number = value.constant
+    if number is not None:
+        return number >= 0 if relation == "<=" else (number == 0) == (relation == "==")
     content = gcd(*(c for m, c in value.terms if m))
     if relation != "<=":
         if value.constant_part % content:
@@ -104,10 +146,10 @@ def tightest(conditions: Iterable[Compare]) -> tuple[Compare, ...] | None:
             continue
         constant = value.constant_part
         key = relation, value - constant
-        known = kept.setdefault(key, constant)
-        if relation == "==" and known != constant:
+        tighter = kept.setdefault(key, constant)
+        if relation == "==" and tighter != constant:
             return None
-        kept[key] = min(known, constant)
+        kept[key] = min(tighter, constant)
     made = [Compare(index(0), relation, varying + constant) for (relation, varying), constant in kept.items()]
     left = undecided([*made, *others])
     return None if left is None else tuple(sorted(left, key=str))
