@@ -41,12 +41,24 @@ def _scalar(body: Scalar, replace: Mapping[Iterator | Symbol, Size], producers: 
         return substitute(value, replace, data)
 
     def part(inner: Scalar) -> Scalar:
-        if not isinstance(inner, Read):
-            return rebuilt(inner, part, place)
-        source, places = inner.source, tuple(map(place, inner.indices))
-        producer = producers.get(source.name, source) if isinstance(source, Tensor) else _inline(source, producers, memo)
-        return Read(producer, places) if isinstance(producer, Tensor) else at(producer, places)
+        """Return a part with its reads replaced; what is one object in the body stays one, or chains of such parts would double."""
+        known = parts.get(id(inner))
+        if known is None:
+            known = parts[id(inner)] = read(inner) if isinstance(inner, Read) else rebuilt(inner, part, place)
+        return known
 
+    def read(value: Read) -> Scalar:
+        source, places = value.source, tuple(map(place, value.indices))
+        producer = producers.get(source.name, source) if isinstance(source, Tensor) else _inline(source, producers, memo)
+        if isinstance(producer, Tensor):
+            return Read(producer, places)
+        key = id(producer), places
+        if key not in reads:
+            reads[key] = at(producer, places)
+        return reads[key]
+
+    parts: dict[int, Scalar] = {}
+    reads: dict[tuple[int, tuple[Index, ...]], Scalar] = {}
     return part(body)
 
 
