@@ -34,7 +34,7 @@ from egraph.rules import RULES
 from egraph.tensor import Candidate, FrozenEGraph
 from lower.candidates import candidates as lay_candidates
 from lower.compile import CompileOptions
-from lower.cost.model import FREE, CostModel, is_measurable, without_twins
+from lower.cost.model import CostModel, is_measurable, without_twins
 from lower.cost.roofline import DeviceSpeed
 from runtime.judge import ONLY_REFERENCE
 from runtime.measure import Effort, Worker
@@ -65,23 +65,23 @@ def offered(entry: BenchModel, database: Database, *, twins: bool, derived: bool
 
 def _jobs(frozen: FrozenEGraph, *, twins: bool) -> dict[tuple[str, str], Job]:
     """Return the kernels over an e-graph by what they are filed under."""
-    laid: Mapping[int, tuple[Candidate, ...]] = lay_candidates(frozen, "cpu")
+    laid: Mapping[int, tuple[Candidate, ...]] = lay_candidates(frozen)
     model = CostModel(Database.in_memory(), "", DeviceSpeed())
     if not twins:
         laid = without_twins(model, laid)
     jobs: dict[tuple[str, str], Job] = {}
     for options in laid.values():
         for one in options:
-            text, implementation = key = model.key(one)
-            if implementation not in FREE and is_measurable(one.fragment):
-                jobs.setdefault(key, Job(one.fragment, implementation, text))
+            if not one.implementation.is_free and is_measurable(one.fragment):
+                key = model.key(one)
+                jobs.setdefault(key, Job(one.fragment, one.implementation, key[0]))
     return jobs
 
 
 def verdicts(database: Database, device: str, jobs: list[Job]) -> Iterator[tuple[str, Job, str]]:
     """Yield what became of each kernel that was executed: ok, slow, wrong, failed or hung, and why."""
     for job in jobs:
-        record = database.get(device, job.text, job.implementation)
+        record = database.get(device, *job.key)
         if record is not None:
             yield "slow" if ONLY_REFERENCE in record.message else record.status, job, record.message
 
@@ -121,7 +121,7 @@ def main() -> int:
                 except (EinsatError, OSError) as error:
                     print(f"{name}: {type(error).__name__}: {error}", flush=True)
                     continue
-                todo = [job for job in jobs if database.get(device, job.text, job.implementation) is None]
+                todo = [job for job in jobs if database.get(device, *job.key) is None]
                 end = time.monotonic() + options.seconds
                 measurer.measure(todo, partial(_seconds_until, end), lambda text: None)
                 found = list(verdicts(database, device, jobs))

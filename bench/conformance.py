@@ -105,7 +105,7 @@ def run_onnxruntime(model: onnx.ModelProto) -> Callable[[list[Any]], Sequence[An
     """Return onnxruntime on the model, with every help: a file version that it reads, and element types that numpy lacks
     passed as their bits."""
     from egraph.onnx.types import from_proto
-    from runtime import dispatcher
+    from runtime.devices.cpu import dispatcher
     from runtime.opaque import OpaqueStep
     from runtime.plan import Step
 
@@ -158,7 +158,7 @@ def warm(cases: Iterable[Any]) -> None:
     from egraph.onnx import importer
     from egraph.optimize.estimated import compile_options, estimated_programs
     from lower.compile import plan_program
-    from lower.eoperator import compile_library
+    from lower.targets.cpu.generator import compile_library
 
     requests: dict[str, Any] = {}
     for case in cases:

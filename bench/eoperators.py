@@ -33,9 +33,9 @@ from egraph.tensor.expr.scope import Number, Read, Reduction, Scope, Tensor, ins
 from egraph.tensor.ops import apply
 from egraph.tensor.ops.expression import text_of
 from egraph.tensor.ops.scopes import grid
-from lower.eoperator import compile_library
-from runtime import openmp
-from runtime.dispatcher import KernelLibrary, load
+from lower.targets.cpu.generator import compile_library
+from runtime.devices.cpu import openmp
+from runtime.devices.cpu.dispatcher import KernelLibrary, load
 
 ALIGNMENT_BYTES = 64
 SECONDS = 0.6
@@ -237,7 +237,7 @@ def measured(names: Sequence[str], threads: int, *, large: bool) -> Iterator[Row
         for name, fragment in chosen.items():
             arrays = [aligned(leaf.type.sizes) for leaf in placeholders(fragment)] + [aligned(fragment.type.sizes)]
             size_bytes = sum(array.nbytes for array in arrays)
-            runs = [calling(code.function(library[fragment]), arrays), copying(size_bytes, pool, threads)]
+            runs = [calling(code.kernel(library[fragment]), arrays), copying(size_bytes, pool, threads)]
             yield Row(name, large, threads, size_bytes, *least_us(runs, clock))
         code.close()
 

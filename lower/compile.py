@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -12,13 +13,14 @@ from typing import Any
 import numpy as np
 
 from egraph.errors import LowerError
-from egraph.tensor import Graph, Node, Program, format_fragment
+from egraph.tensor import Graph, Node, Program, Target, format_fragment
 from lower.drafts import Order, order
 from lower.eoperator import KernelRequest
 from lower.placement import Placement, is_sized, place_all
 from lower.steps import ExportGraph, StepWriter
+from lower.targets import default_target, lowering
 from lower.weights import write_weights
-from runtime.plan import Buffer, Plan, Port, Step
+from runtime.plan import OPAQUE_STEP, Buffer, Plan, Port, Step
 
 PLAN, WEIGHTS, KERNELS, MANIFEST = "plan.json", "weights.safetensors", "kernels.so", "manifest.json"
 
@@ -28,6 +30,7 @@ class CompileOptions:
     """How to compile. ``export_graph`` writes a graph as an ONNX model, for what onnxruntime runs."""
 
     threads: int = 1
+    target: Target = field(default_factory=default_target)
     keep_subnormals: bool = False
     export_graph: ExportGraph | None = None
     notes: Mapping[str, Any] = field(default_factory=dict)
@@ -43,22 +46,22 @@ def compile_program(program: Program, folder: Path, options: CompileOptions | No
     if tensors:
         write_weights(folder / WEIGHTS, tensors)
     if writer.requests:
-        _compile_kernels(list(writer.requests.values()), folder / KERNELS, options.threads)
+        _compile_kernels(list(writer.requests.values()), folder / KERNELS, options)
+    for name, source in writer.carried.items():
+        shutil.copyfile(writer.lowering.build(source), folder / name)
     for name, model in writer.models.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(model)
     (folder / PLAN).write_text(plan.to_json(), encoding="utf-8")
-    _write_manifest(folder, options, [*writer.models])
+    _write_manifest(folder, options, [*writer.carried, *writer.models])
     return plan
 
 
 def plan_program(program: Program, options: CompileOptions) -> tuple[Plan, StepWriter]:
     """Return the plan and what has to be written beside it; compiles nothing."""
-    from lower.eoperator import may_overwrite
-
-    sequence = order(program)
-    placement = place_all(program, sequence, may_overwrite, options.threads)
-    writer = StepWriter(program, placement, options.export_graph)
+    way, sequence = lowering(options.target.kind), order(program)
+    placement = place_all(program, sequence, way.generator.may_overwrite, options.threads)
+    writer = StepWriter(program, placement, way, options.export_graph)
     inputs = tuple(
         Port(node.string("name"), node.type.dtype, node.type.shape, writer.buffer(node)) for node in program.graph.inputs
     )
@@ -69,9 +72,12 @@ def plan_program(program: Program, options: CompileOptions) -> tuple[Plan, StepW
     if unstored:
         writer.add_constants(unstored)
     outputs = tuple(_output(writer, sequence, placement, name, node) for name, node in program.graph.outputs)
-    notes = {"kernels": _kernel_counts(writer.steps), **options.notes}
+    notes = {"kernels": dict(writer.counts), **options.notes}
     buffers, steps = writer.all_buffers(), tuple(writer.steps)
-    return Plan(buffers, steps, inputs, outputs, placement.arena_bytes, options.keep_subnormals, notes=notes), writer
+    plan = Plan(
+        buffers, steps, inputs, outputs, placement.arena_bytes, options.keep_subnormals, device=options.target.kind, notes=notes
+    )
+    return plan, writer
 
 
 def _output(writer: StepWriter, sequence: Order, placement: Placement, name: str, node: Node) -> Port:
@@ -83,18 +89,12 @@ def _output(writer: StepWriter, sequence: Order, placement: Placement, name: str
     return Port(name, node.type.dtype, node.type.shape, writer.buffer(node))
 
 
-def _kernel_counts(steps: Sequence[Step]) -> dict[str, int]:
-    kinds = [step.kind for step in steps]
-    counts = {shown: kinds.count(kind) for shown, kind in (("eoperator", "tvm"), ("opaque", "onnxruntime"), ("copy", "copy"))}
-    return {"library": len(kinds) - sum(counts.values()), **counts}
-
-
-def _compile_kernels(requests: Sequence[KernelRequest], path: Path, threads: int) -> None:
-    from lower.eoperator import compile_library
-
-    library = compile_library(requests, path, threads=threads)
+def _compile_kernels(requests: Sequence[KernelRequest], path: Path, options: CompileOptions) -> None:
+    compiler = lowering(options.target.kind).generator.compiler
+    assert compiler is not None
+    compiled = compiler.compile(requests, path, threads=options.threads)
     for request in requests:
-        failure = library.failures.get(request)
+        failure = compiled.failures.get(request)
         if failure is not None:
             raise LowerError(f"a generated kernel cannot be compiled: {failure.what}", where=format_fragment(request.fragment)) from failure
 
@@ -133,8 +133,9 @@ def compile_model(graph: Graph, model: bytes, folder: Path, *, keep_subnormals: 
     inputs = tuple(Port(n.string("name"), n.type.dtype, n.type.shape, i) for i, n in enumerate(graph.inputs))
     outputs = tuple(Port(name, n.type.dtype, n.type.shape, count + i) for i, (name, n) in enumerate(graph.outputs))
     spec = {"model": "opaque/0.onnx", "input_names": [p.name for p in inputs], "output_names": [p.name for p in outputs]}
-    step = Step("onnxruntime", graph.name, tuple(range(count)), tuple(range(count, len(host))), spec)
-    plan = Plan(tuple(host), (step,), inputs, outputs, 0, keep_subnormals, notes={"kernels": _kernel_counts([step])})
+    step = Step(OPAQUE_STEP, graph.name, tuple(range(count)), tuple(range(count, len(host))), spec)
+    notes = {"kernels": {"library": 0, "eoperator": 0, "opaque": 1, "copy": 0}}
+    plan = Plan(tuple(host), (step,), inputs, outputs, 0, keep_subnormals, notes=notes)
     (folder / "opaque").mkdir(parents=True, exist_ok=True)
     (folder / "opaque/0.onnx").write_bytes(model)
     (folder / PLAN).write_text(plan.to_json(), encoding="utf-8")

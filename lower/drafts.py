@@ -17,7 +17,7 @@ class Draft:
 
     @property
     def is_opaque(self) -> bool:
-        return self.kernels[0].implementation == "opaque"
+        return self.kernels[0].implementation.is_opaque
 
     @property
     def made(self) -> list[Node]:
@@ -46,7 +46,7 @@ def order(program: Program) -> Order:
     maker: dict[Node, Draft] = {}
     for kernel in program.kernels:
         last = drafts[-1] if drafts else None
-        if kernel.implementation == "view":
+        if kernel.implementation.is_view:
             group = maker.get(kernel.inputs[0])
             # Only onnxruntime can look into a tuple or into a value whose size is not known ahead of time.
             if group is not None and (group is last or kernel.inputs[0].type == TUPLE or not kernel.output.type.is_static):
@@ -55,12 +55,12 @@ def order(program: Program) -> Order:
             else:
                 views[-1].append(kernel)
             continue
-        if kernel.implementation == "opaque" and last is not None and last.is_opaque and not views[-1]:
+        if kernel.implementation.is_opaque and last is not None and last.is_opaque and not views[-1]:
             last.kernels.append(kernel)
         else:
             drafts.append(Draft([kernel]))
             views.append([])
-        if kernel.implementation == "opaque":
+        if kernel.implementation.is_opaque:
             maker[kernel.output] = drafts[-1]
     _find_outputs(program, drafts, [kernel for group in views for kernel in group])
     return Order(tuple(drafts), tuple(tuple(group) for group in views))

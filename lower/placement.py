@@ -206,7 +206,7 @@ class _Placer:
     def _reuse(self, step: int, draft: Draft, node: Node, last: int) -> bool:
         """Write over an operand that nobody reads afterwards, where the kernel allows it."""
         kernel = draft.kernels[0]
-        if kernel.implementation != "tvm":
+        if not kernel.implementation.is_generated:
             return False
         for index in sorted(self.may_overwrite(kernel.fragment)):
             operand = kernel.inputs[index]

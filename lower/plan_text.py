@@ -32,7 +32,8 @@ def format_plan(plan: Plan) -> str:
     """Return a plan as text."""
     notes = f" notes={_json(plan.notes)}" if plan.notes else ""
     subnormals = f" keep_subnormals={plan.keep_subnormals}" if plan.keep_subnormals else ""
-    lines = [f"plan arena_bytes={plan.arena_bytes}{subnormals}{notes} {{"]
+    device = f" device={plan.device!r}" if plan.device != Plan.device else ""
+    lines = [f"plan arena_bytes={plan.arena_bytes}{subnormals}{device}{notes} {{"]
     for number, buffer in enumerate(plan.buffers):
         key = f" {buffer.key!r}" if buffer.key else ""
         strides = f" strides={buffer.strides!r}" if buffer.strides != dense(buffer.shape) else ""
@@ -71,7 +72,7 @@ def read_plan(reader: Reader) -> Plan:
     steps: list[Step] = []
     ports: dict[str, list[Port]] = {"input": [], "output": []}
     reader.expect("plan")
-    head = reader.fields(arena_bytes=reader.integer, keep_subnormals=reader.flag, notes=lambda: _read_json(reader))
+    head = reader.fields(arena_bytes=reader.integer, keep_subnormals=reader.flag, device=reader.string, notes=lambda: _read_json(reader))
     reader.expect("{")
 
     def number() -> int:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from egraph.errors import LowerError
-from egraph.tensor import Graph, Kernel, Node, Program, make, rewrite, walk
+from egraph.tensor import OPAQUE, Graph, Kernel, Node, Program, make, rewrite, walk
 from egraph.tensor.types import attributes
 from lower.drafts import Draft
 from lower.eoperator import KernelRequest
-from lower.libraries import library_of
 from lower.placement import Place, Placement
+from lower.targets import Lowering
 from lower.views import Window, read
-from runtime.plan import Buffer, Step
+from runtime.plan import COPY_STEP, OPAQUE_STEP, Buffer, Step
 
 ExportGraph = Callable[[Graph], bytes]
 OPAQUE_FOLDER = "opaque"
@@ -25,6 +27,7 @@ class StepWriter:
 
     program: Program
     placement: Placement
+    lowering: Lowering
     export_graph: ExportGraph | None
     buffers: dict[Buffer, int] = field(default_factory=dict)
     hosts: dict[Node, int] = field(default_factory=dict)
@@ -34,6 +37,10 @@ class StepWriter:
     steps: list[Step] = field(default_factory=list)
     kernels: list[tuple[Kernel, ...]] = field(default_factory=list)
     """The kernels that each step runs."""
+    counts: Counter[str] = field(default_factory=lambda: Counter(library=0, eoperator=0, opaque=0, copy=0))
+    """Steps by the kind of their implementation, as plans and reports count them."""
+    carried: dict[str, Path] = field(default_factory=dict)
+    """C sources of the libraries that the artefact carries, by file."""
 
     def buffer(self, node: Node) -> int:
         """Return the number of a value's buffer."""
@@ -63,13 +70,17 @@ class StepWriter:
         kernel = draft.kernels[0]
         if draft.is_opaque:
             self._opaque(draft)
-        elif kernel.implementation == "tvm":
+        elif kernel.implementation.is_generated:
             self._generated(kernel)
-        elif library := library_of(kernel.implementation):
+        elif library := self.lowering.library_of(kernel.implementation):
             launch = library.launch(self, kernel)
-            self._append(Step(library.name, _name(kernel), launch.inputs, (launch.output,), launch.spec), [kernel])
+            spec = launch.spec
+            if library.source is not None:
+                self.carried[library.carried] = library.source
+                spec = {"library": library.carried, **spec}
+            self._append(Step(library.step_kind, _name(kernel), launch.inputs, (launch.output,), spec), [kernel])
         else:
-            raise LowerError(f"unknown implementation {kernel.implementation!r}", where=str(kernel.output))
+            raise LowerError(f"unknown implementation {kernel.implementation.text!r}", where=str(kernel.output))
 
     def _append(self, step: Step, kernels: list[Kernel]) -> None:
         origins = self.program.graph.origins
@@ -77,6 +88,8 @@ class StepWriter:
         rules = dict.fromkeys(name for kernel in kernels for name in kernel.rules if name)
         predicted_us = sum(kernel.cost_us for kernel in kernels)
         self.kernels.append(tuple(kernels))
+        is_copy = step.kind == COPY_STEP
+        self.counts[COPY_STEP if is_copy else kernels[0].implementation.shown_kind if kernels else OPAQUE.shown_kind] += 1
         self.steps.append(replace(step, source_nodes=tuple(sources), rules=tuple(rules), predicted_us=predicted_us))
 
     def _generated(self, kernel: Kernel) -> None:
@@ -87,9 +100,10 @@ class StepWriter:
         request = KernelRequest(
             kernel.fragment, None if target.is_contiguous else target.strides, strides if any(strides) else None
         )
-        self.requests.setdefault(request.symbol, request)
-        inputs = tuple(self.buffer(node) for node in kernel.inputs)
-        self._append(Step("tvm", _name(kernel), inputs, (self.buffer(kernel.output),), {"symbol": request.symbol}), [kernel])
+        if self.lowering.generator.compiler is not None:
+            self.requests.setdefault(request.symbol, request)
+        inputs, spec = tuple(self.buffer(node) for node in kernel.inputs), self.lowering.generator.spec(request)
+        self._append(Step(kernel.implementation.name, _name(kernel), inputs, (self.buffer(kernel.output),), spec), [kernel])
 
     def _copied(self, kernel: Kernel) -> bool:
         """Copy where the fragment is a view whose elements already lie in the right order."""
@@ -99,7 +113,7 @@ class StepWriter:
             return False
         leaf, window = found
         owner = kernel.inputs[leaf.integer("index")]
-        step = Step("copy", _name(kernel), (self.window(owner, window),), (self.buffer(kernel.output),), {})
+        step = Step(COPY_STEP, _name(kernel), (self.window(owner, window),), (self.buffer(kernel.output),), {})
         self._append(step, [kernel])
         return True
 
@@ -114,7 +128,7 @@ class StepWriter:
             values[kernel.output] = bind(kernel.fragment, [values[node] for node in kernel.inputs])
         spec = self._model(inputs, [values[node] for node in draft.outputs], constants, self.export_graph)
         step = Step(
-            "onnxruntime", _name(draft.kernels[0]), tuple(map(self.buffer, draft.inputs)), tuple(map(self.buffer, draft.outputs)), spec
+            OPAQUE_STEP, _name(draft.kernels[0]), tuple(map(self.buffer, draft.inputs)), tuple(map(self.buffer, draft.outputs)), spec
         )
         self._append(step, draft.kernels)
 
@@ -123,7 +137,7 @@ class StepWriter:
         if self.export_graph is None:
             raise LowerError("constants need onnxruntime, and no exporter was given to write its model", where=str(nodes[0]))
         spec = self._model([], nodes, nodes, self.export_graph)
-        self._append(Step("onnxruntime", "constants", (), tuple(map(self.buffer, nodes)), spec), [])
+        self._append(Step(OPAQUE_STEP, "constants", (), tuple(map(self.buffer, nodes)), spec), [])
 
     def _model(
         self, inputs: Sequence[Node], outputs: Sequence[Node], constants: Sequence[Node], export_graph: ExportGraph

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 
-from runtime import openmp
 from runtime.errors import ArtefactError
 from runtime.plan import Plan
 from runtime.weights import Weights
@@ -39,16 +38,22 @@ class Artefact:
             raise ArtefactError(f"there is no {PLAN}", where=str(folder), fix=fix) from error
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ArtefactError(f"{PLAN} cannot be used: {error}", where=str(folder), fix="optimise the model again") from error
-        openmp.look_in(folder)
         weights: Mapping[str, np.ndarray] = Weights(folder / WEIGHTS) if (folder / WEIGHTS).exists() else {}
         return Artefact(folder, plan, weights, _existing(folder / KERNELS), _existing(folder / DISPATCHER))
 
     def model(self, name: str) -> str:
         """Return the path of an onnxruntime step's model; a name that leaves the folder is refused."""
+        return str(self._file(name, "model"))
+
+    def library(self, name: str) -> Path:
+        """Return the path of a library that the artefact carries; a name that leaves the folder is refused."""
+        return self._file(name, "library")
+
+    def _file(self, name: str, what: str) -> Path:
         path = (self.folder / name).resolve()
         if not path.is_relative_to(self.folder.resolve()) or not path.is_file():
-            raise ArtefactError(f"there is no model {name!r}", where=str(self.folder), fix="optimise the model again")
-        return str(path)
+            raise ArtefactError(f"there is no {what} {name!r}", where=str(self.folder), fix="optimise the model again")
+        return path
 
     def manifest(self) -> Mapping[str, object]:
         """Return the manifest, empty when there is none."""

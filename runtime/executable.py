@@ -1,4 +1,4 @@
-"""A plan made ready to run: arena, packed constants, native table, onnxruntime steps. Arguments are trusted here.
+"""A plan made ready to run: its steps on their device, and those that onnxruntime or Python runs. Arguments are trusted here.
 
 executable = Executable(plan, weights, threads=2)
 executable.run({"x": x})["y"]
@@ -18,16 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from runtime import dispatcher, onednn_library, onednn_names, openmp
-from runtime.allocation import pointer
 from runtime.cores import usable_cores
+from runtime.devices import Files, device
 from runtime.dtypes import numpy_dtype
 from runtime.errors import ArtefactError, ExecutionError
-from runtime.onednn_library import Handles
 from runtime.opaque import OpaqueStep, Value
-from runtime.plan import Buffer, Plan, Port, Step
-from runtime.steps import Builder
-from runtime.storage import Storage, is_contiguous
+from runtime.plan import COPY_STEP, OPAQUE_STEP, Buffer, Plan, Port, Step
+from runtime.storage import Areas, is_contiguous
 
 
 class Executable:
@@ -45,30 +42,33 @@ class Executable:
         kernels: Path | None = None,
         models: Callable[[str], str | bytes] | None = None,
         dispatcher_path: Path | None = None,
+        libraries: Callable[[str], Path] | None = None,
     ) -> None:
         self.plan = plan
+        self.device = device(plan.device)
         self.threads = threads or openmp_default()
-        self.storage = Storage(plan, weights)
         self._lock = threading.Lock()
         self._closed = False
         self._last: dict[str, Value] = {}
         self._alone = _is_one_model(plan)
-        self._dispatcher = dispatcher.load(dispatcher_path)
         self._python_steps = {i: step for i, step in enumerate(plan.steps) if self._is_python(step)}
-        self._opaque = {i: self._load_opaque(step, models) for i, step in self._python_steps.items() if step.kind == "onnxruntime"}
-        self.implementations: dict[int, str] = {}
-        self._table: dispatcher.Table | None = None
-        if len(self._python_steps) < len(plan.steps):
-            self._build(kernels)
+        files = Files(kernels, dispatcher_path, libraries)
+        self.arithmetic = self.device.arithmetic(files)
+        self._opaque = {i: self._load_opaque(step, models) for i, step in self._python_steps.items() if step.kind == OPAQUE_STEP}
+        native = frozenset(range(len(plan.steps))) - frozenset(self._python_steps)
+        self.loaded = self.device.load(plan, weights, native, threads=self.threads, files=files)
+        self.implementations = self.loaded.implementations
+        self._is_native = bool(native) and not self._python_steps
+        self._areas = Areas(plan)
         self._segments = _segments(len(plan.steps), frozenset(self._python_steps))
-        self._output_bytes = [self.storage.sizes_bytes[n] for (area, _), n in self.storage.numbers.items() if area == "output"]
-        self._output_recipes = _output_recipes(plan, self.storage)
+        self._output_bytes = [self._areas.sizes_bytes[n] for (area, _), n in self._areas.numbers.items() if area == "output"]
+        self._output_recipes = _output_recipes(plan, self._areas)
         self._host_inputs = [(p.buffer, p.name) for p in plan.inputs if plan.buffers[p.buffer].area == "host"]
         _executables.add(self)
 
     def _is_python(self, step: Step) -> bool:
-        return step.kind == "onnxruntime" or (
-            step.kind == "copy" and any(self.plan.buffers[i].area == "host" for i in (*step.inputs, *step.outputs))
+        return step.kind == OPAQUE_STEP or (
+            step.kind == COPY_STEP and any(self.plan.buffers[i].area == "host" for i in (*step.inputs, *step.outputs))
         )
 
     def _load_opaque(self, step: Step, models: Callable[[str], str | bytes] | None) -> OpaqueStep:
@@ -76,7 +76,7 @@ class Executable:
             raise ArtefactError(f"the plan needs the model {step.spec['model']!r}", where=step.name, fix="pass models=")
         dtypes = [self.plan.buffers[i].dtype for i in step.inputs]
         return OpaqueStep(
-            step, models(step.spec["model"]), dtypes, self._dispatcher,
+            step, models(step.spec["model"]), dtypes, self.arithmetic,
             threads=self.threads, alone=self._alone, keep_subnormals=self.plan.keep_subnormals,
         )  # fmt: skip
 
@@ -86,43 +86,12 @@ class Executable:
         for opaque in self._opaque.values():
             opaque.abandon()
 
-    def _build(self, kernels: Path | None) -> None:
-        library = onednn_library.load()
-        handles = Handles(library)
-        loaded: list[dispatcher.KernelLibrary] = []
-        self._finalizer = weakref.finalize(self, _release, handles, loaded)
-        stream = handles.create("stream", "stream_create", library.engine, onednn_names.STREAM_IN_ORDER)
-        self._table = dispatcher.Table(
-            self._dispatcher, execute=library.address("primitive_execute"), set_handle=library.address("memory_set_data_handle"),
-            stream=stream, threads=self.threads, keep_subnormals=self.plan.keep_subnormals,
-        )  # fmt: skip
-
-        def kernel(symbol: str) -> int:
-            if kernels is None:
-                raise ArtefactError(f"the plan needs the kernel {symbol!r} and no kernel library was given", fix="pass kernels=")
-            if not loaded:
-                loaded.append(dispatcher.KernelLibrary(kernels, self._dispatcher))
-            return loaded[0].function(symbol)
-
-        builder = Builder(self.plan, self.storage, self._table, handles, stream, kernel)
-        before = openmp.get_threads()
-        openmp.set_threads(self.threads)
-        try:
-            for index, step in enumerate(self.plan.steps):
-                builder.add(index, step)
-        finally:
-            openmp.set_threads(before)
-        builder.finish()
-        self._builder, self.implementations = builder, builder.implementations
-
     def close(self) -> None:
         """Free the native objects; the executable cannot run afterwards."""
         with self._lock:
             self._closed = True
             self._opaque.clear()
-            if self._table is not None:
-                self._table = None
-                self._finalizer()
+            self.loaded.close()
 
     def run(self, feeds: Mapping[str, Value], run_options: Any = None) -> dict[str, Value]:
         """Run on arrays that have the right types and shapes and are contiguous; return all outputs by name."""
@@ -160,23 +129,18 @@ class Executable:
         """
         with self._lock:
             values = self._prepare_timing()
-            if self._table is not None and not self._python_steps:
-                return self._table.time(count, evict=evict, flushed=self._weights() if weights_from_memory else ())
+            if self._is_native:
+                return self.loaded.time(count, evict=evict, weights_from_memory=weights_from_memory)
             if self._alone:
                 return [self._timed(lambda: self._run_alone(self._last, None)) for _ in range(count)]
             return [self._timed(lambda: self._run_segments(values, None)) for _ in range(count)]
-
-    def _weights(self) -> list[tuple[int, int]]:
-        """Return where the constants lie that steps read, packed ones and others: addresses and sizes in bytes."""
-        read = {buffer.key: self.storage.weights[buffer.key] for buffer in self.plan.buffers if buffer.area == "weight"}
-        return [(pointer(array), array.nbytes) for array in (*read.values(), *(array for _, _, array in self._builder.packed))]
 
     def profile(self, count: int = 10) -> list[tuple[str, float]]:
         """Return (step name, median microseconds) in running order, over ``count`` runs on the last inputs."""
         with self._lock:
             values = self._prepare_timing()
-            if self._table is not None and not self._python_steps:
-                rows = self._table.profile(count)
+            if self._is_native:
+                rows = self.loaded.profile(count)
             else:
                 rows = [self._profile_in_python(values) for _ in range(count)]
             medians = np.median(np.array(rows, dtype=np.float64).reshape(count, len(self.plan.steps)), axis=0) / 1e3
@@ -206,28 +170,28 @@ class Executable:
         return self._bind(self._last, self._timing_outputs)
 
     def _new_outputs(self) -> list[np.ndarray]:
-        return [np.empty(size_bytes, np.uint8) for size_bytes in self._output_bytes]
+        return [self.device.allocate(size_bytes) for size_bytes in self._output_bytes]
 
     def _bind(self, feeds: Mapping[str, Value], outputs: Sequence[np.ndarray]) -> dict[int, Value]:
-        """Point the table at the inputs and outputs; return the host values."""
+        """Give the device the inputs and outputs; return the host values."""
         fresh = iter(outputs)
-        areas = [feeds[key] if area == "input" else next(fresh) for area, key in self.storage.numbers]
-        addresses = self.storage.bind(areas)
-        if self._table is not None:
-            self._table.bind(addresses)
+        self._bound = [feeds[key] if area == "input" else next(fresh) for area, key in self._areas.numbers]
+        self.loaded.bind(self._bound)
         return {buffer: feeds[name] for buffer, name in self._host_inputs}
 
     def _run_segments(self, values: dict[int, Value], run_options: Any, segments: list[tuple[int, int, bool]] | None = None) -> None:
         for first, last, is_python in self._segments if segments is None else segments:
             if is_python:
+                self.loaded.synchronise()
                 self._run_python(first, values, run_options)
-            elif self._table is not None:
-                self._table.run(first, last)
+            else:
+                self.loaded.launch(first, last)
+        self.loaded.synchronise()
 
     def _run_python(self, index: int, values: dict[int, Value], run_options: Any) -> None:
         step = self.plan.steps[index]
         inputs = [self._read(i, values) for i in step.inputs]
-        if step.kind == "copy":
+        if step.kind == COPY_STEP:
             self._write(step.outputs[0], inputs[0], values, step)
             return
         opaque = self._opaque[index]
@@ -237,7 +201,7 @@ class Executable:
 
     def _read(self, index: int, values: Mapping[int, Value]) -> Value:
         buffer = self.plan.buffers[index]
-        return values[index] if buffer.area == "host" else self.storage.view(buffer)
+        return values[index] if buffer.area == "host" else self.loaded.read(buffer)
 
     def _write(self, index: int, value: Value, values: dict[int, Value], step: Step) -> None:
         buffer = self.plan.buffers[index]
@@ -249,7 +213,7 @@ class Executable:
                 f"a step returned {value.dtype}{list(value.shape)} where the plan has {buffer.dtype}{list(buffer.shape)}",
                 where=step.name, fix="optimise the model again with --shape for its dynamic inputs",
             )  # fmt: skip
-        np.copyto(self.storage.view(buffer), value)
+        self.loaded.write(buffer, value)
 
     def _run_alone(self, feeds: Mapping[str, Value], run_options: Any) -> dict[str, Value]:
         """Hand a whole model to onnxruntime."""
@@ -266,13 +230,13 @@ class Executable:
         results = {}
         for name, index, number, shape, dtype in self._output_recipes:
             if number >= 0:
-                results[name] = np.ndarray(shape, dtype, self.storage.bound[number])
+                results[name] = np.ndarray(shape, dtype, self._bound[number])
             else:
                 results[name] = self._copy_out(index) if number == COPIED else _host_output(values[index], number)
         return results
 
     def _copy_out(self, index: int) -> np.ndarray:
-        return np.array(self.storage.view(self.plan.buffers[index]), order="C")
+        return np.array(self.loaded.read(self.plan.buffers[index]), order="C")
 
 
 _executables: weakref.WeakSet[Executable] = weakref.WeakSet()
@@ -286,19 +250,13 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def _release(handles: Handles, libraries: list[dispatcher.KernelLibrary]) -> None:
-    handles.close()
-    while libraries:
-        libraries.pop().close()
-
-
 COPIED, HOST, HOST_COPIED = -1, -2, -3
 """How an output is made that is not an area of its own."""
 
 
 def _is_one_model(plan: Plan) -> bool:
     """Return whether onnxruntime runs everything, from the plan's own inputs to its own outputs."""
-    if len(plan.steps) != 1 or plan.steps[0].kind != "onnxruntime":
+    if len(plan.steps) != 1 or plan.steps[0].kind != OPAQUE_STEP:
         return False
     given = {port.buffer for port in plan.inputs}
     return given.issuperset(plan.steps[0].inputs) and all(port.buffer in given | set(plan.steps[0].outputs) for port in plan.outputs)
@@ -308,7 +266,7 @@ def _host_output(value: Value, how: int) -> Value:
     return _copied(value) if how == HOST_COPIED else value
 
 
-def _output_recipes(plan: Plan, storage: Storage) -> list[tuple[str, int, int, tuple[int, ...], Any]]:
+def _output_recipes(plan: Plan, areas: Areas) -> list[tuple[str, int, int, tuple[int, ...], Any]]:
     """Return (name, buffer, area that becomes the output or how else it is made, shape, dtype) for each output."""
     used: set[str] = set()
     taken = {port.buffer for port in plan.inputs}
@@ -319,7 +277,7 @@ def _output_recipes(plan: Plan, storage: Storage) -> list[tuple[str, int, int, t
         taken.add(port.buffer)
         if buffer.area == "output" and buffer.key not in used and _is_whole(buffer):
             used.add(buffer.key)
-            number = storage.numbers["output", buffer.key]
+            number = areas.numbers["output", buffer.key]
         elif buffer.area != "host":
             number = COPIED
         recipes.append((port.name, port.buffer, number, buffer.shape, None if number <= HOST else numpy_dtype(buffer.dtype)))

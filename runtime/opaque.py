@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from runtime.dispatcher import Dispatcher
+from runtime.devices import Arithmetic
 from runtime.dtypes import ELEMENT_TYPES, NUMPY_NATIVE, PACKED_BITS, element_type, numpy_dtype
 from runtime.errors import ArtefactError, KernelError, LibraryMissing
 from runtime.plan import Step
@@ -26,7 +26,7 @@ class OpaqueStep:
     """One onnxruntime session for one step; in a forked child, another one, opened at its first run."""
 
     def __init__(
-        self, step: Step, model: str | bytes, input_dtypes: Sequence[str], dispatcher: Dispatcher, *,
+        self, step: Step, model: str | bytes, input_dtypes: Sequence[str], arithmetic: Arithmetic, *,
         threads: int, alone: bool, keep_subnormals: bool,
     ) -> None:  # fmt: skip
         try:
@@ -42,10 +42,10 @@ class OpaqueStep:
         options.log_severity_level = 3
         if not alone:  # its threads spin between a step's own parts, of which an LSTM has hundreds, but not on the next kernel's cores
             options.add_session_config_entry("session.force_spinning_stop", "1")
-        if not keep_subnormals:
+        if not keep_subnormals and arithmetic.can_flush:  # else the calling thread would flush from then on, whatever it computes
             options.add_session_config_entry(FLUSH_ENTRY, "1")
         self._onnxruntime, self._model, self._options = onnxruntime, model, options
-        self._dispatcher, self._keep_subnormals = dispatcher, keep_subnormals
+        self._arithmetic, self._keep_subnormals = arithmetic, keep_subnormals
         self.is_forked = False
         self.session: Any = self._open()
         output_types = [value.type for value in self.session.get_outputs()]
@@ -55,14 +55,14 @@ class OpaqueStep:
 
     def _open(self) -> Any:
         """Open the session; the first one of a process sets the floating-point control of the calling thread, which is put back."""
-        before = self._dispatcher.set_subnormals(keep=self._keep_subnormals)
+        before = self._arithmetic.set_subnormals(keep=self._keep_subnormals)
         try:
             return self._onnxruntime.InferenceSession(self._model, self._options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime's exceptions share no base class
             fix = "keep the artefact where it is, or open the Session in the forked process" if self.is_forked else ""
             raise ArtefactError(f"onnxruntime refuses a step's model: {error}", where=self.step.name, fix=fix) from error
         finally:
-            self._dispatcher.restore(before)
+            self._arithmetic.restore(before)
 
     def abandon(self) -> None:
         """Leave the session alone for good: its threads are in the process that was forked, and closing it would wait for them."""
@@ -84,14 +84,14 @@ class OpaqueStep:
         """Run the model as onnxruntime does, its own exceptions included."""
         if self.session is None:
             self.session = self._open()
-        before = self._dispatcher.set_subnormals(keep=self._keep_subnormals)  # onnxruntime sees to its own threads, not to this one
+        before = self._arithmetic.set_subnormals(keep=self._keep_subnormals)  # onnxruntime sees to its own threads, not to this one
         try:
             if self.is_foreign:
                 return self._run_foreign(names, feeds, run_options)
             result: list[Value] = self.session.run(names, feeds, run_options)
             return result
         finally:
-            self._dispatcher.restore(before)
+            self._arithmetic.restore(before)
 
     def _run_foreign(self, names: list[str], feeds: Mapping[str, Value], run_options: Any) -> list[Value]:
         """Pass element types that numpy lacks as their bits."""

@@ -12,7 +12,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeAlias
 
 Area: TypeAlias = Literal["arena", "weight", "input", "output", "host"]
-"""host: a Python object (ndarray) made by an opaque step whose type or size is not known ahead of time."""
+"""All but host lie in the memory of the plan's device.
+
+host: a Python object (ndarray) made by an opaque step whose type or size is not known ahead of time."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +29,13 @@ class Buffer:
     offset: int = 0
 
 
+COPY_STEP, OPAQUE_STEP = "copy", "onnxruntime"
+"""Kinds of steps that every device has: a strided copy, and what onnxruntime runs."""
+
+
 @dataclass(frozen=True)
 class Step:
-    """One kernel launch. ``spec`` is its recipe by ``kind``, a name of ``runtime.steps.KINDS`` (JSON data only).
+    """One kernel launch. ``spec`` is its recipe by ``kind``, a name of ``runtime.devices.cpu.steps.KINDS`` (JSON data only).
 
     onednn: ``primitive`` with its parameters (below), ``arguments`` (role -> position in ``inputs``; ``dst`` is always
         ``outputs[0]``), ``packed`` (roles whose constant operand the library may re-lay-out once at load) and
@@ -94,6 +100,8 @@ class Plan:
     keep_subnormals: bool = False
     """Whether arithmetic follows IEEE 754 below 2^-126; else such operands and results count as zero, which is much faster."""
     version: int = 1
+    device: str = "cpu"
+    """The device that runs the steps: a name of ``runtime.devices``."""
     notes: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> str:
@@ -114,6 +122,7 @@ class Plan:
             outputs=_ports(raw["outputs"]),
             arena_bytes=raw["arena_bytes"],
             keep_subnormals=raw.get("keep_subnormals", True),  # plans that do not say were checked and timed so
+            device=raw.get("device", Plan.device),
             notes=raw["notes"],
         )
 

@@ -89,6 +89,8 @@ def summary(arguments: argparse.Namespace) -> dict[str, Any]:
         names = [port.name for port in session.get_outputs()]
         result: dict[str, Any] = {
             "artefact": str(session.artefact.folder),
+            "device": session.plan.device,
+            "is_timed": session.executable.device.is_timed,
             "threads": session.executable.threads,
             "outputs": {name: statistics_of(value) for name, value in zip(names, outputs, strict=True)},
             "runs": len(times_us),
@@ -113,6 +115,8 @@ def show(result: Mapping[str, Any]) -> str:
     latency = result["latency_us"]
     runs = f"{result['runs']} runs, {result['threads']} threads"
     lines.append(f"latency: median {latency['median']:.1f} us, p90 {latency['p90']:.1f} us ({runs})")
+    if not result["is_timed"]:
+        lines.append(f"the device {result['device']} is not timed: this is how long evaluating took, and says nothing about kernels")
     kernels = result.get("kernels", [])
     total = sum(kernel["us"] for kernel in kernels) or 1.0
     for kernel in kernels:

@@ -46,7 +46,7 @@ class Session:
         self.plan: Plan = self.artefact.plan
         self._executable: Executable | None = Executable(
             self.plan, self.artefact.weights, threads=min(threads or openmp_default(), usable_cores()), kernels=self.artefact.kernels,
-            models=self.artefact.model, dispatcher_path=self.artefact.dispatcher,
+            models=self.artefact.model, dispatcher_path=self.artefact.dispatcher, libraries=self.artefact.library,
         )  # fmt: skip
         self._output_names = [port.name for port in self.plan.outputs]
         self._run_whole = self._executable.run_whole

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from runtime.allocation import Allocator, pointer
 from runtime.dtypes import element_type, numpy_dtype
 from runtime.errors import ArtefactError
 from runtime.plan import Buffer, Plan
+
+
+def pointer(array: np.ndarray) -> int:
+    return int(array.__array_interface__["data"][0])
 
 
 def extent(buffer: Buffer) -> tuple[int, int]:
@@ -31,15 +34,27 @@ def is_contiguous(buffer: Buffer) -> bool:
     return True
 
 
-class Storage:
-    """Addresses of a plan's buffers. Inputs and outputs are numbered areas whose memory is given anew for each run."""
+class Areas:
+    """Inputs and outputs, whose memory is given anew for each run: ``numbers`` by area and key, and the bytes that each needs."""
 
-    def __init__(self, plan: Plan, weights: Mapping[str, np.ndarray]) -> None:
-        self.plan, self.weights = plan, weights
-        self.allocator = Allocator()
-        self.arena = self.allocator.allocate(plan.arena_bytes)
+    def __init__(self, plan: Plan) -> None:
         self.numbers: dict[tuple[str, str], int] = {}
         self.sizes_bytes: list[int] = []
+        for buffer in plan.buffers:
+            if buffer.area in ("input", "output"):
+                number = self.numbers.setdefault((buffer.area, buffer.key), len(self.sizes_bytes))
+                if number == len(self.sizes_bytes):
+                    self.sizes_bytes.append(0)
+                self.sizes_bytes[number] = max(self.sizes_bytes[number], extent(buffer)[1] * numpy_dtype(buffer.dtype).itemsize)
+
+
+class Storage:
+    """Addresses of a plan's buffers in the host's memory."""
+
+    def __init__(self, plan: Plan, weights: Mapping[str, np.ndarray], allocate: Callable[[int], np.ndarray]) -> None:
+        self.plan, self.weights = plan, weights
+        self.arena = allocate(plan.arena_bytes)
+        self.numbers = Areas(plan).numbers
         self.bound: list[np.ndarray] = []
         for index, buffer in enumerate(plan.buffers):
             self._admit(index, buffer)
@@ -59,11 +74,6 @@ class Storage:
                     raise ArtefactError(f"the weight {buffer.key!r} is missing", where=where, fix="optimise the model again")
                 if not weight.flags.c_contiguous or size_bytes > weight.nbytes:
                     raise ArtefactError(f"a window ends at byte {size_bytes} of a weight of {weight.nbytes}", where=where)
-            case "input" | "output":
-                number = self.numbers.setdefault((buffer.area, buffer.key), len(self.sizes_bytes))
-                if number == len(self.sizes_bytes):
-                    self.sizes_bytes.append(0)
-                self.sizes_bytes[number] = max(self.sizes_bytes[number], size_bytes)
             case _:
                 pass
 

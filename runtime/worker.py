@@ -24,12 +24,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from runtime.devices import HOST, device
 from runtime.feeds import FeedSpec, random_feeds
 from runtime.input_file import Declared, read_inputs
 from runtime.judge import ONLY_REFERENCE, WrongResult, judge, reference_results
 from runtime.measure import Engine
 from runtime.opaque import FLUSH_ENTRY
-from runtime.profile.passing import share_one_core
 
 RunMany: TypeAlias = Callable[[int], list[int]]
 """Run n times and return each run's nanoseconds."""
@@ -166,16 +166,16 @@ def sample(run_many: RunMany, *, seconds: float, least: int, most: int, spread: 
 class Steady:
     """Samples again what was timed while both threads ran on one core; a sleep lets a virtual machine's cores come to lie elsewhere."""
 
-    share_one_core: Callable[[int], bool]
+    is_disturbed: Callable[[int], bool]
     left_seconds: float = MOST_SECONDS_AGAIN
 
     def sample(self, run_many: RunMany, threads: int, **effort: Any) -> list[float]:
         """Return what ``sample`` does, from the first time that the threads had cores of their own, or from the last."""
         while True:
             started = time.perf_counter()
-            shared = self.share_one_core(threads)
+            shared = self.is_disturbed(threads)
             samples_us = sample(run_many, **effort)
-            if self.left_seconds <= 0.0 or not (shared or self.share_one_core(threads)):
+            if self.left_seconds <= 0.0 or not (shared or self.is_disturbed(threads)):
                 return samples_us
             time.sleep(ELSEWHERE_SECONDS)
             self.left_seconds -= time.perf_counter() - started
@@ -202,7 +202,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     run_many: RunMany | None = None
-    threads, steady = 1, Steady(share_one_core)
+    threads, steady = 1, Steady(device(HOST).is_disturbed)
     for line in sys.stdin:
         request: dict[str, Any] = json.loads(line)
         answer: dict[str, Any] = {}

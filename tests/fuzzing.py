@@ -42,8 +42,8 @@ from egraph.tensor import (
 from egraph.tensor.ops import OPS
 from egraph.tensor.ops.reference import evaluate
 from lower.compile import plan_program
-from lower.eoperator import compile_library
 from lower.steps import bind
+from lower.targets.cpu.generator import compile_library
 
 RELATIVE = 2e-5
 """Accepted error of float32 results, relative to the largest magnitude of the result."""

@@ -17,6 +17,7 @@ from egraph.tensor import (
     Kernel,
     Node,
     Program,
+    Target,
     TensorType,
     attributes,
     make,
@@ -80,14 +81,16 @@ def freeze(graph: Graph) -> tuple[FrozenEGraph, dict[int, Node]]:
     return FrozenEGraph(classes, types, tuple(number[r] for r in graph.roots), frozenset(constants), named), named
 
 
-def choose(graph: Graph, prefer: str, supports: Callable[[Node], str | None] | None = None) -> Program:
+def choose(
+    graph: Graph, prefer: str, supports: Callable[[Node], str | None] | None = None, *, target: Target | None = None
+) -> Program:
     """Cover the graph top-down, views first, then the preferred implementation's largest candidate, then the smallest."""
     frozen, nodes = freeze(graph)
-    laid = candidates(frozen, "cpu", supports=supports)
+    laid = candidates(frozen, target, supports=supports)
 
     def rank(one: Candidate) -> tuple[bool, bool, int]:
-        preferred = one.implementation.startswith(prefer)
-        return one.implementation != "view", not preferred, -len(one.covered) if preferred else len(one.covered)
+        preferred = one.implementation.text.startswith(prefer)
+        return not one.implementation.is_view, not preferred, -len(one.covered) if preferred else len(one.covered)
 
     kernels: dict[int, Kernel] = {}
 

@@ -4,7 +4,8 @@ import gc
 
 import numpy as np
 
-from runtime.allocation import ALIGNMENT_BYTES, BLOCK_BYTES, HUGE_PAGE_BYTES, Allocator, pointer
+from runtime.devices.cpu.allocation import ALIGNMENT_BYTES, BLOCK_BYTES, HUGE_PAGE_BYTES, Allocator
+from runtime.storage import pointer
 
 
 def test_arrays_are_aligned_and_do_not_overlap() -> None:

@@ -24,15 +24,24 @@ EDGES: dict[str, tuple[str, ...]] = {
     "verify": LANGUAGE,
     "verify.generate": (*LANGUAGE, "verify", "egraph.engine"),
     "runtime": (),
-    "lower": ("egraph.tensor", "runtime.plan", "runtime.native"),
-    "lower.cost": ("egraph.tensor", "runtime.profile"),
-    "egraph.optimize": (*LANGUAGE, "egraph.derive", "egraph.onnx", "egraph.engine", "egraph.extract", "verify", "lower", "runtime"),
+    "runtime.devices.cpu": ("runtime",),
+    "runtime.devices.reference": ("runtime", "egraph.tensor"),
+    "runtime.profile.__main__": ("runtime", "runtime.devices.cpu"),
+    "lower": ("egraph.tensor", "runtime.plan"),
+    "lower.cost": ("egraph.tensor", "lower.targets", "runtime.profile"),
+    "lower.targets.cpu": ("egraph.tensor", "lower", "runtime.cache", "runtime.devices.cpu.native"),
+    "lower.targets.reference": ("egraph.tensor", "lower"),
+    "egraph.optimize": (
+        *(*LANGUAGE, "egraph.derive", "egraph.onnx", "egraph.engine", "egraph.extract"),
+        *("verify", "lower", "lower.cost", "runtime"),
+    ),
     "egraph.inspect": (*LANGUAGE, "egraph.derive", "egraph.onnx", "egraph.engine", "egraph.optimize", "runtime"),
     "verify.model": (*LANGUAGE, "verify", "egraph.onnx", "egraph.optimize", "runtime"),
     "verify.bisect": (*LANGUAGE, "egraph.onnx", "egraph.engine", "egraph.extract", "egraph.optimize", "lower", "runtime"),
 }
 """Which packages a package may import; the longest name that fits a module is its package. Imports for types and imports
-inside functions count. Only the driver sees every stage; the commands that judge its results stand above it."""
+inside functions count. Only the driver sees every stage; the commands that judge its results stand above it. No module names a
+device or a target but its own: both are found by their names (``runtime.devices``, ``lower.targets``)."""
 LEAVES = frozenset({"egraph", "egraph.errors", "egraph.tolerance"})
 """Values that every package may use; they import nothing, so that ``--help`` answers at once."""
 REWRITE = (
@@ -76,7 +85,8 @@ def test_imports_follow_the_edges(path: Path) -> None:
     own = package(module_name(path))
     allowed = (own, *EDGES.get(own, ()))
     for imported in imports(path) & OURS - LEAVES:
-        fits = package(imported) in allowed or any(f"{imported}.".startswith(f"{name}.") for name in allowed if name)
+        here = package(imported)
+        fits = here in allowed or any(f"{imported}.".startswith(f"{name}.") and package(name) == here for name in allowed if name)
         assert fits, f"{path.relative_to(ROOT)}: {own or 'a leaf'} may not import {imported}"
 
 

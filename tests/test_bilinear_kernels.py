@@ -52,7 +52,7 @@ def test_lowered_programs_compute_what_the_operators_do() -> None:
         bound = rewrite((root,), replaced)
         outputs.append((f"y{number}", bound[root]))
     (lowered,) = estimated_programs(Graph("derived", tuple(inputs), tuple(outputs), tensors), ())
-    assert not any(kernel.implementation == "opaque" for kernel in lowered.kernels)
+    assert not any(kernel.implementation.is_opaque for kernel in lowered.kernels)
     with open_program(lowered) as session:
         found = session.run(None, feeds)
         assert not any(name.startswith("Concat") for name, _ in session.profile(1))  # blocks are written where they stand

@@ -27,7 +27,7 @@ from egraph.tensor.ops import apply
 from egraph.tolerance import Tolerance
 from lower.cost.model import CostModel
 from lower.cost.roofline import DeviceSpeed
-from lower.library import epilogue
+from lower.targets.cpu.onednn import epilogue
 from runtime.feeds import FeedSpec
 from runtime.profile import Database
 from tests.test_optimize import build_model

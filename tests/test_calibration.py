@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from egraph.optimize.measuring import calibrate, calibration_jobs
+from lower.targets import default_target
 from runtime.profile import Database, Record
 
 TIMES_US = {"launch": 0.1, "cache": 6.0, "memory": 900.0, "contraction": 1200.0, "other": 9.0, "call": 10.0}
@@ -14,8 +15,8 @@ TIMES_US = {"launch": 0.1, "cache": 6.0, "memory": 900.0, "contraction": 1200.0,
 
 def filed(samples_us: Mapping[str, tuple[float, ...]]) -> Database:
     database = Database.in_memory()
-    for name, job in calibration_jobs().items():
-        database.put(Record("here", job.text, job.implementation, "ok", samples_us[name]))
+    for name, job in calibration_jobs(default_target()).items():
+        database.put(Record("here", *job.key, "ok", samples_us[name]))
     return database
 
 
@@ -24,19 +25,20 @@ def test_readings_that_were_disturbed_do_not_make_a_device_slow(disturbed: str) 
     """A copy in the cache that was once read as a hundred times slower kept every generated kernel from being tried."""
     quiet: dict[str, tuple[float, ...]] = {name: (time_us,) * 5 for name, time_us in TIMES_US.items()}
     noisy = quiet | {disturbed: tuple(time_us * factor for time_us, factor in zip(quiet[disturbed], (90, 100, 1, 120, 80), strict=True))}
-    assert calibrate(filed(noisy), "here", None) == calibrate(filed(quiet), "here", None)
+    assert calibrate(filed(noisy), "here", default_target(), None) == calibrate(filed(quiet), "here", default_target(), None)
 
 
 def test_what_launching_and_calling_take_is_no_part_of_a_kernels_own_time() -> None:
     """A device on which everything takes as much longer is as fast, and calls cost as much."""
     late = {name: (time_us + 3.0,) * 5 for name, time_us in TIMES_US.items()}
     on_time = {name: (time_us,) * 5 for name, time_us in TIMES_US.items()}
-    quick, slow = (calibrate(filed(samples_us), "here", None) for samples_us in (on_time, late))
+    quick, slow = (calibrate(filed(samples_us), "here", default_target(), None) for samples_us in (on_time, late))
     assert slow.launch_us == pytest.approx(quick.launch_us + 3.0) and slow.call_us == pytest.approx(quick.call_us) == pytest.approx(9.9)
     for name in ("cache_gigabytes_s", "memory_gigabytes_s", "contraction_gigaflops_s", "other_gigaflops_s"):
         assert getattr(slow, name) == pytest.approx(getattr(quick, name)), name
 
 
 def test_caches_are_no_slower_than_memory() -> None:
-    speed = calibrate(filed({name: (time_us,) * 5 for name, time_us in (TIMES_US | {"cache": 600.0}).items()}), "here", None)
+    times = filed({name: (time_us,) * 5 for name, time_us in (TIMES_US | {"cache": 600.0}).items()})
+    speed = calibrate(times, "here", default_target(), None)
     assert speed.cache_gigabytes_s == speed.memory_gigabytes_s > 50

@@ -12,10 +12,10 @@ import pytest
 from egraph.errors import LowerError
 from egraph.tensor import Node, TensorType, placeholder
 from egraph.tensor.ops import apply
-from lower.eoperator import compile_library
-from lower.eoperator import library as library_module
-from lower.eoperator import process as process_module
-from lower.eoperator.process import Compiler, borrowed_compilers, kept_compiler
+from lower.targets.cpu.generator import compile_library
+from lower.targets.cpu.generator import library as library_module
+from lower.targets.cpu.generator import process as process_module
+from lower.targets.cpu.generator.process import Compiler, borrowed_compilers, kept_compiler
 
 
 def _fragment(size: int) -> Node:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from egraph.tensor import Candidate
+from egraph.tensor import VIEW, Candidate
 from egraph.tensor.ops import apply
 from lower.cost.joining import is_joining, joined_for_free
-from lower.cost.model import FREE, CostModel
+from lower.cost.model import CostModel
 from lower.cost.roofline import DeviceSpeed
 from runtime.profile import Database
 from tests.fragments import leaf
+from tests.implementations import GENERATED
 
 
 def _join(operands: tuple[int, ...], axis: int = 1, *, repeat: bool = False) -> Candidate:
     leaves = [leaf(0 if repeat else k, 1, 4, 8) for k in range(len(operands))]
-    return Candidate(apply("Concat", *leaves, axis=axis), operands, (), "tvm")
+    return Candidate(apply("Concat", *leaves, axis=axis), operands, (), GENERATED)
 
 
-PART = Candidate(apply("Relu", leaf(0, 1, 4, 8)), (9,), (), "tvm")
-VIEW = Candidate(apply("Reshape", leaf(0, 4, 8), shape=(1, 4, 8)), (9,), (), "view")
+PART = Candidate(apply("Relu", leaf(0, 1, 4, 8)), (9,), (), GENERATED)
+VIEWED = Candidate(apply("Reshape", leaf(0, 4, 8), shape=(1, 4, 8)), (9,), (), VIEW)
 
 
 def test_what_joins_is_along_the_outermost_axis_and_nothing_else() -> None:
@@ -25,13 +26,13 @@ def test_what_joins_is_along_the_outermost_axis_and_nothing_else() -> None:
     assert not is_joining(_join((1, 2), axis=2))
     assert not is_joining(_join((1, 1)))
     assert not is_joining(_join((1, 2), repeat=True))
-    assert not is_joining(Candidate(apply("Relu", _join((1, 2)).fragment), (1, 2), (), "tvm"))
+    assert not is_joining(Candidate(apply("Relu", _join((1, 2)).fragment), (1, 2), (), GENERATED))
 
 
 def test_parts_made_by_kernels_for_one_concatenation_are_joined_for_free() -> None:
     join = _join((1, 2))
     laid = {1: (PART,), 2: (PART,), 3: (join,)}
-    assert joined_for_free(laid, FREE) == {(3, join)}
+    assert joined_for_free(laid) == {(3, join)}
     model = CostModel(Database.in_memory(), "here", DeviceSpeed())
     priced = model.price(laid)
     assert priced[3][0].cost_us == 0.0
@@ -40,13 +41,13 @@ def test_parts_made_by_kernels_for_one_concatenation_are_joined_for_free() -> No
 
 def test_inputs_views_and_shared_parts_are_copied() -> None:
     join = _join((1, 2))
-    assert not joined_for_free({1: (PART,), 3: (join,)}, FREE)  # 2 is an input
-    assert not joined_for_free({1: (PART,), 2: (VIEW,), 3: (join,)}, FREE)
+    assert not joined_for_free({1: (PART,), 3: (join,)})  # 2 is an input
+    assert not joined_for_free({1: (PART,), 2: (VIEWED,), 3: (join,)})
     other = _join((2, 4))
-    assert not joined_for_free({1: (PART,), 2: (PART,), 4: (PART,), 3: (join,), 5: (other,)}, FREE)  # 2 cannot stand in both
+    assert not joined_for_free({1: (PART,), 2: (PART,), 4: (PART,), 3: (join,), 5: (other,)})  # 2 cannot stand in both
 
 
 def test_nested_concatenations_are_free_as_long_as_they_are_read_as_a_whole() -> None:
     inner, outer, flat = _join((1, 2)), _join((3, 4)), _join((1, 2, 4))
-    found = joined_for_free({1: (PART,), 2: (PART,), 4: (PART,), 3: (inner,), 5: (outer, flat)}, FREE)
+    found = joined_for_free({1: (PART,), 2: (PART,), 4: (PART,), 3: (inner,), 5: (outer, flat)})
     assert found == {(3, inner), (5, outer)}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from egraph.optimize.measuring import Job, Measurer
-from egraph.tensor import Candidate, ENode, Graph, Node, Program
+from egraph.tensor import Candidate, ENode, Graph, Implementation, Node, Program
 from egraph.tensor.ops import apply
 from lower.compile import CompileOptions
 from lower.cost.families import family
@@ -16,15 +16,14 @@ from lower.cost.roofline import DeviceSpeed
 from runtime.measure import Timing, Worker
 from runtime.profile import Database, Record
 from tests.fragments import leaf
-
-LIBRARY = "onednn.matmul"
+from tests.implementations import GENERATED, PRODUCT
 
 
 def _product(first: int = 0, columns: int = 32) -> Node:
     return apply("MatMul", leaf(first, 8, 16), leaf(first + 1, 16, columns, constant=True))
 
 
-def _candidate(fragment: Node, implementation: str = LIBRARY, covered: int = 1) -> Candidate:
+def _candidate(fragment: Node, implementation: Implementation = PRODUCT, covered: int = 1) -> Candidate:
     return Candidate(fragment, (0, 1), (ENode("MatMul", (), ()),) * covered, implementation)
 
 
@@ -43,7 +42,7 @@ def _model(**times_us: float) -> CostModel:
 
 def test_a_family_is_one_operator_over_what_it_reads() -> None:
     assert family(PLAIN) == family(FUSED) != family(WIDE)
-    assert family(_candidate(PLAIN.fragment, "onednn.other")) != family(PLAIN)
+    assert family(_candidate(PLAIN.fragment, Implementation.parse("onednn.other"))) != family(PLAIN)
     assert family(_candidate(apply("Transpose", _product(), perm=(1, 0)))) != family(PLAIN)
     assert family(_candidate(apply("Add", _product(), _product(2)))) is None  # two products: neither decides
     assert family(_candidate(apply("Relu", leaf(0, 4)))) is None
@@ -69,7 +68,7 @@ def test_the_plainest_of_each_family_is_measured_first_and_only_where_none_is() 
 
 def test_caution_is_greatest_about_libraries() -> None:
     model = _model()
-    generated = _candidate(PLAIN.fragment, "tvm")
+    generated = _candidate(PLAIN.fragment, GENERATED)
     careless = model.cost_us(PLAIN), model.cost_us(generated)
     model.caution = 4.0
     assert model.cost_us(generated) == 4.0 * careless[1]
@@ -88,10 +87,10 @@ def test_a_kernel_that_hangs_is_tried_once_more(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr("egraph.optimize.measuring.compile_batch", lambda programs, *_: [tmp_path for _ in programs])
     database = Database.in_memory()
     measurer = Measurer(database, "here", CompileOptions(threads=1), Worker())
-    hangs, slept = (Job(one.fragment, LIBRARY, name) for one, name in ((PLAIN, "hangs"), (WIDE, "slept")))
+    hangs, slept = (Job(one.fragment, PRODUCT, name) for one, name in ((PLAIN, "hangs"), (WIDE, "slept")))
     for job in (hangs, hangs, slept, slept):
         measurer.measure([job], lambda: 1.0, lambda _: None)
-    found = [database.get("here", name, LIBRARY) for name in ("hangs", "slept")]
+    found = [database.get("here", name, PRODUCT.text) for name in ("hangs", "slept")]
     assert [record and record.status for record in found] == ["hung", "ok"]
     assert measurer.measured == 4
 
@@ -102,8 +101,8 @@ def test_nothing_is_filed_after_the_first_hang() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Measurer, "_timing", lambda *_: Timing("hung"))
         patch.setattr("egraph.optimize.measuring.compile_batch", lambda programs, *_: [Path() for _ in programs])
-        measurer.measure([Job(PLAIN.fragment, LIBRARY, "hangs")], lambda: 1.0, lambda _: None)
-    assert database.get("here", "hangs", LIBRARY) is None
+        measurer.measure([Job(PLAIN.fragment, PRODUCT, "hangs")], lambda: 1.0, lambda _: None)
+    assert database.get("here", "hangs", PRODUCT.text) is None
 
 
 def test_a_program_takes_its_kernels_and_the_call() -> None:
@@ -127,7 +126,7 @@ def test_large_constants_are_timed_apart_where_weights_come_from_memory() -> Non
 def test_of_kernels_that_run_alike_the_plainest_stays() -> None:
     """Alike: of the same operands, in any order, by the same implementation."""
     turned = _candidate(apply("Transpose", apply("Transpose", _product(), perm=(1, 0)), perm=(1, 0)), covered=3)
-    generated = _candidate(PLAIN.fragment, "tvm")
-    other = Candidate(PLAIN.fragment, (0, 2), PLAIN.covered, LIBRARY)
-    exchanged = Candidate(turned.fragment, (1, 0), turned.covered, LIBRARY)
+    generated = _candidate(PLAIN.fragment, GENERATED)
+    other = Candidate(PLAIN.fragment, (0, 2), PLAIN.covered, PRODUCT)
+    exchanged = Candidate(turned.fragment, (1, 0), turned.covered, PRODUCT)
     assert without_twins(_model(), {1: (turned, exchanged, generated, other, PLAIN)}) == {1: (PLAIN, generated, other)}

@@ -251,7 +251,6 @@ def test_a_program_by_derivation_is_extracted_folded_exported_run_and_explained(
     from egraph.optimize.estimated import estimate, open_program, shipped_rules
     from egraph.optimize.folding import Folder
     from lower.candidates import candidates
-    from lower.cost.model import FREE
 
     path = tmp_path / "net.onnx"
     convolution(path, 16, 20)
@@ -260,11 +259,11 @@ def test_a_program_by_derivation_is_extracted_folded_exported_run_and_explained(
     frozen = saturate(graph, shipped_rules(), Limits(), derivations=gate.open()).frozen
     laid = estimate(candidates(frozen))
     without = {
-        number: tuple(one for one in options if "onednn.convolution" not in one.implementation and not one.fragment.op.startswith("Conv"))
+        number: tuple(one for one in options if one.implementation.text != "onednn.convolution" and not one.fragment.op.startswith("Conv"))
         for number, options in laid.items()
     }
     program = Folder(graph).fold(to_program(frozen, extract(frozen, without, 1, 0.0)[0], graph))
-    launched = [kernel for kernel in program.kernels if kernel.implementation not in FREE]
+    launched = [kernel for kernel in program.kernels if not kernel.implementation.is_free]
     uses = gate.uses(launched)
     assert uses and all(use.verdict == "proved for these sizes" for use in uses)
     derived = gate.derived(launched)

@@ -26,6 +26,7 @@ from egraph.tensor.ops.reference import evaluate
 from egraph.tolerance import Tolerance
 from lower.candidates import candidates
 from runtime.profile import Database
+from tests.implementations import PRODUCT
 
 BY_NAME = {rule.name: rule for rule in RULES}
 
@@ -266,7 +267,7 @@ def test_a_group_in_an_artefact_is_told_once_with_all_its_programs() -> None:
     made = {node.op for nodes in frozen.classes.values() for node in nodes if node.rule == "merge_conv_taps"}
     (judged,) = (found for (rule, _), found in gate.judged.items() if rule == "merge_conv_taps")
     product = next(node for node in walk((judged[0].program,)) if node.op == "MatMul")
-    kernel = Kernel(product, (), product, "onednn.matmul", rules=("merge_conv_taps",))
+    kernel = Kernel(product, (), product, PRODUCT, rules=("merge_conv_taps",))
     (told,) = gate.derived([kernel])
     assert "MatMul" in made and (told.name, told.kernels, len(told.steps)) == ("merge_conv_taps", (0,), 2)
     assert [use.name for use in gate.uses([kernel])] == ["merge_conv_taps"]

@@ -14,14 +14,14 @@ import onnx
 import onnxruntime
 import pytest
 
-import lower.eoperator.library as library_module
+import lower.targets.cpu.generator.library as library_module
 from egraph.errors import LowerError
 from egraph.tensor import Node, TensorType, format_fragment, make, placeholders
 from egraph.tensor.ops import OPS, apply
 from egraph.tensor.ops.dtypes import INTEGERS
 from egraph.tensor.ops.reference import evaluate
 from egraph.tensor.text import parse_fragment
-from lower.eoperator import KernelRequest, Library, compile_library, may_overwrite, supports
+from lower.targets.cpu.generator import KernelRequest, Library, compile_library, may_overwrite, supports
 from tests.fragments import leaf
 
 GUARD = 64
@@ -363,7 +363,7 @@ def test_fragments_survive_the_way_to_the_compiling_process() -> None:
 
 
 def test_generated_code_is_stable(golden: Callable[[str, str], None]) -> None:
-    from lower.eoperator.generate import generate
+    from lower.targets.cpu.generator.generate import generate
 
     fragment = apply("Transpose", apply("Relu", apply("Add", leaf(0, 1, 6, 5, 7), leaf(1, 6, 1, 1))), perm=(0, 2, 3, 1))
     golden("eoperator_bias_relu_transpose.tir", generate(KernelRequest(fragment), threads=1).script() + "\n")

@@ -40,7 +40,7 @@ def block() -> Graph:
 
 def generated(graph: Graph) -> list[Candidate]:
     frozen, _ = freeze(graph)
-    return [one for options in candidates(frozen).values() for one in options if one.implementation == "tvm"]
+    return [one for options in candidates(frozen).values() for one in options if one.implementation.is_generated]
 
 
 def operators(one: Candidate) -> list[str]:
@@ -86,6 +86,6 @@ def test_what_follows_a_product_is_one_kernel_although_the_product_could_be_comp
     other = ENode("Abs", (), frozen.classes[number][0].children[:1])
     frozen = replace(frozen, classes={**frozen.classes, number: (*frozen.classes[number], other)})
     (root,) = frozen.roots
-    found = {(tuple(operators(one)), one.operands[0]) for one in candidates(frozen)[root] if one.implementation == "tvm"}
+    found = {(tuple(operators(one)), one.operands[0]) for one in candidates(frozen)[root] if one.implementation.is_generated}
     below = frozen.classes[number][0].children[0]
     assert {(("Abs", "Add", "Neg", "Relu"), frozen.classes[below][0].children[0]), (("Add", "Relu"), number)} <= found

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-import lower.eoperator.nest as nest_module
-import lower.eoperator.streaming as streaming_module
+import lower.targets.cpu.generator.nest as nest_module
+import lower.targets.cpu.generator.streaming as streaming_module
 from egraph.tensor import Node
 from egraph.tensor.ops import apply
-from lower.eoperator.generate import compile_object, generate
-from lower.eoperator.library import _link
 from lower.eoperator.request import KernelRequest
+from lower.targets.cpu.generator.generate import compile_object, generate
+from lower.targets.cpu.generator.library import _link
 from tests.fragments import leaf
 from tests.test_eoperator import Loaded, check
 

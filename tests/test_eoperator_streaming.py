@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import lower.eoperator.streaming as streaming
+import lower.targets.cpu.generator.streaming as streaming
 from egraph.tensor import Node, attributes, placeholders
 from egraph.tensor.expr.index import Iterator, index
 from egraph.tensor.ops import apply
 from egraph.tensor.ops.reference import evaluate
-from lower.eoperator.library import _link
 from lower.eoperator.request import KernelRequest
+from lower.targets.cpu.generator.library import _link
 from tests.fragments import leaf
 from tests.test_eoperator import Loaded, feeds
 
@@ -43,7 +43,7 @@ FRAGMENTS = (
 
 def compiled(folder: Path, threads: int) -> Path:
     """Compile all fragments in this process, where the tests say from which size on a tensor is large."""
-    from lower.eoperator.generate import compile_object, generate
+    from lower.targets.cpu.generator.generate import compile_object, generate
 
     objects = []
     for number, fragment in enumerate(FRAGMENTS):
@@ -69,7 +69,7 @@ def check(loaded: Loaded, fragment: Node, shift_bytes: int) -> None:
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_large_kernels_agree_with_the_reference_at_any_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
-    import lower.eoperator.nest as nest
+    import lower.targets.cpu.generator.nest as nest
 
     monkeypatch.setattr(streaming, "STREAMED_BYTES", 0)
     monkeypatch.setattr(nest, "SERIAL_NS", 0.0)
@@ -102,7 +102,7 @@ def test_places_too_far_apart_for_any_cache_are_streams_of_their_own() -> None:
 
 
 def test_rows_of_large_tensors_are_fetched_while_those_before_are_reduced(monkeypatch: pytest.MonkeyPatch) -> None:
-    from lower.eoperator.generate import generate
+    from lower.targets.cpu.generator.generate import generate
 
     fragment = apply("Softmax", leaf(0, 20, 160), axis=1)
     assert "einsat_fetch" not in generate(KernelRequest(fragment), threads=1).script()
@@ -113,14 +113,14 @@ def test_rows_of_large_tensors_are_fetched_while_those_before_are_reduced(monkey
 
 
 def test_small_kernels_do_not_call_what_large_ones_need() -> None:
-    from lower.eoperator.generate import generate
+    from lower.targets.cpu.generator.generate import generate
 
     fragment = apply("Transpose", leaf(0, 300, 64), perm=(1, 0))
     assert "einsat_" not in generate(KernelRequest(fragment), threads=1).script()
 
 
 def test_large_kernels_stream_whole_lines_and_wait_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    from lower.eoperator.generate import generate
+    from lower.targets.cpu.generator.generate import generate
 
     monkeypatch.setattr(streaming, "STREAMED_BYTES", 0)
     if not streaming.streams(0):

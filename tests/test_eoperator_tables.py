@@ -19,15 +19,15 @@ from egraph.tensor.expr.scope import Read, Reduction, Scope, Tensor, table
 from egraph.tensor.ops import apply
 from egraph.tensor.ops.expression import text_of
 from egraph.tensor.ops.scopes import grid, multiply
-from lower.eoperator import KernelRequest, Library, compile_library, supports
-from lower.eoperator.library import _link
 from lower.eoperator.linear import Matrix, linear_program
 from lower.eoperator.regions import regions
 from lower.eoperator.request import kernel_of
-from lower.eoperator.shares import shares
 from lower.eoperator.tabled import Tile, strongest, tabled_digits, tile, unrolled
 from lower.eoperator.terms import subterms
 from lower.eoperator.transforms import split_digits
+from lower.targets.cpu.generator import KernelRequest, Library, compile_library, supports
+from lower.targets.cpu.generator.library import _link
+from lower.targets.cpu.generator.shares import shares
 from tests.fragments import leaf
 from tests.test_eoperator import Loaded, check, samples
 
@@ -142,7 +142,7 @@ def plain_tile(node: Node) -> tuple[Tile, tuple[Iterator, ...]]:
 
 def test_regions_leave_nothing_to_ask(library: Library) -> None:
     """Tiles of 4 over 11 rows and 10 columns: at the first, in the middle and at the last of each, it is known what is padding."""
-    from lower.eoperator.generate import generate
+    from lower.targets.cpu.generator.generate import generate
 
     v = bordered()
     given, outer = plain_tile(v)
@@ -156,8 +156,8 @@ def test_regions_leave_nothing_to_ask(library: Library) -> None:
 
 @pytest.mark.parametrize("tasks", [1, 2, 3])
 def test_threads_share_planes_in_every_region(tasks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import lower.eoperator.unrolled as unrolled_module
-    from lower.eoperator.generate import compile_object, generate
+    import lower.targets.cpu.generator.unrolled as unrolled_module
+    from lower.targets.cpu.generator.generate import compile_object, generate
 
     monkeypatch.setattr(unrolled_module, "PARALLEL_NS", 0.0)
     request = KernelRequest(bordered())
@@ -225,7 +225,7 @@ def test_the_strongest_conditions_stand_for_all() -> None:
 
 
 def test_the_code_of_a_transform_is_stable(golden: Callable[[str, str], None]) -> None:
-    from lower.eoperator.generate import generate
+    from lower.targets.cpu.generator.generate import generate
 
     node = convolution((1, 6, 6, 16), (16, 16, 3, 3), pads=(0, 0, 0, 0))
     what = next(w for w in algorithms(node) if [axis.algorithm.products for axis in w.axes] == [4, 4])

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-import lower.eoperator.nest as nest_module
-import lower.eoperator.unrolled as unrolled_module
+import lower.targets.cpu.generator.nest as nest_module
+import lower.targets.cpu.generator.unrolled as unrolled_module
 from egraph.tensor import Node
 from egraph.tensor.expr.index import Iterator, index, substitute
 from egraph.tensor.expr.scope import Reduction
 from egraph.tensor.ops import OPS, apply
-from lower.eoperator.generate import compile_object, generate
-from lower.eoperator.library import _link
 from lower.eoperator.request import KernelRequest, supports
-from lower.eoperator.split_reductions import divided as divided_reduction
 from lower.eoperator.terms import Terms
+from lower.targets.cpu.generator.generate import compile_object, generate
+from lower.targets.cpu.generator.library import _link
+from lower.targets.cpu.generator.split_reductions import divided as divided_reduction
 from tests.fragments import leaf
 from tests.test_eoperator import Loaded, chains, check, samples
 

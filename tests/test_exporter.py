@@ -23,6 +23,7 @@ from egraph.tensor.ops.reference import evaluate
 from lower.cost.model import CostModel
 from lower.cost.roofline import DeviceSpeed
 from runtime.profile import Database
+from tests.implementations import GENERATED, PRODUCT
 
 FORMS_SINCE = {"Celu": 12, "Round": 11, "Equal": 11, "LessOrEqual": 11, "GreaterOrEqual": 11, "Resize": 18, "ThresholdedRelu": 10}
 """Operators that an older opset does not have at all: models of that opset cannot contain them."""
@@ -97,8 +98,8 @@ def fused_program() -> Program:
     p, q = placeholder(0, x.type), placeholder(1, weight.type, constant=True)
     h = placeholder(0, product.type)
     kernels = (
-        Kernel(apply("MatMul", p, q), (x, weight), product, "onednn.matmul"),
-        Kernel(apply("Add", apply("Relu", h), apply("Tanh", h)), (product,), total, "tvm", rules=("fuse",)),
+        Kernel(apply("MatMul", p, q), (x, weight), product, PRODUCT),
+        Kernel(apply("Add", apply("Relu", h), apply("Tanh", h)), (product,), total, GENERATED, rules=("fuse",)),
     )
     return Program(graph, kernels, 0.0)
 

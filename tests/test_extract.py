@@ -15,10 +15,24 @@ from egraph.extract import extract, to_program
 from egraph.extract.greedy import _best_sets
 from egraph.extract.problem import build_problem, order, total
 from egraph.extract.schedule import peak_bytes, schedule
-from egraph.tensor import Candidate, ENode, FrozenEGraph, Graph, Node, TensorType, attributes, format_fragment, make, placeholder, walk
+from egraph.tensor import (
+    Candidate,
+    ENode,
+    FrozenEGraph,
+    Graph,
+    Implementation,
+    Node,
+    TensorType,
+    attributes,
+    format_fragment,
+    make,
+    placeholder,
+    walk,
+)
 from egraph.tensor.ops import apply
 from tests.test_saturate import graph, transpose_pair, weight
 
+MADE = Implementation.parse("made")
 TYPE = TensorType("float32", (4,))
 Choice = tuple[float, tuple[int, ...]]
 ALTERNATIVES = dict[int, list[Choice]]
@@ -41,7 +55,7 @@ def candidates_of(alternatives: ALTERNATIVES) -> dict[int, list[Candidate]]:
                 make(f"F{i}", [placeholder(j, TYPE) for j in range(len(needs))], attributes(at=number), TYPE),
                 needs,
                 (ENode(f"F{i}", (), needs, f"rule{number}_{i}" if i else ""),),
-                "made",
+                MADE,
                 cost,
             )
             for i, (cost, needs) in enumerate(offered)
@@ -192,7 +206,7 @@ def test_kernels_run_in_an_order_that_keeps_little_alive() -> None:
             visit(root)
         classes = {n: (ENode("F", (), needs[n]),) for n in depth_first}
         frozen = FrozenEGraph(classes, {n: types[n] for n in classes}, roots, frozenset(), {})
-        plan = schedule(frozen, {n: Candidate(placeholder(0, TYPE), needs[n], (), "made") for n in classes})
+        plan = schedule(frozen, {n: Candidate(placeholder(0, TYPE), needs[n], (), MADE) for n in classes})
         assert sorted(plan) == sorted(classes) and all(plan.index(need) < plan.index(n) for n in plan for need in needs[n])
         found = peak(plan, needs, roots, sizes)
         assert found == peak_bytes(plan, needs, roots, sizes)
@@ -213,7 +227,7 @@ def one_kernel_a_node(frozen: FrozenEGraph) -> dict[int, list[Candidate]]:
             if node.children:
                 leaves = [placeholder(i, frozen.types[c], constant=c in frozen.constants) for i, c in enumerate(node.children)]
                 fragment = make(node.op, leaves, node.attributes, frozen.types[number])
-                result.setdefault(number, []).append(Candidate(fragment, node.children, (node,), "made", 1.0))
+                result.setdefault(number, []).append(Candidate(fragment, node.children, (node,), MADE, 1.0))
     return result
 
 

@@ -43,6 +43,7 @@ from tests.fuzzing import (
     wrong_program,
 )
 from tests.graphs import models, random_feeds, random_model
+from tests.implementations import GENERATED
 
 SMALL = Limits(seconds=5.0, e_nodes=300, iterations=4)
 LARGE = Limits(seconds=20.0, e_nodes=1500, iterations=6)
@@ -156,7 +157,7 @@ def test_a_wrong_tile_is_found() -> None:
     assert not findings
     x = placeholder(0, TensorType("float32", (3, 4)))
     root, below = frozen.roots[0], frozen.classes[frozen.roots[0]][0].children[0]
-    wrong = {root: (Candidate(apply("Neg", x), (below,), frozen.classes[root], "tvm"),)}
+    wrong = {root: (Candidate(apply("Neg", x), (below,), frozen.classes[root], GENERATED),)}
     assert [f.what.split(":")[0] for f in wrong_fragments(wrong, values)] == ["tile for tvm"]
 
 
@@ -164,8 +165,8 @@ def test_a_wrong_kernel_is_found() -> None:
     """A kernel that subtracts its operands the wrong way round, in place of one that does not."""
     x, y = (placeholder(i, TensorType("float32", (3, 4))) for i in range(2))
     operands = (np.ones((3, 4), np.float32), np.full((3, 4), 3, np.float32))
-    right = Trial(Candidate(apply("Sub", x, y), (0, 1), (), "tvm"), operands)
-    wrong = Trial(Candidate(apply("Sub", y, x), (0, 1), (), "tvm"), operands)
+    right = Trial(Candidate(apply("Sub", x, y), (0, 1), (), GENERATED), operands)
+    wrong = Trial(Candidate(apply("Sub", y, x), (0, 1), (), GENERATED), operands)
     (program, tried), = trial_programs([right])
     assert not wrong_kernels(program, tried)
     assert [finding.what for finding in wrong_kernels(program, [wrong])] == [wrong.key]
@@ -199,6 +200,6 @@ def test_rows_of_two_tables_are_found_together() -> None:
     leaves = [leaf for pair in zip(tables, places, strict=True) for leaf in pair] + rows
     drawn = [generator.normal(size=leaf.type.sizes).astype(np.float32) for leaf in leaves]
     drawn[1], drawn[3] = np.array([[149, 22, -128, 20]]), np.array([[108, 83, 7, -13]])
-    tried = Trial(Candidate(total, tuple(range(8)), (), "tvm"), tuple(drawn))
+    tried = Trial(Candidate(total, tuple(range(8)), (), GENERATED), tuple(drawn))
     (program, alone), = trial_programs([tried])
     assert not wrong_kernels(program, alone)

@@ -22,7 +22,7 @@ from egraph.optimize.ahead import compiling_ahead
 from egraph.optimize.progress import Progress
 from egraph.tensor import Program
 from lower.compile import CompileOptions
-from lower.eoperator.process import Compiler
+from lower.targets.cpu.generator.process import Compiler
 from runtime.profile import Database
 from tests.test_optimize import ROOT, build_model, files_below
 

@@ -24,9 +24,10 @@ from egraph.tensor.ops import OPS, apply
 from egraph.tensor.ops.reference import evaluate
 from lower.candidates.tile import Tiling
 from lower.compile import CompileOptions, plan_program
-from lower.library import LibraryCall, match
-from lower.library.match import IMPLEMENTATIONS
 from lower.steps import bind
+from lower.targets import lowering
+from lower.targets.cpu.onednn.call import LibraryCall
+from lower.targets.cpu.onednn.match import IMPLEMENTATIONS, match
 from lower.views import Window
 from tests.lowering import float32
 
@@ -70,7 +71,8 @@ def library_error(fragment: Node, implementation: str, seed: int) -> float | Non
     arrays = {named[leaf]: value for leaf, value in values.items()}
     root = bind(fragment, operands)
     graph = Graph("one", tuple(o for o in operands if o.op == "Input"), (("y", root),), arrays)
-    plan, _ = plan_program(Program(graph, (Kernel(fragment, tuple(operands), root, implementation),), 0.0), CompileOptions())
+    kernel = Kernel(fragment, tuple(operands), root, lowering().implementation(implementation))
+    plan, _ = plan_program(Program(graph, (kernel,), 0.0), CompileOptions())
     try:
         executable = Executable(plan, arrays, threads=1)
     except KernelError:

@@ -25,7 +25,7 @@ def test_banded_attention_gathers_its_band_inside_the_product() -> None:
     """The gathered band (every key many times) need not be stored; a matrix with many rows stays with the library."""
     graph = importer.load(MODEL).graph
     frozen = grown(graph, (), Limits())
-    laid = {number: [one for one in options if one.implementation == "tvm"] for number, options in candidates(frozen).items()}
+    laid = {number: [one for one in options if one.implementation.is_generated] for number, options in candidates(frozen).items()}
     products = [one for options in laid.values() for one in options if "MatMul" in _operators(one)]
     assert sum(_operators(one) >= {"Gather", "Pad", "MatMul"} for one in products) >= 2
     dense = [one for one in products if any(node.op == "MatMul" and node.inputs[1].type.rank == 2 for node in walk((one.fragment,)))]
@@ -37,7 +37,7 @@ def test_generated_products_compute_what_they_mean() -> None:
     graph = importer.load(MODEL).graph
     frozen = grown(graph, (), Limits())
     values, findings = class_values(frozen, graph, random_feeds(MODEL, 0))
-    laid = {n: tuple(one for one in options if one.implementation == "tvm" and "MatMul" in _operators(one))
+    laid = {n: tuple(one for one in options if one.implementation.is_generated and "MatMul" in _operators(one))
             for n, options in candidates(frozen).items()}
     assert not findings + list(wrong_fragments(laid, values))
     alone = trial_programs(trials(laid, values, set()))
@@ -81,7 +81,7 @@ def test_what_differs_along_a_products_sum_is_not_summed_inside_it() -> None:
     tensors = {"w": np.ones((8, 4), np.float32), "v": np.ones((8, 1), np.float32)}
     frozen = grown(Graph("squeeze", (image, row), roots, tensors), (), Limits())
     products = [one for options in candidates(frozen).values() for one in options if "MatMul" in _operators(one)]
-    wide = {frozenset(_operators(each)) for each in products if each.fragment.type.sizes[-1] == 4 and each.implementation == "tvm"}
-    narrow = {frozenset(_operators(each)) for each in products if each.fragment.type.sizes[-1] == 1 and each.implementation == "tvm"}
+    wide = {frozenset(_operators(each)) for each in products if each.fragment.type.sizes[-1] == 4 and each.implementation.is_generated}
+    narrow = {frozenset(_operators(each)) for each in products if each.fragment.type.sizes[-1] == 1 and each.implementation.is_generated}
     assert not any("ReduceMean" in each for each in wide) and any("Softmax" in each for each in wide)
     assert any("ReduceMean" in each for each in narrow)

@@ -92,7 +92,7 @@ def test_another_command_has_another_memo() -> None:
 
 def test_a_memo_of_other_sources_is_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever decides which program a search leads to counts: Python, the dispatcher in C, stored data and templates."""
-    names = ("verify/prove.py", "runtime/native/dispatch.c", "egraph/rules/certificates.json", "egraph/optimize/report.html.j2")
+    names = ("verify/prove.py", "runtime/devices/cpu/native/dispatch.c", "egraph/rules/certificates.json", "egraph/optimize/report.html.j2")
     files = [tmp_path / name for name in names]
     for file in files:
         file.parent.mkdir(parents=True, exist_ok=True)

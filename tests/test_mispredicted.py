@@ -18,7 +18,7 @@ from egraph.optimize.mispredicted import AtFault, at_fault, is_mispredicted, tim
 from egraph.optimize.search import plain_program
 from egraph.tensor import Candidate, Program
 from lower.compile import CompileOptions, compile_program
-from lower.cost.model import FREE, CostModel, KernelKey
+from lower.cost.model import CostModel, KernelKey
 from lower.cost.roofline import DeviceSpeed
 from runtime import Session
 from runtime.profile import Database, Record
@@ -59,7 +59,7 @@ def look(
     """Look into the program whose first kernel takes these times inside of it, and every other one what is recorded."""
     program, place = compiled
     model = CostModel(Database.in_memory(), "here", DeviceSpeed(), model="this one")
-    launched = [Candidate(k.fragment, (), (), k.implementation) for k in program.kernels if k.implementation not in FREE]
+    launched = [Candidate(k.fragment, (), (), k.implementation) for k in program.kernels if not k.implementation.is_free]
     for one in launched:
         time_us = recorded_us if one is launched[0] else INSIDE_US
         if time_us is not None:
@@ -119,6 +119,6 @@ def test_steps_are_told_by_their_kernels(compiled: tuple[Program, Path]) -> None
     with Session(place, threads=1) as session:
         session.run(None, {"x": np.zeros((5, 12), np.float32)})
         rows = times_in_place(session, program, compile_options(1))
-    launched = [kernel for kernel in program.kernels if kernel.implementation not in FREE]
+    launched = [kernel for kernel in program.kernels if not kernel.implementation.is_free]
     assert [kernel for kernels, _ in rows for kernel in kernels] == [kernel for kernel in launched if any(kernel in k for k, _ in rows)]
     assert all(time_us > 0 for _, time_us in rows) and len(rows) >= 4

@@ -21,7 +21,7 @@ from verify.random_testing import check_rule
 
 def generated(graph: Graph) -> list[Candidate]:
     frozen, _ = freeze(graph)
-    return [one for options in candidates(frozen).values() for one in options if one.implementation == "tvm"]
+    return [one for options in candidates(frozen).values() for one in options if one.implementation.is_generated]
 
 
 def operators(one: Candidate) -> list[str]:

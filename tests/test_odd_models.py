@@ -30,6 +30,7 @@ from runtime.measure import Effort, Worker
 from runtime.profile import Database, Record
 from runtime.profile.database import Status
 from tests.fragments import leaf
+from tests.implementations import GENERATED
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.standard_normal((3, 4)).astype(np.float32)
@@ -185,7 +186,7 @@ def test_a_kernel_of_no_axes_with_a_weight_is_measured_and_right() -> None:
     fragment = apply("Mul", leaf(0), leaf(1, constant=True))
     with Worker() as worker:
         measurer = Measurer(database, "cpu", compile_options(1), worker, effort=Effort(seconds=0.001))
-        measurer.measure([Job(fragment, "tvm", "scale")], lambda: 1.0, lambda text: None)
+        measurer.measure([Job(fragment, GENERATED, "scale")], lambda: 1.0, lambda text: None)
     (record,) = database.records()
     assert record.status == "ok", record.message
 
@@ -202,11 +203,11 @@ def test_where_every_kernel_of_an_operator_is_of_no_use_onnxruntime_computes_it(
         program = to_program(frozen, chosen, graph)
         with open_program(program) as session:
             np.testing.assert_allclose(session.run(None, {"x": X})[0], np.cumsum(np.exp(X), axis=1), rtol=1e-5)
-        return [kernel.implementation for kernel in program.kernels if kernel.fragment.op == "Exp"]
+        return [kernel.implementation.text for kernel in program.kernels if kernel.fragment.op == "Exp"]
 
     assert "opaque" not in of_exp()
-    for one in [one for options in laid.values() for one in options if one.fragment.op == "Exp" and one.implementation != "opaque"]:
-        model.file(Record("here", format_fragment(one.fragment), one.implementation, status, (), "told by the test"))
+    for one in [one for options in laid.values() for one in options if one.fragment.op == "Exp" and not one.implementation.is_opaque]:
+        model.file(Record("here", format_fragment(one.fragment), one.implementation.text, status, (), "told by the test"))
     assert of_exp() == ["opaque"]
 
 

@@ -17,17 +17,18 @@ from numpy.lib.stride_tricks import as_strided
 
 from egraph.onnx import importer
 from egraph.optimize.folding import Folder
-from egraph.tensor import Graph, Kernel, Node, Program, attributes, make, placeholder, placeholders, walk
+from egraph.tensor import VIEW, Graph, Implementation, Kernel, Node, Program, attributes, make, placeholder, placeholders, walk
 from egraph.tensor.ops import apply
 from egraph.tensor.ops.reference import evaluate
 from lower.compile import CompileOptions, plan_program
 from lower.drafts import Draft, order
-from lower.eoperator import may_overwrite
 from lower.memory import APART_BYTES, Lifetime, plan_arena
 from lower.placement import place_all
+from lower.targets.cpu.generator import may_overwrite
 from lower.views import contiguous, read
 from runtime.plan import Plan
 from tests.graphs import random_model
+from tests.implementations import GENERATED
 from tests.lowering import GRAPHS, choose, concatenation, float32
 
 
@@ -177,7 +178,7 @@ class Simulation:
         for node in draft.outputs:
             self.write(node)
         assert all(map(self.holds, draft.outputs)), f"results of one step lie over each other: {kernel.output}"
-        allowed = may_overwrite(kernel.fragment) if kernel.implementation == "tvm" else frozenset()
+        allowed = may_overwrite(kernel.fragment) if kernel.implementation.is_generated else frozenset()
         gone = [node for node in draft.inputs if not self.holds(node)]
         for node in gone:
             (_, before), (_, after) = self.place(node), self.place(kernel.output)
@@ -224,7 +225,7 @@ def test_values_of_random_programs_are_where_they_are_read() -> None:
     assert tried > 60 and overwritten > 30 and dropped > 20
 
 
-def program_of(*kernels: tuple[Node, tuple[Node, ...], Node, str]) -> Program:
+def program_of(*kernels: tuple[Node, tuple[Node, ...], Node, Implementation]) -> Program:
     outputs = tuple((f"y{k}", output) for k, (_, _, output, _) in enumerate(kernels))
     made = tuple(Kernel(fragment, inputs, output, how) for fragment, inputs, output, how in kernels)
     inputs = tuple(dict.fromkeys(node for node in walk(one for _, one in outputs) if node.op == "Input"))
@@ -241,8 +242,9 @@ def test_an_operand_that_is_also_read_through_a_view_is_not_overwritten() -> Non
     y = apply("Add", h, apply("Transpose", r, perm=(1, 0)))
     last = apply("Exp", y)
     program = program_of(
-        (apply("Relu", first), (x,), h, "tvm"), (apply("Reshape", first, shape=(6, 4)), (h,), r, "view"), (fragment, (h, r), y, "tvm"),
-        (apply("Exp", first), (y,), last, "tvm"),
+        (apply("Relu", first), (x,), h, GENERATED),
+        (apply("Reshape", first, shape=(6, 4)), (h,), r, VIEW), (fragment, (h, r), y, GENERATED),
+        (apply("Exp", first), (y,), last, GENERATED),
     )  # fmt: skip
     simulated(replace(program, graph=replace(program.graph, outputs=(("y", last),))))
 
@@ -253,8 +255,8 @@ def test_a_value_of_two_concatenations_stands_in_both() -> None:
     a, b, c = (apply(op, x) for op in ("Relu", "Tanh", "Exp"))
     both = apply("Concat", one, two, axis=0)
     program = program_of(
-        *((apply(node.op, one), (x,), node, "tvm") for node in (a, b, c)),
-        *((both, (a, other), apply("Concat", a, other, axis=0), "tvm") for other in (b, c)),
+        *((apply(node.op, one), (x,), node, GENERATED) for node in (a, b, c)),
+        *((both, (a, other), apply("Concat", a, other, axis=0), GENERATED) for other in (b, c)),
     )
     simulated(program)
     assert len(Simulation(program).placement.dropped) == 1
@@ -269,9 +271,9 @@ def test_a_part_of_a_value_is_not_taken_for_the_whole_where_it_is_concatenated()
     upper = apply("Slice", a, **ends)
     both = apply("Concat", upper, b, axis=0)
     program = program_of(
-        (apply("Relu", whole), (x,), a, "tvm"), (apply("Slice", whole, **ends), (a,), upper, "view"),
-        (apply("Tanh", whole), (x,), b, "tvm"),
-        (apply("Concat", part, placeholder(1, float32(4, 3)), axis=0), (upper, b), both, "tvm"),
+        (apply("Relu", whole), (x,), a, GENERATED), (apply("Slice", whole, **ends), (a,), upper, VIEW),
+        (apply("Tanh", whole), (x,), b, GENERATED),
+        (apply("Concat", part, placeholder(1, float32(4, 3)), axis=0), (upper, b), both, GENERATED),
     )  # fmt: skip
     program = replace(program, graph=replace(program.graph, outputs=(("y", both),)))
     simulated(program)

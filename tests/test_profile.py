@@ -15,9 +15,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from runtime.devices.cpu import device
+from runtime.devices.cpu.device import device_key
 from runtime.feeds import FeedSpec, random_array, random_feeds
 from runtime.measure import Effort, Load, Worker, measure
-from runtime.profile import Database, Record, device, device_key
+from runtime.profile import Database, Record
 from runtime.worker import sample, undisturbed
 
 ROOT = Path(__file__).parent.parent
@@ -232,7 +234,7 @@ import itertools
 import runtime.worker as worker
 runs = itertools.count(1)
 worker.ENGINES["einsat"] = lambda path, threads, draw: lambda count: [1000 * next(runs)] * count
-worker.share_one_core = lambda threads: threads != 2
+type(worker.device(worker.HOST)).is_disturbed = lambda self, threads: threads != 2
 worker.main()
 """
 

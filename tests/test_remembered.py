@@ -57,7 +57,7 @@ def test_a_choice_is_read_back() -> None:
 def test_what_does_not_fit_is_forgotten() -> None:
     model, frozen, selections = _searched()
     text = "".join(map(format_selection, selections))
-    one = next(c for c in selections[0].chosen.values() if c.implementation != "view")
+    one = next(c for c in selections[0].chosen.values() if not c.implementation.is_view)
     other = saturate(_graph("Tanh"), RULES, Limits(e_nodes=300, iterations=3)).frozen
     assert read_selections(text, other, model) == ()
     assert read_selections("", frozen, model) == read_selections("[{}]", frozen, model) == read_selections(text[:-9], frozen, model) == ()

@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 
 from lower.plan_text import parse_plan
-from runtime import Session, openmp
+from runtime import Session
+from runtime.devices.cpu import openmp
+from runtime.devices.cpu.native import build as native_build
 from runtime.errors import ArtefactError, ExecutionError, InvalidArgument
 from runtime.executable import Executable
-from runtime.native import build as native_build
 from runtime.plan import Buffer, Plan
 from runtime.run import main
 from runtime.weights import Weights

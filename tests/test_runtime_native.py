@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from runtime.cache import cache_folder
+from runtime.devices.cpu.native import build as native_build
 from runtime.errors import ArtefactError, KernelError, LibraryMissing
 from runtime.executable import Executable
-from runtime.native import build as native_build
 from runtime.plan import Buffer, Plan, Port, Step
 from tests.plans import RANDOM, RELU, buffer, draw, plan
 
@@ -168,7 +169,7 @@ def test_copy_of_axes_that_lie_behind_each_other_on_one_side(source: tuple[int, 
 STAND_IN = """
 import os, sys, threading
 import numpy as np
-from runtime import openmp
+from runtime.devices.cpu import openmp
 openmp.NAME = sys.argv[1]
 from runtime.executable import Executable
 from tests.plans import matmul_relu
@@ -214,7 +215,7 @@ def test_the_compiler_keeps_its_own_files_where_ours_are_and_is_not_waited_for_w
     monkeypatch.setenv("EINSAT_CACHE", str(tmp_path))
     for name in native_build.ZIG_FOLDERS:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("runtime.native.build.subprocess.run", never_ends)
+    monkeypatch.setattr("runtime.devices.cpu.native.build.subprocess.run", never_ends)
     with pytest.raises(LibraryMissing, match=r"did not end(.|\n)*EINSAT_CACHE"):
         native_build.build()
     assert places == [str(tmp_path / "zig")] * 2 and not list(tmp_path.glob("*.so"))
@@ -236,12 +237,13 @@ from egraph.tensor import TensorType, placeholder
 from egraph.tensor.ops import apply
 from egraph.optimize.single_kernel import kernel_program
 from lower.compile import compile_program
+from lower.targets import lowering
 from runtime import Session
 x = placeholder(0, TensorType("float32", (1, 24, 60, 60)))
 w = placeholder(1, TensorType("float32", (24, 24, 3, 3)), constant=True)
 conv = apply("Conv", x, w, strides=(1, 1), pads=(1, 1, 1, 1), dilations=(1, 1), group=1, layout="NCHW")
 with tempfile.TemporaryDirectory() as folder:
-    compile_program(kernel_program(conv, "onednn.convolution", seed=0), Path(folder))
+    compile_program(kernel_program(conv, lowering().implementation("onednn.convolution"), seed=0), Path(folder))
     with Session(folder, threads=int(sys.argv[1])) as session:
         feeds = {"x0": np.random.default_rng(0).standard_normal((1, 24, 60, 60), dtype=np.float32)}
         before = session.run(None, feeds)[0]
@@ -265,7 +267,7 @@ def test_signals_wait_until_a_run_is_over(threads: int) -> None:
 def test_libraries_are_the_same_bytes_wherever_they_are_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Artefacts carry them: no folder of the machine may stand in them."""
     for variable in native_build.ZIG_FOLDERS:
-        monkeypatch.setenv(variable, str(native_build.cache_folder() / "zig"))
+        monkeypatch.setenv(variable, str(cache_folder() / "zig"))
     built = []
     for place in ("here", "elsewhere"):
         folder = tmp_path / place

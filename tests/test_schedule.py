@@ -31,6 +31,7 @@ from lower.cost.roofline import DeviceSpeed
 from runtime.feeds import FeedSpec
 from runtime.measure import Effort, Load, Timing, Worker
 from runtime.profile import Database
+from tests.implementations import GENERATED
 
 FEEDS = (FeedSpec("x", "float32", (4,)),)
 
@@ -214,7 +215,7 @@ def _measured(monkeypatch: pytest.MonkeyPatch, answer: Timing, *, left_seconds: 
     monkeypatch.setattr("egraph.optimize.measuring.compile_batch", _no_folders)
     database = Database.in_memory()
     measurer = Measurer(database, "here", CompileOptions(threads=1), Worker(time_out_seconds=20.0))
-    job = Job(apply("Exp", placeholder(0, TensorType("float32", (8,)))), "tvm", "kernel", seconds=seconds)
+    job = Job(apply("Exp", placeholder(0, TensorType("float32", (8,)))), GENERATED, "kernel", seconds=seconds)
     for _ in range(2):
         measurer.measure([job], _always(left_seconds), lambda told: None)
     assert measurer.worker.time_out_seconds == 20.0

@@ -20,12 +20,13 @@ from egraph.optimize.progress import Progress
 from egraph.optimize.remembered import Earlier
 from egraph.optimize.search import DERIVED_SHARE, Search, contending, program_digest, search, shortages
 from egraph.rules import RULES
-from egraph.tensor import Candidate, FrozenEGraph, Graph, Node, Program, Selection, TensorType, attributes, make, placeholder
+from egraph.tensor import Candidate, FrozenEGraph, Graph, Node, Program, Selection, Target, TensorType, attributes, make, placeholder
 from egraph.tensor.ops import apply
 from lower.candidates import candidates
-from lower.cost.model import FREE, CostModel, jobs, without_twins
+from lower.cost.model import CostModel, jobs, without_twins
 from lower.cost.roofline import DeviceSpeed
 from runtime.profile import Database, Record
+from tests.implementations import GENERATED
 
 FEW = tuple(rule for rule in RULES if rule.name in ("relu_twice", "transpose_twice", "transpose_into_relu", "add_commutes"))
 
@@ -173,7 +174,7 @@ def test_what_the_rules_need_is_measured_first_and_their_program_stays(alone: tu
     pairs = itertools.zip_longest(stopwatch.order, with_derivations.order)
     same = [one for one, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)]
     best = found.choice.selections[0]
-    assert {model.key(one) for one in best.chosen.values() if one.implementation not in FREE} <= set(same)
+    assert {model.key(one) for one in best.chosen.values() if not one.implementation.is_free} <= set(same)
     assert program_digest(found.programs[0]) in map(program_digest, both.programs)
 
 
@@ -182,7 +183,7 @@ def test_what_extraction_chooses_is_measured_before_what_is_only_possible(alone:
     model = CostModel(Database.in_memory(), "here", DeviceSpeed())
     laid = without_twins(model, candidates(found.saturation.frozen))
     chosen = extract(found.saturation.frozen, model.price(laid), 1, 0.0)[0].chosen.values()
-    promising = {model.key(one) for one in chosen if one.implementation not in FREE}
+    promising = {model.key(one) for one in chosen if not one.implementation.is_free}
     assert promising == set(stopwatch.order[: len(promising)])
     assert not {model.key(one) for one in jobs(model, laid)} <= promising
 
@@ -244,8 +245,8 @@ def test_derived_programs_that_could_not_be_measured_are_not_laid_out(monkeypatc
     """Laying out takes most of the budget: the rules' program gets what is left, and the same search again comes to the same program."""
     laid: list[int] = []
 
-    def slowly(clock: Clock) -> Callable[[FrozenEGraph, str], Mapping[int, Sequence[Candidate]]]:
-        def lay(frozen: FrozenEGraph, target: str) -> Mapping[int, Sequence[Candidate]]:
+    def slowly(clock: Clock) -> Callable[[FrozenEGraph, Target], Mapping[int, Sequence[Candidate]]]:
+        def lay(frozen: FrozenEGraph, target: Target) -> Mapping[int, Sequence[Candidate]]:
             laid.append(len(frozen.classes))
             clock.spent_seconds += 25.0
             return candidates(frozen, target)
@@ -336,7 +337,7 @@ def test_what_a_program_spends_most_time_in_is_measured_first() -> None:
     """In all its layers: three small kernels that are alike come before one that is twice as large."""
     each, model = chooser(Clock(60.0))
     small, large = (
-        Candidate(apply("Tanh", placeholder(0, TensorType("float32", (512, width)))), (), (), "tvm") for width in (512, 1024)
+        Candidate(apply("Tanh", placeholder(0, TensorType("float32", (512, width)))), (), (), GENERATED) for width in (512, 1024)
     )
     assert model.estimate_us(small) < model.estimate_us(large) < 3 * model.estimate_us(small)
     for chosen, first in (([large, small], large), ([large, small, small, small], small)):

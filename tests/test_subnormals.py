@@ -24,10 +24,11 @@ from egraph.optimize.options import Options
 from egraph.optimize.race import END_TO_END, Contender, _group, remembered
 from lower.compile import MANIFEST, PLAN
 from runtime import Session
+from runtime.cache import cache_folder
+from runtime.devices.cpu.native import build as native_build
 from runtime.errors import KernelError
 from runtime.executable import Executable
 from runtime.feeds import FeedSpec
-from runtime.native import build as native_build
 from runtime.opaque import FLUSH_ENTRY, OpaqueStep
 from runtime.plan import Plan, Port, Step
 from runtime.profile import Database, Record
@@ -151,13 +152,13 @@ def test_a_plan_that_keeps_them_does_so_for_a_caller_that_flushes(kernels: Path,
     """What a plan says holds whoever runs it; afterwards the caller flushes as before."""
     one, values = executable(kind, kernels, threads=2, keep=True), feeds("the result")
     exact = values["x"] * values["w"]
-    before = one._dispatcher.set_subnormals(keep=False)
+    before = one.arithmetic.set_subnormals(keep=False)
     try:
         state = control()
         got = one.run(values)["y"]
         after = control()
     finally:
-        one._dispatcher.restore(before)
+        one.arithmetic.restore(before)
     np.testing.assert_array_equal(got, exact)
     assert after | 0x3F == state | 0x3F != before | 0x3F
 
@@ -186,7 +187,7 @@ import sys
 import numpy as np
 from pathlib import Path
 from tests.test_subnormals import executable, feeds
-from runtime import dispatcher
+from runtime.devices.cpu import dispatcher
 values = feeds("the result")
 one = executable("onnxruntime", Path(), threads=2, keep=False)
 assert np.all(values["x"] * values["w"] != 0), "opening the session changed this thread"
@@ -286,7 +287,7 @@ def write_roots(path: Path, *, exponent: int = -39) -> Path:
 def _optimised(model: Path, out: Path, *more: str) -> tuple[Mapping[str, Any], Plan]:
     done = command(
         model, "-o", out, "--threads", 1, "--budget", "5s", "--finalists", 1, "--database", out.parent / "p.sqlite",
-        "--no-derivations", "--json", "-q", *more, EINSAT_CACHE=str(native_build.cache_folder()),
+        "--no-derivations", "--json", "-q", *more, EINSAT_CACHE=str(cache_folder()),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     artefact = next(out.glob("*.einsat"))

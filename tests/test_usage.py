@@ -31,6 +31,7 @@ from runtime.profile import Database
 from runtime.profile.__main__ import parser as profile_parser
 from runtime.profile.__main__ import run as run_profile
 from runtime.session import Session
+from tests.implementations import GENERATED
 from tests.pages import COMMANDS, ROOT
 from tests.plans import matmul_relu, save
 from verify.generate.productions import productions
@@ -106,7 +107,7 @@ def test_a_machine_that_lacks_a_library_fails_no_kernel(tmp_path: Path, monkeypa
     fragment = apply("Relu", placeholder(0, TensorType("float32", (4,))))
     measurer = measuring.Measurer(database, "here", CompileOptions(threads=1), Worker())
     with pytest.raises(LowerError, match=r"cannot be run on this machine: LibraryMissing(.|\n)*fix: set EINSAT_CACHE"):
-        measurer.measure([measuring.Job(fragment, "tvm", "relu")], lambda: 1.0, lambda text: None)
+        measurer.measure([measuring.Job(fragment, GENERATED, "relu")], lambda: 1.0, lambda text: None)
     assert list(database.records(None)) == []
 
 

@@ -15,12 +15,12 @@ from egraph.optimize.measuring import Job, Measurer
 from egraph.optimize.outcome import summary
 from egraph.optimize.refused import refused
 from egraph.optimize.single_kernel import feed_specs, kernel_program, leaf_values, reference_graph
-from egraph.tensor import Candidate, Node, TensorType, format_fragment, placeholder
+from egraph.tensor import OPAQUE, Candidate, Node, TensorType, format_fragment, placeholder
 from egraph.tensor.ops import apply
 from lower.cost.model import CostModel
 from lower.cost.roofline import DeviceSpeed
-from lower.library import match
-from lower.library.call import LibraryCall
+from lower.targets.cpu.onednn.call import LibraryCall
+from lower.targets.cpu.onednn.match import match
 from runtime import Session
 from runtime.feeds import PERIOD, FeedSpec, random_feeds
 from runtime.judge import ONLY_REFERENCE, REFERENCE_MODEL, WrongResult, judge
@@ -28,6 +28,7 @@ from runtime.measure import Effort, Load, Worker
 from runtime.profile import Database, Record
 from runtime.profile.jobs import write_archive
 from tests.fragments import leaf
+from tests.implementations import GENERATED, PRODUCT
 
 ROOT = Path(__file__).parent.parent
 
@@ -38,7 +39,7 @@ def dense(activation: str) -> Node:
 
 def test_a_wrong_kernel_is_told_from_a_right_one(tmp_path: Path) -> None:
     """The wrong one: the plan of one fragment beside the reference of another."""
-    programs = [kernel_program(dense(op), "onednn.matmul", seed=0) for op in ("Relu", "Tanh")]
+    programs = [kernel_program(dense(op), PRODUCT, seed=0) for op in ("Relu", "Tanh")]
     options = compile_options(1)
     places = compile_batch(programs, tmp_path, options)
     assert options.export_graph is not None
@@ -55,13 +56,13 @@ def test_measuring_files_a_verified_time(tmp_path: Path) -> None:
     database = Database.in_memory()
     with Worker() as worker:
         measurer = Measurer(database, "cpu", compile_options(1), worker, effort=Effort(seconds=0.001))
-        jobs = [Job(dense("Sigmoid"), name, name) for name in ("onednn.matmul", "tvm")]
+        jobs = [Job(dense("Sigmoid"), one, one.text) for one in (PRODUCT, GENERATED)]
         measurer.measure(jobs, lambda: 1.0, lambda text: None)
     assert [record.status for record in database.records()] == ["ok", "ok"]
 
 
 def test_an_archive_of_kernels_is_measured_elsewhere(tmp_path: Path) -> None:
-    program = kernel_program(dense("Relu"), "onednn.matmul", seed=0)
+    program = kernel_program(dense("Relu"), PRODUCT, seed=0)
     (place,) = compile_batch([program], tmp_path / "kernels", compile_options(1))
     assert isinstance(place, Path)
     assert write_archive(tmp_path / "jobs.zip", [(place, "Relu(MatMul)", "onednn.matmul", feed_specs(program))]) == 1
@@ -79,19 +80,19 @@ def test_an_opaque_kernel_with_weights_is_measured() -> None:
     fragment = apply("MatMul", leaf(0, 4, 8), leaf(1, 8, 6, constant=True))
     with Worker() as worker:
         measurer = Measurer(database, "cpu", compile_options(1), worker, effort=Effort(seconds=0.001))
-        measurer.measure([Job(fragment, "opaque", "product")], lambda: 1.0, lambda text: None)
+        measurer.measure([Job(fragment, OPAQUE, "product")], lambda: 1.0, lambda text: None)
     (record,) = database.records()
     assert record.status == "ok", record.message
 
 
 def test_wrong_kernels_have_no_price() -> None:
     database = Database.in_memory()
-    one, other = (Candidate(dense("Relu"), (), (), name) for name in ("onednn.matmul", "tvm"))
+    one, other = (Candidate(dense("Relu"), (), (), name) for name in (PRODUCT, GENERATED))
     model = CostModel(database, "cpu", DeviceSpeed())
     assert len(model.price({0: (one, other)})[0]) == 2
-    model.file(Record("cpu", format_fragment(one.fragment), one.implementation, "wrong", (), "the largest error is 3"))
-    assert [left.implementation for left in model.price({0: (one, other)})[0]] == ["tvm"]
-    model.file(Record("cpu", format_fragment(other.fragment), other.implementation, "failed", (), f"RuntimeError: {ONLY_REFERENCE}"))
+    model.file(Record("cpu", format_fragment(one.fragment), one.implementation.text, "wrong", (), "the largest error is 3"))
+    assert [left.implementation for left in model.price({0: (one, other)})[0]] == [GENERATED]
+    model.file(Record("cpu", format_fragment(other.fragment), other.implementation.text, "failed", (), f"RuntimeError: {ONLY_REFERENCE}"))
     rows = refused(model, {0: (one, other)})
     assert [row.kind for row in rows] == ["wrong", "slow"]
     assert summary(rows) == "kernels refused: 1 wrong, 1 slow reference implementations"
@@ -154,7 +155,7 @@ def test_a_deconvolution_that_sums_in_parts_has_no_epilogue(inputs: int, outputs
 def test_indices_out_of_range_read_nothing_outside(tmp_path: Path) -> None:
     """What ONNX forbids wraps around: no kernel reads beyond its operand."""
     fragment = apply("Gather", leaf(0, 8, 3), placeholder(1, TensorType("int64", (6,))), axis=0)
-    program = kernel_program(fragment, "tvm", seed=0)
+    program = kernel_program(fragment, GENERATED, seed=0)
     (place,) = compile_batch([program], tmp_path, compile_options(1))
     assert isinstance(place, Path)
     data, chosen = np.arange(24, dtype=np.float32).reshape(8, 3), np.array([0, -1, 8, 10**9, -(10**9), 2**40])

@@ -93,7 +93,7 @@ def _rules(choice: Choice) -> frozenset[str]:
 
 
 def _implementations(choice: Choice) -> frozenset[str]:
-    return frozenset({choice.candidate.implementation} - {""})
+    return frozenset({choice.candidate.implementation.text} - {""})
 
 
 def _without(name: str, names_of: Callable[[Choice], frozenset[str]]) -> Callable[[Choice], bool]:

@@ -15,10 +15,8 @@ from egraph.errors import EinsatError
 from egraph.optimize.batch import kernel_requests
 from egraph.tensor import Program
 from lower.compile import CompileOptions
-from lower.eoperator import compile_library
-from lower.eoperator.process import borrowed_compilers, most_processes
+from lower.targets import CodeCompiler, lowering
 from runtime.errors import LibraryMissing
-from runtime.native.build import build, build_openmp
 
 TOGETHER = 8
 """Kernels a process between two looks at whether compiling should go on. One process fewer works than there are cores: growing has one."""
@@ -33,43 +31,45 @@ def compiling_ahead(
     Without programs no compiler is started. A kernel that fails is met again where it is needed. ``tell`` hears of compiled kernels
     and the seconds that they took.
     """
-    if not programs:
+    way = lowering(options.target.kind)
+    compiler = way.generator.compiler
+    if not programs or compiler is None:
         yield lambda: None
         return
     is_over = threading.Event()
 
-    def compile_all() -> None:
+    def compile_all(compiler: CodeCompiler) -> None:
         with suppress(LibraryMissing, OSError):
-            build()
+            way.prepare()
         requests = list(kernel_requests(programs, options).values())
-        together = TOGETHER * max(1, most_processes() - 1)
+        together = TOGETHER * max(1, compiler.most_processes() - 1)
         for start in range(0, len(requests), together):
             if is_over.is_set():
                 return
             try:
-                library = compile_library(requests[start : start + together], folder / "ahead.so", threads=options.threads)
+                library = compiler.compile(requests[start : start + together], folder / "ahead.so", threads=options.threads)
             except (EinsatError, OSError):
                 return
             tell(library.compiled, library.seconds)
         with suppress(LibraryMissing, OSError):
-            build_openmp()
+            way.prepare_artefact()
 
-    thread = threading.Thread(target=compile_all, name="compiling ahead", daemon=True)
+    thread = threading.Thread(target=compile_all, args=(compiler,), name="compiling ahead", daemon=True)
 
     def end() -> None:
         is_over.set()
         if thread.is_alive():  # not where Ctrl-C came before it was started
             thread.join()
 
-    with borrowed_compilers(most_processes()) as compilers:
+    with compiler.borrowed(compiler.most_processes()) as compilers:
         try:
-            for compiler in compilers:
-                compiler.start()
+            for process in compilers:
+                process.start()
             thread.start()
             yield end
         except BaseException:
-            for compiler in compilers:
-                compiler.stop()  # so that nobody waits for a kernel when the end was asked for
+            for process in compilers:
+                process.stop()  # so that nobody waits for a kernel when the end was asked for
             raise
         finally:
             end()

@@ -12,6 +12,7 @@ from egraph.errors import ModelError
 from egraph.optimize.options import Options
 from egraph.tolerance import Tolerance
 from runtime.cores import usable_cores
+from runtime.devices import HOST, NAMES
 
 EXAMPLES = """examples:
   python -m egraph.optimize model.onnx                          write model.opt.onnx and model.einsat/ beside the model
@@ -89,7 +90,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("model", type=_path, nargs="?", help="the ONNX model to optimise")
     add = parser.add_argument_group("what to do").add_argument
     add("-o", "--output", type=_path, metavar="OUT", help="a folder, or the new model's name ending in .onnx (default: beside the model)")
-    add("--device", default="cpu", choices=["cpu"], help="what to optimise for (default: cpu)")
+    add("--device", default=HOST, choices=NAMES, help="what to optimise for; on reference, costs are estimates (default: cpu)")
     add("--threads", type=_at_least(1), metavar="N", help="threads that the program will use (default: all usable cores)")
     add("--shape", type=parse_shape, action="append", default=[], metavar="NAME:SIZES", help="give an input its sizes; repeatable")
     add("--budget", type=parse_seconds, default=55.0, metavar="TIME", help="time for everything, from start to end (default: 55s)")

@@ -11,12 +11,14 @@ from egraph.optimize.outcome import Outcome
 from egraph.optimize.report import render
 from egraph.optimize.stages import WEIGHTS, format_result
 from egraph.tensor import Program
-from runtime.native.build import copy_into
+from lower.targets import Lowering
 
 MANIFEST, PROGRAM_TEXT, REPORT, RULES = "manifest.json", "program.txt", "report.html", "rules"
 
 
-def finish_artefact(folder: Path, outcome: Outcome, program: Program | None, rule_files: Sequence[Path] = ()) -> None:
+def finish_artefact(
+    folder: Path, outcome: Outcome, program: Program | None, lowering: Lowering, rule_files: Sequence[Path] = ()
+) -> None:
     """Add what people and ``inspect`` read to what the runtime reads; the user's rule files as they are."""
     path = folder / MANIFEST
     manifest = json.loads(path.read_text(encoding="utf-8"))
@@ -27,7 +29,7 @@ def finish_artefact(folder: Path, outcome: Outcome, program: Program | None, rul
         text = format_result((program,), WEIGHTS if (folder / WEIGHTS).exists() else "")
     (folder / PROGRAM_TEXT).write_text(text, encoding="utf-8")
     (folder / REPORT).write_text(render(outcome), encoding="utf-8")
-    copy_into(folder)  # so that it runs where no compiler is
+    lowering.complete(folder)  # so that it runs where no compiler is
     for number, file in enumerate(rule_files):
         (folder / RULES).mkdir(exist_ok=True)
         shutil.copyfile(file, folder / RULES / f"{number}_{file.name}")

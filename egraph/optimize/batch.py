@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,8 @@ from pathlib import Path
 from egraph.errors import EinsatError, LowerError
 from egraph.tensor import Program
 from lower.compile import KERNELS, PLAN, WEIGHTS, CompileOptions, plan_program
-from lower.eoperator import KernelRequest, compile_library
+from lower.eoperator import KernelRequest
+from lower.targets import Compiled, lowering
 from lower.weights import write_weights
 from runtime.plan import Plan
 
@@ -25,8 +27,8 @@ def compile_batch(programs: Sequence[Program], folder: Path, options: CompileOpt
     shared = folder / KERNELS
     failed: dict[str, LowerError] = {}
     if wanted:
-        library = compile_library(list(wanted.values()), shared, threads=options.threads)
-        failed = {symbol: library.failures[request] for symbol, request in wanted.items() if request in library.failures}
+        failures = compile_requests(list(wanted.values()), shared, options).failures
+        failed = {symbol: failures[request] for symbol, request in wanted.items() if request in failures}
     results: list[Path | EinsatError] = []
     for number, one in enumerate(planned):
         if isinstance(one, EinsatError):
@@ -38,6 +40,19 @@ def compile_batch(programs: Sequence[Program], folder: Path, options: CompileOpt
     return results
 
 
+def compile_requests(requests: Sequence[KernelRequest], path: Path, options: CompileOptions) -> Compiled:
+    """Compile generated kernels for the target of ``options`` into one file."""
+    compiler = lowering(options.target.kind).generator.compiler
+    assert compiler is not None, "only a target with a compiler has requests"
+    return compiler.compile(requests, path, threads=options.threads)
+
+
+def uncompiled(programs: Sequence[Program], options: CompileOptions) -> int:
+    """Return how many of the programs' generated kernels were not compiled before."""
+    compiler = lowering(options.target.kind).generator.compiler
+    return len(compiler.uncompiled(list(kernel_requests(programs, options).values()), threads=options.threads)) if compiler else 0
+
+
 @dataclass(frozen=True)
 class _Planned:
     program: Program
@@ -46,6 +61,8 @@ class _Planned:
     """Models of opaque steps, by the names of their files."""
     requests: Mapping[str, KernelRequest]
     """Generated kernels by symbol."""
+    carried: Mapping[str, Path]
+    """Libraries of C functions, built, by the names of their files."""
 
 
 def _planned(program: Program, options: CompileOptions) -> _Planned | EinsatError:
@@ -53,7 +70,8 @@ def _planned(program: Program, options: CompileOptions) -> _Planned | EinsatErro
         plan, writer = plan_program(program, options)
     except EinsatError as error:
         return error
-    return _Planned(program, plan, writer.models, writer.requests)
+    carried = {name: writer.lowering.build(source) for name, source in writer.carried.items()}
+    return _Planned(program, plan, writer.models, writer.requests, carried)
 
 
 def _written(one: _Planned, place: Path, shared: Path) -> Path:
@@ -67,6 +85,8 @@ def _written(one: _Planned, place: Path, shared: Path) -> Path:
         (place / name).write_bytes(model)
     if one.requests:
         os.link(shared, place / KERNELS)
+    for name, library in one.carried.items():
+        shutil.copyfile(library, place / name)
     (place / PLAN).write_text(one.plan.to_json(), encoding="utf-8")
     return place
 

@@ -20,7 +20,6 @@ from egraph.optimize.batch import compile_batch
 from egraph.optimize.check_noise import NOISE_FACTOR, open_onnxruntime, relative_error, shaken
 from egraph.tensor import Graph, Kernel, Node, Program, TensorType, attributes, make, rewrite, walk
 from lower.compile import CompileOptions
-from lower.cost.model import FREE
 from runtime import Session
 from runtime.judge import WrongResult, judge
 
@@ -43,9 +42,9 @@ class Blame:
 def blame(original: Graph, program: Program, feeds: Mapping[str, Any], options: CompileOptions) -> Blame:
     """Return what disagrees when ``program``, made from ``original``, runs on ``feeds``."""
     with tempfile.TemporaryDirectory(prefix="einsat-blame-") as folder:
-        made = [k for k in program.kernels if k.implementation not in FREE and k.output.type.shape is not None]
+        made = [k for k in program.kernels if not k.implementation.is_free and k.output.type.shape is not None]
         values = kernel_values(program, feeds, Path(folder), options.threads)
-        alone = [k for k in made if k.implementation != "opaque" and all(n in values or n.op == "Constant" for n in k.inputs)]
+        alone = [k for k in made if not k.implementation.is_opaque and all(n in values or n.op == "Constant" for n in k.inputs)]
         wrong = _wrong_kernels(program.graph, alone, values, Path(folder) / "kernels", options)
         rules, nodes = ((), ()) if wrong else changed(original, program, values, feeds, Path(folder), options.threads)
     for kernel, _ in wrong:
@@ -56,7 +55,7 @@ def blame(original: Graph, program: Program, feeds: Mapping[str, Any], options: 
 
 def kernel_values(program: Program, feeds: Mapping[str, Any], folder: Path, threads: int) -> dict[Node, np.ndarray]:
     """Return what the kernels of a program compute and read, by onnxruntime without optimisations: as rewritten, not as compiled."""
-    made = [k.output for k in program.kernels if k.implementation not in FREE and k.output.type.shape is not None]
+    made = [k.output for k in program.kernels if not k.implementation.is_free and k.output.type.shape is not None]
     values = evaluate(program.graph, made, feeds, folder, threads)
     values |= {n: np.asarray(feeds[n.string("name")]) for n in program.graph.inputs if n.string("name") in feeds}
     values |= {n: program.graph.tensors[n.string("digest")] for n in walk(program.graph.roots) if n.op == "Constant"}

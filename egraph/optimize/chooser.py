@@ -12,7 +12,7 @@ from egraph.extract import extract
 from egraph.optimize.measuring import Measurer
 from egraph.optimize.progress import Progress
 from egraph.tensor import Candidate, FrozenEGraph, Selection
-from lower.cost.model import FREE, CostModel, jobs, unmeasured
+from lower.cost.model import CostModel, jobs, unmeasured
 
 Rounds: TypeAlias = tuple[tuple[int, int, bool], ...]
 """Extractions at most, how many programs each is to find, and whether by greed alone; each measures what the last one chose."""
@@ -143,6 +143,6 @@ class Chooser:
 
     def _to_measure(self, selections: Sequence[Selection]) -> list[Candidate]:
         """Return the distinct chosen kernels without a time, those first in which a program spends most, in all its layers."""
-        chosen = [one for s in selections for one in s.chosen.values() if one.implementation not in FREE]
+        chosen = [one for s in selections for one in s.chosen.values() if not one.implementation.is_free]
         uses = Counter(map(self.model.key, chosen))
         return sorted(unmeasured(self.model, chosen), key=lambda one: -uses[self.model.key(one)] * self.model.estimate_us(one))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from egraph.optimize.garbage_collection import rare_collections
 from egraph.optimize.options import Options
@@ -12,6 +13,9 @@ from egraph.optimize.outcome import FEW_REPEATS, Outcome
 from egraph.optimize.pipeline import optimize
 from egraph.optimize.progress import Progress, process_started
 from runtime.leftovers import own_temporary_files
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 def run(options: Options) -> int:
@@ -43,20 +47,44 @@ def run_stages(options: Options, target: Path) -> int:
     return 0
 
 
+PROGRAMS = {"onnxruntime": "onnxruntime, all optimisations", "unoptimized": "one kernel a node", "optimized": "optimised"}
+
+
+def _latencies(outcome: Outcome) -> Table:
+    """Return what was timed, as a table."""
+    from rich.table import Table
+
+    latency = Table(title=f"{outcome.model} on {outcome.threads} thread{'s' if outcome.threads > 1 else ''}", title_justify="left")
+    latency.add_column("program")
+    latency.add_column("latency", justify="right")
+    latency.add_column("against it", justify="right")
+    for name, told in PROGRAMS.items():
+        time_us, times = outcome.latency_us[name], outcome.over(name, 2)
+        latency.add_row(told, "not timed" if time_us is None else f"{time_us / 1e3:.3f} ms", "" if times is None else f"{times:.2f}x")
+    return latency
+
+
+def _estimates(outcome: Outcome) -> Table:
+    """Return estimated costs, as a table: of a device that is not timed nothing else is known."""
+    from rich.table import Table
+
+    estimates = Table()
+    estimates.add_column("program")
+    estimates.add_column("estimated cost", justify="right")
+    for name, cost_us in outcome.estimated_us.items():
+        estimates.add_row(PROGRAMS[name], f"{cost_us / 1e3:.3f} ms")
+    return estimates
+
+
 def print_table(outcome: Outcome) -> None:
     """Print latencies, operators before and after, and the rules used."""
     from rich.console import Console
     from rich.table import Table
 
     console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 120, highlight=False)
-    latency = Table(title=f"{outcome.model} on {outcome.threads} thread{'s' if outcome.threads > 1 else ''}", title_justify="left")
-    latency.add_column("program")
-    latency.add_column("latency", justify="right")
-    latency.add_column("against it", justify="right")
-    for name, told in (("onnxruntime", "onnxruntime, all optimisations"), ("unoptimized", "one kernel a node"), ("optimized", "optimised")):
-        time_us, times = outcome.latency_us[name], outcome.over(name, 2)
-        latency.add_row(told, "not timed" if time_us is None else f"{time_us / 1e3:.3f} ms", "" if times is None else f"{times:.2f}x")
-    console.print(latency)
+    if outcome.status == "estimated":
+        console.print(f"{outcome.model}: estimated, nothing was timed on {outcome.device.partition(' | ')[0]}")
+    console.print(_estimates(outcome) if outcome.status == "estimated" else _latencies(outcome))
     if 0 < outcome.repeats < FEW_REPEATS:
         console.print(f"latencies: {outcome.repeats} repeat{'s' if outcome.repeats > 1 else ''}, there was no time for more")
     before, after = len(outcome.before), len(outcome.kernels)

@@ -17,14 +17,13 @@ from egraph.optimize.gate import notes as rule_notes
 from egraph.optimize.gate import unproved
 from egraph.optimize.kernel_rows import kernel_rows
 from egraph.optimize.options import Options
-from egraph.optimize.outcome import Finalist, Growth, InPlace, KernelRow, Outcome, RuleUse
+from egraph.optimize.outcome import KERNEL_KINDS, Finalist, Growth, InPlace, KernelRow, Outcome, RuleUse
 from egraph.optimize.race import Race
 from egraph.optimize.trial import ORIGINAL, PLAIN, Entry, Trial
 from egraph.rule import MergeRule, Rule
 from egraph.tensor import Candidate, Graph, Kernel, Program, format_fragment
-from lower.cost.model import FREE, CostModel, KernelKey
-from runtime.profile import device_key
-from runtime.profile.device import library_version
+from lower.cost.model import CostModel, KernelKey
+from runtime.profile.versions import library_version
 
 LIBRARIES = ("egglog", "onnx", "onnxruntime", "onednn-cpu-gomp", "apache-tvm", "ortools", "numpy")
 
@@ -43,6 +42,7 @@ def describe(
     derivations: Gate,
     options: Options,
     *,
+    is_timed: bool,
     notes: tuple[str, ...],
     arena_bytes: int,
     keeps_subnormals: bool,
@@ -57,9 +57,9 @@ def describe(
     return Outcome(
         model=options.model.name,
         model_digest=model_digest,
-        device=device_key(options.threads),
+        device=model.device,
         threads=options.threads,
-        status="faster" if best else "unchanged",
+        status="unchanged" if best is None else "faster" if is_timed else "estimated",
         latency_us=latencies_us(raced, shipped),
         repeats=min(len(raced.timings[name].samples_us) for name in (ORIGINAL, shipped)),
         max_rel_err=checked.max_rel_err,
@@ -120,8 +120,9 @@ def _uses(rules: Sequence[Rule | MergeRule], rows: Sequence[KernelRow], everywhe
 
 
 def _counts(rows: Sequence[KernelRow]) -> dict[str, int]:
-    kinds = Counter({"opaque": "opaque", "tvm": "eoperator"}.get(row.implementation, "library") for row in rows)
-    return {kind: kinds[kind] for kind in ("library", "eoperator", "opaque")}
+    """Return how many kernels there are of each kind, under the names that reports use."""
+    kinds = Counter(row.kind for row in rows)
+    return {kind: kinds[kind] for kind in dict.fromkeys([*KERNEL_KINDS, *kinds])}
 
 
 def _finalist(entry: Entry, raced: Race, model: CostModel) -> Finalist:
@@ -142,14 +143,14 @@ def _in_place(entry: Entry, model: CostModel) -> list[InPlace]:
         if inside is not None and inside.median_us is not None:
             alone_us = alone.median_us if alone is not None else None
             found[model.key(one)] = InPlace(
-                entry.contender.name, kernel.implementation, format_fragment(kernel.fragment), alone_us, inside.median_us
+                entry.contender.name, kernel.implementation.text, format_fragment(kernel.fragment), alone_us, inside.median_us
             )
     return list(found.values())
 
 
 def _launched(program: Program) -> list[Kernel]:
     """Return the kernels that take time: no views, no constants."""
-    return [kernel for kernel in program.kernels if kernel.implementation not in FREE]
+    return [kernel for kernel in program.kernels if not kernel.implementation.is_free]
 
 
 def _estimated(program: Program, model: CostModel) -> int:

@@ -28,7 +28,9 @@ from lower.candidates import candidates
 from lower.compile import CompileOptions, compile_program
 from lower.cost.model import CostModel, without_twins
 from lower.cost.roofline import DeviceSpeed
+from lower.targets import lowering
 from runtime import Session
+from runtime.devices import HOST
 from runtime.profile import Database
 
 Price: TypeAlias = Callable[[Mapping[int, tuple[Candidate, ...]]], Mapping[int, tuple[Candidate, ...]]]
@@ -61,7 +63,7 @@ def _operators(rule: Rule | MergeRule) -> frozenset[str]:
 
 
 def estimate(laid: Mapping[int, tuple[Candidate, ...]]) -> Mapping[int, tuple[Candidate, ...]]:
-    """Price candidates by what they move and compute."""
+    """Price candidates by what they move and compute, whatever they are code for."""
     model = CostModel(Database.in_memory(), "estimated", DeviceSpeed())
     return model.price(without_twins(model, laid))
 
@@ -74,11 +76,12 @@ def estimated_programs(
     price: Price = estimate,
     count: int = 1,
     seed: int = 0,
+    device: str = HOST,
 ) -> tuple[Program, ...]:
-    """Return up to ``count`` programs, the cheapest first; all shipped rules unless ``rules`` are given."""
+    """Return up to ``count`` programs for a device, the cheapest first; all shipped rules unless ``rules`` are given."""
     frozen = grown(graph, shipped_rules() if rules is None else rules, limits)
     folder = Folder(graph)
-    selections = extract(frozen, price(candidates(frozen)), count, EXTRACT_SECONDS, seed)
+    selections = extract(frozen, price(candidates(frozen, lowering(device).target)), count, EXTRACT_SECONDS, seed)
     return tuple(folder.fold(to_program(frozen, selection, graph)) for selection in selections)
 
 
@@ -91,18 +94,18 @@ def shipped_rules() -> tuple[Rule | MergeRule, ...]:
     return admitted(RULES)
 
 
-def compile_options(threads: int) -> CompileOptions:
+def compile_options(threads: int, device: str = HOST) -> CompileOptions:
     """Return options that let a program keep opaque nodes."""
-    return CompileOptions(threads=threads, export_graph=exporter.serialized)
+    return CompileOptions(threads, lowering(device).target, export_graph=exporter.serialized)
 
 
-def open_program(program: Program, *, threads: int = 1) -> Session:
+def open_program(program: Program, *, threads: int = 1, device: str = HOST) -> Session:
     """Compile a program and load it; its files are gone when this returns, the session keeps what it needs."""
     with tempfile.TemporaryDirectory(prefix="einsat-") as folder:
-        compile_program(program, Path(folder), compile_options(threads))
+        compile_program(program, Path(folder), compile_options(threads, device))
         return Session(folder, threads=threads)
 
 
-def open_session(model: str | Path | onnx.ModelProto, *, threads: int = 1) -> Session:
+def open_session(model: str | Path | onnx.ModelProto, *, threads: int = 1, device: str = HOST) -> Session:
     """Return a session on the optimised model."""
-    return open_program(estimated_programs(importer.load(model).graph)[0], threads=threads)
+    return open_program(estimated_programs(importer.load(model).graph, device=device)[0], threads=threads, device=device)

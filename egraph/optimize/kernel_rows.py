@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from egraph.optimize.outcome import KernelRow
 from egraph.tensor import Candidate, Node, Program, format_fragment, walk
-from lower.cost.model import FREE, CostModel
+from lower.cost.model import CostModel
 from lower.cost.roofline import Work, work
 
 
@@ -15,7 +15,7 @@ def kernel_rows(program: Program, model: CostModel) -> tuple[KernelRow, ...]:
     origins = program.graph.origins
     for kernel in program.kernels:
         read = tuple(sorted({made_by[node] for node in kernel.inputs if node in made_by}))
-        if kernel.implementation in FREE:
+        if kernel.implementation.is_free:
             if read:
                 made_by[kernel.output] = read[0]
             continue
@@ -29,7 +29,7 @@ def kernel_rows(program: Program, model: CostModel) -> tuple[KernelRow, ...]:
         rows.append(
             KernelRow(
                 name=title(kernel.fragment),
-                implementation=kernel.implementation,
+                implementation=kernel.implementation.text,
                 fragment=format_fragment(kernel.fragment),
                 shape=str(kernel.output.type),
                 time_us=time_us,

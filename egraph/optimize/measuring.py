@@ -11,15 +11,16 @@ from pathlib import Path
 from egraph.errors import EinsatError, LowerError
 from egraph.optimize.batch import compile_batch
 from egraph.optimize.single_kernel import feed_specs, kernel_program, reference_graph
-from egraph.tensor import Candidate, Node, Program, TensorType, format_fragment, placeholder
+from egraph.tensor import Candidate, Implementation, Node, Program, Target, TensorType, format_fragment, placeholder
 from egraph.tensor.ops import apply
 from lower.compile import CompileOptions
 from lower.cost.model import CostModel, KernelKey, is_measurable
 from lower.cost.roofline import DeviceSpeed, Work, work
+from lower.targets import Lowering, lowering
 from runtime.judge import REFERENCE_MODEL
 from runtime.measure import Effort, Engine, Load, Timing, Worker, measure
 from runtime.profile import Database, Record
-from runtime.profile.device import from_memory
+from runtime.profile.versions import from_memory
 
 SHOWN_CHARACTERS = 500
 FROM_MEMORY: Engine = "kernel, weights from memory"
@@ -38,11 +39,16 @@ class Job:
     """A kernel to measure, and the text that its time is filed under."""
 
     fragment: Node
-    implementation: str
+    implementation: Implementation
     text: str
     engine: Engine = "kernel"
     seconds: float = 0.0
     """About how long measuring it takes, where that is known."""
+
+    @property
+    def key(self) -> KernelKey:
+        """Return what the time is filed under."""
+        return self.text, self.implementation.text
 
 
 @dataclass
@@ -79,11 +85,11 @@ class Measurer:
                         continue
                     self.measured += 1
                     tell(f"{self.measured} kernels measured")
-                    if timing.status == "hung" and (job.text, job.implementation) not in self.hung:
-                        self.hung.add((job.text, job.implementation))  # the machine may be overloaded: it is tried once more
+                    if timing.status == "hung" and job.key not in self.hung:
+                        self.hung.add(job.key)  # the machine may be overloaded: it is tried once more
                         continue
                     device = from_memory(self.device) if job.engine == FROM_MEMORY else self.device
-                    record = Record(device, job.text, job.implementation, timing.status, timing.samples_us, timing.message)
+                    record = Record(device, *job.key, timing.status, timing.samples_us, timing.message)
                     (file or self.database.put)(record)
 
     def measure_candidates(
@@ -108,7 +114,7 @@ class Measurer:
             return Timing("failed", message=str(place)[:SHOWN_CHARACTERS])
         if self.options.export_graph is not None:
             # the constants of an opaque kernel are in its own model, so there are no weights to give to the reference
-            reference = program.graph if job.implementation == "opaque" else reference_graph(program.graph)
+            reference = program.graph if job.implementation.is_opaque else reference_graph(program.graph)
             (place / REFERENCE_MODEL).write_bytes(self.options.export_graph(reference))
         load = Load(job.engine, str(place), feed_specs(program), self.options.threads, self.seed)
         usual_seconds = self.worker.time_out_seconds
@@ -130,7 +136,7 @@ def _job(model: CostModel, one: Candidate) -> Job:
     return Job(one.fragment, one.implementation, model.key(one)[0], engine, seconds)
 
 
-def _calibration() -> dict[str, tuple[Node, str]]:
+def _calibration(way: Lowering) -> dict[str, tuple[Node, Implementation]]:
     def tensor(index: int, *shape: int) -> Node:
         return placeholder(index, TensorType("float32", shape))
 
@@ -139,40 +145,40 @@ def _calibration() -> dict[str, tuple[Node, str]]:
 
     weight = placeholder(1, TensorType("float32", (512, 512)), constant=True)
     return {
-        "launch": (add(16), "tvm"),
-        "cache": (add(64, 1024), "tvm"),
-        "memory": (add(4096, 1024), "tvm"),
-        "contraction": (apply("MatMul", tensor(0, 512, 512), weight), "onednn.matmul"),
-        "other": (apply("Exp", tensor(0, 64, 1024)), "tvm"),
+        "launch": (add(16), way.generated),
+        "cache": (add(64, 1024), way.generated),
+        "memory": (add(4096, 1024), way.generated),
+        "contraction": (apply("MatMul", tensor(0, 512, 512), weight), way.contraction),
+        "other": (apply("Exp", tensor(0, 64, 1024)), way.generated),
     }
 
 
-def calibration_jobs() -> dict[str, Job]:
+def calibration_jobs(target: Target) -> dict[str, Job]:
     """Return what is timed to know how fast the device is, by name."""
-    kernels = _calibration().items()
+    kernels = _calibration(lowering(target.kind)).items()
     found = {name: Job(fragment, implementation, format_fragment(fragment)) for name, (fragment, implementation) in kernels}
     return found | {"call": replace(found["launch"], text=f"Session.run: {found['launch'].text}", engine="einsat")}
 
 
-def _missing(database: Database, device: str) -> list[Job]:
-    return [job for job in calibration_jobs().values() if database.get(device, job.text, job.implementation) is None]
+def _missing(database: Database, device: str, target: Target) -> list[Job]:
+    return [job for job in calibration_jobs(target).values() if database.get(device, *job.key) is None]
 
 
-def calibration_programs(database: Database, device: str, *, seed: int) -> list[Program]:
+def calibration_programs(database: Database, device: str, target: Target, *, seed: int) -> list[Program]:
     """Return the standard kernels that ``calibrate`` has to measure."""
-    return [kernel_program(job.fragment, job.implementation, seed=seed) for job in _missing(database, device)]
+    return [kernel_program(job.fragment, job.implementation, seed=seed) for job in _missing(database, device, target)]
 
 
-def calibrate(database: Database, device: str, measurer: Measurer | None) -> DeviceSpeed:
+def calibrate(database: Database, device: str, target: Target, measurer: Measurer | None) -> DeviceSpeed:
     """Return the device's speed from a few standard kernels, measured once and kept in the database like any other."""
-    jobs = calibration_jobs()
+    jobs = calibration_jobs(target)
     if measurer is not None:
         for _ in range(2):  # what hung is tried once more: everything is estimated by these
-            measurer.measure(_missing(database, device), lambda: math.inf, lambda text: None)
+            measurer.measure(_missing(database, device, target), lambda: math.inf, lambda text: None)
     times_us: dict[str, float] = {}
     amounts: dict[str, Work] = {}
     for name, job in jobs.items():
-        record = database.get(device, job.text, job.implementation)
+        record = database.get(device, *job.key)
         if record is None or record.median_us is None:
             return DeviceSpeed()
         # Other processes only ever slow a kernel down: one slow reading here makes everything of its kind look slow, and it is never tried.

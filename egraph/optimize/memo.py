@@ -21,7 +21,7 @@ from egraph.optimize.remembered import BUDGETS
 from egraph.optimize.sources import sources_digest
 from egraph.tensor import Graph, Program, walk
 from egraph.tensor.text import TextError, format_program, parse_program
-from runtime.native import build
+from runtime.cache import cache_folder
 
 SOURCES = ("egraph", "lower", "runtime", "verify")
 """What decides which program a search leads to."""
@@ -48,7 +48,7 @@ def memo_path(model_digest: str, device: str, options: Options) -> Path | None:
     stored = {name: value for name, value in options.stored().items() if name not in BUDGETS}
     sources = sources_digest(SOURCES, SUFFIXES)
     text = repr((model_digest, options.model.name, device, sorted(stored.items()), sorted(environment().items()), sources))
-    return build.cache_folder() / "programs" / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
+    return cache_folder() / "programs" / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
 
 
 def choices_digest(choices: str) -> str:

@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeAlias
 from egraph.optimize.measuring import Measurer
 from egraph.tensor import Candidate, Kernel, Program
 from lower.compile import CompileOptions, plan_program
-from lower.cost.model import FREE, CostModel, KernelKey
+from lower.cost.model import CostModel, KernelKey
 from runtime import Session
 
 Verdict: TypeAlias = Literal["in place", "recorded", "estimated", "busy", "untried"]
@@ -115,7 +115,7 @@ def _by_kernel(rows: Sequence[tuple[tuple[Kernel, ...], float]], model: CostMode
     """Return the times of each distinct kernel that is a step of its own."""
     found: dict[KernelKey, tuple[Candidate, list[float]]] = {}
     for kernels, time_us in rows:
-        if len(kernels) == 1 and kernels[0].implementation not in (*FREE, "opaque"):
+        if len(kernels) == 1 and not (kernels[0].implementation.is_free or kernels[0].implementation.is_opaque):
             one = Candidate(kernels[0].fragment, (), (), kernels[0].implementation)
             found.setdefault(model.key(one), (one, []))[1].append(time_us)
     return found

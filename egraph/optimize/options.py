@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from egraph.tolerance import Tolerance
+from runtime.devices import HOST
 
 Allow: TypeAlias = Literal["exact", "reassociate", "finite"]
 
@@ -18,7 +19,7 @@ class Options:
 
     model: Path
     output: Path | None = None
-    device: str = "cpu"
+    device: str = HOST
     threads: int = 1
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     budget_seconds: float = 55.0

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from egraph.tensor import Implementation
+
 
 @dataclass(frozen=True)
 class RuleUse:
@@ -62,6 +64,11 @@ class KernelRow:
     """The chain of reasons from the input program's node to the kernel's result."""
 
     @property
+    def kind(self) -> str:
+        """Return what counts and colours go by: library, eoperator, opaque or reference."""
+        return Implementation.parse(self.implementation).shown_kind
+
+    @property
     def gigaflops_s(self) -> float:
         return self.flops / self.time_us / 1e3 if self.time_us > 0 else 0.0
 
@@ -99,6 +106,8 @@ class InPlace:
     in_place_us: float
 
 
+KERNEL_KINDS = ("library", "eoperator", "opaque")
+"""Kinds of kernels that are counted where there are none, too."""
 FEW_REPEATS = 3
 """Where latencies were taken fewer times than this, that is said."""
 Kind: TypeAlias = Literal["wrong", "slow", "failed", "hung"]
@@ -134,7 +143,8 @@ class Outcome:
     model: str
     device: str
     threads: int
-    status: Literal["faster", "unchanged"]
+    status: Literal["faster", "unchanged", "estimated"]
+    """``estimated``: the device is not timed, so nothing is said to be faster."""
     latency_us: Mapping[str, float | None]
     """None for the program without rules where there was no time to time it."""
     max_rel_err: float
@@ -202,6 +212,14 @@ class Outcome:
         return None if time_us is None or optimized_us is None else round(time_us / optimized_us, digits)
 
     @property
+    def estimated_us(self) -> dict[str, float]:
+        """Return the estimated costs of what is shipped and of the program without rules, where nothing was timed."""
+        if self.status != "estimated":
+            return {}
+        costs_us = {finalist.name: finalist.predicted_us for finalist in self.finalists}
+        return {"unoptimized": costs_us["unoptimized"], "optimized": costs_us[self.shipped]}
+
+    @property
     def derivations_told(self) -> str:
         """Return what came of derivations; empty where nothing was derived."""
         offered, kernels = self.offered, {number for one in self.derived for number in one.kernels}
@@ -223,6 +241,7 @@ class Outcome:
             "status": self.status,
             "latency_us": {name: _rounded(self.latency_us[name]) for name in ("onnxruntime", "unoptimized", "optimized")},
             "speedup": self.speedup,
+            **({"estimated_us": {name: round(us, 2) for name, us in costs_us.items()}} if (costs_us := self.estimated_us) else {}),
             "max_rel_err": self.max_rel_err,
             "check_notes": list(self.check_notes),
             "inputs": {name: self.inputs.get(name, 0) for name in ("given", "random")},
@@ -241,7 +260,7 @@ class Outcome:
             **({"in_place": [asdict(one) for one in self.in_place]} if self.in_place else {}),
             **({"predicted_by_estimates": shipped[0].estimated} if shipped and shipped[0].estimated else {}),
             **({"repeats": self.repeats} if 0 < self.repeats < FEW_REPEATS else {}),
-            "kernels": {name: self.kernel_counts.get(name, 0) for name in ("library", "eoperator", "opaque")},
+            "kernels": {name: self.kernel_counts.get(name, 0) for name in dict.fromkeys([*KERNEL_KINDS, *self.kernel_counts])},
             "seconds_total": round(self.seconds_total, 3),
             "files": list(self.files),
             **({"subnormals": {"kept": self.keeps_subnormals, "weights": self.subnormal_weights}} if self.has_subnormals else {}),

@@ -18,7 +18,7 @@ from egraph.optimize.artefact import REPORT, finish_artefact
 from egraph.optimize.check import CheckResult, Disagreement, open_original
 from egraph.optimize.check_noise import RunModel, open_onnxruntime
 from egraph.optimize.choice import choose_derivations, choose_rules
-from egraph.optimize.compiling import compile_all, compile_entry
+from egraph.optimize.compiling import compile_all, compile_cheapest, compile_entry
 from egraph.optimize.derivations import Gate
 from egraph.optimize.describe import describe, latencies_us
 from egraph.optimize.folding import Folder
@@ -29,25 +29,25 @@ from egraph.optimize.options import Options
 from egraph.optimize.outcome import Outcome
 from egraph.optimize.output import Destination, check_report, destination, publish, staging, write_beside
 from egraph.optimize.progress import Progress
-from egraph.optimize.race import Contender, Race, race, remembered
+from egraph.optimize.race import Contender, Race, not_raced, race, remembered
 from egraph.optimize.reference import Reference
-from egraph.optimize.remembered import Earlier, read_checked, read_search, search_key, write_checked, write_search
+from egraph.optimize.remembered import Earlier, read_checked, read_search, search_key, usable_search, write_checked, write_search
 from egraph.optimize.repair import ATTEMPTS, LEAST_RACE_SECONDS, Repair
 from egraph.optimize.saving import export, save_unchanged
 from egraph.optimize.schedule import Schedule, worked
 from egraph.optimize.search import Search, plain_program, search
-from egraph.optimize.trial import ORIGINAL, PLAIN, Entry, Trial, by_importance, entries_of, fastest, without
+from egraph.optimize.trial import ORIGINAL, PLAIN, Entry, Trial, by_importance, entries_of, entry_named, fastest, without
 from egraph.rule import MergeRule, Rule
 from egraph.tensor import Graph, Program
 from lower.compile import PLAN, keep_subnormals
 from lower.cost.model import CostModel
 from lower.cost.roofline import DeviceSpeed
-from lower.eoperator.process import Compiler, kept_compiler
+from lower.targets import Lowering, lowering
 from runtime import Session
 from runtime.artefact import Artefact
+from runtime.devices import Device, device
 from runtime.measure import Worker
-from runtime.profile import Database, device_key
-from runtime.profile.device import stay_in_cache
+from runtime.profile import Database
 
 RACE_SHARE = 0.25
 """Part of the budget for timing whole programs (at least until every contender has run a few times)."""
@@ -77,9 +77,10 @@ def _optimize(options: Options, place: Destination, progress: Progress) -> Outco
     runs = accepted(session, imported.graph, given, options.seed, answers.keep)
     for text in runs.notes:
         progress.note(text)
+    way = lowering(options.device)
     database = Database.open(options.database, read_only=options.frozen, warn=lambda text: progress.note(f"warning: {text}"))
     try:
-        with staging(place) as stage, Worker() as worker, kept_compiler() as compiler:
+        with staging(place) as stage, Worker() as worker, way.kept_compilers():
             work = stage / "work"
             work.mkdir()
             results = stage / "results"
@@ -90,8 +91,8 @@ def _optimize(options: Options, place: Destination, progress: Progress) -> Outco
             schedule = Schedule(progress, options.finalists + 2, options.checks, open_seconds, runs.run_seconds, given=len(given.files))
             repair = Repair(options, progress, imported.graph, reference, folder, schedule, gate, work, options.is_exact_below_normal)
             run = Run(
-                options, progress, imported.graph, reference, database, worker, compiler, work, results / place.model.name,
-                results / place.artefact.name, gate, digest, schedule, folder, repair,
+                options, progress, imported.graph, reference, database, worker, work, results / place.model.name,
+                results / place.artefact.name, gate, digest, schedule, folder, repair, device(options.device), way,
             )  # fmt: skip
             outcome = run.repeated() or run.outcome(imported.notes + imported.hints + runs.notes)
             progress.stage("write")
@@ -116,7 +117,6 @@ class Run:
     reference: Reference
     database: Database
     worker: Worker
-    compiler: Compiler
     work: Path
     model_file: Path
     artefact: Path
@@ -125,16 +125,20 @@ class Run:
     schedule: Schedule
     folder: Folder
     repair: Repair
+    device: Device
+    lowering: Lowering
     model: CostModel | None = None
     searches: int = 0
     """How often programs were extracted to be timed."""
 
     def repeated(self) -> Outcome | None:
         """Compile, check and save what the same command led to before; None where that is not known or has become wrong."""
-        options, device = self.options, device_key(self.options.threads)
+        if not self.device.is_timed:
+            return None  # a memo tells which program won a race
+        options, device = self.options, self.device.key(self.options.threads)
         path = memo_path(self.model_digest.result(), device, options)
         memo = read_memo(path, self.graph) if path else None
-        earlier = self._earlier(device, memo.search_key) if memo else None
+        earlier = usable_search(self.database, device, memo.search_key, options) if memo else None
         if options.dump_folder or memo is None or earlier is None or choices_digest(earlier.choices) != memo.choices:
             return None
         contenders = [self._contender(name, digest) for name, digest in memo.contenders]
@@ -163,10 +167,11 @@ class Run:
         rules: Sequence[Rule | MergeRule] = choose_rules(
             options.rule_files, options.skip_rules, allow=options.allow, unsafe=options.unsafe_rules, tell=progress.note
         )
-        device = device_key(options.threads)
+        device = self.device.key(options.threads)
         # A kernel's time is of one kind, whatever is asked for; on the normal numbers that it is measured with, both are equal.
         alone = replace(self.repair.compile_options, keep_subnormals=False)
-        measurer = None if options.frozen else Measurer(self.database, device, alone, self.worker, options.seed)
+        measures = self.device.is_timed and not options.frozen
+        measurer = Measurer(self.database, device, alone, self.worker, options.seed) if measures else None
         trial = self._trial(rules, measurer, device)
         model = self._calibrated(measurer, device)
         if measurer is not None and not trial.found.choice.is_earlier:
@@ -189,7 +194,7 @@ class Run:
                 trial, rules = self._given_up(error, trial, trial.best, rules, measurer, device)
         plan = stages.dumped(options.dump_folder, Artefact.open(self.artefact).plan)
         outcome = describe(
-            trial, self.graph, model, checked, rules, self.derivations, options,
+            trial, self.graph, model, checked, rules, self.derivations, options, is_timed=self.device.is_timed,
             notes=notes, arena_bytes=plan.arena_bytes, keeps_subnormals=plan.keep_subnormals, model_digest=self.model_digest.result(),
         )  # fmt: skip
         outcome = replace(outcome, notes=(*outcome.notes, *self.repair.told), check_notes=tuple(self.repair.learnt))
@@ -206,7 +211,7 @@ class Run:
         said = outcome.check_notes + checked.amplified + checked.weak + short
         inputs = {"given": checked.given, "random": checked.inputs - checked.given}
         outcome = replace(outcome, max_rel_err=checked.max_rel_err, worst_output=checked.worst_output, check_notes=said, inputs=inputs)
-        finish_artefact(self.artefact, outcome, best.program if best else None, self.options.rule_files)
+        finish_artefact(self.artefact, outcome, best.program if best else None, self.lowering, self.options.rule_files)
         return outcome
 
     def _clear(self, *folders: Path) -> None:
@@ -214,12 +219,6 @@ class Run:
         for folder in folders:
             shutil.rmtree(folder)
             folder.mkdir()
-
-    def _earlier(self, device: str, key: str) -> Earlier | None:
-        """Return the same search of an earlier run, unless this run is to search on."""
-        earlier = read_search(self.database, device, key)
-        searches_on = earlier and not self.options.frozen and (self.options.again or earlier.budget_seconds < self.options.budget_seconds)
-        return None if searches_on else earlier
 
     def _remember(self, trial: Trial, outcome: Outcome) -> None:
         """Keep which program the search led to, where the profile database can say again that it does."""
@@ -234,11 +233,11 @@ class Run:
         options, progress = self.options, self.progress
         plain = plain_program(self.graph, self._prices(device, DeviceSpeed()), seed=options.seed)
         key = search_key(self.graph, rules, options, self.derivations.told())
-        earlier = self._earlier(device, key)
+        earlier = usable_search(self.database, device, key, options)
         needed: list[Program] = []
         if measurer is not None and earlier is None:
             self.worker.start(options.threads)
-            needed = [*calibration_programs(self.database, device, seed=options.seed), self.folder.fold(plain)]
+            needed = [*calibration_programs(self.database, device, self.lowering.target, seed=options.seed), self.folder.fold(plain)]
         with compiling_ahead(needed, self.work, self.repair.compile_options, self.schedule.compiled) as end:
 
             def calibrated() -> CostModel:
@@ -262,7 +261,7 @@ class Run:
 
     def _file(self, found: Search, key: str, device: str) -> None:
         """Keep what a search chose for the same command again."""
-        if not self.options.frozen and not found.choice.is_earlier:
+        if self.device.is_timed and not self.options.frozen and not found.choice.is_earlier:
             counts = len(found.saturation.iterations), found.choice.kernels_unmeasured
             filed = Earlier(*counts, self.options.budget_seconds, found.text, found.choice.refused, found.saturation.looks)
             write_search(self.database, device, key, filed)
@@ -270,16 +269,19 @@ class Run:
     def _timed(self, found: Search, plain: Program, key: str, device: str, *, is_measured: bool) -> Trial:
         """Compile the programs of a search, look at their results, and time them; what differs is replaced by other programs."""
         options, progress, choice = self.options, self.progress, found.choice
-        progress.stage("time the finalists")
+        progress.stage("time the finalists" if self.device.is_timed else "compile the program")
         keep = self.repair.keep_subnormals
         self.searches += 1
         entries = entries_of(found, plain, self.work, self.searches, keep_subnormals=keep)
         path = str(options.model.absolute())
         contenders = [Contender(ORIGINAL, self.model_digest.result(), "onnxruntime", path, keep_subnormals=keep)]
         contenders += [entry.contender for entry in by_importance(entries)]
+        if not self.device.is_timed:
+            cheapest = compile_cheapest(entries, self.folder, self.repair.compile_options)
+            return Trial(found, plain, tuple(entries), not_raced(contenders), cheapest, key)
         raced = None if is_measured and not choice.is_earlier else self._remembered(contenders, device, frozen=options.frozen)
         names = [entry.contender.name for entry in entries]
-        best = self._entry(fastest(names, raced), entries) if raced else None
+        best = entry_named(fastest(names, raced), entries) if raced else None
         if raced and best:
             best = best.folded(self.folder)
             try:
@@ -303,7 +305,7 @@ class Run:
                 threads=options.threads, seed=options.seed, database=self.database, device=device,
                 seconds=max(LEAST_RACE_SECONDS, seconds), run_seconds=self.schedule.run_seconds,
             )  # fmt: skip
-            best = self._entry(fastest(names, raced), entries)
+            best = entry_named(fastest(names, raced), entries)
             best = best and best.folded(self.folder)
             self.schedule.run_seconds = min(self.schedule.run_seconds, raced.median_us(ORIGINAL) / 1e6)
         return Trial(found, plain, tuple(entries), raced, best, key)
@@ -318,18 +320,16 @@ class Run:
     def _calibrated(self, measurer: Measurer | None, device: str) -> CostModel:
         """Return the cost model, calibrated where it is first needed."""
         if self.model is None:
-            self.progress.stage("calibrate")
-            self.model = self._prices(device, calibrate(self.database, device, measurer))
+            if self.device.is_timed:
+                self.progress.stage("calibrate")
+            self.model = self._prices(device, calibrate(self.database, device, self.lowering.target, measurer))
         return self.model
 
     def _prices(self, device: str, speed: DeviceSpeed) -> CostModel:
         weights_bytes = sum(array.nbytes for array in self.graph.tensors.values())
         outputs = hashlib.sha256(" ".join(node.digest for node in self.graph.roots).encode()).hexdigest()[:16]
-        return CostModel(self.database, device, speed, not stay_in_cache(weights_bytes), model=outputs)
-
-    @staticmethod
-    def _entry(name: str, entries: Sequence[Entry]) -> Entry | None:
-        return next((entry for entry in entries if entry.contender.name == name), None)
+        is_from_memory = not self.device.stays_in_cache(weights_bytes)
+        return CostModel(self.database, device, speed, is_from_memory, model=outputs, target=self.lowering.target)
 
     def _save_and_check(self, best: Entry | None, *, is_compiled: bool, is_repeated: bool) -> CheckResult:
         """Write the artefact and, at the same time, the standard model; compare both with the original."""
@@ -385,7 +385,7 @@ class Run:
 
         What is ``is_repeated`` is compared on as many inputs as before, whatever time that takes: it has to come out the same.
         """
-        device, digest = device_key(self.options.threads), self.model_digest.result() + self.reference.given.key
+        device, digest = self.device.key(self.options.threads), self.model_digest.result() + self.reference.given.key
         known = read_checked(self.database, device, digest) if is_repeated else None
 
         def goes_on(inputs: int) -> bool:

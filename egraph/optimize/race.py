@@ -40,6 +40,7 @@ SLOWER_THAN_ORIGINAL = 20.0
 """A contender hangs that takes this many times as long as onnxruntime, and ``PATIENCE_SECONDS`` besides."""
 NO_TIME_TO_RACE = "there was no time left to time it"
 END_TO_END = "end to end"
+ESTIMATED_DEVICE = "nothing is timed on this device: its costs are estimates"
 
 
 class MissingMeasurement(EinsatError):
@@ -67,6 +68,11 @@ class Race:
 
     def median_us(self, name: str) -> float:
         return self.timings[name].median_us
+
+
+def not_raced(contenders: Sequence[Contender]) -> Race:
+    """Return a race on a device that nothing is timed on."""
+    return Race({c.name: Timing("failed", message=ESTIMATED_DEVICE) for c in contenders}, remembered=False)
 
 
 def remembered(

@@ -20,6 +20,6 @@ def refused(model: CostModel, candidates: Mapping[int, Iterable[Candidate]]) -> 
                 continue
             kind: Kind = "slow" if ONLY_REFERENCE in record.message else record.status
             key = model.key(one)
-            found[key] = Refused(kind, one.implementation, key[0], record.message)
+            found[key] = Refused(kind, one.implementation.text, key[0], record.message)
     order = list(REFUSALS)
     return tuple(sorted(found.values(), key=lambda r: (order.index(r.kind), r.implementation, r.fragment)))

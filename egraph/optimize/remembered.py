@@ -64,6 +64,13 @@ def read_search(database: Database, device: str, key: str) -> Earlier | None:
         return None  # written by another version
 
 
+def usable_search(database: Database, device: str, key: str, options: Options) -> Earlier | None:
+    """Return the same search of an earlier run, unless this run is to search on."""
+    earlier = read_search(database, device, key)
+    searches_on = earlier and not options.frozen and (options.again or earlier.budget_seconds < options.budget_seconds)
+    return None if searches_on else earlier
+
+
 def write_search(database: Database, device: str, key: str, found: Earlier) -> None:
     """File a search; one of a smaller budget is replaced."""
     counts = (float(found.iterations), float(found.unmeasured), found.budget_seconds)

@@ -38,6 +38,7 @@ from egraph.rule import MergeRule, Rule
 from egraph.tensor import Graph, Program, format_fragment
 from lower.compile import MANIFEST, PLAN, CompileOptions, keep_subnormals
 from lower.cost.model import CostModel
+from lower.targets import lowering
 from runtime import Session
 from runtime.profile import Record
 
@@ -69,7 +70,7 @@ class Repair:
 
     @property
     def compile_options(self) -> CompileOptions:
-        return CompileOptions(self.options.threads, keep_subnormals=self.keep_subnormals, export_graph=exporter.serialized)
+        return CompileOptions(self.options.threads, lowering(self.options.device).target, self.keep_subnormals, exporter.serialized)
 
     def tested(self, entry: Entry) -> Disagreement | None:
         """Return how a compiled program differs on the first input of the check, where there is time to look."""
@@ -121,7 +122,7 @@ class Repair:
             return None
         blamed = self.blamed(error, entry)
         for kernel, reason in blamed.kernels:
-            filed_under = model.device_of(kernel.fragment), format_fragment(kernel.fragment), kernel.implementation
+            filed_under = model.device_of(kernel.fragment), format_fragment(kernel.fragment), kernel.implementation.text
             model.file(Record(*filed_under, "wrong", (), reason))
         rehearsal = replace(self.rehearsal(), samples=((error.feeds, self.reference.answer(error.feeds)),), told=[])
         is_numeric = bool(rehearsal.difference(entry.program))

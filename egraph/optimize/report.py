@@ -8,7 +8,7 @@ from importlib import resources
 import jinja2
 
 from egraph.optimize.outcome import Growth, Outcome, summary
-from egraph.optimize.report_layout import draw, kind_of
+from egraph.optimize.report_layout import draw
 
 CHART_WIDTH, CHART_HEIGHT, CHART_MARGIN = 640, 180, 34
 NAMES = {
@@ -21,7 +21,7 @@ NAMES = {
 def render(outcome: Outcome) -> str:
     """Return report.html."""
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters.update(time=format_time, count=format_count, size=format_size, kind=kind_of)
+    environment.filters.update(time=format_time, count=format_count, size=format_size)
     template = environment.from_string(resources.files("egraph.optimize").joinpath("report.html.j2").read_text(encoding="utf-8"))
     times_us = {name: us for name in NAMES if (us := outcome.latency_us[name]) is not None}
     kernels = outcome.kernels or outcome.before

@@ -71,12 +71,7 @@ def _box(rows: Sequence[KernelRow], operands: tuple[int, ...]) -> Box:
     name = rows[0].name if len(rows) == 1 else f"{len(rows)} kernels: {costliest.name} ..."
     shape = rows[-1].shape.removeprefix("float32")
     told = "\n".join(f"{row.name}  {row.shape}  {row.time_us:.1f} us  {row.implementation}" for row in rows)
-    return Box(name, f"{shape}  {time_us:.1f} us", time_us, kind_of(costliest.implementation), operands, told)
-
-
-def kind_of(implementation: str) -> str:
-    """Return the class of an implementation: library, eoperator or opaque."""
-    return {"tvm": "eoperator", "opaque": "opaque"}.get(implementation, "library")
+    return Box(name, f"{shape}  {time_us:.1f} us", time_us, costliest.kind, operands, told)
 
 
 def place(drawn: Sequence[Box]) -> tuple[Placed, ...]:

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from egraph.optimize.batch import kernel_requests
+from egraph.optimize.batch import compile_requests, kernel_requests, uncompiled
 from egraph.optimize.progress import Progress
 from egraph.tensor import Program
 from lower.compile import CompileOptions
-from lower.eoperator import compile_library, uncompiled
 
 T = TypeVar("T")
 
@@ -53,7 +52,7 @@ class Schedule:
         """Fill the kernel cache for programs that are going to be compiled one by one; a kernel that fails is met again there."""
         wanted = kernel_requests(programs, options)
         if wanted:
-            library = compile_library(list(wanted.values()), folder / "ahead.so", threads=options.threads)
+            library = compile_requests(list(wanted.values()), folder / "ahead.so", options)
             self.compiled(library.compiled, library.seconds)
 
     def compiled(self, kernels: int, seconds: float) -> None:
@@ -63,7 +62,7 @@ class Schedule:
 
     def foresee(self, programs: Sequence[Program], options: CompileOptions) -> None:
         """Count the kernels of programs that are going to be compiled whatever the search finds."""
-        self.plain_kernels = len(uncompiled(list(kernel_requests(programs, options).values()), threads=options.threads))
+        self.plain_kernels = uncompiled(programs, options)
 
     def seconds_to_compile(self, kernels: int) -> float:
         """Return how long so many generated kernels take, at the pace that was seen."""
@@ -72,8 +71,7 @@ class Schedule:
 
     def seconds_of(self, program: Program, options: CompileOptions) -> float:
         """Return how long it takes to compile a program and to time it once more than the others."""
-        missing = uncompiled(list(kernel_requests([program], options).values()), threads=options.threads)
-        return self.seconds_to_compile(len(missing)) + self.open_seconds + RUNS_OF_A_CONTENDER * self.run_seconds
+        return self.seconds_to_compile(uncompiled([program], options)) + self.open_seconds + RUNS_OF_A_CONTENDER * self.run_seconds
 
     @property
     def race_seconds(self) -> float:

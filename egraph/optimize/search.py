@@ -29,7 +29,7 @@ from egraph.rule import MergeRule, Rule
 from egraph.tensor import Candidate, FrozenEGraph, Graph, Program, Selection, format_fragment
 from egraph.tensor.text import TextError, format_selection, parse_selections
 from lower.candidates import candidates as lay_candidates
-from lower.cost.model import CostModel, is_library, unmeasured, without_twins
+from lower.cost.model import CostModel, unmeasured, without_twins
 from runtime.profile import Database
 
 CAUTION = 4.0
@@ -91,9 +91,9 @@ def plain_program(graph: Graph, known: CostModel, *, seed: int) -> Program:
 
     What is ``known`` to compute wrong results is left out all the same.
     """
-    model = CostModel(Database.in_memory(), "", known.speed)
+    model = CostModel(Database.in_memory(), "", known.speed, target=known.target)
     frozen = saturate(graph, (), Limits()).frozen
-    laid = lay_candidates(frozen, "cpu", fused=False)
+    laid = lay_candidates(frozen, known.target, fused=False)
     smallest = {c: _smallest([one for one in options if not known.is_wrong(one)]) for c, options in laid.items()}
     best = extract(frozen, model.price(smallest), 1, 0.0, seed)  # there is next to nothing to choose
     if not best:
@@ -103,7 +103,7 @@ def plain_program(graph: Graph, known: CostModel, *, seed: int) -> Program:
 
 def _smallest(options: Sequence[Candidate]) -> tuple[Candidate, ...]:
     def rank(one: Candidate) -> tuple[int, bool, bool]:
-        return len(one.covered), one.implementation == "opaque", not is_library(one)
+        return len(one.covered), one.implementation.is_opaque, not one.implementation.is_library
 
     least = min(map(rank, options), default=None)
     return tuple(one for one in options if rank(one) == least)
@@ -288,7 +288,7 @@ class Choosing:
         """Return a chooser from an e-graph, and all its candidates."""
         progress = self.progress
         started = progress.spent_seconds
-        laid = lay_candidates(frozen, "cpu")
+        laid = lay_candidates(frozen, self.model.target)
         offered = without_twins(self.model, laid)
         lay_seconds, extract_seconds = progress.spent_seconds - started, EXTRACT_SHARE * progress.budget_seconds
         return Chooser(frozen, offered, self.model, progress, self.times, extract_seconds, self.seed, lay_seconds), laid

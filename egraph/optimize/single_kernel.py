@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from egraph.onnx.integer_ranges import FLAGS, integer_ranges
-from egraph.tensor import Graph, Kernel, Node, Program, TensorType, attributes, make, placeholders, rewrite, walk
+from egraph.tensor import Graph, Implementation, Kernel, Node, Program, TensorType, attributes, make, placeholders, rewrite, walk
 from runtime.feeds import PERIOD, FeedSpec, Values, random_array
 
 NEVER_NEGATIVE = ("Exp", "Abs", "Sigmoid", "Softmax", "Softplus", "Sqrt")
@@ -16,7 +16,7 @@ DIVISORS = {"Sqrt": 0, "Log": 0, "Reciprocal": 0, "Pow": 0, "Div": 1}
 """Operators that are not defined, or badly conditioned, where this operand is near or below 0."""
 
 
-def kernel_program(fragment: Node, implementation: str, *, seed: int) -> Program:
+def kernel_program(fragment: Node, implementation: Implementation, *, seed: int) -> Program:
     """Return a program of this one kernel, with random weights, to be measured."""
     ranges = integer_ranges((fragment,))
     values = leaf_values(fragment)

@@ -36,11 +36,12 @@ from egraph.tensor.text.reader import WORD
 from lower.compile import CompileOptions, plan_program
 from lower.cost.model import CostModel
 from lower.plan_text import format_plan, read_plan
+from lower.targets import lowering
 from lower.weights import NAMES, write_weights
+from runtime.devices import device
 from runtime.errors import ArtefactError
 from runtime.plan import Plan
-from runtime.profile import Database, device_key
-from runtime.profile.device import stay_in_cache
+from runtime.profile import Database
 from runtime.weights import Weights
 
 STAGES = ("imported", "saturated", "selected", "plan")
@@ -212,7 +213,7 @@ def _next(result: Result, options: Options, progress: Progress, database: Databa
     progress.stage("plan")
     program = result[0]
     folded = Folder(_with_data(program.graph)).fold(program)
-    return plan_program(folded, CompileOptions(threads=options.threads, export_graph=exporter.serialized))[0]
+    return plan_program(folded, CompileOptions(options.threads, lowering(options.device).target, export_graph=exporter.serialized))[0]
 
 
 def _saturated(graph: Graph, options: Options, progress: Progress, database: Database) -> Saturated:
@@ -231,9 +232,10 @@ def _saturated(graph: Graph, options: Options, progress: Progress, database: Dat
 
 
 def _selected(result: Saturated, options: Options, progress: Progress, database: Database) -> tuple[Program, ...]:
-    device = device_key(options.threads)
-    weights_bytes = sum(array.nbytes for array in result.graph.tensors.values())
-    model = CostModel(database, device, calibrate(database, device, None), not stay_in_cache(weights_bytes))
+    runs_on, target = device(options.device), lowering(options.device).target
+    key, weights_bytes = runs_on.key(options.threads), sum(array.nbytes for array in result.graph.tensors.values())
+    speed, is_from_memory = calibrate(database, key, target, None), not runs_on.stays_in_cache(weights_bytes)
+    model = CostModel(database, key, speed, is_from_memory, target=target)
     saturation = Saturation(result.everything, (), (), "saturated", 0.0, result.by_rules)
     times = Times(progress, lambda unmeasured: 0.0)
     choice, _ = Choosing(result.graph, saturation, model, progress, times, options.seed).choose(None, options.finalists)

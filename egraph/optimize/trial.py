@@ -48,6 +48,11 @@ def by_importance(entries: Sequence[Entry]) -> list[Entry]:
     return [*found[:1], plain, *found[1:]]
 
 
+def entry_named(name: str, entries: Sequence[Entry]) -> Entry | None:
+    """Return the entry of a contender, None where that is the original model."""
+    return next((entry for entry in entries if entry.contender.name == name), None)
+
+
 def fastest(names: Sequence[str], raced: Race) -> str:
     """Return the name of the fastest contender: that of onnxruntime on the original model unless a program is faster."""
     if raced.timings[ORIGINAL].status != "ok":

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from egraph.tensor.implementation import UNNAMED, Implementation
 from egraph.tensor.node import LEAVES, Node
 from egraph.tensor.types import Attributes, TensorType
 
@@ -58,8 +59,8 @@ class Candidate:
     fragment: Node
     operands: tuple[int, ...]
     covered: tuple[ENode, ...]
-    implementation: str = ""
-    """How it is executed, by name ('onednn.convolution', 'tvm', 'view', 'opaque'); chosen by cost."""
+    implementation: Implementation = UNNAMED
+    """How it is executed; chosen by cost."""
     cost_us: float = 0.0
     is_spare: bool = False
     """Whether it is there for the case that all other candidates of its class turn out to be of no use."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from egraph.tensor.implementation import Implementation
 from egraph.tensor.node import Node
 
 
@@ -49,7 +50,7 @@ class Kernel:
     fragment: Node
     inputs: tuple[Node, ...]
     output: Node
-    implementation: str
+    implementation: Implementation
     rules: tuple[str, ...] = ()
     """Rules on which it rests that the kernel computes its value of the input program, by name."""
     cost_us: float = 0.0

@@ -8,35 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from egraph.tensor import Candidate, FrozenEGraph, Node
-from lower.candidates.eoperator_tiles import eoperator_tiles
+from egraph.tensor import Candidate, FrozenEGraph, Implementation, Node, Target
 from lower.candidates.tile import Tile, Tiling, tensors_of
 from lower.candidates.view_tiles import opaque_tiles, view_tiles
+from lower.targets import default_target, lowering
 
 Supports = Callable[[Node], str | None]
-TARGETS = ("cpu",)
 
 
 def candidates(
-    frozen: FrozenEGraph, target: str = "cpu", *, supports: Supports | None = None, fused: bool = True
+    frozen: FrozenEGraph, target: Target | None = None, *, supports: Supports | None = None, fused: bool = True
 ) -> Mapping[int, tuple[Candidate, ...]]:
     """Return the candidates of every class that must be computed, with costs still zero.
 
     Inputs and classes known at compile time have none. ``supports`` says why a fragment cannot become an eOperator
     (None when it can); by default the generator for ``target`` is asked. Without ``fused``, every kernel is one operator.
     """
-    if target not in TARGETS:
-        raise ValueError(f"unknown target {target!r}; there are {', '.join(TARGETS)}")
-    if supports is None:
-        from lower.eoperator.request import supports_by_parts as generator_supports
-
-        supports = generator_supports
-    from lower.libraries import LIBRARIES  # it imports this package
-
-    tiling = Tiling(frozen, fused=fused)
+    way = lowering((target or default_target()).kind)
+    tiling = Tiling(frozen, target or way.target, fused=fused)
     needed = [number for number in frozen.classes if number not in tiling.leaves]
     found: dict[int, dict[Tile, None]] = {number: {} for number in needed}
-    for tiles in (view_tiles(tiling), *(library.tiles(tiling) for library in LIBRARIES), eoperator_tiles(tiling, supports)):
+    generated = way.generator.tiles(tiling, supports or way.generator.supports, tiling.implementation(way.generated.name))
+    for tiles in (view_tiles(tiling), *(library.tiles(tiling) for library in way.libraries), generated):
         for number, tile in tiles:
             if number in found:
                 found[number].setdefault(tile)
@@ -48,7 +41,7 @@ def candidates(
 
 
 def _distinct(tiling: Tiling, number: int, tiles: Mapping[Tile, None]) -> list[Candidate]:
-    seen: dict[tuple[Node, tuple[int, ...], str], Candidate] = {}
+    seen: dict[tuple[Node, tuple[int, ...], Implementation], Candidate] = {}
     for tile in tiles:
         fragment, operands = tiling.canonical(tile.fragment)
         if number not in operands:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import TypeAlias
 
-from egraph.tensor import Attributes, ENode, Node
+from egraph.tensor import Attributes, ENode, Implementation, Node
 from egraph.tensor.expr.products import contracted_operations
 from egraph.tensor.expr.scope import Scope, Tensor
 from egraph.tensor.ops import OPS
@@ -55,7 +55,9 @@ STYLES = (
 )
 
 
-def eoperator_tiles(tiling: Tiling, supports: Callable[[Node], str | None]) -> Iterator[tuple[int, Tile]]:
+def eoperator_tiles(
+    tiling: Tiling, supports: Callable[[Node], str | None], implementation: Implementation
+) -> Iterator[tuple[int, Tile]]:
     """Yield the tiles that the generator supports, the smallest of each e-node first."""
     verdicts: dict[Node, bool] = {}
 
@@ -76,7 +78,7 @@ def eoperator_tiles(tiling: Tiling, supports: Callable[[Node], str | None]) -> I
                 continue  # a view is free, and so is a view of the kernel that computes its operand
             if not _is_root(tiling, number, node):
                 continue
-            for tile in _variants(tiling, orders, number, node):
+            for tile in _variants(tiling, orders, number, node, implementation):
                 length, tensors = contents(tile.fragment)
                 variants.setdefault(tensors, []).append((length, tile))
         # Of the tiles that read the same tensors only the shortest is worth having: constants cost nothing.
@@ -137,8 +139,8 @@ def _scope(attributes: Attributes, shapes: Shapes) -> Scope:
     return OPS["Expression"].meaning([Tensor(str(k), shape) for k, shape in enumerate(shapes)], dict(attributes))
 
 
-def _variants(tiling: Tiling, orders: _Orders, number: int, node: ENode) -> Iterator[Tile]:
-    yield Tile(tiling.over_leaves(number, node), (node,), "tvm")
+def _variants(tiling: Tiling, orders: _Orders, number: int, node: ENode, implementation: Implementation) -> Iterator[Tile]:
+    yield Tile(tiling.over_leaves(number, node), (node,), implementation)
     if node.op == "Conv":
         return  # what stands below would be computed again for each window
     met: set[int] | None = None
@@ -151,7 +153,7 @@ def _variants(tiling: Tiling, orders: _Orders, number: int, node: ENode) -> Iter
             growth.most_sums = _most_sums(tiling, node, position)
             operands.append(growth.operand(child, once=growth.reads_once(number, node, child)))
         met = set(growth.done) if met is None else met
-        yield Tile(tiling.build(number, node, operands), (node, *dict.fromkeys(growth.covered)), "tvm")
+        yield Tile(tiling.build(number, node, operands), (node, *dict.fromkeys(growth.covered)), implementation)
 
 
 def _most_sums(tiling: Tiling, node: ENode, position: int) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from egraph.tensor import ENode, FrozenEGraph, Node, make, placeholder, rewrite
+from egraph.tensor import ENode, FrozenEGraph, Implementation, Node, Target, make, placeholder, rewrite
 
 
 @dataclass(frozen=True)
@@ -15,25 +15,32 @@ class Tile:
 
     fragment: Node
     covered: tuple[ENode, ...]
-    implementation: str
+    implementation: Implementation
     is_spare: bool = False
 
 
 class Tiling:
     """A frozen e-graph with what all families of tiles ask of it. Without ``fused``, every tile is a single e-node."""
 
-    def __init__(self, frozen: FrozenEGraph, *, fused: bool = True) -> None:
-        self.frozen = frozen
+    def __init__(self, frozen: FrozenEGraph, target: Target, *, fused: bool = True) -> None:
+        self.frozen, self.target = frozen, target
         self.fused = fused
         self.leaves = frozen.given
         self.size_bytes = {number: type.size_bytes if type.is_static else 0 for number, type in frozen.types.items()}
         self._leaf: dict[int, Node] = {}
+        self._implementations: dict[str, Implementation] = {}
         self.consumers: dict[int, set[int]] = {number: set() for number in frozen.classes}
         for number, nodes in frozen.classes.items():
             for node in nodes:
                 for child in node.children:
                     self.consumers[child].add(number)
         self._source_users = _source_users(frozen)
+
+    def implementation(self, text: str) -> Implementation:
+        """Return an implementation for the target; the same object for the same text."""
+        if text not in self._implementations:
+            self._implementations[text] = Implementation.parse(text, self.target)
+        return self._implementations[text]
 
     def leaf(self, number: int) -> Node:
         """Return the placeholder that stands for a class."""

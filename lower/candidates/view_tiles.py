@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from egraph.tensor import LEAVES, TUPLE, ENode, make
+from egraph.tensor import LEAVES, OPAQUE, TUPLE, VIEW, ENode, make
 from lower.candidates.tile import Tile, Tiling
 from lower.views import VIEWS, contiguous, through
 
@@ -14,7 +14,7 @@ def view_tiles(tiling: Tiling) -> Iterator[tuple[int, Tile]]:
     for number, nodes in tiling.frozen.classes.items():
         for node in nodes:
             if node.op == "OpaqueOutput" or is_view(tiling, number, node):
-                yield number, Tile(tiling.over_leaves(number, node), (node,), "view")
+                yield number, Tile(tiling.over_leaves(number, node), (node,), VIEW)
 
 
 def is_view(tiling: Tiling, number: int, node: ENode) -> bool:
@@ -42,8 +42,8 @@ def opaque_tiles(tiling: Tiling, computed_from: Mapping[int, Sequence[frozenset[
         for node in nodes:
             if node.op == "Opaque":
                 fragment = make("Opaque", [tiling.leaf(child) for child in node.children], node.attributes, TUPLE)
-                yield number, Tile(fragment, (node,), "opaque")
+                yield number, Tile(fragment, (node,), OPAQUE)
             elif node.op not in (*LEAVES, "OpaqueOutput", "Expression"):
                 is_spare = any(tensors <= set(node.children) for tensors in done)
                 if not node.rule or not done:
-                    yield number, Tile(tiling.over_leaves(number, node), (node,), "opaque", is_spare)
+                    yield number, Tile(tiling.over_leaves(number, node), (node,), OPAQUE, is_spare)

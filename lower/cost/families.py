@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from egraph.tensor import Candidate, Node, make, placeholder, rewrite, walk
+from egraph.tensor import Candidate, Implementation, Node, make, placeholder, rewrite, walk
 from egraph.tensor.ops import OPS
 
-Family: TypeAlias = tuple[str, Node, tuple[object, ...]]
+Family: TypeAlias = tuple[Implementation, Node, tuple[object, ...]]
 """Implementation, the costly operator over what it reads, and the transposes above it."""
 
 CHEAP = ("elementwise", "view", "movement")

@@ -12,8 +12,8 @@ from egraph.tensor import Candidate
 from egraph.tensor.ops.movement import joins_outermost
 
 
-def joined_for_free(candidates: Mapping[int, tuple[Candidate, ...]], free: tuple[str, ...]) -> set[tuple[int, Candidate]]:
-    """Return the candidates, with their classes, that need no step of their own; ``free`` names the views."""
+def joined_for_free(candidates: Mapping[int, tuple[Candidate, ...]]) -> set[tuple[int, Candidate]]:
+    """Return the candidates, with their classes, that need no step of their own."""
     joining = {number: [one for one in options if is_joining(one)] for number, options in candidates.items()}
     readers: dict[int, set[int]] = {}
     for number, options in joining.items():
@@ -22,7 +22,7 @@ def joined_for_free(candidates: Mapping[int, tuple[Candidate, ...]], free: tuple
                 readers.setdefault(part, set()).add(number)
     parts_of = {number: {part for one in options for part in one.operands} for number, options in joining.items()}
     innermost = {part: {one for one in found if parts_of[one].isdisjoint(found)} for part, found in readers.items()}
-    made = {number for number, options in candidates.items() if any(one.implementation not in free for one in options)}
+    made = {number for number, options in candidates.items() if any(not one.implementation.is_free for one in options)}
     return {
         (number, one)
         for number, options in joining.items()

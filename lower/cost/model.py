@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from egraph.tensor import Candidate, Node, Program, format_fragment, walk
+from egraph.tensor import Candidate, Implementation, Node, Program, Target, format_fragment, walk
 from lower.cost.families import Family, family
 from lower.cost.joining import joined_for_free
 from lower.cost.roofline import DeviceSpeed, Work
 from lower.cost.roofline import work as count_work
+from lower.targets import default_target
 from runtime.profile import Database, Record
-from runtime.profile.device import LEAST_FROM_MEMORY_BYTES, from_memory, in_place
+from runtime.profile.versions import LEAST_FROM_MEMORY_BYTES, from_memory, in_place
 
-FREE = ("view", "constant")
-"""Implementations that launch nothing."""
 HOPELESS_RATIO = 3.0
 """A candidate whose estimate is this many times a measured rival's time is not measured."""
 FAILED_COST_US = 1e9
@@ -35,7 +34,7 @@ KernelKey: TypeAlias = tuple[str, str]
 
 
 def key_of(candidate: Candidate) -> KernelKey:
-    return format_fragment(candidate.fragment), candidate.implementation
+    return format_fragment(candidate.fragment), candidate.implementation.text
 
 
 @dataclass
@@ -51,13 +50,15 @@ class CostModel:
     """What estimates are multiplied by: above 1, a measured kernel is preferred to a promise."""
     model: str = ""
     """What names the model whose programs are priced: a kernel may cost more inside of them than it does alone."""
+    target: Target = field(default_factory=default_target)
+    """What the candidates are code for."""
 
     def __post_init__(self) -> None:
-        self._keys: dict[tuple[Node, str], KernelKey] = {}
+        self._keys: dict[tuple[Node, Implementation], KernelKey] = {}
         self._work: dict[Node, Work] = {}
         self._records: dict[KernelKey, Record | None] = {}
         self._in_place: dict[KernelKey, Record | None] = {}
-        self._families: dict[tuple[Node, str], Family | None] = {}
+        self._families: dict[tuple[Node, Implementation], Family | None] = {}
         self._relatives: dict[Family, dict[KernelKey, tuple[int, float]]] = {}
         self._ratios: dict[int, dict[KernelKey, float]] = {}
         """Measured over estimated times of generated kernels, by the binary order of the bytes that they move."""
@@ -85,7 +86,7 @@ class CostModel:
             amount = self.work(candidate.fragment)
             if (of := self.family(candidate)) is not None:
                 self._relatives.setdefault(of, {})[key] = amount.size_bytes, found.median_us
-            elif candidate.implementation == "tvm":
+            elif candidate.implementation.is_generated:
                 self._ratios.setdefault(amount.size_bytes.bit_length(), {})[key] = found.median_us / self.speed.estimate_us(amount)
         return found
 
@@ -93,16 +94,16 @@ class CostModel:
         """Return the family of a library's kernel, or of one around an expression; of other generated ones the loops depend on all."""
         part = (candidate.fragment, candidate.implementation)
         if part not in self._families:
-            has_one = is_library(candidate) or any(node.op == "Expression" for node in walk((candidate.fragment,)))
+            has_one = candidate.implementation.is_library or any(node.op == "Expression" for node in walk((candidate.fragment,)))
             self._families[part] = family(candidate) if has_one else None
         return self._families[part]
 
     def is_settled(self, candidate: Candidate) -> bool:
         """Return whether measuring would tell nothing new: it is measured, free, or cannot be run alone."""
-        return candidate.implementation in FREE or not is_measurable(candidate.fragment) or self.record(candidate) is not None
+        return candidate.implementation.is_free or not is_measurable(candidate.fragment) or self.record(candidate) is not None
 
     def is_wrong(self, candidate: Candidate) -> bool:
-        record = None if candidate.implementation in FREE else self.record(candidate)
+        record = None if candidate.implementation.is_free else self.record(candidate)
         return record is not None and record.status == "wrong"
 
     def file(self, record: Record) -> None:
@@ -126,7 +127,7 @@ class CostModel:
 
     def cost_us(self, candidate: Candidate) -> float:
         """Return the measured median, a prohibitive cost for what failed or hung, else the estimate."""
-        if candidate.implementation in FREE:
+        if candidate.implementation.is_free:
             return 0.0
         if (inside := self.in_place(candidate)) is not None and inside.median_us is not None:
             return inside.median_us
@@ -141,7 +142,7 @@ class CostModel:
 
     def _caution_about(self, candidate: Candidate) -> float:
         """Return more for a library's kernels: it may have a reference implementation only, thousands of times slower."""
-        return self.caution**CAUTIOUS_ABOUT_LIBRARIES if is_library(candidate) else self.caution
+        return self.caution**CAUTIOUS_ABOUT_LIBRARIES if candidate.implementation.is_library else self.caution
 
     def estimate_us(self, candidate: Candidate) -> float:
         """Return a guess: the time of the measured relative that moves most nearly as many bytes, else by the roofline.
@@ -153,7 +154,7 @@ class CostModel:
         of = self.family(candidate)
         relatives = self._relatives.get(of) if of is not None else None
         if not relatives:
-            return self.speed.estimate_us(amount) * (self._faster_than_estimated(amount) if candidate.implementation == "tvm" else 1.0)
+            return self.speed.estimate_us(amount) * (self._faster_than_estimated(amount) if candidate.implementation.is_generated else 1.0)
         key = min(relatives, key=lambda one: (abs(relatives[one][0] - amount.size_bytes), one))
         size_bytes, time_us = relatives[key]
         return max(0.5 * time_us, time_us + (amount.size_bytes - size_bytes) / (self.speed.memory_gigabytes_s * 1e3))
@@ -177,7 +178,7 @@ class CostModel:
         """Find what is measured, so that every estimate knows of all relatives."""
         for options in candidates.values():
             for one in options:
-                if one.implementation not in FREE:
+                if not one.implementation.is_free:
                     self.record(one)
 
     def price(self, candidates: Mapping[int, tuple[Candidate, ...]]) -> dict[int, tuple[Candidate, ...]]:
@@ -186,7 +187,7 @@ class CostModel:
         What is spare costs as if it failed, unless everything else of its class does.
         """
         self.look_up(candidates)
-        joined = joined_for_free(candidates, FREE)
+        joined = joined_for_free(candidates)
         priced: dict[int, tuple[Candidate, ...]] = {}
         for number, options in candidates.items():
             right = [one for one in options if not self.is_wrong(one)]
@@ -210,7 +211,7 @@ def without_twins(model: CostModel, candidates: Mapping[int, tuple[Candidate, ..
 
     kept: dict[int, tuple[Candidate, ...]] = {}
     for number, options in candidates.items():
-        groups: dict[tuple[tuple[int, ...], str], list[Candidate]] = {}
+        groups: dict[tuple[tuple[int, ...], Implementation], list[Candidate]] = {}
         for one in options:
             groups.setdefault((tuple(sorted(one.operands)), one.implementation), []).append(one)
         kept[number] = tuple(min(group, key=effort) if len(group) > 1 else group[0] for group in groups.values())
@@ -226,10 +227,10 @@ def jobs(model: CostModel, candidates: Mapping[int, tuple[Candidate, ...]]) -> l
     model.look_up(candidates)
     wanted: dict[Family | KernelKey, tuple[tuple[int, KernelKey], Candidate]] = {}
     for options in candidates.values():
-        known = (one for one in options if one.implementation not in FREE and (model.record(one) or model.has_relatives(one)))
+        known = (one for one in options if not one.implementation.is_free and (model.record(one) or model.has_relatives(one)))
         best = min(map(model.cost_us, known), default=float("inf"))
         for one in options:
-            if not is_library(one) or model.is_settled(one) or model.has_relatives(one):
+            if not one.implementation.is_library or model.is_settled(one) or model.has_relatives(one):
                 continue
             if model.estimate_us(one) <= HOPELESS_RATIO * best:
                 key = model.key(one)
@@ -244,11 +245,6 @@ def jobs(model: CostModel, candidates: Mapping[int, tuple[Candidate, ...]]) -> l
 def _constants_bytes(fragment: Node) -> int:
     constants = (node for node in walk((fragment,)) if node.op == "Placeholder" and node.attribute("constant"))
     return sum(node.type.size_bytes for node in constants if node.type.is_static)
-
-
-def is_library(candidate: Candidate) -> bool:
-    """Return whether a library runs it: those are measured, generated kernels are estimated first."""
-    return candidate.implementation not in ("tvm", "opaque", *FREE)
 
 
 def is_measurable(fragment: Node) -> bool:

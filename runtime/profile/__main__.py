@@ -8,9 +8,9 @@ import sys
 import time
 from pathlib import Path
 
+from runtime.devices.cpu.passing import line_ns
 from runtime.profile.database import Database
 from runtime.profile.jobs import measure_archive
-from runtime.profile.passing import line_ns
 
 EXAMPLES = """examples:
   python -m runtime.profile list

@@ -14,11 +14,11 @@ from dataclasses import astuple
 from pathlib import Path
 
 from runtime.cores import usable_cores
+from runtime.devices import HOST, device
 from runtime.feeds import FeedSpec
 from runtime.leftovers import own_temporary_files
 from runtime.measure import Load, Worker, measure
 from runtime.profile.database import Database, Record
-from runtime.profile.device import device_key
 
 MANIFEST = "jobs.jsonl"
 
@@ -40,7 +40,7 @@ def write_archive(archive: Path, jobs: Iterable[tuple[Path, str, str, tuple[Feed
 def measure_archive(archive: Path, database: Database, *, threads: int = 0) -> list[Record]:
     """Time every kernel of an archive that the database does not know yet; return their records."""
     threads = threads or usable_cores()
-    device = device_key(threads)
+    key = device(HOST).key(threads)
     records: list[Record] = []
     with own_temporary_files(), tempfile.TemporaryDirectory() as place, Worker() as worker:
         try:
@@ -50,11 +50,11 @@ def measure_archive(archive: Path, database: Database, *, threads: int = 0) -> l
         except (zipfile.BadZipFile, FileNotFoundError, json.JSONDecodeError) as error:
             raise ValueError(f"{archive} is not a job archive ({error})") from error
         for job in jobs:
-            known = database.get(device, job["fragment"], job["implementation"])
+            known = database.get(key, job["fragment"], job["implementation"])
             if known is None:
                 feeds = tuple(FeedSpec(name, dtype, tuple(shape), *rest) for name, dtype, shape, *rest in job["feeds"])
                 timing = measure(worker, Load("kernel", str(Path(place) / job["folder"]), feeds, threads))
-                known = Record(device, job["fragment"], job["implementation"], timing.status, timing.samples_us, timing.message)
+                known = Record(key, job["fragment"], job["implementation"], timing.status, timing.samples_us, timing.message)
                 database.put(known)
             records.append(known)
     return records

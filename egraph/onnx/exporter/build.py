@@ -158,7 +158,7 @@ class Builder:
             return
         output = self.name_for(kernel.output)
         steps = [node for node in walk((fragment,)) if node.op != "Placeholder"]
-        if kernel.implementation.startswith("tvm") and (len(steps) > 1 or fragment.op == "Expression"):
+        if kernel.implementation.is_generated and (len(steps) > 1 or fragment.op == "Expression"):
             function = self._function(fragment, len(operands))
             self.emitter.add(function.name, operands, output=output, domain=DOMAIN)
         else:

@@ -24,6 +24,7 @@ from graphlib import CycleError, TopologicalSorter
 
 from egraph.tensor.frozen import Candidate, ENode, FrozenEGraph, Selection
 from egraph.tensor.graph import Graph
+from egraph.tensor.implementation import Implementation
 from egraph.tensor.node import Node, format_attributes, format_fragment
 from egraph.tensor.text.graph import format_reasons, value_names
 from egraph.tensor.text.reader import Reader
@@ -52,7 +53,7 @@ def format_selection(selection: Selection) -> str:
     lines = [f"selection {head} {{"]
     for number, one in selection.chosen.items():
         operands = ", ".join(f"@{operand}" for operand in one.operands)
-        lines.append(f"  @{number} = {format_fragment(one.fragment)}({operands}) by={one.implementation!r} cost_us={one.cost_us!r}")
+        lines.append(f"  @{number} = {format_fragment(one.fragment)}({operands}) by={one.implementation.text!r} cost_us={one.cost_us!r}")
     return "\n".join([*lines, "}"]) + "\n"
 
 
@@ -159,7 +160,7 @@ def read_selection(reader: Reader, frozen: FrozenEGraph) -> Selection:
         covered = covered_by(fragment, operands, one, frozen)
         if not covered:
             raise reader.error(f"the kernel does not consist of e-nodes of class @{one}", at)
-        chosen[one] = Candidate(fragment, operands, covered, fields.get("by", ""), fields.get("cost_us", 0.0))
+        chosen[one] = Candidate(fragment, operands, covered, Implementation.parse(fields.get("by", "")), fields.get("cost_us", 0.0))
     if (missing := _uncomputed(frozen, chosen)) is not None:
         raise reader.error(f"no kernel computes @{missing}, or only from itself", start)
     return Selection(chosen, head.get("cost_us", 0.0), head.get("optimal", False), head.get("method", ""), head.get("seconds", 0.0))

@@ -23,6 +23,7 @@ import numpy as np
 
 from egraph.tensor.frozen import ENode
 from egraph.tensor.graph import Graph, Kernel, OnnxContext, Program
+from egraph.tensor.implementation import Implementation
 from egraph.tensor.node import Node, format_attributes, format_fragment, make, placeholders, rewrite, walk
 from egraph.tensor.text.reader import NAME, WORD, Reader
 from egraph.tensor.types import TensorType, numpy_dtype
@@ -45,7 +46,7 @@ def format_program(program: Program) -> str:
     lines = [_head("program", graph, f"cost_us={program.cost_us!r} {rules}"), *_values(graph, names)]
     for kernel in kernels:
         operands = ", ".join(names[node] for node in kernel.inputs)
-        fields = f"by={kernel.implementation!r} cost_us={kernel.cost_us!r}{format_reasons(kernel)}"
+        fields = f"by={kernel.implementation.text!r} cost_us={kernel.cost_us!r}{format_reasons(kernel)}"
         lines.append(f"  kernel {names[kernel.output]} = {format_fragment(kernel.fragment)}({operands}) {fields}")
     return "\n".join([*lines, *_outputs(graph, names), "}"]) + "\n"
 
@@ -252,7 +253,7 @@ class _Block:
             raise reader.error(f"the kernel reads more operands than the {len(inputs)} that it is given", start)
         if bind(fragment, inputs) is not output:
             raise reader.error("the kernel computes another value than the one that it is said to", start)
-        implementation = fields.pop("by", "")
+        implementation = Implementation.parse(fields.pop("by", ""))
         self.kernels.append(Kernel(fragment, tuple(inputs), output, implementation, **fields))
 
 

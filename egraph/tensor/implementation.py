@@ -1,0 +1,104 @@
+"""What code is for, and how a kernel is computed: targets and implementations, as values.
+
+>>> Implementation.parse("onednn.matmul")
+Implementation(kind='library', name='onednn.matmul', target=None)
+>>> Implementation.parse("view").is_free
+True
+
+An implementation's text is what the profile database and artefacts store; it is parsed once, where it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
+
+Kind: TypeAlias = Literal["library", "generated", "reference", "opaque", "view", "constant"]
+"""``library``: one call of a vendor library; ``generated``: code made for the fragment; ``reference``: the operators' meanings,
+evaluated; ``opaque``: onnxruntime; ``view`` and ``constant`` launch nothing."""
+
+PLAIN = "float32"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What code is for. ``kind`` names a folder of ``lower.targets``, and the device of ``runtime.devices`` that runs the code."""
+
+    kind: str
+    architecture: str = ""
+    features: tuple[str, ...] = ()
+    """What kernels of this target may use beyond the architecture: a processor's model and instructions."""
+    precision: str = PLAIN
+    """In which arithmetic a float32 kernel may compute; anything but float32 stands in the implementation's text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Implementation:
+    """How one kernel is computed, and for which target; what launches nothing, and what onnxruntime runs, has no target."""
+
+    kind: Kind
+    name: str
+    """``<library>.<kernel>``, the generator's name, or the kind itself, and the precision where it is not float32; empty where a
+    kernel is priced and never run. This is the text that the profile database and artefacts store."""
+    target: Target | None = field(default=None, compare=False)
+    """Left out of texts, whose device is told beside them."""
+
+    def __hash__(self) -> int:
+        return hash(self.name)  # candidates are hashed by the ten thousand, and names tell almost all apart
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def text(self) -> str:
+        """Return what the profile database and artefacts store: ``onednn.matmul``, or ``cudnn.matmul@tf32``."""
+        return self.name
+
+    @staticmethod
+    def parse(text: str, target: Target | None = None) -> Implementation:
+        """Return the implementation of a text, for this target."""
+        name, _, precision = text.partition("@")
+        kind: Kind = SPECIAL.get(name) or ("library" if "." in name else "generated")
+        if kind in UNTARGETED:
+            return Implementation(kind, name)
+        precision = precision or (target.precision if target else PLAIN)
+        shown = name if precision == PLAIN else f"{name}@{precision}"
+        return Implementation(kind, shown, replace(target, precision=precision) if target else None)
+
+    @property
+    def library(self) -> str:
+        """Return the library's name; empty for what no library computes."""
+        return self.name.partition(".")[0] if self.kind == "library" else ""
+
+    @property
+    def shown_kind(self) -> str:
+        """Return what plans and reports count it as: generated kernels are called eOperators there."""
+        return "eoperator" if self.kind == "generated" else self.kind
+
+    @property
+    def is_library(self) -> bool:
+        return self.kind == "library"
+
+    @property
+    def is_free(self) -> bool:
+        """Return whether nothing is launched."""
+        return self.kind in ("view", "constant")
+
+    @property
+    def is_opaque(self) -> bool:
+        return self.kind == "opaque"
+
+    @property
+    def is_view(self) -> bool:
+        return self.kind == "view"
+
+    @property
+    def is_generated(self) -> bool:
+        """Return whether nothing but the fragment says what runs: code made from it, or its meaning, evaluated."""
+        return self.kind in ("generated", "reference")
+
+
+SPECIAL: Mapping[str, Kind] = {"reference": "reference", "opaque": "opaque", "view": "view", "constant": "constant"}
+UNTARGETED = ("opaque", "view", "constant")
+OPAQUE, VIEW, UNNAMED = (Implementation.parse(text) for text in ("opaque", "view", ""))

@@ -1,0 +1,166 @@
+"""Targets: what code is for. Each has its libraries and the back half of its generator in a folder of its own.
+
+A program becomes a plan of one target through its :class:`Lowering`: ``LOWERING`` in ``lower/targets/<kind>/lowering.py``. The
+device that runs the plan has the same name in ``runtime.devices``. CONTRIBUTING.md adds a library and a device.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from egraph.errors import LowerError
+from egraph.tensor import Implementation, Kernel, Node, Target
+from lower.eoperator import KernelRequest
+from runtime.plan import Plan
+
+if TYPE_CHECKING:
+    from lower.candidates.tile import Tile, Tiling
+    from lower.steps import StepWriter
+
+DEFAULT = Plan.device
+"""The kind of target, and the device, of those who name none."""
+FUNCTION_STEP = "function"
+"""The kind of steps that call a C function of a library which the artefact carries."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What a step needs: the buffers it reads, the one it writes, and the kernel's recipe (JSON data only)."""
+
+    inputs: tuple[int, ...]
+    output: int
+    spec: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Library:
+    """A library whose kernels compete with generated ones. Its implementations are called ``<name>.<kernel>``.
+
+    ``tiles`` covers an e-graph with its kernels, ``launch`` writes one that was chosen. With a ``source`` the library is functions
+    in C: it is compiled once, every artefact that calls one carries it, and the device needs nothing of the library's own.
+    """
+
+    name: str
+    tiles: Callable[[Tiling], Iterator[tuple[int, Tile]]]
+    launch: Callable[[StepWriter, Kernel], Launch]
+    source: Path | None = None
+
+    @property
+    def step_kind(self) -> str:
+        """Return the kind of its steps: its name where the device knows the library, else that of a C function."""
+        return FUNCTION_STEP if self.source else self.name
+
+    @property
+    def carried(self) -> str:
+        """Return the file of an artefact that holds the functions of ``source``."""
+        return f"{self.name}.so"
+
+
+class Compiled(Protocol):
+    """Generated kernels in a file: ``failures`` has a reason for each request that could not be compiled."""
+
+    @property
+    def failures(self) -> Mapping[Any, LowerError]: ...
+    @property
+    def compiled(self) -> int: ...
+    @property
+    def seconds(self) -> float: ...
+
+
+class Compiler(Protocol):
+    """A process that compiles."""
+
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+
+
+class CodeCompiler(Protocol):
+    """How requests become code: in processes that may be kept, through a cache."""
+
+    def compile(self, requests: Sequence[KernelRequest], path: Path, *, threads: int) -> Compiled: ...
+    def uncompiled(self, requests: Sequence[KernelRequest], *, threads: int) -> list[KernelRequest]: ...
+    def kept(self) -> AbstractContextManager[object]: ...
+    def borrowed(self, count: int) -> AbstractContextManager[Sequence[Compiler]]: ...
+    def most_processes(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Generator:
+    """What runs where no library has a kernel: code that is made for the fragment, or its meaning.
+
+    ``tiles`` covers an e-graph, asking for each fragment whether it can be generated; ``supports`` is what it asks, unless told
+    otherwise. ``spec`` is a step's recipe. Without a ``compiler`` the recipe is all that the device needs.
+    """
+
+    tiles: Callable[[Tiling, Callable[[Node], str | None], Implementation], Iterator[tuple[int, Tile]]]
+    supports: Callable[[Node], str | None]
+    may_overwrite: Callable[[Node], frozenset[int]]
+    spec: Callable[[KernelRequest], Mapping[str, Any]]
+    compiler: CodeCompiler | None = None
+
+
+def no_compiler(source: Path) -> Path:
+    """Refuse to compile: the target has no compiler for C."""
+    raise LowerError("this target has no compiler for C", where=str(source), fix="add the library to a target that has one")
+
+
+def nothing(*_: object) -> None:
+    """Do what a target has to do that builds nothing."""
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """How programs become plans of one target.
+
+    ``generated``: the implementation of the generator's kernels, whose text is the kind of their steps, too. ``contraction``: the
+    one whose speed stands for all that do much arithmetic. ``build`` compiles a library's C source once and returns the file.
+    ``prepare`` builds what running needs, ``prepare_artefact`` what artefacts carry besides, and ``complete`` adds both to one.
+    """
+
+    target: Target
+    generated: Implementation
+    generator: Generator
+    libraries: tuple[Library, ...]
+    contraction: Implementation
+    build: Callable[[Path], Path] = no_compiler
+    prepare: Callable[[], object] = nothing
+    prepare_artefact: Callable[[], object] = nothing
+    complete: Callable[[Path], object] = nothing
+
+    def library_of(self, implementation: Implementation) -> Library | None:
+        """Return the library that an implementation belongs to."""
+        return next((library for library in self.libraries if library.name == implementation.library), None)
+
+    def kept_compilers(self) -> AbstractContextManager[object]:
+        """Keep the compiling processes for everything that is compiled meanwhile."""
+        return self.generator.compiler.kept() if self.generator.compiler else nullcontext()
+
+    def implementation(self, text: str) -> Implementation:
+        """Return the implementation of a text, for this target."""
+        return Implementation.parse(text, self.target)
+
+
+def kinds() -> tuple[str, ...]:
+    """Return the kinds of targets that there are."""
+    return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__) if module.ispkg))
+
+
+@cache
+def lowering(kind: str = DEFAULT) -> Lowering:
+    """Return how programs become plans of this kind of target; its libraries are imported now, no compiler is."""
+    if kind not in kinds():
+        raise LowerError(f"there is no target {kind!r}", fix=f"there are {', '.join(kinds())}")
+    found: Lowering = importlib.import_module(f"{__name__}.{kind}.lowering").LOWERING
+    return found
+
+
+def default_target() -> Target:
+    """Return the target of those who name none: this machine's processor."""
+    return lowering().target

@@ -1,0 +1,1 @@
+"""The CPU: kernels of oneDNN, and kernels that TVM compiles."""

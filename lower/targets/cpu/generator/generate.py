@@ -1,0 +1,78 @@
+"""From a request to a TIR function and on to an object file. Imports TVM: runs in the compiling process only."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm.tirx import transform
+
+from egraph.errors import LowerError
+from lower.eoperator.request import KernelRequest, kernel_of, may_overwrite, supports
+from lower.targets.cpu.generator.blocks import sequence
+from lower.targets.cpu.generator.emit import STORAGE, Emitter
+from lower.targets.cpu.generator.nest import Planner
+from lower.targets.cpu.generator.streaming import finish, streams, with_functions
+
+
+def generate(request: KernelRequest, *, threads: int) -> Any:
+    """Return the request as a TIR function named by its symbol."""
+    reason = supports(request.fragment)
+    if reason is not None:
+        raise LowerError(f"no kernel can be generated: {reason}", where=request.symbol)
+    kernel = kernel_of(request)
+    last = max((int(name) for name in kernel.sizes), default=-1)
+    buffers = {}
+    for position in range(last + 1):
+        name = str(position)
+        dtype = kernel.dtypes.get(name, "float32")
+        buffers[name] = _buffer(f"in{name}", kernel.sizes.get(name, 1), dtype)
+    output = _buffer("out", kernel.output_size, kernel.output_dtype)
+    emitter = Emitter(buffers, kernel.dtypes, "int32")
+    stored = STORAGE.get(kernel.output_dtype, kernel.output_dtype)
+    Planner(kernel.table, emitter, output, stored, threads).kernel(kernel.iterators, kernel.root, kernel.offset)
+    if emitter.is_streamed:
+        emitter.append(finish())
+    body = sequence(emitter.blocks[0].statements)
+    if any(streams(int(buffer.shape[0]) * 4) for buffer in (output, *buffers.values())):
+        body = with_functions(body)
+    function = tirx.PrimFunc([*buffers.values(), output], body)
+    function = function.with_attr("global_symbol", request.symbol)
+    return function if may_overwrite(request.fragment) else function.with_attr("tirx.noalias", True)
+
+
+def _buffer(name: str, size: int, dtype: str) -> Any:
+    stored = STORAGE.get(dtype, dtype)
+    return tirx.decl_buffer((size,), stored, name=name, data_alignment=max(1, tvm.DataType(stored).bits // 8))
+
+
+UNUSED_FEATURES = ("avx512dq", "avx512bw")
+"""Instructions that are not generated, because LLVM 22 replaces two of them, signs to a mask and the mask to a scalar, by one that
+cannot name the upper sixteen vector registers (llvm-project issue 191304): under register pressure other values' signs are read."""
+
+
+@lru_cache(maxsize=1)
+def host_target() -> Any:
+    """Return TVM's target for the processor that this runs on, with fused multiply-add."""
+    processor = tvm.target.codegen.llvm_get_system_cpu()
+    plain = {"kind": "llvm", "mcpu": processor, "fast-math-contract": True}
+    without = [f"-{feature}" for feature in UNUSED_FEATURES if tvm.target.codegen.target_has_features(feature, tvm.target.Target(plain))]
+    target = tvm.target.Target({**plain, "mattr": without} if without else plain)
+    return target.with_host(target)
+
+
+def compile_object(function: Any, path: Path) -> None:
+    """Compile a TIR function to an object file."""
+    target = host_target()
+    module = tvm.IRModule({function.attrs["global_symbol"]: function})
+    passes = [
+        transform.BindTarget(target), transform.VerifyMemory(),
+        transform.SplitHostDevice(), transform.MakePackedAPI(), transform.SkipAssert(), transform.LowerTVMBuiltin(),
+    ]  # fmt: skip
+    with tvm.transform.PassContext(opt_level=3, config={"tirx.disable_assert": True}):
+        module = tvm.ir.transform.Sequential(passes)(module)
+        built = tvm.target.codegen.build_module(module, target)
+    built.write_to_file(str(path), "o")

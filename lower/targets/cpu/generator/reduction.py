@@ -1,0 +1,185 @@
+"""Emit reductions: several accumulators at once, in vectors along the points or along a contiguous reduced axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tvm import tirx
+
+from egraph.tensor.expr.index import Iterator, known, length
+from egraph.tensor.expr.laws import coefficient, iterators_of
+from egraph.tensor.expr.scope import Reduction
+from lower.eoperator.terms import Term, subterms
+from lower.targets.cpu.generator.blocks import LANES, UNROLL, Place, Point, Writer, shuffle
+from lower.targets.cpu.generator.functions import Expr, cast, lanes, larger, smaller, widen
+from lower.targets.cpu.generator.streaming import fetch
+
+if TYPE_CHECKING:
+    from lower.targets.cpu.generator.emit import Emitter
+
+STRETCH = 128
+"""Terms that one accumulator of a long sum takes, before it is added to a total."""
+
+
+def reduce_at(emitter: Emitter, term: Term, points: tuple[Point, ...]) -> list[Expr]:
+    """Return a reduction's value at every point: vectors along the points, or along a contiguous reduced axis."""
+    reduction, iterators = term.data
+    body = term.children[0]
+    vector = iterators[-1] if _along(body, iterators[-1], points) else None
+    slots: list[list[Any]] = [[] for _ in points]
+    zero = tirx.const(0, "int32")
+    identity = float(reduction.identity.value)
+
+    def accumulate(at: tuple[Point, ...], width: int) -> None:
+        """Add the body's values at each inner point to the accumulator of each outer one."""
+        for p, outer in enumerate(points):
+            for q, inner in enumerate(at):
+                value = emitter.value(body, {**outer, **inner})
+                first = {i: Place(at.base) for i, at in {**outer, **inner}.items()}
+                if lanes(value) == LANES:
+                    for name, place in emitter.fetched.get(term, ()):
+                        emitter.append(fetch(emitter.buffers[name], emitter.index(place, first)))
+                if term in emitter.kept:
+                    where = emitter.index(emitter.kept[term], first)
+                    where = tirx.Ramp(where, emitter.integer(1), lanes(value)) if lanes(value) > 1 else where
+                    emitter.append(tirx.BufferStore(emitter.buffers["out"], value, [where]))
+                store = slots[p][q]
+                old = tirx.BufferLoad(store, [zero])
+                count = lanes(old)
+                emitter.append(tirx.BufferStore(store, combine(reduction, old, widen(cast(value, "float32"), count)), [zero]))
+
+    def stretches(low: int, high: int, inside: Callable[[Expr], None]) -> None:
+        """Emit a loop. A long sum is added up by stretches: rounding grows with a stretch and their number, not with all terms."""
+        rounds = (high - low) // STRETCH if reduction == "sum" else 0
+        if rounds < 2:
+            emitter.loop(low, high, inside, name="k")
+            return
+
+        def stretch(number: Expr) -> None:
+            far = [list(stores) for stores in slots]
+            for stores in slots:
+                stores[:] = [accumulator(lanes(tirx.BufferLoad(store, [zero]))) for store in stores]
+            first = emitter.bind(number * emitter.integer(STRETCH) + emitter.integer(low))
+            emitter.loop(0, STRETCH, lambda k: inside(emitter.bind(first + k)), name="k")
+            for stores, totals in zip(slots, far, strict=True):
+                for near, total in zip(stores, totals, strict=True):
+                    value = tirx.BufferLoad(total, [zero]) + tirx.BufferLoad(near, [zero])
+                    emitter.append(tirx.BufferStore(total, value, [zero]))
+                stores[:] = totals
+
+        emitter.loop(0, rounds, stretch, name="k")
+        if low + rounds * STRETCH < high:
+            emitter.loop(low + rounds * STRETCH, high, inside, name="k")
+
+    def nest(remaining: tuple[Iterator, ...], inner: Callable[[], None]) -> None:
+        if not remaining:
+            inner()
+            return
+        iterator, rest = remaining[0], remaining[1:]
+        low, high = known(iterator.low), known(iterator.low) + length(iterator)
+
+        def inside(variable: Expr) -> None:
+            emitter.bind_iterator(iterator, variable)
+            nest(rest, inner)
+
+        if vector is None and not rest:
+            stretches(low, high, inside)
+        else:
+            emitter.loop(low, high, inside, name="k")
+
+    def all_points(at: tuple[Point, ...], width: int) -> None:
+        combined = tuple({**outer, **inner} for outer in points for inner in at)
+        with emitter.at_points(combined):
+            accumulate(at, width)
+
+    def accumulator(width: int) -> Any:
+        store = emitter.allocate("float32", width)
+        emitter.append(tirx.BufferStore(store, widen(tirx.const(identity, "float32"), width), [zero]))
+        return store
+
+    def prepare(count: int, width: int) -> None:
+        for p, outer in enumerate(points):
+            held = max([width, *(place.count for i, place in outer.items() if i in term.free)])
+            slots[p] = [accumulator(held) for _ in range(count)]
+
+    if vector is None:
+        prepare(1, 1)
+        nest(iterators, lambda: all_points(({},), 1))
+        return [emitter.bind(tirx.BufferLoad(s[0], [zero])) for s in slots]
+    size = length(vector)
+    totals: list[Expr | None] = [None] * len(points)
+    start = 0
+    together = max(1, UNROLL // len(points))
+    for step, count in ((LANES * together, together), (LANES, 1), (8, 1), (4, 1), (1, 1)):
+        blocks = (size - start) // step
+        if not blocks:
+            continue
+        width = step // count
+        prepare(count, width)
+        first = start
+
+        def steps(blocks: int = blocks, step: int = step, count: int = count, width: int = width, first: int = first) -> None:
+            def one(base: Expr) -> None:
+                at = tuple({vector: Place(base + emitter.integer(first + u * width) if first + u else base, width)} for u in range(count))
+                all_points(at, width)
+
+            stretches(0, blocks, lambda k: one(k * emitter.integer(step)))
+
+        nest(iterators[:-1], steps)
+        for p in range(len(points)):
+            parts = [emitter.bind(tirx.BufferLoad(s, [zero])) for s in slots[p]]
+            while len(parts) > 1:
+                parts = [emitter.bind(combine(reduction, a, b)) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+            before = totals[p]
+            totals[p] = emitter.bind(
+                parts[0] if before is None else combine(reduction, horizontal(emitter, reduction, before, width), parts[0])
+            )
+        start += blocks * step
+    return [emitter.bind(horizontal(emitter, reduction, total)) for total in totals if total is not None]
+
+
+def horizontal(emitter: Writer, reduction: Reduction, value: Expr, count: int = 1) -> Expr:
+    """Reduce a vector to so many numbers by halves."""
+    while lanes(value) > count:
+        value = emitter.bind(value)
+        half = lanes(value) // 2
+        value = combine(reduction, shuffle([value], range(half)), shuffle([value], range(half, 2 * half)))
+    return value
+
+
+def _along(body: Term, iterator: Iterator, points: tuple[Point, ...]) -> bool:
+    """Return whether a reduction can run along a vector: single points, contiguous reads, no guard that varies."""
+    if any(place.count > 1 for point in points for place in point.values()) or length(iterator) < 4:
+        return False
+    return vectorizes(body, iterator)
+
+
+def vectorizes(body: Term, iterator: Iterator) -> bool:
+    """Return whether values along an iterator can be computed as vectors at a gain."""
+    good = bad = 0
+    for term in subterms((body,)):
+        if iterator not in term.free:
+            continue
+        match term.kind:
+            case "guard" if any(iterator in iterators_of(c.left - c.right) for c in term.data):
+                return False
+            case "read":
+                c = coefficient(term.data[1], iterator)
+                if c is not None and abs(c) <= 4:
+                    good += 1
+                else:
+                    bad += 1
+    return good > 0 and good >= bad
+
+
+def combine(reduction: Reduction, a: Expr, b: Expr) -> Expr:
+    match reduction:
+        case "sum":
+            return a + b
+        case "prod":
+            return a * b
+        case "max":
+            return larger(a, b)
+        case _:
+            return smaller(a, b)

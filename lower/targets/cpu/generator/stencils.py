@@ -1,0 +1,77 @@
+"""Compute rows of a window's results together: most of what one of them reads the next ones read, too, and it is loaded once for all.
+
+Windows along the contiguous axis are read by vectors that begin anywhere, each of which lies in two lines of the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from egraph.tensor.expr.index import Index, Iterator, index, length
+from lower.eoperator.terms import Term, Terms, subterms
+from lower.eoperator.transforms import loop_order, shifted
+from lower.targets.cpu.generator.blocks import Point
+from lower.targets.cpu.generator.covering import cover, elements_before_a_line
+
+if TYPE_CHECKING:
+    from lower.targets.cpu.generator.nest import Planner
+
+COUNTS = (4, 2)
+"""Of rows at once."""
+MOST_VALUES = 20
+"""That are loaded for rows at once: registers hold 32."""
+MOST_LOADED = 0.6
+"""Of what is loaded for each row alone."""
+
+
+def rows_sharing(table: Terms, iterators: Sequence[Iterator], root: Term) -> tuple[Iterator, int] | None:
+    """Return the loop whose next places read most of what this one reads, with how many of them to compute together."""
+    vector = iterators[-1]
+    for row in reversed(iterators[:-1]):
+        alone = len(_reads(root, row, vector))
+        for count in COUNTS:
+            if alone < 2 or length(row) < count:
+                continue
+            moved = [table.substitute(root, {row: index(row) * count + k}) for k in range(count)]
+            together = len({read for one in moved for read in _reads(one, row, vector)})
+            if together <= min(MOST_VALUES, MOST_LOADED * count * alone):
+                return row, count
+    return None
+
+
+def _reads(root: Term, row: Iterator, vector: Iterator) -> set[Term]:
+    return {term for term in subterms((root,)) if term.kind == "read" and {row, vector} <= term.free}
+
+
+def write_stencil(planner: Planner, iterators: Sequence[Iterator], root: Term, offset: Index, *, parallel: bool) -> bool:
+    """Write a nest whose guards do not vary with rows together, where they share what they read; return whether it is written."""
+    table, emitter, vector = planner.table, planner.emitter, iterators[-1]
+    found = rows_sharing(table, iterators, root)
+    if found is None:
+        return False
+    row, count = found
+    whole = length(row) // count * count
+    if whole < length(row):
+        for low, high in ((0, whole), (whole, length(row))):
+            part, meaning = shifted(table, row, low, high)
+            kept = tuple(part if i is row else i for i in iterators if i is not row or high - low > 1)
+            with emitter.scope():
+                planner.pure(kept, table.substitute(root, {row: meaning}), table.index(offset, {row: meaning}), parallel=parallel)
+        return True
+    group = table.fresh("g", whole // count)
+    places = [index(group) * count + k for k in range(count)]
+    rows = [(table.substitute(root, {row: place}), table.index(offset, {row: place})) for place in places]
+    planner.fetched_with |= dict.fromkeys((one for one, _ in rows), ()) | {rows[0][0]: tuple(one for one, _ in rows)}
+    outer = [group if i is row else i for i in loop_order(iterators[:-1], root)]
+    lead = elements_before_a_line(emitter, rows[0][1], vector)
+
+    def store(points: tuple[Point, ...]) -> None:
+        for one, where in rows:
+            planner.store(one, where, points)
+
+    def inner(in_parallel: bool) -> None:
+        cover(planner, vector, store, parallel=in_parallel, unroll=1, lead=lead)
+
+    planner.outer(outer, inner, parallel=parallel)
+    return True

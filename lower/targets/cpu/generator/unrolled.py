@@ -1,0 +1,215 @@
+"""Write kernels that are unrolled over tables: a tile of elements at once, in vectors along the contiguous axis.
+
+Where a tile lies inside (nothing is padding, nothing hangs over) its code has no conditions; at the borders the same tile
+is written with them. Which of the two runs is decided once a tile, outside of the vectors.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from tvm import tirx
+from tvm.tirx import ForKind
+
+from egraph.tensor.expr.index import Index, Iterator, index, known, length
+from egraph.tensor.expr.laws import coefficient, iterators_of
+from egraph.tensor.expr.scope import Compare
+from lower.eoperator.regions import regions
+from lower.eoperator.tabled import Tile, assumed, strongest, tabled_digits, tests_of, tile, unrolled
+from lower.eoperator.terms import Replacement, Term, subterms
+from lower.targets.cpu.generator.blocks import LANES, Block, Place, Point, sequence
+from lower.targets.cpu.generator.functions import Expr
+from lower.targets.cpu.generator.reduction import vectorizes
+from lower.targets.cpu.generator.shares import shares
+from lower.targets.cpu.generator.staging import VECTORS, crowded_reads
+
+if TYPE_CHECKING:
+    from lower.targets.cpu.generator.nest import Planner
+
+NANOSECONDS_A_VALUE = 0.3
+"""Of a vector, with its loads, multiplications and stores: 0.2 to 0.4 measured."""
+PARALLEL_NS = 10_000.0
+"""Work from which other threads are worth waking: ten times what that takes."""
+WIDTHS = (LANES, 8, 4)
+"""Lengths of vectors; an axis of another length is covered by overlapping ones."""
+ELEMENT_BYTES = 4
+Axes: TypeAlias = Mapping[Iterator, tuple[Iterator, ...]]
+Picked: TypeAlias = tuple[Iterator, ...]
+Pieces: TypeAlias = dict[Picked, Tile]
+"""A tile for each region: for each choice of a narrower iterator on each axis."""
+
+
+def write_tile(planner: Planner, iterators: Sequence[Iterator], root: Term, offset: Index) -> bool:
+    """Write a kernel whose tables can all be unrolled; return whether they can."""
+    table = planner.table
+    iterators, replace, cuts = tabled_digits(table, iterators, root)
+    if replace:
+        root, offset = table.substitute(root, replace), table.index(offset, replace)
+    chosen = unrolled(iterators, root)
+    if chosen is None:
+        return False
+    given = tile(table, chosen, root, offset, cuts)
+    outer = tuple(i for i in iterators if i not in chosen)
+    vector = outer[-1] if outer and _is_vector(outer[-1], given) else None
+    rest = outer[:-1] if vector is not None else outer
+    vectors = math.prod(map(length, rest)) * (1 if vector is None else -(-length(vector) // LANES))
+    parallel = planner.threads > 1 and vectors * len(subterms(given.roots)) * NANOSECONDS_A_VALUE > PARALLEL_NS
+    axes = regions(table, given, rest)
+    pieces: Pieces = {}
+    for picked in itertools.product(*axes.values()) if axes else ():
+        narrow = dict(zip(axes, picked, strict=True))
+        where: Replacement = {i: index(region) for i, region in narrow.items()}
+        own_cuts = [cut.within(narrow) for cut in cuts]
+        pieces[picked] = tile(table, chosen, table.substitute(root, where), table.index(offset, where), own_cuts)
+    parts = shares(given, outer, planner.threads) if parallel else ()
+    if not parts:
+        _write(planner, rest, vector, given, axes, pieces, parallel=parallel)
+        return True
+    shared = {
+        picked: shares(piece, [dict(zip(axes, picked, strict=True)).get(i, i) for i in outer], len(parts))
+        for picked, piece in pieces.items()
+    }
+    if any(len(own) != len(parts) for own in shared.values()):
+        axes, shared = {}, {}
+    emitter = planner.emitter
+
+    def share(variable: Expr) -> None:
+        for number, part in enumerate(parts):
+            with emitter.inside(Block(barrier=True)) as block:
+                _write(planner, rest, vector, part, axes, {picked: own[number] for picked, own in shared.items()}, parallel=False)
+            emitter.append(tirx.IfThenElse(tirx.EQ(variable, emitter.integer(number)), sequence(block.statements), None))
+
+    emitter.loop(0, len(parts), share, kind=ForKind.PARALLEL)
+    return True
+
+
+def _write(
+    planner: Planner, rest: Sequence[Iterator], vector: Iterator | None, given: Tile, axes: Axes, pieces: Pieces, *, parallel: bool
+) -> None:
+    """Write a tile at all places of the iterators that are left."""
+    emitter = planner.emitter
+    tests = tests_of(given, frozenset(rest))
+    needed = strongest(tests)
+    inside = assumed(planner.table, given, tests) if tests and needed is not None else None
+
+    def body(in_parallel: bool) -> None:
+        """Write a tile; few tiles leave it to the vectors to run in parallel."""
+        if pieces:
+            _by_region(planner, list(axes.items()), (), lambda picked: _vectors(planner, vector, pieces[picked], parallel=in_parallel))
+            return
+        if inside is None:
+            _vectors(planner, vector, given, parallel=in_parallel)
+            return
+        branches = []
+        for each in (inside, given):
+            with emitter.inside(Block(barrier=True)) as block:
+                _vectors(planner, vector, each, parallel=in_parallel)
+            branches.append(sequence(block.statements))
+        emitter.append(tirx.IfThenElse(emitter.condition(needed or (), {}), *branches))
+
+    planner.outer(rest, body, parallel=parallel)
+
+
+def _by_region(
+    planner: Planner, axes: Sequence[tuple[Iterator, tuple[Iterator, ...]]], picked: Picked, write: Callable[[Picked], None]
+) -> None:
+    """Write what is to be done in each region, the largest first."""
+    if not axes:
+        write(picked)
+        return
+    emitter = planner.emitter
+    iterator, found = axes[0]
+    value = emitter.index(index(iterator), {})
+    chain: Any = None
+    for region in sorted(found, key=lambda i: (length(i), known(i.low))):  # from the inside of the chain
+        with emitter.inside(Block(barrier=True)) as block:
+            emitter.bind_iterator(region, value if length(region) > 1 else emitter.integer(known(region.low)))
+            _by_region(planner, axes[1:], (*picked, region), write)
+        code = sequence(block.statements)
+        here = emitter.condition([Compare(index(iterator), "<", index(region.high)), Compare(index(region.low), "<=", index(iterator))], {})
+        chain = code if chain is None else tirx.IfThenElse(here, code, chain)
+    emitter.append(chain)
+
+
+def _is_vector(iterator: Iterator, given: Tile) -> bool:
+    """Return whether all elements can be computed in vectors along an iterator, and stored contiguously."""
+    return length(iterator) >= WIDTHS[-1] and all(
+        coefficient(store.offset, iterator) == 1
+        and not any(iterator in iterators_of(c.left - c.right) for c in store.conditions)
+        and (iterator not in store.root.free or vectorizes(store.root, iterator))
+        for store in given.stores
+    )
+
+
+def _vectors(planner: Planner, vector: Iterator | None, given: Tile, *, parallel: bool) -> None:
+    """Write a tile at all places of the vector iterator; the last vectors overlap those before rather than being short."""
+    emitter = planner.emitter
+    if vector is None:
+        _elements(planner, given, {})
+        return
+    size = length(vector)
+    width = next(width for width in WIDTHS if width <= size)
+    reads = [r for r in crowded_reads(given.roots, vector, ELEMENT_BYTES) if emitter.dtypes[r.data[0]] == "float32"]
+    together = min(VECTORS, size // width) if reads else 1
+
+    def one(base: Expr) -> None:
+        if together == 1:
+            point: Point = {vector: Place(base, width)}
+            with emitter.at_points((point,)):
+                _elements(planner, given, point)
+            return
+        held = {read: emitter.array("float32", together * width) for read in reads}
+
+        def place(k: Expr) -> tuple[Point, Expr]:
+            start = emitter.bind(k * emitter.integer(width))
+            return {vector: Place(emitter.bind(base + start), width)}, tirx.Ramp(start, emitter.integer(1), width)
+
+        for read, array in held.items():
+
+            def fill(k: Expr, read: Term = read, array: Any = array) -> None:
+                point, where = place(k)
+                emitter.append(tirx.BufferStore(array, emitter.load(read, point), [where]))
+
+            emitter.loop(0, together, fill)
+
+        def compute(k: Expr) -> None:
+            point, where = place(k)
+            with emitter.at_points((point,)):
+                for read, array in held.items():
+                    emitter.give(read, point, emitter.bind(tirx.BufferLoad(array, [where])))
+                _elements(planner, given, point)
+
+        emitter.loop(0, together, compute, barrier=True)
+
+    step = together * width
+    blocks, left = divmod(size, step)
+    if blocks == 1 and not left:
+        with emitter.scope():
+            one(emitter.integer(0))
+        return
+
+    def body(k: Expr) -> None:
+        base = k * emitter.integer(step)
+        one(emitter.bind(tirx.Min(base, emitter.integer(size - step))) if left else base)
+
+    blocks += bool(left)
+    emitter.loop(0, blocks, body, kind=ForKind.PARALLEL if parallel and blocks >= planner.threads else ForKind.SERIAL)
+
+
+def _elements(planner: Planner, given: Tile, point: Point) -> None:
+    """Write a tile at one place."""
+    emitter = planner.emitter
+    for stage in given.stages:
+        emitter.value(stage, point)
+    for store in given.stores:
+        if not store.conditions:
+            planner.store_one(store.root, store.offset, point)
+            continue
+        for part in store.parts:
+            emitter.value(part, point)
+        with emitter.inside(Block(barrier=True)) as block:
+            planner.store_one(store.root, store.offset, point)
+        emitter.append(tirx.IfThenElse(emitter.condition(store.conditions, point), sequence(block.statements), None))

@@ -1,0 +1,54 @@
+"""How programs become plans for this machine's processor."""
+
+from __future__ import annotations
+
+import importlib
+import platform
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from egraph.tensor import Implementation, Target
+from lower.candidates.eoperator_tiles import eoperator_tiles
+from lower.eoperator import KernelRequest
+from lower.eoperator.request import may_overwrite, supports_by_parts
+from lower.targets import Compiler, Generator, Library, Lowering
+from lower.targets.cpu.generator import library as generator
+from lower.targets.cpu.generator import process
+from lower.targets.cpu.libraries import NAMES
+from runtime.devices.cpu.native import build
+
+
+class _Compiler:
+    """TVM and a linker, in processes of their own."""
+
+    def compile(self, requests: Sequence[KernelRequest], path: Path, *, threads: int) -> generator.Library:
+        return generator.compile_library(requests, path, threads=threads)
+
+    def uncompiled(self, requests: Sequence[KernelRequest], *, threads: int) -> list[KernelRequest]:
+        return generator.uncompiled(requests, threads=threads)
+
+    def kept(self) -> AbstractContextManager[object]:
+        return process.kept_compiler()
+
+    def borrowed(self, count: int) -> AbstractContextManager[Sequence[Compiler]]:
+        return process.borrowed_compilers(count)
+
+    def most_processes(self) -> int:
+        return process.most_processes()
+
+
+def _library(name: str) -> Library:
+    found: Library = importlib.import_module(f"lower.targets.cpu.{name}").LIBRARY
+    return found
+
+
+TARGET = Target("cpu", platform.machine(), generator.processor())
+LOWERING = Lowering(
+    TARGET,
+    Implementation.parse("tvm", TARGET),
+    Generator(eoperator_tiles, supports_by_parts, may_overwrite, lambda request: {"symbol": request.symbol}, _Compiler()),
+    tuple(_library(name) for name in NAMES),
+    Implementation.parse("onednn.matmul", TARGET),
+    build.build, build.build, build.build_openmp, build.copy_into,
+)  # fmt: skip

@@ -1,0 +1,138 @@
+"""Read a fragment from its root down to the one operator that a primitive computes: views and post-operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from egraph.tensor import Node, walk
+from lower.targets.cpu.onednn.call import Base, PostOperation
+from lower.views import Reason, Window, back, read
+
+Eltwise = Callable[[Mapping[str, Any]], tuple[str, float, float] | Reason]
+
+
+def _clip(a: Mapping[str, Any]) -> tuple[str, float, float] | Reason:
+    low, high = float(a["min"]), float(a["max"])
+    if (low, high) == (0.0, float("inf")):
+        return "relu", 0.0, 0.0
+    if abs(low) == float("inf") or abs(high) == float("inf"):
+        return "clip needs two finite bounds"
+    return "clip", low, high
+
+
+ELTWISE: Mapping[str, Eltwise] = {
+    "Relu": lambda a: ("relu", 0.0, 0.0),
+    "LeakyRelu": lambda a: ("relu", float(a["alpha"]), 0.0),
+    "Sigmoid": lambda a: ("logistic", 0.0, 0.0),
+    "Tanh": lambda a: ("tanh", 0.0, 0.0),
+    "Elu": lambda a: ("elu", float(a["alpha"]), 0.0),
+    "Exp": lambda a: ("exp", 0.0, 0.0),
+    "Sqrt": lambda a: ("sqrt", 0.0, 0.0),
+    "Abs": lambda a: ("abs", 0.0, 0.0),
+    "Neg": lambda a: ("linear", -1.0, 0.0),
+    "Clip": _clip,
+    "Gelu": lambda a: ("gelu_tanh" if a["approximate"] == "tanh" else "gelu_erf", 0.0, 0.0),
+    "HardSwish": lambda a: ("hardswish", 1 / 6, 0.5),
+    "HardSigmoid": lambda a: ("hardsigmoid", float(a["alpha"]), float(a["beta"])),
+    "Mish": lambda a: ("mish", 0.0, 0.0),
+    "Softplus": lambda a: ("soft_relu", 1.0, 0.0),
+}
+BINARY = {"Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Max": "max", "Min": "min", "PRelu": "prelu"}
+
+
+@dataclass(frozen=True)
+class Spine:
+    """The anchor, where its result goes, and the post-operations in the order in which they apply."""
+
+    anchor: Node
+    destination: Window
+    post_operations: tuple[PostOperation, ...]
+
+
+def spine(root: Node, anchors: frozenset[str], destination: Window, base: Base) -> Spine | Reason:
+    """Walk down from ``root``; every window met on the way is carried through the views below it."""
+    holds = _holders(root, anchors)
+    found: list[PostOperation] = []
+    node = root
+    while node.op not in anchors:
+        if node.op in ("Reshape", "Transpose"):
+            moved = _carry(node, destination, found)
+            if isinstance(moved, str):
+                return moved
+            destination, found = moved
+            node = node.inputs[0]
+            continue
+        taken = _take(node, holds, base)
+        if isinstance(taken, str):
+            return taken
+        operations, node = taken
+        found += operations
+    if any(operand in holds for operand in node.inputs):
+        return f"{node.op} computes on the result of another contraction"
+    return Spine(node, destination, tuple(reversed(found)))
+
+
+def _holders(root: Node, anchors: frozenset[str]) -> set[Node]:
+    holds: set[Node] = set()
+    for node in walk((root,)):
+        if node.op in anchors or any(operand in holds for operand in node.inputs):
+            holds.add(node)
+    return holds
+
+
+def _carry(view: Node, destination: Window, found: list[PostOperation]) -> tuple[Window, list[PostOperation]] | Reason:
+    moved = back(view, destination)
+    if isinstance(moved, str):
+        return moved
+    carried = []
+    for operation in found:
+        if operation.window is not None:
+            window = back(view, operation.window)
+            if isinstance(window, str):
+                return window
+            operation = replace(operation, window=window)
+        carried.append(operation)
+    return moved, carried
+
+
+def _take(node: Node, holds: set[Node], base: Base) -> tuple[list[PostOperation], Node] | Reason:
+    """Return a node's post-operations, last first, and the node below."""
+    if node.op in ELTWISE:
+        recipe = ELTWISE[node.op](dict(node.attributes))
+        return recipe if isinstance(recipe, str) else ([PostOperation("eltwise", *recipe)], node.inputs[0])
+    if node.op not in BINARY:
+        return f"{node.op} is not an epilogue of the library"
+    left, right = node.inputs
+    if left in holds and right in holds:
+        return _gated(node)
+    if node.op == "PRelu" and right in holds:
+        return "the slope of PRelu is computed"
+    below, other = (left, right) if left in holds else (right, left)
+    if below.type != node.type:
+        return f"{node.op} broadcasts the contraction's result"
+    operand = read(other, base)
+    if isinstance(operand, str):
+        return operand
+    leaf, window = operand
+    number, window = leaf.integer("index"), window.expand(node.type.sizes)
+    kind = "prelu" if node.op == "PRelu" else "binary"
+    if below is left or node.op not in ("Sub", "Div"):
+        return [PostOperation(kind, BINARY[node.op], operand=number, window=window)], below
+    if node.op == "Div":
+        return "a number divided by the contraction's result is not an epilogue of the library"
+    return [PostOperation("binary", "add", operand=number, window=window), PostOperation("eltwise", "linear", -1.0, 0.0)], below
+
+
+def _gated(node: Node) -> tuple[list[PostOperation], Node] | Reason:
+    """Recognise x * sigmoid(x), x * hardsigmoid(x) and x * tanh(softplus(x))."""
+    for x, gate in (node.inputs, tuple(reversed(node.inputs))):
+        if node.op == "Mul" and gate.inputs and gate.inputs[0] is x:
+            if gate.op == "Sigmoid":
+                return [PostOperation("eltwise", "swish", 1.0, 0.0)], x
+            if gate.op == "HardSigmoid":
+                return [PostOperation("eltwise", "hardswish", gate.real("alpha"), gate.real("beta"))], x
+        if node.op == "Mul" and gate.op == "Tanh" and gate.inputs[0].op == "Softplus" and gate.inputs[0].inputs[0] is x:
+            return [PostOperation("eltwise", "mish")], x
+    return f"both operands of {node.op} hold a contraction"

@@ -1,0 +1,177 @@
+"""Tiles for the vendor library: an anchor over views of its operands, grown upwards by epilogues that it can fuse."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from functools import lru_cache
+
+from egraph.tensor import ENode, Node, walk
+from lower.candidates.tile import Tile, Tiling, tensors_of
+from lower.targets.cpu.onednn.epilogue import BINARY, ELTWISE
+from lower.targets.cpu.onednn.match import implementations, match
+from lower.views import Window, contiguous, read
+
+READINGS = 3
+"""Ways to read one operand through views, at most."""
+BEAM = 4
+"""Tiles kept of one class and implementation."""
+ROUNDS = 7
+"""Epilogue operators over an anchor, views counted, at most."""
+VIEW_DEPTH = 4
+READS_VIEWS = ("MatMul", "Conv", "ConvTranspose", "MaxPool", "AveragePool")
+GATES = ("Sigmoid", "HardSigmoid")
+
+
+def library_tiles(tiling: Tiling) -> Iterator[tuple[int, Tile]]:
+    """Yield every tile whose fragment the library computes in one call and that no other tile makes superfluous."""
+    kept = _Kept(tiling)
+    frontier = _anchors(tiling, kept)
+    for _ in range(ROUNDS if tiling.fused else 0):
+        frontier = _grow(tiling, frontier, kept)
+        if not frontier:
+            break
+    for number, tile in kept.tiles():
+        if tile.fragment.op != "Reshape":  # the tile below it, viewed, is the same for free
+            yield number, tile
+
+
+class _Kept:
+    """The tiles worth having, by class: of those that read the same tensors in the same way, the shortest.
+
+    Two such tiles differ in constants alone (a scale folded into the weights, or not), which cost nothing at run time.
+    """
+
+    def __init__(self, tiling: Tiling) -> None:
+        self.tiling = tiling
+        self._best: dict[int, dict[tuple[object, ...], tuple[int, Tile]]] = {}
+
+    def offer(self, number: int, tile: Tile) -> bool:
+        """Take a tile unless it is superfluous or the class has enough."""
+        best = self._best.setdefault(number, {})
+        signature, length = _signature(tile)
+        old = best.get(signature)
+        if old is None and sum(key[0] == tile.implementation for key in best) >= BEAM:
+            return False
+        if old is not None and old[0] <= length:
+            return False
+        if not _matches(self.tiling, tile.fragment, tile.implementation.name):
+            return False
+        best[signature] = (length, tile)
+        return True
+
+    def tiles(self) -> Iterator[tuple[int, Tile]]:
+        for number, best in self._best.items():
+            for _, tile in best.values():
+                yield number, tile
+
+
+def _signature(tile: Tile) -> tuple[tuple[object, ...], int]:
+    """Return what a tile reads and does at its anchor, and its number of operators."""
+    nodes = [node for node in walk((tile.fragment,)) if node.op != "Placeholder"]
+    anchor = next(node for node in nodes if implementations(node.op))
+    moved = tuple(node.attributes for node in nodes if node.op == "Transpose")
+    shapes = tuple(operand.type.shape for operand in anchor.inputs)
+    return (tile.implementation, anchor.op, anchor.attributes, shapes, tensors_of(tile.fragment), moved), len(nodes)
+
+
+def _anchors(tiling: Tiling, kept: _Kept) -> dict[int, list[Tile]]:
+    found: dict[int, list[Tile]] = {}
+    for number, nodes in tiling.frozen.classes.items():
+        if number in tiling.leaves:
+            continue
+        for node in nodes:
+            for implementation in implementations(node.op):
+                for fragment, covered in _anchor_fragments(tiling, number, node):
+                    tile = Tile(fragment, (node, *covered), tiling.implementation(implementation))
+                    if kept.offer(number, tile):
+                        found.setdefault(number, []).append(tile)
+    return found
+
+
+def _anchor_fragments(tiling: Tiling, number: int, node: ENode) -> Iterator[tuple[Node, tuple[ENode, ...]]]:
+    """Yield the anchor over its operands, as they are and seen through views."""
+    if node.op not in READS_VIEWS or not tiling.fused:
+        yield tiling.over_leaves(number, node), ()
+        return
+    # Image kernels are slow on windows with gaps; only another order of the axes is free for them.
+    views = ("Reshape", "Transpose", "Slice") if node.op == "MatMul" else ("Transpose",)
+    for combination in itertools.product(*(readings(tiling, child, views) for child in node.children)):
+        covered = tuple(e_node for _, below in combination for e_node in below)
+        yield tiling.build(number, node, [operand for operand, _ in combination]), covered
+
+
+def readings(tiling: Tiling, number: int, views: tuple[str, ...]) -> list[tuple[Node, tuple[ENode, ...]]]:
+    """Return a class and other classes that it is a strided window of, with the views between."""
+    leaf = tiling.leaf(number)
+    found: list[tuple[Node, tuple[ENode, ...]]] = [(leaf, ())]
+    if number in tiling.leaves or not leaf.type.is_static:
+        return found
+    seen: set[tuple[int, Window]] = {(number, contiguous(leaf.type.sizes))}
+    # Chains of classes from the top; a chain is built into a fragment from its bottom.
+    chains: list[tuple[tuple[int, ENode], ...]] = [()]
+    for _ in range(VIEW_DEPTH):
+        longer = []
+        for chain in chains:
+            top = chain[-1][1].children[0] if chain else number
+            if top in tiling.leaves and chain:
+                continue
+            longer += [(*chain, (top, node)) for node in tiling.frozen.classes[top] if node.op in views]
+        for chain in longer[: 4 * READINGS]:
+            fragment = tiling.leaf(chain[-1][1].children[0])
+            if not fragment.type.is_static:
+                continue
+            for owner, node in reversed(chain):
+                fragment = tiling.build(owner, node, [fragment])
+            result = read(fragment, lambda placed: contiguous(placed.type.sizes))
+            if isinstance(result, str):
+                continue
+            key = (chain[-1][1].children[0], result[1])
+            # A reshape at the bottom is free as a view of its own, so reading through it adds nothing.
+            if key in seen or chain[-1][1].op == "Reshape" or result[1].is_contiguous:
+                continue
+            seen.add(key)
+            found.append((fragment, tuple(node for _, node in chain)))
+            if len(found) >= READINGS:
+                return found
+        chains = longer[: 4 * READINGS]
+    return found
+
+
+def _grow(tiling: Tiling, frontier: dict[int, list[Tile]], kept: _Kept) -> dict[int, list[Tile]]:
+    """Return new tiles: one more operator above the tiles of the last round."""
+    grown: dict[int, list[Tile]] = {}
+    for number in sorted({number for below in frontier for number in tiling.consumers[below]} - tiling.leaves):
+        for node in tiling.frozen.classes[number]:
+            for tile in _extended(tiling, number, node, frontier):
+                if kept.offer(number, tile):
+                    grown.setdefault(number, []).append(tile)
+    return grown
+
+
+def _extended(tiling: Tiling, number: int, node: ENode, frontier: dict[int, list[Tile]]) -> Iterator[Tile]:
+    if node.op in ELTWISE or node.op in ("Reshape", "Transpose"):
+        for tile in frontier.get(node.children[0], ()):
+            yield Tile(tiling.build(number, node, [tile.fragment]), (node, *tile.covered), tile.implementation)
+    elif node.op in BINARY:
+        for side in (0, 1):
+            other = node.children[1 - side]
+            for tile in frontier.get(node.children[side], ()):
+                operands = [tile.fragment, tiling.leaf(other)] if side == 0 else [tiling.leaf(other), tile.fragment]
+                yield Tile(tiling.build(number, node, operands), (node, *tile.covered), tile.implementation)
+                for gate in tiling.frozen.classes[other] if node.op == "Mul" else ():
+                    if gate.op in GATES and gate.children == (node.children[side],):
+                        gated = tiling.build(other, gate, [tile.fragment])
+                        pair = [tile.fragment, gated] if side == 0 else [gated, tile.fragment]
+                        yield Tile(tiling.build(number, node, pair), (node, gate, *tile.covered), tile.implementation)
+
+
+def _matches(tiling: Tiling, fragment: Node, implementation: str) -> bool:
+    return _matches_canonical(tiling.canonical(fragment)[0], implementation)
+
+
+@lru_cache(maxsize=1 << 15)
+def _matches_canonical(fragment: Node, implementation: str) -> bool:
+    return not isinstance(match(fragment, implementation), str)
+
+

@@ -1,0 +1,1 @@
+"""The reference: every kernel is its fragment, evaluated by the meanings of the operators."""

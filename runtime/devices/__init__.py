@@ -1,0 +1,121 @@
+"""Devices: what runs a plan. Each has a folder here, whose ``device.py`` holds it under the name ``DEVICE``.
+
+A device is imported where it is asked for, and so are its libraries: a plan names its device, and a machine needs no other.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from runtime.errors import ArtefactError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from runtime.plan import Buffer, Plan
+
+NAMES = (
+    "cpu",
+    "reference",
+)  # fmt: skip
+"""The devices that there are; ``lower.targets`` has what code is made for each."""
+HOST = NAMES[0]
+"""The device of those who name none: the processor that Python, onnxruntime and the measuring process run on."""
+
+
+@dataclass(frozen=True)
+class Files:
+    """Where code lies that a plan's steps call. ``carried`` finds a library of C functions that the artefact brings."""
+
+    kernels: Path | None = None
+    dispatcher: Path | None = None
+    carried: Callable[[str], Path] | None = None
+
+
+class Arithmetic(Protocol):
+    """How a calling thread computes with subnormal numbers, where that can be chosen (``can_flush``)."""
+
+    @property
+    def can_flush(self) -> bool: ...
+
+    def set_subnormals(self, *, keep: bool) -> int:
+        """Have the calling thread keep subnormal numbers, or take them for zero; return what ``restore`` needs."""
+
+    def restore(self, control: int) -> None:
+        """Give the calling thread its floating-point control back."""
+
+
+class Loaded(Protocol):
+    """A plan on its device: memory, code, and what is timed. Steps that Python runs are none of its business."""
+
+    implementations: Mapping[int, str]
+    """What the device's libraries call the code that they chose, by step."""
+
+    def bind(self, areas: Sequence[np.ndarray]) -> None:
+        """Take the host memory of inputs and outputs, in the order of ``runtime.storage.Areas``."""
+
+    def read(self, buffer: Buffer) -> np.ndarray:
+        """Return what a buffer holds now; a view where the device's memory is the host's."""
+
+    def write(self, buffer: Buffer, value: np.ndarray) -> None:
+        """Copy a host array into a buffer."""
+
+    def launch(self, first: int, last: int) -> None:
+        """Run the steps from ``first`` to before ``last``."""
+
+    def synchronise(self) -> None:
+        """Wait until everything launched is done, and outputs lie in the memory that was bound."""
+
+    def time(self, count: int, *, evict: bool, weights_from_memory: bool) -> list[int]:
+        """Run all steps ``count`` times, under the conditions asked for; return nanoseconds a run."""
+
+    def profile(self, count: int) -> list[list[int]]:
+        """Run all steps ``count`` times; return, a run, nanoseconds a step."""
+
+    def close(self) -> None:
+        """Free memory and code."""
+
+
+class Device(Protocol):
+    """What runs plans."""
+
+    @property
+    def name(self) -> str:
+        """Return the name that plans and ``--device`` know it by."""
+
+    @property
+    def is_timed(self) -> bool:
+        """Return whether its clock says what kernels cost; where it does not, costs are estimates and reports say so."""
+
+    def key(self, threads: int) -> str:
+        """Return what measurements are filed under: equal only where times are comparable."""
+
+    def stays_in_cache(self, weights_bytes: int) -> bool:
+        """Return whether a program's weights are still in a cache when it runs again."""
+
+    def is_disturbed(self, threads: int) -> bool:
+        """Return whether the machine is in a state in which nothing should be timed."""
+
+    def allocate(self, size_bytes: int) -> np.ndarray:
+        """Return host memory for a run's results; its contents are anything."""
+
+    def arithmetic(self, files: Files) -> Arithmetic:
+        """Return how Python's own thread computes, on which onnxruntime runs its steps."""
+
+    def load(self, plan: Plan, weights: Mapping[str, np.ndarray], native: frozenset[int], *, threads: int, files: Files) -> Loaded:
+        """Make a plan ready to run; ``native`` are the steps that Python does not run."""
+
+
+@cache
+def device(name: str) -> Device:
+    """Return a device by its name; what it needs is imported now, or when a plan needs it."""
+    if name not in NAMES:
+        fix = "run it with the version that wrote it, or optimise the model again"
+        raise ArtefactError(f"there is no device {name!r}; there are {', '.join(NAMES)}", fix=fix)
+    found: Device = importlib.import_module(f"{__name__}.{name}.device").DEVICE
+    return found

@@ -1,0 +1,93 @@
+"""This machine's processor as a device: what its measurements are filed under, and how it runs plans."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from runtime.cores import usable_cores
+from runtime.devices import Files
+from runtime.devices.cpu.dispatcher import Dispatcher
+from runtime.devices.cpu.passing import share_one_core
+from runtime.devices.cpu.program import CpuProgram, load_dispatcher
+from runtime.plan import Plan
+
+LIBRARIES = ("onednn-cpu-gomp", "apache-tvm", "onnxruntime")
+"""Packages whose version changes what a kernel costs."""
+GENERATOR_REVISION = 5
+"""Raised when generated kernels become faster or slower: what was measured of earlier ones is then measured again."""
+
+
+def processor_name() -> str:
+    """Return the processor's marketing name, or the architecture where the system does not tell."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return " ".join(line.split(":", 1)[1].split())
+    except OSError:
+        return platform.processor() or platform.machine()
+    return platform.processor() or platform.machine()
+
+
+SHARED_CACHE = Path("/sys/devices/system/cpu/cpu0/cache/index3/size")
+
+
+@cache
+def shared_cache_bytes() -> int:
+    """Return the size of the cache that all cores share; 0 where there is none or the system does not tell."""
+    try:
+        text = SHARED_CACHE.read_text().strip()
+    except OSError:
+        return 0
+    return int(text[:-1]) << {"K": 10, "M": 20}[text[-1]] if text[:-1].isdigit() and text[-1] in "KM" else 0
+
+
+def stay_in_cache(weights_bytes: int) -> bool:
+    """Return whether a program's weights are still in the shared cache when it runs again: they share it with what the program makes."""
+    return 2 * weights_bytes <= shared_cache_bytes()
+
+
+@cache
+def device_key(threads: int) -> str:
+    """Return ``cpu | <processor> | <n> cores | <library> <version>, ... | threads=<n> evicted``: equal only where times are comparable.
+
+    The code generator of this package counts as a library, ``generated code``.
+
+    ``evicted`` is how kernels are timed: with their operands outside the cores' own caches.
+    """
+    from runtime.profile.versions import library_version  # SQLite: not needed to run a plan
+
+    libraries = ", ".join([*(f"{name} {library_version(name)}" for name in LIBRARIES), f"generated code {GENERATOR_REVISION}"])
+    return f"cpu | {processor_name()} | {usable_cores()} cores | {libraries} | threads={threads} evicted"
+
+
+class Cpu:
+    """This machine's processor."""
+
+    name = "cpu"
+    is_timed = True
+
+    def key(self, threads: int) -> str:
+        return device_key(threads)
+
+    def stays_in_cache(self, weights_bytes: int) -> bool:
+        return stay_in_cache(weights_bytes)
+
+    def is_disturbed(self, threads: int) -> bool:
+        return share_one_core(threads)
+
+    def allocate(self, size_bytes: int) -> np.ndarray:
+        return np.empty(size_bytes, np.uint8)
+
+    def arithmetic(self, files: Files) -> Dispatcher:
+        return load_dispatcher(files)
+
+    def load(self, plan: Plan, weights: Mapping[str, np.ndarray], native: frozenset[int], *, threads: int, files: Files) -> CpuProgram:
+        return CpuProgram(plan, weights, native, threads=threads, files=files)
+
+
+DEVICE = Cpu()

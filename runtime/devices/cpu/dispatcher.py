@@ -1,0 +1,255 @@
+"""The native dispatcher's structures and calls (the C side is native/dispatch.c)."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from runtime.devices.cpu import openmp
+from runtime.devices.cpu.native.build import build
+from runtime.errors import ArtefactError, KernelError
+
+INTERFACE = 6
+"""What dispatch.c's ``einsat_interface`` must return."""
+MOST_DIMENSIONS = 12
+LIBRARY, KERNEL, COPY, NOTHING = 0, 1, 2, 3
+PATCH_POINTER, PATCH_MEMORY = 0, 1
+DLTENSOR_POINTER = 7
+KERNEL_PREFIX = "__tvm_ffi_"
+LAUNCH_VARIABLE = "__TVMBackendParallelLaunch"
+BARRIER_VARIABLE = "__TVMBackendParallelBarrier"
+RTLD_LAZY = 1
+FILLER_BYTES = 4 << 20
+"""Read by every thread to evict what was in its caches: more than a core has for itself, less than all share."""
+
+
+class StepRecord(ctypes.Structure):
+    _fields_ = [("kind", ctypes.c_int32), ("count", ctypes.c_int32), ("function", ctypes.c_void_p), ("arguments", ctypes.c_void_p)]
+
+
+class ValueRecord(ctypes.Structure):
+    """TVMFFIAny"""
+
+    _fields_ = [("type_index", ctypes.c_int32), ("zero", ctypes.c_uint32), ("pointer", ctypes.c_void_p)]
+
+
+class TensorRecord(ctypes.Structure):
+    """DLTensor"""
+
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("rank", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("byte_offset", ctypes.c_uint64),
+    ]
+
+
+class CopyRecord(ctypes.Structure):
+    _fields_ = [
+        ("rank", ctypes.c_int32),
+        ("element_bytes", ctypes.c_int32),
+        ("shape", ctypes.c_int64 * MOST_DIMENSIONS),
+        ("source_strides", ctypes.c_int64 * MOST_DIMENSIONS),
+        ("target_strides", ctypes.c_int64 * MOST_DIMENSIONS),
+        ("source", ctypes.c_void_p),
+        ("target", ctypes.c_void_p),
+    ]
+
+
+class PatchRecord(ctypes.Structure):
+    _fields_ = [("kind", ctypes.c_int32), ("area", ctypes.c_int32), ("offset", ctypes.c_int64), ("target", ctypes.c_void_p)]
+
+
+class ProgramRecord(ctypes.Structure):
+    _fields_ = [
+        ("execute", ctypes.c_void_p),
+        ("set_handle", ctypes.c_void_p),
+        ("stream", ctypes.c_void_p),
+        ("steps", ctypes.c_void_p),
+        ("patches", ctypes.c_void_p),
+        ("step_count", ctypes.c_int32),
+        ("patch_count", ctypes.c_int32),
+        ("threads", ctypes.c_int32),
+        ("keeps_subnormals", ctypes.c_int32),
+        ("failed_step", ctypes.c_int32),
+    ]
+
+
+class Dispatcher:
+    """The loaded dispatcher library."""
+
+    can_flush = True
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self.library = ctypes.CDLL(str(path))
+        except OSError as error:
+            fix = "delete this file; it is built again"
+            raise ArtefactError(f"the dispatcher cannot be loaded: {error}", where=str(path), fix=fix) from error
+        interface = self.library.einsat_interface() if hasattr(self.library, "einsat_interface") else 0
+        if interface != INTERFACE:
+            fix = "optimise the model again, or delete this file: it is built anew where a compiler is installed"
+            raise ArtefactError(f"the dispatcher has interface {interface}, this runtime needs {INTERFACE}", where=str(path), fix=fix)
+        pointer, int32, times = ctypes.c_void_p, ctypes.c_int32, ctypes.POINTER(ctypes.c_int64)
+        for name, types in {
+            "einsat_openmp": [pointer],
+            "einsat_bind": [pointer, pointer],
+            "einsat_run": [pointer, int32, int32],
+            "einsat_time": [pointer, ctypes.c_int64, times, pointer, ctypes.c_int64],
+            "einsat_flush": [pointer, ctypes.c_int64],
+            "einsat_pass": [pointer, ctypes.c_int64, int32],
+            "einsat_profile": [pointer, ctypes.c_int64, times],
+            "einsat_subnormals": [int32],
+            "einsat_restore": [ctypes.c_uint64],
+        }.items():
+            getattr(self.library, name).argtypes = types
+        self.library.einsat_pass.restype = ctypes.c_int64
+        self.library.einsat_subnormals.restype = ctypes.c_uint64
+        addresses = (ctypes.c_void_p * len(openmp.FUNCTIONS))(*openmp.functions())
+        self.library.einsat_openmp(addresses)
+
+    def set_subnormals(self, *, keep: bool) -> int:
+        """Have the calling thread keep subnormal numbers, or take them for zero; return what ``restore`` needs."""
+        return int(self.library.einsat_subnormals(keep))
+
+    def restore(self, control: int) -> None:
+        """Give the calling thread its floating-point control back."""
+        self.library.einsat_restore(control)
+
+    def address(self, name: str) -> int:
+        return ctypes.cast(getattr(self.library, name), ctypes.c_void_p).value or 0
+
+
+@functools.cache
+def load(path: Path | None = None) -> Dispatcher:
+    """Load a dispatcher, building it when no path is given."""
+    return Dispatcher(path if path is not None else build())
+
+
+class KernelLibrary:
+    """A library of generated kernels; loaded lazily bound, so that nothing of its compiler has to be present."""
+
+    def __init__(self, path: Path, dispatcher: Dispatcher) -> None:
+        process = ctypes.CDLL(None)
+        self._process, self.path = process, path
+        process.dlopen.restype = process.dlsym.restype = ctypes.c_void_p
+        process.dlopen.argtypes, process.dlsym.argtypes = [ctypes.c_char_p, ctypes.c_int], [ctypes.c_void_p, ctypes.c_char_p]
+        process.dlerror.restype = ctypes.c_char_p
+        process.dlclose.argtypes = [ctypes.c_void_p]
+        self._handle = process.dlopen(str(path).encode(), RTLD_LAZY)
+        if not self._handle:
+            raise ArtefactError(
+                f"the kernel library cannot be loaded: {(process.dlerror() or b'').decode()}",
+                where=str(path),
+                fix="optimise the model again on this kind of machine",
+            )
+        for variable, function in ((LAUNCH_VARIABLE, "einsat_parallel_launch"), (BARRIER_VARIABLE, "einsat_parallel_barrier")):
+            if slot := process.dlsym(self._handle, variable.encode()):
+                ctypes.c_void_p.from_address(slot).value = dispatcher.address(function)
+
+    def kernel(self, symbol: str) -> int:
+        """Return the address of a generated kernel."""
+        return self._address(KERNEL_PREFIX + symbol, f"no kernel {symbol!r}")
+
+    def function(self, name: str) -> int:
+        """Return the address of a function."""
+        return self._address(name, f"no function {name!r}")
+
+    def _address(self, symbol: str, what: str) -> int:
+        found = self._process.dlsym(self._handle, symbol.encode())
+        if not found:
+            raise ArtefactError(f"the kernel library has {what}", where=str(self.path), fix="optimise the model again")
+        return int(found)
+
+    def close(self) -> None:
+        """Unload it: a library that is written to the same file later must not be taken for this one."""
+        if self._handle:
+            self._process.dlclose(self._handle)
+            self._handle = None
+
+
+class Table:
+    """A program in native form: steps, and where to write the addresses of inputs and outputs before a run."""
+
+    def __init__(self, dispatcher: Dispatcher, *, threads: int, keep_subnormals: bool = False) -> None:
+        self._library = dispatcher.library
+        self._keep: list[Any] = []
+        self._names: list[str] = []
+        self._steps: list[StepRecord] = []
+        self._patches: list[PatchRecord] = []
+        self._filler: Any = None
+        self.record = ProgramRecord(threads=threads, keeps_subnormals=keep_subnormals)
+
+    def call_library(self, *, execute: int, set_handle: int, stream: int) -> None:
+        """Say how steps of the kind ``LIBRARY`` are executed, and how their memory is pointed elsewhere."""
+        self.record.execute, self.record.set_handle, self.record.stream = execute, set_handle, stream
+
+    def keep(self, value: Any) -> int:
+        """Keep a ctypes object alive as long as the table; return its address."""
+        self._keep.append(value)
+        return ctypes.addressof(value)
+
+    def add(self, name: str, kind: int, function: int = 0, arguments: Any = None) -> None:
+        self._names.append(name)
+        address = self.keep(arguments) if arguments is not None else 0
+        count = len(arguments) if isinstance(arguments, ctypes.Array) else 0
+        self._steps.append(StepRecord(kind, count, function, address))
+
+    def patch(self, kind: int, area: int, offset_bytes: int, target: int) -> None:
+        self._patches.append(PatchRecord(kind, area, offset_bytes, target))
+
+    def finish(self) -> None:
+        """Freeze steps and patches into arrays."""
+        steps = (StepRecord * len(self._steps))(*self._steps)
+        patches = (PatchRecord * len(self._patches))(*self._patches)
+        self.record.steps, self.record.patches = self.keep(steps), self.keep(patches)
+        self.record.step_count, self.record.patch_count = len(steps), len(patches)
+        self._address = ctypes.addressof(self.record)
+
+    def bind(self, addresses: Sequence[int]) -> None:
+        """Write the addresses of inputs and outputs, by area number."""
+        self._library.einsat_bind(self._address, (ctypes.c_void_p * len(addresses))(*addresses))
+
+    def run(self, first: int, last: int) -> None:
+        self._check(self._library.einsat_run(self._address, first, last))
+
+    def time(self, count: int, *, evict: bool = False, flushed: Sequence[tuple[int, int]] = ()) -> list[int]:
+        """Run everything ``count`` times; return nanoseconds a run.
+
+        With ``evict`` no operand is in a core's own caches; what lies in ``flushed`` (addresses and sizes in bytes) is in no cache at all.
+        """
+        if flushed:
+            return [self._time_flushed(flushed, evict=evict) for _ in range(count)]
+        times = (ctypes.c_int64 * count)()
+        if evict and self._filler is None:
+            self._filler = (ctypes.c_char * (FILLER_BYTES * self.record.threads))()
+            ctypes.memset(self._filler, 1, len(self._filler))  # what was never written is one page, everywhere
+        filler = ctypes.addressof(self._filler) if evict else None
+        self._check(self._library.einsat_time(self._address, count, times, filler, FILLER_BYTES))
+        return list(times)
+
+    def _time_flushed(self, flushed: Sequence[tuple[int, int]], *, evict: bool) -> int:
+        for address, size_bytes in flushed:
+            self._library.einsat_flush(address, size_bytes)
+        return self.time(1, evict=evict)[0]
+
+    def profile(self, count: int) -> list[list[int]]:
+        """Run everything ``count`` times; return, a run, nanoseconds a step (with about 40 for the clock itself)."""
+        steps = len(self._steps)
+        times = (ctypes.c_int64 * (count * steps))()
+        self._check(self._library.einsat_profile(self._address, count, times))
+        return [list(times[run * steps : (run + 1) * steps]) for run in range(count)]
+
+    def _check(self, status: int) -> None:
+        if status:
+            failed = self.record.failed_step
+            raise KernelError(f"a kernel failed with status {status}", where=f"step {failed} {self._names[failed]}")

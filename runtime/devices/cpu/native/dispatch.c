@@ -1,0 +1,362 @@
+/* Run a table of kernels with one call from Python, and give generated kernels the vendor library's thread pool.
+ *
+ * Links against nothing but the C library: the vendor library's and OpenMP's functions are passed in as pointers.
+ * The structures mirror those in runtime/devices/cpu/dispatcher.py. */
+#include <signal.h>
+#include <stdint.h>
+#include <string.h>
+#include <time.h>
+
+#define EXPORT __attribute__((visibility("default")))
+#define MAX_RANK 12
+
+enum { STEP_LIBRARY = 0, STEP_KERNEL = 1, STEP_COPY = 2, STEP_NOTHING = 3 };
+enum { PATCH_POINTER = 0, PATCH_MEMORY = 1 };
+
+typedef struct {
+    int32_t kind;
+    int32_t count;
+    void *function; /* library: the primitive; kernel: its C function */
+    void *arguments;
+} Step;
+
+typedef struct {
+    int32_t type_index;
+    uint32_t zero;
+    void *pointer;
+} Value;
+
+typedef int (*Execute)(const void *primitive, void *stream, int count, const void *arguments);
+typedef int (*SetHandle)(void *memory, void *pointer);
+typedef int (*Kernel)(void *self, const Value *arguments, int32_t count, Value *result);
+
+/* A strided copy; sizes in elements, strides in bytes. */
+typedef struct {
+    int32_t rank;
+    int32_t element_bytes;
+    int64_t shape[MAX_RANK];
+    int64_t source_strides[MAX_RANK];
+    int64_t target_strides[MAX_RANK];
+    char *source;
+    char *target;
+} Copy;
+
+/* Where the address of a model input or output has to be written before a run. */
+typedef struct {
+    int32_t kind;
+    int32_t area;
+    int64_t offset;
+    void *target;
+} Patch;
+
+typedef struct {
+    Execute execute;
+    SetHandle set_handle;
+    void *stream;
+    Step *steps;
+    Patch *patches;
+    int32_t step_count;
+    int32_t patch_count;
+    int32_t threads;
+    int32_t keeps_subnormals;
+    int32_t failed_step;
+} Program;
+
+/* Raised whenever a structure above or a function below changes. */
+EXPORT int einsat_interface(void) { return 6; }
+
+/* ------------------------------------------------------------------ threads */
+
+typedef int (*ParallelBody)(int task, const void *environment, void *data);
+
+typedef struct {
+    void *sync_handle;
+    int32_t num_task;
+} Environment;
+
+typedef struct {
+    ParallelBody body;
+    void *data;
+    Environment environment;
+    int32_t status;
+} Launch;
+
+static struct {
+    void (*parallel)(void (*)(void *), void *, unsigned, unsigned);
+    void (*barrier)(void);
+    int (*thread)(void);
+    int (*team)(void);
+    int (*most)(void);
+    int (*inside)(void);
+    void (*set_most)(int);
+} openmp;
+
+EXPORT void einsat_openmp(void **functions) { memcpy(&openmp, functions, sizeof openmp); }
+
+static void launch_member(void *argument) {
+    Launch *launch = argument;
+    int team = openmp.team();
+    for (int task = openmp.thread(); task < launch->environment.num_task; task += team) {
+        int status = launch->body(task, &launch->environment, launch->data);
+        if (status) __atomic_store_n(&launch->status, status, __ATOMIC_RELAXED);
+    }
+}
+
+EXPORT int einsat_parallel_launch(ParallelBody body, void *data, int tasks) {
+    int most = openmp.inside() ? 1 : openmp.most();
+    Launch launch = {body, data, {0, tasks > 0 ? tasks : most}, 0};
+    if (most == 1 || launch.environment.num_task == 1) {
+        for (int task = 0; task < launch.environment.num_task; task++) {
+            int status = body(task, &launch.environment, data);
+            if (status) return status;
+        }
+        return 0;
+    }
+    openmp.parallel(launch_member, &launch, (unsigned)(most < launch.environment.num_task ? most : launch.environment.num_task), 0);
+    return launch.status;
+}
+
+EXPORT int einsat_parallel_barrier(int task, const Environment *environment) {
+    (void)task;
+    if (environment->num_task > 1) openmp.barrier();
+    return 0;
+}
+
+/* ------------------------------------------------------------------ steps */
+
+static void copy_axis(const Copy *copy, int axis, const char *source, char *target) {
+    int64_t count = copy->shape[axis], from = copy->source_strides[axis], to = copy->target_strides[axis];
+    if (axis < copy->rank - 1) {
+        for (int64_t i = 0; i < count; i++) copy_axis(copy, axis + 1, source + i * from, target + i * to);
+        return;
+    }
+    int width = copy->element_bytes;
+    if (from == width && to == width) {
+        memcpy(target, source, (size_t)(count * width));
+        return;
+    }
+#define COPY_LOOP(type) \
+    for (int64_t i = 0; i < count; i++) *(type *)(target + i * to) = *(const type *)(source + i * from)
+    switch (width) {
+        case 1: COPY_LOOP(uint8_t); break;
+        case 2: COPY_LOOP(uint16_t); break;
+        case 4: COPY_LOOP(uint32_t); break;
+        case 8: COPY_LOOP(uint64_t); break;
+        default:
+            for (int64_t i = 0; i < count; i++) memcpy(target + i * to, source + i * from, (size_t)width);
+    }
+}
+
+static inline int run_step(const Program *program, const Step *step) {
+    switch (step->kind) {
+        case STEP_LIBRARY: return program->execute(step->function, program->stream, step->count, step->arguments);
+        case STEP_KERNEL: {
+            Value result = {0, 0, 0};
+            return ((Kernel)step->function)(0, step->arguments, step->count, &result);
+        }
+        case STEP_COPY: {
+            const Copy *copy = step->arguments;
+            copy_axis(copy, 0, copy->source, copy->target);
+            return 0;
+        }
+        default: return 0;
+    }
+}
+
+static int run_steps(Program *program, int first, int last) {
+    for (int i = first; i < last; i++) {
+        int status = run_step(program, program->steps + i);
+        if (status) {
+            program->failed_step = i;
+            return status;
+        }
+    }
+    return 0;
+}
+
+static int64_t now_ns(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+}
+
+/* ------------------------------------------------------------------ signals */
+
+/* Some of the vendor library's matrix kernels keep data where the stack pointer should be (x64:gemm:jit): a signal that is
+ * delivered then writes its frame over the heap. So none is until the run is over; the pool's threads get none at all. */
+static void block_signals(sigset_t *before) {
+    static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS};
+    sigset_t blocked;
+    sigfillset(&blocked);
+    for (unsigned i = 0; i < sizeof faults / sizeof *faults; i++) sigdelset(&blocked, faults[i]);
+    sigprocmask(SIG_BLOCK, &blocked, before);
+}
+
+static int calls_library(const Program *program) {
+    for (int i = 0; i < program->step_count; i++)
+        if (program->steps[i].kind == STEP_LIBRARY) return 1;
+    return 0;
+}
+
+/* ------------------------------------------------------------------ subnormal numbers */
+
+/* Arithmetic on numbers below 2^-126 takes a hundred times as long on most processors. These bits have them count as zero. */
+#if defined(__x86_64__)
+enum { FLUSH = 0x8040 }; /* MXCSR: results to zero, operands are zero */
+static uint64_t read_control(void) { return __builtin_ia32_stmxcsr(); }
+static void write_control(uint64_t control) { __builtin_ia32_ldmxcsr((unsigned)control); }
+#elif defined(__aarch64__)
+enum { FLUSH = 1 << 24 }; /* FPCR.FZ */
+static uint64_t read_control(void) {
+    uint64_t control;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(control));
+    return control;
+}
+static void write_control(uint64_t control) { __asm__ volatile("msr fpcr, %0" : : "r"(control)); }
+#else
+enum { FLUSH = 0 };
+static uint64_t read_control(void) { return 0; }
+static void write_control(uint64_t control) { (void)control; }
+#endif
+
+/* Have this thread keep subnormal numbers or not; return the state to give to ``einsat_restore``. The pool's threads follow. */
+EXPORT uint64_t einsat_subnormals(int32_t keeps) {
+    uint64_t control = read_control(), changed = keeps ? control & ~(uint64_t)FLUSH : control | FLUSH;
+    if (changed != control) write_control(changed);
+    return control;
+}
+
+EXPORT void einsat_restore(uint64_t control) { write_control(control); }
+
+typedef struct {
+    int most;
+    int blocked;
+    uint64_t control;
+    sigset_t signals;
+} Before;
+
+/* The number of threads belongs to the calling thread's OpenMP state, which others in this process may rely on. */
+static void enter(const Program *program, Before *before) {
+    before->most = openmp.most();
+    if (before->most != program->threads) openmp.set_most(program->threads);
+    before->control = einsat_subnormals(program->keeps_subnormals);
+    before->blocked = calls_library(program);
+    if (before->blocked) block_signals(&before->signals);
+}
+
+static int leave(const Program *program, const Before *before, int status) {
+    if (before->most != program->threads) openmp.set_most(before->most);
+    einsat_restore(before->control);
+    if (before->blocked) sigprocmask(SIG_SETMASK, &before->signals, 0);
+    return status;
+}
+
+EXPORT void einsat_bind(Program *program, char **areas) {
+    for (int i = 0; i < program->patch_count; i++) {
+        const Patch *patch = program->patches + i;
+        char *pointer = areas[patch->area] + patch->offset;
+        if (patch->kind == PATCH_MEMORY)
+            program->set_handle(patch->target, pointer);
+        else
+            *(void **)patch->target = pointer;
+    }
+}
+
+EXPORT int einsat_run(Program *program, int first, int last) {
+    Before before;
+    enter(program, &before);
+    return leave(program, &before, run_steps(program, first, last));
+}
+
+typedef struct {
+    const char *start;
+    int64_t share_bytes;
+} Filler;
+
+static void read_filler(void *argument) {
+    const Filler *filler = argument;
+    const char *start = filler->start + filler->share_bytes * openmp.thread();
+    uint64_t sum = 0;
+    for (int64_t i = 0; i < filler->share_bytes; i += 64) sum += *(const volatile uint64_t *)(start + i);
+    (void)sum;
+}
+
+typedef struct {
+    char *start;
+    int64_t share_bytes;
+    int64_t time_ns;
+} Passing;
+
+enum { LINE_BYTES = 64 };
+
+static void write_lines(char *start, int64_t size_bytes) {
+    for (int64_t i = 0; i < size_bytes; i += LINE_BYTES) *(volatile char *)(start + i) = (char)i;
+}
+
+static void pass_lines(void *argument) {
+    Passing *passing = argument;
+    int thread = openmp.thread(), next = (thread + 1) % openmp.team();
+    char *own = passing->start + passing->share_bytes * thread;
+    write_lines(own, passing->share_bytes);
+    openmp.barrier();
+    Filler other = {passing->start + passing->share_bytes * (next - thread), passing->share_bytes};
+    read_filler(&other);
+    openmp.barrier();
+    int64_t start = now_ns();
+    write_lines(own, passing->share_bytes);
+    openmp.barrier();
+    if (thread == 0) passing->time_ns = now_ns() - start;
+}
+
+/* Nanoseconds that every thread takes to write its share of memory anew after the next thread has read it. */
+EXPORT int64_t einsat_pass(char *start, int64_t share_bytes, int32_t threads) {
+    Passing passing = {start, share_bytes, 0};
+    openmp.parallel(pass_lines, &passing, (unsigned)threads, 0);
+    return passing.time_ns;
+}
+
+/* Write a stretch of memory back and drop its lines from every cache. Where no instruction for that is known it returns 0. */
+EXPORT int einsat_flush(const char *start, int64_t size_bytes) {
+#if defined(__x86_64__)
+    for (int64_t i = 0; i < size_bytes; i += 64) __asm__ volatile("clflush %0" : : "m"(start[i]));
+    __asm__ volatile("mfence" : : : "memory");
+    return 1;
+#elif defined(__aarch64__)
+    for (int64_t i = 0; i < size_bytes; i += 64) __asm__ volatile("dc civac, %0" : : "r"(start + i) : "memory");
+    __asm__ volatile("dsb sy" : : : "memory");
+    return 1;
+#else
+    (void)start, (void)size_bytes;
+    return 0;
+#endif
+}
+
+/* With a filler (its share of bytes for every thread) each run finds its operands outside the cores' own caches, as a
+ * kernel does whose operands other kernels wrote. Without (null), what fits into them stays there from run to run. */
+EXPORT int einsat_time(Program *program, int64_t count, int64_t *times_ns, const char *filler, int64_t share_bytes) {
+    int status = 0;
+    Before before;
+    enter(program, &before);
+    Filler reading = {filler, share_bytes};
+    for (int64_t i = 0; i < count && !status; i++) {
+        if (filler) openmp.parallel(read_filler, &reading, (unsigned)program->threads, 0);
+        int64_t start = now_ns();
+        status = run_steps(program, 0, program->step_count);
+        times_ns[i] = now_ns() - start;
+    }
+    return leave(program, &before, status);
+}
+
+/* One time a step and run: times_ns[run * step_count + step]. */
+EXPORT int einsat_profile(Program *program, int64_t count, int64_t *times_ns) {
+    int status = 0;
+    Before before;
+    enter(program, &before);
+    for (int64_t i = 0; i < count && !status; i++)
+        for (int step = 0; step < program->step_count && !status; step++) {
+            int64_t start = now_ns();
+            status = run_steps(program, step, step + 1);
+            *times_ns++ = now_ns() - start;
+        }
+    return leave(program, &before, status);
+}

@@ -1,0 +1,275 @@
+"""Turn a plan's ``onednn`` step into a primitive: descriptors from the windows, post-operations, packed constants.
+
+handles = Handles(library.load())
+primitive = create(handles, step.spec, inputs=[Window(...), ...], output=Window(...))
+primitive.arguments       # which memory each argument is; the caller binds addresses
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from runtime.devices.cpu.onednn import names
+from runtime.devices.cpu.onednn.collapse import collapse_matmul
+from runtime.devices.cpu.onednn.library import Handle, Handles, Window, describe, dimensions
+from runtime.errors import KernelError
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument of a primitive: ``number`` is the library's; ``packed`` when the library chose another layout."""
+
+    number: int
+    position: int | Literal["dst", "scratchpad"]
+    descriptor: Handle
+    packed: bool = False
+    plain: Handle = 0
+
+
+@dataclass(frozen=True)
+class Primitive:
+    """A created primitive; handles belong to the ``Handles`` that it was made with."""
+
+    handle: Handle
+    arguments: tuple[Argument, ...]
+    scratchpad_bytes: int
+    implementation: str
+
+
+class _Recipe:
+    """The state of one creation: operand windows by role, and their descriptors."""
+
+    def __init__(self, handles: Handles, spec: Mapping[str, Any], inputs: Sequence[Window], output: Window) -> None:
+        self.handles, self.spec = handles, spec
+        self.positions: dict[str, int] = {role: position for role, position in spec["arguments"].items() if role != "dst"}
+        self.windows = list(inputs)
+        self.output = output
+        if spec["primitive"] == "matmul":
+            self.windows, self.output = collapse_matmul(self.windows, output, self.positions, _post_positions(spec))
+        self.packed = frozenset(spec.get("packed", ()))
+        self.dst = describe(handles, self.output)
+        self.descriptors = {
+            role: describe(handles, self.windows[position], any_format=role in self.packed) for role, position in self.positions.items()
+        }
+
+    def role(self, name: str) -> Handle:
+        if name not in self.descriptors:
+            raise KernelError(f"{self.spec['primitive']} needs the argument {name!r}")
+        return self.descriptors[name]
+
+    def optional(self, name: str) -> Handle | None:
+        return self.descriptors.get(name)
+
+    def sizes(self, name: str, minus: int = 0) -> Any:
+        return dimensions([int(value) - minus for value in self.spec[name]])
+
+    def choice(self, table: Mapping[str, int], default: str | None = None) -> int:
+        return look_up(table, self.spec.get("algorithm", default))
+
+
+def look_up(table: Mapping[str, int], name: Any) -> int:
+    """Return a name's number; raise with the names there are."""
+    if name not in table:
+        raise KernelError(f"unknown algorithm {name!r}; there are {', '.join(table)}")
+    return table[name]
+
+
+def create(handles: Handles, spec: Mapping[str, Any], inputs: Sequence[Window], output: Window) -> Primitive:
+    """Create the primitive of ``spec``; any failure is a KernelError that shows the spec and the windows."""
+    try:
+        return _create(handles, spec, inputs, output)
+    except (KernelError, KeyError, IndexError) as error:
+        reason = error.what if isinstance(error, KernelError) else f"the step lacks {error}"
+        text = json.dumps(dict(spec), sort_keys=True, default=str)
+        raise KernelError(
+            reason,
+            where=f"{text} inputs={[_show(window) for window in inputs]} output={_show(output)}",
+            fix="optimise the model again; the kernel that the library refuses is not chosen twice",
+        ) from error
+
+
+def _show(window: Window) -> str:
+    return f"{window.dtype}{list(window.shape)} strides {list(window.strides)}"
+
+
+def _create(handles: Handles, spec: Mapping[str, Any], inputs: Sequence[Window], output: Window) -> Primitive:
+    recipe = _Recipe(handles, spec, inputs, output)
+    attributes, post_arguments = _attributes(recipe)
+    library = handles.library
+    builder = BUILDERS.get(spec["primitive"])
+    if builder is None:
+        raise KernelError(f"unknown primitive {spec['primitive']!r}; there are {', '.join(BUILDERS)}")
+    name, arguments = builder(recipe)
+    descriptor = handles.create("primitive_desc", name, *arguments, attributes)
+    handle = handles.create("primitive", "primitive_create", descriptor)
+    scratchpad = library.query_descriptor(descriptor, names.QUERY_SCRATCHPAD)
+    result = [_argument(recipe, descriptor, role, position) for role, position in recipe.positions.items()]
+    result.append(Argument(names.ARGUMENTS["dst"], "dst", recipe.dst))
+    result += post_arguments
+    scratchpad_bytes = library.size_bytes(scratchpad)
+    if scratchpad_bytes:
+        result.append(Argument(names.ARGUMENT_SCRATCHPAD, "scratchpad", scratchpad))
+    return Primitive(handle, tuple(result), scratchpad_bytes, library.implementation(descriptor))
+
+
+def _argument(recipe: _Recipe, descriptor: Handle, role: str, position: int) -> Argument:
+    number = names.ARGUMENTS.get(role)
+    if number is None and role.startswith("src"):
+        number = names.ARGUMENT_MULTIPLE_SRC + int(role[3:])
+    if number is None:
+        raise KernelError(f"unknown role {role!r}")
+    if recipe.spec["primitive"] == "concat":
+        number = names.ARGUMENT_MULTIPLE_SRC + int(role[3:])
+    if role not in recipe.packed:
+        return Argument(number, position, recipe.descriptors[role])
+    library = recipe.handles.library
+    chosen = library.query_descriptor(descriptor, names.QUERY_MEMORY_DESCRIPTORS[role], 1 if role in ("bias", "src1") else 0)
+    plain = describe(recipe.handles, recipe.windows[position])
+    if library.equal(chosen, plain):
+        return Argument(number, position, plain)
+    return Argument(number, position, chosen, packed=True, plain=plain)
+
+
+def _post_positions(spec: Mapping[str, Any]) -> list[int]:
+    return [operation["argument"] for operation in spec.get("post_ops", ()) if "argument" in operation]
+
+
+def _attributes(recipe: _Recipe) -> tuple[Handle, list[Argument]]:
+    handles, arguments = recipe.handles, []
+    attributes = handles.create("primitive_attr", "primitive_attr_create")
+    handles.library.call("primitive_attr_set_scratchpad_mode", attributes, names.SCRATCHPAD_USER)
+    operations = handles.create("post_ops", "post_ops_create")
+    for index, operation in enumerate(recipe.spec.get("post_ops", ())):
+        base = names.ARGUMENT_POST_OPERATION * (index + 1)
+        match operation["kind"], operation.get("algorithm"):
+            case "eltwise", algorithm:
+                number = look_up(names.ELTWISE_ALGORITHMS, algorithm)
+                handles.library.call("post_ops_append_eltwise", operations, number, operation.get("alpha", 0.0), operation.get("beta", 0.0))
+            case "binary", "prelu":
+                window = recipe.windows[operation["argument"]]
+                mask = sum(1 << axis for axis, size in enumerate(window.shape) if size != 1)
+                handles.library.call("post_ops_append_prelu", operations, mask)
+                arguments.append(Argument(base | names.ARGUMENTS["weights"], operation["argument"], describe(handles, window)))
+            case "binary", algorithm:
+                descriptor = describe(handles, recipe.windows[operation["argument"]])
+                handles.library.call("post_ops_append_binary", operations, look_up(names.BINARY_ALGORITHMS, algorithm), descriptor)
+                arguments.append(Argument(base | names.ARGUMENTS["src1"], operation["argument"], descriptor))
+            case "sum", _:
+                handles.library.call("post_ops_append_sum", operations, operation.get("scale", 1.0), 0, 0)
+            case kind, _:
+                raise KernelError(f"unknown post-operation {kind!r}; there are eltwise, binary, sum")
+    handles.library.call("primitive_attr_set_post_ops", attributes, operations)
+    return attributes, arguments
+
+
+def _convolution(recipe: _Recipe) -> tuple[str, list[Any]]:
+    kind = recipe.spec["primitive"]
+    table = names.CONVOLUTION_ALGORITHMS if kind == "convolution" else names.DECONVOLUTION_ALGORITHMS
+    return f"{kind}_forward_primitive_desc_create", [
+        recipe.handles.library.engine, names.FORWARD_INFERENCE, recipe.choice(table, "direct"),
+        recipe.role("src"), recipe.role("weights"), recipe.optional("bias"), recipe.dst,
+        recipe.sizes("strides"), recipe.sizes("dilations", minus=1), recipe.sizes("pads_before"), recipe.sizes("pads_after"),
+    ]  # fmt: skip
+
+
+def _matmul(recipe: _Recipe) -> tuple[str, list[Any]]:
+    operands = [recipe.role("src"), recipe.role("weights"), recipe.optional("bias"), recipe.dst]
+    return "matmul_primitive_desc_create", [recipe.handles.library.engine, *operands]
+
+
+def _inner_product(recipe: _Recipe) -> tuple[str, list[Any]]:
+    operands = [recipe.role("src"), recipe.role("weights"), recipe.optional("bias"), recipe.dst]
+    return "inner_product_forward_primitive_desc_create", [recipe.handles.library.engine, names.FORWARD_INFERENCE, *operands]
+
+
+def _pooling(recipe: _Recipe) -> tuple[str, list[Any]]:
+    return "pooling_forward_primitive_desc_create", [
+        recipe.handles.library.engine, names.FORWARD_INFERENCE, recipe.choice(names.POOLING_ALGORITHMS), recipe.role("src"), recipe.dst,
+        recipe.sizes("strides"), recipe.sizes("kernel"), recipe.sizes("dilations", minus=1),
+        recipe.sizes("pads_before"), recipe.sizes("pads_after"),
+    ]  # fmt: skip
+
+
+def _softmax(recipe: _Recipe) -> tuple[str, list[Any]]:
+    return "softmax_forward_primitive_desc_create", [
+        recipe.handles.library.engine, names.FORWARD_INFERENCE, recipe.choice(names.SOFTMAX_ALGORITHMS, "softmax"),
+        recipe.role("src"), recipe.dst, int(recipe.spec["axis"]),
+    ]  # fmt: skip
+
+
+def _layer_normalization(recipe: _Recipe) -> tuple[str, list[Any]]:
+    flags = (names.USE_SCALE if "scale" in recipe.positions else 0) | (names.USE_SHIFT if "shift" in recipe.positions else 0)
+    return "layer_normalization_forward_primitive_desc_create", [
+        recipe.handles.library.engine, names.FORWARD_INFERENCE, recipe.role("src"), recipe.dst, None, float(recipe.spec["epsilon"]), flags,
+    ]  # fmt: skip
+
+
+def _lrn(recipe: _Recipe) -> tuple[str, list[Any]]:
+    spec = recipe.spec
+    if spec["size"] % 2 == 0:
+        raise KernelError(f"an LRN window of even size {spec['size']} is not symmetric, oneDNN's is")
+    return "lrn_forward_primitive_desc_create", [
+        recipe.handles.library.engine, names.FORWARD_INFERENCE, names.LRN_ACROSS_CHANNELS, recipe.role("src"), recipe.dst,
+        int(spec["size"]), float(spec["alpha"]), float(spec["beta"]), float(spec["k"]),
+    ]  # fmt: skip
+
+
+def _reduction(recipe: _Recipe) -> tuple[str, list[Any]]:
+    algorithm = recipe.choice(names.REDUCTION_ALGORITHMS)
+    return "reduction_primitive_desc_create", [recipe.handles.library.engine, algorithm, recipe.role("src"), recipe.dst, 0.0, 0.0]
+
+
+def _resampling(recipe: _Recipe) -> tuple[str, list[Any]]:
+    return "resampling_forward_primitive_desc_create", [
+        recipe.handles.library.engine, names.FORWARD_INFERENCE, recipe.choice(names.RESAMPLING_ALGORITHMS), None,
+        recipe.role("src"), recipe.dst,
+    ]  # fmt: skip
+
+
+def _binary(recipe: _Recipe) -> tuple[str, list[Any]]:
+    algorithm = recipe.choice(names.BINARY_ALGORITHMS)
+    return "binary_primitive_desc_create", [
+        recipe.handles.library.engine, algorithm, recipe.role("src0"), recipe.role("src1"), recipe.dst,
+    ]  # fmt: skip
+
+
+def _eltwise(recipe: _Recipe) -> tuple[str, list[Any]]:
+    spec = recipe.spec
+    return "eltwise_forward_primitive_desc_create", [
+        recipe.handles.library.engine, names.FORWARD_INFERENCE, recipe.choice(names.ELTWISE_ALGORITHMS), recipe.role("src"), recipe.dst,
+        float(spec.get("alpha", 0.0)), float(spec.get("beta", 0.0)),
+    ]  # fmt: skip
+
+
+def _reorder(recipe: _Recipe) -> tuple[str, list[Any]]:
+    engine = recipe.handles.library.engine
+    return "reorder_primitive_desc_create", [recipe.role("src"), engine, recipe.dst, engine]
+
+
+def _concat(recipe: _Recipe) -> tuple[str, list[Any]]:
+    import ctypes
+
+    count = len(recipe.positions)
+    sources = (ctypes.c_void_p * count)(*(recipe.role(f"src{index}") for index in range(count)))
+    return "concat_primitive_desc_create", [recipe.handles.library.engine, recipe.dst, count, int(recipe.spec["axis"]), sources]
+
+
+BUILDERS = {
+    "convolution": _convolution,
+    "deconvolution": _convolution,
+    "matmul": _matmul,
+    "inner_product": _inner_product,
+    "pooling": _pooling,
+    "softmax": _softmax,
+    "layer_normalization": _layer_normalization,
+    "lrn": _lrn,
+    "reduction": _reduction,
+    "resampling": _resampling,
+    "binary": _binary,
+    "eltwise": _eltwise,
+    "reorder": _reorder,
+    "concat": _concat,
+}

@@ -1,0 +1,116 @@
+"""Put a plan's ``onednn`` steps into the native table: primitives, packed constants, and the scratchpad that they share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from runtime.devices.cpu import dispatcher as native
+from runtime.devices.cpu.allocation import Allocator
+from runtime.devices.cpu.onednn import library as onednn
+from runtime.devices.cpu.onednn import names, primitives
+from runtime.devices.cpu.onednn.library import ExecutionArgument, Handle, Handles
+from runtime.devices.cpu.steps import Builder
+from runtime.errors import KernelError
+from runtime.plan import Buffer, Step
+from runtime.storage import pointer
+
+
+class OneDnn:
+    """What the onednn steps of one plan own. Made with the first of them: only then is the library loaded."""
+
+    def __init__(self, builder: Builder) -> None:
+        library = onednn.load()
+        self.handles = Handles(library)
+        self.stream = self.handles.create("stream", "stream_create", library.engine, names.STREAM_IN_ORDER)
+        self.packed: list[tuple[Buffer, Handle, np.ndarray]] = []
+        self._allocator: Allocator = builder.allocator
+        self._scratchpads: list[Handle] = []
+        self._scratchpad_bytes = 0
+        builder.table.call_library(
+            execute=library.address("primitive_execute"), set_handle=library.address("memory_set_data_handle"), stream=self.stream
+        )
+
+    @property
+    def constants(self) -> Sequence[np.ndarray]:
+        """Return the constants that the library keeps in formats of its own."""
+        return [array for _, _, array in self.packed]
+
+    def add(self, builder: Builder, index: int, step: Step) -> None:
+        """Create the step's primitive, and put it into the table."""
+        inputs, output = [builder.buffer(i) for i in step.inputs], builder.buffer(step.outputs[0])
+        windows = [onednn.Window(b.dtype, b.shape, b.strides) for b in inputs]
+        try:
+            primitive = primitives.create(self.handles, step.spec, windows, onednn.Window(output.dtype, output.shape, output.strides))
+        except KernelError as error:
+            raise KernelError(error.what, where=f"step {index} {step.name}: {error.where}", fix=error.fix) from error
+        builder.implementations[index] = primitive.implementation
+        arguments = (ExecutionArgument * len(primitive.arguments))()
+        for slot, argument in zip(arguments, primitive.arguments, strict=True):
+            slot.argument = argument.number
+            match argument.position:
+                case "scratchpad":
+                    slot.memory = self._memory(argument.descriptor, 0)
+                    self._scratchpads.append(slot.memory)
+                case "dst":
+                    slot.memory = self._buffer_memory(builder, argument.descriptor, output)
+                case position if argument.packed:
+                    slot.memory = self._memory(argument.descriptor, self._pack(builder, inputs[position], argument))
+                case position:
+                    slot.memory = self._buffer_memory(builder, argument.descriptor, inputs[position])
+        self._scratchpad_bytes = max(self._scratchpad_bytes, primitive.scratchpad_bytes)
+        builder.table.add(step.name, native.LIBRARY, primitive.handle, arguments)
+
+    def finish(self) -> None:
+        """Allocate the one scratchpad that all primitives share."""
+        self.scratchpad = self._allocator.allocate(self._scratchpad_bytes)
+        for memory in self._scratchpads:
+            self.handles.library.call("memory_set_data_handle", memory, pointer(self.scratchpad))
+
+    def close(self) -> None:
+        self.handles.close()
+
+    def _memory(self, descriptor: Handle, address: int) -> Handle:
+        return self.handles.create("memory", "memory_create", descriptor, self.handles.library.engine, address or None)
+
+    def _buffer_memory(self, builder: Builder, descriptor: Handle, buffer: Buffer) -> Handle:
+        area, place = builder.storage.locate(buffer)
+        if area is None:
+            return self._memory(descriptor, place)
+        memory = self._memory(descriptor, 0)
+        builder.table.patch(native.PATCH_MEMORY, area, place, memory)
+        return memory
+
+    def _pack(self, builder: Builder, buffer: Buffer, argument: primitives.Argument) -> int:
+        """Re-lay-out a constant once for every distinct layout; return the packed copy's address."""
+        library = self.handles.library
+        if buffer.area != "weight":
+            raise KernelError("only a constant can be packed", where=str(buffer))
+        for known, descriptor, array in self.packed:
+            if known == buffer and library.equal(descriptor, argument.descriptor):
+                return pointer(array)
+        array = self._allocator.allocate(library.size_bytes(argument.descriptor))
+        temporary = Handles(library)
+        engine = library.engine
+        description = temporary.create(
+            "primitive_desc", "reorder_primitive_desc_create", argument.plain, engine, argument.descriptor, engine, None
+        )
+        reorder = temporary.create("primitive", "primitive_create", description)
+        source = temporary.create("memory", "memory_create", argument.plain, engine, builder.storage.locate(buffer)[1])
+        target = temporary.create("memory", "memory_create", argument.descriptor, engine, pointer(array))
+        arguments = (ExecutionArgument * 2)(
+            ExecutionArgument(names.ARGUMENTS["src"], source), ExecutionArgument(names.ARGUMENTS["dst"], target)
+        )
+        library.call("primitive_execute", reorder, self.stream, 2, arguments)
+        temporary.close()
+        self.packed.append((buffer, argument.descriptor, array))
+        return pointer(array)
+
+
+def add(builder: Builder, index: int, step: Step) -> None:
+    """Add a step, and what all steps of the plan share before the first."""
+    context = builder.contexts.get(step.kind)
+    if not isinstance(context, OneDnn):
+        context = builder.contexts[step.kind] = OneDnn(builder)
+    context.add(builder, index, step)

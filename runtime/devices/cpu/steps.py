@@ -1,0 +1,150 @@
+"""Turn a plan's native steps into the dispatcher's records: primitives, kernel arguments, copies."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from runtime.devices.cpu import dispatcher as native
+from runtime.devices.cpu.allocation import Allocator
+from runtime.dtypes import element_type
+from runtime.errors import ArtefactError
+from runtime.plan import COPY_STEP, Buffer, Plan, Step
+from runtime.storage import Storage
+
+
+class Context(Protocol):
+    """What the steps of one vendor library share in one plan; made with the first of them."""
+
+    @property
+    def constants(self) -> Sequence[np.ndarray]:
+        """Return the constants that the library keeps in formats of its own."""
+
+    def finish(self) -> None:
+        """Complete what depends on all steps."""
+
+    def close(self) -> None:
+        """Free what the library holds."""
+
+
+@dataclass
+class Builder:
+    """Adds steps to a table."""
+
+    plan: Plan
+    storage: Storage
+    allocator: Allocator
+    table: native.Table
+    kernel: Callable[[str], int]
+    """The address of a generated kernel."""
+    function: Callable[[str, str], int]
+    """The address of a C function in a library that the artefact carries."""
+    contexts: dict[str, Context]
+    """By the kind of the steps."""
+    implementations: dict[int, str] = field(default_factory=dict)
+
+    def add(self, index: int, step: Step) -> None:
+        """Add one step, by its kind."""
+        if step.kind in LIBRARIES:
+            importlib.import_module(f"runtime.devices.cpu.{step.kind}.steps").add(self, index, step)
+            return
+        add = KINDS.get(step.kind)
+        if add is None:
+            fix = "run it with the version that wrote it, or optimise the model again"
+            raise ArtefactError(f"this runtime knows no steps of kind {step.kind!r}", where=f"step {index} {step.name}", fix=fix)
+        add(self, step)
+
+    def finish(self) -> None:
+        """Complete what depends on all steps, and freeze the table."""
+        for context in self.contexts.values():
+            context.finish()
+        self.table.finish()
+
+    def buffer(self, index: int) -> Buffer:
+        if not 0 <= index < len(self.plan.buffers):
+            raise ArtefactError(f"the plan has no buffer {index}")
+        return self.plan.buffers[index]
+
+    def add_generated(self, step: Step) -> None:
+        self.add_kernel(step, self.kernel(step.spec["symbol"]))
+
+    def add_function(self, step: Step) -> None:
+        self.add_kernel(step, self.function(step.spec["library"], step.spec["function"]))
+
+    def add_kernel(self, step: Step, function: int) -> None:
+        """Add a call of a C function that takes the inputs, then the outputs, as DLPack tensors."""
+        buffers = [self.buffer(i) for i in (*step.inputs, *step.outputs)]
+        values = (native.ValueRecord * len(buffers))()
+        for value, buffer in zip(values, buffers, strict=True):
+            value.type_index, value.pointer = native.DLTENSOR_POINTER, self._tensor(buffer)
+        self.table.add(step.name, native.KERNEL, function, values)
+
+    def add_nothing(self, step: Step) -> None:
+        """Keep the place of a step that Python runs."""
+        self.table.add(step.name, native.NOTHING)
+
+    def _tensor(self, buffer: Buffer) -> int:
+        element, rank = element_type(buffer.dtype), len(buffer.shape)
+        shape, strides = (ctypes.c_int64 * rank)(*buffer.shape), (ctypes.c_int64 * rank)(*buffer.strides)
+        record = native.TensorRecord(
+            device_type=1, rank=rank, code=element.dlpack_code, bits=8 * element.size_bytes, lanes=1,
+            shape=self.table.keep(shape), strides=self.table.keep(strides),
+        )  # fmt: skip
+        address = self.table.keep(record)
+        self._point(buffer, address)
+        return address
+
+    def _point(self, buffer: Buffer, slot: int) -> None:
+        """Write a buffer's address to ``slot``, now or before each run."""
+        area, place = self.storage.locate(buffer)
+        if area is None:
+            ctypes.c_void_p.from_address(slot).value = place
+        else:
+            self.table.patch(native.PATCH_POINTER, area, place, slot)
+
+    def add_copy(self, step: Step) -> None:
+        source, target = self.buffer(step.inputs[0]), self.buffer(step.outputs[0])
+        if source.shape != target.shape or source.dtype != target.dtype:
+            raise ArtefactError("a copy's buffers differ in shape or element type", where=f"step {step.name}")
+        size_bytes = element_type(source.dtype).size_bytes
+        axes = _merged_axes(source, target)
+        record = native.CopyRecord(rank=len(axes), element_bytes=size_bytes)
+        for axis, (size, from_stride, to_stride) in enumerate(axes):
+            record.shape[axis] = size
+            record.source_strides[axis], record.target_strides[axis] = from_stride * size_bytes, to_stride * size_bytes
+        self.table.add(step.name, native.COPY, 0, record)
+        address = ctypes.addressof(record)
+        self._point(source, address + native.CopyRecord.source.offset)
+        self._point(target, address + native.CopyRecord.target.offset)
+
+
+KINDS: Mapping[str, Callable[[Builder, Step], None]] = {
+    "tvm": Builder.add_generated,
+    "function": Builder.add_function,
+    COPY_STEP: Builder.add_copy,
+}
+"""How each kind of step is put into the native table, unless a library does."""
+LIBRARIES = (
+    "onednn",
+)  # fmt: skip
+"""Vendor libraries with steps of their own kind: folders beside this file, each with ``steps.add``, imported when a plan has one."""
+
+
+def _merged_axes(source: Buffer, target: Buffer) -> list[tuple[int, int, int]]:
+    """Return (size, source stride, target stride) with axes that lie behind each other in both merged."""
+    axes: list[tuple[int, int, int]] = []
+    for size, from_stride, to_stride in zip(source.shape, source.strides, target.strides, strict=True):
+        if size == 1:
+            continue
+        if axes and axes[-1][1] == size * from_stride and axes[-1][2] == size * to_stride:
+            axes[-1] = (axes[-1][0] * size, from_stride, to_stride)
+        else:
+            axes.append((size, from_stride, to_stride))
+    if len(axes) > native.MOST_DIMENSIONS:
+        raise ArtefactError(f"a copy over {len(axes)} axes; at most {native.MOST_DIMENSIONS} are possible")
+    return axes or [(1, 1, 1)]

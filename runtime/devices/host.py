@@ -1,0 +1,101 @@
+"""What devices share whose memory is the host's and whose steps are Python calls: all but what a step computes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from runtime.devices import Files
+from runtime.plan import COPY_STEP, Buffer, Plan
+from runtime.storage import Storage
+
+Compute: TypeAlias = Callable[[int, Sequence[np.ndarray], np.dtype], np.ndarray]
+"""Return the result of a step (by number) from its operands, as an array of its own and of this type."""
+
+
+class Ieee:
+    """Arithmetic that is left as it is: subnormal numbers are kept."""
+
+    can_flush = False
+
+    def set_subnormals(self, *, keep: bool) -> int:
+        return 0
+
+    def restore(self, control: int) -> None:
+        """Do nothing: nothing was changed."""
+
+
+@dataclass(frozen=True)
+class HostDevice:
+    """A device that is not timed. ``open`` makes the plan's native steps, by number, ready to be computed."""
+
+    name: str
+    open: Callable[[Plan, frozenset[int]], Compute]
+    is_timed: bool = False
+
+    def key(self, threads: int) -> str:
+        return f"{self.name} | estimated"
+
+    def stays_in_cache(self, weights_bytes: int) -> bool:
+        return True
+
+    def is_disturbed(self, threads: int) -> bool:
+        return False
+
+    def allocate(self, size_bytes: int) -> np.ndarray:
+        return np.empty(size_bytes, np.uint8)
+
+    def arithmetic(self, files: Files) -> Ieee:
+        return Ieee()
+
+    def load(self, plan: Plan, weights: Mapping[str, np.ndarray], native: frozenset[int], *, threads: int, files: Files) -> HostProgram:
+        return HostProgram(plan, weights, self.open(plan, native))
+
+
+class HostProgram:
+    """A plan whose steps run one by one."""
+
+    implementations: Mapping[int, str] = {}
+
+    def __init__(self, plan: Plan, weights: Mapping[str, np.ndarray], compute: Compute) -> None:
+        self.plan, self._compute = plan, compute
+        self.storage = Storage(plan, weights, lambda size_bytes: np.zeros(size_bytes, np.uint8))
+
+    def bind(self, areas: Sequence[np.ndarray]) -> None:
+        self.storage.bind(areas)
+
+    def read(self, buffer: Buffer) -> np.ndarray:
+        return self.storage.view(buffer)
+
+    def write(self, buffer: Buffer, value: np.ndarray) -> None:
+        np.copyto(self.storage.view(buffer), value)
+
+    def launch(self, first: int, last: int) -> None:
+        for index in range(first, last):
+            step = self.plan.steps[index]
+            operands = [self.read(self.plan.buffers[i]) for i in step.inputs]
+            output = self.plan.buffers[step.outputs[0]]
+            is_copy = step.kind == COPY_STEP
+            self.write(output, operands[0].copy() if is_copy else self._compute(index, operands, self.read(output).dtype))
+
+    def synchronise(self) -> None:
+        """Do nothing: a launch returns when its steps are done."""
+
+    def time(self, count: int, *, evict: bool, weights_from_memory: bool) -> list[int]:
+        """Time the Python calls: this says nothing about kernels (``Device.is_timed``)."""
+        return [sum(self.profile(1)[0]) for _ in range(count)]
+
+    def profile(self, count: int) -> list[list[int]]:
+        return [[self._timed(index) for index in range(len(self.plan.steps))] for _ in range(count)]
+
+    def _timed(self, index: int) -> int:
+        started_ns = time.perf_counter_ns()
+        self.launch(index, index + 1)
+        return time.perf_counter_ns() - started_ns
+
+    def close(self) -> None:
+        """Leave everything to Python's own memory management."""

@@ -1,0 +1,26 @@
+"""What measurements are filed under beside the device: versions of packages, and where a kernel's constants came from."""
+
+from __future__ import annotations
+
+from importlib import metadata
+
+LEAST_FROM_MEMORY_BYTES = 64 << 10
+"""Constants of a kernel below this are read so quickly that it does not matter from where."""
+
+
+def library_version(package: str) -> str:
+    """Return an installed package's version, or '-' when it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "-"
+
+
+def from_memory(device: str) -> str:
+    """Return the name that kernels are filed under which were timed with their constants in no cache."""
+    return f"{device}, weights from memory"
+
+
+def in_place(device: str, model: str) -> str:
+    """Return the name that kernels are filed under which were timed where they run, inside a program for a model."""
+    return f"{device}, in {model}"
