@@ -12,22 +12,24 @@
         require(s.shape == (1, w.shape[0], 1, 1), "s must hold one number an output channel")
         yield conv(x, w * s.reshape(w.shape[0], 1, 1, 1), a)
 
-A function runs twice. *Unbound*, its variables are names and the left side (the returned equation's, or the first
-``yield``) is read as the pattern. *Bound*, for every match, variables carry types (``x.shape``) and attributes
-values (``a.strides``); then ``require`` may refuse with a reason and the right side is built, typed by the
-operators' own shape rules, as a kernel fragment over placeholders. The bound left side is what tests and proofs
-compare it with.
+A function is read from its text and evaluated (``egraph.rule_evaluator``), never run by Python, and that twice. *Unbound*, its
+variables are names and the left side (the returned equation's, or the first ``yield``) is read as the pattern. *Bound*, for every
+match, variables carry types (``x.shape``) and attributes values (``a.strides``); then ``require`` may refuse with a reason and the
+right side is built, typed by the operators' own shape rules, as a kernel fragment over placeholders. The bound left side is what
+tests and proofs compare it with.
 """
 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Any, Literal, TypeAlias, cast, overload
+from typing import Any, Literal, TypeAlias, overload
 
 from egraph.errors import RuleError, TypeMismatch
+from egraph.rule_law import Law, Written, closure_of
 from egraph.rule_refusals import Mismatch
 from egraph.rule_terms import (
     Attributes,
@@ -42,12 +44,13 @@ from egraph.rule_terms import (
     require_attribute,
     require_number,
 )
+from egraph.rule_values import Closure
 from egraph.tensor import Attributes as AttributeTuple
 from egraph.tensor import Node, TensorType, placeholder
 
 __all__ = [
     "Admission", "Attributes", "Binding", "Equation", "MergeRule", "Mismatch", "Rounding", "Rule", "Steps", "Tensor", "Verdict", "Weight",
-    "merge_rule", "operation", "require", "require_attribute", "require_number", "rule", "sides", "sides_left",
+    "make_rule", "merge_rule", "operation", "require", "require_attribute", "require_number", "rule",
 ]  # fmt: skip
 
 Rounding: TypeAlias = Literal["exact", "reassociates", "assumes finite"]
@@ -85,7 +88,7 @@ class Rule:
     pattern: Pattern
     variables: tuple[Variable, ...]
     attribute_variables: tuple[str, ...]
-    function: Callable[..., Any]
+    law: Law
     rounding: Rounding = "exact"
     phase: str = "main"
     verdict: Verdict = "tested only"
@@ -104,7 +107,7 @@ class Rule:
         arguments: dict[str, Any] = {v.name: _bound(v, i, binding) for i, v in enumerate(self.variables)}
         arguments |= {name: Attributes(name, binding.attributes[name]) for name in self.attribute_variables}
         try:
-            left, right = sides(self.function(**arguments))
+            left, right = self.law.sides(arguments)
         except TypeMismatch as error:
             raise Mismatch(f"ill-typed: {error.what}") from error
         if left.type != right.type:
@@ -133,31 +136,52 @@ def hold_to_pattern(rule: Rule, left: Node, numbers: Mapping[str, int], binding:
         )
 
 
-SHAPE = "a rule must return an Equation, or yield its left and then its right side"
+_VARIABLE = re.compile(r"(?P<list>list\[)?(?P<kind>Tensor|Weight)(\[['\"]?(?P<type>\w+)['\"]?\])?(?(list)\])")
+_ELEMENTS = {"bool": "bool", "int": "int64", "int64": "int64", "float": None, "float32": None}
+"""What may stand in ``Tensor[bool]``; a plain tensor is one of numbers, or of what the operator that reads it takes."""
 
 
-def sides(result: object) -> tuple[Tensor, Tensor]:
-    """Return the left and the right side of what a rule's function returned."""
-    if isinstance(result, Equation):
-        return result.left, result.right
-    if inspect.isgenerator(result):
-        sides = list(cast(Steps, result))
-        if len(sides) == 2:
-            return sides[0], sides[1]
-    raise RuleError(SHAPE)
-
-
-def _variables(function: Callable[..., Any]) -> tuple[tuple[Variable, ...], tuple[str, ...]]:
+def _variables(closure: Closure, lists: Mapping[str, int]) -> tuple[tuple[Variable, ...], tuple[str, ...]]:
     tensors: list[Variable] = []
     bundles: list[str] = []
-    for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
-        if parameter.annotation is Attributes:
+    for parameter in closure.syntax.parameters:
+        name, annotation = parameter.name, parameter.annotation.rsplit(".", 1)[-1]
+        told = _VARIABLE.fullmatch(annotation)
+        if annotation == "Attributes":
             bundles.append(name)
-        elif parameter.annotation in (Tensor, Weight):
-            tensors.append(Variable(name, parameter.annotation is Weight))
+        elif told is None or (told["list"] is not None) != (name in lists) or (told["type"] or "float") not in _ELEMENTS:
+            raise RuleError(
+                f"rule {closure.name}: parameter {name} needs the annotation Tensor, Weight or Attributes",
+                where=f"{closure.path}:{closure.syntax.line}", fix="conditions are Tensor[bool], indices Tensor[int64]",
+            )
         else:
-            raise RuleError(f"rule {function.__name__}: parameter {name} needs the annotation Tensor, Weight or Attributes")
+            names = [f"{name}{i + 1}" for i in range(lists[name])] if name in lists else [name]
+            tensors += [Variable(each, told["kind"] == "Weight", _ELEMENTS[told["type"] or "float"]) for each in names]
     return tuple(tensors), tuple(bundles)
+
+
+def _named(function: Callable[..., Any]) -> Closure:
+    """Return a function of Python's as one of the language, with the name and text that it has now."""
+    return replace(closure_of(function), name=function.__name__, text=function.__doc__ or "")
+
+
+def make_rule(
+    function: Callable[..., Any] | Closure, *, name: str = "", text: str = "", lists: Mapping[str, int] | None = None,
+    rounding: Rounding = "exact", phase: str = "main", is_member: bool = False,
+) -> Rule:  # fmt: skip
+    """Return the rule of a function; ``lists``: parameters that take several variables, with how many."""
+    closure = function if isinstance(function, Closure) else _named(function)
+    law = Written(closure, dict(lists or {}), is_member)
+    name, text = name or closure.name, text or closure.text
+    variables, bundles = _variables(closure, law.lists)
+    unbound: dict[str, Any] = {v.name: (Weight if v.constant else Tensor)(v) for v in variables}
+    unbound |= {each: Attributes(each, None) for each in bundles}
+    left = law.left(unbound)
+    if not isinstance(left.term, Pattern):
+        raise RuleError(f"rule {name}: the left side must be an operator, not a bare variable")
+    if not text.strip():
+        raise RuleError(f"rule {name}: a docstring that states the equation is required")
+    return Rule(name, inspect.cleandoc(text), left.term, variables, bundles, law, rounding, phase)
 
 
 @overload
@@ -170,16 +194,7 @@ def rule(
     """Make a rule of a function; its docstring's first line is the equation shown to people."""
 
     def build(f: Callable[..., Any]) -> Rule:
-        variables, bundles = _variables(f)
-        unbound: dict[str, Any] = {v.name: (Weight if v.constant else Tensor)(v) for v in variables}
-        unbound |= {name: Attributes(name, None) for name in bundles}
-        left = sides_left(f(**unbound))
-        if not isinstance(left.term, Pattern):
-            raise RuleError(f"rule {f.__name__}: the left side must be an operator, not a bare variable")
-        text = (inspect.getdoc(f) or "").strip()
-        if not text:
-            raise RuleError(f"rule {f.__name__}: a docstring that states the equation is required")
-        return Rule(f.__name__, text, left.term, variables, bundles, f, rounding, phase)
+        return make_rule(f, rounding=rounding, phase=phase)
 
     return build if function is None else build(function)
 
@@ -196,7 +211,7 @@ class MergeRule:
     text: str
     member: Rule
     shared: tuple[str, ...]
-    function: Callable[..., Sequence[Tensor]]
+    law: Law
     rounding: Rounding = "exact"
     verdict: Verdict = "tested only"
     admits: Admission | None = None
@@ -223,8 +238,8 @@ class MergeRule:
                 members[-1][v.name] = _bound(v, count, binding)
                 count += 1
         try:
-            lefts = [sides_left(self.member.function(**common, **member)) for member in members]
-            rights = list(self.function(**common, **{v.name: [m[v.name] for m in members] for v in own}))
+            lefts = [self.member.law.left({**common, **member}) for member in members]
+            rights = list(self.law.several({**common, **{v.name: [m[v.name] for m in members] for v in own}}))
         except TypeMismatch as error:
             raise Mismatch(f"ill-typed: {error.what}") from error
         if [t.type for t in lefts] != [t.type for t in rights]:
@@ -238,29 +253,14 @@ class MergeRule:
         return nodes
 
 
-def sides_left(result: Equation | Steps) -> Tensor:
-    """Return the left side alone; nothing after it is run."""
-    if isinstance(result, Equation):
-        return result.left
-    left = next(result, None) if inspect.isgenerator(result) else None
-    if not isinstance(left, Tensor):
-        raise RuleError(SHAPE)
-    return left
-
-
 def merge_rule(
     *, member: Callable[..., Any], shared: tuple[str, ...], rounding: Rounding = "exact"
 ) -> Callable[[Callable[..., Sequence[Tensor]]], MergeRule]:
     """Make a merge rule; the function takes the shared variables and a list for each variable of the members' own."""
 
     def build(f: Callable[..., Sequence[Tensor]]) -> MergeRule:
-        def left(**arguments: Any) -> Steps:
-            yield member(**arguments)
-
-        left.__doc__, left.__name__ = f.__doc__, f.__name__
-        left.__dict__["__signature__"] = inspect.signature(member, eval_str=True)
-        return MergeRule(f.__name__, (inspect.getdoc(f) or "").strip(), rule(left), shared, f, rounding)
+        closure = f if isinstance(f, Closure) else _named(f)
+        one = make_rule(member, name=closure.name, text=closure.text, is_member=True)
+        return MergeRule(closure.name, inspect.cleandoc(closure.text), one, shared, Written(closure), rounding)
 
     return build
-
-

@@ -5,6 +5,8 @@ While the left side is read, a tensor is a pattern; at a match it is a node of a
 
 from __future__ import annotations
 
+import math
+import struct
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
@@ -28,9 +30,22 @@ def require(condition: bool, reason: str) -> None:
 
 def differs(value: Any, wanted: Any) -> bool:
     """Return whether a number is not the wanted one, to the precision of float32."""
-    if hasattr(value, "differs_from"):  # a number that is known only as a name
-        return bool(value.differs_from(wanted))
+    for one, other in ((value, wanted), (wanted, value)):
+        if hasattr(one, "differs_from"):  # a number that is known only as a name
+            return bool(one.differs_from(other))
+    if is_float32(wanted):
+        return bool(value != wanted)
     return not abs(value - wanted) <= 1e-6 * abs(wanted)
+
+
+def is_float32(number: float) -> bool:
+    """Return whether float32 holds a number: it is then asked for as it is, others as far as float32 tells them apart."""
+    if not math.isfinite(number):
+        return True
+    try:
+        return bool(struct.unpack("f", struct.pack("f", number))[0] == float(number))
+    except OverflowError:
+        return False
 
 
 def require_number(weight: Weight, wanted: float) -> None:
@@ -49,10 +64,13 @@ def require_attribute(bundle: Attributes, attribute: str, wanted: float) -> None
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A pattern variable. ``constant`` variables match only values known at compile time."""
+    """A pattern variable. ``constant`` variables match only values known at compile time, others of a ``dtype`` only such.
+
+    ``dtype`` is None for numbers, or whatever the operator that reads the variable takes."""
 
     name: str
     constant: bool
+    dtype: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +103,10 @@ class Attributes:
         return make_attributes(**{**dict(self.values), **changes})
 
 
+class BoundType:
+    """A type of a bound term that is no node: it answers what rules ask of a ``TensorType``."""
+
+
 class Bound(ABC):
     """A bound term that is no node: a proof binds variables to terms with symbolic sizes."""
 
@@ -102,6 +124,10 @@ class Tensor:
     """A tensor in a rule: a pattern while unbound, a fragment node with a type while bound."""
 
     __hash__ = object.__hash__
+
+    def __class_getitem__(cls, dtype: object) -> type[Tensor]:
+        """Return the class: ``Tensor[bool]`` and ``Tensor[int64]`` are read from a rule's text."""
+        return cls
 
     def __init__(self, term: Pattern | Variable | Node | Bound) -> None:
         self.term = term

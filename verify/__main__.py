@@ -13,17 +13,23 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # heavy, and --help does without
     from egraph.rule import MergeRule, Rule
+    from egraph.rule_file import Found
+    from egraph.rule_values import Refusal
     from verify.proof import Proof
+    from verify.prove import Effort
 
 EXAMPLES = """examples:
   python -m verify my_rules.py                        a line a rule, and what is wrong with those that are not proved
   python -m verify my_rules.py --rule my_rule --json  one rule, as one JSON object
+  python -m verify my_rules.py --jsonl --seconds 10   a JSON line a rule, as it is decided, ten seconds of processor time each
+  python -m verify my_rules.py --ranks 0..6           variables of up to six axes, whatever time that takes
   python -m verify --shipped                          the shipped rules, from their certificates where these are current
   python -m verify --shipped --no-cache --json        the shipped rules, proved from scratch
   python -m verify --shipped --write                  the same as `make prove`: what changed is proved, the file written
 
 verdicts: proved (all sizes; ranks and attributes are named), proved for these sizes, tested only, refuted (with a
-smallest counterexample, as a program that needs numpy alone), unknown (with the open obligation and a guard that helps)
+smallest counterexample, as a program that needs numpy alone), unknown (with the open obligation and a guard that helps, or
+because its time was up, or because its text is no part of the language of rules: docs/writing-rules.md)
 
 exit codes: 0 every rule is proved (for all sizes, or for these), 1 some rule is not, 2 usage, or the file cannot be used
 """
@@ -41,26 +47,47 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--rule", action="append", default=[], metavar="NAME", help="only this rule; repeatable")
     parser.add_argument("--no-cache", action="store_true", help="prove everything anew, whatever certificates there are")
     parser.add_argument("--write", action="store_true", help="write the certificates of the shipped rules")
-    parser.add_argument("--seconds", type=float, default=60.0, metavar="S", help="processor time for one shipped rule (default: 60)")
+    parser.add_argument("--seconds", type=float, default=60.0, metavar="S", help="processor time for one rule (default: 60)")
+    parser.add_argument("--ranks", type=ranks_from, metavar="A..B", help="ranks of the variables (default: as many as there is time for)")
     parser.add_argument("--jobs", type=int, default=0, metavar="N", help="processes that prove shipped rules (default: all usable cores)")
     parser.add_argument("--no-suggestions", action="store_true", help="do not look for guards that would make a rule provable")
     parser.add_argument("--cases", type=int, default=64, help="random instances to compare of each rule (default: 64)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the random draws (default: 0)")
     parser.add_argument("--json", action="store_true", help="print one JSON object on standard output")
+    parser.add_argument("--jsonl", action="store_true", help="print a JSON object a rule, a line each, as it is decided")
     return parser
 
 
-def chosen(arguments: argparse.Namespace) -> tuple[Rule | MergeRule, ...]:
-    """Return the rules that the command line asks for; raises RuleError where there are none."""
+def ranks_from(text: str) -> tuple[int, ...]:
+    """Return ``0..6`` or ``3`` as the ranks that it names."""
+    first, _, last = text.partition("..")
+    try:
+        found = tuple(range(int(first), int(last or first) + 1))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no range of ranks: write 0..6") from error
+    if not found or found[0] < 0 or found[-1] > MOST_AXES:
+        raise argparse.ArgumentTypeError(f"ranks are 0 to {MOST_AXES}, got {text!r}")
+    return found
+
+
+MOST_AXES = 8
+"""Of a variable: permutations of more are too many to look at."""
+
+
+def chosen(arguments: argparse.Namespace) -> tuple[Found, ...]:
+    """Return the rules that the command line asks for, those that are no part of the language as refusals; RuleError for none."""
     from egraph.errors import RuleError
-    from egraph.rule_file import load_rules
+    from egraph.rule_file import read_rules
 
     if arguments.shipped == (arguments.rules is not None):
         raise RuleError("no rules were given", fix="python -m verify my_rules.py, or --shipped")
+    rules: tuple[Found, ...]
     if arguments.shipped:
-        from egraph.rules import RULES as rules
+        from egraph.rules import RULES
+
+        rules = RULES
     else:
-        rules = load_rules(arguments.rules)
+        rules = read_rules(arguments.rules)
     names = [rule.name for rule in rules]
     for name in arguments.rule:
         if name not in names:
@@ -68,49 +95,70 @@ def chosen(arguments: argparse.Namespace) -> tuple[Rule | MergeRule, ...]:
     return tuple(rule for rule in rules if not arguments.rule or rule.name in arguments.rule)
 
 
-def proofs(rules: Sequence[Rule | MergeRule], arguments: argparse.Namespace) -> Iterator[Proof]:
+def proofs(found: Sequence[Found], arguments: argparse.Namespace) -> Iterator[Proof]:
     """Yield the proof of every rule, in order: from its certificate, if that is current and says that it is proved, or made now."""
+    from egraph.rule_values import Refusal
     from verify.certificates import Certificate, keep, kept, shipped
     from verify.fingerprint import rule_key, verifier_key
 
     known: dict[str, Certificate] = {}
-    if not arguments.no_cache:
+    rules = [each for each in found if not isinstance(each, Refusal)]
+    if not arguments.no_cache and arguments.ranks is None:
         certificates = shipped()
         for rule in rules:
-            found = certificates.current(rule) if certificates.verifier == verifier_key() else None
-            found = found or kept(rule)
-            if found and found.is_proved:
-                known[rule.name] = found
+            certificate = certificates.current(rule) if certificates.verifier == verifier_key() else None
+            certificate = certificate or kept(rule)
+            if certificate and certificate.is_proved:
+                known[rule.name] = certificate
     made = _made([rule for rule in rules if rule.name not in known], arguments)
-    for rule in rules:
+    for each in found:
+        if isinstance(each, Refusal):
+            yield refused(each)
+            continue
+        rule = each
         if rule.name in known:
             yield known[rule.name].to_proof(rule)
             continue
         proof = next(made)
-        if not arguments.shipped:
+        if not arguments.shipped and arguments.ranks is None:
             keep(Certificate.of(proof, rule_key(rule)))
-        yield proof if arguments.no_suggestions or arguments.shipped else with_suggestion(rule, proof)
+        yield proof if arguments.no_suggestions or arguments.shipped else with_suggestion(rule, proof, arguments.seconds)
 
 
-def with_suggestion(rule: Rule | MergeRule, proof: Proof) -> Proof:
+def refused(refusal: Refusal) -> Proof:
+    """Return what is said of a rule whose text is no part of the language."""
+    from verify.proof import Proof
+
+    error = refusal.error
+    reason = "; ".join(part for part in (f"{error.what} ({error.where})" if error.where else error.what, error.fix) if part)
+    return Proof(refusal.name, "unknown", "", 0.0, 0, 0, 0, "exact", failure="language", reason=f"not in the language: {reason}")
+
+
+def with_suggestion(rule: Rule | MergeRule, proof: Proof, seconds: float) -> Proof:
     """Add a guard that would make the rule provable, where one is found."""
     from egraph.rule import Rule as OneRule
 
     may_help = proof.verdict in ("refuted", "unknown") and proof.failure in ("", "difference", "missing guard")
     if not may_help or not isinstance(rule, OneRule):
         return proof
+    from egraph.rule_clock import OutOfTime, within
     from verify.suggest import suggestion
 
-    return replace(proof, suggestion=suggestion(rule))
+    try:
+        with within(seconds):
+            return replace(proof, suggestion=suggestion(rule))
+    except OutOfTime:
+        return proof
 
 
 def _made(rules: Sequence[Rule | MergeRule], arguments: argparse.Namespace) -> Iterator[Proof]:
-    from verify.prove import Effort, prove
+    from verify.prove import Effort
 
-    effort = Effort(tests=arguments.cases, tries=100 * arguments.cases, seed=arguments.seed)
+    tests, seconds = arguments.cases, arguments.seconds
+    effort = Effort(tests=tests, tries=100 * tests, seed=arguments.seed, ranks=arguments.ranks, seconds=seconds)
     jobs = arguments.jobs or len(os.sched_getaffinity(0))
     if not arguments.shipped:
-        yield from (prove(rule, effort) for rule in rules)
+        yield from (_proved(rule, effort, position, len(rules)) for position, rule in enumerate(rules))
         return
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
@@ -119,6 +167,24 @@ def _made(rules: Sequence[Rule | MergeRule], arguments: argparse.Namespace) -> I
 
     with ProcessPoolExecutor(max(1, min(jobs, len(rules))), get_context("spawn")) as pool:
         yield from pool.map(prove_shipped, [rule.name for rule in rules], [effort] * len(rules), [arguments.seconds] * len(rules))
+
+
+def _proved(rule: Rule | MergeRule, effort: Effort, position: int, count: int) -> Proof:
+    """Return the proof of a rule, and say on a terminal's standard error which is being made."""
+    from egraph.errors import RuleError
+    from egraph.rule_values import Refusal
+    from verify.prove import prove
+
+    shown = sys.stderr.isatty()
+    if shown:
+        print(f"\r\x1b[K{position + 1} of {count}: {rule.name}", end="", file=sys.stderr, flush=True)
+    try:
+        return prove(rule, effort)
+    except RuleError as error:
+        return refused(Refusal(error, rule.name))
+    finally:
+        if shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def write_certificates(rules: Sequence[Rule | MergeRule], found: Sequence[Proof]) -> None:
@@ -146,7 +212,9 @@ def main() -> int:
         widths = max((len(rule.name) for rule in rules), default=0), len("proved for all sizes")
         for proof in proofs(rules, arguments):
             found.append(proof)
-            if not arguments.json:
+            if arguments.jsonl:
+                print(json.dumps(proof.to_json()), flush=True)
+            elif not arguments.json:
                 print(line(proof, widths), flush=True)
                 for text in proof.explanation():
                     print(f"    {text}".rstrip())
@@ -159,12 +227,14 @@ def main() -> int:
     except BrokenPipeError:
         return 0
     if arguments.write and arguments.shipped and not arguments.rule:
-        write_certificates(rules, found)
+        from egraph.rules import RULES
+
+        write_certificates(RULES, found)
     proved = sum(proof.is_proved for proof in found)
     if arguments.json:
         counts = {"rules_total": len(found), "proved": proved, "seconds": round(sum(proof.seconds for proof in found), 3)}
         print(json.dumps({**counts, "rules": [proof.to_json() for proof in found]}))
-    elif len(found) > 1:
+    elif len(found) > 1 and not arguments.jsonl:
         print(summary(found))
     return 0 if proved == len(found) else 1
 

@@ -8,33 +8,24 @@ cut before the next one is made.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 from egraph.errors import TypeMismatch
 from egraph.rule_terms import Pattern, Variable
 from egraph.tensor import Attributes, attributes
-from egraph.tensor.expr.index import Index
 from egraph.tensor.ops import OPS
 from verify.fragments import SymbolicTerm, Workshop
+from verify.numbers import Quotient, SymbolicNumber, Unsettled
 from verify.paths import LeftOut, Path
+from verify.random_binding import operand_type
 from verify.solved import Ended
-from verify.symbolic import SymbolicReal, integer
+from verify.symbolic import integer
 
+TYPES = tuple(sorted(frozenset[str]().union(*(spec.dtypes for spec in OPS.values()))))
+"""Element types that some operator takes."""
 WINDOWED = ("Conv", "ConvTranspose", "MaxPool", "AveragePool")
-_DTYPES: Mapping[tuple[str, int], str] = {
-    ("Where", 0): "bool", ("Gather", 1): "int64", ("And", 0): "bool", ("And", 1): "bool", ("Or", 0): "bool", ("Or", 1): "bool",
-    ("Not", 0): "bool",
-}  # fmt: skip
-"""Element types of variables below operators that do not take numbers."""
-
-
-Quotient: TypeAlias = tuple[Index, Index]
-"""A number with a name: numerator and denominator."""
-
-
 @dataclass(frozen=True)
 class Fixed:
     """What a run of a rule fixes beyond its pattern."""
@@ -49,6 +40,8 @@ class Fixed:
     """Attributes (bundle, name) with the one value that the rule asked for."""
     sets: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Attributes by name whose entries are enumerated over small sets instead of being unknown."""
+    looks_at_types: bool = False
+    """Whether the rule reads element types: each that there is is then a choice."""
     opaque: bool = False
     """Whether functions of integers stand for any function."""
 
@@ -74,8 +67,7 @@ class Binder:
             return self._leaf(term, self.fixed.ranks if ranks is None else ranks, dtype)
         operands: list[SymbolicTerm] = []
         for position, operand in enumerate(term.operands):
-            kind = _DTYPES.get((term.op, position), "float32" if OPS[term.op].category == "elementwise" else dtype)
-            operands.append(self.fill(operand, self._ranks(term.op, operands), kind))
+            operands.append(self.fill(operand, self._ranks(term.op, operands), operand_type(term.op, position, dtype)))
         if term.op in ("Pad", "Slice") and not operands[0].shape:
             raise Ended("scalars have no axes")
         bundle = term.attributes
@@ -92,6 +84,10 @@ class Binder:
         name = variable.name
         if name not in self.leaves:
             rank = self.path.choose(f"rank of {name}", ranks)
+            if variable.dtype is not None:
+                dtype = variable.dtype
+            elif self.fixed.looks_at_types:
+                dtype = self.path.choose(f"type of {name}", TYPES)
             shape = tuple(integer(self.path, self.path.symbol(f"{name}{axis}")) for axis in range(rank))
             self.leaves[name] = self.workshop.leaf(name, dtype, shape)
             self.workshop.numbers[name] = self._number(self.fixed.numbers.get(name))
@@ -158,11 +154,10 @@ class Binder:
                 return self._unknowns(bundle, attribute, self.path.choose(f"rank of {label}", ranks), 1)
             case "starts" | "ends" | "steps":
                 return self._cut(bundle, rank)[attribute]
-            case "alpha" | "beta" | "gamma" | "bias" | "epsilon" | "cubic_coeff_a":
-                return self._real(label)
             case "min" | "max" | "value":
-                end = {"min": -math.inf, "max": math.inf, "value": -math.inf}[attribute]
-                return self._real(label) if self.path.choose(f"{label} is finite", (True, False)) else end
+                return Unsettled(self.path, label)
+            case "alpha" | "beta" | "gamma" | "bias" | "epsilon" | "cubic_coeff_a":
+                return SymbolicNumber(self.path, self.path.real(label))
         raise LeftOut(f"{op} with attribute {attribute}")
 
     def _unknowns(self, bundle: str, attribute: str, count: int, minimum: int) -> tuple[Any, ...]:
@@ -172,10 +167,7 @@ class Binder:
         return tuple(integer(self.path, self.path.symbol(f"{bundle}_{attribute}{i}", minimum)) for i in range(count))
 
     def _number(self, value: float | Quotient | None) -> Any:
-        return SymbolicReal(self.path, *value) if isinstance(value, tuple) else value
-
-    def _real(self, label: str) -> SymbolicReal:
-        return SymbolicReal(self.path, self.path.real(label))
+        return SymbolicNumber(self.path, value.above, value.below, value.roundings, value.key) if isinstance(value, Quotient) else value
 
     def _cut(self, bundle: str, rank: int) -> dict[str, tuple[Any, ...]]:
         """Return starts, ends and steps: ``count`` positions from ``start`` on, every ``step``, upwards or downwards."""

@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from egraph.rule_clock import look
+
 PATH = 50
 """Units of a run of a rule's function; a bound of a polynomial, a conjunction and a paired term are one each, a question to Z3 none."""
+
+BETWEEN_LOOKS = 200
+"""Units between two looks at the clock."""
 
 
 class Exhausted(Exception):
@@ -15,15 +20,19 @@ class Exhausted(Exception):
 
 class _Meter:
     def __init__(self) -> None:
-        self.left = float("inf")
+        self.left, self.unseen = float("inf"), 0
 
 
 _METER = _Meter()
 
 
 def spend(units: int = 1) -> None:
-    """Count work; raise ``Exhausted`` when more is done than allowed."""
+    """Count work; raise ``Exhausted`` when more is done than allowed, ``OutOfTime`` when the clock says so."""
     _METER.left -= units
+    _METER.unseen += units
+    if _METER.unseen > BETWEEN_LOOKS:
+        _METER.unseen = 0
+        look()
     if _METER.left < 0:
         raise Exhausted
 

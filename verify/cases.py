@@ -13,29 +13,39 @@ refused. That holds if the rule has not looked at a type, which is observed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from egraph.errors import EinsatError, TypeMismatch
-from egraph.rule import Attributes, MergeRule, Mismatch, Rule, Weight, sides, sides_left
+from egraph.rule import Attributes, MergeRule, Mismatch, Rule
 from egraph.rule import Tensor as RuleTensor
+from egraph.rule_clock import OutOfTime
+from egraph.rule_law import fields_of
+from egraph.rule_operations import TooLong
 from egraph.rule_refusals import WrongAttribute, WrongNumber
-from egraph.rule_terms import Pattern, Variable
+from egraph.rule_terms import Pattern, Variable, is_float32
 from egraph.tensor.expr.compose import identity
+from egraph.tensor.expr.index import RealSymbol, atoms
 from egraph.tensor.expr.scope import Scope, Tensor
 from egraph.tensor.ops import OPS
 from verify.assumptions import Assumptions
-from verify.bindings import WINDOWED, Binder, Fixed, Quotient
-from verify.fragments import SymbolicTerm, Workshop, operators
+from verify.bindings import WINDOWED, Binder, Fixed
+from verify.fragments import KnownNumber, SymbolicTerm, Workshop, operators
+from verify.numbers import OnPath, Quotient, SymbolicNumber, Unsettled, snapshot
 from verify.paths import LeftOut, Path, TooManyPaths, explore
 from verify.random_testing import CRASHES
 from verify.solved import Ended
-from verify.symbolic import SymbolicReal
 
+ROUNDED = "constants are rounded"
+"""The fact that a proof rests on where a number that the sides have is not the double that a match computes."""
 FLOAT32 = "constants are compared to float32 precision"
 MEMBERS = (2, 3)
 """Numbers of members of a merge that are proved."""
+REST = "the rest of its paths"
+"""What is left out where a rule forks more often than may be followed."""
+MOST_NUMBERS = 64
+"""Constants and attributes of one number, alone or together, that one rule may ask for."""
 RUNS = 16000
 """Runs of one rule after which the rest of its paths is left out."""
 
@@ -59,6 +69,14 @@ class Case:
     """Everything that was chosen: ranks, layouts, modes, axes, permutations."""
     shapes: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     """The shape of every tensor variable, for counterexamples."""
+    types: Mapping[str, str] = field(default_factory=dict)
+    """The element type of every tensor variable."""
+    bundles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Attributes, integers as indices and numbers as quotients of indices."""
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+    """Constants of one number."""
+    is_opaque: bool = False
+    """Whether it depends on what a rounded number is compared with: no instance can be told to be one of it."""
     same: bool = False
     """Whether the right side is the left side."""
     ill_typed: str = ""
@@ -83,43 +101,42 @@ class _Refused(Ended):
     """The guard refuses the match."""
 
 
-class _KnownNumber(Weight):
-    """A constant that may be one number: whether it is one becomes a choice when the rule asks."""
-
-    def __init__(self, term: SymbolicTerm, path: Path) -> None:
-        self.term, self.name, self._path = term, term.name, path
-
-    @property
-    def number(self) -> Any:  # type: ignore[override]  # settled when the rule asks
-        assert isinstance(self.term, SymbolicTerm)
-        numbers = self.term.workshop.numbers
-        if numbers.get(self.name) is None and self._path.choose(f"{self.name} is one number", (False, True)):
-            numbers[self.name] = SymbolicReal(self._path, self._path.real(self.name))
-        return numbers.get(self.name)
-
-
-def cases(rule: Rule | MergeRule, fixed: Fixed | None = None, survey: Survey | None = None) -> Iterator[Case]:
+def cases(
+    rule: Rule | MergeRule, fixed: Fixed | None = None, survey: Survey | None = None, ranks: Sequence[int] | None = None
+) -> Iterator[Case]:
     """Yield the symbolic cases of a rule, in a fixed order; ``survey`` is filled with what else was seen.
 
+    ``ranks``: those of variables, where it is not left to the number of variables.
     ``fixed.sets`` enumerates attributes such as strides over small sets instead of leaving them unknown.
     """
     survey = Survey() if survey is None else survey
+    types = looks_at_types(rule)
     patterns = [rule.pattern] if isinstance(rule, Rule) else [rule.member.pattern]
     if isinstance(rule, Rule) and rule.ranks is not None:
         survey.ranks = tuple(sorted(set(rule.ranks.values())))
-        yield from (case for case in _all(rule, fixed or Fixed(), survey, pointwise=False) if case is not None)
+        given = replace(fixed or Fixed(), looks_at_types=types)
+        yield from (case for case in _all(rule, given, survey, pointwise=False) if case is not None)
         return
     if fixed is None and isinstance(rule, Rule) and all(OPS[op].category == "elementwise" for op in pattern_operators(rule.pattern)):
-        found = list(_all(rule, Fixed(ranks=(0,)), survey, pointwise=True))
+        found = list(_all(rule, Fixed(ranks=(0,), looks_at_types=types), survey, pointwise=True))
         if not any(case is None for case in found):
             survey.pointwise = True
             yield from (case for case in found if case is not None)
             return
     if fixed is None:
         windows = set().union(*(windowed_bundles(pattern) for pattern in patterns))
-        fixed = Fixed(tuple(range(highest_rank(rule, patterns) + 1)), (3, 4, 5) if len(windows) < 2 else (3, 4))
+        tried = tuple(range(highest_rank(rule, patterns) + 1)) if ranks is None else tuple(ranks)
+        windowed = (3, 4, 5) if len(windows) < 2 else (3, 4)
+        fixed = Fixed(tried, windowed if ranks is None else tuple(rank for rank in tried if rank >= 3))
+    fixed = replace(fixed, looks_at_types=types)
     survey.ranks = fixed.ranks
     yield from (case for case in _all(rule, fixed, survey, pointwise=False) if case is not None)
+
+
+def looks_at_types(rule: Rule | MergeRule) -> bool:
+    """Return whether what a rule builds may depend on the element types of its variables."""
+    laws = (rule.law,) if isinstance(rule, Rule) else (rule.law, rule.member.law)
+    return any("dtype" in fields_of(law) for law in laws)
 
 
 def pattern_operators(term: Pattern | Variable) -> set[str]:
@@ -159,7 +176,7 @@ def highest_rank(rule: Rule | MergeRule, patterns: list[Pattern]) -> int:
 
 def _all(rule: Rule | MergeRule, fixed: Fixed, survey: Survey, *, pointwise: bool) -> Iterator[Case | None]:
     """Yield the cases of a rule, and again with every number that its guard asks for; None where it is not pointwise."""
-    waiting, seen = [fixed], 1
+    waiting, done = [fixed], [fixed]
     while waiting:
         now = waiting.pop(0)
         found: list[Fixed] = []
@@ -181,11 +198,15 @@ def _all(rule: Rule | MergeRule, fixed: Fixed, survey: Survey, *, pointwise: boo
         try:
             yield from (case for _, case in explore(prepare, run, RUNS))
         except TooManyPaths as reason:
-            yield Case("the rest of its paths", Assumptions(), left_out=str(reason))
+            yield Case(REST, Assumptions(), left_out=str(reason))
         for each in found:
-            if each not in waiting and each != now and seen < 12:
-                waiting.append(each)
-                seen += 1
+            if each in done:
+                continue
+            if len(done) > MOST_NUMBERS:
+                yield Case("the numbers that it asks for", Assumptions(), left_out=f"more than {MOST_NUMBERS} of them")
+                return
+            done.append(each)
+            waiting.append(each)
 
 
 def _run(rule: Rule | MergeRule, binder: Binder, survey: Survey, found: list[Fixed], pointwise: bool) -> Case | None:
@@ -207,6 +228,8 @@ def _run(rule: Rule | MergeRule, binder: Binder, survey: Survey, found: list[Fix
         return _case(path, binder, pointwise, left_out=str(leaving))
     except Ended:
         raise
+    except TooLong as long:
+        raise OutOfTime(str(long)) from long
     except WrongNumber as wrong:
         _again(found, replace(fixed, numbers={**fixed.numbers, wrong.variable: _portable(wrong.number)}), fixed)
         raise Ended from wrong
@@ -238,6 +261,8 @@ def _run(rule: Rule | MergeRule, binder: Binder, survey: Survey, found: list[Fix
         return None
     try:
         equal = [tuple(_scope(workshop, term) for term in terms) for terms in (lefts, rights)]
+    except LeftOut as leaving:
+        return _case(path, binder, pointwise, left_out=str(leaving))
     except EinsatError as error:
         return _case(path, binder, pointwise, left_out=f"no meaning: {error.what}")
     return _case(path, binder, pointwise, left=equal[0], right=equal[1], same=all(a is b for a, b in zip(lefts, rights, strict=True)))
@@ -251,7 +276,13 @@ def _again(found: list[Fixed], wanted: Fixed, now: Fixed) -> None:
 
 def _portable(number: Any) -> float | Quotient:
     """Return a number that means the same on another path."""
-    return (number.value, number.below) if isinstance(number, SymbolicReal) else number
+    if isinstance(number, Unsettled):
+        number = number.settled()
+    if not isinstance(number, SymbolicNumber):
+        return float(number)
+    if any(isinstance(atom, RealSymbol) and atom.name.startswith("rounded_") for side in number.ideal for atom in atoms(side)):
+        raise number.path.leaving("a number that is asked for is rounded too often")
+    return Quotient(*number.ideal, number.roundings, number.key)
 
 
 def _own(rule: Rule | MergeRule) -> tuple[str, ...]:
@@ -279,30 +310,37 @@ def _built(rule: Rule | MergeRule, binder: Binder) -> tuple[tuple[SymbolicTerm, 
 
     def bound(variable: Variable, name: str) -> RuleTensor:
         term = binder.leaves[name]
-        return _KnownNumber(term, path) if variable.constant else RuleTensor(term)
+        return KnownNumber(term, path) if variable.constant else RuleTensor(term)
 
     bundles = {name: Attributes(name, binder.bundles[name]) for name in member.attribute_variables}
     common = {v.name: bound(v, v.name) for v in member.variables if v.name not in own}
     if isinstance(rule, Rule):
-        left, right = sides(rule.function(**common, **bundles))
+        left, right = rule.law.sides({**common, **bundles}, OnPath(path))
         return (_term(left),), (_term(right),)
     count = path.choose("members", MEMBERS)
     members = [{v.name: bound(v, f"{v.name}{i + 1}") for v in member.variables if v.name in own} for i in range(count)]
-    lefts = tuple(_term(sides_left(member.function(**common, **bundles, **each))) for each in members)
-    rights = tuple(_term(each) for each in rule.function(**common, **bundles, **{name: [m[name] for m in members] for name in own}))
+    numbers = OnPath(path)
+    lefts = tuple(_term(member.law.left({**common, **bundles, **each}, numbers)) for each in members)
+    several = rule.law.several({**common, **bundles, **{name: [m[name] for m in members] for name in own}}, numbers)
+    rights = tuple(map(_term, several))
     return lefts, rights
 
 
 def _built_by_function(rule: Rule, binder: Binder) -> tuple[tuple[SymbolicTerm, ...], tuple[SymbolicTerm, ...]]:
     """Run a function that makes its own left side: what its operators demand up to there is assumed."""
-    binder.path.conclusion = False
-    steps = rule.function(**{v.name: RuleTensor(binder.leaves[v.name]) for v in rule.variables})
+    path = binder.path
+    path.conclusion = False
+
+    def conclude(_: RuleTensor) -> None:
+        path.conclusion = True
+
     try:
-        left = next(steps)
+        left, right = rule.law.sides({v.name: RuleTensor(binder.leaves[v.name]) for v in rule.variables}, OnPath(path), conclude)
     except TypeMismatch as error:
+        if path.conclusion:
+            raise
         raise Ended(error.what) from error
-    binder.path.conclusion = True
-    return (_term(left),), (_term(next(steps)),)
+    return (_term(left),), (_term(right),)
 
 
 def _renamed(term: Pattern | Variable, own: tuple[str, ...], number: int) -> Pattern | Variable:
@@ -332,8 +370,11 @@ def _scope(workshop: Workshop, term: SymbolicTerm) -> Scope:
 
 def _case(path: Path, binder: Binder, pointwise: bool, **found: Any) -> Case:
     notes = [f"{name} {_told(value)}" for name, value in path.choices.items()]
+    facts = {ROUNDED} if binder.workshop.rounded else set()
     if binder.fixed.numbers or binder.fixed.values:
         notes.append(FLOAT32)
+        if not all(map(_is_float32, (*binder.fixed.numbers.values(), *binder.fixed.values.values()))):
+            facts.add(ROUNDED)
     ranks = None if pointwise else {name: len(leaf.shape) for name, leaf in binder.leaves.items()}
     shapes = {name: binder.workshop.sizes(leaf) for name, leaf in binder.leaves.items()}
     choices = dict(path.choices)
@@ -341,7 +382,19 @@ def _case(path: Path, binder: Binder, pointwise: bool, **found: Any) -> Case:
         choices = {name: value for name, value in choices.items() if not name.startswith("rank of ")}  # a scalar stands for any rank
         notes = ["all ranks and sizes", *(note for note in notes if not note.startswith("rank of "))]
     assumptions = Assumptions().assume(*path.conditions, *path.equalities(), *path.broadcasts())
-    return Case(", ".join(notes), assumptions, ranks=ranks, choices=choices, shapes=shapes, **found)
+    leaves, numbers = binder.leaves, binder.workshop.numbers
+    found |= {
+        "is_opaque": bool(path.truths or path.rounded),
+        "types": {name: leaf.dtype for name, leaf in leaves.items()},
+        "bundles": {name: {key: snapshot(value) for key, value in bundle} for name, bundle in binder.bundles.items()},
+        "numbers": {name: snapshot(numbers[name]) for name in leaves if numbers.get(name) is not None},
+    }
+    return Case(", ".join(notes), assumptions, facts=frozenset(facts), ranks=ranks, choices=choices, shapes=shapes, **found)
+
+
+def _is_float32(number: float | Quotient) -> bool:
+    """Return whether a rule asks for the number itself: float32 holds it."""
+    return not isinstance(number, Quotient) and is_float32(number)
 
 
 def _told(value: object) -> str:

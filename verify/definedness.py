@@ -6,6 +6,7 @@ it is looked for in the expressions themselves, before terms cancel.
 
 from __future__ import annotations
 
+from egraph.tensor.expr.index import has_reals
 from egraph.tensor.expr.scope import Apply, Guarded, IndexNumber, Number, Read, Scalar, Scope
 
 _PARTIAL = {
@@ -55,6 +56,6 @@ def _is_defined(function: str, arguments: tuple[Scalar, ...]) -> bool:
             return value > 0
         case "pow", Number(value):
             return value >= 0 and value == int(value)
-        case "div" | "reciprocal", IndexNumber():
-            return True  # only sizes and counts of windows divide, and these are at least one
+        case "div" | "reciprocal", IndexNumber(value):
+            return not has_reals(value)  # sizes and counts of windows are at least one; a number with a name may be zero
     return False

@@ -1,7 +1,7 @@
 """Hash what a proof depends on: the rule's text, the meanings of the operators it may use, and the prover itself.
 
-Conservative: a rule stands for the whole text of its module and of every module that it imports, so that a change which
-could matter is never missed, and one that does not matter costs a proof.
+A rule stands for its function as it is evaluated, with every function and value that this may use (``egraph.rule_law.digest``): what
+else its file says does not matter.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import hashlib
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from egraph.rule import MergeRule, Rule, Tensor
+from egraph.rule import MergeRule, Rule
+from egraph.rule_law import digest, natives, texts
 from egraph.tensor import ops
 from egraph.tensor.ops import OPS
 
@@ -28,28 +29,19 @@ _STRING = re.compile(r"[\"'](\w+)[\"']")
 _MEANINGS = "egraph.tensor.ops"
 _OPERATORS_MODULE = "egraph.rule_operators"
 _TENSORS_MODULE = "egraph.rule_terms"
-_LANGUAGE = ("egraph.rule", "egraph.rule_terms", "egraph.rule_refusals", "egraph.tensor", "egraph.errors")
-"""What every rule is written in: it counts as part of the prover, which imports it too."""
 
 
 def rule_key(rule: Rule | MergeRule) -> str:
-    """Return the hash of a rule's text and of the meanings of the operators that it may use."""
-    functions: list[Callable[..., Any]] = [rule.function]
-    values: list[str] = [rule.name, rule.text, rule.rounding, repr(_pattern_rule(rule).pattern)]
-    if isinstance(rule, MergeRule):
-        functions.append(rule.member.function)
-        values += [repr(rule.shared)]
-    else:
-        values += [repr(rule.variables), repr(rule.attribute_variables)]
-    modules: set[str] = set()
-    for function in functions:
-        for module, value in _parts(function, set()):
-            modules |= {module} if module else set()
-            values += [value] if value else []
-    own = frozenset(name for name in closure(frozenset(modules)) if not name.startswith(_MEANINGS) and not _is_language(name))
-    operators = _operators(own) | _named(values)
-    texts = (_digest(_source(name)) for name in sorted(own))
-    return _hash((*values, *texts, *map(_meaning, sorted(operators)), _typing()))
+    """Return the hash of what a rule says and of the meanings of the operators that it may use."""
+    laws = (rule.law,) if isinstance(rule, Rule) else (rule.law, rule.member.law)
+    one = _pattern_rule(rule)
+    shared = repr(rule.shared) if isinstance(rule, MergeRule) else ""
+    values = (rule.name, rule.text, rule.rounding, repr(one.pattern), repr(one.variables), repr(one.attribute_variables), shared)
+    operators = _named((_source(_TENSORS_MODULE), repr(one.pattern)))
+    for law in laws:
+        operators |= {text for text in texts(law) if text in OPS}
+        operators |= {_operator_functions()[name] for name in natives(law) if name in _operator_functions()}
+    return _hash((*values, *map(digest, laws), *map(_meaning, sorted(operators)), _typing()))
 
 
 @cache
@@ -82,9 +74,7 @@ def _parts(value: Any, seen: set[int]) -> Iterator[tuple[str, str]]:
         for inner in sorted(value, key=repr) if isinstance(value, set | frozenset) else value:
             yield from _parts(inner, seen)
         yield "", f"{type(value).__name__} of {len(value)}"
-    elif isinstance(value, Rule | MergeRule):
-        yield from _parts(value.function, seen)
-    elif isinstance(value, Tensor | type) or inspect.ismodule(value):
+    elif isinstance(value, type) or inspect.ismodule(value):
         yield str(getattr(value, "__module__", None) or getattr(value, "__name__", "")), ""
     else:
         yield "", f"{type(value).__name__} {value!r}"
@@ -102,10 +92,6 @@ def closure(start: frozenset[str], within: str = "") -> frozenset[str]:
         if within or not name.startswith(_MEANINGS):
             todo += _imports(name)
     return frozenset(found)
-
-
-def _is_language(name: str) -> bool:
-    return any(name == each or name.startswith(f"{each}.") for each in _LANGUAGE)
 
 
 def _is_ours(name: str) -> bool:
@@ -180,13 +166,6 @@ def _operator_functions() -> dict[str, str]:
     return dict(_OPERATION.findall(_source(_OPERATORS_MODULE)))
 
 
-def _operators(modules: frozenset[str]) -> frozenset[str]:
-    """Return the operators that modules name: as text, or by their function in ``rule_operators`` and on ``Tensor``."""
-    texts = [_source(name) for name in modules - {_OPERATORS_MODULE}] + [_source(_TENSORS_MODULE)]
-    found = _named(texts)
-    return found.union(*(_called(text) for text in texts if _OPERATORS_MODULE in _imported(text)))
-
-
 def _named(texts: Iterable[str]) -> frozenset[str]:
     return frozenset[str]().union(*map(_named_in, texts))
 
@@ -194,12 +173,6 @@ def _named(texts: Iterable[str]) -> frozenset[str]:
 @cache
 def _named_in(text: str) -> frozenset[str]:
     return frozenset(word for word in _STRING.findall(text) if word in OPS)
-
-
-@cache
-def _called(text: str) -> frozenset[str]:
-    functions = _operator_functions()
-    return frozenset(functions[word] for word in set(re.findall(r"\w+", text)) & set(functions))
 
 
 @cache

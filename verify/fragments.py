@@ -11,20 +11,25 @@ from dataclasses import dataclass
 from typing import Any
 
 from egraph.errors import TypeMismatch
-from egraph.rule_terms import Bound
+from egraph.rule import Weight
+from egraph.rule_refusals import Mismatch
+from egraph.rule_terms import Bound, BoundType
 from egraph.tensor import Attributes
 from egraph.tensor.expr.compose import inline
 from egraph.tensor.expr.index import Size, simplify
-from egraph.tensor.expr.scope import Scope, Tensor, number
+from egraph.tensor.expr.scope import Read, Scope, Tensor, number
+from egraph.tensor.expr.scope import apply as call
 from egraph.tensor.ops import OPS
+from egraph.tensor.ops.attributes import BOUNDS
 from egraph.tensor.ops.scopes import pointwise
 from egraph.tensor.ops.sizes import at_least, broadcasting_by, refuse
-from verify.paths import Path
-from verify.symbolic import SymbolicInteger, SymbolicReal, index_of
+from verify.numbers import FINITE, KINDS_OF_NUMBERS, SPECIAL, SymbolicNumber, Unsettled, kind_of
+from verify.paths import LeftOut, Path
+from verify.symbolic import SymbolicInteger, index_of
 
 
 @dataclass(frozen=True)
-class SymbolicType:
+class SymbolicType(BoundType):
     """Element type and shape, with the questions that a ``TensorType`` answers."""
 
     dtype: str
@@ -53,6 +58,8 @@ class Workshop:
         self.path = path
         self.looked = False
         """Whether the rule has looked at a type: what it builds may then depend on sizes."""
+        self.rounded = False
+        """Whether a number that was computed, and rounded, stands in a term."""
         self._terms: dict[tuple[Any, ...], SymbolicTerm] = {}
         self._meanings: dict[int, Scope | Tensor] = {}
         self.numbers: dict[str, Any] = {}
@@ -62,7 +69,7 @@ class Workshop:
         return dict(self._terms), dict(self.numbers)
 
     def restore(self, saved: tuple[dict[tuple[Any, ...], SymbolicTerm], dict[str, Any]]) -> None:
-        self._terms, self.numbers, self._meanings, self.looked = dict(saved[0]), dict(saved[1]), {}, False
+        self._terms, self.numbers, self._meanings, self.looked, self.rounded = dict(saved[0]), dict(saved[1]), {}, False, False
 
     def leaf(self, name: str, dtype: str, shape: tuple[Any, ...]) -> SymbolicTerm:
         """Return a variable's term."""
@@ -83,6 +90,9 @@ class Workshop:
             refuse(f"{op} takes {spec.arity} operand(s), got {len(operands)}")
         if sorted(name for name, _ in attributes) != sorted(spec.attributes):
             refuse(f"{op} has the attributes {', '.join(spec.attributes) or 'none'}, got {', '.join(name for name, _ in attributes)}")
+        for name, value in attributes:
+            if isinstance(value, float) and not math.isfinite(value) and (name not in BOUNDS or math.isnan(value)):
+                raise Mismatch(f"{op} takes no {name} of {value}")
         if operands[0].dtype not in spec.dtypes:
             refuse(f"{op}: operand 0 must be one of {', '.join(sorted(spec.dtypes))}, got {operands[0].dtype}")
         try:
@@ -98,8 +108,11 @@ class Workshop:
         match value:
             case SymbolicInteger():
                 return simplify(value.settled())
-            case SymbolicReal():
+            case SymbolicNumber():
+                self.rounded = self.rounded or value.roundings > 0
                 return value.scalar()
+            case Unsettled():
+                return self.plain(value.settled())
             case tuple():
                 return tuple(self.plain(entry) for entry in value)
         return value
@@ -124,10 +137,35 @@ class Workshop:
 
     def _operator_meaning(self, term: SymbolicTerm) -> Scope:
         operands = [Tensor(str(position), self.sizes(operand), operand.dtype) for position, operand in enumerate(term.operands)]
+        if not all(self._is_finite(term, value) for _, value in term.attributes):
+            return self._any_function(term, operands)
         values = {name: self.plain(value) for name, value in term.attributes}
         with broadcasting_by(self._broadcast):
             scope = OPS[term.op].meaning(operands, values)
         return inline(scope, {str(position): self.meaning(operand) for position, operand in enumerate(term.operands)})
+
+    def _is_finite(self, term: SymbolicTerm, value: Any) -> bool:
+        """Return whether an attribute is no float, or one whose kind is known or is taken to be finite from here on.
+
+        Where a rule hands an attribute on unseen, that it is infinite is one choice; where a border has such a value, each infinity is.
+        """
+        if not isinstance(value, Unsettled) or value.is_settled:
+            return True
+        if term.op == "Pad":
+            value.settled()
+        elif not self.path.choose(f"{value.label} is finite", (True, False)):
+            return False
+        else:
+            self.path.choices[kind_of(value.label)] = FINITE
+        return True
+
+    def _any_function(self, term: SymbolicTerm, operands: Sequence[Tensor]) -> Scope:
+        """Return a function of one element that nothing is known of but its name: what is proved of it holds whatever its attributes."""
+        if len(operands) != 1 or OPS[term.op].category != "elementwise":
+            raise LeftOut(f"{term.op} with an infinite attribute")
+        name = f"~{term.op} {_key(tuple(value for _, value in term.attributes))}"
+        scope = pointwise("i", operands[0].shape, lambda places: call(name, Read(operands[0], tuple(places))))
+        return inline(scope, {"0": self.meaning(term.operands[0])})
 
     def _broadcast(self, left: Size, right: Size) -> Size | None:
         one, other = self.path.canonical(left), self.path.canonical(right)
@@ -169,4 +207,27 @@ def _key(value: Any) -> Any:
     """Return what tells attribute values apart without comparing symbolic numbers."""
     if isinstance(value, tuple):
         return tuple(map(_key, value))
-    return id(value) if isinstance(value, SymbolicInteger | SymbolicReal) else (type(value), value)
+    match value:
+        case SymbolicInteger():
+            return id(value)
+        case SymbolicNumber():
+            return "number", str(value.key)
+        case Unsettled():
+            return "number", value.label
+    return type(value), value
+
+
+class KnownNumber(Weight):
+    """A constant that may be one number: whether it is one becomes a choice when the rule asks."""
+
+    def __init__(self, term: SymbolicTerm, path: Path) -> None:
+        self.term, self.name, self._path = term, term.name, path
+
+    @property
+    def number(self) -> Any:  # type: ignore[override]  # settled when the rule asks
+        assert isinstance(self.term, SymbolicTerm)
+        numbers = self.term.workshop.numbers
+        if numbers.get(self.name) is None and self._path.choose(f"{self.name} is one number", (False, True)):
+            kind = self._path.choose(kind_of(self.name), KINDS_OF_NUMBERS)
+            numbers[self.name] = SymbolicNumber(self._path, self._path.real(self.name)) if kind == FINITE else SPECIAL[kind]
+        return numbers.get(self.name)

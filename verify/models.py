@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any
 
 from egraph.tensor.expr.index import Index, Iterator, RealSymbol, Symbol, atoms, index, substitute
@@ -18,6 +19,12 @@ _BOUNDS = (2, 3, 4, 6, 9, 16, 40, 200)
 
 def small_model(conditions: Sequence[Compare], symbols: Sequence[Symbol]) -> dict[Symbol, int] | None:
     """Return values of the symbols (and of no other) under the smallest bound for which Z3 finds some, checked."""
+    found = small_values(conditions, symbols)
+    return None if found is None else {symbol: int(found[symbol]) for symbol in symbols}
+
+
+def small_values(conditions: Sequence[Compare], symbols: Sequence[Symbol]) -> dict[Symbol | RealSymbol, int | Fraction] | None:
+    """Return values of all symbols and named numbers, small ones of the former; those of numbers are not checked."""
     import z3
 
     variables: dict[int, Any] = {}
@@ -59,7 +66,13 @@ def small_model(conditions: Sequence[Compare], symbols: Sequence[Symbol]) -> dic
                 if isinstance(kind, Iterator | Symbol):
                     found[kind] = model.eval(name, model_completion=True).as_long()
             if all(_holds(condition, found) is not False for condition in conditions):
-                return {symbol: found[symbol] for symbol in symbols}
+                values: dict[Symbol | RealSymbol, int | Fraction] = {s: n for s, n in found.items() if isinstance(s, Symbol)}
+                for atom, name in variables.items():
+                    kind = entry(atom).kind
+                    number = model.eval(name, model_completion=True)
+                    if isinstance(kind, RealSymbol) and z3.is_rational_value(number):
+                        values[kind] = number.as_fraction()
+                return values
         solver.pop()
     return None
 

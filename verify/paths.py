@@ -61,6 +61,10 @@ class Path(Solved):
     """Whether functions of integers are left as they stand: what is proved of any function then holds of theirs."""
     values: list[tuple[str, tuple[Index, ...], Index]] = field(default_factory=list)
     """Opaque functions at arguments, and the unknowns that stand for their values."""
+    rounded: dict[Any, Index] = field(default_factory=dict)
+    """What was computed of numbers and rounded beyond what can be told, and the unknowns that stand for it."""
+    truths: dict[Any, bool] = field(default_factory=dict)
+    """Comparisons of rounded numbers, of which either outcome is possible, and what is taken here."""
     _settling: list[Deferred] = field(default_factory=list)
 
     def copy(self) -> Path:
@@ -73,6 +77,7 @@ class Path(Solved):
         """Assume what the other path assumes."""
         self.conclusion, self._version, self._fresh = other.conclusion, other._version, other._fresh
         self.opaque, self.values = other.opaque, list(other.values)
+        self.rounded, self.truths = dict(other.rounded), dict(other.truths)
         self.conditions, self.alternatives, self.deferred = list(other.conditions), [], list(other.deferred)
         self.choices, self.left_out, self.bounds = dict(other.choices), other.left_out, other.bounds.copy()
         self._solved, self._rewrites, self._memo = dict(other._solved), dict(other._rewrites), dict(other._memo)
@@ -119,6 +124,21 @@ class Path(Solved):
             self._become(self.alternatives.pop())
             return False
         return True
+
+    def either(self, question: Any) -> bool:
+        """Return an answer to a question of which nothing is known; the other one is a path of its own. It is asked once."""
+        if question not in self.truths:
+            way = self.copy()
+            way.truths[question] = False
+            self.alternatives.append(way)
+            self.truths[question] = True
+        return self.truths[question]
+
+    def computed(self, how: Any) -> Index:
+        """Return an unknown number for what is computed: one for the same computation."""
+        if how not in self.rounded:
+            self.rounded[how] = self.real(f"rounded_{len(self.rounded)}")
+        return self.canonical(self.rounded[how])
 
     def demand(self, condition: Compare) -> bool:
         """Assume a condition of the left side's shape rules; ask for it on the right side."""

@@ -9,10 +9,14 @@ from typing import Any, Literal, TypeAlias
 from egraph.rule import Rounding, Verdict
 from verify.counterexamples import Counterexample
 
-Failure: TypeAlias = Literal["", "difference", "vacuous", "same sides", "missing guard", "raises", "contradiction", "rounding", "outside"]
+Failure: TypeAlias = Literal[
+    "", "difference", "vacuous", "same sides", "missing guard", "raises", "contradiction", "rounding", "outside", "time",
+    "language",
+]  # fmt: skip
 """Why a rule fails for good: its sides differ; nothing passes its guard; its right side is its left side; its guard lets a
 shape pass whose right side has another type or none; it raises; random testing contradicts a proof, which is a defect of the
-prover; the rounding class it states is weaker than its proof needs; or its operators are outside the prover's reach."""
+prover; the rounding class it states is weaker than its proof needs; its operators are outside the prover's reach; its
+time is up; or its text is no part of the rule language."""
 
 
 @dataclass(frozen=True)

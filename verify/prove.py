@@ -10,6 +10,7 @@ the scope says what is not. A difference that random tests find refutes, whateve
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,18 +19,22 @@ from typing import Any
 
 from egraph.errors import EinsatError
 from egraph.rule import MergeRule, Rounding, Rule, Verdict
+from egraph.rule_clock import OutOfTime, within
 from egraph.tensor.expr.index import Symbol, atoms, index, substitute
 from egraph.tensor.expr.scope import Scope
 from verify.application import objection as open_at
 from verify.bindings import Fixed
-from verify.cases import Case, Survey, cases
+from verify.cases import REST, Case, Survey, cases
 from verify.counterexamples import smallest
 from verify.equality import prove_equal
+from verify.nan import has_nan, is_nan
 from verify.opaque import TRANSCENDENTAL, applies, forgotten, without_laws
-from verify.outcome import Open
+from verify.open_cases import examined
+from verify.outcome import Equal, Open, Outcome
 from verify.paths import TooManyPaths
 from verify.proof import Obligation, Proof
-from verify.random_testing import RuleTest, check_rule, draws
+from verify.random_testing import Difference, RuleTest, check_rule, draws
+from verify.respelling import respelt
 from verify.rounding import ONLY_ROUNDING, case_objection, objection
 from verify.scope import MEMBERS, Judged, described, tree_of
 
@@ -40,6 +45,8 @@ SMALL_SETS: tuple[Mapping[str, tuple[int, ...]], ...] = (
 """What is enumerated, step by step, where a rule is not proved for unknown attributes."""
 
 
+HIGHER = tuple(range(7))
+"""Ranks that are tried where nothing passes a guard below."""
 LAWS = "laws of exponentials and logarithms"
 """What overflows on one side alone."""
 
@@ -52,6 +59,12 @@ class Effort:
     tries: int = 6000
     seed: int = 0
     open_cases: int = 24
+    ranks: tuple[int, ...] | None = None
+    """Of variables and free shapes; by default as many as the number of variables leaves time for."""
+    seconds: float = math.inf
+    """Of the processor's time, after which a rule is unknown."""
+    general_seconds: float = math.inf
+    """Of the processor's time, after which the proof for all sizes is given up and applications at their own sizes decide."""
     applications: int = 6
     """Random applications that are proved at their own sizes where there is no general proof."""
 
@@ -64,6 +77,9 @@ class Attempt:
     obligations: list[Obligation] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     facts: set[str] = field(default_factory=set)
+    open: list[Case] = field(default_factory=list)
+    unconfirmed: int = 0
+    """Open cases of which no instance is known to be equal."""
     proved: int = 0
     same: int = 0
     broken: Case | None = None
@@ -71,6 +87,7 @@ class Attempt:
     gave_up: str = ""
     complaint: str = ""
     """Why the rule is not of the rounding class that it states."""
+    too_many_paths: bool = False
     survey: Survey = field(default_factory=Survey)
     ranks: set[int] = field(default_factory=set)
 
@@ -82,9 +99,14 @@ class Attempt:
 def prove(rule: Rule | MergeRule, effort: Effort = Effort()) -> Proof:
     """Return the verdict on a rule, with what it rests on and, where there is no proof, what stands in the way."""
     start = time.process_time()
-    test = check_rule(rule, effort.seed, effort.tests, effort.tries)
-    blank = Proof(rule.name, "unknown", "", 0.0, test.cases, test.exact_cases, 0, rule.rounding)
-    found = _judged_by_test(rule, test, blank, effort) or _judged_by_cases(rule, blank, effort)
+    blank = Proof(rule.name, "unknown", "", 0.0, 0, 0, 0, rule.rounding)
+    try:
+        with within(effort.seconds):
+            test = check_rule(rule, effort.seed, effort.tests, effort.tries)
+            blank = replace(blank, cases=test.cases, exact_cases=test.exact_cases)
+            found = _judged_by_test(rule, test, blank, effort) or _judged_by_cases(rule, blank, effort)
+    except OutOfTime as reached:
+        found = replace(blank, failure="time", reason=f"time: {reached}")
     return replace(found, seconds=time.process_time() - start)
 
 
@@ -102,6 +124,9 @@ def _judged_by_test(rule: Rule | MergeRule, test: RuleTest, blank: Proof, effort
 
 def _judged_by_cases(rule: Rule | MergeRule, blank: Proof, effort: Effort) -> Proof:
     attempt = _general(rule, effort)
+    if attempt.broken is None and (difference := _examined(rule, attempt)) is not None:
+        example = smallest(rule, difference, effort.seed)
+        return replace(blank, verdict="refuted", failure="difference", counterexample=example, reason="the two sides differ")
     if attempt.obligations and not attempt.broken and not attempt.gave_up and _has_small_sets(rule):
         for sets in SMALL_SETS:
             narrower = _attempt(rule, Fixed(ranks=attempt.survey.ranks, sets=sets), effort)
@@ -113,17 +138,20 @@ def _judged_by_cases(rule: Rule | MergeRule, blank: Proof, effort: Effort) -> Pr
         return _hard_failure(attempt.broken, blank)
     if attempt.same and attempt.same == attempt.proved and not attempt.obligations:
         return replace(blank, verdict="refuted", failure="same sides", reason="the right side is the left side: nothing is rewritten")
-    if not blank.cases and effort.tests:
+    if not blank.cases and effort.tests and not (attempt.left_out and not attempt.proved and not attempt.obligations):
         return _never_applied(attempt, blank)
     tree = tree_of(attempt.judged)
     if attempt.gave_up or tree is False or not attempt.proved or not _reaches(tree):
         told = attempt.gave_up or (f"outside the prover's reach: {attempt.left_out[0]}" if attempt.left_out else "")
-        if applications := _applications(rule, effort):
+        weak = bool(attempt.gave_up or attempt.obligations) or attempt.too_many_paths  # what else is left out is no question of strength
+        if weak and not attempt.unconfirmed and (applications := _applications(rule, effort)):
             if complaint := attempt.complaint or objection(rule, blank.facts, effort.seed):
                 return replace(blank, failure="rounding", reason=complaint)
             return replace(blank, verdict="proved for these sizes", scope=applications, reason=told, covers={"tree": False})
         verdict: Verdict = "unknown" if attempt.obligations or attempt.gave_up else "tested only"
         return replace(blank, verdict=verdict, reason=told, failure="outside" if verdict == "tested only" else "")
+    if attempt.unconfirmed:
+        return blank
     complaint = attempt.complaint or objection(rule, blank.facts, effort.seed)
     if complaint:
         return replace(blank, failure="rounding", reason=complaint)
@@ -131,20 +159,39 @@ def _judged_by_cases(rule: Rule | MergeRule, blank: Proof, effort: Effort) -> Pr
     return replace(blank, verdict=verdict, scope=_scope(attempt), covers={"tree": tree})
 
 
+def _examined(rule: Rule | MergeRule, attempt: Attempt) -> Difference | None:
+    """Look at instances of the open cases; return how the sides differ at one, or note whether all are equal at their instances."""
+    if isinstance(rule, Rule) and rule.ranks is not None:
+        return None
+    for case in attempt.open:
+        found = examined(rule, case)
+        if isinstance(found, Difference):
+            return found
+        attempt.unconfirmed += not found
+    return None
+
+
 def _general(rule: Rule | MergeRule, effort: Effort) -> Attempt:
-    """Judge the cases; functions of integers are left opaque where that is enough, since what defines them forks every path."""
+    """Judge the cases; functions of integers are left opaque where that is enough, since what defines them forks every path.
+
+    A guard that nothing passes at the usual ranks is tried at higher ones.
+    """
     if isinstance(rule, Rule) and rule.ranks is not None:
         attempt = _attempt(rule, Fixed(opaque=True), effort)
         if not attempt.survey.opaque or (attempt.is_complete and attempt.broken is None and not attempt.left_out):
             return attempt
-    return _attempt(rule, None, effort)
+    attempt = _attempt(rule, None, effort)
+    nothing = not (attempt.proved or attempt.obligations or attempt.left_out or attempt.broken or attempt.gave_up)
+    if nothing and effort.ranks is None and not (isinstance(rule, Rule) and rule.ranks is not None):
+        return _attempt(rule, None, replace(effort, ranks=HIGHER))
+    return attempt
 
 
 def _applications(rule: Rule | MergeRule, effort: Effort) -> str:
     """Return what is told of a rule whose applications can be proved at their own sizes, though not in general; '' otherwise."""
     instances = list(islice(draws(rule, effort.seed, effort.tries), effort.applications))
     proved = sum(not open_at(rule, instance.bindings) for instance in instances)
-    return f"each application at its own sizes, as {proved} of {len(instances)} random ones" if proved else ""
+    return f"each application at its own sizes, as {proved} of {len(instances)} random ones" if proved == len(instances) > 0 else ""
 
 
 def _reaches(tree: Any) -> bool:
@@ -162,20 +209,12 @@ def _has_small_sets(rule: Rule | MergeRule) -> bool:
 def _attempt(rule: Rule | MergeRule, fixed: Fixed | None, effort: Effort) -> Attempt:
     found = Attempt()
     try:
-        for case in cases(rule, fixed, found.survey):
-            if case.ill_typed or case.failure:
-                if _model(case) is None:  # it may be that no instance takes this path
-                    told = f"the right side is well-typed: {case.ill_typed}" if case.ill_typed else f"no {case.failure}"
-                    found.obligations.append(Obligation(case.scope_note, told, tuple(map(str, case.assumptions.conditions))))
-                    found.judged.append((case.choices, "open"))
-                    continue
-                found.broken = case
-                break
-            found.ranks |= set((case.ranks or {}).values())
-            found.judged.append((case.choices, _judge(case, found, rule.rounding)))
-            if len(found.obligations) >= effort.open_cases:
-                found.gave_up = f"given up after {effort.open_cases} open cases"
-                break
+        with within(effort.general_seconds):
+            _judge_all(rule, fixed, effort, found)
+    except OutOfTime as reached:
+        if effort.general_seconds == math.inf:
+            raise
+        found.gave_up = f"given up after {reached}"
     except TooManyPaths as error:
         found.gave_up = str(error)
     except RecursionError:
@@ -183,21 +222,45 @@ def _attempt(rule: Rule | MergeRule, fixed: Fixed | None, effort: Effort) -> Att
     return found
 
 
+def _judge_all(rule: Rule | MergeRule, fixed: Fixed | None, effort: Effort, found: Attempt) -> None:
+    """Judge case after case, until one is broken or too many stay open."""
+    for case in cases(rule, fixed, found.survey, effort.ranks):
+        if case.ill_typed or case.failure:
+            if _model(case) is None:  # it may be that no instance takes this path
+                told = f"the right side is well-typed: {case.ill_typed}" if case.ill_typed else f"no {case.failure}"
+                found.obligations.append(Obligation(case.scope_note, told, tuple(map(str, case.assumptions.conditions))))
+                found.judged.append((case.choices, "open"))
+                found.open.append(case)
+                continue
+            found.broken = case
+            break
+        found.ranks |= set((case.ranks or {}).values())
+        found.judged.append((case.choices, _judge(case, found, rule.rounding)))
+        if len(found.obligations) >= effort.open_cases:
+            found.gave_up = f"given up after {effort.open_cases} open cases"
+            break
+
+
 def _judge(case: Case, found: Attempt, rounding: Rounding) -> bool | str:
     """Return whether a case is proved, or why not."""
     if case.left_out:
+        found.too_many_paths = found.too_many_paths or case.scope_note == REST
         found.left_out.append(case.left_out)
         return case.left_out
     facts: set[str] = set(case.facts)
     for left, right in zip(case.left, case.right, strict=True):
-        try:
-            outcome = prove_equal(left, right, case.assumptions)
-        except EinsatError as error:
-            outcome = Open(error.what, case.assumptions.conditions)
+        if has_nan(left) or has_nan(right):
+            if is_nan(left.body) and is_nan(right.body):
+                continue
+            found.obligations.append(Obligation(case.scope_note, "the sides are equal where a constant is NaN"))
+            found.open.append(case)
+            return "open"
+        outcome = _compared(left, right, case)
         if isinstance(outcome, Open):
             if not case.assumptions.consistent():
                 return True  # no instance takes this path
             found.obligations.append(Obligation(case.scope_note, outcome.obligation, tuple(map(str, outcome.conditions))))
+            found.open.append(case)
             return "open"
         if outcome.facts - found.facts and isinstance(prove_equal(forgotten(left), forgotten(right), case.assumptions), Open):
             facts |= outcome.facts
@@ -210,6 +273,25 @@ def _judge(case: Case, found: Attempt, rounding: Rounding) -> bool | str:
     found.proved += 1
     found.same += case.same
     return True
+
+
+def _compared(left: Scope, right: Scope, case: Case) -> Outcome:
+    """Compare two sides as they are, and in other spellings where that is not enough, or not without assuming something."""
+    outcome = _equal(left, right, case)
+    if isinstance(outcome, Equal) and not outcome.facts:
+        return outcome
+    for one, other in respelt(left, right):
+        again = _equal(one, other, case)
+        if isinstance(again, Equal) and (isinstance(outcome, Open) or again.facts < outcome.facts):
+            outcome = again
+    return outcome
+
+
+def _equal(left: Scope, right: Scope, case: Case) -> Outcome:
+    try:
+        return prove_equal(left, right, case.assumptions)
+    except EinsatError as error:
+        return Open(error.what, case.assumptions.conditions)
 
 
 def _by_laws(left: Scope, right: Scope, case: Case) -> bool:

@@ -7,15 +7,17 @@ for a wanted result, operators above it for a known operand. The operators' own 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
 from egraph.errors import TypeMismatch
 from egraph.rule import Binding, Rule
+from egraph.rule_law import fields_of
 from egraph.rule_terms import Pattern, Variable
 from egraph.tensor import Attributes, TensorType, attributes
 from egraph.tensor.ops import OPS, infer
+from egraph.tensor.ops.attributes import BOUNDS
 from verify.proposals import propose
 from verify.shapes import Shape, narrower, size
 
@@ -55,7 +57,7 @@ class Draw:
 
     def _bind(self, variable: Variable, result: Shape | None) -> Shape:
         bound = self.shapes.get(variable.name)
-        shape = bound or result or tuple(size(self.random) for _ in range(self.random.randint(1, 4)))
+        shape = bound or result or deep(self.random, tuple(size(self.random) for _ in range(self.random.randint(1, 4))))
         if bound is not None and result is not None and bound != result:
             raise Refused("a variable that occurs twice would need two shapes")
         self.shapes[variable.name] = bound if bound is not None else result if result is not None else shape
@@ -129,9 +131,13 @@ class Draw:
     def _whole(self, term: Pattern, fixed: dict[str, Any] | None) -> tuple[list[Shape], dict[str, Any]]:
         drawn, values = OPS[term.op].sample(self.random)
         shapes = [tuple(int(length) for length in shape) for shape in drawn]
+        if term.op in ANY_RANK and (wide := deep(self.random, shapes[0])) != shapes[0]:
+            start: list[Shape | None] = [wide] + [None] * (len(term.operands) - 1)
+            if (proposal := propose(term.op, None, start, fixed, self.random)) is not None:
+                return proposal
         count = len(term.operands)
         if len(shapes) != count or self.random.random() < (0.9 if OPS[term.op].category == "reduction" else 0.5):
-            start: list[Shape | None] = [shapes[0]] + [None] * (count - 1)
+            start = [shapes[0]] + [None] * (count - 1)
             proposal = propose(term.op, None, start, fixed, self.random)
             if proposal is not None:
                 return proposal
@@ -142,11 +148,14 @@ class Draw:
 
 def _types(term: Pattern, shapes: Sequence[Shape]) -> tuple[TensorType, ...]:
     """Return the types of a term's operands: numbers, but for conditions."""
-    return tuple(TensorType(_dtype(operand), shape) for operand, shape in zip(term.operands, shapes, strict=True))
+    kinds = [operand_type(term.op, position, "float32") for position in range(len(term.operands))]
+    return tuple(TensorType(_dtype(each, kind), shape) for each, kind, shape in zip(term.operands, kinds, shapes, strict=True))
 
 
-def _dtype(term: Pattern | Variable) -> str:
-    return "float32" if isinstance(term, Variable) else OPS[term.op].dtype([_dtype(operand) for operand in term.operands])
+def _dtype(term: Pattern | Variable, dtype: str) -> str:
+    if isinstance(term, Variable):
+        return term.dtype or dtype
+    return OPS[term.op].dtype([_dtype(each, operand_type(term.op, position, dtype)) for position, each in enumerate(term.operands)])
 
 
 def _demand(term: Pattern | Variable) -> int:
@@ -156,6 +165,8 @@ def _demand(term: Pattern | Variable) -> int:
 
 
 NUMBERS = (2.0, 3.0, 0.5, 0.25, -1.5, 1.0, 6.0)
+ENDS = (0.0, -0.0, math.inf, -math.inf, math.nan)
+"""Numbers at which guards have to say what they mean; they are drawn where a rule asks for numbers at all."""
 
 
 def draw_binding(rule: Rule, random: Random, shared: Binding | None = None) -> Binding:
@@ -167,7 +178,70 @@ def draw_binding(rule: Rule, random: Random, shared: Binding | None = None) -> B
     for variable in rule.variables:
         if variable.name not in draw.shapes:
             draw.shapes[variable.name] = narrower(random, (2, 3))
-    types = {v.name: TensorType("float32", draw.shapes[v.name]) for v in rule.variables}
-    known = {v.name: 1.0 if types[v.name].elements == 1 else 0.5 for v in rule.variables if v.constant}
-    numbers = {name: random.choice(NUMBERS) for name, chance in known.items() if random.random() < chance}
-    return Binding(types, draw.bundles, numbers)
+    kinds = element_types(rule)
+    types = {v.name: TensorType(kinds[v.name], draw.shapes[v.name]) for v in rule.variables}
+    known = {v.name: 1.0 if types[v.name].elements == 1 else 0.5 for v in rule.variables if v.constant and kinds[v.name] in FLOATS}
+    ends = ENDS if asks_for_numbers(rule) else ()
+    numbers = {
+        name: random.choice(ends) if ends and random.random() < 0.25 else random.choice(NUMBERS)
+        for name, chance in known.items() if random.random() < chance
+    }  # fmt: skip
+    return Binding(types, {name: _with_ends(bundle, random) for name, bundle in draw.bundles.items()}, numbers)
+
+
+FLOATS = ("float32", "float64")
+
+
+def element_types(rule: Rule) -> Mapping[str, str]:
+    """Return the element types of a rule's variables: what they say, or what reads them takes."""
+    found = {variable.name: variable.dtype or "" for variable in rule.variables}
+
+    def visit(term: Pattern | Variable, below: str) -> None:
+        if isinstance(term, Variable):
+            found[term.name] = found.get(term.name) or below
+            return
+        for position, operand in enumerate(term.operands):
+            visit(operand, operand_type(term.op, position, below))
+
+    visit(rule.pattern, "float32")
+    return {name: dtype or "float32" for name, dtype in found.items()}
+
+
+def operand_type(op: str, position: int, result: str) -> str:
+    """Return the element type of an operand of an operator with a given result."""
+    return _TYPES.get((op, position)) or ("float32" if OPS[op].category == "elementwise" and op != "Where" else result)
+
+
+_TYPES: Mapping[tuple[str, int], str] = {
+    ("Where", 0): "bool", ("Gather", 1): "int64", ("And", 0): "bool", ("And", 1): "bool", ("Or", 0): "bool", ("Or", 1): "bool",
+    ("Not", 0): "bool", ("Cast", 0): "int64",
+}  # fmt: skip
+
+
+def asks_for_numbers(rule: Rule) -> bool:
+    """Return whether what a rule builds may depend on a constant's one number."""
+    return "number" in fields_of(rule.law)
+
+
+def _with_ends(bundle: Attributes, random: Random) -> Attributes:
+    """Return attributes with a float among them zero or infinite, now and then."""
+    values = dict(bundle)
+    for name, value in bundle:
+        if type(value) is float and random.random() < 0.1 and (name != "value" or values.get("mode") == "constant"):
+            zeros = (0.0, -0.0) if name == "alpha" else (value,)
+            values[name] = random.choice((math.inf, -math.inf, 0.0, -0.0) if name in BOUNDS else zeros)
+    return attributes(**values)
+
+
+ANY_RANK = (
+    "ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "Softmax", "LogSoftmax", "Transpose", "Slice", "Pad", "Concat",
+)  # fmt: skip
+"""Operators whose operands may have any number of axes: now and then they have five or six."""
+
+
+def deep(random: Random, shape: Shape) -> Shape:
+    """Return the shape, or now and then one of rank five or six."""
+    if random.random() >= 0.1:
+        return shape
+    return (*(random.choice((1, 2)) for _ in range(random.choice((5, 5, 6)) - len(shape))), *shape)
+

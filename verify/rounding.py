@@ -7,6 +7,7 @@ that calls itself exact has to hold there. Within one sum the order is free ther
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -87,7 +88,7 @@ def keeps_rounding(instance: Instance, seed: int = 0) -> bool | None:
     for leaf in instance.leaves:
         number = instance.numbers.get(leaf.integer("index"))
         shape = leaf.type.sizes
-        if number is not None and (number != int(number)):
+        if number is not None and not (math.isfinite(number) and number == int(number)):
             return None
         values[leaf] = generator.integers(2, PRIME, shape) if number is None else np.full(shape, int(number) % PRIME)
     sides = [_evaluate(side, values, _Rounding, "prime") for side in (instance.left, instance.right)]
@@ -177,7 +178,10 @@ def keeps_inaccuracy(instance: Instance, seed: int = 0) -> bool:
     for leaf in instance.leaves:
         number = instance.numbers.get(leaf.integer("index"))
         shape = leaf.type.sizes
-        values[leaf] = generator.standard_normal(shape) if number is None else np.full(shape, number)
+        if leaf.type.dtype == "bool":
+            values[leaf] = generator.integers(0, 2, shape).astype(np.float64)
+        else:
+            values[leaf] = generator.standard_normal(shape) if number is None else np.full(shape, number)
     with np.errstate(all="ignore"):
         sides = [_evaluate(side, values, _Inaccurate, "float64") for side in (instance.left, instance.right)]
     return all(np.array_equal(left, right, equal_nan=True) for left, right in zip(*sides, strict=True))

@@ -99,6 +99,11 @@ def answer(name: str, binding: Binding) -> Any:
             return what in binding.numbers
         case [bundle, "goes", "down", "axis", axis]:
             return _attribute(binding, f"{bundle}.steps")[int(axis)] < 0
+        case ["kind", "of", what]:
+            value = _attribute(binding, what) if "." in what else binding.numbers[what]
+            return "finite" if math.isfinite(value) else str(value)
+        case ["type", "of", what]:
+            return binding.types[what].dtype
         case [what, "is", "finite"]:
             return math.isfinite(_attribute(binding, what))
         case [what]:
@@ -123,7 +128,7 @@ def described(cases: Iterable[Mapping[str, Any]]) -> str:
                 entries.append(plain(value))
     parts = []
     for name, values in seen.items():
-        if name.endswith(("finite", "one number")) or " goes down " in name or len(values) > SHOWN:
+        if name.endswith(("finite", "one number")) or name.startswith("kind of ") or " goes down " in name or len(values) > SHOWN:
             continue
         parts.append(f"{name} {_series(values)}")
     return ", ".join(parts)

@@ -12,7 +12,8 @@ from random import Random
 from typing import Any
 
 from egraph.errors import EinsatError
-from egraph.rule import Mismatch, Rule, require
+from egraph.rule import Mismatch, Rule
+from egraph.rule_law import Written
 from egraph.rule_terms import Pattern, Variable
 from egraph.tensor.ops import OPS
 from verify.prove import Effort, prove
@@ -110,14 +111,11 @@ def candidates(rule: Rule) -> tuple[str, ...]:
 
 def guarded(rule: Rule, guards: tuple[str, ...]) -> Rule:
     """Return the rule with more guards, which are asked first."""
-    tests = [(compile(text, "<guard>", "eval"), text) for text in guards]
-
-    def function(**arguments: Any) -> Any:
-        for code, text in tests:
-            require(eval(code, {"all": all}, arguments), text)
-        return rule.function(**arguments)
-
-    return replace(rule, function=function)
+    law = rule.law
+    assert isinstance(law, Written), "guards are suggested for rules that people write"
+    for text in reversed(guards):
+        law = law.requiring(text)
+    return replace(rule, law=law)
 
 
 def _instances(rule: Rule) -> tuple[list[Any], list[Any]]:

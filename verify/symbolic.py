@@ -1,22 +1,21 @@
-"""Numbers that are known only as names: a rule computes with them as with plain ones, and comparisons decide or fork.
-
-``SymbolicInteger`` stands for sizes, pads, strides; ``SymbolicReal`` for float attributes and constants of one number.
-"""
+"""Integers that are known only as names, for sizes, pads, strides: a rule computes with them, and comparisons decide or fork."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
 from egraph.tensor.expr.index import Index, Size, index
-from egraph.tensor.expr.scope import Compare, IndexNumber, Number, Scalar
-from egraph.tensor.expr.scope import apply as call
+from egraph.tensor.expr.scope import Compare
 from egraph.tensor.ops.sizes import Reasoned
 from verify.paths import Path
 
 ONE = index(1)
+
+
+class NotWhole:
+    """A number of a proof that need not be an integer."""
 
 
 class SymbolicInteger(Reasoned):
@@ -78,15 +77,12 @@ class SymbolicInteger(Reasoned):
     def __abs__(self) -> Any:
         return -self if self < 0 else self
 
-    def __pow__(self, exponent: int) -> Any:
-        return math.prod([self] * exponent)
-
     # Questions
 
     def _asked(self, left: Any, operator: Any, right: Any) -> Any:
         a, b = _value(left), _value(right)
         if a is None or b is None:
-            if isinstance(left if a is None else right, float | Fraction | complex | SymbolicReal):
+            if isinstance(left if a is None else right, float | Fraction | complex | NotWhole):
                 raise self.path.leaving("a size that is compared with a number that need not be whole")  # 4 == 4.0 in plain Python
             return NotImplemented
         return self.path.ask(Compare(a, operator, b))
@@ -184,141 +180,3 @@ def _divided(path: Path, left: Any, right: Any, *, rest: bool) -> Any:
         return -integer(path, path.modulo(numerator, divisor)) if rest else integer(path, path.floor(numerator, divisor))
     numerator, divisor = path.canonical(numerator), path.canonical(divisor)
     return integer(path, (path.modulo if rest else path.floor)(numerator, divisor))
-
-
-class SymbolicReal:
-    """A finite real number under the assumptions of a path: a quotient of polynomials in named numbers."""
-
-    __slots__ = ("below", "path", "value")
-
-    def __init__(self, path: Path, value: Index, below: Index = ONE) -> None:
-        self.path, self.value, self.below = path, path.canonical(value), path.canonical(below)
-
-    def __add__(self, other: Any) -> Any:
-        return self._combined(other, lambda a, b, c, d: (a * d + c * b, b * d))
-
-    __radd__ = __add__
-
-    def __neg__(self) -> Any:
-        return SymbolicReal(self.path, -self.value, self.below)
-
-    def __sub__(self, other: Any) -> Any:
-        return self._combined(other, lambda a, b, c, d: (a * d - c * b, b * d))
-
-    def __rsub__(self, other: Any) -> Any:
-        return (-self) + other
-
-    def __mul__(self, other: Any) -> Any:
-        return self._combined(other, lambda a, b, c, d: (a * c, b * d))
-
-    __rmul__ = __mul__
-
-    def __truediv__(self, other: Any) -> Any:
-        return self._combined(other, lambda a, b, c, d: (a * d, _nonzero(self.path, b * c)))
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return self._combined(other, lambda a, b, c, d: (c * b, _nonzero(self.path, d * a)))
-
-    def __abs__(self) -> Any:
-        return -self if self < 0 else self
-
-    def __pow__(self, exponent: int) -> Any:
-        return math.prod([self] * exponent)
-
-    def _combined(self, other: Any, rule: Any) -> Any:
-        parts = _parts(other)
-        if parts is None:
-            return NotImplemented
-        return SymbolicReal(self.path, *rule(self.value, self.below, *parts))
-
-    def _asked(self, operator: Any, other: Any) -> Any:
-        """Ask self OPERATOR other, for one of < <= == != and their mirror images."""
-        if isinstance(other, float) and math.isinf(other):
-            return {"<": other > 0, "<=": other > 0, ">": other < 0, ">=": other < 0, "==": False, "!=": True}[operator]
-        if isinstance(other, float) and math.isnan(other):
-            return operator == "!="
-        parts = _parts(other)
-        if parts is None:
-            return NotImplemented
-        above, below = self.path.canonical(self.value), self.path.canonical(self.below)
-        difference, scale = above * parts[1] - parts[0] * below, below * parts[1]
-        if operator not in ("==", "!=") and self.path.ask(Compare(scale, "<", index(0))):
-            difference = -difference
-        zero = index(0)
-        match operator:
-            case "<" | "<=" | "==" | "!=":
-                return self.path.ask(Compare(difference, operator, zero))
-            case ">":
-                return self.path.ask(Compare(zero, "<", difference))
-            case _:
-                return self.path.ask(Compare(zero, "<=", difference))
-
-    def __eq__(self, other: object) -> Any:
-        return self is other or self._asked("==", other)
-
-    def __ne__(self, other: object) -> Any:
-        return self is not other and self._asked("!=", other)
-
-    def __hash__(self) -> int:
-        raise self.path.leaving("a number that is looked up in a set or dictionary")
-
-    def __lt__(self, other: Any) -> Any:
-        return self._asked("<", other)
-
-    def __le__(self, other: Any) -> Any:
-        return self._asked("<=", other)
-
-    def __gt__(self, other: Any) -> Any:
-        return self._asked(">", other)
-
-    def __ge__(self, other: Any) -> Any:
-        return self._asked(">=", other)
-
-    def __bool__(self) -> bool:
-        return self.path.ask(Compare(self.value, "!=", index(0)))
-
-    def __repr__(self) -> str:
-        return str(self.value) if self.below.constant == 1 else f"({self.value})/({self.below})"
-
-    __str__ = __repr__
-
-    def __format__(self, _: str) -> str:
-        return repr(self)
-
-    def differs_from(self, wanted: Any) -> bool:
-        """Return whether this is not the wanted number; numbers that merely may be it count as others.
-
-        A rule that needs one number asks for it and is run again with that number.
-        """
-        parts = _parts(wanted)
-        if parts is None:
-            return True
-        difference = self.path.canonical(self.value * parts[1] - parts[0] * self.below)
-        return self.path.bounds.zero(difference) is not True
-
-    def scalar(self) -> Scalar:
-        """Return the number as the meaning of operators uses it."""
-        above, below = self.path.canonical(self.value), self.path.canonical(self.below)
-        if above.constant is not None and below.constant:
-            return Number(Fraction(above.constant, below.constant))
-        return _scalar(above) if below.constant == 1 else call("div", _scalar(above), _scalar(below))
-
-
-def _scalar(value: Index) -> Scalar:
-    return Number(Fraction(value.constant)) if value.constant is not None else IndexNumber(value)
-
-
-def _nonzero(path: Path, value: Index) -> Index:
-    if path.ask(Compare(value, "==", index(0))):
-        raise ZeroDivisionError("division by zero")
-    return value
-
-
-def _parts(value: Any) -> tuple[Index, Index] | None:
-    """Return a number as a quotient of two polynomials."""
-    if isinstance(value, SymbolicReal):
-        return value.value, value.below
-    if isinstance(value, bool) or not isinstance(value, int | float | Fraction) or not math.isfinite(value):
-        return None
-    exact = Fraction(value)
-    return index(exact.numerator), index(exact.denominator)

@@ -18,6 +18,7 @@ from bench.corpora.taso_values import Value, plain, refuse
 from bench.corpora.terms import Application, Term
 from egraph.errors import RuleError, TypeMismatch
 from egraph.rule import Binding, Mismatch, Rule, Steps, Tensor, require
+from egraph.rule_law import Stated
 from egraph.rule_operators import (
     average_pool,
     binary,
@@ -219,7 +220,7 @@ def informal_rule(
 
     ranks = {variable: len(shape) for variable, shape in shapes.items()}
     pattern = Pattern("informal", (), variables)
-    return Rule(name, f"{left} = {right}", pattern, variables, (), function, "assumes finite", draw=draw, ranks=ranks)
+    return Rule(name, f"{left} = {right}", pattern, variables, (), Stated(function), "assumes finite", draw=draw, ranks=ranks)
 
 
 def _around(shapes: Mapping[str, Shape], random: Random) -> Mapping[str, Shape]:

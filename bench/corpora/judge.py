@@ -246,14 +246,11 @@ def _ill_typed(rule: Rule, pains: Pains, first: int, last: int) -> bool:
 def right_fits(rule: Rule, binding: Binding) -> bool:
     """Return whether the right side is well-typed and has the left side's type, where the rule applies."""
     operands = {v.name: Tensor(placeholder(i, binding.types[v.name], constant=v.constant)) for i, v in enumerate(rule.variables)}
-    sides = rule.function(**operands)
+    lefts: list[Tensor] = []
     try:
-        left = next(sides)
-    except (TypeMismatch, Mismatch):
-        return True
-    try:
-        return bool(next(sides).type == left.type)
+        left, right = rule.law.sides(operands, on_left=lefts.append)
+        return bool(right.type == left.type)
     except Mismatch:
         return True
     except TypeMismatch:
-        return False
+        return not lefts

@@ -18,6 +18,7 @@ from bench.corpora.taso_values import refuse
 from bench.corpora.terms import Application, Term, names, substitute
 from egraph.errors import RuleError
 from egraph.rule import Binding, Rule, Steps, Tensor, require
+from egraph.rule_law import Stated
 from egraph.rule_terms import Pattern, Variable
 from egraph.tensor import TensorType
 from verify.random_binding import Refused
@@ -84,7 +85,7 @@ def _rule(statement: Statement, position: int) -> Rule:
     name = statement.name if len(statement.lefts) == 1 else f"{statement.name}.{position}"
     text = f"{substitute(left, statement.parameters)} = {substitute(right, statement.parameters)}"
     drawer = _drawer(statement)
-    return Rule(name, text, _pattern(left), variables, (), function, rounding="assumes finite", draw=drawer, ranks=statement.ranks)
+    return Rule(name, text, _pattern(left), variables, (), Stated(function), rounding="assumes finite", draw=drawer, ranks=statement.ranks)
 
 
 def _pattern(term: Term) -> Pattern:

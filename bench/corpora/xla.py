@@ -15,6 +15,7 @@ from bench.corpora.terms import Application, Term, names, walk
 from bench.corpora.xla_operators import COUNTS, XlaReading, is_number, is_scalar, is_tensor, unknowns
 from egraph.errors import RuleError, TypeMismatch
 from egraph.rule import Binding, Mismatch, Rule, Steps, Tensor, require
+from egraph.rule_law import Stated
 from egraph.rule_operators import expand, unary
 from egraph.rule_terms import Pattern, Variable
 from egraph.tensor import TensorType, placeholder
@@ -173,7 +174,7 @@ def _rule(
         raise Refused("no draw is well-typed")
 
     pattern = Pattern("statement", (), variables)
-    return Rule(name, f"{left} = {right}", pattern, variables, (), function, "assumes finite", draw=draw, ranks=ranks)
+    return Rule(name, f"{left} = {right}", pattern, variables, (), Stated(function), "assumes finite", draw=draw, ranks=ranks)
 
 
 def _guards(operators: set[str], right: set[str]) -> Iterator[Guard]:

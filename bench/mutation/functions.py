@@ -7,120 +7,82 @@ decides what the rule says can be changed.
 from __future__ import annotations
 
 import ast
-import inspect
-import textwrap
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
-from types import CellType, CodeType, FunctionType
-from typing import Any, TypeAlias
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
 
-from egraph import rule_operators
-from egraph.rule import MergeRule, Rule
-from egraph.rule import rule as make_rule
+from egraph import rules as shipped
+from egraph.rule import MergeRule, Rule, make_rule
+from egraph.rule_law import Written
+from egraph.rule_library import OPERATORS
+from egraph.rule_parts import exchanged, reachable
+from egraph.rule_reader import read_function
+from egraph.rule_values import Closure, Names, Native, Value
 
-Function: TypeAlias = Callable[..., Any]
-FIXED = ("egraph.rule", "egraph.rule_terms", "egraph.rule_operators", "egraph.rules.family")
-"""Modules of the rule language itself."""
-SHIPPED = "egraph.rules."
-
-
-def roots(rule: Rule | MergeRule) -> tuple[Function, ...]:
-    """Return the functions that a rule holds: of a merge, what it builds and what one member is."""
-    return (rule.function,) if isinstance(rule, Rule) else (rule.function, rule.member.function)
+SHIPPED = Path(shipped.__file__).parent
+FIXED = SHIPPED / "family.py"
+"""What names and makes rules, and is the same for all."""
 
 
-def parts(rule: Rule | MergeRule) -> tuple[FunctionType, ...]:
+def roots(rule: Rule | MergeRule) -> tuple[Written, ...]:
+    """Return the laws that a rule holds: of a merge, what it builds and what one member is."""
+    laws = (rule.law,) if isinstance(rule, Rule) else (rule.law, rule.member.law)
+    return tuple(law for law in laws if isinstance(law, Written))
+
+
+def parts(rule: Rule | MergeRule) -> tuple[Closure, ...]:
     """Return the functions whose text decides what a rule says, its own first."""
-    found: list[FunctionType] = []
-    waiting = [root for root in roots(rule) if isinstance(root, FunctionType)]
-    for function in waiting:
-        for _, value in references(function):
-            if value not in waiting:
-                waiting.append(value)
-        if function.__module__ not in FIXED:
-            found.append(function)
-    homes = {function.__module__ for function in found[:1]}
-    return tuple(function for function in found if function.__module__ in homes or function.__module__.startswith(SHIPPED))
+    found: list[Closure] = []
+    for law in roots(rule):
+        found += [value for _, value in reachable(law.closure) if isinstance(value, Closure) and value not in found]
+    home = found[0].path if found else ""
+    return tuple(each for each in found if each.path == home or (Path(each.path).parent == SHIPPED and Path(each.path) != FIXED))
 
 
-def references(function: FunctionType) -> Iterator[tuple[str, FunctionType]]:
-    """Yield the functions that a function reads by name, from around it and from its module."""
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        if isinstance(value := _content(cell), FunctionType):
-            yield name, value
-    for name in sorted(_names(function.__code__)):
-        value = function.__globals__.get(name)
-        if isinstance(value, FunctionType) and value.__module__ not in FIXED:
-            yield name, value
+@lru_cache(maxsize=64)
+def _definitions(path: str) -> Mapping[tuple[str, int], ast.FunctionDef]:
+    tree = ast.parse(Path(path).read_bytes())
+    return {(node.name, node.lineno): node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
 
 
-def _content(cell: CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not assigned yet
-        return None
-
-
-def _names(code: CodeType) -> set[str]:
-    inner = (_names(constant) for constant in code.co_consts if isinstance(constant, CodeType))
-    return set(code.co_names).union(*inner)
-
-
-def definition(function: FunctionType) -> ast.FunctionDef | None:
+def definition(function: Closure) -> ast.FunctionDef | None:
     """Return the text of a function as a tree without decorators, None where there is no text."""
     try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    except (OSError, TypeError, SyntaxError, IndentationError):
+        found = _definitions(function.path).get((function.syntax.name, function.syntax.line))
+    except (OSError, SyntaxError):
         return None
-    found = tree.body[0]
-    if not isinstance(found, ast.FunctionDef) or found.name != function.__code__.co_name:
+    if found is None:
         return None
-    found.decorator_list = []
-    return found
+    return ast.FunctionDef(found.name, found.args, found.body, [], found.returns, found.type_comment, lineno=found.lineno, col_offset=0)
 
 
-def compiled(original: FunctionType, text: ast.FunctionDef, extra: Mapping[str, Any]) -> FunctionType:
-    """Return a changed function with the original's globals and closure; ``extra`` holds what changes may call."""
-    closure = inspect.getclosurevars(original).nonlocals
-    module = ast.parse(f"def _outer({', '.join(closure)}):\n    return {text.name}")
-    outer = module.body[0]
-    assert isinstance(outer, ast.FunctionDef)
-    outer.body.insert(0, text)
-    ast.fix_missing_locations(module)
-    space: dict[str, Any] = {**vars(rule_operators), **original.__globals__, **extra}
-    exec(compile(module, f"<mutant of {original.__name__}>", "exec", flags=0, dont_inherit=True), space)
-    function: FunctionType = space["_outer"](**closure)
-    return _dressed(function, original)
+def values_around(function: Closure) -> Mapping[str, int | float | str]:
+    """Return the plain values that a function reads from around it."""
+    read = reachable(function)
+    return {name: value for name, value in read if isinstance(value, int | float | str) and not isinstance(value, bool)}
 
 
-def _dressed(function: FunctionType, original: FunctionType) -> FunctionType:
-    function.__annotations__, function.__doc__, function.__name__ = dict(original.__annotations__), original.__doc__, original.__name__
-    function.__module__, function.__kwdefaults__ = original.__module__, original.__kwdefaults__
-    function.__dict__.update(original.__dict__)
-    return function
-
-
-def exchanged(function: FunctionType, old: FunctionType, new: FunctionType, above: tuple[FunctionType, ...] = ()) -> FunctionType:
-    """Return a function with another one in place of ``old``, wherever it is called from; the same where it is not."""
-    if function is old:
-        return new
-    if function in above:  # it calls itself
-        return function
-    changed = {name: made for name, value in references(function) if (made := exchanged(value, old, new, (*above, function))) is not value}
-    if not changed:
-        return function
-    names = function.__code__.co_freevars
-    cells = tuple(
-        CellType(changed[name]) if name in changed else cell for name, cell in zip(names, function.__closure__ or (), strict=True)
-    )
-    space = {**function.__globals__, **{name: made for name, made in changed.items() if name not in names}}
-    return _dressed(FunctionType(function.__code__, space, function.__name__, function.__defaults__, cells), function)
-
-
-def rebuilt(rule: Rule | MergeRule, name: str, old: FunctionType, new: FunctionType) -> Rule | MergeRule:
-    """Return a rule with a function replaced, its pattern read anew."""
-    made = [exchanged(root, old, new) if isinstance(root, FunctionType) else root for root in roots(rule)]
+def rebuilt(rule: Rule | MergeRule, name: str, old: Closure, text: ast.FunctionDef, extra: Mapping[str, Native]) -> Rule | MergeRule:
+    """Return a rule with a function's text replaced, its pattern read anew; ``extra`` holds what changes may call."""
+    new = replace(old, syntax=read_function(text, old.path), around=Behind(old.around, {**OPERATORS, **extra}))
+    laws = [Written(exchanged(law.closure, old, new, {}), law.lists) for law in roots(rule)]
     if isinstance(rule, Rule):
-        return replace(make_rule(rounding=rule.rounding, phase=rule.phase)(made[0]), name=name)
-    member = rule.member if made[1] is rule.member.function else make_rule(made[1])
-    return replace(rule, name=name, function=made[0], member=member)
+        made = make_rule(laws[0].closure, name=rule.name, text=rule.text, lists=laws[0].lists, rounding=rule.rounding, phase=rule.phase)
+        return replace(made, name=name)
+    member = make_rule(laws[1].closure, name=rule.member.name, text=rule.member.text, is_member=True)
+    return replace(rule, name=name, law=laws[0], member=member)
+
+
+@dataclass(frozen=True, eq=False)
+class Behind:
+    """Names, and some more for what has none among them."""
+
+    around: Names
+    more: Mapping[str, Value]
+
+    def find(self, name: str) -> Value:
+        try:
+            return self.around.find(name)
+        except KeyError:
+            return self.more[name]

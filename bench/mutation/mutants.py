@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import ast
 import copy
-import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import FunctionType
 
 from bench.mutation.changes import Surroundings, changes
-from bench.mutation.functions import compiled, definition, parts, rebuilt
+from bench.mutation.functions import definition, parts, rebuilt, values_around
 from bench.mutation.vocabulary import CALLED
 from egraph.errors import EinsatError
 from egraph.rule import MergeRule, Rule
+from egraph.rule_law import Written
 from egraph.rule_terms import Pattern, Variable
+from egraph.rule_values import Closure
 from egraph.tensor.ops import OPS
 
 NO_RULE = (
@@ -43,7 +43,7 @@ class Mutant:
 class Site:
     """One change of a rule that can be made: the position-th of a function that it is made of."""
 
-    function: FunctionType
+    function: Closure
     position: int
     change: str
     number: int
@@ -72,8 +72,7 @@ def made(rule: Rule | MergeRule, site: Site) -> Mutant | None:
     if written == ast.unparse(original):
         return None
     try:
-        function = compiled(site.function, text, CALLED)
-        return Mutant(rebuilt(rule, f"{rule.name}~{site.number}", site.function, function), change, before, written)
+        return Mutant(rebuilt(rule, f"{rule.name}~{site.number}", site.function, text, CALLED), change, before, written)
     except NO_RULE:
         return None
 
@@ -83,17 +82,11 @@ def mutants(rule: Rule | MergeRule) -> Iterator[Mutant | None]:
     return (made(rule, site) for site in sites(rule))
 
 
-def _around(rule: Rule | MergeRule, function: FunctionType) -> Surroundings:
+def _around(rule: Rule | MergeRule, function: Closure) -> Surroundings:
     """Return what is known of a function's names; attributes are known where the rule itself calls it."""
-    own = function is rule.function or _spread(rule.function) is function
+    own = isinstance(rule.law, Written) and function is rule.law.closure
     pattern = rule.pattern if isinstance(rule, Rule) else rule.member.pattern
-    values = {name: value for name, value in inspect.getclosurevars(function).nonlocals.items() if isinstance(value, int | float | str)}
-    return Surroundings(_bundles(pattern) if own else {}, values, own and isinstance(rule, MergeRule))
-
-
-def _spread(function: object) -> object:
-    """Return the function of lists behind a rule of one arity."""
-    return inspect.getclosurevars(function).nonlocals.get("function") if isinstance(function, FunctionType) else None
+    return Surroundings(_bundles(pattern) if own else {}, values_around(function), own and isinstance(rule, MergeRule))
 
 
 def _bundles(term: Pattern | Variable) -> Mapping[str, Sequence[str]]:

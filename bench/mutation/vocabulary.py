@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from egraph.rule import Attributes
+from egraph.rule_evaluator import Evaluator
+from egraph.rule_values import Native
 from egraph.tensor import Attributes as AttributeTuple
 from egraph.tensor import attributes
 
@@ -47,7 +49,7 @@ WAYS = 2
 """In how many ways an attribute is changed: another value, another order."""
 
 
-def changed(value: Any, way: int) -> Any:
+def changed(run: Evaluator, value: Any, way: int) -> Any:
     """Return an attribute's value with something else in it: one more, the next word, the entries turned round, the first alone changed."""
     match value:
         case bool():
@@ -55,16 +57,16 @@ def changed(value: Any, way: int) -> Any:
         case str():
             return NAMES.get(value, value)
         case tuple() | list():
-            return (*(entry + 1 for entry in value[:1]), *value[1:]) if way else tuple(value)[::-1]
-    return value - 1 if way else value + 1
+            return (*(run.arithmetic("+", entry, 1) for entry in value[:1]), *value[1:]) if way else tuple(value)[::-1]
+    return run.arithmetic("-" if way else "+", value, 1)
 
 
-def altered(bundle: Attributes | AttributeTuple | None, name: str, way: int) -> Attributes | AttributeTuple | None:
+def altered(run: Evaluator, bundle: Attributes | AttributeTuple | None, name: str, way: int) -> Attributes | AttributeTuple | None:
     """Return attributes with one of them changed; those of a pattern are names, and stay."""
     values = bundle.values if isinstance(bundle, Attributes) else bundle
     if values is None:
         return bundle
-    return attributes(**{key: changed(value, way) if key == name else value for key, value in values})
+    return attributes(**{key: changed(run, value, way) if key == name else value for key, value in values})
 
 
 def backwards(values: Sequence[Any]) -> Sequence[Any]:
@@ -72,5 +74,8 @@ def backwards(values: Sequence[Any]) -> Sequence[Any]:
     return tuple(values)[::-1]
 
 
-CALLED: Mapping[str, Callable[..., Any]] = {"_changed": changed, "_altered": altered, "_backwards": backwards}
+CALLED: Mapping[str, Native] = {
+    "_changed": Native("_changed", changed, evaluating=True), "_altered": Native("_altered", altered, evaluating=True),
+    "_backwards": Native("_backwards", backwards),
+}  # fmt: skip
 """What the text of a mutant may call."""

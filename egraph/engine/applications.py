@@ -124,6 +124,10 @@ class Application(ABC):
         unknown = [str(t) for binding in bindings for t in binding.types.values() if not t.is_static]
         if unknown:
             return Mismatch(f"sizes are not known: {unknown[0]}")
+        for variable in self.pattern.variables:
+            other = next((b.types[variable.name].dtype for b in bindings if b.types[variable.name].dtype != variable.dtype), None)
+            if variable.dtype is not None and other is not None:
+                return Mismatch(f"{variable.name} must be of {variable.dtype}, not {other}")
         try:
             if isinstance(self.rule, Rule):
                 left, right = self.rule.apply(bindings[0])

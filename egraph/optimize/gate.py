@@ -97,10 +97,14 @@ def admitted(
     return tuple(chosen)
 
 
-def _prove(rule: Rule | MergeRule) -> Proof:
-    from verify.prove import prove  # half a second, and seldom needed
+SECONDS = 60.0
+"""Of the processor's time for the proof of one rule of a user's."""
 
-    return prove(rule)
+
+def _prove(rule: Rule | MergeRule) -> Proof:
+    from verify.prove import Effort, prove  # half a second, and seldom needed
+
+    return prove(rule, Effort(seconds=SECONDS))
 
 
 def unproved(rules: Iterable[Rule | MergeRule]) -> tuple[str, ...]:

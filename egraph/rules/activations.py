@@ -44,7 +44,7 @@ def hard_sigmoid_from_clip(x: Tensor, b: Weight, m: Weight, a: Attributes) -> St
     """clip(x + b, 0, h) * (1 / h) = hard_sigmoid(x, 1 / h, b / h)"""
     yield clip(x + b, a) * m
     high = _unit_clip(a)
-    require(b.number is not None, "the offset must be one known number")
+    require(b.number is not None and -math.inf < b.number < math.inf, "the offset must be one known finite number")
     require_number(m, 1 / high)
     yield hard_sigmoid(x, alpha=1 / high, beta=(b.number or 0.0) / high)
 
@@ -54,7 +54,7 @@ def hard_sigmoid_from_clip_divided(x: Tensor, b: Weight, d: Weight, a: Attribute
     """clip(x + b, 0, h) / h = hard_sigmoid(x, 1 / h, b / h)"""
     yield clip(x + b, a) / d
     high = _unit_clip(a)
-    require(b.number is not None, "the offset must be one known number")
+    require(b.number is not None and -math.inf < b.number < math.inf, "the offset must be one known finite number")
     require_number(d, high)
     yield hard_sigmoid(x, alpha=1 / high, beta=(b.number or 0.0) / high)
 
@@ -63,7 +63,8 @@ def hard_sigmoid_from_clip_divided(x: Tensor, b: Weight, d: Weight, a: Attribute
 def hard_sigmoid_from_line(x: Tensor, m: Weight, b: Weight) -> Steps:
     """clip(x * m + b, 0, 1) = hard_sigmoid(x, m, b)"""
     yield clip(x * m + b, min=0.0, max=1.0)
-    require(m.number is not None and b.number is not None, "slope and offset must be one known number each")
+    known = all(c.number is not None and -math.inf < c.number < math.inf for c in (m, b))
+    require(known, "slope and offset must be one known finite number each")
     yield hard_sigmoid(x, alpha=m.number or 0.0, beta=b.number or 0.0)
 
 
@@ -173,10 +174,10 @@ def softsign_from_abs(x: Tensor, one: Weight) -> Steps:
 
 def _leaky_relu(order: int) -> Rule:
     def law(x: Tensor, c: Weight) -> Steps:
-        """A slope above 1 or below 0 would make the maximum another function; infinity times 0 is no number."""
+        """A slope above 1 or below 0 would make the maximum another function; 0 times infinity is NaN."""
         yield maximum(x, x * c) if order == 0 else maximum(x * c, x)
         require(c.number is not None and 0 < c.number <= 1, "the slope must be one known number above 0, up to 1")
-        yield leaky_relu(x, alpha=c.number or 1.0)
+        yield leaky_relu(x, alpha=c.number or 0.0)
 
     return named(law, _name("leaky_relu_from_maximum", order), "max(x, x * c) = leaky_relu(x, c),  0 < c <= 1")
 

@@ -126,8 +126,9 @@ def _enlarge(w: Tensor, a: Attributes, wanted: Tensor, b: Attributes) -> Tensor:
 @rule(rounding="reassociates")
 def add_convs_of_one_input(x: Tensor, v: Weight, w: Weight, a: Attributes, b: Attributes) -> Steps:
     """conv(x, v) + conv(x, w) = conv(x, v + w),  the smaller kernel enlarged with zeros"""
-    yield conv(x, v, a) + conv(x, w, b)
-    require(v.shape[:2] == w.shape[:2], "both must have the same channels: neither may broadcast")
+    first, second = conv(x, v, a), conv(x, w, b)
+    yield first + second
+    require(v.shape[:2] == w.shape[:2] and first.shape == second.shape, "both must have the same channels and sizes: neither may broadcast")
     if v.type.elements >= w.type.elements:
         yield conv(x, v + _enlarge(w, b, v, a), a)
     else:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
 
 from egraph.rule import Attributes, Rule, Steps, Tensor, Weight, require, rule
 from egraph.rule_operators import conv, conv_transpose, pad, slice_, transpose
@@ -38,22 +37,13 @@ def _strided(w: Tensor, a: Attributes) -> None:
     require(any(s > 1 for s in a.strides), "there must be a stride")
 
 
-@dataclass(frozen=True)
-class _Phases:
-    """How one axis falls into phases, for an equal convolution: its taps, what zeros complete them, its padding."""
-
-    taps: int
-    zeros: tuple[int, int]
-    pads: tuple[int, int]
-    size: int
-
-
-def _phases(size: int, result: int, taps: int, stride: int, before: int) -> _Phases:
+def _phases(size: int, result: int, taps: int, stride: int, before: int) -> tuple[int, tuple[int, int], tuple[int, int], int]:
+    """Return how one axis falls into phases, for an equal convolution: its taps, what zeros complete them, its padding, its size."""
     first, last = -((taps - 1 - before) // stride), (stride - 1 + before) // stride
     count = last - first + 1
     front = stride * last - before
     steps = -(-result // stride)
-    return _Phases(count, (front, stride * count - front - taps), (-first, steps + last - size), steps)
+    return count, (front, stride * count - front - taps), (-first, steps + last - size), steps
 
 
 def _interleave(x: Tensor, layout: str, sizes: tuple[int, ...], strides: tuple[int, ...], channels: int) -> Tensor:
@@ -88,24 +78,25 @@ def conv_transpose_is_conv_of_phases(x: Tensor, w: Weight, a: Attributes) -> Ste
     axes, count = spatial_axes(a, x.rank), w.rank - 2
     result = tuple(whole.shape[axis] for axis in axes)
     phases = [_phases(x.shape[axis], result[i], w.shape[2 + i], a.strides[i], a.pads[i]) for i, axis in enumerate(axes)]
-    require(all(min(p.pads) >= 0 and min(p.zeros) >= 0 for p in phases), "no input may be left out")
-    full = pad(w, before=(0, 0, *(p.zeros[0] for p in phases)), after=(0, 0, *(p.zeros[1] for p in phases)), mode="constant", value=0.0)
+    counts, pads = [p[0] for p in phases], [p[2] for p in phases]
+    require(all(min(cut) >= 0 and min(zeros) >= 0 for _, zeros, cut, _ in phases), "no input may be left out")
+    full = pad(w, before=(0, 0, *(p[1][0] for p in phases)), after=(0, 0, *(p[1][1] for p in phases)), mode="constant", value=0.0)
     require(full.type.elements <= WASTE * w.type.elements, "most taps of the equal convolution would be zeros")
     inputs, channels = w.shape[:2]
-    split = full.reshape(inputs, channels, *itertools.chain.from_iterable((p.taps, s) for p, s in zip(phases, a.strides, strict=True)))
+    split = full.reshape(inputs, channels, *itertools.chain.from_iterable(zip(counts, a.strides, strict=True)))
     starts, ends, steps = [0] * split.rank, list(split.shape), [1] * split.rank
-    for i, p in enumerate(phases):
-        starts[2 + 2 * i], ends[2 + 2 * i], steps[2 + 2 * i] = p.taps - 1, -1, -1
+    for i, taps_of_axis in enumerate(counts):
+        starts[2 + 2 * i], ends[2 + 2 * i], steps[2 + 2 * i] = taps_of_axis - 1, -1, -1
     turned = slice_(split, starts=tuple(starts), ends=tuple(ends), steps=tuple(steps))
     taps, parts = (tuple(2 + 2 * i for i in range(count)), tuple(3 + 2 * i for i in range(count)))
     outputs = (1, *parts) if a.layout == "NCHW" else (*parts, 1)
     kernel = transpose(turned, perm=(*outputs, 0, *taps))
-    total = kernel.type.elements // (inputs * math.prod(p.taps for p in phases))
-    kernel = kernel.reshape(total, inputs, *(p.taps for p in phases))
-    pads = (*(p.pads[0] for p in phases), *(p.pads[1] for p in phases))
+    total = kernel.type.elements // (inputs * math.prod(counts))
+    kernel = kernel.reshape(total, inputs, *counts)
     ones = (1,) * count
-    mixed = conv(x, kernel, dilations=ones, group=1, layout=a.layout, pads=pads, strides=ones)
-    image = _interleave(mixed, a.layout, tuple(p.size for p in phases), a.strides, channels)
+    padding = (*(before for before, _ in pads), *(after for _, after in pads))
+    mixed = conv(x, kernel, dilations=ones, group=1, layout=a.layout, pads=padding, strides=ones)
+    image = _interleave(mixed, a.layout, tuple(size for *_, size in phases), a.strides, channels)
     yield _window(image, axes, (0,) * count, result)
 
 

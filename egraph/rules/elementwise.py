@@ -136,6 +136,7 @@ def clip_at_zero(x: Tensor) -> Equation:
 def clip_of_relu(x: Tensor, a: Attributes) -> Steps:
     """clip(relu(x), low, high) = clip(x, max(low, 0), high)"""
     yield clip(relu(x), a)
+    require(a.min < math.inf, "the lower limit must be finite")
     require(a.max >= 0, "the upper limit must not be negative: the lower would pass it")
     yield clip(x, min=max(a.min, 0.0), max=a.max)
 
@@ -144,6 +145,7 @@ def clip_of_relu(x: Tensor, a: Attributes) -> Steps:
 def relu_of_clip(x: Tensor, a: Attributes) -> Steps:
     """relu(clip(x, low, high)) = clip(x, max(low, 0), high)"""
     yield relu(clip(x, a))
+    require(a.min < math.inf, "the lower limit must be finite")
     require(a.max >= 0, "the upper limit must not be negative: the lower would pass it")
     yield clip(x, min=max(a.min, 0.0), max=a.max)
 
@@ -153,7 +155,7 @@ def clip_twice(x: Tensor, a: Attributes, b: Attributes) -> Steps:
     """clip(clip(x, a), b) = clip(x, both),  where the ranges overlap"""
     yield clip(clip(x, a), b)
     low, high = max(a.min, b.min), min(a.max, b.max)
-    require(low <= high, "the ranges must overlap")
+    require(low <= high and low < math.inf and -math.inf < high, "the ranges must overlap")
     yield clip(x, min=low, max=high)
 
 

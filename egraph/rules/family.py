@@ -8,9 +8,13 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
-from egraph.rule import Rounding, Rule, Tensor, Weight, rule
+from egraph.rule import Rounding, Rule, make_rule
+from egraph.rule_law import closure_of
+from egraph.rule_values import Closure
+
+Function: TypeAlias = Callable[..., Any] | Closure
 
 UNARY = (
     "Abs", "Erf", "Exp", "HardSwish", "Log", "Mish", "Neg", "Reciprocal", "Relu", "Sigmoid", "Softplus", "Softsign", "Sqrt", "Tanh",
@@ -26,37 +30,26 @@ def snake(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().replace("mat_mul", "matmul")
 
 
-def named(function: Callable[..., Any], name: str, equation: str, *, rounding: Rounding = "exact") -> Rule:
+def named(function: Function, name: str, equation: str, *, rounding: Rounding = "exact") -> Rule:
     """Make a rule of one member of a family; the template's own docstring follows the member's equation."""
-    because = inspect.getdoc(function)
-    function.__name__ = name
-    function.__doc__ = equation + (f"\n\n{because}" if because else "")
-    return rule(rounding=rounding)(function)
+    return make_rule(function, name=name, text=_stated(function, equation), rounding=rounding)
 
 
-def of_arity(function: Callable[..., Any], count: int | Mapping[str, int], equation: str, *, rounding: Rounding = "exact") -> Rule:
+def of_arity(function: Function, count: int | Mapping[str, int], equation: str, *, rounding: Rounding = "exact") -> Rule:
     """Make a rule of a function of lists: each list parameter becomes ``count`` variables ``x1, x2, ...``.
 
     With one count for all lists it ends the rule's name."""
-    counts = dict.fromkeys(inspect.signature(function).parameters, count) if isinstance(count, int) else count
-    bundles = inspect.signature(function, eval_str=True).parameters
-    parameters: list[inspect.Parameter] = []
-    for name, parameter in bundles.items():
-        if parameter.annotation in (list[Tensor], list[Weight]):
-            kind = Weight if parameter.annotation == list[Weight] else Tensor
-            parameters += [parameter.replace(name=f"{name}{i + 1}", annotation=kind) for i in range(counts[name])]
-        else:
-            parameters.append(parameter)
+    closure = function if isinstance(function, Closure) else closure_of(function)
+    lists = [each.name for each in closure.syntax.parameters if each.annotation.startswith("list[")]
+    counts = dict.fromkeys(lists, count) if isinstance(count, int) else {name: count[name] for name in lists}
+    base = function.name if isinstance(function, Closure) else function.__name__
+    name = f"{base}_{count}" if isinstance(count, int) else base
+    return make_rule(function, name=name, text=_stated(function, equation), lists=counts, rounding=rounding)
 
-    def spread(**given: Any) -> Any:
-        return function(**{
-            name: given[name] if name in given else [given[f"{name}{i + 1}"] for i in range(counts[name])] for name in bundles
-        })
 
-    spread.__dict__["__signature__"] = inspect.Signature(parameters)
-    spread.__doc__ = function.__doc__
-    name = f"{function.__name__}_{count}" if isinstance(count, int) else function.__name__
-    return named(spread, name, equation, rounding=rounding)
+def _stated(function: Function, equation: str) -> str:
+    because = function.text if isinstance(function, Closure) else inspect.getdoc(function)
+    return equation + (f"\n\n{because}" if because else "")
 
 
 def inverse(perm: Sequence[int]) -> tuple[int, ...]:

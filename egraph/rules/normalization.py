@@ -75,7 +75,7 @@ def _affine(x: Tensor, epsilon: Weight, s: Tensor, b: Tensor, a: Attributes) -> 
     require(_is_last(a.axes, x.rank), "the last axes must be normalised")
     require(s.rank <= x.rank and b.rank <= x.rank, "scale and bias must not add axes")
     _require_single(epsilon)
-    require(epsilon.number is not None and epsilon.number > 0, "epsilon must be one known positive number")
+    require(epsilon.number is not None and 0 < epsilon.number < math.inf, "epsilon must be one known positive number")
     axis = x.rank - len(a.axes)
     return layer_normalization(x, _as_affine(s, x, axis), _as_affine(b, x, axis), axis=axis, epsilon=epsilon.number)
 
@@ -84,7 +84,7 @@ def _affine(x: Tensor, epsilon: Weight, s: Tensor, b: Tensor, a: Attributes) -> 
 def instance_normalization_from_square(x: Tensor, epsilon: Weight, s: Weight, b: Weight, a: Attributes) -> Steps:
     """(x - mean) / sqrt(mean((x - mean) * (x - mean)) + e) * s + b = instance_normalization(x, s, b)"""
     yield _deviation(x, a) / sqrt(_variance(x, a, None) + epsilon) * s + b
-    require(epsilon.number is not None and epsilon.number > 0, "epsilon must be one known positive number")
+    require(epsilon.number is not None and 0 < epsilon.number < math.inf, "epsilon must be one known positive number")
     require(x.rank >= 3 and a.axes == tuple(range(2, x.rank)), "all spatial axes must be normalised")
     one_a_channel = (1, x.shape[1], *(1,) * (x.rank - 2))
     require(all(c.rank <= x.rank and padded_shape(c.shape, x.rank) == one_a_channel for c in (s, b)), "one number a channel is needed")

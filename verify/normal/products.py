@@ -16,7 +16,7 @@ from verify.normal.naming import blind_key, close, factor_text, free_iterators, 
 from verify.normal.signs import above, sign, split_offset
 from verify.normal.terms import INFINITY, Call, Factor, Term, Value
 
-MEETING = frozenset({"exp", "sqrt", "reciprocal", "positive", "zero", INFINITY})
+MEETING = frozenset({"exp", "sqrt", "cos", "reciprocal", "positive", "zero", INFINITY})
 """Functions whose calls have laws with the other factors of a product."""
 _REDUCTIONS = 6  # of one product by relations; each one is right, so stopping early only leaves more to pair
 
@@ -90,6 +90,10 @@ def _without_exponents(context: Context, factors: Sequence[Factor], depth: int) 
                 if constant(radicand) is None:
                     context.use("argument of a root not negative")
                 return _without(context, left, (position, texts.index(texts[position], position + 1)), radicand, depth)
+            case Call("cos", (angle,)) if texts.count(texts[position]) > 1:
+                sine = single(Call("sin", (angle,)))
+                by = add(context, ONE, negated(multiply(context, sine, sine)))
+                return _without(context, left, (position, texts.index(texts[position], position + 1)), by, depth)
     checked = _conditions_on_data(context, left)
     if checked is None:
         return ZERO

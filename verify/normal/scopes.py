@@ -11,7 +11,7 @@ from egraph.tensor.expr.laws import iterators_of
 from egraph.tensor.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Table, Tensor
 from verify.budget import spend
 from verify.normal.algebra import add, bind, collect, guarded, only_term, pieces, plain, unused
-from verify.normal.choices import count, index_number, positive, split, under, zero
+from verify.normal.choices import count, index_number, positive, split, truth, under, zero
 from verify.normal.conditions import Conditions, conjunction, negation
 from verify.normal.constants import constant_number
 from verify.normal.context import ONE, ZERO, Context, constant, negated, number, single
@@ -106,8 +106,9 @@ class Instantiation:
                 return constant_number(self.context, value)
             case IndexNumber(value):
                 return index_number(self.context, self.place(value, where))
-            case Read(Tensor(name, shape), indices):
-                return single(Element(name, shape, tuple(self.place(i, where) for i in indices)))
+            case Read(Tensor(name, shape, dtype), indices):
+                element = single(Element(name, shape, tuple(self.place(i, where) for i in indices)))
+                return truth(self.context, element) if dtype == "bool" else element
             case Read(source, indices):
                 assert isinstance(source, Scope)
                 return self.at(source, tuple(self.place(i, where) for i in indices))

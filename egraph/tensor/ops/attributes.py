@@ -10,7 +10,8 @@ from egraph.tensor.ops.sizes import refuse
 
 _INTEGER = ("axis", "count_include_pad", "exclude_outside", "group", "size")
 _FLOAT = ("alpha", "beta", "bias", "cubic_coeff_a", "epsilon", "gamma", "max", "min", "value")
-_BOUNDS = ("max", "min", "value")  # these may be infinite
+BOUNDS = ("max", "min", "value")
+"""Floats that may be infinite; none may be NaN."""
 _TEXT = ("approximate", "coordinate_mode", "layout", "mode", "nearest_mode", "text")
 _INTEGERS = (
     "after", "axes", "before", "dilations", "ends", "kernel_shape", "output_padding", "pads", "perm", "shape", "sizes", "starts",
@@ -40,5 +41,5 @@ def check_attributes(expected: tuple[str, ...], given: Mapping[str, Any]) -> Non
         if type(value) is not outer or (inner is not None and any(type(entry) is not inner for entry in value)):
             refuse(f"attribute {name} must be {text}, got {value!r}")
         for entry in value if outer is tuple else (value,):
-            if isinstance(entry, float) and not (math.isfinite(entry) or (name in _BOUNDS and not math.isnan(entry))):
+            if isinstance(entry, float) and not (math.isfinite(entry) or (name in BOUNDS and not math.isnan(entry))):
                 refuse(f"attribute {name} must be finite, got {entry}")

@@ -1,0 +1,43 @@
+"""The time that a rule may take, of the processor: for loops of its own and for what proves it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class OutOfTime(Exception):
+    """The time for a rule is up."""
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self.deadline, self.seconds = float("inf"), 0.0
+
+
+_CLOCK = _Clock()
+
+
+def look() -> None:
+    """Raise ``OutOfTime`` where the time is up."""
+    if time.process_time() > _CLOCK.deadline:
+        raise OutOfTime(f"{_CLOCK.seconds:g} s of processor time")
+
+
+def left_s() -> float:
+    """Return how many seconds are left, infinity where there is no limit."""
+    return _CLOCK.deadline - time.process_time()
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Allow so many seconds of processor time inside the block; an outer limit goes on counting."""
+    outer = _CLOCK.deadline, _CLOCK.seconds
+    deadline = time.process_time() + seconds
+    if deadline < _CLOCK.deadline:
+        _CLOCK.deadline, _CLOCK.seconds = deadline, seconds
+    try:
+        yield
+    finally:
+        _CLOCK.deadline, _CLOCK.seconds = outer

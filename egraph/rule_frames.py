@@ -1,0 +1,71 @@
+"""Calls of functions of the rule language: the names that they bind, and what they find around them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from egraph.rule_values import Closure, Names, Value
+
+
+class Frame:
+    """The names that a call binds."""
+
+    __slots__ = ("around", "is_call", "names", "on_side")
+
+    def __init__(
+        self, around: Names, names: dict[str, Value], on_side: Callable[[Value], None] | None = None, *, is_call: bool = True
+    ) -> None:
+        self.around, self.names, self.on_side, self.is_call = around, names, on_side, is_call
+
+    def find(self, name: str) -> Value:
+        frame: Names = self
+        while isinstance(frame, Frame):
+            if name in frame.names:
+                return frame.names[name]
+            frame = frame.around
+        return frame.find(name)
+
+    def binds(self, name: str) -> bool:
+        """Return whether the call that this is a part of binds a name."""
+        frame: Names = self
+        while isinstance(frame, Frame):
+            if name in frame.names:
+                return True
+            if frame.is_call:
+                return False
+            frame = frame.around
+        return False
+
+
+def bound(function: Closure, arguments: Sequence[Value], named: Mapping[str, Value]) -> dict[str, Value]:
+    """Return the parameters of a function with their values."""
+    parameters = function.syntax.parameters
+    if len(arguments) == len(parameters) and not named and not any(each.kind or each.named for each in parameters):
+        return {each.name: value for each, value in zip(parameters, arguments, strict=True)}
+    if not arguments and len(named) == len(parameters) and all(each.name in named for each in parameters):
+        return dict(named)
+    found: dict[str, Value] = dict(function.defaults)
+    given, more = list(arguments), dict(named)
+    for each in parameters:
+        if each.kind == "*":
+            found[each.name], given = tuple(given), []
+        elif each.kind == "**":
+            found[each.name], more = more, {}
+        elif given and not each.named:
+            if each.name in more:
+                raise TypeError(f"{function.name} is given {each.name} twice")
+            found[each.name] = given.pop(0)
+        elif each.name in more:
+            found[each.name] = more.pop(each.name)
+        elif each.name not in found:
+            raise TypeError(f"{function.name} lacks {each.name}")
+    if given or more:
+        raise TypeError(f"{function.name} is given more than it takes: {', '.join(more) or len(given)}")
+    return found
+
+
+def path_of(frame: Names) -> str:
+    """Return the file that a call's function stands in."""
+    while isinstance(frame, Frame):
+        frame = frame.around
+    return str(getattr(frame, "path", ""))

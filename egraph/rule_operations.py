@@ -1,0 +1,180 @@
+"""What the operators of the rule language do with values: kinds decide which meaning an operator has, or that it has none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from egraph import rule_syntax as syntax
+from egraph.rule_clock import look
+from egraph.rule_refusals import Mismatch
+from egraph.rule_terms import Tensor
+from egraph.rule_values import LARGEST_POWER, Distinct, Interpretation, Value
+
+STEPS = 1_000_000
+"""Steps of one run of a rule's function: the longest of those that ship takes some thousands."""
+BETWEEN_LOOKS = 256
+"""Steps between two looks at the clock."""
+
+
+class TooLong(Mismatch):
+    """A function takes more steps than a rule may."""
+
+
+class Operations:
+    """Operators under an interpretation of integers and numbers; every step is counted, so that what does not end is told.
+
+    ``loading``: a file is read, and texts may be joined.
+    """
+
+    def __init__(self, numbers: Interpretation, *, loading: bool) -> None:
+        self.numbers, self.loading = numbers, loading
+        self.kind = numbers.kind
+        self._steps = 0
+
+    def step(self) -> None:
+        """Count a step."""
+        self._steps += 1
+        if self._steps % BETWEEN_LOOKS == 0:
+            look()
+            if self._steps > STEPS:
+                raise TooLong(f"its function takes more than {STEPS} steps")
+
+    def each(self, values: Value) -> Iterator[Value]:
+        """Yield the values of a sequence, in order; a set has none."""
+        kind = self.kind(values)
+        if kind not in ("tuple", "list", "range", "stream"):
+            told = "a set has no order: sorted({...}) has" if kind == "set" else f"a {kind} is no sequence"
+            raise TypeError(told)
+        for value in values:
+            self._steps += 1
+            if self._steps % BETWEEN_LOOKS == 0:
+                self._steps -= 1
+                self.step()
+            yield value
+
+    def arithmetic(self, operator: syntax.ArithmeticOperator, left: Value, right: Value) -> Value:
+        """left OPERATOR right"""
+        if type(left) is type(right) is int and operator in _PLAIN:
+            return self.numbers.arithmetic(operator, left, right)
+        kinds = one, other = self.kind(left), self.kind(right)
+        if one in _NUMERIC and other in _NUMERIC and operator != "@":
+            if operator == "**":
+                _check_power(one, right)
+            return self.numbers.arithmetic(operator, left, right)
+        if "tensor" in kinds and operator in _TENSORS:
+            return _TENSORS[operator](left, right) if one == "tensor" else _TENSORS[operator](right, left)
+        match operator, kinds:
+            case "+", ("tuple", "tuple") | ("list", "list"):
+                return left + right
+            case "+", ("text", "text") if self.loading:
+                return left + right
+            case "*", ("tuple" | "list", "integer"):
+                return self._repeated(left, right)
+            case "*", ("integer", "tuple" | "list"):
+                return self._repeated(right, left)
+        raise TypeError(f"{one} {operator} {other}")
+
+    def _repeated(self, values: Value, times: Value) -> Value:
+        count = self.numbers.whole(times)
+        if count * len(values) > STEPS:
+            raise TooLong(f"a sequence of {count} elements")
+        return values * count
+
+    def compare(self, operator: syntax.Comparison, left: Value, right: Value) -> Value:
+        """left OPERATOR right"""
+        match operator:
+            case "is" | "is not":
+                return (left is None and right is None) == (operator == "is")
+            case "in" | "not in":
+                return self._within(left, right) == (operator == "in")
+            case "==" if "tensor" in (self.kind(left), self.kind(right)):
+                return left == right if self.kind(left) == "tensor" else right == left
+            case "==" | "!=":
+                return self.equal(left, right) == (operator == "==")
+        return self._ordered(operator, left, right)
+
+    def _within(self, value: Value, whole: Value) -> bool:
+        match self.kind(whole):
+            case "tuple" | "list" | "range":
+                return any(self.equal(value, each) for each in self.each(whole))
+            case "set":
+                return any(self.equal(value, each) for each in whole.values)
+            case "table":
+                return any(self.equal(value, key) for key, _ in whole.entries)
+        raise TypeError(f"in a {self.kind(whole)}")
+
+    def equal(self, left: Value, right: Value) -> bool:
+        """left == right"""
+        if type(left) is type(right) is int or type(left) is type(right) is str:
+            return bool(left == right)
+        one, other = self.kind(left), self.kind(right)
+        if one in _NUMERIC and other in _NUMERIC:
+            return self.numbers.compare("==", left, right)
+        if one in _OPAQUE or other in _OPAQUE:
+            raise TypeError(f"a {one} is compared with a {other}")
+        if one != other:
+            if {one, other} <= {"tuple", "list", "range"}:
+                raise TypeError(f"a {one} is compared with a {other}: write tuple(...)")
+            return False
+        match one:
+            case "none":
+                return True
+            case "text":
+                return bool(left == right)
+            case "set":
+                return all(self._within(each, right) for each in left.values) and all(self._within(each, left) for each in right.values)
+            case "table":
+                raise TypeError("a table is compared")
+        return len(left) == len(right) and all(self.equal(a, b) for a, b in zip(left, right, strict=True))
+
+    def _ordered(self, operator: syntax.Comparison, left: Value, right: Value) -> bool:
+        one, other = self.kind(left), self.kind(right)
+        if one in _NUMERIC and other in _NUMERIC:
+            return self.numbers.compare(operator, left, right)
+        if one == other == "set" and operator in ("<=", ">="):
+            smaller, larger = (left, right) if operator == "<=" else (right, left)
+            return all(self._within(each, larger) for each in smaller.values)
+        if one != other or one not in ("tuple", "list"):
+            raise TypeError(f"{one} {operator} {other}")
+        for a, b in zip(left, right, strict=False):
+            if not self.equal(a, b):
+                return self._ordered(operator, a, b)
+        return self.numbers.compare(operator, len(left), len(right))
+
+    def truth(self, value: Value) -> bool:
+        """Return whether a value counts as true."""
+        match self.kind(value):
+            case "truth":
+                return value is True
+            case "integer" | "number":
+                return self.numbers.truth(value)
+            case "none":
+                return False
+            case "tuple" | "list" | "range":
+                return len(value) > 0
+            case "set":
+                return len(value.values) > 0
+            case "text":
+                return bool(value != "")
+        raise TypeError(f"a {self.kind(value)} is neither true nor false")
+
+    def distinct(self, values: Sequence[Value]) -> Distinct:
+        """Return the different ones of some values."""
+        found: list[Value] = []
+        for each in values:
+            if not any(self.equal(each, other) for other in found):
+                found.append(each)
+        return Distinct(tuple(found))
+
+
+def _check_power(base: str, exponent: Value) -> None:
+    if type(exponent) is not int or (base != "number" and exponent < 0) or abs(exponent) > LARGEST_POWER:
+        raise TypeError(f"an exponent must be a whole number of the text, up to {LARGEST_POWER}, and not negative for integers")
+
+
+_PLAIN = frozenset({"+", "-", "*", "//", "%"})
+_NUMERIC = frozenset({"integer", "number", "truth"})
+_OPAQUE = frozenset({"tensor", "equation", "attributes", "type", "function", "module", "stream", "reason", "other"})
+_TENSORS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "+": lambda x, y: x + y, "-": lambda x, y: x - y, "*": lambda x, y: x * y, "/": lambda x, y: x / y, "@": lambda x, y: x @ y,
+}  # fmt: skip

@@ -1,0 +1,127 @@
+"""What a function of the rule language is made of: the functions that it may call, the values that it reads, its text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import lru_cache
+
+from egraph import rule_syntax as syntax
+from egraph.errors import RuleError
+from egraph.rule_values import Closure, Names, Namespace, Value
+
+
+@dataclass(frozen=True, eq=False)
+class Overlay:
+    """Some names, and others from further out."""
+
+    names: Mapping[str, Value]
+    around: Names
+
+    def find(self, name: str) -> Value:
+        return self.names[name] if name in self.names else self.around.find(name)
+
+
+@lru_cache(maxsize=4096)
+def mentioned(node: syntax.Function) -> frozenset[str]:
+    """Return every name that a function reads and does not bind itself."""
+    every = [*pieces(node.body), *pieces(tuple(each.default for each in node.parameters))]
+    own = {each.name for each in node.parameters}
+    for each in every:
+        match each:
+            case syntax.Assign(targets=targets):
+                own |= {name.name for name in pieces(targets) if isinstance(name, syntax.Name)} - _read_in(targets)
+            case syntax.For(target=target):
+                own |= {name.name for name in pieces(target) if isinstance(name, syntax.Name)} - _read_in((target,))
+    return frozenset(each.name for each in every if isinstance(each, syntax.Name)) - own
+
+
+def _read_in(targets: tuple[syntax.Target, ...]) -> frozenset[str]:
+    """Return the names that targets read: those whose elements are changed."""
+    elements = (each for each in pieces(targets) if isinstance(each, syntax.Element | syntax.Field))
+    return frozenset(name.name for each in elements for name in pieces(each) if isinstance(name, syntax.Name))
+
+
+def pieces(node: object) -> Iterator[object]:
+    """Yield a piece of syntax and all that it is made of."""
+    if isinstance(node, tuple):
+        for each in node:
+            yield from pieces(each)
+    elif is_dataclass(node):
+        yield node
+        for one in fields(node):
+            yield from pieces(getattr(node, one.name))
+
+
+def misplaced_text(node: object) -> int | None:
+    """Return the line of text made of values that is no reason for a refusal, None where there is none."""
+    match node:
+        case syntax.Text():
+            return node.line
+        case syntax.Assert(test=test):
+            return misplaced_text(test)
+        case syntax.Call(function=syntax.Name(name="require"), arguments=(condition, *_)):
+            return misplaced_text(condition)
+        case tuple():
+            found = (misplaced_text(each) for each in node)
+        case syntax.Function(body=body):
+            found = (misplaced_text(each) for each in body)
+        case _ if is_dataclass(node):
+            found = (misplaced_text(getattr(node, one.name)) for one in fields(node))
+        case _:
+            return None
+    return next((line for line in found if line is not None), None)
+
+
+def reachable(closure: Closure) -> Iterator[tuple[str, object]]:
+    """Yield the functions that a function may call, its own first, and the values that they read, by name."""
+    seen: set[int] = set()
+    waiting: list[tuple[str, object]] = [("", closure)]
+    while waiting:
+        name, value = waiting.pop(0)
+        if isinstance(value, tuple) and any(isinstance(each, Closure) for each in value):
+            waiting += [(name, each) for each in value]
+            continue
+        if not isinstance(value, Closure):
+            yield name, value
+            continue
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        yield name, value
+        waiting += sorted(value.defaults.items())
+        for each in sorted(mentioned(value.syntax)):
+            try:
+                found = value.around.find(each)
+            except KeyError:
+                continue
+            if isinstance(found, Namespace):
+                waiting += [(f"{each}.{name}", found.members[name]) for name in _used_of(value.syntax, each) if name in found.members]
+            else:
+                waiting.append((each, found))
+
+
+@lru_cache(maxsize=4096)
+def _used_of(node: syntax.Function, module: str) -> tuple[str, ...]:
+    """Return what a function uses of a module."""
+    read = (each for each in pieces(node) if isinstance(each, syntax.Field))
+    return tuple(sorted({each.name for each in read if isinstance(each.value, syntax.Name) and each.value.name == module}))
+
+
+def exchanged(closure: Closure, old: Closure, new: Closure, made: dict[int, Closure]) -> Closure:
+    """Return a function with another one in place of ``old``, wherever that is called from; the same where it is not."""
+    if id(closure) in made:
+        return made[id(closure)]
+    made[id(closure)] = closure  # where it calls itself
+    names: dict[str, Value] = {}
+    for each in mentioned(closure.syntax):
+        try:
+            value = closure.around.find(each)
+        except (KeyError, RuleError):
+            continue
+        if isinstance(value, Closure) and (other := exchanged(value, old, new, made)) is not value:
+            names[each] = other
+    if closure is old or names:
+        base = new if closure is old else closure
+        made[id(closure)] = replace(base, around=Overlay(names, base.around)) if names else base
+    return made[id(closure)]

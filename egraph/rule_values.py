@@ -1,0 +1,217 @@
+"""The values that the rule language computes with, and what an interpretation of its numbers has to say.
+
+Integers are Python's: unbounded. Numbers are IEEE doubles, with infinities and NaN. Everything else is made of these, of texts that
+are compared and never taken apart, and of tensors. A proof has unknowns among integers and numbers: its interpretation says what is
+known of them, and the evaluator is the same.
+"""
+
+from __future__ import annotations
+
+import math
+import operator as python
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import GeneratorType
+from typing import Any, Literal, Protocol, TypeAlias
+
+from egraph import rule_syntax as syntax
+from egraph.errors import RuleError
+from egraph.rule_refusals import Mismatch
+from egraph.rule_terms import Attributes, BoundType, Equation, Tensor
+from egraph.tensor import TensorType
+
+Value: TypeAlias = Any
+Kind: TypeAlias = Literal[
+    "none", "truth", "integer", "number", "text", "reason", "tuple", "list", "range", "set", "table", "stream", "tensor", "equation",
+    "attributes", "type", "function", "module", "other",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Text made of values: it says why something is refused, and decides nothing."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, eq=False)
+class Distinct:
+    """A set: different values, in no order that a rule can see."""
+
+    values: tuple[Value, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class TableValue:
+    """Values by key."""
+
+    entries: tuple[tuple[Value, Value], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Namespace:
+    """An imported module: what of it belongs to the language."""
+
+    name: str
+    members: Mapping[str, Value]
+
+
+@dataclass(frozen=True, eq=False)
+class Native:
+    """A function that the language provides; ``evaluating``: it is handed the evaluator first."""
+
+    name: str
+    function: Callable[..., Value]
+    evaluating: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Refusal:
+    """What stands for a value of a rule file that is no part of the language."""
+
+    error: RuleError
+    name: str = ""
+
+
+class Names(Protocol):
+    """Where a function finds what it does not bind itself."""
+
+    def find(self, name: str) -> Value:
+        """Return a value; raises KeyError where there is none."""
+
+
+@dataclass(eq=False)
+class Closure:
+    """A function of the language with what it finds around it.
+
+    ``name`` and ``text`` are what a function that makes rules may set.
+    """
+
+    syntax: syntax.Function
+    around: Names
+    path: str
+    defaults: Mapping[str, Value] = field(default_factory=dict)
+    name: str = ""
+    text: str = ""
+
+
+class Interpretation(Protocol):
+    """What integers and numbers are."""
+
+    def kind(self, value: Value) -> Kind:
+        """Return what a value is."""
+
+    def arithmetic(self, operator: syntax.ArithmeticOperator, left: Value, right: Value) -> Value:
+        """Return a result for integers and numbers."""
+
+    def compare(self, operator: syntax.Comparison, left: Value, right: Value) -> bool:
+        """Return whether a comparison of two integers, two numbers, or one of each holds."""
+
+    def negative(self, value: Value) -> Value:
+        """Return -value."""
+
+    def truth(self, value: Value) -> bool:
+        """Return whether an integer or a number is not zero."""
+
+    def whole(self, value: Value) -> int:
+        """Return an integer that something is counted by."""
+
+    def number(self, name: str, function: Callable[..., float], values: tuple[Value, ...]) -> Value:
+        """Return a function of numbers."""
+
+
+KINDS: Mapping[type, Kind] = {
+    type(None): "none", bool: "truth", int: "integer", float: "number", str: "text", Reason: "reason", tuple: "tuple", list: "list",
+    range: "range", Distinct: "set", TableValue: "table", TensorType: "type", Closure: "function", Native: "function",
+    Namespace: "module", GeneratorType: "stream", enumerate: "stream", zip: "stream", map: "stream", reversed: "stream",
+}  # fmt: skip
+
+_COMPARISONS: Mapping[str, Callable[[Value, Value], bool]] = {
+    "==": python.eq, "!=": python.ne, "<": python.lt, "<=": python.le, ">": python.gt, ">=": python.ge,
+}  # fmt: skip
+_ARITHMETIC: Mapping[str, Callable[[Value, Value], Value]] = {
+    "+": python.add, "-": python.sub, "*": python.mul, "/": python.truediv, "//": python.floordiv, "%": python.mod, "**": python.pow,
+}  # fmt: skip
+LARGEST_POWER = 64
+"""Exponents are whole numbers of the rule's text, or as small: larger ones are no sizes."""
+MOST_BITS = 4096
+"""Of an integer: products beyond that are no sizes either, and take their time."""
+SMALLEST = 2.0**-1022
+"""A computed number nearer to zero than this has lost digits."""
+
+
+class Plain:
+    """Python's integers, and doubles: what a match has."""
+
+    def kind(self, value: Value) -> Kind:
+        found = KINDS.get(type(value))
+        if found is None:
+            found = kind_of_object(value)
+        return found
+
+    def arithmetic(self, operator: syntax.ArithmeticOperator, left: Value, right: Value) -> Value:
+        result = _ARITHMETIC[operator](left, right)
+        if type(result) is float:
+            kept(operator, left, right, result)
+        elif result.bit_length() > MOST_BITS:
+            raise Mismatch("an integer grows beyond all sizes")
+        return result
+
+    def compare(self, operator: syntax.Comparison, left: Value, right: Value) -> bool:
+        return _COMPARISONS[operator](left, right)
+
+    def negative(self, value: Value) -> Value:
+        return -value
+
+    def truth(self, value: Value) -> bool:
+        return bool(value != 0)
+
+    def whole(self, value: Value) -> int:
+        return int(value)
+
+    def number(self, name: str, function: Callable[..., float], values: tuple[Value, ...]) -> Value:
+        return function(*values)
+
+
+PLAIN = Plain()
+
+
+def changeable(value: Value) -> bool:
+    """Return whether a value, or one in it, can change: a list, or what is gone through once."""
+    match value:
+        case tuple():
+            return any(map(changeable, value))
+        case TableValue(entries):
+            return any(changeable(each) for entry in entries for each in entry)
+        case Distinct(values):
+            return any(map(changeable, values))
+    return isinstance(value, list | Iterator)
+
+
+def kept(operator: str, left: float, right: float, result: float) -> None:
+    """Refuse a match at which finite numbers compute what a double cannot hold: it is then far from what the proof says."""
+    if not (math.isfinite(left) and math.isfinite(right)):
+        return
+    vanished = abs(result) < SMALLEST and operator in ("*", "/") and left != 0
+    if not math.isfinite(result) or (vanished and not (operator == "*" and right == 0)):
+        raise Mismatch(f"{left} {operator} {right} is no number that a double can hold")
+
+
+def kind_of_object(value: Value) -> Kind:
+    """Return the kind of a value whose class may have subclasses."""
+    if isinstance(value, Tensor):
+        return "tensor"
+    if isinstance(value, Attributes):
+        return "attributes"
+    if isinstance(value, BoundType):
+        return "type"
+    if isinstance(value, Equation):
+        return "equation"
+    if isinstance(value, Refusal):
+        raise value.error
+    if isinstance(value, Iterator):
+        return "stream"
+    return "function" if callable(value) else "other"

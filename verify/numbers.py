@@ -1,0 +1,334 @@
+"""Numbers that are known only as names: float attributes and constants of one number, which are doubles.
+
+What is computed of them is rounded, so only what rounding cannot change is concluded from it. ``OnPath`` is what the evaluator of the
+rule language asks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, TypeAlias
+
+from egraph.rule_syntax import ArithmeticOperator, Comparison
+from egraph.rule_terms import differs
+from egraph.rule_values import PLAIN, Kind
+from egraph.tensor.expr.index import Index, index
+from egraph.tensor.expr.scope import Compare, IndexNumber, Number, Scalar
+from egraph.tensor.expr.scope import apply as call
+from verify.paths import Path
+from verify.symbolic import ONE, NotWhole, SymbolicInteger
+
+Key: TypeAlias = "str | float | tuple[Key, ...]"
+"""How a number was computed: equal computations give equal doubles."""
+FINITE, SPECIAL = "finite", {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
+KINDS_OF_NUMBERS, KINDS_OF_ATTRIBUTES = (FINITE, "inf", "-inf", "nan"), (FINITE, "inf", "-inf")
+MOST_ROUNDINGS = 8
+"""Operations in a row of which the errors are told together; what is computed in more is taken for any number."""
+
+
+class SymbolicNumber(NotWhole):
+    """A finite double of a path.
+
+    ``value / below``: a quotient of polynomials in named numbers. A name or a literal *is* that (``roundings`` 0); what was computed
+    differs from it by at most so many relative errors of 2^-53, and has its sign.
+    """
+
+    __slots__ = ("below", "key", "path", "roundings", "value")
+
+    def __init__(self, path: Path, value: Index, below: Index = ONE, roundings: int = 0, key: Key = "") -> None:
+        self.path, self.value, self.below = path, path.canonical(value), path.canonical(below)
+        self.roundings, self.key = roundings, key or str(value)
+
+    @property
+    def ideal(self) -> tuple[Index, Index]:
+        return self.path.canonical(self.value), self.path.canonical(self.below)
+
+    def __repr__(self) -> str:
+        return str(self.value) if self.below.constant == 1 else f"({self.value})/({self.below})"
+
+    __str__ = __repr__
+
+    def __format__(self, _: str) -> str:
+        return repr(self)
+
+    def __lt__(self, other: Any) -> bool:
+        return OnPath(self.path).compare("<", self, other)
+
+    def __le__(self, other: Any) -> bool:
+        return OnPath(self.path).compare("<=", self, other)
+
+    def __gt__(self, other: Any) -> bool:
+        return OnPath(self.path).compare(">", self, other)
+
+    def __ge__(self, other: Any) -> bool:
+        return OnPath(self.path).compare(">=", self, other)
+
+    __hash__ = None  # type: ignore[assignment]  # never looked up
+
+    def __eq__(self, other: object) -> bool:
+        raise TypeError("numbers of a proof are compared by the evaluator")
+
+    def differs_from(self, wanted: Any) -> bool:
+        """Return whether this is not the wanted number; numbers that merely may be it count as others.
+
+        A rule that needs one number asks for it and is run again with that number.
+        """
+        wanted = _settled(wanted)
+        if not _finite(wanted):
+            return True
+        (above, below), (other, under) = self.ideal, _ideal(wanted)
+        return self.path.bounds.zero(self.path.canonical(above * under - other * below)) is not True
+
+    def scalar(self) -> Scalar:
+        """Return the number as the meaning of operators uses it."""
+        above, below = self.ideal
+        if above.constant is not None and below.constant:
+            return Number(Fraction(above.constant, below.constant))
+        return _scalar(above) if below.constant == 1 else call("div", _scalar(above), _scalar(below))
+
+
+@dataclass(frozen=True, eq=False)
+class Unsettled(NotWhole):
+    """A float attribute that may be infinite: whether it is becomes a choice when it matters. No attribute is NaN."""
+
+    path: Path
+    label: str
+
+    def settled(self) -> SymbolicNumber | float:
+        """Return the number, its kind chosen."""
+        kind = self.path.choose(kind_of(self.label), KINDS_OF_ATTRIBUTES)
+        return SPECIAL[kind] if kind != FINITE else SymbolicNumber(self.path, self.path.real(self.label))
+
+    @property
+    def is_settled(self) -> bool:
+        return kind_of(self.label) in self.path.choices
+
+    def __format__(self, _: str) -> str:
+        return self.label
+
+    def differs_from(self, wanted: Any) -> bool:
+        value = self.settled()
+        return value.differs_from(wanted) if isinstance(value, SymbolicNumber) else differs(value, wanted)
+
+
+def kind_of(label: str) -> str:
+    """Return the name of the choice whether a number is finite, infinite or, where it is a constant's, NaN."""
+    return f"kind of {label}"
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, SymbolicNumber) or (isinstance(value, int | float) and math.isfinite(value))
+
+
+def _ideal(value: Any) -> tuple[Index, Index]:
+    """Return a finite number as a quotient of two polynomials."""
+    if isinstance(value, SymbolicNumber):
+        return value.ideal
+    exact = Fraction(value)
+    return index(exact.numerator), index(exact.denominator)
+
+
+def _roundings(value: Any) -> int:
+    return value.roundings if isinstance(value, SymbolicNumber) else 0
+
+
+def _key(value: Any) -> Key:
+    return value.key if isinstance(value, SymbolicNumber) else float(value)
+
+
+def _scalar(value: Index) -> Scalar:
+    return Number(Fraction(value.constant)) if value.constant is not None else IndexNumber(value)
+
+
+class OnPath:
+    """What integers and numbers are on a path of a proof: unknowns that what is decided on the path narrows down."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def kind(self, value: Any) -> Kind:
+        match value:
+            case SymbolicInteger():
+                return "integer"
+            case SymbolicNumber() | Unsettled():
+                return "number"
+        return PLAIN.kind(value)
+
+    def whole(self, value: Any) -> int:
+        if not isinstance(value, SymbolicInteger | int):
+            raise TypeError(f"{value} counts nothing")
+        return int(value)
+
+    def truth(self, value: Any) -> bool:
+        return self.compare("!=", value, 0)
+
+    def negative(self, value: Any) -> Any:
+        one = _settled(value)
+        if not isinstance(one, SymbolicNumber):
+            return -one
+        return SymbolicNumber(self.path, -one.value, one.below, one.roundings, ("-", one.key))
+
+    def number(self, name: str, function: Callable[..., float], values: tuple[Any, ...]) -> Any:
+        given = tuple(map(_settled, values))
+        if all(isinstance(each, int | float) for each in given):
+            return PLAIN.number(name, function, given)
+        if name in ("sqrt", "log") and self.compare("<" if name == "sqrt" else "<=", given[0], 0):
+            raise ValueError("math domain error")
+        return self._any(name, *given)
+
+    def arithmetic(self, operator: ArithmeticOperator, left: Any, right: Any) -> Any:
+        one, other = _settled(left), _settled(right)
+        if isinstance(one, int | float) and isinstance(other, int | float):
+            return PLAIN.arithmetic(operator, one, other)
+        if any(isinstance(each, SymbolicInteger) for each in (one, other)):
+            return self._of_integers(operator, one, other)
+        if operator == "/" and self.compare("==", other, 0):
+            raise ZeroDivisionError("division by zero")
+        if not (_finite(one) and _finite(other)):
+            return self._with_special(operator, one, other)
+        return self._rounded(operator, one, other)
+
+    def _of_integers(self, operator: ArithmeticOperator, one: Any, other: Any) -> Any:
+        if isinstance(one, float | SymbolicNumber) or isinstance(other, float | SymbolicNumber) or operator == "/":
+            raise self.path.leaving("a size that is computed with as a number that need not be whole")
+        match operator:
+            case "+":
+                return one + other
+            case "-":
+                return one - other
+            case "*":
+                return one * other
+            case "//":
+                return one // other
+            case "%":
+                return one % other
+            case "**" if isinstance(other, int) and other >= 0:
+                return math.prod([one] * other)
+        raise self.path.leaving(f"{operator} of sizes")
+
+    def _with_special(self, operator: ArithmeticOperator, one: Any, other: Any) -> float:
+        """Return what an infinity or NaN and a finite number give: that depends on the finite one's sign alone."""
+        signed = [float(_sign(self, each)) if isinstance(each, SymbolicNumber) else float(each) for each in (one, other)]
+        result = PLAIN.arithmetic(operator, *signed)
+        if operator in ("//", "%", "**"):
+            raise self.path.leaving(f"{operator} of an infinite number")
+        return float(result)
+
+    def _rounded(self, operator: ArithmeticOperator, one: Any, other: Any) -> Any:
+        (a, b), (c, d) = _ideal(one), _ideal(other)
+        errors, key = _roundings(one) + _roundings(other), (operator, _key(one), _key(other))
+        match operator:
+            case "+" | "-" if c.constant == 0:
+                return one
+            case "+" if a.constant == 0:
+                return other
+            case "+" | "-" if errors == 0:
+                return SymbolicNumber(self.path, a * d + c * b if operator == "+" else a * d - c * b, b * d, 1, key)
+            case "*" if errors < MOST_ROUNDINGS:
+                return SymbolicNumber(self.path, a * c, b * d, errors + (not _keeps(one, other)), key)
+            case "/" if errors < MOST_ROUNDINGS:
+                return SymbolicNumber(self.path, a * d, b * c, errors + 1, key)
+        return self._any(operator, one, other)
+
+    def _any(self, name: str, *values: Any) -> SymbolicNumber:
+        """Return what is computed as any number: the same one wherever it is computed again."""
+        return SymbolicNumber(self.path, self.path.computed((name, *map(_key, values))))
+
+    def compare(self, operator: Comparison, left: Any, right: Any) -> bool:
+        one, other = _settled(left), _settled(right)
+        if isinstance(one, int | float) and isinstance(other, int | float):
+            return PLAIN.compare(operator, one, other)
+        if any(isinstance(each, SymbolicInteger) for each in (one, other)):
+            return _compared_integers(operator, one, other)
+        if operator in (">", ">="):
+            one, other, operator = other, one, "<" if operator == ">" else "<="
+        if not (_finite(one) and _finite(other)):
+            return PLAIN.compare(operator, *(0.0 if isinstance(each, SymbolicNumber) else each for each in (one, other)))
+        (a, b), (c, d) = _ideal(one), _ideal(other)
+        errors, zero = (_roundings(one), _roundings(other)), index(0)
+        if errors != (0, 0) and not (a.constant == 0 or c.constant == 0):
+            return self._compared_rounded(operator, one, other)
+        difference, scale = c * b - a * d, b * d
+        if operator not in ("==", "!=") and self.path.ask(Compare(scale, "<", zero)):
+            difference = -difference
+        return self.path.ask(Compare(zero, operator, difference))  # type: ignore[arg-type]  # one of the four that indices have
+
+    def _compared_rounded(self, operator: Comparison, one: Any, other: Any) -> bool:
+        """Compare what was rounded: either may come out; that one is less says so of what was rounded, if one alone was, once."""
+        if operator in ("==", "!="):
+            return self.path.either(("==", *sorted(map(str, (_key(one), _key(other)))))) == (operator == "==")
+        if operator == "<=":
+            return not self.compare("<", other, one)
+        less = self.path.either(("<", _key(one), _key(other)))
+        if less and sorted((_roundings(one), _roundings(other))) == [0, 1]:
+            (a, b), (c, d) = _ideal(one), _ideal(other)
+            difference, scale, zero = c * b - a * d, b * d, index(0)
+            if self.path.ask(Compare(scale, "<", zero)):
+                difference = -difference
+            self.path.assume(Compare(zero, "<", difference))
+        return less
+
+
+def _keeps(*factors: Any) -> bool:
+    """Return whether a product by one of the factors is exact."""
+    return any(isinstance(each, int | float) and each in (0, 1, -1) for each in factors)
+
+
+def _settled(value: Any) -> Any:
+    return value.settled() if isinstance(value, Unsettled) else value
+
+
+def _sign(numbers: OnPath, value: SymbolicNumber) -> int:
+    if numbers.compare("==", value, 0):
+        return 0
+    return -1 if numbers.compare("<", value, 0) else 1
+
+
+def _compared_integers(operator: Comparison, one: Any, other: Any) -> bool:
+    match operator:
+        case "==":
+            return bool(one == other)
+        case "!=":
+            return bool(one != other)
+        case "<":
+            return bool(one < other)
+        case "<=":
+            return bool(one <= other)
+        case ">":
+            return bool(one > other)
+    return bool(one >= other)
+
+
+@dataclass(frozen=True)
+class Quotient:
+    """A number that a rule has computed of named ones, as it means the same on another path."""
+
+    above: Index
+    below: Index
+    roundings: int
+    key: Any
+
+
+@dataclass(frozen=True)
+class Ideal:
+    """A number as a quotient of polynomials in named ones."""
+
+    above: Index
+    below: Index
+
+
+def snapshot(value: Any) -> Any:
+    """Return an attribute's value or a number as it is on the path now."""
+    match value:
+        case tuple():
+            return tuple(map(snapshot, value))
+        case SymbolicInteger():
+            return value.settled()
+        case Unsettled():
+            return snapshot(value.settled()) if value.is_settled else Ideal(value.path.real(value.label), index(1))
+        case SymbolicNumber():
+            return Ideal(*value.ideal)
+    return value

@@ -1,0 +1,190 @@
+"""Look at instances of cases that stay open: where the sides differ there the rule is false, where they do not it may hold.
+
+Random draws seldom meet what a guard singles out. A case says what it is: its choices, and conditions on sizes and numbers, of which
+Z3 finds an example.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
+from random import Random
+from typing import Any
+
+from egraph.errors import EinsatError
+from egraph.rule import Binding, MergeRule, Mismatch, Rule
+from egraph.tensor import TensorType, attributes
+from egraph.tensor.expr.index import Floor, Index, Modulo, RealSymbol, Symbol, atoms, index
+from egraph.tensor.expr.scope import Compare
+from verify.application import objection_to
+from verify.cases import Case
+from verify.models import small_values
+from verify.numbers import Ideal
+from verify.random_binding import Refused
+from verify.random_testing import CRASHES, Data, Difference, Instance, compare, instantiate
+
+NUMBERS = (0.0, 1.0, 0.5, -1.0, 2.0, -0.5, 0.0625, 3.0, -2.0, 100.0, 6.0, 0.25)
+"""What named numbers are, besides what Z3 finds: ends and middles of the ranges that guards single out."""
+ATTEMPTS = 12
+MODELS, LARGER = 8, (2, 2, 3, 3, 4, 5, 7)
+MOST_ELEMENTS = 1 << 20
+DATA: tuple[Data, ...] = ("signed", "zeros", "integers", "positive")
+
+Values = Mapping[Symbol | RealSymbol, int | Fraction]
+
+
+def examined(rule: Rule | MergeRule, case: Case) -> Difference | bool:
+    """Return how the sides differ at an instance of a case, or whether they are proved equal at all that were found, of some."""
+    confirmed = False
+    for instance, fits in _instances(rule, case):
+        for position, data in enumerate(DATA):
+            try:
+                _, difference = compare(instance, position, data, bits=False, defined=data == "zeros" or rule.rounding == "assumes finite")
+            except (Refused, EinsatError, *CRASHES):
+                continue
+            if difference is not None:
+                return difference
+        if objection_to(instance.left, instance.right, instance.numbers):
+            return False
+        confirmed = confirmed or fits
+    return confirmed and not case.is_opaque
+
+
+def _instances(rule: Rule | MergeRule, case: Case) -> Iterator[tuple[Instance, bool]]:
+    """Yield instances near a case, and whether they meet all of its conditions."""
+    conditions = case.assumptions.conditions
+    symbols = sorted({atom for value in _indices(case) for atom in _symbols(value)}, key=lambda symbol: symbol.name)
+    random = Random(case.scope_note)
+    models = list(_models(conditions, symbols, random))
+    seen: list[object] = []
+    for attempt in range(ATTEMPTS if models else 0):
+        values = dict(models[attempt % len(models)])
+        for value in _indices(case):
+            for atom in atoms(value):
+                if isinstance(atom, RealSymbol) and (attempt or atom not in values):
+                    values[atom] = Fraction(NUMBERS[attempt] if attempt < len(NUMBERS) // 2 else random.choice(NUMBERS))
+        try:
+            bindings = _bindings(rule, case, values)
+            if repr(bindings) in seen:
+                continue
+            seen.append(repr(bindings))
+            instance = instantiate(rule, bindings)
+        except (Mismatch, Refused, EinsatError, *CRASHES):
+            continue
+        if instance.elements <= MOST_ELEMENTS:
+            yield instance, all(_holds(condition, values) for condition in conditions)
+
+
+def _holds(condition: Compare, values: Values) -> bool:
+    try:
+        gap = _number(condition.right, values) - _number(condition.left, values)
+    except Refused:
+        return False
+    return {"<": gap > 0, "<=": gap >= 0, "==": gap == 0, "!=": gap != 0}[condition.operator]
+
+
+def _models(conditions: Sequence[Compare], symbols: Sequence[Symbol], random: Random) -> Iterator[Values]:
+    """Yield small values of the symbols that meet the conditions, and larger ones."""
+    smallest = small_values(conditions, symbols)
+    if smallest is None:
+        return
+    yield smallest
+    for _ in range(MODELS):
+        larger = [Compare(index(random.choice(LARGER)), "<=", index(symbol)) for symbol in symbols if random.random() < 0.6]
+        if (found := small_values([*conditions, *larger], symbols)) is not None:
+            yield found
+
+
+def _indices(case: Case) -> Iterator[Index]:
+    """Yield every index that an instance of a case needs."""
+    for shape in case.shapes.values():
+        yield from map(index, shape)
+    for bundle in case.bundles.values():
+        for value in bundle.values():
+            yield from _indices_in(value)
+    for value in case.numbers.values():
+        yield from _indices_in(value)
+    for condition in case.assumptions.conditions:
+        yield from (condition.left, condition.right)
+
+
+def _indices_in(value: Any) -> Iterator[Index]:
+    match value:
+        case Index():
+            yield value
+        case Ideal(above, below):
+            yield above
+            yield below
+        case tuple():
+            for each in value:
+                yield from _indices_in(each)
+
+
+def _symbols(value: Index) -> Iterator[Symbol]:
+    for atom in atoms(value):
+        match atom:
+            case Symbol():
+                yield atom
+            case Floor(numerator, divisor) | Modulo(numerator, divisor):
+                yield from _symbols(numerator)
+                yield from _symbols(divisor)
+
+
+def _bindings(rule: Rule | MergeRule, case: Case, values: Values) -> Sequence[Binding]:
+    sizes = {name: tuple(_integer(index(size), values) for size in shape) for name, shape in case.shapes.items()}
+    types = {name: TensorType(case.types[name], shape) for name, shape in sizes.items()}
+    given = {name: {key: _concrete(value, values) for key, value in bundle.items()} for name, bundle in case.bundles.items()}
+    bundles = {name: attributes(**bundle) for name, bundle in given.items()}
+    numbers = {name: float(_concrete(value, values)) for name, value in case.numbers.items()}
+    if isinstance(rule, Rule):
+        return (Binding(types, bundles, numbers),)
+    own = [variable.name for variable in rule.member.variables if variable.name not in rule.shared]
+    shared = {name: types[name] for name in rule.shared if name in types}
+    members = sum(f"{own[0]}{position + 1}" in types for position in range(len(types)))
+    return [
+        Binding(
+            shared | {name: types[f"{name}{position + 1}"] for name in own}, bundles,
+            {name: numbers[name] for name in shared if name in numbers}
+            | {name: numbers[f"{name}{position + 1}"] for name in own if f"{name}{position + 1}" in numbers},
+        )
+        for position in range(members)
+    ]  # fmt: skip
+
+
+def _concrete(value: Any, values: Values) -> Any:
+    match value:
+        case Index():
+            return _integer(value, values)
+        case Ideal(above, below):
+            return float(_number(above, values) / _number(below, values))
+        case tuple():
+            return tuple(_concrete(each, values) for each in value)
+    return value
+
+
+def _integer(value: Index, values: Values) -> int:
+    found = _number(value, values)
+    if found.denominator != 1:
+        raise Refused("a size that is not whole")
+    return int(found)
+
+
+def _number(value: Index, values: Values) -> Fraction:
+    total = Fraction(0)
+    for monomial, coefficient in value.terms:
+        product = Fraction(coefficient)
+        for atom in monomial:
+            match atom:
+                case Symbol():
+                    product *= values.get(atom, max(atom.minimum, 1))
+                case RealSymbol():
+                    product *= values.get(atom, 1)
+                case Floor(numerator, divisor):
+                    product *= _number(numerator, values) // _number(divisor, values)
+                case Modulo(numerator, divisor):
+                    product *= _number(numerator, values) % _number(divisor, values)
+                case _:
+                    raise Refused(f"{atom} in a size")
+        total += product
+    return total
+
