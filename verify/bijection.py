@@ -169,6 +169,13 @@ class Pairing:
             terms += self._combined(first, second, match, facts)
         return terms
 
+    def unpaired(self, left: Sum, right: Sum, facts: Facts) -> tuple[Summand, ...]:
+        """Return what is left of left minus right when the terms that cancel are gone, whatever else finds no partner."""
+        groups: dict[tuple[str, ...], list[Summand]] = {}
+        for term in (*left.terms, *(_negated(t) for t in right.terms)):
+            groups.setdefault(signature(term), []).append(term)
+        return tuple(term for group in groups.values() for term in self._paired(group, facts))
+
     def _times_divisor(self, terms: list[Summand], facts: Facts) -> list[Summand] | None:
         """Multiply all terms by the divisor of one of them, a count that is certainly positive; None where there is none."""
         for term in terms:
@@ -316,6 +323,15 @@ def equal_values(left: Value, right: Value, assumptions: Assumptions) -> Outcome
     except Unsupported as reason:
         return Open(str(reason), assumptions.conditions)
     return Open(pairing.obligation(), assumptions.conditions, pairing.place())
+
+
+def unpaired(left: Value, right: Value, assumptions: Assumptions) -> tuple[Summand, ...] | None:
+    """Return the terms of left minus right that find no partner; None where the forms cannot be held."""
+    facts = assumptions.facts
+    try:
+        return Pairing(Names("n")).unpaired(form_of(left, facts, Names("l")), form_of(right, facts, Names("r")), facts)
+    except Unsupported:
+        return None
 
 
 COMMUTATIVE = frozenset({"equal", "and_", "or_"})

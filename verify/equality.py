@@ -12,8 +12,9 @@ from egraph.tensor.expr.index import Index, Iterator, Modulo, atoms, index
 from egraph.tensor.expr.laws import iterators_of
 from egraph.tensor.expr.scope import Compare, Guarded, Scalar, Scope
 from verify.assumptions import Assumptions
-from verify.bijection import equal_values
+from verify.bijection import equal_values, unpaired
 from verify.definedness import differences, is_partial
+from verify.forms import Summand
 from verify.normal import Need, Value, beyond, normalise
 from verify.normal.context import TooLarge
 from verify.outcome import Equal, Open, Outcome
@@ -23,6 +24,9 @@ __all__ = ["Equal", "Open", "Outcome", "prove_equal"]
 MOST_PHASES = 64
 """Phases of the output that are compared one by one."""
 Output = tuple[Index, ...]
+Phases = Mapping[int, tuple[int, int]]
+"""For axes of the output: base and phase of the positions ``base * o + phase`` that are compared."""
+Residue = tuple[Summand, ...] | None
 
 
 def prove_equal(left: Scope, right: Scope, assumptions: Assumptions) -> Outcome:
@@ -32,7 +36,7 @@ def prove_equal(left: Scope, right: Scope, assumptions: Assumptions) -> Outcome:
     for axis, (size, other) in enumerate(zip(left.shape, right.shape, strict=True)):
         if not assumptions.equal(size, other):
             return Open(f"axis {axis}: {index(size)} == {index(other)}", assumptions.conditions)
-    output = tuple(index(0 if assumptions.equal(size, 1) else Iterator(f"o{axis}", 0, size)) for axis, size in enumerate(left.shape))
+    output = _places(left, assumptions)
     found = _Found(is_partial(right))
     try:
         outcome = _compared(left, right, output, assumptions, found)
@@ -41,6 +45,11 @@ def prove_equal(left: Scope, right: Scope, assumptions: Assumptions) -> Outcome:
     if not isinstance(outcome, Equal):
         return outcome
     return Equal(outcome.facts | found.facts | differences(left, right))
+
+
+def _places(side: Scope, assumptions: Assumptions) -> Output:
+    """Return the generic position of the output."""
+    return tuple(index(0 if assumptions.equal(size, 1) else Iterator(f"o{axis}", 0, size)) for axis, size in enumerate(side.shape))
 
 
 @dataclass
@@ -55,6 +64,27 @@ class _Found:
 
 
 def _compared(left: Scope, right: Scope, output: Output, assumptions: Assumptions, found: _Found) -> Outcome:
+    for phases, values in _parts(left, right, output, assumptions, found):
+        outcome = _agreeing(values, assumptions, found)
+        if isinstance(outcome, Open):
+            at = dict(outcome.at) | {f"o{axis}": base * outcome.at.get(f"o{axis}", 0) + phase for axis, (base, phase) in phases.items()}
+            return replace(outcome, at=at)
+    return Equal()
+
+
+def residues(left: Scope, right: Scope, assumptions: Assumptions) -> Iterable[tuple[Phases, Residue]]:
+    """Yield what is left of left minus right over the whole output, or over each phase of it; None where anything may differ."""
+    output = _places(left, assumptions)
+    found = _Found(is_partial(right))
+    for phases, values in _parts(left, right, output, assumptions, found):
+        beyond_left = bool(found.right) and bool(beyond(found.right, found.left, assumptions, lambda one, other: one == other))
+        yield phases, None if beyond_left else unpaired(*values, assumptions)
+
+
+def _parts(
+    left: Scope, right: Scope, output: Output, assumptions: Assumptions, found: _Found
+) -> Iterable[tuple[Phases, tuple[Value, Value]]]:  # fmt: skip
+    """Yield both sides normalised over the whole output, or at o = base * o' + phase for every phase of some axes."""
     bases: Mapping[int, int] = {}
     if assumptions.facts.at_sizes:
         one, other = (_bases(_choices(side.body), tuple(map(index, side.traversal))) for side in (left, right))
@@ -64,8 +94,13 @@ def _compared(left: Scope, right: Scope, output: Output, assumptions: Assumption
         if assumptions.facts.at_sizes:
             bases = _bases((c for value in values for term in value.terms for c in term.conditions), output)
         if not bases:
-            return _agreeing(values, assumptions, found)
-    return _in_phases(left, right, output, bases, assumptions, found)
+            yield {}, values
+            return
+    for chosen in product(*(range(base) for base in bases.values())):
+        phases = dict(zip(bases, zip(bases.values(), chosen, strict=True), strict=True))
+        moved = _moved(output, phases)
+        if moved is not None:
+            yield phases, _normalised(left, right, moved, assumptions, found)
 
 
 def _choices(body: Scalar) -> Iterable[Compare]:
@@ -105,22 +140,7 @@ def _bases(conditions: Iterable[Compare], output: Output) -> Mapping[int, int]:
     return dict(sorted(found.items())) if prod(found.values()) <= MOST_PHASES else {}
 
 
-def _in_phases(left: Scope, right: Scope, output: Output, bases: Mapping[int, int], assumptions: Assumptions, found: _Found) -> Outcome:
-    """Compare the sides at o = base * o' + phase for every phase."""
-    for phases in product(*(range(base) for base in bases.values())):
-        moved = _moved(output, dict(zip(bases, zip(bases.values(), phases, strict=True), strict=True)))
-        if moved is None:
-            continue
-        outcome = _agreeing(_normalised(left, right, moved, assumptions, found), assumptions, found)
-        if isinstance(outcome, Open):
-            at = dict(outcome.at)
-            for (axis, base), phase in zip(bases.items(), phases, strict=True):
-                at[f"o{axis}"] = base * at.get(f"o{axis}", 0) + phase
-            return replace(outcome, at=at)
-    return Equal()
-
-
-def _moved(output: Sequence[Index], phases: Mapping[int, tuple[int, int]]) -> Output | None:
+def _moved(output: Sequence[Index], phases: Phases) -> Output | None:
     """Return the output's positions within a phase of some axes, None where there are none."""
     result = list(output)
     for axis, (base, phase) in phases.items():

@@ -1,0 +1,141 @@
+"""Boxes: products of ranges of positions, one an axis, each with a step.
+
+Where two tensors differ is a set of positions; as disjoint boxes it can be read, computed by an operator of the same kind
+and written through strided windows. A box is a tuple of ``range``: values, equal where they hold the same positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import permutations
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from egraph.tensor.expr.compose import at
+from egraph.tensor.expr.index import Iterator, index
+from egraph.tensor.expr.scope import Scope
+
+Box: TypeAlias = tuple[range, ...]
+Mask: TypeAlias = NDArray[np.bool_]
+
+
+def boxes_of(mask: Mask) -> tuple[Box, ...]:
+    """Return disjoint boxes that hold exactly the positions that a mask marks: few, but not always the fewest.
+
+    Positions of an axis at which the mask is the same go together, so that the work depends on how many kinds there are and
+    not on how many positions.
+    """
+    if not mask.any():
+        return ()
+    if not mask.ndim:
+        return ((),)
+    kinds, small = _compressed(mask)
+    found = [_split(np.transpose(small, order), [kinds[axis] for axis in order], order) for order in permutations(range(mask.ndim))]
+    return tuple(sorted(min(found, key=len), key=lambda box: [(r.start, r.stop, r.step) for r in box]))
+
+
+def mask_of(boxes: Sequence[Box], shape: Sequence[int]) -> Mask:
+    """Return which positions of a tensor lie in any of the boxes."""
+    mask = np.zeros(tuple(shape), np.bool_)
+    for box in boxes:
+        mask[tuple(slice(r.start, r.stop, r.step) for r in box)] = True
+    return mask
+
+
+def cells(boxes: Sequence[Box]) -> int:
+    """Return how many positions disjoint boxes hold."""
+    return sum(int(np.prod([len(r) for r in box], dtype=np.int64)) for box in boxes)
+
+
+def progressions(positions: Sequence[int]) -> tuple[range, ...]:
+    """Return disjoint ranges with steps that hold exactly these ascending positions, the longest first found taken first."""
+    left = set(positions)
+    found: list[range] = []
+    while left:
+        best = max(_progressions_in(left), key=lambda r: (len(r), -r.step, -r.start))
+        found.append(best)
+        left.difference_update(best)
+    return tuple(sorted(found, key=lambda r: r.start))
+
+
+def describe_boxes(boxes: Sequence[Box], shape: Sequence[int], names: Sequence[str]) -> str:
+    """Return ``h = 7 mod 8`` or ``n = 0, w in 3..5 or n = 1, w = 0``: the conditions under which a position lies in a box."""
+    return " or ".join(dict.fromkeys(_described(box, shape, names) for box in boxes)) or "nowhere"
+
+
+def restricted(scope: Scope, box: Box) -> Scope:
+    """Return an expression at the positions of a box, counted from 0 along every axis."""
+    iterators = tuple(Iterator(f"b{axis}", 0, len(positions)) for axis, positions in enumerate(box))
+    places = tuple(
+        index(positions.start if len(positions) == 1 else positions.start + positions.step * index(iterator))
+        for iterator, positions in zip(iterators, box, strict=True)
+    )
+    body = at(Scope(scope.traversal, (), scope.reduction, scope.body), places)
+    return Scope(iterators, scope.summation, scope.reduction, body)
+
+
+def _described(box: Box, shape: Sequence[int], names: Sequence[str]) -> str:
+    parts = [text for r, size, name in zip(box, shape, names, strict=True) if (text := _condition(r, size, name))]
+    return ", ".join(parts) or "everywhere"
+
+
+def _condition(positions: range, size: int, name: str) -> str:
+    if positions == range(size):
+        return ""
+    if len(positions) == 1:
+        return f"{name} = {positions[0]}"
+    if positions.step == 1:
+        return f"{name} in {positions[0]}..{positions[-1]}"
+    if len(positions) == 2:
+        return f"{name} in {{{positions[0]}, {positions[-1]}}}"
+    if positions == range(positions.start % positions.step, size, positions.step):
+        return f"{name} = {positions.start} mod {positions.step}"
+    return f"{name} in {positions[0]}..{positions[-1]} by {positions.step}"
+
+
+def _compressed(mask: Mask) -> tuple[list[list[list[int]]], Mask]:
+    """Return for every axis its positions by kind, and the mask over kinds."""
+    kinds: list[list[list[int]]] = []
+    for axis in range(mask.ndim):
+        slabs = np.moveaxis(mask, axis, 0).reshape(mask.shape[axis], -1)
+        by_slab: dict[bytes, list[int]] = {}
+        for position, slab in enumerate(np.packbits(slabs, axis=1)):
+            by_slab.setdefault(slab.tobytes(), []).append(position)
+        kinds.append(list(by_slab.values()))
+        mask = np.take(mask, [positions[0] for positions in kinds[-1]], axis=axis)
+    return kinds, mask
+
+
+def _split(mask: Mask, kinds: Sequence[list[list[int]]], order: Sequence[int]) -> list[Box]:
+    """Return the boxes of a mask over kinds whose axes stand in an order, outermost first, as boxes over the axes as they were."""
+    found = [dict(zip(order, box, strict=True)) for box in _boxes(mask, kinds)]
+    return [tuple(box[axis] for axis in range(len(order))) for box in found]
+
+
+def _boxes(mask: Mask, kinds: Sequence[list[list[int]]]) -> list[Box]:
+    if not mask.ndim:
+        return [()] if mask else []
+    by_slab: dict[bytes, list[int]] = {}
+    for kind, slab in enumerate(mask):
+        by_slab.setdefault(slab.tobytes(), []).append(kind)
+    result: list[Box] = []
+    for together in by_slab.values():
+        inner = _boxes(mask[together[0]], kinds[1:])
+        if inner:
+            outer = progressions(sorted(position for kind in together for position in kinds[0][kind]))
+            result += [(positions, *box) for positions in outer for box in inner]
+    return result
+
+
+def _progressions_in(positions: set[int]) -> list[range]:
+    """Return the longest range from the least position for every step to another position, and the run of each step from there."""
+    ordered = sorted(positions)
+    first, found = ordered[0], [range(ordered[0], ordered[0] + 1)]
+    for second in ordered[1:]:
+        step, stop = second - first, second
+        while stop in positions:
+            stop += step
+        found.append(range(first, stop - step + 1, step))
+    return found

@@ -1,0 +1,263 @@
+"""Where two tensors differ, as data: the guards of the terms that find no partner, projected onto the output's positions.
+
+What pairing leaves of left minus right is zero outside the boxes, so that the sides are proved equal there. Inside, they may
+still agree where terms cancel in a way that pairing does not see; values in a prime field tell whether they do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from egraph.tensor.boxes import Box, Mask, boxes_of, cells, describe_boxes, restricted
+from egraph.tensor.expr.compose import inline
+from egraph.tensor.expr.index import Iterator, index
+from egraph.tensor.expr.scope import Apply, Guarded, Read, Scalar, Scope, Tensor
+from verify.assumptions import Assumptions
+from verify.budget import Exhausted, at_most
+from verify.equality import residues
+from verify.facts import Facts
+from verify.forms import Summand
+from verify.literals import Literal0, closure
+from verify.named_arrays import PRIME, Algebra, Untestable
+from verify.normal.context import TooLarge
+from verify.polynomials import FloorAtom, Polynomial, entry
+from verify.sampling import Position, Sampler, is_rational
+
+MOST_WORK = 50_000
+"""Units of work that the boxes of one pair of programs may take."""
+MOST_POINTS = 1 << 22
+"""Values of iterators, joined by conditions, at which these are evaluated; beyond, the conditions are left out and the boxes grow."""
+MOST_CELLS = 1 << 26
+"""Positions of an output that are marked one by one."""
+MOST_SAMPLED, MOST_REFINED = 1 << 10, 16
+"""Positions that are tried one by one for agreement, and boxes of them that are proved equal on their own."""
+Values = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    """Two programs are equal at every position outside of ``boxes``, which are disjoint."""
+
+    boxes: tuple[Box, ...]
+    shape: tuple[int, ...]
+
+    @property
+    def cells(self) -> int:
+        """Return at how many positions the programs may differ."""
+        return cells(self.boxes)
+
+    @property
+    def is_total(self) -> bool:
+        """Return whether there is no position at which the programs are known to be equal."""
+        return self.cells == np.prod(self.shape, dtype=np.int64)
+
+    @property
+    def witness(self) -> tuple[int, ...] | None:
+        """Return the first position of the first box."""
+        return tuple(r[0] for r in self.boxes[0]) if self.boxes else None
+
+    def describe(self, names: Sequence[str]) -> str:
+        """Return ``equal except where h = 7 mod 8``, with a name for every axis."""
+        return f"equal except where {describe_boxes(self.boxes, self.shape, names)}" if self.boxes else "equal everywhere"
+
+
+def disagreement(left: Scope, right: Scope, units: int = MOST_WORK) -> Disagreement | None:
+    """Return where two expressions of one shape, its sizes numbers, may differ; None where that is not decided.
+
+    Positions at which the sides are seen to agree all the same, where reads of different indices coincide, are proved equal one
+    box at a time and taken out.
+    """
+    shape = tuple(i.high for i in left.traversal if isinstance(i.high, int))
+    if [i.high for i in right.traversal] != list(shape) or len(shape) != len(left.traversal) or np.prod(shape, dtype=float) > MOST_CELLS:
+        return None
+    try:
+        with at_most(units):
+            mask = _unpaired(left, right, shape)
+            if 0 < np.count_nonzero(mask) <= MOST_SAMPLED:
+                for box in _agreeing(left, right, mask):
+                    sizes = tuple(map(len, box))
+                    here = tuple(slice(r.start, r.stop, r.step) for r in box)
+                    mask[here] &= _unpaired(restricted(left, box), restricted(right, box), sizes)
+    except (Exhausted, TooLarge, RecursionError):
+        return None
+    return Disagreement(boxes_of(mask), shape)
+
+
+def _unpaired(left: Scope, right: Scope, shape: Sequence[int]) -> Mask:
+    """Return at which positions a term that found no partner counts, or may do so."""
+    mask = np.zeros(tuple(shape), np.bool_)
+    for phases, terms in residues(left, right, Assumptions(facts=Facts(at_sizes=True))):
+        part = mask[tuple(slice(phases[a][1], None, phases[a][0]) if a in phases else slice(None) for a in range(len(shape)))]
+        if terms is None:
+            part[...] = True
+        else:
+            for term in terms:
+                part |= _projected(term, part.shape)
+    return mask
+
+
+def _agreeing(left: Scope, right: Scope, mask: Mask) -> Sequence[Box]:
+    """Return boxes of marked positions at which the sides are seen to agree; none where there are too many boxes."""
+    positions = [tuple(map(int, position)) for position in np.argwhere(mask)]
+    apart = differing(left, right, positions)
+    if apart is None or apart.all():
+        return ()
+    agreeing = mask.copy()
+    agreeing[mask] = ~apart
+    found = boxes_of(agreeing)
+    return found if len(found) <= MOST_REFINED else ()
+
+
+def differing(left: Scope, right: Scope, positions: Sequence[Position], tests: int = 1) -> Mask | None:
+    """Return at which positions two expressions are seen to differ, on random operands in a prime field; None where it has not all
+    of their functions.
+
+    What is marked differs for certain. What is not differs with a probability of at most ``error_bound(left, right, tests)``.
+    """
+    if not positions or not (is_rational(left.body) and is_rational(right.body)):
+        return None
+    output = [Iterator(f"o{axis}", 0, size) for axis, size in enumerate(left.shape)]
+    columns = dict(zip(output, (np.array(column, np.int64) for column in zip(*positions, strict=True)), strict=True))
+    apart = np.zeros(len(positions), np.bool_)
+    for test in range(tests):
+        try:
+            one, other = (
+                Sampler(Algebra(True), columns).at(_renamed(side, test), tuple(map(index, output))).values for side in (left, right)
+            )  # fmt: skip
+        except (Untestable, MemoryError):
+            return None
+        apart |= one != other
+    return apart
+
+
+def error_bound(left: Scope, right: Scope, tests: int) -> float:
+    """(n/p)^tests: how likely programs with n reads in a product that differ at a position agree there on random operands."""
+    return float((max(_degree(side.body) for side in (left, right)) / PRIME) ** tests)
+
+
+def points_of(box: Box) -> tuple[Position, ...]:
+    """Return a box's first position and its neighbour along every axis on which the box has one: multilinear programs whose
+    sums have the same ranges all over the box agree on it where they agree at these.
+    """
+    first = tuple(r[0] for r in box)
+    return (first, *((*first[:axis], r[1], *first[axis + 1 :]) for axis, r in enumerate(box) if len(r) > 1))
+
+
+def _renamed(side: Scope, test: int) -> Scope:
+    """Return an expression over operands of other names, so that they have other random contents."""
+    names = {tensor.name: Tensor(f"{tensor.name}{'~' * test}", tensor.shape, tensor.dtype) for tensor in _tensors(side.body)}
+    return inline(side, names) if test else side
+
+
+def _degree(body: Scalar) -> int:
+    """Return how many reads of operands a product in a scalar has at most."""
+    match body:
+        case Apply("mul" | "div", arguments):
+            return sum(map(_degree, arguments))
+        case Apply(_, arguments):
+            return max(map(_degree, arguments), default=0)
+        case Guarded(_, then, otherwise):
+            return max(_degree(then), _degree(otherwise))
+        case Read(Scope() as inner, _):
+            return _degree(inner.body)
+        case Read():
+            return 1
+        case _:
+            return 0
+
+
+def _tensors(body: Scalar) -> Iterable[Tensor]:
+    match body:
+        case Apply(_, arguments):
+            for argument in arguments:
+                yield from _tensors(argument)
+        case Guarded(_, then, otherwise):
+            yield from _tensors(then)
+            yield from _tensors(otherwise)
+        case Read(Scope() as inner, _):
+            yield from _tensors(inner.body)
+        case Read(Tensor() as tensor, _):
+            yield tensor
+
+
+def _projected(term: Summand, shape: Sequence[int]) -> Mask:
+    """Return the positions of the output at which a term's conditions hold for some values of its iterators."""
+    axes = {f"o{axis}": axis for axis in range(len(shape))}
+    mask = np.ones((1,) * len(shape), np.bool_)
+    for conditions, iterators in _joined(term):
+        output = [a for a in iterators if _name(a) in axes]
+        lengths = {a: _range(a) for a in iterators}
+        if np.prod([len(r) for r in lengths.values()], dtype=float) > MOST_POINTS:
+            continue
+        inner = [a for a in iterators if a not in output]
+        order = [*sorted(output, key=lambda a: axes[_name(a)]), *inner]
+        grid = np.meshgrid(*(np.array(lengths[a], np.int64) for a in order), indexing="ij", sparse=True)
+        values = dict(zip(order, grid, strict=True))
+        holds = np.ones([len(lengths[a]) for a in order], np.bool_)
+        for condition in conditions:
+            holds &= _truth(condition, values)
+        reached = holds.any(axis=tuple(range(len(output), len(order))))
+        mask = mask & reached.reshape([size if any(axes[_name(a)] == axis for a in output) else 1 for axis, size in enumerate(shape)])
+    return np.broadcast_to(mask, tuple(shape))
+
+
+def _joined(term: Summand) -> Iterable[tuple[list[Literal0], list[int]]]:
+    """Yield the conditions of a term in groups that share no iterator, each with its iterators; those on data are left out."""
+    groups: list[tuple[list[Literal0], set[int]]] = []
+    for condition in term.conditions:
+        atoms = closure(condition.value)
+        iterators = {a for a in atoms if isinstance(entry(a).kind, Iterator)}
+        if any(not isinstance(entry(a).kind, Iterator | FloorAtom) for a in atoms):
+            continue
+        together = [group for group in groups if group[1] & iterators]
+        groups = [group for group in groups if not group[1] & iterators]
+        groups.append(([c for g in together for c in g[0]] + [condition], iterators.union(*(g[1] for g in together))))
+    for conditions, iterators in groups:
+        yield conditions, sorted(iterators, key=lambda a: entry(a).key)
+
+
+def _name(atom: int) -> str:
+    kind = entry(atom).kind
+    return kind.name if isinstance(kind, Iterator) else ""
+
+
+def _range(atom: int) -> range:
+    low, high = entry(atom).low, entry(atom).high
+    assert low is not None and high is not None, "an iterator has a range"
+    first, stop = low.constant, high.constant
+    return range(first, stop) if first is not None and stop is not None else range(MOST_POINTS + 1)
+
+
+def _truth(condition: Literal0, values: dict[int, Values]) -> Mask:
+    value = _value(condition.value, values)
+    match condition.relation:
+        case "==":
+            return value == 0
+        case "!=":
+            return value != 0
+        case ">":
+            return value > 0
+        case ">=":
+            return value >= 0
+
+
+def _value(value: Polynomial, values: dict[int, Values]) -> Values:
+    total = np.zeros((), np.int64)
+    for monomial, coefficient in value.terms.items():
+        product = np.array(coefficient, np.int64)
+        for atom in monomial:
+            product = product * _atom(atom, values)
+        total = total + product
+    return total
+
+
+def _atom(atom: int, values: dict[int, Values]) -> Values:
+    if atom not in values:
+        kind = entry(atom).kind
+        assert isinstance(kind, FloorAtom), "iterators have values, and conditions on data are left out"
+        values[atom] = _value(kind.numerator, values) // _value(kind.divisor, values)
+    return values[atom]
