@@ -6,8 +6,9 @@ still agree where terms cancel in a way that pairing does not see; values in a p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from random import Random
 
 import numpy as np
 from numpy.typing import NDArray
@@ -118,20 +119,27 @@ def differing(left: Scope, right: Scope, positions: Sequence[Position], tests: i
 
     What is marked differs for certain. What is not differs with a probability of at most ``error_bound(left, right, tests)``.
     """
-    if not positions or not (is_rational(left.body) and is_rational(right.body)):
+    if not positions:
         return None
-    output = [Iterator(f"o{axis}", 0, size) for axis, size in enumerate(left.shape)]
-    columns = dict(zip(output, (np.array(column, np.int64) for column in zip(*positions, strict=True)), strict=True))
     apart = np.zeros(len(positions), np.bool_)
     for test in range(tests):
-        try:
-            one, other = (
-                Sampler(Algebra(True), columns).at(_renamed(side, test), tuple(map(index, output))).values for side in (left, right)
-            )  # fmt: skip
-        except (Untestable, MemoryError):
+        one, other = (_values(_renamed(side, test), positions) for side in (left, right))
+        if one is None or other is None:
             return None
         apart |= one != other
     return apart
+
+
+def _values(side: Scope, positions: Sequence[Position]) -> NDArray[np.float64] | None:
+    """Return an expression's values at some positions, on random operands in a prime field; None where it has not all functions."""
+    if not is_rational(side.body):
+        return None
+    output = [Iterator(f"o{axis}", 0, size) for axis, size in enumerate(side.shape)]
+    columns = dict(zip(output, (np.array(column, np.int64) for column in zip(*positions, strict=True)), strict=True))
+    try:
+        return np.broadcast_to(Sampler(Algebra(True), columns).at(side, tuple(map(index, output))).values, len(positions))
+    except (Untestable, MemoryError):
+        return None
 
 
 def error_bound(left: Scope, right: Scope, tests: int) -> float:
@@ -236,13 +244,13 @@ def _truth(condition: Literal0, values: dict[int, Values]) -> Mask:
     value = _value(condition.value, values)
     match condition.relation:
         case "==":
-            return value == 0
+            return np.equal(value, 0)
         case "!=":
-            return value != 0
+            return np.not_equal(value, 0)
         case ">":
-            return value > 0
+            return np.greater(value, 0)
         case ">=":
-            return value >= 0
+            return np.greater_equal(value, 0)
 
 
 def _value(value: Polynomial, values: dict[int, Values]) -> Values:
@@ -261,3 +269,23 @@ def _atom(atom: int, values: dict[int, Values]) -> Values:
         assert isinstance(kind, FloorAtom), "iterators have values, and conditions on data are left out"
         values[atom] = _value(kind.numerator, values) // _value(kind.divisor, values)
     return values[atom]
+
+
+def agreement(left: Scope, few: int = 6, many: int = 24) -> Callable[[Scope], float]:
+    """Return what says at which share of some positions an expression is seen to agree with ``left``; 0 where nothing can be tested.
+
+    What agrees at hardly any of a few positions is not looked at further.
+    """
+    random = Random(0)
+    sizes = [i.high for i in left.traversal if isinstance(i.high, int)]
+    positions = [tuple(random.randrange(size) for size in sizes) for _ in range(few + many)]
+    expected = _values(left, positions)
+
+    def share(right: Scope) -> float:
+        first = None if expected is None else _values(right, positions[:few])
+        if first is None or expected is None or np.count_nonzero(first == expected[:few]) < 2:
+            return 0.0
+        values = _values(right, positions)
+        return 0.0 if values is None else float(np.mean(values == expected))
+
+    return share

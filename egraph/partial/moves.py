@@ -1,0 +1,242 @@
+"""Moves of a convolution: its operands rearranged and its window changed, and how its result is rearranged back.
+
+A move keeps types, not values: what it makes may differ from the convolution somewhere, or everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import product
+
+from egraph.derive.matching.views import reshaped, sliced, transposed
+from egraph.errors import EinsatError
+from egraph.tensor import Node
+from egraph.tensor.ops import apply
+from egraph.tensor.ops.window import Layout
+
+FACTORS = (2, 3, 4)
+"""Parts that an axis is cut into, beside its stride and its dilation; a batch by whatever divides it."""
+MOST_FACTORS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Regrouping:
+    """Digit ``factor`` of axis ``source``, its major or minor one, made the major or minor digit of axis ``target``."""
+
+    source: int
+    target: int
+    factor: int
+    takes_major: bool
+    puts_major: bool
+
+    def of(self, x: Node) -> Node | None:
+        """Return a tensor regrouped; None where the factor does not divide the axis."""
+        sizes = x.type.sizes
+        if sizes[self.source] % self.factor:
+            return None
+        split: list[int] = []
+        groups: list[list[int]] = []  # the digits of every axis after the move, by their number before it
+        moved = 0
+        for axis, size in enumerate(sizes):
+            if axis != self.source:
+                groups.append([len(split)])
+                split.append(size)
+                continue
+            rest = size // self.factor
+            moved = len(split) + int(not self.takes_major)
+            groups.append([len(split) + int(self.takes_major)])
+            split += [self.factor, rest] if self.takes_major else [rest, self.factor]
+        groups[self.target].insert(0 if self.puts_major else len(groups[self.target]), moved)
+        shape = [1] * len(sizes)
+        for axis, digits in enumerate(groups):
+            for digit in digits:
+                shape[axis] *= split[digit]
+        return reshaped(transposed(reshaped(x, split), [digit for digits in groups for digit in digits]), shape)
+
+    @property
+    def inverse(self) -> Regrouping:
+        return Regrouping(self.target, self.source, self.factor, self.puts_major, self.takes_major)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Strides, pads before and after, and dilations, an entry a spatial axis."""
+
+    strides: tuple[int, ...]
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    dilations: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Mutated:
+    """A convolution of rearranged operands with a window of its own, and the regroupings and transposes that lead its result back."""
+
+    data: Node
+    weight: Node
+    window: Window
+    back: tuple[Regrouping | tuple[int, ...], ...]
+    names: tuple[str, ...]
+
+    def program(self, conv: Node) -> Node | None:
+        """Return the program of ``conv``'s type; None where there is none."""
+        window = self.window
+        try:
+            result: Node | None = apply(
+                "Conv", self.data, self.weight, strides=window.strides, pads=(*window.before, *window.after), dilations=window.dilations,
+                group=conv.integer("group"), layout=conv.string("layout"),
+            )  # fmt: skip
+            for way in self.back:
+                assert result is not None
+                result = way.of(result) if isinstance(way, Regrouping) else transposed(result, way)
+                if result is None:
+                    return None
+            assert result is not None
+            sizes = conv.type.sizes
+            if any(have < need for have, need in zip(result.type.sizes, sizes, strict=True)):
+                return None
+            return sliced(result, [0] * len(sizes), sizes, [1] * len(sizes))
+        except EinsatError:
+            return None
+
+
+def start(conv: Node) -> Mutated:
+    """Return a convolution as it is."""
+    pads = conv.integers("pads")
+    half = len(pads) // 2
+    window = Window(conv.integers("strides"), pads[:half], pads[half:], conv.integers("dilations"))
+    return Mutated(conv.inputs[0], conv.inputs[1], window, (), ())
+
+
+def moved(state: Mutated, layout: Layout) -> Iterable[Mutated]:
+    """Yield what one more move makes of a state."""
+    yield from _transposed(state, layout)
+    yield from _unfolded_channels(state, layout)
+    space = tuple(range(len(state.data.type.sizes)))
+    axes = (0, *(axis for axis in space[1:] if axis != layout.channel))
+    for source, target in product(axes, axes):
+        for takes_major, puts_major in _ends(source, target):
+            for factor in _factors(state, layout, source, target):
+                way = Regrouping(source, target, factor, takes_major, puts_major)
+                earlier = [known.inverse for known in state.back if isinstance(known, Regrouping)]
+                if all(factor == known.factor and not _undoes(way, known) for known in earlier):  # axes are cut alike
+                    yield from _regrouped(state, layout, way)
+
+
+def _undoes(way: Regrouping, earlier: Regrouping) -> bool:
+    """Return whether a move takes from an axis once more, or gives back what an earlier one took."""
+    return way.source == earlier.source or (way.source == earlier.target and way.target == earlier.source)
+
+
+def _ends(source: int, target: int) -> tuple[tuple[bool, bool], ...]:
+    """Return which digits are taken and put: images may stand in any order, and an axis within itself is interleaved."""
+    if source == target:
+        return () if source == 0 else ((False, True), (True, False))
+    if source == 0:
+        return (False, True), (False, False)
+    if target == 0:
+        return (True, False), (False, False)
+    return (True, True), (True, False), (False, True), (False, False)
+
+
+def _factors(state: Mutated, layout: Layout, source: int, target: int) -> tuple[int, ...]:
+    size = state.data.type.sizes[source]
+    if source == 0:
+        return tuple(n for n in range(2, size + 1) if size % n == 0)[:MOST_FACTORS]
+    axis = _spatial(layout, source)
+    suggested = {state.window.strides[axis], state.window.dilations[axis]} - {1}
+    return tuple(sorted({n for n in (*suggested, *FACTORS) if 1 < n <= size}))
+
+
+def _spatial(layout: Layout, axis: int) -> int:
+    """Return which spatial axis an axis of the image is."""
+    return axis - (2 if layout.channel == 1 else 1)
+
+
+def _regrouped(state: Mutated, layout: Layout, way: Regrouping) -> Iterable[Mutated]:
+    window = state.window
+    taps = state.weight.type.sizes[2:]
+    spatial = sorted({_spatial(layout, axis) for axis in (way.source, way.target) if axis != 0})
+    for gap, dilations in product(_gaps(state, layout, way), _dilations(window, way, layout)):
+        padded = _padded(state.data, way, gap)
+        data = None if padded is None else way.of(padded)
+        if data is None:
+            continue
+        reach = max((taps[axis] - 1) * window.dilations[axis] for axis in spatial)
+        smaller = [
+            tuple(before * d // w for before, d, w in zip(side, dilations, window.dilations, strict=True))
+            for side in (window.before, window.after)
+        ]
+        for more in range(reach + 1):
+            after = tuple(a + more * (axis in spatial) for axis, a in enumerate(smaller[1]))
+            made = replace(window, before=smaller[0], after=after, dilations=dilations)
+            text = f"axis {way.source} by {way.factor} into {way.target}"
+            yield replace(state, data=data, window=made, back=(way.inverse, *state.back), names=(*state.names, text))
+
+
+def _gaps(state: Mutated, layout: Layout, way: Regrouping) -> tuple[int, ...]:
+    """Return zeros to append to the spatial axis that is cut or put together: none, or what keeps the parts apart."""
+    if way.source == way.target or (way.source != 0 and way.target != 0):
+        return (0,)
+    axis = _spatial(layout, way.target if way.source == 0 else way.source)
+    reach = (state.weight.type.sizes[2 + axis] - 1) * state.window.dilations[axis]
+    return tuple(dict.fromkeys((0, reach // 2, reach))) if way.source == 0 else (0,)
+
+
+def _padded(data: Node, way: Regrouping, gap: int) -> Node | None:
+    """Append zeros between parts that are put together, or so that the parts are equal."""
+    after = [0] * data.type.rank
+    if way.source == 0:
+        after[way.target] = gap
+    else:
+        after[way.source] = -data.type.sizes[way.source] % way.factor
+    if not any(after):
+        return data
+    return apply("Pad", data, before=(0,) * data.type.rank, after=tuple(after), mode="constant", value=0.0)
+
+
+def _dilations(window: Window, way: Regrouping, layout: Layout) -> tuple[tuple[int, ...], ...]:
+    """Return the dilations to try: as they are, or smaller by the factor along the axis that is taken apart."""
+    if way.source == 0:
+        return (window.dilations,)
+    axis = _spatial(layout, way.source)
+    value = window.dilations[axis]
+    if value % way.factor:
+        return (window.dilations,)
+    return window.dilations, tuple(value // way.factor if k == axis else d for k, d in enumerate(window.dilations))
+
+
+def _transposed(state: Mutated, layout: Layout) -> Iterable[Mutated]:
+    """Yield the two spatial axes exchanged: first of all moves, since it changes places with any."""
+    if len(state.window.strides) != 2 or state.names:
+        return
+    first = 2 if layout.channel == 1 else 1
+    perm = tuple(first + 1 if axis == first else first if axis == first + 1 else axis for axis in range(4))
+    window = Window(*(side[::-1] for side in (state.window.strides, state.window.before, state.window.after, state.window.dilations)))
+    weight = transposed(state.weight, (0, 1, 3, 2))
+    if weight is not state.weight:
+        data = transposed(state.data, perm)
+        yield replace(state, data=data, weight=weight, window=window, back=(perm, *state.back), names=(*state.names, "h and w exchanged"))
+
+
+def _unfolded_channels(state: Mutated, layout: Layout) -> Iterable[Mutated]:
+    """Yield channels moved beside pixels of a spatial axis, in image and weights alike: the stride steps over them."""
+    channels = state.weight.type.sizes[1]
+    if state.data.type.sizes[layout.channel] != channels:
+        return
+    for axis in range(len(state.window.strides)):
+        if state.window.dilations[axis] != 1:
+            continue
+        for factor in (n for n in FACTORS if channels % n == 0):
+            way = Regrouping(layout.channel, axis + (2 if layout.channel == 1 else 1), factor, False, False)
+            data, weight = way.of(state.data), Regrouping(1, 2 + axis, factor, False, False).of(state.weight)
+            if data is None or weight is None:
+                continue
+            scaled = [
+                tuple(v * factor if k == axis else v for k, v in enumerate(side))
+                for side in (state.window.strides, state.window.before, state.window.after)
+            ]
+            window = Window(scaled[0], scaled[1], scaled[2], state.window.dilations)
+            text = f"channels by {factor} into axis {way.target}"
+            yield replace(state, data=data, weight=weight, window=window, names=(*state.names, text))

@@ -1,0 +1,92 @@
+"""Mutants of an operator: programs of its type that agree with it on part of the output, by moves, the nearest first.
+
+A beam of states is moved on, those first that agree with the operator at most of some positions: the disagreement leads.
+What differs where is then proved, and a mutant is worth its corrections where these are small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from egraph.derive.matching.views import moved_elements
+from egraph.partial.moves import Mutated, moved, start
+from egraph.tensor import Node
+from egraph.tensor.boxes import Box, cells
+from egraph.tensor.ops.window import Layout
+
+Agreement = Callable[[Node], Callable[[Node], float]]
+"""Returns, for an operator, what says at which share of some positions a program is seen to agree with it on random operands."""
+Where = Callable[[Node, Node], tuple[Box, ...] | None]
+"""Returns disjoint boxes outside of which two programs are proved equal; None where that is not decided."""
+DEPTH = 2
+"""Moves one after the other."""
+BEAM = 6
+"""States that are moved on."""
+MOST_TRIED = 1200
+"""Programs that are compared with the operator at some positions."""
+LEAST_AGREEMENT = 0.4
+MOST_COMPARED = 3
+"""Programs of the same moves of which it is proved where they differ."""
+MOST_DECIDED = 8
+"""Programs of all moves of which it is proved where they differ, of those that agree at all positions tried and of the others."""
+LARGEST_SHARE = 0.6
+"""Of the output that corrections may compute."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A program, the moves that made it, and disjoint boxes outside of which it is proved to be the operator's equal."""
+
+    program: Node
+    moves: tuple[str, ...]
+    boxes: tuple[Box, ...]
+
+
+def mutants(node: Node, agreement: Agreement, where: Where) -> tuple[Mutant, ...]:
+    """Return mutants of an operator over placeholders, those with the fewest cells to correct first.
+
+    Of those that the same moves make, one is equal everywhere (zeros keep the parts apart) and one moves the fewest elements.
+    """
+    if node.op != "Conv":
+        return ()
+    layout = Layout(node.string("layout"), node.type.rank - 2)
+    agrees = agreement(node)
+    seen: dict[Node, float] = {node: 1.0}
+    states: dict[Node, Mutated] = {}
+    beam: Iterable[Mutated] = (start(node),)
+    for _ in range(DEPTH):
+        made: list[tuple[float, int, Mutated]] = []
+        for state in beam:
+            for found in moved(state, layout):
+                program = found.program(node)
+                if program is None or program in seen or len(seen) > MOST_TRIED:
+                    continue
+                seen[program] = agrees(program)
+                if seen[program] >= LEAST_AGREEMENT:
+                    states[program] = found
+                    if seen[program] < 1.0:  # what is equal everywhere is an operator of its own in the e-graph, with moves of its own
+                        made.append((-seen[program], len(made), found))
+        beam = _different(state for _, _, state in sorted(made))
+    order = sorted(states, key=lambda program: (-seen[program], moved_elements(program), program.digest))
+    result: dict[tuple[tuple[str, ...], bool], Mutant] = {}
+    for seems_equal in (True, False):
+        compared: list[tuple[str, ...]] = []
+        for program in (program for program in order if (seen[program] == 1.0) == seems_equal):
+            names = states[program].names
+            if len(compared) >= MOST_DECIDED or (names, seems_equal) in result or compared.count(names) >= MOST_COMPARED:
+                continue
+            compared.append(names)
+            boxes = where(node, program)
+            if boxes is not None and cells(boxes) <= LARGEST_SHARE * node.type.elements:
+                result.setdefault((names, not boxes), Mutant(program, names, boxes))
+    return tuple(sorted(result.values(), key=lambda m: (cells(m.boxes), moved_elements(m.program), m.program.digest)))
+
+
+def _different(states: Iterable[Mutated]) -> Iterable[Mutated]:
+    """Return the first states of different moves, as many as a beam holds."""
+    found: dict[tuple[str, ...], Mutated] = {}
+    for state in states:
+        if len(found) < BEAM:
+            found.setdefault(state.names, state)
+    return tuple(found.values())

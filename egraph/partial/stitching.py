@@ -1,0 +1,112 @@
+"""original = stitch(mutant; box: the original at the box's positions; ...), for boxes that hold every position where they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from egraph.derive.estimating import estimate
+from egraph.derive.matching.match import match
+from egraph.tensor import Node, make, placeholder, rewrite
+from egraph.tensor.boxes import Box, restricted
+from egraph.tensor.expr.index import Index, index
+from egraph.tensor.expr.scope import Compare, Guarded, Read, Scalar, Scope, Tensor, inside
+from egraph.tensor.ops import apply
+from egraph.tensor.ops.expression import text_of
+from egraph.tensor.ops.reference import meaning
+from egraph.tensor.ops.scopes import grid
+
+
+def stitches(original: Node, mutant: Node, boxes: Sequence[Box]) -> tuple[Node, ...]:
+    """Return programs that compute ``original``: ``mutant`` outside of disjoint boxes, the original's own operators inside.
+
+    The mutant itself where there are no boxes; none where the original cannot be computed on a box alone.
+    """
+    if not boxes:
+        return (mutant,)
+    corrections = [correction(original, box) for box in boxes]
+    parts = [(box, part) for box, part in zip(boxes, corrections, strict=True) if part is not None]
+    if len(parts) != len(boxes):
+        return ()
+    beside = _joined(mutant, parts)
+    return (_chosen(mutant, parts), *(() if beside is None else (beside,)))
+
+
+def correction(root: Node, box: Box) -> Node | None:
+    """Return the program that computes a fragment at the positions of a box, from the parts of its operands that these need."""
+    if root.op == "Placeholder":
+        return _cut(root, box)
+    leaves = [
+        placeholder(k, operand.type, constant=operand.op == "Placeholder" and bool(operand.attribute("constant")))
+        for k, operand in enumerate(root.inputs)
+    ]
+    found = match(restricted(meaning(root), box), leaves)
+    if not found:
+        return None
+    cheapest = min(found, key=lambda program: (estimate(program), program.digest))
+    names = dict(zip(leaves, root.inputs, strict=True))
+
+    def built(old: Node, new: tuple[Node, ...]) -> Node:
+        if old in names:
+            return names[old]
+        if old.op == "Slice" and old.inputs[0] in names and names[old.inputs[0]].op != "Placeholder":
+            needed = tuple(map(range, *(old.integers(name) for name in ("starts", "ends", "steps"))))
+            if all(positions.step > 0 for positions in needed):
+                return correction(names[old.inputs[0]], needed) or make(old.op, new, old.attributes, old.type)
+        return make(old.op, new, old.attributes, old.type)
+
+    return rewrite((cheapest,), built)[cheapest]
+
+
+def _cut(node: Node, box: Box) -> Node:
+    if all(positions == range(size) for positions, size in zip(box, node.type.sizes, strict=True)):
+        return node
+    starts, steps = tuple(p.start for p in box), tuple(p.step for p in box)
+    return apply("Slice", node, starts=starts, ends=tuple(p.start + len(p) * p.step for p in box), steps=steps)
+
+
+def _chosen(mutant: Node, parts: Sequence[tuple[Box, Node]]) -> Node:
+    """{i} if i lies in a box: its correction there, else the mutant"""
+    sizes = mutant.type.sizes
+    iterators, places = grid("i", sizes)
+    tensors = [Tensor(str(k), node.type.sizes, node.type.dtype) for k, node in enumerate((mutant, *(part for _, part in parts)))]
+    body: Scalar = Read(tensors[0], places)
+    for (box, _), tensor in zip(reversed(parts), reversed(tensors[1:]), strict=True):
+        conditions = [c for place, positions, size in zip(places, box, sizes, strict=True) for c in _within(place, positions, size)]
+        read = Read(tensor, tuple((place - r.start) // r.step if len(r) > 1 else index(0) for place, r in zip(places, box, strict=True)))
+        body = Guarded(tuple(conditions), read, body) if conditions else read
+    nodes = [mutant, *(part for _, part in parts)]
+    return apply("Expression", *nodes, text=text_of(Scope(iterators, (), "sum", body)))
+
+
+def _within(place: Index, positions: range, size: int) -> Iterable[Compare]:
+    """Yield the conditions for a place on an axis to be among positions, without those that hold on all of it."""
+    if len(positions) == 1:
+        if size > 1:
+            yield Compare(place, "==", index(positions[0]))
+        return
+    low, high = inside(place, positions[0], positions[-1] + 1)
+    if positions[0] > 0:
+        yield low
+    if positions[-1] + positions.step < size:
+        yield high
+    if positions.step > 1:
+        yield Compare((place - positions.start) % positions.step, "==", index(0))
+
+
+def _joined(mutant: Node, parts: Sequence[tuple[Box, Node]]) -> Node | None:
+    """Return the parts beside those of the mutant between them, where every box is whole but for one run along one axis."""
+    sizes = mutant.type.sizes
+    axes = {axis for box, _ in parts for axis, r in enumerate(box) if r != range(sizes[axis])}
+    if len(axes) != 1 or any(r.step != 1 for box, _ in parts for r in box):
+        return None
+    (axis,) = axes
+    along: list[Node] = []
+    end = 0
+    for box, part in sorted(parts, key=lambda pair: pair[0][axis].start):
+        if box[axis].start > end:
+            along.append(_cut(mutant, tuple(range(end, box[axis].start) if k == axis else range(n) for k, n in enumerate(sizes))))
+        along.append(part)
+        end = box[axis].stop
+    if end < sizes[axis]:
+        along.append(_cut(mutant, tuple(range(end, sizes[axis]) if k == axis else range(n) for k, n in enumerate(sizes))))
+    return apply("Concat", *along, axis=axis) if len(along) > 1 else along[0]
