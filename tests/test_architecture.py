@@ -18,6 +18,7 @@ EDGES: dict[str, tuple[str, ...]] = {
     "egraph.rewrite": ("egraph.tensor",),
     "egraph.rules": ("egraph.tensor", "egraph.rewrite"),
     "egraph.derive": ("egraph.tensor",),
+    "egraph.partial": ("egraph.tensor", "egraph.derive"),
     "egraph.onnx": ("egraph.tensor",),
     "egraph.engine": ("egraph.tensor", "egraph.rewrite", "egraph.derive"),
     "egraph.extract": ("egraph.tensor",),
@@ -32,7 +33,7 @@ EDGES: dict[str, tuple[str, ...]] = {
     "lower.targets.cpu": ("egraph.tensor", "lower", "runtime.cache", "runtime.devices.cpu.native"),
     "lower.targets.reference": ("egraph.tensor", "lower"),
     "egraph.optimize": (
-        *(*LANGUAGE, "egraph.derive", "egraph.onnx", "egraph.engine", "egraph.extract"),
+        *(*LANGUAGE, "egraph.derive", "egraph.partial", "egraph.onnx", "egraph.engine", "egraph.extract"),
         *("verify", "lower", "lower.cost", "runtime"),
     ),
     "egraph.inspect": (*LANGUAGE, "egraph.derive", "egraph.onnx", "egraph.engine", "egraph.optimize", "runtime"),

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from egraph.partial.moves import Regrouping
 from egraph.tensor import Node
 from egraph.tensor.boxes import Mask, boxes_of, cells, describe_boxes, mask_of, progressions
+from egraph.tensor.ops.reference import fragment_expression
 from tests.fragments import conv, leaf, matmul, reshape, transpose
-from tests.mutants import Regrouping, everywhere, pairs
-from verify.application import expression
+from tests.mutants import everywhere, pairs
+from verify.application import equal_at_sizes
 from verify.disagreement import Disagreement, differing, disagreement, error_bound, points_of
 from verify.named_arrays import PRIME
 
@@ -20,7 +28,7 @@ NAMES = "nhwc"
 
 
 def between(left: Node, right: Node) -> Disagreement:
-    found = disagreement(expression(left, {}), expression(right, {}))
+    found = disagreement(fragment_expression(left), fragment_expression(right))
     assert found is not None
     return found
 
@@ -80,7 +88,7 @@ def test_a_transposed_matrix_agrees_on_its_diagonal() -> None:
     assert (mask_of(between(a, transpose(a, 1, 0)).boxes, (4, 4)) == ~np.eye(4, dtype=bool)).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(pairs())
 def test_boxes_are_those_of_brute_force(pair: tuple[Node, Node]) -> None:
     assert (mask_of(between(*pair).boxes, pair[0].type.sizes) == everywhere(*pair)).all()
@@ -96,7 +104,7 @@ def test_boxes_are_those_of_brute_force_on_many_draws(pair: tuple[Node, Node]) -
 def test_few_points_of_a_box_show_that_it_differs() -> None:
     """m + 1 points of a box tell for all of it; the bound on their error is that of polynomials over a prime field."""
     pair = under_each_other(4, 4)
-    sides = expression(pair[0], {}), expression(pair[1], {})
+    sides = fragment_expression(pair[0]), fragment_expression(pair[1])
     for box in between(*pair).boxes:
         points = points_of(box)
         assert len(points) == 1 + sum(len(r) > 1 for r in box)
@@ -112,3 +120,31 @@ def test_regrouping_and_back_is_nothing() -> None:
     assert moved is not None and moved.type.sizes == (2, 12, 5, 2)
     back = way.inverse.of(moved)
     assert back is not None and not between(x, back).boxes
+
+
+def test_a_refusal_says_where_the_sides_differ() -> None:
+    refused = equal_at_sizes(*under_each_other(4, 4))
+    assert refused.endswith("; equal except where n in {0, 2}, h = 3 or n in {1, 3}, h = 0")
+
+
+RULES_THAT_HOLD_IN_PART = '''
+from egraph.rule import Attributes, Steps, Tensor, require, rule
+from egraph.rule_operators import pad
+
+@rule
+def edges_are_zeros(x: Tensor, p: Attributes) -> Steps:
+    """pad(x, edge) = pad(x, 0)"""
+    yield pad(x, p)
+    require(p.mode == "edge", "the edge must be repeated")
+    yield pad(x, p.but(mode="constant"))
+
+RULES = (edges_are_zeros,)
+'''
+
+
+def test_a_users_rule_that_holds_in_part_is_told_with_its_boxes(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.py"
+    rules.write_text(RULES_THAT_HOLD_IN_PART, encoding="utf-8")
+    done = subprocess.run([sys.executable, "-m", "verify", str(rules), "--json"], capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert re.match(r"equal except where axis \d", json.loads(done.stdout)["rules"][0]["where"])

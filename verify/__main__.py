@@ -135,20 +135,24 @@ def refused(refusal: Refusal) -> Proof:
 
 
 def with_suggestion(rule: Rule | MergeRule, proof: Proof, seconds: float) -> Proof:
-    """Add a guard that would make the rule provable, where one is found."""
+    """Add where the sides of a refuted rule differ, and a guard that would make it provable, where one is found in time."""
     from egraph.rule import Rule as OneRule
+    from egraph.rule_clock import OutOfTime, within
 
     may_help = proof.verdict in ("refuted", "unknown") and proof.failure in ("", "difference", "missing guard")
-    if not may_help or not isinstance(rule, OneRule):
-        return proof
-    from egraph.rule_clock import OutOfTime, within
-    from verify.suggest import suggestion
-
     try:
         with within(seconds):
-            return replace(proof, suggestion=suggestion(rule))
+            if proof.verdict == "refuted":
+                from verify.partly import partly_equal
+
+                proof = replace(proof, where=partly_equal(rule))
+            if may_help and isinstance(rule, OneRule):
+                from verify.suggest import suggestion
+
+                proof = replace(proof, suggestion=suggestion(rule))
     except OutOfTime:
-        return proof
+        pass
+    return proof
 
 
 def _made(rules: Sequence[Rule | MergeRule], arguments: argparse.Namespace) -> Iterator[Proof]:

@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from egraph.errors import EinsatError
 from egraph.rule import Binding, MergeRule, Rounding, Rule
 from egraph.tensor import Node
+from egraph.tensor.boxes import axis_names
 from egraph.tensor.expr.scope import Scope
 from egraph.tensor.ops.reference import fragment_expression
 from verify.assumptions import Assumptions
 from verify.budget import Exhausted, at_most
+from verify.disagreement import disagreement
 from verify.equality import prove_equal
 from verify.facts import Facts
 from verify.outcome import Open, Outcome
@@ -21,6 +23,8 @@ from verify.sampling import difference, drawn
 
 MOST_WORK = 50_000
 """Units that a proof at known sizes may take: a convolution in 45 blocks takes an eighth of it, most programs a hundredth."""
+TO_LOCATE = 1_000
+"""Units of work to say where the sides of a refused program differ."""
 
 
 def objection(rule: Rule | MergeRule, bindings: Sequence[Binding]) -> str:
@@ -38,10 +42,17 @@ def objection_to(lefts: Sequence[Node], rights: Sequence[Node], numbers: Mapping
         for left, right in zip(lefts, rights, strict=True):
             outcome = _proof(fragment_expression(left, numbers), fragment_expression(right, numbers))
             if isinstance(outcome, Open):
-                return outcome.obligation
+                return located(outcome.obligation, left, right, numbers)
     except EinsatError as error:
         return str(error)
     return ""
+
+
+def located(reason: str, left: Node, right: Node, numbers: Mapping[int, float]) -> str:
+    """Add to a refusal where the sides differ, if they are equal elsewhere."""
+    found = disagreement(fragment_expression(left, numbers), fragment_expression(right, numbers), TO_LOCATE)
+    partly = found is not None and found.boxes and not found.is_total
+    return f"{reason}; {found.describe(axis_names(left))}" if found is not None and partly else reason
 
 
 def _proof(left: Scope, right: Scope) -> Outcome:
@@ -64,12 +75,12 @@ def equal_at_sizes(left: Node, right: Node, rounding: Rounding = "reassociates")
         sides = fragment_expression(left), fragment_expression(right)
         found = difference(*sides, drawn(left.type.sizes))
         if found:
-            return found
+            return located(found, left, right, {})
         outcome = _proof(*sides)
     except EinsatError as error:
         return str(error)
     if isinstance(outcome, Open):
         suspected = tuple(outcome.at.get(f"o{axis}", 0) for axis in range(left.type.rank))
-        return difference(*sides, [suspected]) or outcome.obligation
+        return located(difference(*sides, [suspected]) or outcome.obligation, left, right, {})
     needed = sorted(outcome.facts - set(ONLY_ROUNDING))
     return f"it holds under assumptions only: {', '.join(needed)}" if needed and rounding != "assumes finite" else ""

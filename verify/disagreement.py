@@ -28,8 +28,8 @@ from verify.normal.context import TooLarge
 from verify.polynomials import FloorAtom, Polynomial, entry
 from verify.sampling import Position, Sampler, is_rational
 
-MOST_WORK = 50_000
-"""Units of work that the boxes of one pair of programs may take."""
+MOST_WORK, LITTLE_WORK = 50_000, 5_000
+"""Units of work that the boxes of one pair of programs may take; and that those of one of many mutants may."""
 MOST_POINTS = 1 << 22
 """Values of iterators, joined by conditions, at which these are evaluated; beyond, the conditions are left out and the boxes grow."""
 MOST_CELLS = 1 << 26
@@ -137,7 +137,9 @@ def _values(side: Scope, positions: Sequence[Position]) -> NDArray[np.float64] |
     output = [Iterator(f"o{axis}", 0, size) for axis, size in enumerate(side.shape)]
     columns = dict(zip(output, (np.array(column, np.int64) for column in zip(*positions, strict=True)), strict=True))
     try:
-        return np.broadcast_to(Sampler(Algebra(True), columns).at(side, tuple(map(index, output))).values, len(positions))
+        with np.errstate(over="ignore"):
+            values = Sampler(Algebra(True), columns).at(side, tuple(map(index, output))).values
+        return np.broadcast_to(values, len(positions))
     except (Untestable, MemoryError):
         return None
 

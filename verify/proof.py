@@ -50,6 +50,8 @@ class Proof:
     obligations: tuple[Obligation, ...] = ()
     counterexample: Counterexample | None = None
     suggestion: str = ""
+    where: str = ""
+    """Where the sides differ at some sizes, when they are equal elsewhere."""
     covers: Mapping[str, Any] | None = None
     """What the proof covers, as the gate of the e-graph reads it (``verify.scope``)."""
 
@@ -96,6 +98,7 @@ class Proof:
             lines += obligation.lines()
         if len(self.obligations) > SHOWN:
             lines.append(f"and {len(self.obligations) - SHOWN} more open cases")
+        lines += [self.where] if self.where else []
         if self.suggestion:
             lines.append(self.suggestion)
         return tuple(lines)
@@ -105,7 +108,7 @@ class Proof:
         return {
             "name": self.rule, "verdict": self.verdict, "scope": self.scope, "seconds": round(self.seconds, 4), "tests": self.cases,
             "exact_tests": self.exact_cases, "paths": self.paths, "rounding": self.rounding, "facts": sorted(self.facts),
-            "failure": self.failure, "reason": self.reason, "suggestion": self.suggestion,
+            "failure": self.failure, "reason": self.reason, "suggestion": self.suggestion, "where": self.where,
             "obligations": [{"case": o.case, "text": o.text, "conditions": list(o.conditions)} for o in self.obligations],
             "counterexample": self.counterexample.script() if self.counterexample else "",
         }  # fmt: skip

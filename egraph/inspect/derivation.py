@@ -15,6 +15,7 @@ from egraph.engine.saturate import Limits, saturate
 from egraph.inspect.match import constants
 from egraph.optimize.derivations import Gate
 from egraph.optimize.outcome import Derived
+from egraph.optimize.partial import PARTIAL
 from egraph.tensor import Graph, Node, TensorType, attributes, make, walk
 from egraph.tensor.ops import OPS
 from egraph.tolerance import Tolerance
@@ -26,7 +27,8 @@ LIMITS = Limits(seconds=10.0, e_nodes=2_000, iterations=10)
 
 def derivation_rule(name: str) -> DerivationRule | GroupRule | None:
     """Return the derivation rule of a name, or the one that gives its programs such names."""
-    return next((rule for rule in DERIVATIONS if name == rule.name or name.startswith(f"{rule.name} ")), None)
+    rules = (*DERIVATIONS, *PARTIAL)
+    return next((rule for rule in rules if name == rule.name or name.startswith((f"{rule.name} ", f"{rule.name}:"))), None)
 
 
 def explain_derivation(rule: DerivationRule | GroupRule, name: str, node: Node, graph: Graph, tolerance: Tolerance) -> dict[str, Any]:

@@ -106,6 +106,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--rules", type=_path, action="append", default=[], metavar="FILE", help="a Python file with RULES = (...); repeatable")
     add("--skip-rule", action="append", default=[], metavar="NAME", help="do without a rule; repeatable")
     add("--no-derivations", action="store_true", help="use listed rules only; derive no programs of single operators")
+    add("--partial", action="store_true", help="also derive programs that differ somewhere, with kernels that correct them there")
     add("--list-rules", action="store_true", help="print every rule and exit")
     add("--unsafe-rules", action="store_true", help="also load rules that are not proved; every report names them")
     add(
@@ -176,6 +177,7 @@ def to_options(arguments: argparse.Namespace) -> Options:
         rule_files=tuple(arguments.rules),
         skip_rules=tuple(arguments.skip_rule),
         derivations=not arguments.no_derivations,
+        partial=arguments.partial,
         unsafe_rules=arguments.unsafe_rules,
         allow=arguments.allow,
         keep_subnormals=arguments.keep_subnormals,

@@ -11,6 +11,7 @@ from egraph.derive.registry import DERIVATIONS
 from egraph.errors import RuleError
 from egraph.optimize.gate import VALIDATED, Tell, admitted
 from egraph.optimize.options import Allow
+from egraph.optimize.partial import PARTIAL
 from egraph.rule import MergeRule, Rule
 from egraph.rule_file import load_rules
 
@@ -41,7 +42,7 @@ def choose_rules(
 ) -> tuple[Rule | MergeRule, ...]:
     """Return the rules to saturate with, each with its verdict; ``tell`` hears which rules are being proved."""
     rules, where = gather(files)
-    names = [rule.name for rule in (*rules, *DERIVATIONS)]
+    names = [rule.name for rule in (*rules, *DERIVATIONS, *PARTIAL)]
     for name in skip:
         if name not in names:
             close = difflib.get_close_matches(name, names, n=3, cutoff=0.4)
@@ -53,9 +54,12 @@ def choose_rules(
     return admitted(wanted, unsafe=unsafe, where=where, tell=tell)
 
 
-def choose_derivations(skip: Sequence[str], *, allow: Allow, enabled: bool = True) -> tuple[DerivationRule | GroupRule, ...]:
+def choose_derivations(
+    skip: Sequence[str], *, allow: Allow, enabled: bool = True, partial: bool = False
+) -> tuple[DerivationRule | GroupRule, ...]:  # fmt: skip
     """Return the derivation rules to use; the names in ``skip`` are known to exist."""
-    return tuple(rule for rule in DERIVATIONS if enabled and rule.name not in skip and rule.rounding in ALLOWED[allow])
+    offered = (*DERIVATIONS, *(PARTIAL if partial else ())) if enabled else ()
+    return tuple(rule for rule in offered if rule.name not in skip and rule.rounding in ALLOWED[allow])
 
 
 def list_rules(files: Sequence[Path]) -> str:
@@ -63,10 +67,11 @@ def list_rules(files: Sequence[Path]) -> str:
     rules, where = gather(files)
     judged = {rule.name: rule.verdict for rule in admitted(rules, unsafe=True, where=where)}
     rows: list[tuple[str, str, str, str]] = [(rule.name, judged[rule.name], rule.rounding, rule.text.splitlines()[0]) for rule in rules]
-    rows += [(rule.name, VALIDATED, rule.rounding, _derives(rule)) for rule in DERIVATIONS]
+    derivations = (*DERIVATIONS, *PARTIAL)
+    rows += [(rule.name, VALIDATED, rule.rounding, _derives(rule)) for rule in derivations]
     widths = [max([len(row[column]) for row in rows], default=0) for column in range(3)]
     lines = [f"{name:{widths[0]}}  {verdict:{widths[1]}}  {rounding:{widths[2]}}  {text}" for name, verdict, rounding, text in rows]
-    return "\n".join([*lines, f"{len(rules)} rules" + (f", {len(DERIVATIONS)} derivation rules" if DERIVATIONS else "")])
+    return "\n".join([*lines, f"{len(rules)} rules" + f", {len(derivations)} derivation rules"])
 
 
 def _derives(rule: DerivationRule | GroupRule) -> str:

@@ -27,7 +27,7 @@ from runtime.profile import Database, Record
 
 STORE, KIND = "derivations", "derivation"
 """Device and implementation that derivations are filed under."""
-SOURCES = ("egraph/derive", "egraph/tensor", "verify")
+SOURCES = ("egraph/derive", "egraph/partial", "egraph/tensor", "verify")
 """What decides which programs are derived and whether they are proved."""
 
 Prover = Callable[[Node, Node, Rounding], str]

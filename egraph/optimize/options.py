@@ -28,6 +28,7 @@ class Options:
     rule_files: tuple[Path, ...] = ()
     skip_rules: tuple[str, ...] = ()
     derivations: bool = True
+    partial: bool = False
     unsafe_rules: bool = False
     allow: Allow = "finite"
     keep_subnormals: bool = False
@@ -54,6 +55,7 @@ class Options:
             "device": self.device, "threads": self.threads, "shapes": {k: list(v) for k, v in sorted(self.shapes.items())},
             "budget_seconds": self.budget_seconds, "max_nodes": self.max_nodes, "finalists": self.finalists,
             "rule_files": [path.name for path in self.rule_files], "skip_rules": sorted(self.skip_rules), "derivations": self.derivations,
+            "partial": self.partial,
             "keep_subnormals": self.is_exact_below_normal, "unsafe_rules": self.unsafe_rules, "allow": self.allow,
             "checks": self.checks, "seed": self.seed,
             "inputs": [path.name for path in self.inputs],

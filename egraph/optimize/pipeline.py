@@ -85,7 +85,7 @@ def _optimize(options: Options, place: Destination, progress: Progress) -> Outco
             work.mkdir()
             results = stage / "results"
             results.mkdir()
-            derivations = choose_derivations(options.skip_rules, allow=options.allow, enabled=options.derivations)
+            derivations = choose_derivations(options.skip_rules, allow=options.allow, enabled=options.derivations, partial=options.partial)
             reference = Reference(options, imported.graph, given, runs, session, answers)
             gate, folder = Gate(derivations, database, options.tolerance), Folder(imported.graph)
             schedule = Schedule(progress, options.finalists + 2, options.checks, open_seconds, runs.run_seconds, given=len(given.files))

@@ -208,7 +208,7 @@ def _dilations(window: Window, way: Regrouping, layout: Layout) -> tuple[tuple[i
 
 
 def _transposed(state: Mutated, layout: Layout) -> Iterable[Mutated]:
-    """Yield the two spatial axes exchanged: first of all moves, since it changes places with any."""
+    """Yield the two spatial axes exchanged."""
     if len(state.window.strides) != 2 or state.names:
         return
     first = 2 if layout.channel == 1 else 1
@@ -221,9 +221,12 @@ def _transposed(state: Mutated, layout: Layout) -> Iterable[Mutated]:
 
 
 def _unfolded_channels(state: Mutated, layout: Layout) -> Iterable[Mutated]:
-    """Yield channels moved beside pixels of a spatial axis, in image and weights alike: the stride steps over them."""
+    """Yield channels moved beside pixels of a spatial axis, in image and weights alike: the stride steps over them.
+
+    It is equal everywhere and changes places with other moves, as the exchange of axes does: both come first of all.
+    """
     channels = state.weight.type.sizes[1]
-    if state.data.type.sizes[layout.channel] != channels:
+    if state.names or state.data.type.sizes[layout.channel] != channels:
         return
     for axis in range(len(state.window.strides)):
         if state.window.dilations[axis] != 1:

@@ -19,19 +19,28 @@ Agreement = Callable[[Node], Callable[[Node], float]]
 """Returns, for an operator, what says at which share of some positions a program is seen to agree with it on random operands."""
 Where = Callable[[Node, Node], tuple[Box, ...] | None]
 """Returns disjoint boxes outside of which two programs are proved equal; None where that is not decided."""
-DEPTH = 2
-"""Moves one after the other."""
-BEAM = 6
-"""States that are moved on."""
-MOST_TRIED = 1200
-"""Programs that are compared with the operator at some positions."""
-LEAST_AGREEMENT = 0.4
-MOST_COMPARED = 3
-"""Programs of the same moves of which it is proved where they differ."""
-MOST_DECIDED = 8
-"""Programs of all moves of which it is proved where they differ, of those that agree at all positions tried and of the others."""
 LARGEST_SHARE = 0.6
 """Of the output that corrections may compute."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How far mutants are looked for; more finds what less found, unless the beam leads elsewhere."""
+
+    depth: int = 2
+    """Moves one after the other."""
+    beam: int = 4
+    """States that are moved on."""
+    tried: int = 600
+    """Programs that are compared with the operator at some positions."""
+    decided: int = 10
+    """Programs of which it is proved where they differ, of those that agree at all positions tried and of the others."""
+    alike: int = 2
+    """Of those, programs of the same moves."""
+    least_agreement: float = 0.4
+
+
+BOUNDS = Bounds()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +52,7 @@ class Mutant:
     boxes: tuple[Box, ...]
 
 
-def mutants(node: Node, agreement: Agreement, where: Where) -> tuple[Mutant, ...]:
+def mutants(node: Node, agreement: Agreement, where: Where, bounds: Bounds = BOUNDS) -> tuple[Mutant, ...]:
     """Return mutants of an operator over placeholders, those with the fewest cells to correct first.
 
     Of those that the same moves make, one is equal everywhere (zeros keep the parts apart) and one moves the fewest elements.
@@ -54,27 +63,27 @@ def mutants(node: Node, agreement: Agreement, where: Where) -> tuple[Mutant, ...
     agrees = agreement(node)
     seen: dict[Node, float] = {node: 1.0}
     states: dict[Node, Mutated] = {}
-    beam: Iterable[Mutated] = (start(node),)
-    for _ in range(DEPTH):
+    beam: tuple[tuple[float, Mutated], ...] = ((0.0, start(node)),)
+    for _ in range(bounds.depth):
         made: list[tuple[float, int, Mutated]] = []
-        for state in beam:
+        for before, state in beam:
             for found in moved(state, layout):
                 program = found.program(node)
-                if program is None or program in seen or len(seen) > MOST_TRIED:
+                if program is None or program in seen or len(seen) >= bounds.tried:
                     continue
                 seen[program] = agrees(program)
-                if seen[program] >= LEAST_AGREEMENT:
+                if seen[program] >= bounds.least_agreement and seen[program] != before:  # a move that changes nothing stands alone
                     states[program] = found
                     if seen[program] < 1.0:  # what is equal everywhere is an operator of its own in the e-graph, with moves of its own
                         made.append((-seen[program], len(made), found))
-        beam = _different(state for _, _, state in sorted(made))
-    order = sorted(states, key=lambda program: (-seen[program], moved_elements(program), program.digest))
+        beam = _different(((-share, state) for share, _, state in sorted(made)), bounds.beam)
+    order = sorted(states, key=lambda p: (-seen[p], len(states[p].names), moved_elements(p), p.digest))
     result: dict[tuple[tuple[str, ...], bool], Mutant] = {}
     for seems_equal in (True, False):
         compared: list[tuple[str, ...]] = []
         for program in (program for program in order if (seen[program] == 1.0) == seems_equal):
             names = states[program].names
-            if len(compared) >= MOST_DECIDED or (names, seems_equal) in result or compared.count(names) >= MOST_COMPARED:
+            if len(compared) >= bounds.decided or (names, seems_equal) in result or compared.count(names) >= bounds.alike:
                 continue
             compared.append(names)
             boxes = where(node, program)
@@ -83,10 +92,10 @@ def mutants(node: Node, agreement: Agreement, where: Where) -> tuple[Mutant, ...
     return tuple(sorted(result.values(), key=lambda m: (cells(m.boxes), moved_elements(m.program), m.program.digest)))
 
 
-def _different(states: Iterable[Mutated]) -> Iterable[Mutated]:
-    """Return the first states of different moves, as many as a beam holds."""
-    found: dict[tuple[str, ...], Mutated] = {}
-    for state in states:
-        if len(found) < BEAM:
-            found.setdefault(state.names, state)
+def _different(states: Iterable[tuple[float, Mutated]], count: int) -> tuple[tuple[float, Mutated], ...]:
+    """Return the first states of different moves, so many, with their agreement."""
+    found: dict[tuple[str, ...], tuple[float, Mutated]] = {}
+    for share, state in states:
+        if len(found) < count:
+            found.setdefault(state.names, (share, state))
     return tuple(found.values())

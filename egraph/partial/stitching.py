@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from egraph.derive.estimating import estimate
 from egraph.derive.matching.match import match
 from egraph.tensor import Node, make, placeholder, rewrite
-from egraph.tensor.boxes import Box, restricted
+from egraph.tensor.boxes import Box, mask_of, restricted
 from egraph.tensor.expr.index import Index, index
 from egraph.tensor.expr.scope import Compare, Guarded, Read, Scalar, Scope, Tensor, inside
 from egraph.tensor.ops import apply
@@ -23,12 +23,31 @@ def stitches(original: Node, mutant: Node, boxes: Sequence[Box]) -> tuple[Node, 
     """
     if not boxes:
         return (mutant,)
-    corrections = [correction(original, box) for box in boxes]
-    parts = [(box, part) for box, part in zip(boxes, corrections, strict=True) if part is not None]
-    if len(parts) != len(boxes):
-        return ()
-    beside = _joined(mutant, parts)
+    parts: list[tuple[Box, Node]] = []
+    for box in _widened(boxes, original.type.sizes):
+        part = correction(original, box)
+        if part is None:
+            return ()
+        parts.append((box, part))
+    beside = _joined(mutant, parts) if len(parts) == len(boxes) else None
     return (_chosen(mutant, parts), *(() if beside is None else (beside,)))
+
+
+def _widened(boxes: Sequence[Box], shape: Sequence[int]) -> tuple[Box, ...]:
+    """Return boxes of the same positions, each over whole axes where all of that is to be corrected: few kernels, some cells twice."""
+    mask = mask_of(boxes, shape)
+    found: dict[Box, None] = {}
+    for box in boxes:
+        for axis, size in enumerate(shape):
+            wider = (*box[:axis], range(size), *box[axis + 1 :])
+            if mask[tuple(slice(r.start, r.stop, r.step) for r in wider)].all():
+                box = wider
+        found[box] = None
+    return tuple(box for box in found if not any(other != box and _holds(other, box) for other in found))
+
+
+def _holds(outer: Box, inner: Box) -> bool:
+    return all(set(b) <= set(a) for a, b in zip(outer, inner, strict=True))
 
 
 def correction(root: Node, box: Box) -> Node | None:
@@ -42,7 +61,8 @@ def correction(root: Node, box: Box) -> Node | None:
     found = match(restricted(meaning(root), box), leaves)
     if not found:
         return None
-    cheapest = min(found, key=lambda program: (estimate(program), program.digest))
+    named = [program for program in found if program.op != "Expression"] or found  # an operator has a library's kernel
+    cheapest = min(named, key=lambda program: (estimate(program), program.digest))
     names = dict(zip(leaves, root.inputs, strict=True))
 
     def built(old: Node, new: tuple[Node, ...]) -> Node:

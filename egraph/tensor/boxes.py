@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from egraph.tensor.expr.compose import at
 from egraph.tensor.expr.index import Iterator, index
 from egraph.tensor.expr.scope import Scope
+from egraph.tensor.node import Node
 
 Box: TypeAlias = tuple[range, ...]
 Mask: TypeAlias = NDArray[np.bool_]
@@ -32,8 +33,10 @@ def boxes_of(mask: Mask) -> tuple[Box, ...]:
     if not mask.ndim:
         return ((),)
     kinds, small = _compressed(mask)
-    found = [_split(np.transpose(small, order), [kinds[axis] for axis in order], order) for order in permutations(range(mask.ndim))]
-    return tuple(sorted(min(found, key=len), key=lambda box: [(r.start, r.stop, r.step) for r in box]))
+    found: list[list[Box]] = []
+    for order in permutations(range(mask.ndim)):
+        found.append(_split(np.transpose(small, order), [kinds[axis] for axis in order], order))
+    return tuple(sorted(min(found, key=lambda boxes: len(boxes)), key=lambda box: [(r.start, r.stop, r.step) for r in box]))
 
 
 def mask_of(boxes: Sequence[Box], shape: Sequence[int]) -> Mask:
@@ -74,6 +77,14 @@ def restricted(scope: Scope, box: Box) -> Scope:
     )
     body = at(Scope(scope.traversal, (), scope.reduction, scope.body), places)
     return Scope(iterators, scope.summation, scope.reduction, body)
+
+
+def axis_names(node: Node) -> tuple[str, ...]:
+    """Return a name for every axis of a result: those of its layout where it has one, else its number."""
+    layout = next((value for key, value in node.attributes if key == "layout"), None)
+    if layout in ("NCHW", "NHWC") and node.type.rank == 4:
+        return tuple(str(layout).lower())
+    return tuple(f"axis {axis}" for axis in range(node.type.rank))
 
 
 def _described(box: Box, shape: Sequence[int], names: Sequence[str]) -> str:
