@@ -33,6 +33,7 @@ PACKAGES = {
     "egraph/derive/bilinear": "fast convolutions and products",
     "egraph/derive/rules": "rules on expressions",
     "egraph/derive/matching": "operators in expressions",
+    "egraph/partial": "partial equivalence",
     "egraph/onnx": "ONNX models",
     "egraph/onnx/importer": "ONNX in",
     "egraph/onnx/exporter": "ONNX out",

@@ -21,12 +21,13 @@ from pathlib import Path
 import pytest
 
 from egraph.derive.registry import DERIVATIONS
+from egraph.optimize.partial import PARTIAL
 from egraph.rules import RULES
 from tests.pages import PACKAGES
 from tests.pages import PAGES as GENERATED
 
 ROOT = Path(__file__).resolve().parent.parent
-TUTORIALS = ("docs/writing-rules.md", "docs/rules-tutorial.md", "docs/derivations.md")
+TUTORIALS = ("docs/writing-rules.md", "docs/rules-tutorial.md", "docs/derivations.md", "docs/partial.md")
 FOLDERS = ("egraph", "verify", "lower", "runtime", "tests", "docs")
 OTHER_OPTIONS = {"--into", "--strict", "--update-golden"}
 """Options of the tools that we use."""
@@ -173,7 +174,7 @@ def test_options_named_in_the_pages_exist() -> None:
 
 def test_rules_named_in_commands_exist() -> None:
     """A rule after --why-not or --skip-rule ships, or is written on the same page."""
-    shipped = {rule.name for rule in (*RULES, *DERIVATIONS)}
+    shipped = {rule.name for rule in (*RULES, *DERIVATIONS, *PARTIAL)}
     for page in PAGES:
         text = (ROOT / page).read_text(encoding="utf-8")
         named = set(re.findall(r"python -m .*--(?:why-not|skip-rule) ([a-z]\w+)", text))

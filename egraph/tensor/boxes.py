@@ -36,7 +36,8 @@ def boxes_of(mask: Mask) -> tuple[Box, ...]:
     found: list[list[Box]] = []
     for order in permutations(range(mask.ndim)):
         found.append(_split(np.transpose(small, order), [kinds[axis] for axis in order], order))
-    return tuple(sorted(min(found, key=lambda boxes: len(boxes)), key=lambda box: [(r.start, r.stop, r.step) for r in box]))
+    fewest = min(found, key=len)
+    return tuple(sorted(fewest, key=lambda box: [(r.start, r.stop, r.step) for r in box]))
 
 
 def mask_of(boxes: Sequence[Box], shape: Sequence[int]) -> Mask:
