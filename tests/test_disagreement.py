@@ -28,9 +28,9 @@ NAMES = "nhwc"
 
 
 def between(left: Node, right: Node) -> Disagreement:
-    found = disagreement(fragment_expression(left), fragment_expression(right))
-    assert found is not None
-    return found
+    result = disagreement(fragment_expression(left), fragment_expression(right))
+    assert result is not None
+    return result
 
 
 @given(arrays(np.bool_, st.lists(st.integers(1, 6), min_size=0, max_size=4).map(tuple)))
@@ -42,8 +42,8 @@ def test_boxes_hold_exactly_what_a_mask_marks(mask: Mask) -> None:
 
 @given(st.sets(st.integers(0, 40)))
 def test_progressions_hold_exactly_the_positions(positions: set[int]) -> None:
-    found = progressions(sorted(positions))
-    assert sorted(p for r in found for p in r) == sorted(positions)
+    result = progressions(sorted(positions))
+    assert sorted(p for r in result for p in r) == sorted(positions)
 
 
 def test_interleaved_positions_are_one_box() -> None:
@@ -60,9 +60,9 @@ def under_each_other(images: int, size: int) -> tuple[Node, Node]:
 
 
 def test_two_images_under_each_other_differ_where_they_touch() -> None:
-    found = between(*under_each_other(16, 28))
-    assert found.describe(NAMES) == "equal except where n = 0 mod 2, h = 27 or n = 1 mod 2, h = 0"
-    assert found.witness == (0, 27, 0, 0)
+    result = between(*under_each_other(16, 28))
+    assert result.describe(NAMES) == "equal except where n = 0 mod 2, h = 27 or n = 1 mod 2, h = 0"
+    assert result.witness == (0, 27, 0, 0)
 
 
 def test_an_image_in_blocks_of_rows_differs_at_their_ends() -> None:
@@ -73,14 +73,14 @@ def test_an_image_in_blocks_of_rows_differs_at_their_ends() -> None:
 
 def test_what_is_equal_has_no_boxes() -> None:
     a, b, c = leaf(0, 3, 4), leaf(1, 4, 5), leaf(2, 5, 2)
-    found = between(matmul(matmul(a, b), c), matmul(a, matmul(b, c)))
-    assert not found.boxes and found.witness is None and found.describe("mn") == "equal everywhere"
+    result = between(matmul(matmul(a, b), c), matmul(a, matmul(b, c)))
+    assert not result.boxes and result.witness is None and result.describe("mn") == "equal everywhere"
 
 
 def test_what_has_nothing_in_common_differs_everywhere() -> None:
     a, b = leaf(0, 3, 3), leaf(1, 3, 3)
-    found = between(matmul(a, b), matmul(b, a))
-    assert found.is_total and found.cells == 9
+    result = between(matmul(a, b), matmul(b, a))
+    assert result.is_total and result.cells == 9
 
 
 def test_a_transposed_matrix_agrees_on_its_diagonal() -> None:

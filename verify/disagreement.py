@@ -109,8 +109,8 @@ def _agreeing(left: Scope, right: Scope, mask: Mask) -> Sequence[Box]:
         return ()
     agreeing = mask.copy()
     agreeing[mask] = ~apart
-    found = boxes_of(agreeing)
-    return found if len(found) <= MOST_REFINED else ()
+    boxes = boxes_of(agreeing)
+    return boxes if len(boxes) <= MOST_REFINED else ()
 
 
 def differing(left: Scope, right: Scope, positions: Sequence[Position], tests: int = 1) -> Mask | None:
@@ -123,10 +123,10 @@ def differing(left: Scope, right: Scope, positions: Sequence[Position], tests: i
         return None
     apart = np.zeros(len(positions), np.bool_)
     for test in range(tests):
-        one, other = (_values(_renamed(side, test), positions) for side in (left, right))
-        if one is None or other is None:
+        first, second = (_values(_renamed(side, test), positions) for side in (left, right))
+        if first is None or second is None:
             return None
-        apart |= one != other
+        apart |= first != second
     return apart
 
 

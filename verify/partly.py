@@ -20,12 +20,13 @@ def partly_equal(rule: Rule | MergeRule, seed: int = 0) -> str:
     for instance in draws(rule, seed, DRAWS):
         for left, right in zip(instance.left, instance.right, strict=True):
             try:
-                found = disagreement(fragment_expression(left, instance.numbers), fragment_expression(right, instance.numbers), LITTLE_WORK)
+                first, second = (fragment_expression(side, instance.numbers) for side in (left, right))
+                difference = disagreement(first, second, LITTLE_WORK)
             except EinsatError:
                 continue
-            if found is None or not found.boxes or found.is_total:
+            if difference is None or not difference.boxes or difference.is_total:
                 continue
-            share = 1 - found.cells / left.type.elements
+            share = 1 - difference.cells / left.type.elements
             if share > best:
-                best, text = share, f"{found.describe(axis_names(left))}, for {format_fragment(left)} == {format_fragment(right)}"
+                best, text = share, f"{difference.describe(axis_names(left))}, for {format_fragment(left)} == {format_fragment(right)}"
     return text

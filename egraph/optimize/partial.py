@@ -20,8 +20,8 @@ def _agreement(original: Node) -> Callable[[Node], float]:
 def _where(original: Node, program: Node) -> tuple[Box, ...] | None:
     from verify.disagreement import LITTLE_WORK, disagreement
 
-    found = disagreement(fragment_expression(original), fragment_expression(program), LITTLE_WORK)
-    return None if found is None else found.boxes
+    difference = disagreement(fragment_expression(original), fragment_expression(program), LITTLE_WORK)
+    return None if difference is None else difference.boxes
 
 
 PARTIAL = (partial_rule(_agreement, _where),)

@@ -119,8 +119,8 @@ def moved(state: Mutated, layout: Layout) -> Iterable[Mutated]:
         for takes_major, puts_major in _ends(source, target):
             for factor in _factors(state, layout, source, target):
                 way = Regrouping(source, target, factor, takes_major, puts_major)
-                earlier = [known.inverse for known in state.back if isinstance(known, Regrouping)]
-                if all(factor == known.factor and not _undoes(way, known) for known in earlier):  # axes are cut alike
+                earlier = [step.inverse for step in state.back if isinstance(step, Regrouping)]
+                if all(factor == step.factor and not _undoes(way, step) for step in earlier):  # axes are cut alike
                     yield from _regrouped(state, layout, way)
 
 

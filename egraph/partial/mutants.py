@@ -67,15 +67,15 @@ def mutants(node: Node, agreement: Agreement, where: Where, bounds: Bounds = BOU
     for _ in range(bounds.depth):
         made: list[tuple[float, int, Mutated]] = []
         for before, state in beam:
-            for found in moved(state, layout):
-                program = found.program(node)
+            for candidate in moved(state, layout):
+                program = candidate.program(node)
                 if program is None or program in seen or len(seen) >= bounds.tried:
                     continue
                 seen[program] = agrees(program)
                 if seen[program] >= bounds.least_agreement and seen[program] != before:  # a move that changes nothing stands alone
-                    states[program] = found
+                    states[program] = candidate
                     if seen[program] < 1.0:  # what is equal everywhere is an operator of its own in the e-graph, with moves of its own
-                        made.append((-seen[program], len(made), found))
+                        made.append((-seen[program], len(made), candidate))
         beam = _different(((-share, state) for share, _, state in sorted(made)), bounds.beam)
     order = sorted(states, key=lambda p: (-seen[p], len(states[p].names), moved_elements(p), p.digest))
     result: dict[tuple[tuple[str, ...], bool], Mutant] = {}
@@ -94,8 +94,8 @@ def mutants(node: Node, agreement: Agreement, where: Where, bounds: Bounds = BOU
 
 def _different(states: Iterable[tuple[float, Mutated]], count: int) -> tuple[tuple[float, Mutated], ...]:
     """Return the first states of different moves, so many, with their agreement."""
-    found: dict[tuple[str, ...], tuple[float, Mutated]] = {}
+    first: dict[tuple[str, ...], tuple[float, Mutated]] = {}
     for share, state in states:
-        if len(found) < count:
-            found.setdefault(state.names, (share, state))
-    return tuple(found.values())
+        if len(first) < count:
+            first.setdefault(state.names, (share, state))
+    return tuple(first.values())

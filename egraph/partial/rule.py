@@ -26,13 +26,13 @@ def partial_rule(agreement: Agreement, where: Where) -> DerivationRule:
 def stitched(node: Node, find: Callable[[], Iterable[Mutant]]) -> Iterable[Derivation]:
     """Yield programs equal to an operator: mutants with their corrections, those estimated the cheapest first."""
     names = axis_names(node)
-    found: list[Derivation] = []
+    derivations: list[Derivation] = []
     for mutant in find():
         for program in stitches(node, mutant.program, mutant.boxes):
             corrected = describe_boxes(mutant.boxes, node.type.sizes, names) if mutant.boxes else ""
             kind = "corrected" if corrected else "exact"
             steps = (Step("mutation", "; ".join(mutant.moves)), *((Step("correction", f"where {corrected}"),) if corrected else ()))
-            found.append(Derivation(f"{NAME}: {kind}, {' and '.join(mutant.moves)}", program, steps))
+            derivations.append(Derivation(f"{NAME}: {kind}, {' and '.join(mutant.moves)}", program, steps))
     limit = MOST_COSTLY * estimate(node)
-    cheap = sorted((one for one in found if estimate(one.program) <= limit), key=lambda one: (estimate(one.program), one.program.digest))
-    yield from cheap[:MOST_PROPOSED]
+    cheap = [each for each in derivations if estimate(each.program) <= limit]
+    yield from sorted(cheap, key=lambda each: (estimate(each.program), each.program.digest))[:MOST_PROPOSED]

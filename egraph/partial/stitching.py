@@ -36,14 +36,14 @@ def stitches(original: Node, mutant: Node, boxes: Sequence[Box]) -> tuple[Node, 
 def _widened(boxes: Sequence[Box], shape: Sequence[int]) -> tuple[Box, ...]:
     """Return boxes of the same positions, each over whole axes where all of that is to be corrected: few kernels, some cells twice."""
     mask = mask_of(boxes, shape)
-    found: dict[Box, None] = {}
+    wider_boxes: dict[Box, None] = {}
     for box in boxes:
         for axis, size in enumerate(shape):
             wider = (*box[:axis], range(size), *box[axis + 1 :])
             if mask[tuple(slice(r.start, r.stop, r.step) for r in wider)].all():
                 box = wider
-        found[box] = None
-    return tuple(box for box in found if not any(other != box and _holds(other, box) for other in found))
+        wider_boxes[box] = None
+    return tuple(box for box in wider_boxes if not any(other != box and _holds(other, box) for other in wider_boxes))
 
 
 def _holds(outer: Box, inner: Box) -> bool:
@@ -58,10 +58,10 @@ def correction(root: Node, box: Box) -> Node | None:
         placeholder(k, operand.type, constant=operand.op == "Placeholder" and bool(operand.attribute("constant")))
         for k, operand in enumerate(root.inputs)
     ]
-    found = match(restricted(meaning(root), box), leaves)
-    if not found:
+    matches = match(restricted(meaning(root), box), leaves)
+    if not matches:
         return None
-    named = [program for program in found if program.op != "Expression"] or found  # an operator has a library's kernel
+    named = [program for program in matches if program.op != "Expression"] or matches  # an operator has a library's kernel
     cheapest = min(named, key=lambda program: (estimate(program), program.digest))
     names = dict(zip(leaves, root.inputs, strict=True))
 

@@ -33,10 +33,10 @@ def boxes_of(mask: Mask) -> tuple[Box, ...]:
     if not mask.ndim:
         return ((),)
     kinds, small = _compressed(mask)
-    found: list[list[Box]] = []
+    by_order: list[list[Box]] = []
     for order in permutations(range(mask.ndim)):
-        found.append(_split(np.transpose(small, order), [kinds[axis] for axis in order], order))
-    fewest = min(found, key=len)
+        by_order.append(_split(np.transpose(small, order), [kinds[axis] for axis in order], order))
+    fewest = min(by_order, key=len)
     return tuple(sorted(fewest, key=lambda box: [(r.start, r.stop, r.step) for r in box]))
 
 
@@ -56,12 +56,12 @@ def cells(boxes: Sequence[Box]) -> int:
 def progressions(positions: Sequence[int]) -> tuple[range, ...]:
     """Return disjoint ranges with steps that hold exactly these ascending positions, the longest first found taken first."""
     left = set(positions)
-    found: list[range] = []
+    ranges: list[range] = []
     while left:
         best = max(_progressions_in(left), key=lambda r: (len(r), -r.step, -r.start))
-        found.append(best)
+        ranges.append(best)
         left.difference_update(best)
-    return tuple(sorted(found, key=lambda r: r.start))
+    return tuple(sorted(ranges, key=lambda r: r.start))
 
 
 def describe_boxes(boxes: Sequence[Box], shape: Sequence[int], names: Sequence[str]) -> str:
@@ -71,7 +71,7 @@ def describe_boxes(boxes: Sequence[Box], shape: Sequence[int], names: Sequence[s
 
 def restricted(scope: Scope, box: Box) -> Scope:
     """Return an expression at the positions of a box, counted from 0 along every axis."""
-    iterators = tuple(Iterator(f"b{axis}", 0, len(positions)) for axis, positions in enumerate(box))
+    iterators = tuple(Iterator(f"box{axis}", 0, len(positions)) for axis, positions in enumerate(box))
     places = tuple(
         index(positions.start if len(positions) == 1 else positions.start + positions.step * index(iterator))
         for iterator, positions in zip(iterators, box, strict=True)
@@ -122,8 +122,8 @@ def _compressed(mask: Mask) -> tuple[list[list[list[int]]], Mask]:
 
 def _split(mask: Mask, kinds: Sequence[list[list[int]]], order: Sequence[int]) -> list[Box]:
     """Return the boxes of a mask over kinds whose axes stand in an order, outermost first, as boxes over the axes as they were."""
-    found = [dict(zip(order, box, strict=True)) for box in _boxes(mask, kinds)]
-    return [tuple(box[axis] for axis in range(len(order))) for box in found]
+    by_axis = [dict(zip(order, box, strict=True)) for box in _boxes(mask, kinds)]
+    return [tuple(box[axis] for axis in range(len(order))) for box in by_axis]
 
 
 def _boxes(mask: Mask, kinds: Sequence[list[list[int]]]) -> list[Box]:
@@ -144,10 +144,10 @@ def _boxes(mask: Mask, kinds: Sequence[list[list[int]]]) -> list[Box]:
 def _progressions_in(positions: set[int]) -> list[range]:
     """Return the longest range from the least position for every step to another position, and the run of each step from there."""
     ordered = sorted(positions)
-    first, found = ordered[0], [range(ordered[0], ordered[0] + 1)]
+    first, candidates = ordered[0], [range(ordered[0], ordered[0] + 1)]
     for second in ordered[1:]:
         step, stop = second - first, second
         while stop in positions:
             stop += step
-        found.append(range(first, stop - step + 1, step))
-    return found
+        candidates.append(range(first, stop - step + 1, step))
+    return candidates
