@@ -95,7 +95,7 @@ def _chosen(mutant: Node, parts: Sequence[tuple[Box, Node]]) -> Node:
         read = Read(tensor, tuple((place - r.start) // r.step if len(r) > 1 else index(0) for place, r in zip(places, box, strict=True)))
         body = Guarded(tuple(conditions), read, body) if conditions else read
     nodes = [mutant, *(part for _, part in parts)]
-    return apply("Expression", *nodes, text=text_of(Scope(iterators, (), "sum", body)))
+    return apply("Expression", *nodes, text=text_of(Scope.pointwise(iterators, body)))
 
 
 def _within(place: Index, positions: range, size: int) -> Iterable[Compare]:
