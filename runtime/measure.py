@@ -29,6 +29,8 @@ Engine: TypeAlias = Literal[
     "onnxruntime", "onnxruntime without arena", "onnxruntime, subnormals are zero", "onnxruntime without arena, subnormals are zero",
     "einsat", "kernel", "kernel, weights from memory",
 ]  # fmt: skip
+FROM_MEMORY: Engine = "kernel, weights from memory"
+"""How a kernel is timed with its constants in no cache."""
 WORKER_COMMAND = (sys.executable, "-m", "runtime.worker")
 START_SECONDS = 60.0
 MESSAGE_CHARACTERS = 500

@@ -130,3 +130,12 @@ def test_of_kernels_that_run_alike_the_plainest_stays() -> None:
     other = Candidate(PLAIN.fragment, (0, 2), PLAIN.covered, PRODUCT)
     exchanged = Candidate(turned.fragment, (1, 0), turned.covered, PRODUCT)
     assert without_twins(_model(), {1: (turned, exchanged, generated, other, PLAIN)}) == {1: (PLAIN, generated, other)}
+
+
+def test_times_of_generated_kernels_hold_for_one_generator_and_those_of_libraries_for_all() -> None:
+    database, generated = Database.in_memory(), _candidate(PLAIN.fragment, GENERATED)
+    first, other = (CostModel(database, "here", DeviceSpeed(), generator=name) for name in ("1", "2"))
+    for one in (PLAIN, generated):
+        first.file(Record("here", *first.key(one), "ok", (7.0,), generator=first.generator_of(one.implementation)))
+    assert first.cost_us(PLAIN) == first.cost_us(generated) == 7.0
+    assert other.cost_us(PLAIN) == 7.0 and not other.is_settled(generated)

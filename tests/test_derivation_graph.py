@@ -164,6 +164,17 @@ def test_what_time_cut_short_is_neither_used_nor_kept() -> None:
     assert len(Gate((rule,), database).programs(rule, apply("Transpose", x, perm=(1, 0)))) == 2
 
 
+def test_proofs_outlive_a_derivation_that_time_cut_short() -> None:
+    x = placeholder(0, TensorType("float32", (3, 3)))
+    node, database, looks = apply("Transpose", x, perm=(1, 0)), Database.in_memory(), iter([False, True, True])
+    rule = count([])
+    short = Gate((rule,), database)
+    assert short.programs(rule, node, lambda: next(looks)) == () and short.proved_now == 1
+    long = Gate((rule,), database)
+    whole = long.programs(rule, node)
+    assert long.proved_now == sum(not one.reason for one in whole) - 1
+
+
 class SlowClock:
     """A clock on which every look takes a second."""
 

@@ -19,13 +19,13 @@ from egraph.onnx.importer import load
 from egraph.optimize.check import Disagreement, NoInputs, check
 from egraph.optimize.given import Given, accepted, open_sizes, read, read_given
 from egraph.optimize.options import Options
-from egraph.optimize.race import END_TO_END, Contender, _group, remembered
+from egraph.optimize.race import Contender, race_key, remembered
 from egraph.tensor import Graph, TensorType, attributes, make
 from egraph.tolerance import Tolerance
 from runtime.errors import InvalidArgument
 from runtime.feeds import FeedSpec
 from runtime.input_file import Declared, read_inputs
-from runtime.profile import Database, Record
+from runtime.profile import Database, RaceTime
 from runtime.worker import drawing
 from tests.test_optimize import build_model, command
 
@@ -200,7 +200,7 @@ def test_programs_are_timed_on_the_file(tmp_path: Path) -> None:
 def test_times_on_other_inputs_are_other_times() -> None:
     database, contenders = Database.in_memory(), [Contender("one", "digest", "einsat", "")]
     one, other, none = given_of(1).raced, given_of(2).raced, Given().raced
-    database.put(Record("d", f"{_group(contenders, SPECS, one[1])} digest", END_TO_END, "ok", (3.0,)))
+    database.put(RaceTime("d", race_key(contenders, SPECS, one[1]), "digest", "ok", (3.0,)))
     raced = [remembered(contenders, SPECS, database=database, device="d", frozen=False, inputs=key) for key in (one, other, none)]
     assert [race and race.median_us("one") for race in raced] == [3.0, None, None]
     assert len({given_of(1).key, given_of(1, 2).key, given_of(2, 1).key, Given().key}) == 4

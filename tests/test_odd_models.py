@@ -28,7 +28,7 @@ from lower.cost.roofline import DeviceSpeed
 from runtime.feeds import FeedSpec, random_feeds
 from runtime.measure import Effort, Worker
 from runtime.profile import Database, Record
-from runtime.profile.database import Status
+from runtime.profile.tables import Status
 from tests.fragments import leaf
 from tests.implementations import GENERATED
 

@@ -25,10 +25,9 @@ from egraph.optimize.artefact import MANIFEST
 from egraph.optimize.choice import choose_rules
 from egraph.optimize.options import Allow
 from egraph.optimize.output import destination, publish, staging
-from egraph.optimize.race import END_TO_END
 from egraph.optimize.stages import STAGES
 from egraph.tolerance import Tolerance
-from runtime.profile import Database
+from runtime.profile import Database, RaceTime
 
 ROOT = Path(__file__).parent.parent
 KEYS = [
@@ -158,7 +157,7 @@ def test_searching_on_races_anew(optimised: tuple[Path, Path, Mapping[str, objec
     model, _, _ = optimised
     path = shutil.copyfile(model.parent / "p.sqlite", tmp_path / "p.sqlite")
     with closing(Database.open(path)) as database:
-        for record in [record for record in database.records() if record.implementation == END_TO_END]:
+        for record in list(database.rows(RaceTime)):
             database.put(replace(record, samples_us=(7e6,)))
     arguments = (model, "--threads", 1, "--finalists", 2, "--budget", "20s", "--database", path, "--json", "-q")
     repeated = command(*arguments, "-o", tmp_path / "repeated")

@@ -25,7 +25,7 @@ from lower.candidates import candidates
 from lower.cost.model import CostModel, without_twins
 from lower.cost.roofline import DeviceSpeed
 from lower.eoperator.request import MAXIMUM_TERMS, supports, supports_by_parts
-from runtime.profile import Database, Record
+from runtime.profile import Database, Record, SearchRow
 from tests.fragments import leaf
 
 
@@ -87,9 +87,8 @@ def test_a_filed_search_is_read_back_and_other_records_are_not() -> None:
     write_search(database, "here", "key", found)
     assert read_search(database, "here", "key") == found and read_search(database, "there", "key") is None
     assert "60 s budget, 3 of the chosen kernels unmeasured" in found.told()
-    for samples, message in (((18.0, 3.0), "[]"), ((18.0, 3.0, 60.0), "[]")):  # other versions'
-        database.put(Record("here", "key", "search", "ok", samples, message))
-        assert read_search(database, "here", "key") is None
+    database.put(SearchRow("here", "key", 18, 3, 60.0, "[]", (("slow", "onednn.softmax"),), ()))
+    assert read_search(database, "here", "key") is None
 
 
 FRAGMENTS = {

@@ -21,7 +21,7 @@ from egraph.optimize.arguments import parse, to_options
 from egraph.optimize.describe import subnormal_count
 from egraph.optimize.memo import memo_path
 from egraph.optimize.options import Options
-from egraph.optimize.race import END_TO_END, Contender, _group, remembered
+from egraph.optimize.race import Contender, race_key, remembered
 from lower.compile import MANIFEST, PLAN
 from runtime import Session
 from runtime.cache import cache_folder
@@ -31,7 +31,7 @@ from runtime.executable import Executable
 from runtime.feeds import FeedSpec
 from runtime.opaque import FLUSH_ENTRY, OpaqueStep
 from runtime.plan import Plan, Port, Step
-from runtime.profile import Database, Record
+from runtime.profile import Database, RaceTime
 from tests.plans import buffer, model, opaque, plan, save
 from tests.test_optimize import ROOT, command
 
@@ -264,7 +264,7 @@ def test_times_of_whole_programs_with_and_without_are_filed_apart() -> None:
     specs = (FeedSpec("x", "float32", (4,)),)
     contenders = {keep: [Contender("one", "digest", "einsat", "", 0, keep)] for keep in (True, False)}
     database = Database.in_memory()
-    database.put(Record("d", f"{_group(contenders[True], specs, '')} digest", END_TO_END, "ok", (3.0,)))
+    database.put(RaceTime("d", race_key(contenders[True], specs), "digest", "ok", (3.0,)))
     found = [remembered(contenders[keep], specs, database=database, device="d", frozen=False) for keep in (True, False)]
     assert found[0] is not None and found[1] is None
 

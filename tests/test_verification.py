@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +24,6 @@ from runtime.feeds import PERIOD, FeedSpec, random_feeds
 from runtime.judge import ONLY_REFERENCE, REFERENCE_MODEL, WrongResult, judge
 from runtime.measure import Effort, Load, Worker
 from runtime.profile import Database, Record
-from runtime.profile.jobs import write_archive
 from tests.fragments import leaf
 from tests.implementations import GENERATED, PRODUCT
 
@@ -59,19 +56,6 @@ def test_measuring_files_a_verified_time(tmp_path: Path) -> None:
         jobs = [Job(dense("Sigmoid"), one, one.text) for one in (PRODUCT, GENERATED)]
         measurer.measure(jobs, lambda: 1.0, lambda text: None)
     assert [record.status for record in database.records()] == ["ok", "ok"]
-
-
-def test_an_archive_of_kernels_is_measured_elsewhere(tmp_path: Path) -> None:
-    program = kernel_program(dense("Relu"), PRODUCT, seed=0)
-    (place,) = compile_batch([program], tmp_path / "kernels", compile_options(1))
-    assert isinstance(place, Path)
-    assert write_archive(tmp_path / "jobs.zip", [(place, "Relu(MatMul)", "onednn.matmul", feed_specs(program))]) == 1
-    database, lines = tmp_path / "p.sqlite", tmp_path / "m.jsonl"
-    command = f"-m runtime.profile --database {database} measure {tmp_path / 'jobs.zip'} --threads 1 --output {lines}"
-    done = subprocess.run([sys.executable, *command.split()], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.stdout == "1 kernels measured, 0 without a time\n", done.stderr
-    record = Record.from_line(lines.read_text())
-    assert (record.fragment, record.implementation, record.status) == ("Relu(MatMul)", "onednn.matmul", "ok") and record.samples_us
 
 
 def test_an_opaque_kernel_with_weights_is_measured() -> None:

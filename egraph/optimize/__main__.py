@@ -36,9 +36,11 @@ def _run() -> int:
         with interruption.deferred():
             import onnxruntime  # noqa: F401 - every run checks with it; loaded later, it would be open to Ctrl-C
 
-            from egraph.optimize.command import run, run_stages
+            from egraph.optimize.command import run, run_export, run_stages
 
         with interruption.heeded():
+            if arguments.export_jobs:
+                return run_export(options, arguments.export_jobs)
             return run_stages(options, arguments.target) if arguments.target else run(options)
     except CheckFailed as error:
         print(f"check failed: {error}\nnothing was written", file=sys.stderr)

@@ -22,6 +22,8 @@ EXAMPLES = """examples:
   python -m egraph.optimize model.onnx --inputs real.npz        check and time on your own inputs, then check on random ones
   python -m egraph.optimize model.onnx --to saturated.txt       write the e-graph as text and end
   python -m egraph.optimize --from saturated.txt --to selected.txt   run one stage alone on what another one wrote
+  python -m egraph.optimize model.onnx --export-jobs jobs.zip   write the kernels to measure, for another process or machine
+  python -m egraph.optimize model.onnx --import-profiles records.jsonl   use what was measured there
   python -m egraph.optimize --list-rules                        show every rule with its equation and verdict
 
 sizes: --shape gives dynamic sizes, and others in place of those that the file fixes, as long as every node allows them: the file's own
@@ -134,6 +136,10 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add("--check", type=_at_least(1), default=3, metavar="N", help="inputs to compare on: all of yours, then random ones (default: 3)")
     add("--database", type=_path, metavar="PATH", help="the profile database (default: in the user's data directory)")
+    told = "add the records of this file to the profile database first, as python -m runtime.profile writes them; repeatable"
+    add("--import-profiles", type=_path, action="append", default=[], metavar="FILE", help=told)
+    told = "write the kernels that the search wants measured to this archive and end; python -m runtime.profile measure times them"
+    add("--export-jobs", type=_path, metavar="FILE.zip", help=told)
     either = group.add_mutually_exclusive_group().add_argument
     either("--frozen", action="store_true", help="measure nothing: use the profile database as it is")
     either("--again", action="store_true", help="search on, also where an earlier search had this --budget or a larger one")
@@ -150,9 +156,13 @@ def to_options(arguments: argparse.Namespace) -> Options:
     """Return the options; raises ModelError on what argparse cannot see."""
     if arguments.model is None and arguments.source is None:
         raise ModelError("no model was given", fix="python -m egraph.optimize model.onnx (or --list-rules, --help)")
-    if arguments.source and (arguments.model or not arguments.target or arguments.source.suffix != ".txt"):
+    if arguments.source and (arguments.model or not (arguments.target or arguments.export_jobs) or arguments.source.suffix != ".txt"):
         fix = "python -m egraph.optimize --from saturated.txt --to selected.txt"
-        raise ModelError("--from takes a stage's text in the place of a model, and needs --to", where="--from", fix=fix)
+        raise ModelError("--from takes a stage's text in the place of a model, and needs --to or --export-jobs", where="--from", fix=fix)
+    if arguments.target and arguments.export_jobs:
+        raise ModelError("--to and --export-jobs write one file each and end: give one of them", where="--export-jobs")
+    if arguments.export_jobs and arguments.again:
+        raise ModelError("--export-jobs exports what no one has measured yet: --again does not go with it", where="--export-jobs")
     if arguments.target and (arguments.output or arguments.report or arguments.dump_dir or arguments.json):
         raise ModelError("--to writes one file and prints nothing: -o, --report, --dump-dir and --json do not go with it", where="--to")
     cores = usable_cores()
@@ -190,6 +200,7 @@ def to_options(arguments: argparse.Namespace) -> Options:
         seed=arguments.seed,
         report=arguments.report,
         dump_folder=arguments.dump_dir,
+        profiles=tuple(arguments.import_profiles),
         json=arguments.json,
         verbosity=-1 if arguments.quiet else arguments.verbose,
     )

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from egraph.errors import ExtractError
 from egraph.extract import extract
-from egraph.optimize.measuring import Measurer
+from egraph.optimize.measuring import Measures
 from egraph.optimize.progress import Progress
 from egraph.tensor import Candidate, FrozenEGraph, Selection
 from lower.cost.model import CostModel, jobs, unmeasured
@@ -99,7 +99,7 @@ class Chooser:
         by_greed = self.longest.get((False, True), 0.0)
         return self.longest.get((count > 1, greedy), by_greed * (1.0 if greedy else EXACT_OVER_GREEDY[count > 1]))
 
-    def settle(self, measurer: Measurer, time_left: Callable[[], float], rounds: Rounds) -> tuple[Selection, ...]:
+    def settle(self, measurer: Measures, time_left: Callable[[], float], rounds: Rounds) -> tuple[Selection, ...]:
         """Measure what promises most, then what is only possible, then what is chosen after that; return what ``refine`` does.
 
         Many of a library's kernels are never chosen, however the others turn out. They are measured where there is time, because an
@@ -109,14 +109,14 @@ class Chooser:
         self.measure_families(measurer, time_left)
         return self.refine(measurer, time_left, QUICK + rounds)
 
-    def measure_families(self, measurer: Measurer, time_left: Callable[[], float]) -> None:
+    def measure_families(self, measurer: Measures, time_left: Callable[[], float]) -> None:
         """Measure one kernel of each family of a library's, in half of the time that there is."""
         share_seconds = time_left() / 2
         for _ in range(FAMILY_ROUNDS):
             wanted = jobs(self.model, self.candidates)
             measurer.measure_candidates(self.model, wanted, lambda: time_left() - share_seconds, self.progress.update)
 
-    def refine(self, measurer: Measurer, time_left: Callable[[], float], rounds: Rounds) -> tuple[Selection, ...]:
+    def refine(self, measurer: Measures, time_left: Callable[[], float], rounds: Rounds) -> tuple[Selection, ...]:
         """Measure what extraction chooses until it chooses only what is measured, or time is up; return that choice, if there is one.
 
         First for the best program alone, which is quickly extracted; then for all that are going to be timed.
@@ -130,7 +130,7 @@ class Chooser:
                 wanted = self._to_measure(selections)
                 self.times.unmeasured = len(wanted)
                 best_us = selections[0].cost_us
-                self.progress.update(f"best cost {best_us:.0f} us, {len(wanted)} of its kernels to measure, {measurer.measured} measured")
+                self.progress.update(f"best cost {best_us:.0f} us, {len(wanted)} of its kernels to measure, {measurer.measured} so far")
                 if time_left() <= 0:
                     return ()
                 settled = () if wanted else selections

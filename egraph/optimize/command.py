@@ -76,6 +76,28 @@ def _estimates(outcome: Outcome) -> Table:
     return estimates
 
 
+def run_export(options: Options, archive: Path) -> int:
+    """Write the kernels that a search wants measured, and say what to do with them; return the exit code."""
+    from egraph.optimize.wanted_kernels import export_jobs
+
+    progress = Progress(options.verbosity, options.budget_seconds, process_started())
+    try:
+        with rare_collections(), own_temporary_files():
+            exported = export_jobs(options, archive, progress)
+    finally:
+        progress.close()
+    if options.json:
+        print(json.dumps({"archive": str(archive), "kernels": exported.kernels, "failed": exported.failed}))
+        return 0
+    failed = f"; {exported.failed} cannot be compiled and are filed so" if exported.failed else ""
+    print(f"wrote {archive}: {exported.kernels} kernels{failed}")
+    if exported.kernels:
+        print(f"measure them with: python -m runtime.profile measure {archive} -o records.jsonl")
+    else:
+        print("everything that the search asks for is measured")
+    return 0
+
+
 def print_table(outcome: Outcome) -> None:
     """Print latencies, operators before and after, and the rules used."""
     from rich.console import Console

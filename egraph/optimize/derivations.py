@@ -1,7 +1,7 @@
 """The gate for derivations: what a rule derives enters the e-graph where it is proved equal at its own sizes.
 
-What was derived and proved is kept in the profile database under the operator's signature and a hash of all that it depends
-on, so that the same operator, in any model, is derived from once.
+What was derived and each proof is kept in the profile database, with a hash of the sources that it depends on: the same operator, in
+any model, is derived from once, and a proof outlives a derivation that time cut short.
 """
 
 from __future__ import annotations
@@ -23,10 +23,8 @@ from egraph.rule import Rounding
 from egraph.tensor import Kernel, Node, format_fragment, walk
 from egraph.tensor.text import TextError, parse_fragment
 from egraph.tolerance import Tolerance
-from runtime.profile import Database, Record
+from runtime.profile import Database, DerivationRow, ProofRow
 
-STORE, KIND = "derivations", "derivation"
-"""Device and implementation that derivations are filed under."""
 SOURCES = ("egraph/derive", "egraph/partial", "egraph/tensor", "verify")
 """What decides which programs are derived and whether they are proved."""
 
@@ -156,7 +154,6 @@ class Gate:
                     break
                 if one.program not in found:
                     reason = self._objection(rule, node, one.program)
-                    self.proved_now += not reason
                     found[one.program] = Judged(one.name, one.program, one.steps, reason, one.error_bound)
         except (EinsatError, RecursionError, *BROKEN) as error:
             found[node] = Judged(rule.name, node, (), f"deriving failed: {type(error).__name__}: {error}")
@@ -174,30 +171,36 @@ class Gate:
             if stop():
                 return ()
             reason = self._objection(rule, member, program)
-            self.proved_now += not reason
             step = Step("one operator for all", format_fragment(program))
             found.append(Judged(rule.name, program, (step,), f"{rule.name}: {reason}" if reason else ""))
         return tuple(found)
 
     def _objection(self, rule: DerivationRule | GroupRule, node: Node, program: Node) -> str:
-        try:
-            return self.prover(node, program, rule.rounding)
-        except (EinsatError, RecursionError, *BROKEN) as error:
-            return f"the prover gave up: {type(error).__name__}: {error}"
+        statement = node.digest, program.digest, rule.rounding
+        proof = self.database.find(ProofRow, *statement)
+        if proof is None or proof.sources != sources_key():
+            started = time.process_time()
+            try:
+                objection = self.prover(node, program, rule.rounding)
+            except (EinsatError, RecursionError, *BROKEN) as error:
+                objection = f"the prover gave up: {type(error).__name__}: {error}"
+            proof = ProofRow(*statement, sources_key(), objection, time.process_time() - started)
+            self.proved_now += not objection
+            self.database.put(proof)
+        return proof.open
 
     def _read(self, key: tuple[str, str]) -> tuple[Judged, ...] | None:
-        record = self.database.get(STORE, " ".join(key), KIND)
-        if record is None:
+        row = self.database.find(DerivationRow, *key)
+        if row is None or row.sources != sources_key():
             return None
         try:
-            kept = json.loads(record.message)
-            return tuple(map(_from_json, kept["programs"])) if kept["key"] == sources_key() else None
+            return tuple(map(_from_json, json.loads(row.programs)))
         except (ValueError, KeyError, TypeError, TextError):
             return None  # damaged, or of another version: it is derived anew
 
     def _write(self, key: tuple[str, str], found: Sequence[Judged], seconds: float) -> None:
-        text = json.dumps({"key": sources_key(), "programs": [_to_json(one) for one in found]}, separators=(",", ":"))
-        self.database.put(Record(STORE, " ".join(key), KIND, "ok", (seconds * 1e6,), text))
+        programs = json.dumps([_to_json(one) for one in found], separators=(",", ":"))
+        self.database.put(DerivationRow(*key, sources_key(), seconds, programs))
 
 
 def _to_json(one: Judged) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Protocol
 
 from egraph.errors import EinsatError, LowerError
 from egraph.optimize.batch import compile_batch
@@ -18,12 +19,11 @@ from lower.cost.model import CostModel, KernelKey, is_measurable
 from lower.cost.roofline import DeviceSpeed, Work, work
 from lower.targets import Lowering, lowering
 from runtime.judge import REFERENCE_MODEL
-from runtime.measure import Effort, Engine, Load, Timing, Worker, measure
+from runtime.measure import FROM_MEMORY, Effort, Engine, Load, Timing, Worker, measure
 from runtime.profile import Database, Record
 from runtime.profile.versions import from_memory
 
 SHOWN_CHARACTERS = 500
-FROM_MEMORY: Engine = "kernel, weights from memory"
 RUNS_OF_A_KERNEL = 4
 """Runs that a measurement takes at least, the reference's among them."""
 JUDGED_BYTES_A_SECOND = 5e8
@@ -51,6 +51,19 @@ class Job:
         return self.text, self.implementation.text
 
 
+class Measures(Protocol):
+    """What a search asks for the times of kernels."""
+
+    @property
+    def measured(self) -> int:
+        """Return how many kernels were answered."""
+
+    def measure_candidates(
+        self, model: CostModel, candidates: Iterable[Candidate], time_left: Callable[[], float], tell: Callable[[str], None]
+    ) -> None:
+        """Let ``model`` know what those candidates take that have no measurement yet."""
+
+
 @dataclass
 class Measurer:
     """Measures kernels one at a time, compiled in batches."""
@@ -61,6 +74,8 @@ class Measurer:
     worker: Worker
     seed: int = 0
     effort: Effort = field(default_factory=Effort)
+    generator: str = ""
+    """Hash of the sources of the code generator, which times of generated kernels are filed under."""
     measured: int = 0
     hung: set[tuple[str, str]] = field(default_factory=set)
     """Kernels that hung once."""
@@ -89,14 +104,15 @@ class Measurer:
                         self.hung.add(job.key)  # the machine may be overloaded: it is tried once more
                         continue
                     device = from_memory(self.device) if job.engine == FROM_MEMORY else self.device
-                    record = Record(device, *job.key, timing.status, timing.samples_us, timing.message)
+                    generator = self.generator if job.implementation.is_generated else ""
+                    record = Record(device, *job.key, timing.status, timing.samples_us, timing.message, generator)
                     (file or self.database.put)(record)
 
     def measure_candidates(
         self, model: CostModel, candidates: Iterable[Candidate], time_left: Callable[[], float], tell: Callable[[str], None]
     ) -> None:
         """Measure those candidates that have no measurement yet."""
-        self.measure([_job(model, one) for one in candidates if not model.is_settled(one)], time_left, tell, model.file)
+        self.measure([job_of(model, one) for one in candidates if not model.is_settled(one)], time_left, tell, model.file)
 
     def measure_again(self, model: CostModel, candidates: Sequence[Candidate], time_left: Callable[[], float]) -> dict[KernelKey, Record]:
         """Return what kernels take alone now; nothing is filed."""
@@ -105,17 +121,14 @@ class Measurer:
         def keep(record: Record) -> None:
             found[record.fragment, record.implementation] = record
 
-        self.measure([_job(model, one) for one in candidates if is_measurable(one.fragment)], time_left, lambda text: None, keep)
+        self.measure([job_of(model, one) for one in candidates if is_measurable(one.fragment)], time_left, lambda text: None, keep)
         return found
 
     def _timing(self, program: Program, place: Path | EinsatError, job: Job, left_seconds: float) -> Timing | None:
         """Return what came out; None where there was no time to find out whether the kernel hangs."""
         if isinstance(place, EinsatError):
             return Timing("failed", message=str(place)[:SHOWN_CHARACTERS])
-        if self.options.export_graph is not None:
-            # the constants of an opaque kernel are in its own model, so there are no weights to give to the reference
-            reference = program.graph if job.implementation.is_opaque else reference_graph(program.graph)
-            (place / REFERENCE_MODEL).write_bytes(self.options.export_graph(reference))
+        write_reference(program, job.implementation, place, self.options)
         load = Load(job.engine, str(place), feed_specs(program), self.options.threads, self.seed)
         usual_seconds = self.worker.time_out_seconds
         longest_seconds = usual_seconds + RUNS_OF_A_KERNEL * job.seconds
@@ -130,7 +143,16 @@ class Measurer:
         return None if timing.status == "hung" and patience_seconds < longest_seconds else timing
 
 
-def _job(model: CostModel, one: Candidate) -> Job:
+def write_reference(program: Program, implementation: Implementation, place: Path, options: CompileOptions) -> None:
+    """Write the standard model beside a compiled kernel that says what it must compute."""
+    if options.export_graph is not None:
+        # the constants of an opaque kernel are in its own model, so there are no weights to give to the reference
+        reference = program.graph if implementation.is_opaque else reference_graph(program.graph)
+        (place / REFERENCE_MODEL).write_bytes(options.export_graph(reference))
+
+
+def job_of(model: CostModel, one: Candidate) -> Job:
+    """Return the job that measures a candidate."""
     seconds = RUNS_OF_A_KERNEL * model.estimate_us(one) / 1e6 + model.work(one.fragment).size_bytes / JUDGED_BYTES_A_SECOND
     engine: Engine = FROM_MEMORY if model.reads_memory(one.fragment) else "kernel"
     return Job(one.fragment, one.implementation, model.key(one)[0], engine, seconds)
@@ -160,25 +182,31 @@ def calibration_jobs(target: Target) -> dict[str, Job]:
     return found | {"call": replace(found["launch"], text=f"Session.run: {found['launch'].text}", engine="einsat")}
 
 
-def _missing(database: Database, device: str, target: Target) -> list[Job]:
-    return [job for job in calibration_jobs(target).values() if database.get(device, *job.key) is None]
+def _recorded(database: Database, device: str, generator: str, job: Job) -> Record | None:
+    return database.get(device, *job.key, generator if job.implementation.is_generated else "")
 
 
-def calibration_programs(database: Database, device: str, target: Target, *, seed: int) -> list[Program]:
+def calibration_missing(database: Database, device: str, target: Target, generator: str) -> list[Job]:
     """Return the standard kernels that ``calibrate`` has to measure."""
-    return [kernel_program(job.fragment, job.implementation, seed=seed) for job in _missing(database, device, target)]
+    return [job for job in calibration_jobs(target).values() if _recorded(database, device, generator, job) is None]
 
 
-def calibrate(database: Database, device: str, target: Target, measurer: Measurer | None) -> DeviceSpeed:
+def calibration_programs(database: Database, device: str, target: Target, generator: str, *, seed: int) -> list[Program]:
+    """Return the programs of the standard kernels that ``calibrate`` has to measure."""
+    missing = calibration_missing(database, device, target, generator)
+    return [kernel_program(job.fragment, job.implementation, seed=seed) for job in missing]
+
+
+def calibrate(database: Database, device: str, target: Target, measurer: Measurer | None, generator: str = "") -> DeviceSpeed:
     """Return the device's speed from a few standard kernels, measured once and kept in the database like any other."""
     jobs = calibration_jobs(target)
     if measurer is not None:
         for _ in range(2):  # what hung is tried once more: everything is estimated by these
-            measurer.measure(_missing(database, device, target), lambda: math.inf, lambda text: None)
+            measurer.measure(calibration_missing(database, device, target, generator), lambda: math.inf, lambda text: None)
     times_us: dict[str, float] = {}
     amounts: dict[str, Work] = {}
     for name, job in jobs.items():
-        record = database.get(device, *job.key)
+        record = _recorded(database, device, generator, job)
         if record is None or record.median_us is None:
             return DeviceSpeed()
         # Other processes only ever slow a kernel down: one slow reading here makes everything of its kind look slow, and it is never tried.

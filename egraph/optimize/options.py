@@ -41,6 +41,8 @@ class Options:
     seed: int = 0
     report: Path | None = None
     dump_folder: Path | None = None
+    profiles: tuple[Path, ...] = ()
+    """Files of records that are added to the profile database."""
     json: bool = False
     verbosity: int = 0
 

@@ -37,6 +37,7 @@ from egraph.optimize.saving import export, save_unchanged
 from egraph.optimize.schedule import Schedule, worked
 from egraph.optimize.search import Search, plain_program, search
 from egraph.optimize.trial import ORIGINAL, PLAIN, Entry, Trial, by_importance, entries_of, entry_named, fastest, without
+from egraph.optimize.wanted_kernels import import_profiles
 from egraph.rule import MergeRule, Rule
 from egraph.tensor import Graph, Program
 from lower.compile import PLAN, keep_subnormals
@@ -80,6 +81,8 @@ def _optimize(options: Options, place: Destination, progress: Progress) -> Outco
     way = lowering(options.device)
     database = Database.open(options.database, read_only=options.frozen, warn=lambda text: progress.note(f"warning: {text}"))
     try:
+        if import_profiles(options, database, progress) and not options.frozen:
+            options = replace(options, again=True)  # what an earlier search chose, it chose without them
         with staging(place) as stage, Worker() as worker, way.kept_compilers():
             work = stage / "work"
             work.mkdir()
@@ -170,8 +173,9 @@ class Run:
         device = self.device.key(options.threads)
         # A kernel's time is of one kind, whatever is asked for; on the normal numbers that it is measured with, both are equal.
         alone = replace(self.repair.compile_options, keep_subnormals=False)
-        measures = self.device.is_timed and not options.frozen
-        measurer = Measurer(self.database, device, alone, self.worker, options.seed) if measures else None
+        measurer = None
+        if self.device.is_timed and not options.frozen:
+            measurer = Measurer(self.database, device, alone, self.worker, options.seed, generator=self.lowering.generator_digest)
         trial = self._trial(rules, measurer, device)
         model = self._calibrated(measurer, device)
         if measurer is not None and not trial.found.choice.is_earlier:
@@ -232,12 +236,13 @@ class Run:
         """Search, compile and time the finalists."""
         options, progress = self.options, self.progress
         plain = plain_program(self.graph, self._prices(device, DeviceSpeed()), seed=options.seed)
-        key = search_key(self.graph, rules, options, self.derivations.told())
+        key = search_key(self.graph, rules, options, (*self.derivations.told(), self.lowering.generator_digest))
         earlier = usable_search(self.database, device, key, options)
         needed: list[Program] = []
         if measurer is not None and earlier is None:
             self.worker.start(options.threads)
-            needed = [*calibration_programs(self.database, device, self.lowering.target, seed=options.seed), self.folder.fold(plain)]
+            target, generator = self.lowering.target, self.lowering.generator_digest
+            needed = [*calibration_programs(self.database, device, target, generator, seed=options.seed), self.folder.fold(plain)]
         with compiling_ahead(needed, self.work, self.repair.compile_options, self.schedule.compiled) as end:
 
             def calibrated() -> CostModel:
@@ -304,6 +309,7 @@ class Run:
                 contenders, self.reference.runs.specs, failed=failed, essential=ORIGINAL, inputs=self.reference.given.raced,
                 threads=options.threads, seed=options.seed, database=self.database, device=device,
                 seconds=max(LEAST_RACE_SECONDS, seconds), run_seconds=self.schedule.run_seconds,
+                generator=self.lowering.generator_digest,
             )  # fmt: skip
             best = entry_named(fastest(names, raced), entries)
             best = best and best.folded(self.folder)
@@ -315,21 +321,28 @@ class Run:
 
     def _remembered(self, contenders: Sequence[Contender], device: str, *, frozen: bool) -> Race | None:
         runs, inputs = self.reference.runs, self.reference.given.raced
-        return remembered(contenders, runs.specs, database=self.database, device=device, frozen=frozen, inputs=inputs)
+        return remembered(
+            contenders, runs.specs, database=self.database, device=device, frozen=frozen, inputs=inputs,
+            generator=self.lowering.generator_digest,
+        )  # fmt: skip
 
     def _calibrated(self, measurer: Measurer | None, device: str) -> CostModel:
         """Return the cost model, calibrated where it is first needed."""
         if self.model is None:
             if self.device.is_timed:
                 self.progress.stage("calibrate")
-            self.model = self._prices(device, calibrate(self.database, device, self.lowering.target, measurer))
+            generator = self.lowering.generator_digest
+            self.model = self._prices(device, calibrate(self.database, device, self.lowering.target, measurer, generator))
         return self.model
 
     def _prices(self, device: str, speed: DeviceSpeed) -> CostModel:
         weights_bytes = sum(array.nbytes for array in self.graph.tensors.values())
         outputs = hashlib.sha256(" ".join(node.digest for node in self.graph.roots).encode()).hexdigest()[:16]
         is_from_memory = not self.device.stays_in_cache(weights_bytes)
-        return CostModel(self.database, device, speed, is_from_memory, model=outputs, target=self.lowering.target)
+        return CostModel(
+            self.database, device, speed, is_from_memory, model=outputs, target=self.lowering.target,
+            generator=self.lowering.generator_digest,
+        )  # fmt: skip
 
     def _save_and_check(self, best: Entry | None, *, is_compiled: bool, is_repeated: bool) -> CheckResult:
         """Write the artefact and, at the same time, the standard model; compare both with the original."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from egraph.errors import EinsatError, LowerError
 from runtime.feeds import FeedSpec
 from runtime.measure import Effort, Engine, Load, Timing, Worker
-from runtime.profile import Database, Record
+from runtime.profile import Database, RaceTime
 
 ROUNDS, LEAST_ROUNDS, LEAST_RUNS = 7, 3, 3
 """Rounds of a race, and runs of each contender in one, at least three of each."""
@@ -39,7 +39,6 @@ SLOW_RUN_SECONDS = 0.5
 SLOWER_THAN_ORIGINAL = 20.0
 """A contender hangs that takes this many times as long as onnxruntime, and ``PATIENCE_SECONDS`` besides."""
 NO_TIME_TO_RACE = "there was no time left to time it"
-END_TO_END = "end to end"
 ESTIMATED_DEVICE = "nothing is timed on this device: its costs are estimates"
 
 
@@ -83,13 +82,15 @@ def remembered(
     device: str,
     frozen: bool,
     inputs: tuple[str, str] = ("", ""),
+    generator: str = "",
 ) -> Race | None:
     """Return everyone's latency from the database, None where one is missing; raises MissingMeasurement then where ``frozen``.
 
-    Latencies are only compared within one run; so a single missing one means that all are measured again.
+    Latencies are only compared within one run; so a single missing one means that all are measured again. ``generator``: hash of the
+    sources of the code generator.
     """
-    group = _group(contenders, feeds, inputs[1])
-    found = {c.name: database.get(device, f"{group} {c.digest}", END_TO_END) for c in contenders}
+    group = race_key(contenders, feeds, inputs[1], generator)
+    found = {c.name: database.find(RaceTime, device, group, c.digest) for c in contenders}
     missing = sorted(name for name, record in found.items() if record is None)
     if not missing:
         return Race({name: Timing(r.status, r.samples_us, r.message) for name, r in found.items() if r is not None}, remembered=True)
@@ -115,6 +116,7 @@ def race(
     seconds: float,
     run_seconds: float = 0.0,
     inputs: tuple[str, str] = ("", ""),
+    generator: str = "",
 ) -> Race:
     """Measure everyone's latency together and remember it; ``run_seconds``: about how long the original takes.
 
@@ -123,7 +125,7 @@ def race(
     ``failed``: contenders that cannot be run, with the reason. The ``essential`` one is timed in every round; who is far
     behind the fastest is given up, and nobody is timed further once the fastest has been so in every round.
     """
-    group = _group(contenders, feeds, inputs[1])
+    group = race_key(contenders, feeds, inputs[1], generator)
     timings = {name: Timing("failed", message=reason) for name, reason in failed.items()}
     runners = [c for c in contenders if c.name not in failed]
     timings |= _interleave(
@@ -133,14 +135,15 @@ def race(
         raise LowerError(f"programs cannot be run on this machine: {lacking[0]}")  # not remembered: it says nothing about them
     for contender in contenders:
         timing = timings[contender.name]
-        database.put(Record(device, f"{group} {contender.digest}", END_TO_END, timing.status, timing.samples_us, timing.message))
+        database.put(RaceTime(device, group, contender.digest, timing.status, timing.samples_us, timing.message))
     return Race(timings, remembered=False)
 
 
-def _group(contenders: Sequence[Contender], feeds: tuple[FeedSpec, ...], inputs_digest: str) -> str:
+def race_key(contenders: Sequence[Contender], feeds: tuple[FeedSpec, ...], inputs_digest: str = "", generator: str = "") -> str:
+    """Return what a race is filed under: its contenders, what they are timed on, and what generates their code."""
     flushing = [] if any(c.keep_subnormals for c in contenders) else ["subnormals count as zero"]
-    text = repr((sorted(c.digest for c in contenders), feeds, *([inputs_digest] if inputs_digest else []), *flushing))
-    return f"race {hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    text = repr((sorted(c.digest for c in contenders), feeds, inputs_digest, generator, *flushing))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def available_bytes() -> int:

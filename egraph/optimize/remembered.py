@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import astuple, dataclass
+from typing import cast
 
 from egraph import __version__
 from egraph.optimize.options import Options
-from egraph.optimize.outcome import Refused
+from egraph.optimize.outcome import Kind, Refused
 from egraph.rule import MergeRule, Rule
 from egraph.tensor import Graph
-from runtime.profile import Database, Record
+from runtime.profile import CheckRow, Database, SearchRow
 
-SEARCHED, CHECKED = "search", "check"
 BUDGETS = ("budget_seconds", "checks")
 """Options that do not make another search: a larger budget continues the same one."""
 ELSEWHERE = (*BUDGETS, "tolerance", "inputs")
@@ -46,22 +45,16 @@ def search_key(graph: Graph, rules: Sequence[Rule | MergeRule], options: Options
     parts = [f"{name}={node.digest}" for name, node in graph.outputs] + [f"{rule.name}|{rule.text}" for rule in rules]
     stored = {name: value for name, value in options.stored().items() if name not in ELSEWHERE}
     parts += [__version__, repr(sorted(stored.items())), *more]
-    return f"search {hashlib.sha256(chr(10).join(parts).encode()).hexdigest()[:32]}"
+    return f"{hashlib.sha256(chr(10).join(parts).encode()).hexdigest()[:32]}"
 
 
 def read_search(database: Database, device: str, key: str) -> Earlier | None:
     """Return the search that is filed under a key, None where there is none."""
-    record = database.get(device, key, SEARCHED)
-    if record is None or len(record.samples_us) != 3:
+    row = database.find(SearchRow, device, key)
+    if row is None or any(len(parts) != 4 for parts in row.refused):
         return None
-    iterations, unmeasured, budget_seconds = record.samples_us
-    try:
-        content = json.loads(record.message)
-        refused = tuple(Refused(**row) for row in content["refused"])
-        looks = tuple(map(int, content["looks"]))
-        return Earlier(int(iterations), int(unmeasured), budget_seconds, str(content["choices"]), refused, looks)
-    except (ValueError, KeyError, TypeError):
-        return None  # written by another version
+    refused = tuple(Refused(cast(Kind, kind), *rest) for kind, *rest in row.refused)
+    return Earlier(row.iterations, row.unmeasured, row.budget_seconds, row.choices, refused, row.looks)
 
 
 def usable_search(database: Database, device: str, key: str, options: Options) -> Earlier | None:
@@ -73,18 +66,18 @@ def usable_search(database: Database, device: str, key: str, options: Options) -
 
 def write_search(database: Database, device: str, key: str, found: Earlier) -> None:
     """File a search; one of a smaller budget is replaced."""
-    counts = (float(found.iterations), float(found.unmeasured), found.budget_seconds)
-    content = {"choices": found.choices, "refused": [asdict(row) for row in found.refused], "looks": found.looks}
-    database.put(Record(device, key, SEARCHED, "ok", counts, json.dumps(content, separators=(",", ":"))))
+    refused = tuple(astuple(row) for row in found.refused)
+    counts = found.iterations, found.unmeasured, found.budget_seconds
+    database.put(SearchRow(device, key, *counts, found.choices, refused, found.looks))
 
 
 def read_checked(database: Database, device: str, model_digest: str) -> int | None:
     """Return on how many inputs a model's results were compared when there was no time for all; None where there was."""
-    record = database.get(device, f"check {model_digest}", CHECKED)
-    return int(record.samples_us[0]) if record is not None and record.samples_us[0] else None
+    row = database.find(CheckRow, device, model_digest)
+    return row.inputs if row is not None and row.inputs else None
 
 
 def write_checked(database: Database, device: str, model_digest: str, inputs: int | None) -> None:
     """File on how many inputs a model's results were compared, None where on all: the same command again compares as many."""
     if inputs is not None or read_checked(database, device, model_digest) is not None:
-        database.put(Record(device, f"check {model_digest}", CHECKED, "ok", (float(inputs or 0),)))
+        database.put(CheckRow(device, model_digest, inputs or 0))

@@ -18,7 +18,7 @@ from egraph.errors import ExtractError
 from egraph.extract import extract, to_program
 from egraph.optimize.chooser import EXACT, QUICK, Chooser, Rounds, Times, varied
 from egraph.optimize.derived_part import derived_part
-from egraph.optimize.measuring import Measurer
+from egraph.optimize.measuring import Measures
 from egraph.optimize.outcome import Refused, summary
 from egraph.optimize.progress import Progress
 from egraph.optimize.refused import refused
@@ -113,7 +113,7 @@ def search(
     graph: Graph,
     rules: Sequence[Rule | MergeRule],
     calibrated: Callable[[], CostModel],
-    measurer: Measurer | None,
+    measurer: Measures | None,
     progress: Progress,
     *,
     finalists: int,
@@ -302,7 +302,7 @@ class Choosing:
         errors = self.rehearsal.errors() if self.rehearsal else {}
         return Space(everything, first, derived_part(by_rules, frozen, errors) if by_rules is not None else None, laid)
 
-    def choose(self, measurer: Measurer | None, finalists: int) -> tuple[Choice, Space | None]:
+    def choose(self, measurer: Measures | None, finalists: int) -> tuple[Choice, Space | None]:
         """Return what is chosen, and what from; None where there was no time to look at more than the rules made."""
         saturation, model, progress, times = self.saturation, self.model, self.progress, self.times
         settled: tuple[Selection, ...] = ()
@@ -337,7 +337,7 @@ class Choosing:
         count = len(open_ones) if measurer is not None else 0
         return Choice(selections, by_rules, refused(model, everything.candidates), seconds, count), space
 
-    def _settled(self, everything: Chooser, space: Space | None, measurer: Measurer, rounds: Rounds) -> tuple[Selection, ...]:
+    def _settled(self, everything: Chooser, space: Space | None, measurer: Measures, rounds: Rounds) -> tuple[Selection, ...]:
         """Measure and extract, with what is chosen rehearsed before much is measured, and at the end."""
         left, rehearsal = self.times.left, self.rehearsal
         if space is None or space.part is None or rehearsal is None:

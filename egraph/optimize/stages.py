@@ -178,13 +178,7 @@ def run_alone(options: Options, target: Path, progress: Progress) -> Path:
     Nothing is measured: kernels cost what the profile database knows, the rest is estimated.
     """
     stage, source = target_stage(target), options.model
-    result: Result
-    weights: Path | None = None
-    if source.suffix == ".txt":
-        result, weights = read(source)
-    else:
-        progress.stage("read the model")
-        result = importer.load(source, shapes=options.shapes).graph
+    result, weights = started(options, progress)
     if STAGES.index(stage) < STAGES.index(stage_of(result)) or (stage == stage_of(result) and source.suffix == ".txt"):
         later = " or ".join(f"{name}.txt" for name in STAGES[STAGES.index(stage_of(result)) + 1 :])
         fix = f"--to {later}" if later else "a plan is what the last stage makes"
@@ -193,12 +187,26 @@ def run_alone(options: Options, target: Path, progress: Progress) -> Path:
         weights = write_tensors(result, target.with_suffix(".safetensors"))
     database = Database.open(options.database, read_only=options.frozen, warn=lambda text: progress.note(f"warning: {text}"))
     try:
-        while stage_of(result) != stage:
-            result = _next(result, options, progress, database)
+        result = advanced(result, stage, options, progress, database)
     finally:
         database.close()
     write_beside(target, format_result(result, os.path.relpath(weights, target.parent) if weights else ""), option="--to FILE")
     return target
+
+
+def started(options: Options, progress: Progress) -> tuple[Result, Path | None]:
+    """Return what the model or the text ``options.model`` holds, and the file with the data of a text's constants."""
+    if options.model.suffix == ".txt":
+        return read(options.model)
+    progress.stage("read the model")
+    return importer.load(options.model, shapes=options.shapes).graph, None
+
+
+def advanced(result: Result, stage: str, options: Options, progress: Progress, database: Database) -> Result:
+    """Return what the stages up to ``stage`` make of a result of it or of an earlier one."""
+    while STAGES.index(stage_of(result)) < STAGES.index(stage):
+        result = _next(result, options, progress, database)
+    return result
 
 
 def _next(result: Result, options: Options, progress: Progress, database: Database) -> Result:
@@ -232,15 +240,25 @@ def _saturated(graph: Graph, options: Options, progress: Progress, database: Dat
 
 
 def _selected(result: Saturated, options: Options, progress: Progress, database: Database) -> tuple[Program, ...]:
-    runs_on, target = device(options.device), lowering(options.device).target
-    key, weights_bytes = runs_on.key(options.threads), sum(array.nbytes for array in result.graph.tensors.values())
-    speed, is_from_memory = calibrate(database, key, target, None), not runs_on.stays_in_cache(weights_bytes)
-    model = CostModel(database, key, speed, is_from_memory, target=target)
-    saturation = Saturation(result.everything, (), (), "saturated", 0.0, result.by_rules)
+    model, saturation = cost_model(result.graph, options, database), saturation_of(result)
     times = Times(progress, lambda unmeasured: 0.0)
     choice, _ = Choosing(result.graph, saturation, model, progress, times, options.seed).choose(None, options.finalists)
     progress.update(f"best cost {choice.best.cost_us:.0f} us ({choice.best.method})")
     return programs_of(choice, saturation, result.graph, options.finalists)
+
+
+def cost_model(graph: Graph, options: Options, database: Database) -> CostModel:
+    """Return the prices of kernels for a graph, by what the database knows."""
+    runs_on, lowers = device(options.device), lowering(options.device)
+    key, weights_bytes = runs_on.key(options.threads), sum(array.nbytes for array in graph.tensors.values())
+    speed = calibrate(database, key, lowers.target, None, lowers.generator_digest)
+    is_from_memory = not runs_on.stays_in_cache(weights_bytes)
+    return CostModel(database, key, speed, is_from_memory, generator=lowers.generator_digest, target=lowers.target)
+
+
+def saturation_of(result: Saturated) -> Saturation:
+    """Return what a search takes for the end of a saturation."""
+    return Saturation(result.everything, (), (), "saturated", 0.0, result.by_rules)
 
 
 def _with_data(graph: Graph) -> Graph:

@@ -48,6 +48,8 @@ class CostModel:
     """Whether the model's weights are too large for the shared cache: then kernels are timed with their constants outside of it."""
     caution: float = 1.0
     """What estimates are multiplied by: above 1, a measured kernel is preferred to a promise."""
+    generator: str = ""
+    """Hash of the sources of the code generator: what was measured of other generated code does not count."""
     model: str = ""
     """What names the model whose programs are priced: a kernel may cost more inside of them than it does alone."""
     target: Target = field(default_factory=default_target)
@@ -73,6 +75,14 @@ class CostModel:
         """Return the name of device and manner of timing that a fragment's measurements are filed under."""
         return from_memory(self.device) if self.reads_memory(fragment) else self.device
 
+    def generator_of(self, implementation: Implementation) -> str:
+        """Return the generator that a kernel's time depends on: none, where no generated code takes part."""
+        return self.generator if implementation.is_generated else ""
+
+    def recorded(self, device: str, candidate: Candidate) -> Record | None:
+        """Return what the database knows of a kernel."""
+        return self.database.get(device, *self.key(candidate), self.generator_of(candidate.implementation))
+
     def reads_memory(self, fragment: Node) -> bool:
         """Return whether a fragment is timed with its constants in no cache."""
         return self.weights_from_memory and _constants_bytes(fragment) >= LEAST_FROM_MEMORY_BYTES
@@ -80,7 +90,7 @@ class CostModel:
     def record(self, candidate: Candidate) -> Record | None:
         key = self.key(candidate)
         if key not in self._records:
-            self._records[key] = self.database.get(self.device_of(candidate.fragment), *key)
+            self._records[key] = self.recorded(self.device_of(candidate.fragment), candidate)
         found = self._records[key]
         if found is not None and found.median_us is not None:
             amount = self.work(candidate.fragment)
@@ -115,13 +125,14 @@ class CostModel:
         """Return what a kernel took inside a program for this model, where that was found to be something else than what it takes alone."""
         key = self.key(candidate)
         if self.model and key not in self._in_place:
-            self._in_place[key] = self.database.get(in_place(self.device_of(candidate.fragment), self.model), *key)
+            self._in_place[key] = self.recorded(in_place(self.device_of(candidate.fragment), self.model), candidate)
         return self._in_place.get(key)
 
     def file_in_place(self, candidate: Candidate, times_us: tuple[float, ...]) -> None:
         """Price a kernel by what it takes inside programs for this model, now and in later runs."""
         key = self.key(candidate)
-        record = Record(in_place(self.device_of(candidate.fragment), self.model), *key, "ok", times_us)
+        device, generator = in_place(self.device_of(candidate.fragment), self.model), self.generator_of(candidate.implementation)
+        record = Record(device, *key, "ok", times_us, generator=generator)
         self.database.put(record)
         self._in_place[key] = record
 

@@ -82,13 +82,14 @@ class Compiler(Protocol):
 
 
 class CodeCompiler(Protocol):
-    """How requests become code: in processes that may be kept, through a cache."""
+    """How requests become code: in processes that may be kept, through a cache. ``digest`` names its sources and its compiler."""
 
     def compile(self, requests: Sequence[KernelRequest], path: Path, *, threads: int) -> Compiled: ...
     def uncompiled(self, requests: Sequence[KernelRequest], *, threads: int) -> list[KernelRequest]: ...
     def kept(self) -> AbstractContextManager[object]: ...
     def borrowed(self, count: int) -> AbstractContextManager[Sequence[Compiler]]: ...
     def most_processes(self) -> int: ...
+    def digest(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -137,6 +138,11 @@ class Lowering:
     def library_of(self, implementation: Implementation) -> Library | None:
         """Return the library that an implementation belongs to."""
         return next((library for library in self.libraries if library.name == implementation.library), None)
+
+    @property
+    def generator_digest(self) -> str:
+        """Return a hash of what decides which code is generated: times of generated kernels hold for equal ones; '' without a compiler."""
+        return self.generator.compiler.digest() if self.generator.compiler else ""
 
     def kept_compilers(self) -> AbstractContextManager[object]:
         """Keep the compiling processes for everything that is compiled meanwhile."""

@@ -95,6 +95,10 @@ class Device(Protocol):
     def key(self, threads: int) -> str:
         """Return what measurements are filed under: equal only where times are comparable."""
 
+    @property
+    def architecture(self) -> str:
+        """Return what code that was generated for it runs on: such code runs and takes as long where this is equal."""
+
     def stays_in_cache(self, weights_bytes: int) -> bool:
         """Return whether a program's weights are still in a cache when it runs again."""
 

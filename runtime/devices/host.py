@@ -36,6 +36,7 @@ class HostDevice:
     name: str
     open: Callable[[Plan, frozenset[int]], Compute]
     is_timed: bool = False
+    architecture: str = ""
 
     def key(self, threads: int) -> str:
         return f"{self.name} | estimated"

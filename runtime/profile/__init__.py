@@ -1,5 +1,6 @@
-"""Measured kernel times: one SQLite file a user, shared by processes, portable as JSON lines."""
+"""What runs found out, measured kernel times first: one SQLite file a user, shared by processes, portable as JSON lines."""
 
-from runtime.profile.database import Database, Record, default_path
+from runtime.profile.database import Database, default_path
+from runtime.profile.tables import CheckRow, DerivationRow, ProofRow, RaceTime, Record, SearchRow
 
-__all__ = ["Database", "Record", "default_path"]
+__all__ = ["CheckRow", "Database", "DerivationRow", "ProofRow", "RaceTime", "Record", "SearchRow", "default_path"]

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from runtime.devices.cpu.passing import line_ns
 from runtime.profile.database import Database
-from runtime.profile.jobs import measure_archive
+from runtime.profile.jobs import count_statuses, measure_archive
+from runtime.profile.tables import SHARED, TABLES, Record
 
 EXAMPLES = """examples:
   python -m runtime.profile list
   python -m runtime.profile export measured.jsonl --device 'cpu | ...'
   python -m runtime.profile import measured.jsonl
-  python -m runtime.profile measure jobs.zip --output measured.jsonl
+  python -m runtime.profile measure jobs.zip -o records.jsonl --seconds 600
   python -m runtime.profile cores
 """
 ROUNDS = 20
@@ -30,16 +33,19 @@ def parser() -> argparse.ArgumentParser:
     main.add_argument("--database", type=Path, metavar="PATH", help="the database file (default: in the user's data directory)")
     commands = main.add_subparsers(dest="command", required=True)
     listing = commands.add_parser("list", help="print each measurement: median, spread, implementation, kernel")
+    names = [kind.TABLE for kind in TABLES]
+    listing.add_argument("--table", choices=names, default=names[0], help=f"what to list (default: {names[0]})")
     listing.add_argument("--device", metavar="KEY", help="only this device, as the lines of export name it")
     export = commands.add_parser("export", help="write measurements as JSON lines ('-' for standard output)")
     export.add_argument("file", help="the file to write, or '-'")
     export.add_argument("--device", metavar="KEY", help="only this device, as the lines of export name it")
     importing = commands.add_parser("import", help="add measurements from JSON lines ('-' for standard input)")
     importing.add_argument("file", help="a file that export wrote, or '-'")
-    measure = commands.add_parser("measure", help="time the kernels of a job archive on this machine")
-    measure.add_argument("archive", type=Path, help="what runtime.profile.jobs.write_archive packed, from Python")
-    measure.add_argument("--threads", type=int, default=0, metavar="N", help="threads a kernel (default: all cores)")
-    measure.add_argument("--output", type=Path, metavar="FILE", help="also write what was measured as JSON lines")
+    measure = commands.add_parser("measure", help="time the kernels of a job archive on this machine; the same command again resumes")
+    measure.add_argument("archive", type=Path, help="what python -m egraph.optimize --export-jobs wrote")
+    measure.add_argument("-o", "--output", type=Path, metavar="FILE", help="append each record to this file as a JSON line")
+    measure.add_argument("--seconds", type=float, default=math.inf, metavar="N", help="end after this time (default: when all is measured)")
+    measure.add_argument("-q", "--quiet", action="store_true", help="say nothing while measuring")
     cores = commands.add_parser("cores", help="print how near the cores are: what writing takes after another core has read")
     cores.add_argument("--threads", type=int, default=0, metavar="N", help="how many cores (default: all)")
     return main
@@ -57,6 +63,11 @@ def cores_told(threads: int | None) -> str:
     return f"a line that another core has read takes {middle:.1f} ns to write (quartiles {first:.1f} and {third:.1f})"
 
 
+def tell(arguments: argparse.Namespace) -> Callable[[str], None]:
+    """Return what says how far measuring is: on standard error, unless it is to be quiet."""
+    return (lambda text: None) if arguments.quiet else lambda text: print(text, file=sys.stderr)
+
+
 def run(arguments: argparse.Namespace) -> int:
     if arguments.command == "cores":
         print(cores_told(arguments.threads or None))
@@ -65,13 +76,19 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.command == "import" and not database.writable:
         raise ValueError(f"nothing was imported: {database.place} cannot be written; name another file with --database PATH before import")
     match arguments.command:
+        case "list" if arguments.table != Record.TABLE:
+            (kind,) = (kind for kind in TABLES if arguments.table == kind.TABLE)
+            for row in database.rows(kind):
+                if arguments.device in (None, getattr(row, "device", None)):
+                    print("  ".join(map(str, row.to_sql())))
         case "list":
             for record in database.records(arguments.device):
-                time = f"{record.median_us:10.1f} us" if record.median_us is not None else f"{record.status:>13}"
+                time_told = f"{record.median_us:10.1f} us" if record.median_us is not None else f"{record.status:>13}"
                 spread = f"{record.spread:6.1%}" if record.spread is not None else "     -"
-                print(f"{time} {spread}  {record.implementation:20} {record.fragment}  {record.message}".rstrip())
+                print(f"{time_told} {spread}  {record.implementation:20} {record.fragment}  {record.message}".rstrip())
         case "export":
-            lines = "".join(record.to_line() + "\n" for record in database.records(arguments.device))
+            rows = (row for kind in SHARED for row in database.rows(kind))
+            lines = "".join(row.to_line() + "\n" for row in rows if arguments.device in (None, row.key[0]))
             if arguments.file == "-":
                 sys.stdout.write(lines)
             else:
@@ -81,10 +98,13 @@ def run(arguments: argparse.Namespace) -> int:
             added, skipped = database.import_lines(text.splitlines())
             print(f"{added} measurements added, {skipped} skipped")
         case "measure":
-            records = measure_archive(arguments.archive, database, threads=arguments.threads)
-            if arguments.output:
-                arguments.output.write_text("".join(record.to_line() + "\n" for record in records))
-            print(f"{len(records)} kernels measured, {sum(record.status != 'ok' for record in records)} without a time")
+            done = measure_archive(arguments.archive, database, output=arguments.output, seconds=arguments.seconds, tell=tell(arguments))
+            without = count_statuses(done.records)
+            print(f"{len(done.records)} kernels measured" + (f", without a time: {without}" if without else ""))
+            if done.foreign:
+                print(f"{done.foreign} kernels are code for another processor and are left out: export jobs on a machine like this one")
+            if done.remaining:
+                print(f"{done.remaining} kernels remain: the same command again goes on with them")
     return 0
 
 
@@ -95,7 +115,7 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("interrupted: what was measured is in the database", file=sys.stderr)
+        print("interrupted: what was measured is kept; the same command again goes on", file=sys.stderr)
         return 130
 
 

@@ -1,4 +1,4 @@
-"""The profile database: what each kernel costs on each device, measured once and kept.
+"""The profile database: what each kernel costs on each device, and what else runs found out, once and for all.
 
 >>> database = Database.in_memory()
 >>> database.put(Record("cpu", "Relu(%0:float32[8])", "tvm", "ok", (1.0, 3.0, 2.0)))
@@ -13,74 +13,30 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sqlite3
-import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
+from contextlib import closing
 from pathlib import Path
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, TypeVar
 
-Status: TypeAlias = Literal["ok", "failed", "hung", "wrong"]
-"""'wrong': it ran, and computed something else than its fragment says."""
-SCHEMA_VERSION = 1
-LINE_FORMAT = "einsat-profile-1"
+from runtime.profile.tables import TABLES, Record, Row, Value, create, read_line
+
+SCHEMA_VERSION = 2
+"""Of the tables; version 1 had one table for everything."""
 BUSY_SECONDS = 10.0
+"""How long another process's writing is waited for."""
+OLD_KERNEL_TIMES = "implementation NOT IN ('search', 'check', 'end to end', 'derivation')"
+"""Of the only table of version 1, the rows that are kernel times."""
+OLD_GENERATOR = re.compile(r", generated code (\d+)(?= \|)")
+OLD_DEVICE_PARTS = re.compile(r", (apache-tvm [^,|]+?|generated code \d+)(?=,| \|)")
+"""Version 1 named the compiler and the generator's revision within the device, for all kernels."""
 
-CREATE = """
-CREATE TABLE IF NOT EXISTS measurements (
-    device TEXT NOT NULL, fragment TEXT NOT NULL, implementation TEXT NOT NULL,
-    status TEXT NOT NULL, samples_us TEXT NOT NULL, median_us REAL, spread REAL, message TEXT NOT NULL,
-    PRIMARY KEY (device, fragment, implementation)
-) WITHOUT ROWID
-"""
-
-
-@dataclass(frozen=True)
-class Record:
-    """One measured kernel (or whole program). ``message`` says why a kernel that is not 'ok' has no time."""
-
-    device: str
-    fragment: str
-    implementation: str
-    status: Status
-    samples_us: tuple[float, ...] = ()
-    message: str = ""
-
-    @cached_property
-    def median_us(self) -> float | None:
-        return statistics.median(self.samples_us) if self.samples_us else None
-
-    @property
-    def spread(self) -> float | None:
-        """Return (third quartile - first quartile) / median: 0 is steady."""
-        if len(self.samples_us) < 4:
-            return None
-        first, middle, third = statistics.quantiles(self.samples_us, n=4)
-        return (third - first) / middle if middle else None
-
-    def to_line(self) -> str:
-        values = {name: getattr(self, name) for name in ("device", "fragment", "implementation", "status", "samples_us", "message")}
-        return json.dumps({"format": LINE_FORMAT, **values}, sort_keys=True)
-
-    @staticmethod
-    def from_line(line: str) -> Record:
-        """Parse a line of an export; raises ValueError with the reason when it is not one of this version."""
-        raw = json.loads(line)
-        if not isinstance(raw, dict) or raw.get("format") != LINE_FORMAT:
-            found = raw.get("format") if isinstance(raw, dict) else type(raw).__name__
-            raise ValueError(f"format {found!r} is not {LINE_FORMAT!r}")
-        texts = [text for name in ("device", "fragment", "implementation", "message") if isinstance(text := raw.get(name), str)]
-        samples = raw.get("samples_us")
-        if len(texts) != 4 or raw.get("status") not in get_args(Status):
-            raise ValueError("a field is missing or has the wrong type")
-        if not isinstance(samples, list) or not all(isinstance(s, int | float) and s >= 0 for s in samples):
-            raise ValueError("samples_us must be a list of non-negative numbers")
-        if (raw["status"] == "ok") != bool(samples):
-            raise ValueError("exactly the status 'ok' has samples")
-        return Record(texts[0], texts[1], texts[2], raw["status"], tuple(map(float, samples)), texts[3])
+R = TypeVar("R", bound=Row)
+Memory: TypeAlias = dict[tuple[type[Row], tuple[Value, ...]], Row]
+Warn: TypeAlias = Callable[[str], None]
 
 
 def default_path() -> Path:
@@ -97,23 +53,23 @@ def warn_on_stderr(message: str) -> None:
     print(f"warning: {message}", file=sys.stderr)
 
 
-Key: TypeAlias = tuple[str, str, str]
-
-
 class Database:
-    """Records by (device, fragment, implementation). ``writable`` is False when new ones live only in memory."""
+    """Rows by their types and keys. ``writable`` is False when new ones live only in memory."""
 
-    def __init__(self, connection: sqlite3.Connection | None, *, writable: bool, place: str, warn: Callable[[str], None]) -> None:
+    def __init__(self, connection: sqlite3.Connection | None, *, writable: bool, place: str, warn: Warn) -> None:
         self._connection, self.writable, self.place, self._warn = connection, writable, place, warn
-        self._memory: dict[Key, Record] = {}
+        self._memory: Memory = {}
 
     @staticmethod
     def in_memory() -> Database:
         return Database(None, writable=False, place="memory", warn=warn_on_stderr)
 
     @staticmethod
-    def open(path: Path | None = None, *, read_only: bool = False, warn: Callable[[str], None] = warn_on_stderr) -> Database:
-        """Open (or create) the file; what cannot be used is said through ``warn`` and replaced by memory."""
+    def open(path: Path | None = None, *, read_only: bool = False, warn: Warn = warn_on_stderr) -> Database:
+        """Open (or create) the file; what cannot be used is said through ``warn`` and replaced by memory.
+
+        Of a file of version 1 the kernel times are taken over, and the rest is forgotten.
+        """
         place = path or default_path()
         if read_only and not place.exists():
             warn(f"profile database {place} does not exist: nothing is known about this device")
@@ -121,11 +77,11 @@ class Database:
         if not read_only:
             try:
                 place.parent.mkdir(parents=True, exist_ok=True)
-                return Database(_connect(place, "rwc"), writable=True, place=str(place), warn=warn)
+                return Database(_connect(place, "rwc", warn), writable=True, place=str(place), warn=warn)
             except (OSError, sqlite3.Error) as error:
                 problem = error
         try:
-            connection = _connect(place, "ro")
+            connection = _connect(place, "ro", warn)
         except (OSError, sqlite3.Error) as error:
             warn(f"profile database {place} cannot be used ({error}): working in memory; move the file away or pass --database PATH")
             return Database(None, writable=False, place=str(place), warn=warn)
@@ -133,40 +89,51 @@ class Database:
             warn(f"profile database {place} cannot be written ({problem}): new measurements are kept in memory only")
         return Database(connection, writable=False, place=str(place), warn=warn)
 
+    def scratch(self) -> Database:
+        """Return a database that knows all that this one does, and keeps what is put into it to itself."""
+        other = Database(self._connection, writable=False, place=self.place, warn=self._warn)
+        other._memory = dict(self._memory)
+        return other
+
     def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
-    def get(self, device: str, fragment: str, implementation: str) -> Record | None:
-        key = (device, fragment, implementation)
-        if key not in self._memory:
-            for record in self._select("WHERE device = ? AND fragment = ? AND implementation = ?", key):
-                self._memory[key] = record
-        return self._memory.get(key)
+    def get(self, device: str, fragment: str, implementation: str, generator: str = "") -> Record | None:
+        """Return a kernel's time."""
+        return self.find(Record, device, fragment, implementation, generator)
 
-    def put(self, record: Record) -> None:
-        """Keep a measurement, replacing an older one of the same key; committed at once."""
-        self._memory[record.device, record.fragment, record.implementation] = record
+    def find(self, kind: type[R], *key: Value) -> R | None:
+        """Return the row of a type with a key."""
+        if (kind, key) not in self._memory:
+            where = " AND ".join(f'"{name}" = ?' for name in kind.KEY)
+            if row := next(self._select(kind, f"WHERE {where}", key), None):
+                self._memory[kind, key] = row
+        known = self._memory.get((kind, key))
+        return known if isinstance(known, kind) else None
+
+    def put(self, row: Row) -> None:
+        """Keep a row, replacing an older one of the same key; committed at once."""
+        self._memory[type(row), row.key] = row
         if not self.writable or self._connection is None:
             return
-        row = (
-            record.device, record.fragment, record.implementation, record.status,
-            json.dumps(record.samples_us), record.median_us, record.spread, record.message,
-        )  # fmt: skip
         try:
-            self._connection.execute("INSERT OR REPLACE INTO measurements VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+            _insert(self._connection, row)
         except sqlite3.Error as error:
             self.writable = False
             self._warn(f"profile database {self.place} cannot be written ({error}): new measurements are kept in memory only")
 
+    def rows(self, kind: type[R]) -> Iterator[R]:
+        """Yield all rows of a type, sorted by key."""
+        rows = {row.key: row for row in self._select(kind, "", ())}
+        rows |= {key: row for (of, key), row in self._memory.items() if of is kind and isinstance(row, kind)}
+        for key in sorted(rows):
+            yield rows[key]
+
     def records(self, device: str | None = None) -> Iterator[Record]:
-        """Yield all records (of one device), sorted by key."""
-        found = {(r.device, r.fragment, r.implementation): r for r in self._select("", ())}
-        found |= self._memory
-        for key in sorted(found):
-            if device in (None, key[0]):
-                yield found[key]
+        """Yield all kernel times (of one device), sorted by key."""
+        return (record for record in self.rows(Record) if device in (None, record.device))
 
     def import_lines(self, lines: Iterable[str]) -> tuple[int, int]:
         """Add exported lines; return (added, skipped). A bad line is skipped with a warning."""
@@ -175,46 +142,120 @@ class Database:
             if not line.strip():
                 continue
             try:
-                self.put(Record.from_line(line))
+                self.put(read_line(line))
                 added += 1
             except ValueError as error:
                 skipped += 1
                 self._warn(f"line {number} skipped: {error}")
         return added, skipped
 
-    def _select(self, where: str, values: tuple[str, ...]) -> Iterator[Record]:
+    def _select(self, kind: type[R], where: str, values: tuple[Value, ...]) -> Iterator[R]:
         if self._connection is None:
             return
-        query = f"SELECT device, fragment, implementation, status, samples_us, message FROM measurements {where}"
+        columns = ", ".join(f'"{name}"' for name in kind.hints())
         try:
-            rows = self._connection.execute(query, values).fetchall()
+            rows = self._connection.execute(f"SELECT {columns} FROM {kind.TABLE} {where}", values).fetchall()
         except sqlite3.Error as error:
             self._warn(f"profile database {self.place} cannot be read ({error}): working in memory")
             self.close()
             return
-        for device, fragment, implementation, status, samples, message in rows:
+        for values in rows:
             try:
-                yield Record(device, fragment, implementation, status, tuple(json.loads(samples)), message)
+                row = kind.from_sql(values)
             except (ValueError, TypeError) as error:
-                self._warn(f"profile database {self.place}: a record is unreadable and skipped ({error})")
+                self._warn(f"profile database {self.place}: a row of {kind.TABLE} is unreadable and skipped ({error})")
+                continue
+            if isinstance(row, kind):
+                yield row
 
 
-def _connect(path: Path, mode: Literal["rwc", "ro"]) -> sqlite3.Connection:
+def _insert(connection: sqlite3.Connection, row: Row) -> None:
+    places = ", ".join("?" * len(row.hints()))
+    connection.execute(f"INSERT OR REPLACE INTO {row.TABLE} VALUES ({places})", row.to_sql())
+
+
+def _connect(path: Path, mode: Literal["rwc", "ro"], warn: Warn) -> sqlite3.Connection:
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=BUSY_SECONDS, isolation_level=None)
     try:
-        version = connection.execute("PRAGMA user_version").fetchone()[0]
-        if version not in (0, SCHEMA_VERSION):
+        version = _version(connection)
+        if version not in (0, 1, SCHEMA_VERSION):
             raise sqlite3.DatabaseError(f"its version is {version}, this program writes {SCHEMA_VERSION}")
         if mode == "rwc":
             _enter_wal(connection)
             connection.execute("PRAGMA synchronous = NORMAL")
-            connection.execute(CREATE)
-            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-        connection.execute("SELECT count(*) FROM (SELECT 1 FROM measurements LIMIT 1)").fetchone()
-    except sqlite3.Error:
+            if version != SCHEMA_VERSION:
+                _create(connection, path, warn)
+        elif version == 1:
+            warn(f"profile database {path} is of an earlier version: it is read now and rewritten by a run that may write")
+            return _upgraded_copy(connection, path)
+        for kind in TABLES:
+            connection.execute(f"SELECT count(*) FROM (SELECT {', '.join(kind.KEY)} FROM {kind.TABLE} LIMIT 1)").fetchone()
+    except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+def _create(connection: sqlite3.Connection, path: Path | str, warn: Warn) -> None:
+    """Create the tables, and move what version 1 knew into them: all of it or, where this is interrupted, nothing."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        version = _version(connection)  # another process may have been quicker
+        if version != SCHEMA_VERSION:
+            for kind in TABLES:
+                connection.execute(create(kind))
+            if version == 1:
+                kept, forgotten = _take_over(connection)
+                warn(
+                    f"profile database {path} was of an earlier version: {kept} kernel times are taken over, "
+                    f"{forgotten} searches, races and derivations are made anew when they are needed"
+                )
+            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+
+
+def _take_over(connection: sqlite3.Connection) -> tuple[int, int]:
+    """Fill the table of kernel times from version 1's only table, and drop that; return how many rows are kept and forgotten."""
+    columns = "device, fragment, implementation, status, samples_us, message"
+    rows = connection.execute(f"SELECT {columns} FROM measurements WHERE {OLD_KERNEL_TIMES}").fetchall()
+    count = int(connection.execute("SELECT count(*) FROM measurements").fetchone()[0])
+    kept = 0
+    for values in rows:
+        record = _old_record(values)
+        if record is not None:
+            _insert(connection, record)
+            kept += 1
+    connection.execute("DROP TABLE measurements")
+    return kept, count - kept
+
+
+def _old_record(values: tuple[Any, ...]) -> Record | None:
+    """Return a kernel time of version 1; those of generated code keep the revision that they were measured of."""
+    device, fragment, implementation, status, samples_us, message = values
+    try:
+        revision = OLD_GENERATOR.search(device)
+        generator = f"revision {revision[1]}" if revision and implementation == "tvm" else ""
+        raw = {"fragment": fragment, "implementation": implementation, "status": status, "message": message, "generator": generator}
+        row = Record.from_values({"device": OLD_DEVICE_PARTS.sub("", device), "samples_us": json.loads(samples_us), **raw})
+    except (ValueError, TypeError):
+        return None
+    return row if isinstance(row, Record) else None
+
+
+def _upgraded_copy(connection: sqlite3.Connection, path: Path) -> sqlite3.Connection:
+    """Return a copy in memory of a file of version 1 that may not be written, with the tables of this version."""
+    copy = sqlite3.connect(":memory:", isolation_level=None)
+    with closing(connection):
+        connection.backup(copy)
+    _create(copy, path, lambda text: None)
+    return copy
 
 
 def _enter_wal(connection: sqlite3.Connection) -> None:

@@ -37,6 +37,9 @@ class _Compiler:
     def most_processes(self) -> int:
         return process.most_processes()
 
+    def digest(self) -> str:
+        return generator.generator_digest()
+
 
 def _library(name: str) -> Library:
     found: Library = importlib.import_module(f"lower.targets.cpu.{name}").LIBRARY

@@ -16,10 +16,8 @@ from runtime.devices.cpu.passing import share_one_core
 from runtime.devices.cpu.program import CpuProgram, load_dispatcher
 from runtime.plan import Plan
 
-LIBRARIES = ("onednn-cpu-gomp", "apache-tvm", "onnxruntime")
-"""Packages whose version changes what a kernel costs."""
-GENERATOR_REVISION = 5
-"""Raised when generated kernels become faster or slower: what was measured of earlier ones is then measured again."""
+LIBRARIES = ("onednn-cpu-gomp", "onnxruntime")
+"""Packages whose version changes what a kernel costs where it runs."""
 
 
 def processor_name() -> str:
@@ -55,13 +53,13 @@ def stay_in_cache(weights_bytes: int) -> bool:
 def device_key(threads: int) -> str:
     """Return ``cpu | <processor> | <n> cores | <library> <version>, ... | threads=<n> evicted``: equal only where times are comparable.
 
-    The code generator of this package counts as a library, ``generated code``.
+    The code generator of this project is none of the libraries: times of what it made are filed under ``generator_digest`` besides.
 
     ``evicted`` is how kernels are timed: with their operands outside the cores' own caches.
     """
     from runtime.profile.versions import library_version  # SQLite: not needed to run a plan
 
-    libraries = ", ".join([*(f"{name} {library_version(name)}" for name in LIBRARIES), f"generated code {GENERATOR_REVISION}"])
+    libraries = ", ".join(f"{name} {library_version(name)}" for name in LIBRARIES)
     return f"cpu | {processor_name()} | {usable_cores()} cores | {libraries} | threads={threads} evicted"
 
 
@@ -73,6 +71,10 @@ class Cpu:
 
     def key(self, threads: int) -> str:
         return device_key(threads)
+
+    @property
+    def architecture(self) -> str:
+        return processor_name()
 
     def stays_in_cache(self, weights_bytes: int) -> bool:
         return stay_in_cache(weights_bytes)

@@ -69,15 +69,25 @@ def processor() -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=1)
-def _version() -> str:
-    """Return a hash of everything that code generation depends on: this package, the meanings, the compiler."""
-    root = Path(__file__).resolve().parents[4]
-    digest = hashlib.sha256("|".join([platform.machine(), *processor()]).encode())
-    digest.update(importlib.metadata.version("apache-tvm").encode())
+def generator_digest() -> str:
+    """Return a hash of what decides which code is generated for a processor: sources of this package and of meanings, the compiler."""
+    return digest_of(Path(__file__).resolve().parents[4])
+
+
+def digest_of(root: Path) -> str:
+    """Return the hash of the generator's sources below a folder, names and contents, and of the compiler's version."""
+    digest = hashlib.sha256(importlib.metadata.version("apache-tvm").encode())
     for folder in _SOURCES:
         for source in sorted((root / folder).rglob("*.py")):
-            digest.update(source.name.encode() + source.read_bytes())
+            text = source.read_bytes()
+            digest.update(f"{source.relative_to(root).as_posix()} {len(text)}:".encode() + text)
     return digest.hexdigest()[:16]
+
+
+def _version() -> str:
+    """Return a hash of everything that object files depend on: the generator and the processor."""
+    parts = generator_digest(), platform.machine(), *processor()
+    return hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]
 
 
 def _request(item: Node | KernelRequest) -> KernelRequest:

@@ -1,0 +1,146 @@
+"""Export what a search would measure as jobs, for another process or machine; add the records that come back.
+
+The search is the usual one, with a measurer that measures nothing: it notes which kernels are asked for and answers that each
+takes longer than estimated. So the next extraction asks for their rivals too, and one archive holds what several rounds of a
+search would measure. Kernels that the profile database knows are left out: export, measure, import again until none is left.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from egraph.errors import EinsatError, ModelError
+from egraph.onnx import exporter
+from egraph.optimize.batch import compile_batch
+from egraph.optimize.chooser import Times
+from egraph.optimize.measuring import BATCH, SHOWN_CHARACTERS, Job, calibration_missing, job_of, write_reference
+from egraph.optimize.options import Options
+from egraph.optimize.progress import Progress
+from egraph.optimize.search import Choosing
+from egraph.optimize.single_kernel import feed_specs, kernel_program
+from egraph.optimize.stages import Saturated, advanced, cost_model, saturation_of, started
+from egraph.tensor import Candidate
+from lower.compile import CompileOptions
+from lower.cost.model import CostModel, KernelKey
+from lower.targets import lowering
+from runtime.devices import device
+from runtime.profile import Database, Record
+from runtime.profile.jobs import ArchiveWriter, Origin
+from runtime.profile.jobs import Job as ArchivedJob
+
+DISAPPOINTMENT = 2.0
+"""A kernel that was asked for is believed to take this many times its estimate, so that its rivals are asked for next."""
+
+
+@dataclass
+class Collector:
+    """Notes the kernels that a search wants measured, each once, in the order of asking."""
+
+    jobs: dict[KernelKey, Job] = field(default_factory=dict)
+
+    @property
+    def measured(self) -> int:
+        return len(self.jobs)
+
+    def measure_candidates(
+        self, model: CostModel, candidates: Iterable[Candidate], time_left: Callable[[], float], tell: Callable[[str], None]
+    ) -> None:
+        """Note those candidates that have no measurement yet; ``model`` believes the worse of them."""
+        for one in candidates:
+            if not model.is_settled(one):
+                time_us = DISAPPOINTMENT * model.estimate_us(one)
+                self.jobs[model.key(one)] = job_of(model, one)
+                generator = model.generator_of(one.implementation)
+                model.file(Record(model.device_of(one.fragment), *model.key(one), "ok", (time_us,), generator=generator))
+
+
+@dataclass(frozen=True)
+class Exported:
+    """How many kernels an archive holds, and how many could not be compiled: these are filed as failed."""
+
+    kernels: int
+    failed: int
+
+
+def export_jobs(options: Options, archive: Path, progress: Progress) -> Exported:
+    """Write the kernels that a search of a model (or of a stage's text) wants measured."""
+    if not device(options.device).is_timed:
+        fix = "give a --device that is timed, or search without --export-jobs"
+        raise ModelError(f"nothing is timed on the device {options.device!r}", where="--export-jobs", fix=fix)
+    database = Database.open(options.database, read_only=options.frozen, warn=lambda text: progress.note(f"warning: {text}"))
+    try:
+        import_profiles(options, database, progress)
+        result = advanced(started(options, progress)[0], "saturated", options, progress, database)
+        if not isinstance(result, Saturated):
+            fix = "give a model, imported.txt or saturated.txt"
+            raise ModelError("the stages after a search want no kernels measured", where=str(options.model), fix=fix)
+        return _write(_wanted(result, options, progress, database), options, archive, progress, database)
+    finally:
+        database.close()
+
+
+def import_profiles(options: Options, database: Database, progress: Progress) -> int:
+    """Add the records of ``--import-profiles`` to the database; return how many say something new about this device."""
+    total = 0
+    key = device(options.device).key(options.threads)
+    for path in options.profiles:
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            fix = "python -m runtime.profile measure jobs.zip -o records.jsonl writes such a file"
+            raise ModelError(f"records cannot be read: {error}", where="--import-profiles", fix=fix) from error
+        before = set(_of_device(database, key))
+        added, skipped = database.import_lines(lines)
+        more = len(set(_of_device(database, key)) - before)
+        total += more
+        progress.note(f"{path.name}: {added} measurements imported, {skipped} skipped; {more} are new of this device and these libraries")
+    return total
+
+
+def _of_device(database: Database, key: str) -> Iterator[Record]:
+    return (record for record in database.records() if record.device.startswith(key))
+
+
+def _wanted(result: Saturated, options: Options, progress: Progress, database: Database) -> list[Job]:
+    lowers, collector = lowering(options.device), Collector()
+    key = device(options.device).key(options.threads)
+    missing = calibration_missing(database, key, lowers.target, lowers.generator_digest)
+    model = cost_model(result.graph, options, database)
+    model.database = database.scratch()
+    times = Times(progress, lambda unmeasured: 0.0)
+    Choosing(result.graph, saturation_of(result), model, progress, times, options.seed).choose(collector, options.finalists)
+    return list({job.key: job for job in (*missing, *collector.jobs.values())}.values())
+
+
+def _write(jobs: list[Job], options: Options, archive: Path, progress: Progress, database: Database) -> Exported:
+    progress.stage("compile the kernels")
+    compile_options = CompileOptions(options.threads, lowering(options.device).target, export_graph=exporter.serialized)
+    runs_on, lowers = device(options.device), lowering(options.device)
+    origin = Origin(options.device, runs_on.architecture, options.threads, options.seed)
+    kernels = failed = 0
+    try:
+        with ArchiveWriter(archive, origin) as writer:
+            for start in range(0, len(jobs), BATCH):
+                batch = jobs[start : start + BATCH]
+                with tempfile.TemporaryDirectory(prefix="einsat-kernels-") as folder:
+                    programs = [kernel_program(job.fragment, job.implementation, seed=options.seed) for job in batch]
+                    places = compile_batch(programs, Path(folder), compile_options)
+                    for job, program, place in zip(batch, programs, places, strict=True):
+                        generator = lowers.generator_digest if job.implementation.is_generated else ""
+                        archived = ArchivedJob(*job.key, generator, job.engine, feed_specs(program))
+                        if isinstance(place, EinsatError):
+                            key = archived.key(runs_on.key(options.threads))
+                            database.put(Record(*key[:3], "failed", (), str(place)[:SHOWN_CHARACTERS], generator))
+                            failed += 1
+                            continue
+                        write_reference(program, job.implementation, place, compile_options)
+                        lowers.complete(place)  # so that it runs where no compiler is
+                        writer.add(place, archived)
+                        kernels += 1
+                progress.update(f"{kernels} of {len(jobs)} kernels")
+    except OSError as error:
+        raise ModelError(f"{archive} cannot be written: {error}", where="--export-jobs", fix="name another file") from error
+    return Exported(kernels, failed)
