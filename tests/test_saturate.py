@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import itertools
 import os
 import subprocess
 import sys
@@ -33,6 +32,7 @@ from egraph.rule import (
     rule,
 )
 from egraph.rules import RULES
+from egraph.rules.merges import split
 from egraph.tensor import FrozenEGraph, Graph, Node, TensorType, attributes, make, walk
 from egraph.tensor.ops import apply
 
@@ -120,12 +120,7 @@ def _member(x: Tensor, w: Weight) -> Tensor:
 def merge_matmuls(x: Tensor, w: list[Weight]) -> list[Tensor]:
     """[x w1, ..., x wn] = slices of x [w1 ... wn]"""
     wide = x @ operation("Concat", *w, axis=w[0].rank - 1)
-    ends = np.cumsum([0, *(one.shape[-1] for one in w)]).tolist()
-    rest = wide.shape[:-1]
-    return [
-        operation("Slice", wide, starts=(0,) * len(rest) + (a,), ends=(*rest, b), steps=(1,) * (len(rest) + 1))
-        for a, b in itertools.pairwise(ends)
-    ]
+    return split(wide, wide.rank - 1, [each.shape[-1] for each in w])
 
 
 X, Y, Z = given("x", 4, 6), given("y", 4, 6), given("z", 4, 6)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from itertools import pairwise
 
 from egraph.rule import Rounding, Steps, Tensor, require
 from egraph.rule_operators import binary, maximum, minimum, unary, where
@@ -24,12 +23,21 @@ def of_one_shape(
 ) -> Claim:
     """left(x, ..) = right(x, ..), where all have one shape"""
 
-    def law(**given: Tensor) -> Steps:
-        yield left(**given)
-        require(all(one.shape == next_one.shape for one, next_one in pairwise(given.values())), "one shape")
-        yield right(**given)
+    def of_one(x: Tensor) -> Steps:
+        yield left(x)
+        yield right(x)
 
-    law.__dict__["__signature__"] = inspect.signature(left)
+    def of_two(x: Tensor, y: Tensor) -> Steps:
+        yield left(x, y)
+        require(x.shape == y.shape, "one shape")
+        yield right(x, y)
+
+    def of_three(x: Tensor, y: Tensor, z: Tensor) -> Steps:
+        yield left(x, y, z)
+        require(x.shape == y.shape and y.shape == z.shape, "one shape")
+        yield right(x, y, z)
+
+    law = (of_one, of_two, of_three)[len(inspect.signature(left).parameters) - 1]
     return member(truth, name, text, law, rounding)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
-from egraph.rule import Rounding, Rule, Tensor, rule
+from egraph.rule import Rounding, Rule, rule
+from egraph.rule_law import closure_of
 from egraph.rules.family import named
 
 Truth: TypeAlias = Literal["true", "false", "not exact"]
@@ -29,12 +29,9 @@ def claim(truth: Truth, rounding: Rounding = "exact") -> Callable[[Callable[...,
 
 def member(truth: Truth, name: str, text: str, law: Callable[..., Any], rounding: Rounding) -> Claim:
     """Claim one rule of a family; parameters of ``law`` without annotations are tensors."""
-    parameters = [
-        parameter.replace(annotation=Tensor) if parameter.annotation is parameter.empty else parameter
-        for parameter in inspect.signature(law, eval_str=True).parameters.values()
-    ]
-    law.__dict__["__signature__"] = inspect.Signature(parameters)
-    return Claim(named(law, name, text, rounding=rounding), truth)
+    closure = closure_of(law)
+    parameters = tuple(replace(each, annotation=each.annotation or "Tensor") for each in closure.syntax.parameters)
+    return Claim(named(replace(closure, syntax=replace(closure.syntax, parameters=parameters)), name, text, rounding=rounding), truth)
 
 
 def equation(truth: Truth, name: str, text: str, sides: Callable[..., Any], rounding: Rounding = "assumes finite") -> Claim:
