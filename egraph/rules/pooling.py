@@ -24,6 +24,7 @@ def _monotone(op: str) -> Rule:
 def max_pool_before_clip(x: Tensor, c: Attributes, a: Attributes) -> Steps:
     """max_pool(clip(x)) = clip(max_pool(x))"""
     yield max_pool(unary("Clip", x, c), a)
+    require(c.min < math.inf and -math.inf < c.max, "the limits must leave something between them")
     yield unary("Clip", max_pool(x, a), c)
 
 
