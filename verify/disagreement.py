@@ -92,7 +92,8 @@ def _unpaired(left: Scope, right: Scope, shape: Sequence[int]) -> Mask:
     """Return at which positions a term that found no partner counts, or may do so."""
     mask = np.zeros(tuple(shape), np.bool_)
     for phases, terms in residues(left, right, Assumptions(facts=Facts(at_sizes=True))):
-        part = mask[tuple(slice(phases[a][1], None, phases[a][0]) if a in phases else slice(None) for a in range(len(shape)))]
+        axes = [slice(phases[a][1], None, phases[a][0]) if a in phases else slice(None) for a in range(len(shape))]
+        part = mask[(*axes, ...)]  # a view, also of no axes
         if terms is None:
             part[...] = True
         else:
