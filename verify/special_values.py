@@ -173,8 +173,11 @@ def broken_case(
             name: mixed(tuple(concrete(size, sizes) for size in tensor.shape), tensor.dtype, kind, SHARES[-1], generator)
             for name, tensor in tensors.items()
         }
-        with np.errstate(all="ignore"):
-            results = [algebra(values, "float64", sizes).tensor(side) for side in (left, right)]
+        try:
+            with np.errstate(all="ignore"):
+                results = [algebra(values, "float64", sizes).tensor(side) for side in (left, right)]
+        except KeyError as error:
+            raise EinsatError(f"{error} is read as an index, which is not drawn here") from error
         if (at := first_difference(results[0], results[1], list(values.values()), rounding, sums=sums)) is not None:
             shown = ", ".join(f"{name} of shape {value.shape}" for name, value in values.items())
             return Broken(kind, f"the result for {shown}", float(results[0].flat[at]), float(results[1].flat[at]))
