@@ -89,7 +89,7 @@ def test_unknown_rules_and_unreadable_files_are_said(retried: tuple[Path, Outcom
         find_rule(outcome, artefact, "no_such_rule", ())
     assert find_rule(outcome, artefact, "relu_twice", ()).name == "relu_twice"
     (artefact / "rules/1_other.py").write_text("import a_module_that_is_elsewhere\n")
-    with pytest.raises(RuleError, match=r"a_module_that_is_elsewhere[^$]*--rules FILE"):
+    with pytest.raises(RuleError, match=r"no tuple RULES(.|\n)*--rules FILE"):
         find_rule(outcome, artefact, "no_such_rule", ())
 
 

@@ -28,7 +28,7 @@ def max_pool_before_clip(x: Tensor, c: Attributes, a: Attributes) -> Steps:
     yield unary("Clip", max_pool(x, a), c)
 
 
-@rule
+@rule(rounding="assumes finite")
 def max_pool_before_leaky_relu(x: Tensor, c: Attributes, a: Attributes) -> Steps:
     """max_pool(leaky_relu(x)) = leaky_relu(max_pool(x)),  slope >= 0"""
     yield max_pool(unary("LeakyRelu", x, c), a)
