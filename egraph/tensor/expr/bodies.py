@@ -67,27 +67,29 @@ def walked(body: Scalar, *, opened: bool = False) -> Iterable[Scalar]:
 def rebuilt(
     body: Scalar, part: Callable[[Scalar], Scalar], place: Callable[[Index], Index] | None = None, choice: Choice = guarded
 ) -> Scalar:
-    """Return a scalar of changed parts at changed places; without ``place``, itself where no part changes."""
+    """Return a scalar of changed parts at changed places; itself where nothing changes, so that what is shared stays shared."""
     match body:
         case Apply(function, arguments):
             changed = tuple(map(part, arguments))
             return body if all(a is b for a, b in zip(changed, arguments, strict=True)) else Apply(function, changed)
         case Guarded(conditions, then, otherwise):
             first, second = part(then), part(otherwise)
-            if place is not None:
-                return choice([Compare(place(c.left), c.operator, place(c.right)) for c in conditions], first, second)
-            return body if first is then and second is otherwise else Guarded(conditions, first, second)
+            if place is None:
+                return body if first is then and second is otherwise else Guarded(conditions, first, second)
+            placed = tuple(Compare(place(c.left), c.operator, place(c.right)) for c in conditions)
+            result = choice(placed, first, second)
+            return body if first is then and second is otherwise and result == Guarded(conditions, then, otherwise) else result
         case Number():
             return body
     if place is None:
         return body
     match body:
         case IndexNumber(value):
-            return IndexNumber(place(value))
+            return body if (changed_value := place(value)) == value else IndexNumber(changed_value)
         case Table(shape, values, indices):
             return tabulated(shape, values, tuple(map(place, indices)))
         case Read(source, indices):
-            return Read(source, tuple(map(place, indices)))
+            return body if (places := tuple(map(place, indices))) == indices else Read(source, places)
 
 
 def open_scope(body: Scalar) -> Scope | None:

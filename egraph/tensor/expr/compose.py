@@ -10,27 +10,37 @@ from egraph.tensor.expr.index import Index, Iterator, Size, Symbol, index, subst
 from egraph.tensor.expr.scope import Compare, Number, Read, Scalar, Scope, Table, Tensor
 
 Producers = Mapping[str, Scope | Tensor]
+Parts = dict[int, tuple[Scalar, Scalar]]
+"""Scalars by identity, each with what became of it: hashing a scalar walks all of it, and to hold it keeps its identity its own."""
+Placed = dict[tuple[tuple[Iterator, Index], ...], Parts]
+"""Parts of producers by what stands for the producers' iterators in them."""
 
 
-def inline(scope: Scope, producers: Producers) -> Scope:
+def inline(scope: Scope, producers: Producers, placed: Placed | None = None) -> Scope:
     """Return ``scope`` with every read of a named tensor replaced by its producer.
 
     A producer without a reduction disappears into the body; a reducing one becomes an inner scope that is read;
-    a ``Tensor`` renames.
+    a ``Tensor`` renames. Several calls with one ``placed`` share what they place alike.
     """
-    memo: dict[int, tuple[Scope, Scope]] = {}
-    return _inline(scope, producers, memo)
+    return _inline(scope, producers, {}, {} if placed is None else placed)
 
 
-def _inline(scope: Scope, producers: Producers, memo: dict[int, tuple[Scope, Scope]]) -> Scope:
-    known = memo.get(id(scope))  # hashing a scope walks all of it; the memo keeps it alive, so that its id stays its own
+def _inline(scope: Scope, producers: Producers, scopes: dict[int, tuple[Scope, Scope]], placed: Placed) -> Scope:
+    known = scopes.get(id(scope))
     if known is None:
-        body = _scalar(scope.body, {}, producers, memo)
-        known = memo[id(scope)] = scope, Scope(scope.traversal, scope.summation, scope.reduction, body)
+        body = _scalar(scope.body, {}, producers, {}, scopes, placed)
+        known = scopes[id(scope)] = scope, Scope(scope.traversal, scope.summation, scope.reduction, body)
     return known[1]
 
 
-def _scalar(body: Scalar, replace: Mapping[Iterator | Symbol, Size], producers: Producers, memo: dict[int, tuple[Scope, Scope]]) -> Scalar:
+def _scalar(
+    body: Scalar,
+    replace: Mapping[Iterator | Symbol, Size],
+    producers: Producers,
+    parts: Parts,
+    scopes: dict[int, tuple[Scope, Scope]],
+    placed: Placed,
+) -> Scalar:
     def data(value: Read) -> Read:
         result = part(value)
         if isinstance(result, Read):
@@ -44,30 +54,27 @@ def _scalar(body: Scalar, replace: Mapping[Iterator | Symbol, Size], producers: 
         """Return a part with its reads replaced; what is one object in the body stays one, or chains of such parts would double."""
         known = parts.get(id(inner))
         if known is None:
-            known = parts[id(inner)] = read(inner) if isinstance(inner, Read) else rebuilt(inner, part, place)
-        return known
+            known = parts[id(inner)] = inner, read(inner) if isinstance(inner, Read) else rebuilt(inner, part, place)
+        return known[1]
 
     def read(value: Read) -> Scalar:
         source, places = value.source, tuple(map(place, value.indices))
-        producer = producers.get(source.name, source) if isinstance(source, Tensor) else _inline(source, producers, memo)
-        if isinstance(producer, Tensor):
-            return Read(producer, places)
-        key = id(producer), places
-        if key not in reads:
-            reads[key] = at(producer, places)
-        return reads[key]
+        producer = producers.get(source.name, source) if isinstance(source, Tensor) else _inline(source, producers, scopes, placed)
+        if isinstance(producer, Scope) and not producer.summation:
+            return _at(producer, places, placed)
+        return value if producer is source and places == value.indices else Read(producer, places)
 
-    parts: dict[int, Scalar] = {}
-    reads: dict[tuple[int, tuple[Index, ...]], Scalar] = {}
     return part(body)
 
 
 def at(producer: Scope, places: tuple[Index, ...]) -> Scalar:
     """producer[places]: its body there when it does not reduce, else a read of it as an inner scope."""
-    if producer.summation:
-        return Read(producer, places)
-    replace: dict[Iterator | Symbol, Size] = dict(zip(producer.traversal, places, strict=True))
-    return _scalar(producer.body, replace, {}, {})
+    return Read(producer, places) if producer.summation else _at(producer, places, {})
+
+
+def _at(producer: Scope, places: tuple[Index, ...], placed: Placed) -> Scalar:
+    replace = tuple(zip(producer.traversal, places, strict=True))
+    return _scalar(producer.body, dict(replace), {}, placed.setdefault(replace, {}), {}, placed)
 
 
 def chosen(table: Table) -> Scalar:

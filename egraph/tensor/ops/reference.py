@@ -13,7 +13,7 @@ import numpy as np
 
 from egraph.errors import EinsatError
 from egraph.tensor import LEAVES, Attributes, Node, TensorType, walk
-from egraph.tensor.expr.compose import identity, inline
+from egraph.tensor.expr.compose import Placed, identity, inline
 from egraph.tensor.expr.evaluate import Field
 from egraph.tensor.expr.evaluate import evaluate as evaluate_scope
 from egraph.tensor.expr.functions import PRIME
@@ -41,9 +41,10 @@ def _remembered(op: str, types: tuple[TensorType, ...], attributes: Attributes, 
 def fragment_expression(root: Node, numbers: Mapping[int, float] = MappingProxyType({})) -> Scope:
     """Return a fragment as one scope over its leaves; placeholder i is the tensor named str(i), or everywhere ``numbers[i]``."""
     scopes: dict[Node, Scope | Tensor] = {}
+    placed: Placed = {}
     for node in walk((root,)):
         if node.op != "Placeholder":
-            scopes[node] = inline(meaning(node), {str(i): scopes[operand] for i, operand in enumerate(node.inputs)})
+            scopes[node] = inline(meaning(node), {str(i): scopes[operand] for i, operand in enumerate(node.inputs)}, placed)
         elif node.integer("index") in numbers:
             scopes[node] = _filled(node.type.sizes, numbers[node.integer("index")])
         else:
