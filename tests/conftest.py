@@ -6,8 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 GOLDEN = Path(__file__).parent / "golden"
+
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.register_profile("random", deadline=None)
+settings.load_profile("repeatable")  # the same draws each time; --hypothesis-profile random draws others, as `make fuzz` does
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -88,17 +88,25 @@ def test_a_transposed_matrix_agrees_on_its_diagonal() -> None:
     assert (mask_of(between(a, transpose(a, 1, 0)).boxes, (4, 4)) == ~np.eye(4, dtype=bool)).all()
 
 
+def assert_boxes_are_those_of_brute_force(pair: tuple[Node, Node]) -> None:
+    """A pair that is not decided within the prover's units of work is no case; hypothesis fails where most are none."""
+    result = disagreement(*map(fragment_expression, pair))
+    assume(result is not None)
+    assert result is not None
+    assert (mask_of(result.boxes, pair[0].type.sizes) == everywhere(*pair)).all()
+
+
 @settings(max_examples=40, deadline=None)
 @given(pairs())
 def test_boxes_are_those_of_brute_force(pair: tuple[Node, Node]) -> None:
-    assert (mask_of(between(*pair).boxes, pair[0].type.sizes) == everywhere(*pair)).all()
+    assert_boxes_are_those_of_brute_force(pair)
 
 
 @pytest.mark.slow
 @settings(max_examples=2000, deadline=None)
 @given(pairs())
 def test_boxes_are_those_of_brute_force_on_many_draws(pair: tuple[Node, Node]) -> None:
-    assert (mask_of(between(*pair).boxes, pair[0].type.sizes) == everywhere(*pair)).all()
+    assert_boxes_are_those_of_brute_force(pair)
 
 
 def test_few_points_of_a_box_show_that_it_differs() -> None:
