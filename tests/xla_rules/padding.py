@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from egraph.rule import Attributes, Rounding, Steps, Tensor, Weight, require, require_number
@@ -19,7 +20,7 @@ def by_joining(truth: Truth, name: str, text: str, *, in_front: bool) -> Claim:
         before, after = (more, none) if in_front else (none, more)
         yield pad(x, before=before, after=after, mode="constant", value=0.0)
 
-    return member(truth, name, text, law, "exact")
+    return member(truth, name, text, law, "reassociates")
 
 
 def of_scaled(truth: Truth, name: str, text: str, rounding: Rounding, *, zeros: bool) -> Claim:
@@ -28,6 +29,7 @@ def of_scaled(truth: Truth, name: str, text: str, rounding: Rounding, *, zeros: 
     def law(x: Tensor, c: Weight, p: Attributes) -> Steps:
         yield pad(x * c, p)
         require(c.rank == 0 and p.mode == "constant" and (not zeros or p.value == 0.0), "zeros")
+        require(c.number is not None and -math.inf < c.number < math.inf, "zero times the number is zero")
         yield pad(x, p) * c
 
     return member(truth, name, text, law, rounding)
@@ -47,7 +49,7 @@ def of_result(truth: Truth, name: str, text: str, operator: Callable[[Tensor], T
 CLAIMS = (
     by_joining("true", "pad_by_joining", "concat(x, expand(0)) = pad(x)", in_front=False),
     by_joining("false", "pad_by_joining_on_the_other_side", "concat(x, expand(0)) = pad(x), but in front", in_front=True),
-    of_scaled("true", "pad_of_scaled", "pad(x c) = pad(x) c, with zeros and one number", "exact", zeros=True),
+    of_scaled("true", "pad_of_scaled", "pad(x c) = pad(x) c, with zeros and one number", "assumes finite", zeros=True),
     of_scaled("false", "pad_of_wrongly_scaled", "pad(x c) = pad(x) c, but with any number", "reassociates", zeros=False),
     of_result("false", "pad_of_exponential", "pad(exp(x)) = exp(pad(x)), but the exponential of zero is one", exp,
               lambda p: p.mode == "constant" and p.value == 0.0),

@@ -20,7 +20,7 @@ def of_padded(truth: Truth, name: str, text: str, *, zeros: bool = True, exchang
         more = (p.before[height], p.before[width], p.after[height], p.after[width])
         yield conv(x, w, a.but(pads=tuple(own + each for own, each in zip(a.pads, more, strict=True))))
 
-    return member(truth, name, text, law, "reassociates")
+    return member(truth, name, text, law, "assumes finite")
 
 
 @claim("false")
