@@ -178,9 +178,10 @@ def test_processes_migrate_and_write_at_once(tmp_path: Path) -> None:
 
 
 WRITER = """
-import itertools, sys
+import itertools, signal, sys
 from pathlib import Path
 from runtime.profile import CheckRow, Database
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 database = Database.open(Path(sys.argv[1]))
 for number in itertools.count():
     database.put(CheckRow("cpu", f"{number:08}", number))
