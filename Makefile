@@ -30,7 +30,7 @@ demo: $(DEMO_STAMP) ## optimise a real, trained model and print what came out
 
 test: venv ## lint, types, tests
 	$(MAKE) --no-print-directory lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --durations 15
 
 lint: venv ## ruff and mypy --strict
 	$(BIN)/ruff check .
