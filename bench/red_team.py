@@ -14,8 +14,8 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from egraph.errors import EinsatError
-from egraph.rule_file import read_rules
-from egraph.rule_values import Refusal
+from egraph.rewrite.file import read_rules
+from egraph.rewrite.values import Refusal
 from verify.machine import about, told
 from verify.prove import Effort, prove
 

@@ -12,7 +12,7 @@
         require(s.shape == (1, w.shape[0], 1, 1), "s must hold one number an output channel")
         yield conv(x, w * s.reshape(w.shape[0], 1, 1, 1), a)
 
-A function is read from its text and evaluated (``egraph.rule_evaluator``), never run by Python, and that twice. *Unbound*, its
+A function is read from its text and evaluated (``egraph.rewrite.evaluator``), never run by Python, and that twice. *Unbound*, its
 variables are names and the left side (the returned equation's, or the first ``yield``) is read as the pattern. *Bound*, for every
 match, variables carry types (``x.shape``) and attributes values (``a.strides``); then ``require`` may refuse with a reason and the
 right side is built, typed by the operators' own shape rules, as a kernel fragment over placeholders. The bound left side is what
@@ -29,9 +29,9 @@ from random import Random
 from typing import Any, Literal, TypeAlias, overload
 
 from egraph.errors import RuleError, TypeMismatch
-from egraph.rule_law import Law, Written, closure_of
-from egraph.rule_refusals import Mismatch
-from egraph.rule_terms import (
+from egraph.rewrite.law import Law, Written, closure_of
+from egraph.rewrite.refusals import Mismatch
+from egraph.rewrite.terms import (
     Attributes,
     Equation,
     Pattern,
@@ -44,7 +44,7 @@ from egraph.rule_terms import (
     require_attribute,
     require_number,
 )
-from egraph.rule_values import Closure
+from egraph.rewrite.values import Closure
 from egraph.tensor import Attributes as AttributeTuple
 from egraph.tensor import Node, TensorType, placeholder
 

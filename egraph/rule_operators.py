@@ -1,13 +1,13 @@
 """The core operators as functions over rule tensors: rules read ``relu(conv(x, w, a))``.
 
-Attributes come from an attributes variable or tuple (the last argument) or as keywords, as in ``rule_terms.operation``.
+Attributes come from an attributes variable or tuple (the last argument) or as keywords, as in ``rewrite.terms.operation``.
 """
 
 from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from egraph.rule_terms import Attributes, Tensor, operation
+from egraph.rewrite.terms import Attributes, Tensor, operation
 from egraph.tensor import Attributes as AttributeTuple
 
 By: TypeAlias = Attributes | AttributeTuple | None

@@ -37,6 +37,7 @@ PACKAGES = {
     "egraph/onnx": "ONNX models",
     "egraph/onnx/importer": "ONNX in",
     "egraph/onnx/exporter": "ONNX out",
+    "egraph/rewrite": "the rule language",
     "egraph/rules": "the rules",
     "egraph/extract": "the choice of kernels",
     "egraph/engine": "the e-graph and its saturation",

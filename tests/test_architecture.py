@@ -45,12 +45,8 @@ inside functions count. Only the driver sees every stage; the commands that judg
 device or a target but its own: both are found by their names (``runtime.devices``, ``lower.targets``)."""
 LEAVES = frozenset({"egraph", "egraph.errors", "egraph.tolerance"})
 """Values that every package may use; they import nothing, so that ``--help`` answers at once."""
-REWRITE = (
-    *("egraph.rule", "egraph.rule_terms", "egraph.rule_file", "egraph.rule_operators", "egraph.rule_refusals", "egraph.rule_syntax"),
-    *("egraph.rule_values", "egraph.rule_library", "egraph.rule_reader", "egraph.rule_evaluator", "egraph.rule_law", "egraph.rule_clock"),
-    *("egraph.rule_frames", "egraph.rule_operations", "egraph.rule_parts"),
-)
-"""The rule language, until it has its folder."""
+RULE_API = ("egraph.rule", "egraph.rule_operators")
+"""What users' rule files import: part of ``egraph.rewrite``, under the names that stand in those files."""
 
 
 def modules(folder: str) -> list[Path]:
@@ -77,7 +73,7 @@ def imports(path: Path) -> set[str]:
 
 def package(module: str) -> str:
     """Return the package of EDGES that a module belongs to; '' for a leaf and for other projects' modules."""
-    if any(module == name or module.startswith(f"{name}.") for name in REWRITE):
+    if module in RULE_API:
         return "egraph.rewrite"
     return max((name for name in EDGES if f"{module}.".startswith(f"{name}.")), key=len, default="")
 

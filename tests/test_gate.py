@@ -14,8 +14,8 @@ from egraph.errors import RuleError
 from egraph.optimize import gate
 from egraph.optimize.choice import choose_rules
 from egraph.optimize.gate import Admission, admitted, notes, unproved
+from egraph.rewrite.law import Stated
 from egraph.rule import Binding, Equation, Mismatch, Rule, Steps, Tensor, Verdict, Weight, require, rule
-from egraph.rule_law import Stated
 from egraph.rule_operators import concat, relu, slice_
 from egraph.rules import RULES, rule_named
 from egraph.tensor import Node, TensorType, placeholder
@@ -104,7 +104,7 @@ RULES = (mine,)
 
 
 def test_a_key_depends_on_what_a_rule_uses_of_a_user_s_own_modules(tmp_path: Path) -> None:
-    from egraph.rule_file import load_rules
+    from egraph.rewrite.file import load_rules
 
     def key_with(helper: str) -> str:
         (tmp_path / "my_helper_of_rules.py").write_text(helper)

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from egraph.rewrite.file import load_rules
+from egraph.rewrite.law import fields_of
 from egraph.rule import Rule
-from egraph.rule_file import load_rules
-from egraph.rule_law import fields_of
 from verify.certificates import parse
 from verify.generate.__main__ import main
 from verify.generate.command import certificates_beside

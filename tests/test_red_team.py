@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from egraph.rewrite.law import Stated
 from egraph.rule import Binding, Equation, Rounding, Rule, Steps, Tensor, Weight, merge_rule, operation, require, require_number, rule
-from egraph.rule_law import Stated
 from egraph.rule_operators import (
     absolute,
     concat,

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from bench.red_team import FOLDER, OUTSIDE, Judged, files, judged
+from egraph.rewrite.file import read_rules
+from egraph.rewrite.values import Refusal
 from egraph.rule import Binding, Rule
-from egraph.rule_file import read_rules
-from egraph.rule_values import Refusal
 from egraph.tensor import TensorType
 from verify.comparison import compare_sides
 

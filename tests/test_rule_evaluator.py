@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from egraph.errors import EinsatError
+from egraph.rewrite.evaluator import Evaluator
+from egraph.rewrite.law import PythonNames, Written, closure_of
+from egraph.rewrite.library import BUILTINS, MODULES
+from egraph.rewrite.operations import TooLong
+from egraph.rewrite.parts import Overlay
+from egraph.rewrite.reader import read_function
+from egraph.rewrite.values import PLAIN, Closure, Namespace
 from egraph.rule import Attributes, Binding, Equation, MergeRule, Mismatch, Rule, Steps, Tensor, Weight, require, rule
-from egraph.rule_evaluator import Evaluator
-from egraph.rule_law import PythonNames, Written, closure_of
-from egraph.rule_library import BUILTINS, MODULES
-from egraph.rule_operations import TooLong
 from egraph.rule_operators import leaky_relu
-from egraph.rule_parts import Overlay
-from egraph.rule_reader import read_function
-from egraph.rule_values import PLAIN, Closure, Namespace
 from egraph.rules import RULES
 from egraph.tensor import Node, TensorType, placeholder
 from verify.numbers import OnPath, SymbolicNumber

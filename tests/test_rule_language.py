@@ -13,8 +13,8 @@ import pytest
 from egraph.engine.saturate import Limits, saturate
 from egraph.errors import RuleError
 from egraph.onnx import importer
-from egraph.rule_file import load_rules, read_rules
-from egraph.rule_values import Refusal
+from egraph.rewrite.file import load_rules, read_rules
+from egraph.rewrite.values import Refusal
 from tests.test_optimize import ROOT, build_model
 
 HEAD = """from egraph.rule import Equation, Steps, Tensor, require, rule

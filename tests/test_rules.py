@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from egraph.errors import RuleError
+from egraph.rewrite.file import load_rules
+from egraph.rewrite.refusals import WrongNumber
 from egraph.rule import (
     Attributes,
     Binding,
@@ -25,9 +27,7 @@ from egraph.rule import (
     require_number,
     rule,
 )
-from egraph.rule_file import load_rules
 from egraph.rule_operators import concat, conv, max_pool, pad, reduce_mean, reduce_sum, relu, reshape, slice_, transpose
-from egraph.rule_refusals import WrongNumber
 from egraph.rules import FAMILIES, RULES, rule_named
 from egraph.rules.__main__ import document
 from egraph.rules.axes import blocks

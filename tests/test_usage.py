@@ -21,7 +21,7 @@ from egraph.optimize import measuring
 from egraph.optimize.arguments import parse, to_options
 from egraph.optimize.check import find_feeds
 from egraph.optimize.output import Destination, check_report, staging
-from egraph.rule_file import load_rules
+from egraph.rewrite.file import load_rules
 from egraph.tensor import Graph, TensorType, make, placeholder
 from egraph.tensor.ops import apply
 from lower.compile import CompileOptions

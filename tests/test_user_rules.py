@@ -18,7 +18,7 @@ from egraph.optimize.options import Options
 from egraph.optimize.outcome import Outcome
 from egraph.optimize.pipeline import optimize
 from egraph.optimize.progress import Progress
-from egraph.rule_file import load_rules
+from egraph.rewrite.file import load_rules
 from lower.cost.model import CostModel
 from tests.test_optimize import ROOT, build_model
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # heavy, and --help does without
+    from egraph.rewrite.file import Found
+    from egraph.rewrite.values import Refusal
     from egraph.rule import MergeRule, Rule
-    from egraph.rule_file import Found
-    from egraph.rule_values import Refusal
     from verify.proof import Proof
     from verify.prove import Effort
 
@@ -77,7 +77,7 @@ MOST_AXES = 8
 def chosen(arguments: argparse.Namespace) -> tuple[Found, ...]:
     """Return the rules that the command line asks for, those that are no part of the language as refusals; RuleError for none."""
     from egraph.errors import RuleError
-    from egraph.rule_file import read_rules
+    from egraph.rewrite.file import read_rules
 
     if arguments.shipped == (arguments.rules is not None):
         raise RuleError("no rules were given", fix="python -m verify my_rules.py, or --shipped")
@@ -97,7 +97,7 @@ def chosen(arguments: argparse.Namespace) -> tuple[Found, ...]:
 
 def proofs(found: Sequence[Found], arguments: argparse.Namespace) -> Iterator[Proof]:
     """Yield the proof of every rule, in order: from its certificate, if that is current and says that it is proved, or made now."""
-    from egraph.rule_values import Refusal
+    from egraph.rewrite.values import Refusal
     from verify.certificates import Certificate, keep, kept, shipped
     from verify.fingerprint import rule_key, verifier_key
 
@@ -136,8 +136,8 @@ def refused(refusal: Refusal) -> Proof:
 
 def with_suggestion(rule: Rule | MergeRule, proof: Proof, seconds: float) -> Proof:
     """Add where the sides of a refuted rule differ, and a guard that would make it provable, where one is found in time."""
+    from egraph.rewrite.clock import OutOfTime, within
     from egraph.rule import Rule as OneRule
-    from egraph.rule_clock import OutOfTime, within
 
     may_help = proof.verdict in ("refuted", "unknown") and proof.failure in ("", "difference", "missing guard")
     try:
@@ -176,7 +176,7 @@ def _made(rules: Sequence[Rule | MergeRule], arguments: argparse.Namespace) -> I
 def _proved(rule: Rule | MergeRule, effort: Effort, position: int, count: int) -> Proof:
     """Return the proof of a rule, and say on a terminal's standard error which is being made."""
     from egraph.errors import RuleError
-    from egraph.rule_values import Refusal
+    from egraph.rewrite.values import Refusal
     from verify.prove import prove
 
     shown = sys.stderr.isatty()

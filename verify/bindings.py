@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from egraph.errors import TypeMismatch
-from egraph.rule_terms import Pattern, Variable
+from egraph.rewrite.terms import Pattern, Variable
 from egraph.tensor import Attributes, attributes
 from egraph.tensor.ops import OPS
 from verify.fragments import SymbolicTerm, Workshop

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from egraph.rule_clock import look
+from egraph.rewrite.clock import look
 
 PATH = 50
 """Units of a run of a rule's function; a bound of a polynomial, a conjunction and a paired term are one each, a question to Z3 none."""

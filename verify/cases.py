@@ -18,13 +18,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from egraph.errors import EinsatError, TypeMismatch
+from egraph.rewrite.clock import OutOfTime
+from egraph.rewrite.law import fields_of
+from egraph.rewrite.operations import TooLong
+from egraph.rewrite.refusals import WrongAttribute, WrongNumber
+from egraph.rewrite.terms import Pattern, Variable, is_float32
 from egraph.rule import Attributes, MergeRule, Mismatch, Rule
 from egraph.rule import Tensor as RuleTensor
-from egraph.rule_clock import OutOfTime
-from egraph.rule_law import fields_of
-from egraph.rule_operations import TooLong
-from egraph.rule_refusals import WrongAttribute, WrongNumber
-from egraph.rule_terms import Pattern, Variable, is_float32
 from egraph.tensor.expr.compose import identity
 from egraph.tensor.expr.index import RealSymbol, atoms
 from egraph.tensor.expr.scope import Scope, Tensor

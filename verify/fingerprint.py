@@ -1,6 +1,6 @@
 """Hash what a proof depends on: the rule's text, the meanings of the operators it may use, and the prover itself.
 
-A rule stands for its function as it is evaluated, with every function and value that this may use (``egraph.rule_law.digest``): what
+A rule stands for its function as it is evaluated, with every function and value that this may use (``egraph.rewrite.law.digest``): what
 else its file says does not matter.
 """
 
@@ -16,8 +16,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from egraph.rewrite.law import digest, natives, texts
 from egraph.rule import MergeRule, Rule
-from egraph.rule_law import digest, natives, texts
 from egraph.tensor import ops
 from egraph.tensor.ops import OPS
 
@@ -28,7 +28,7 @@ _OPERATION = re.compile(r"^def (\w+)\(.*?return operation\(\"(\w+)\"", re.MULTIL
 _STRING = re.compile(r"[\"'](\w+)[\"']")
 _MEANINGS = "egraph.tensor.ops"
 _OPERATORS_MODULE = "egraph.rule_operators"
-_TENSORS_MODULE = "egraph.rule_terms"
+_TENSORS_MODULE = "egraph.rewrite.terms"
 
 
 def rule_key(rule: Rule | MergeRule) -> str:

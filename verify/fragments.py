@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from egraph.errors import TypeMismatch
+from egraph.rewrite.refusals import Mismatch
+from egraph.rewrite.terms import Bound, BoundType
 from egraph.rule import Weight
-from egraph.rule_refusals import Mismatch
-from egraph.rule_terms import Bound, BoundType
 from egraph.tensor import Attributes
 from egraph.tensor.expr.compose import inline
 from egraph.tensor.expr.index import Size, simplify

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, TypeAlias
 
-from egraph.rule_syntax import ArithmeticOperator, Comparison
-from egraph.rule_terms import differs
-from egraph.rule_values import PLAIN, Kind
+from egraph.rewrite.syntax import ArithmeticOperator, Comparison
+from egraph.rewrite.terms import differs
+from egraph.rewrite.values import PLAIN, Kind
 from egraph.tensor.expr.index import Index, index
 from egraph.tensor.expr.scope import Compare, IndexNumber, Number, Scalar
 from egraph.tensor.expr.scope import apply as call

@@ -18,8 +18,8 @@ from itertools import islice
 from typing import Any
 
 from egraph.errors import EinsatError
+from egraph.rewrite.clock import OutOfTime, within
 from egraph.rule import MergeRule, Rounding, Rule, Verdict
-from egraph.rule_clock import OutOfTime, within
 from egraph.tensor.expr.index import Symbol, atoms, index, substitute
 from egraph.tensor.expr.scope import Scope
 from verify.application import objection as open_at

@@ -12,9 +12,9 @@ from random import Random
 from typing import Any
 
 from egraph.errors import TypeMismatch
+from egraph.rewrite.law import fields_of
+from egraph.rewrite.terms import Pattern, Variable
 from egraph.rule import Binding, Rule
-from egraph.rule_law import fields_of
-from egraph.rule_terms import Pattern, Variable
 from egraph.tensor import Attributes, TensorType, attributes
 from egraph.tensor.ops import OPS, infer
 from egraph.tensor.ops.attributes import BOUNDS

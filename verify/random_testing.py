@@ -16,11 +16,11 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from egraph.errors import EinsatError, RuleError
+from egraph.rewrite.clock import OutOfTime, look
+from egraph.rewrite.operations import TooLong
+from egraph.rewrite.refusals import WrongAttribute, WrongNumber
+from egraph.rewrite.terms import Variable
 from egraph.rule import Binding, MergeRule, Mismatch, Rule
-from egraph.rule_clock import OutOfTime, look
-from egraph.rule_operations import TooLong
-from egraph.rule_refusals import WrongAttribute, WrongNumber
-from egraph.rule_terms import Variable
 from egraph.tensor import Node, attributes, format_fragment, placeholders, walk
 from egraph.tensor.ops.reference import evaluate
 from verify.random_binding import FLOATS, Refused, draw_binding

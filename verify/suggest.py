@@ -12,9 +12,9 @@ from random import Random
 from typing import Any
 
 from egraph.errors import EinsatError
+from egraph.rewrite.law import Written
+from egraph.rewrite.terms import Pattern, Variable
 from egraph.rule import Mismatch, Rule
-from egraph.rule_law import Written
-from egraph.rule_terms import Pattern, Variable
 from egraph.tensor.ops import OPS
 from verify.prove import Effort, prove
 from verify.random_binding import Refused, draw_binding

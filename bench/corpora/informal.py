@@ -17,8 +17,9 @@ from bench.corpora.taso_operators import Operand, Reading, same_pad
 from bench.corpora.taso_values import Value, plain, refuse
 from bench.corpora.terms import Application, Term
 from egraph.errors import RuleError, TypeMismatch
+from egraph.rewrite.law import Stated
+from egraph.rewrite.terms import Pattern, Variable
 from egraph.rule import Binding, Mismatch, Rule, Steps, Tensor, require
-from egraph.rule_law import Stated
 from egraph.rule_operators import (
     average_pool,
     binary,
@@ -39,7 +40,6 @@ from egraph.rule_operators import (
     unary,
     where,
 )
-from egraph.rule_terms import Pattern, Variable
 from egraph.tensor import TensorType, placeholder
 from verify.random_binding import Refused
 

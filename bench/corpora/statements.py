@@ -17,9 +17,9 @@ from bench.corpora.taso_operators import Reading
 from bench.corpora.taso_values import refuse
 from bench.corpora.terms import Application, Term, names, substitute
 from egraph.errors import RuleError
+from egraph.rewrite.law import Stated
+from egraph.rewrite.terms import Pattern, Variable
 from egraph.rule import Binding, Rule, Steps, Tensor, require
-from egraph.rule_law import Stated
-from egraph.rule_terms import Pattern, Variable
 from egraph.tensor import TensorType
 from verify.random_binding import Refused
 

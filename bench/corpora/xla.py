@@ -14,10 +14,10 @@ from bench.corpora.taso_values import refuse
 from bench.corpora.terms import Application, Term, names, walk
 from bench.corpora.xla_operators import COUNTS, XlaReading, is_number, is_scalar, is_tensor, unknowns
 from egraph.errors import RuleError, TypeMismatch
+from egraph.rewrite.law import Stated
+from egraph.rewrite.terms import Pattern, Variable
 from egraph.rule import Binding, Mismatch, Rule, Steps, Tensor, require
-from egraph.rule_law import Stated
 from egraph.rule_operators import expand, unary
-from egraph.rule_terms import Pattern, Variable
 from egraph.tensor import TensorType, placeholder
 from verify.random_binding import Refused
 

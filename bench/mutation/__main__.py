@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from bench.mutation.campaign import run
     from bench.mutation.results import table, write
     from egraph.errors import EinsatError
-    from egraph.rule_file import load_rules
+    from egraph.rewrite.file import load_rules
 
     start = time.process_time()
     try:

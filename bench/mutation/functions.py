@@ -13,12 +13,12 @@ from functools import lru_cache
 from pathlib import Path
 
 from egraph import rules as shipped
+from egraph.rewrite.law import Written
+from egraph.rewrite.library import OPERATORS
+from egraph.rewrite.parts import exchanged, reachable
+from egraph.rewrite.reader import read_function
+from egraph.rewrite.values import Closure, Names, Native, Value
 from egraph.rule import MergeRule, Rule, make_rule
-from egraph.rule_law import Written
-from egraph.rule_library import OPERATORS
-from egraph.rule_parts import exchanged, reachable
-from egraph.rule_reader import read_function
-from egraph.rule_values import Closure, Names, Native, Value
 
 SHIPPED = Path(shipped.__file__).parent
 FIXED = SHIPPED / "family.py"

@@ -11,10 +11,10 @@ from bench.mutation.changes import Surroundings, changes
 from bench.mutation.functions import definition, parts, rebuilt, values_around
 from bench.mutation.vocabulary import CALLED
 from egraph.errors import EinsatError
+from egraph.rewrite.law import Written
+from egraph.rewrite.terms import Pattern, Variable
+from egraph.rewrite.values import Closure
 from egraph.rule import MergeRule, Rule
-from egraph.rule_law import Written
-from egraph.rule_terms import Pattern, Variable
-from egraph.rule_values import Closure
 from egraph.tensor.ops import OPS
 
 NO_RULE = (

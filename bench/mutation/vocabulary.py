@@ -6,9 +6,9 @@ import ast
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from egraph.rewrite.evaluator import Evaluator
+from egraph.rewrite.values import Native
 from egraph.rule import Attributes
-from egraph.rule_evaluator import Evaluator
-from egraph.rule_values import Native
 from egraph.tensor import Attributes as AttributeTuple
 from egraph.tensor import attributes
 

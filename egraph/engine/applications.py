@@ -12,8 +12,8 @@ from egraph.engine.egglog import Engine
 from egraph.engine.encode import compile_pattern
 from egraph.engine.explanations import needed
 from egraph.errors import RuleError
+from egraph.rewrite.terms import Pattern, Variable
 from egraph.rule import Binding, MergeRule, Mismatch, Rule
-from egraph.rule_terms import Pattern, Variable
 from egraph.tensor import Node
 
 Match: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]

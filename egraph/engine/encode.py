@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from egraph.engine.egglog import Query
+from egraph.rewrite.terms import Pattern, Variable
 from egraph.rule import Rule
-from egraph.rule_terms import Pattern, Variable
 from egraph.tensor import Attributes, Node, TensorType
 from egraph.tensor.ops import OPS
 

@@ -13,8 +13,8 @@ from egraph.engine.applications import Application, Match
 from egraph.engine.eclasses import EClasses, Matched, Template
 from egraph.engine.egglog import Engine
 from egraph.engine.explanations import needed
+from egraph.rewrite.terms import Pattern, Variable
 from egraph.rule import MergeRule, Mismatch
-from egraph.rule_terms import Pattern, Variable
 from egraph.tensor import Node, walk
 
 LARGEST_GROUP = 32

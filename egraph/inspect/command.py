@@ -108,7 +108,7 @@ def find_rule(outcome: Outcome, artefact: Path, name: str, files: Sequence[Path]
     """Return a rule of the given files, a shipped one, or one of the files that the artefact keeps, which are executed for that."""
     from egraph.errors import RuleError
     from egraph.optimize.artefact import RULES
-    from egraph.rule_file import load_rules
+    from egraph.rewrite.file import load_rules
     from egraph.rules import rule_named
     from runtime.artefact import find_folder
 

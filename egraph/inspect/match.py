@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from egraph.engine.analyses import number_of_array
+from egraph.rewrite.terms import Pattern, Variable
 from egraph.rule import Binding, MergeRule, Mismatch, Rule
-from egraph.rule_terms import Pattern, Variable
 from egraph.tensor import LEAVES, Attributes, Graph, Node, walk
 from egraph.tensor.ops import OPS
 

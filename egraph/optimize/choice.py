@@ -12,8 +12,8 @@ from egraph.errors import RuleError
 from egraph.optimize.gate import VALIDATED, Tell, admitted
 from egraph.optimize.options import Allow
 from egraph.optimize.partial import PARTIAL
+from egraph.rewrite.file import load_rules
 from egraph.rule import MergeRule, Rule
-from egraph.rule_file import load_rules
 
 ALLOWED = {
     "exact": ("exact",),

@@ -21,8 +21,8 @@ from egraph.engine.saturate import Limits, saturate
 from egraph.extract import extract, to_program
 from egraph.onnx import exporter, importer
 from egraph.optimize.folding import Folder
+from egraph.rewrite.terms import Pattern
 from egraph.rule import MergeRule, Rule
-from egraph.rule_terms import Pattern
 from egraph.tensor import Candidate, FrozenEGraph, Graph, Program, walk
 from lower.candidates import candidates
 from lower.compile import CompileOptions, compile_program

@@ -10,9 +10,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from egraph.rewrite.law import closure_of
+from egraph.rewrite.values import Closure
 from egraph.rule import Rounding, Rule, make_rule
-from egraph.rule_law import closure_of
-from egraph.rule_values import Closure
 
 Function: TypeAlias = Callable[..., Any] | Closure
 

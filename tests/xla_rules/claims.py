@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
+from egraph.rewrite.law import closure_of
 from egraph.rule import Rounding, Rule, rule
-from egraph.rule_law import closure_of
 from egraph.rules.family import named
 
 Truth: TypeAlias = Literal["true", "false", "not exact"]

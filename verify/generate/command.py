@@ -13,8 +13,8 @@ from types import FrameType
 from typing import Any
 
 from egraph.errors import EinsatError
+from egraph.rewrite.file import load_rules
 from egraph.rule import MergeRule, Rule
-from egraph.rule_file import load_rules
 from verify.certificates import Certificate, certify, format_certificates
 from verify.fingerprint import rule_key
 from verify.generate.comparison import Comparison, compare, read_list

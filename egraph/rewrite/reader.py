@@ -1,7 +1,7 @@
 """Read Python text as the rule language, and refuse what is no part of it: with its line, the reason and what to write instead.
 
 A proof runs a rule's function on symbolic sizes and trusts that it is the same mathematics on plain integers. So a function of a
-rule is not run by Python at all: it is read once, here, and ``egraph.rule_evaluator`` gives every construct its one meaning.
+rule is not run by Python at all: it is read once, here, and ``egraph.rewrite.evaluator`` gives every construct its one meaning.
 What is not listed here has none.
 """
 
@@ -12,9 +12,9 @@ import builtins
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NoReturn
 
-from egraph import rule_syntax as syntax
 from egraph.errors import RuleError
-from egraph.rule_library import BUILTINS, MODULES
+from egraph.rewrite import syntax
+from egraph.rewrite.library import BUILTINS, MODULES
 from egraph.tensor.ops import OPS
 
 BY_VALUE = "ask for values: x.rank == 2, x.shape[0] == 1, a.layout == 'NCHW'"

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from egraph import rule_operators, rule_terms
-from egraph.rule_values import Distinct, Native, Value, changeable
+from egraph import rule_operators
+from egraph.rewrite import terms
+from egraph.rewrite.values import Distinct, Native, Value, changeable
 
 if TYPE_CHECKING:
-    from egraph.rule_evaluator import Evaluator
+    from egraph.rewrite.evaluator import Evaluator
 
 
 def _all(run: Evaluator, values: Value) -> bool:
@@ -230,16 +231,16 @@ OPERATORS: Mapping[str, Value] = MappingProxyType({
 def _terms() -> dict[str, Value]:
     def asked(run: Evaluator, condition: Value, reason: Value) -> None:
         if not run.truth(condition):
-            rule_terms.require(False, str(reason))
+            terms.require(False, str(reason))
 
     def number(run: Evaluator, weight: Value, wanted: Value) -> None:
-        rule_terms.require_number(weight, wanted)
+        terms.require_number(weight, wanted)
 
     def attribute(run: Evaluator, bundle: Value, name: str, wanted: Value) -> None:
-        rule_terms.require_attribute(bundle, name, wanted)
+        terms.require_attribute(bundle, name, wanted)
 
     found = dict(_natives({"require": asked, "require_number": number, "require_attribute": attribute}))
-    return {**found, "operation": Native("operation", rule_terms.operation), **dict.fromkeys(TYPES, None)}
+    return {**found, "operation": Native("operation", terms.operation), **dict.fromkeys(TYPES, None)}
 
 
 TERMS: Mapping[str, Value] = MappingProxyType(_terms())

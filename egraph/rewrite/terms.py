@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
 from egraph.errors import RuleError
-from egraph.rule_refusals import Mismatch, WrongAttribute, WrongNumber
+from egraph.rewrite.refusals import Mismatch, WrongAttribute, WrongNumber
 from egraph.tensor import Attributes as AttributeTuple
 from egraph.tensor import Node, TensorType
 from egraph.tensor import attributes as make_attributes

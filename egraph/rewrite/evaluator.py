@@ -1,6 +1,6 @@
 """What the rule language means: one evaluator for reading patterns, matching, proving, random tests and the gate.
 
-What integers and numbers are is left to an interpretation (``egraph.rule_values``): plain ones at a match, unknowns in a proof. So the
+What integers and numbers are is left to an interpretation (``egraph.rewrite.values``): plain ones at a match, unknowns in a proof. So the
 ways in which a rule runs cannot differ in anything else. Every step is counted: what does not end is told, and looked at by the clock.
 """
 
@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
-from egraph import rule_syntax as syntax
 from egraph.errors import RuleError
-from egraph.rule_frames import Frame, bound, path_of
-from egraph.rule_operations import BETWEEN_LOOKS, Operations
-from egraph.rule_values import (
+from egraph.rewrite import syntax
+from egraph.rewrite.frames import Frame, bound, path_of
+from egraph.rewrite.operations import BETWEEN_LOOKS, Operations
+from egraph.rewrite.values import (
     PLAIN,
     Closure,
     Interpretation,

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import lru_cache
 
-from egraph import rule_syntax as syntax
 from egraph.errors import RuleError
-from egraph.rule_values import Closure, Names, Namespace, Value
+from egraph.rewrite import syntax
+from egraph.rewrite.values import Closure, Names, Namespace, Value
 
 
 @dataclass(frozen=True, eq=False)

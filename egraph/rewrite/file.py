@@ -9,17 +9,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from egraph import rule_syntax as syntax
 from egraph.errors import EinsatError, RuleError
+from egraph.rewrite import syntax
+from egraph.rewrite.evaluator import Evaluator
+from egraph.rewrite.frames import Frame
+from egraph.rewrite.law import Law, value_of
+from egraph.rewrite.library import BUILTINS, MODULES, TERMS
+from egraph.rewrite.parts import misplaced_text
+from egraph.rewrite.reader import read_module
+from egraph.rewrite.refusals import Mismatch
+from egraph.rewrite.values import Closure, Namespace, Native, Refusal, Value
 from egraph.rule import MergeRule, Rule, make_rule, merge_rule
-from egraph.rule_evaluator import Evaluator
-from egraph.rule_frames import Frame
-from egraph.rule_law import Law, value_of
-from egraph.rule_library import BUILTINS, MODULES, TERMS
-from egraph.rule_parts import misplaced_text
-from egraph.rule_reader import read_module
-from egraph.rule_refusals import Mismatch
-from egraph.rule_values import Closure, Namespace, Native, Refusal, Value
 
 Found: TypeAlias = Rule | MergeRule | Refusal
 """A rule, or why it is none."""

@@ -1,6 +1,6 @@
 """The syntax of the rule language: what a rule's function may be made of, as small frozen values.
 
-A subset of Python's own syntax. ``egraph.rule_reader`` reads it, ``egraph.rule_evaluator`` says what it means.
+A subset of Python's own syntax. ``egraph.rewrite.reader`` reads it, ``egraph.rewrite.evaluator`` says what it means.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from egraph.rule_values import Closure, Names, Value
+from egraph.rewrite.values import Closure, Names, Value
 
 
 class Frame:

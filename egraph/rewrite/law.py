@@ -18,14 +18,14 @@ from typing import Any, Protocol, TypeAlias
 from uuid import uuid4
 from weakref import WeakKeyDictionary
 
-from egraph import rule_syntax as syntax
 from egraph.errors import RuleError
-from egraph.rule_evaluator import Evaluator
-from egraph.rule_library import BUILTINS, MODULES, OPERATORS, TERMS
-from egraph.rule_parts import Overlay, mentioned, pieces, reachable
-from egraph.rule_reader import read_function
-from egraph.rule_terms import Equation, Tensor
-from egraph.rule_values import PLAIN, Closure, Interpretation, Namespace, Native, Refusal, Value
+from egraph.rewrite import syntax
+from egraph.rewrite.evaluator import Evaluator
+from egraph.rewrite.library import BUILTINS, MODULES, OPERATORS, TERMS
+from egraph.rewrite.parts import Overlay, mentioned, pieces, reachable
+from egraph.rewrite.reader import read_function
+from egraph.rewrite.terms import Equation, Tensor
+from egraph.rewrite.values import PLAIN, Closure, Interpretation, Namespace, Native, Refusal, Value
 
 SHAPE = "a rule must return an Equation, or yield its left and then its right side"
 Sides: TypeAlias = tuple[Tensor, Tensor]
@@ -255,7 +255,7 @@ def _natives() -> Mapping[int, tuple[object, Value]]:
             there = getattr(home, name, None)
             if isinstance(value, Native):
                 found[id(there)] = there, value
-    terms = import_module("egraph.rule_terms")
+    terms = import_module("egraph.rewrite.terms")
     for name, value in TERMS.items():
         if isinstance(value, Native):
             there = getattr(terms, name)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from egraph import rule_syntax as syntax
-from egraph.rule_clock import look
-from egraph.rule_refusals import Mismatch
-from egraph.rule_terms import Tensor
-from egraph.rule_values import LARGEST_POWER, Distinct, Interpretation, Value
+from egraph.rewrite import syntax
+from egraph.rewrite.clock import look
+from egraph.rewrite.refusals import Mismatch
+from egraph.rewrite.terms import Tensor
+from egraph.rewrite.values import LARGEST_POWER, Distinct, Interpretation, Value
 
 STEPS = 1_000_000
 """Steps of one run of a rule's function: the longest of those that ship takes some thousands."""

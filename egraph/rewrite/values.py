@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from types import GeneratorType
 from typing import Any, Literal, Protocol, TypeAlias
 
-from egraph import rule_syntax as syntax
 from egraph.errors import RuleError
-from egraph.rule_refusals import Mismatch
-from egraph.rule_terms import Attributes, BoundType, Equation, Tensor
+from egraph.rewrite import syntax
+from egraph.rewrite.refusals import Mismatch
+from egraph.rewrite.terms import Attributes, BoundType, Equation, Tensor
 from egraph.tensor import TensorType
 
 Value: TypeAlias = Any
