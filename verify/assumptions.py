@@ -13,9 +13,10 @@ from egraph.tensor.expr.index import Index, Size, Symbol
 from egraph.tensor.expr.scope import Compare
 from verify.facts import Facts
 from verify.literals import Literal0, literal, negation
-from verify.models import small_model
+from verify.models import satisfied, small_model
 from verify.polynomials import to_index, to_polynomial
 from verify.solver import holds, possible
+from verify.witnesses import values_of
 
 
 @dataclass(frozen=True)
@@ -58,3 +59,9 @@ class Assumptions:
     def model(self, symbols: Iterable[Symbol]) -> dict[Symbol, int] | None:
         """Return small values of the symbols that satisfy every condition, None when none were found."""
         return small_model(self.conditions, tuple(symbols))
+
+    def example(self, symbols: Iterable[Symbol]) -> dict[Symbol, int] | None:
+        """Return any values of the symbols that satisfy every condition: those of a drawn instance, else a model."""
+        wanted = tuple(symbols)
+        found = values_of(self.facts, wanted)
+        return found if found is not None and satisfied(self.conditions, found) else self.model(wanted)

@@ -21,13 +21,19 @@ class Bounds:
     high: dict[Atom, int] = field(default_factory=dict)
     positive: list[tuple[Index, bool]] = field(default_factory=list)
     nonzero: set[Index] = field(default_factory=set)
-    _memo: dict[tuple[Index, bool], bool | None] = field(default_factory=dict)
-
+    _signs: dict[tuple[Index, bool], bool] = field(default_factory=dict)
+    """Signs that are known: more facts do not change them."""
+    _open: set[tuple[Index, bool]] = field(default_factory=set)
+    """Signs that are open under the facts so far."""
+    _ranges: dict[tuple[Atom, bool], Interval] = field(default_factory=dict)
+    """Ranges of divisions under the facts so far."""
     _nested: bool = False
 
     def copy(self) -> Bounds:
         """Return an independent copy."""
-        return Bounds(dict(self.low), dict(self.high), list(self.positive), set(self.nonzero), dict(self._memo))
+        return Bounds(
+            dict(self.low), dict(self.high), list(self.positive), set(self.nonzero), dict(self._signs), set(self._open), dict(self._ranges)
+        )
 
     def restart(self) -> None:
         """Forget everything."""
@@ -35,7 +41,13 @@ class Bounds:
         self.high.clear()
         self.positive.clear()
         self.nonzero.clear()
-        self._memo.clear()
+        self._signs.clear()
+        self._learn()
+
+    def _learn(self) -> None:
+        """Forget what more facts may narrow."""
+        self._open.clear()
+        self._ranges.clear()
 
     # Questions
 
@@ -45,11 +57,16 @@ class Bounds:
         if known is not None:
             return known > 0 if strict else known >= 0
         key = (value, strict)
-        if key not in self._memo:
+        sign = self._signs.get(key)
+        if sign is None and key not in self._open:
             reduced = without_content(value, self)
             holds, fails = (self._positive, self._nonnegative) if strict else (self._nonnegative, self._positive)
-            self._memo[key] = True if holds(reduced) else False if fails(-reduced) else None
-        return self._memo[key]
+            sign = True if holds(reduced) else False if fails(-reduced) else None
+            if sign is None:
+                self._open.add(key)
+            else:
+                self._signs[key] = sign
+        return sign
 
     def zero(self, value: Index) -> bool | None:
         """Return whether value == 0, None when that is open."""
@@ -128,6 +145,15 @@ class Bounds:
                 return self.low.get(atom, minimum), self.high.get(atom)
             case RealSymbol():
                 return self.low.get(atom), self.high.get(atom)
+            case Modulo() | Floor():
+                key = (atom, self._nested)
+                if key not in self._ranges:
+                    self._ranges[key] = self._range_of_division(atom)
+                return self._ranges[key]
+        return None, None
+
+    def _range_of_division(self, atom: Modulo | Floor) -> Interval:
+        match atom:
             case Modulo(_, divisor):
                 _, most = self.interval(divisor)
                 return 0, None if most is None else most - 1
@@ -143,19 +169,23 @@ class Bounds:
                     None if least is None else least // low if least < 0 else 0 if high is None else least // high,
                     None if most is None else most // low if most >= 0 else -1 if high is None else most // high,
                 )
-        return None, None
 
     # Facts
 
     def at_least_zero(self, value: Index, *, strict: bool) -> bool:
         """Note value >= 0 (> 0 when strict); return False when that contradicts the ranges."""
-        self._memo.clear()
+        fits = self._at_least_zero(value, strict=strict)
+        self._learn()
+        return fits
+
+    def _at_least_zero(self, value: Index, *, strict: bool) -> bool:
         reals = has_reals(value)
         value = without_content(value, self)
         if strict and not reals:
             value = value - 1
         if value.constant is None:
             self.positive.append((value, strict and reals))
+            self._ranges.clear()
         _, high = self.interval(value)
         if high is not None and (high < 0 or (high == 0 and strict and reals)):
             return False
@@ -177,7 +207,11 @@ class Bounds:
 
     def differs(self, value: Index) -> bool:
         """Note value != 0; return False when it is zero."""
-        self._memo.clear()
+        fits = self._differs(value)
+        self._learn()
+        return fits
+
+    def _differs(self, value: Index) -> bool:
         if value.constant is not None:
             return value.constant != 0
         value = without_content(value, self)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -65,7 +65,7 @@ def small_values(conditions: Sequence[Compare], symbols: Sequence[Symbol]) -> di
                 kind = entry(atom).kind
                 if isinstance(kind, Iterator | Symbol):
                     found[kind] = model.eval(name, model_completion=True).as_long()
-            if all(_holds(condition, found) is not False for condition in conditions):
+            if satisfied(conditions, found):
                 values: dict[Symbol | RealSymbol, int | Fraction] = {s: n for s, n in found.items() if isinstance(s, Symbol)}
                 for atom, name in variables.items():
                     kind = entry(atom).kind
@@ -77,7 +77,12 @@ def small_values(conditions: Sequence[Compare], symbols: Sequence[Symbol]) -> di
     return None
 
 
-def _holds(condition: Compare, values: dict[Iterator | Symbol, int]) -> bool | None:
+def satisfied(conditions: Iterable[Compare], values: Mapping[Symbol, int] | Mapping[Iterator | Symbol, int]) -> bool:
+    """Return whether every condition holds that speaks of nothing but the values."""
+    return all(_holds(condition, values) is not False for condition in conditions)
+
+
+def _holds(condition: Compare, values: Mapping[Symbol, int] | Mapping[Iterator | Symbol, int]) -> bool | None:
     """Return whether a condition holds of the values, None when it also speaks of others."""
     difference = substitute(condition.right - condition.left, values)
     if atoms(difference):

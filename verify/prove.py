@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from egraph.errors import EinsatError
@@ -266,7 +266,7 @@ def _judge(case: Case, found: Attempt, rounding: Rounding) -> bool | str:
             facts |= outcome.facts
         if rounding == "reassociates" and not facts - set(ONLY_ROUNDING) and _by_laws(left, right, case):
             facts.add(LAWS)
-    if not found.complaint and (sizes := _model(case)) is not None:
+    if not found.complaint and (sizes := case.assumptions.example(_symbols(case))) is not None:
         complaints = (case_objection(rounding, left, right, sizes) for left, right in zip(case.left, case.right, strict=True))
         found.complaint = next(filter(None, complaints), "")
     found.facts |= facts
@@ -312,7 +312,7 @@ def _hard_failure(case: Case, blank: Proof) -> Proof:
 
 
 def _model(case: Case) -> dict[Symbol, int] | None:
-    return case.assumptions.model(sorted(set(_symbols(case)), key=lambda symbol: symbol.name))
+    return case.assumptions.model(_symbols(case))
 
 
 def _instance(case: Case) -> dict[str, str]:
@@ -324,12 +324,11 @@ def _instance(case: Case) -> dict[str, str]:
     }
 
 
-def _symbols(case: Case) -> Iterable[Symbol]:
-    for shape in case.shapes.values():
-        for size in shape:
-            yield from (atom for atom in atoms(index(size)) if isinstance(atom, Symbol))
-    for condition in case.assumptions.conditions:
-        yield from (atom for side in (condition.left, condition.right) for atom in atoms(side) if isinstance(atom, Symbol))
+def _symbols(case: Case) -> list[Symbol]:
+    sizes = (index(size) for shape in case.shapes.values() for size in shape)
+    sides = (side for condition in case.assumptions.conditions for side in (condition.left, condition.right))
+    found = {atom for value in chain(sizes, sides) for atom in atoms(value) if isinstance(atom, Symbol)}
+    return sorted(found, key=lambda symbol: symbol.name)
 
 
 def _never_applied(attempt: Attempt, blank: Proof) -> Proof:

@@ -219,8 +219,10 @@ class Solved:
         old, self.conditions = self.conditions, []
         simpler: list[Index] = []
         self.bounds.restart()
+        unchanged = True  # what follows from no condition before it did not when it was noted
         for condition in old:
             difference = self.canonical(condition.right)
+            unchanged = unchanged and difference == condition.right
             if condition.operator == "==":
                 if difference.constant is None and difference != condition.right:
                     simpler.append(difference)
@@ -229,7 +231,7 @@ class Solved:
                 elif difference.constant:
                     raise Ended("contradiction")
                 continue
-            known = self.decide(Compare(index(0), condition.operator, difference))
+            known = None if unchanged else self.decide(Compare(index(0), condition.operator, difference))
             if known is False:
                 raise Ended("contradiction")
             if known is None:

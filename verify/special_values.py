@@ -175,7 +175,8 @@ def broken_case(
         }
         try:
             with np.errstate(all="ignore"):
-                results = [algebra(values, "float64", sizes).tensor(side) for side in (left, right)]
+                algebra_of_case = algebra(values, "float64", sizes)
+                results = [algebra_of_case.tensor(side) for side in (left, right)]
         except KeyError as error:
             raise EinsatError(f"{error} is read as an index, which is not drawn here") from error
         if (at := first_difference(results[0], results[1], list(values.values()), rounding, sums=sums)) is not None:

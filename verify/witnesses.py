@@ -6,6 +6,7 @@ at a fraction of the price of a solver; they never say yes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -13,12 +14,13 @@ from egraph.tensor.expr.index import Iterator, RealSymbol, Symbol
 from egraph.tensor.expr.scope import Scope, Tensor
 from verify.facts import Facts
 from verify.literals import Literal0
-from verify.polynomials import DataAtom, FloorAtom, Polynomial, entry
+from verify.polynomials import DataAtom, FloorAtom, Polynomial, entry, variable
 
 _INSTANCES = 6  # kept with facts
 _DRAWS = 48  # to find them
 _EXTENSIONS = 4  # of one instance by values for what only the question speaks of
 _SPREAD = (0, 0, 1, 1, 2, 3, 4, 7)
+_LARGEST = 16  # value of a symbol at which sides are evaluated
 
 
 class NoInstance(Exception):
@@ -105,6 +107,22 @@ def instances(facts: Facts) -> list[Instance]:
             if len(facts.instances) == _INSTANCES:
                 break
     return facts.instances
+
+
+def values_of(facts: Facts, symbols: Sequence[Symbol]) -> dict[Symbol, int] | None:
+    """Return what symbols are at the smallest instance that was drawn, None where that is large or none was."""
+    atoms = [variable(symbol) for symbol in symbols]
+    best: dict[Symbol, int] | None = None
+    for known in instances(facts):
+        instance = known.copy(0)
+        try:
+            values = {symbol: instance.of(facts.canonical(atom)) for symbol, atom in zip(symbols, atoms, strict=True)}
+        except NoInstance:
+            continue
+        fits = all(symbol.minimum <= value <= _LARGEST for symbol, value in values.items())
+        if fits and (best is None or sum(values.values()) < sum(best.values())):
+            best = values
+    return best
 
 
 def _solved_symbols_fit(facts: Facts, instance: Instance) -> bool:

@@ -323,6 +323,7 @@ def natives(law: Law) -> frozenset[str]:
     return frozenset(value.name for _, value in law.parts() if isinstance(value, Native))
 
 
+@lru_cache(maxsize=1 << 10)
 def fields_of(law: Law) -> frozenset[str]:
     """Return every name that a law reads after a dot."""
     functions = (value.syntax for _, value in law.parts() if isinstance(value, Closure))
