@@ -57,6 +57,8 @@ class Facts:
     solved: dict[Literal0, bool] = field(default_factory=dict)
     children: dict[tuple[Literal0, ...], Facts] = field(default_factory=dict)
     instances: list[Instance] | None = None
+    base: Facts | None = field(default=None, repr=False)
+    """The facts that these extend: what is an instance of those may be one of these."""
     at_sizes: bool = False
     """Whether all sizes are numbers: then sums of conditions are tried, and digits of positions as they stand."""
 
@@ -71,7 +73,7 @@ class Facts:
         return known
 
     def _extended(self, new: tuple[Literal0, ...]) -> Facts:
-        result = Facts(self.literals | dict.fromkeys(new), dict(self.substitution), at_sizes=self.at_sizes)
+        result = Facts(self.literals | dict.fromkeys(new), dict(self.substitution), at_sizes=self.at_sizes, base=self)
         result.contradiction = self.contradiction
         here = [Literal0(self.canonical(one.value), one.relation) for one in new]
         if not any(one.relation == "==" and one.value.terms for one in here):  # what is solved stays as it is

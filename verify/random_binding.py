@@ -40,6 +40,10 @@ class Draw:
 
     def __init__(self, random: Random, shapes: dict[str, Shape] | None = None, bundles: dict[str, Attributes] | None = None) -> None:
         self.random, self.shapes, self.bundles = random, dict(shapes or {}), dict(bundles or {})
+        self._names: dict[int, tuple[tuple[str, ...], tuple[str, ...]]] = {}
+        self._kinds: dict[int, tuple[str, ...]] = {}
+        self._shapes: dict[tuple[object, ...], Shape | TypeMismatch | None] = {}
+        """Shapes of terms, by what their variables and attributes are: draws go back and forth between a few of these."""
 
     def fill(self, term: Pattern | Variable, result: Shape | None, tries: int = 3) -> Shape:
         """Bind what is below ``term`` so that it has the shape ``result`` (any, when None), and return its shape."""
@@ -67,11 +71,33 @@ class Draw:
         """Return the shape of a term all of whose variables are bound."""
         if isinstance(term, Variable):
             return self.shapes.get(term.name)
+        if id(term) not in self._names:
+            self._names[id(term)] = _names(term)
+        variables, bundles = self._names[id(term)]
+        key = (id(term), *map(self.shapes.get, variables), *map(self.bundles.get, bundles))
+        if key not in self._shapes:
+            try:
+                self._shapes[key] = self._inferred(term)
+            except TypeMismatch as mismatch:
+                self._shapes[key] = mismatch
+        shape = self._shapes[key]
+        if isinstance(shape, TypeMismatch):
+            raise shape.with_traceback(None)
+        return shape
+
+    def _inferred(self, term: Pattern) -> Shape | None:
         below = [self._known(operand) for operand in term.operands]
         bundle = self.bundles.get(term.attributes) if isinstance(term.attributes, str) else term.attributes
         if bundle is None or any(shape is None for shape in below):
             return None
-        return infer(term.op, _types(term, [shape for shape in below if shape is not None]), bundle).sizes
+        return infer(term.op, self._types(term, [shape for shape in below if shape is not None]), bundle).sizes
+
+    def _types(self, term: Pattern, shapes: Sequence[Shape]) -> tuple[TensorType, ...]:
+        """Return the types of a term's operands: numbers, but for conditions."""
+        if id(term) not in self._kinds:
+            kinds = (operand_type(term.op, position, "float32") for position in range(len(term.operands)))
+            self._kinds[id(term)] = tuple(_dtype(each, kind) for each, kind in zip(term.operands, kinds, strict=True))
+        return tuple(TensorType(kind, shape) for kind, shape in zip(self._kinds[id(term)], shapes, strict=True))
 
     def _apply(self, term: Pattern, result: Shape | None) -> Shape:
         known = [self._known(operand) for operand in term.operands]
@@ -85,7 +111,7 @@ class Draw:
             self.bundles[term.attributes] = bundle
         if max(math.prod(shape) for shape in shapes) > ELEMENTS:
             raise Refused("too many elements")
-        actual = infer(term.op, _types(term, shapes), bundle).sizes
+        actual = infer(term.op, self._types(term, shapes), bundle).sizes
         if result is not None and actual != result:
             raise Refused(f"a proposal for {result} has the shape {actual}")
         if math.prod(actual) > ELEMENTS:
@@ -146,10 +172,17 @@ class Draw:
         return shapes, dict(values) if fixed is None else fixed
 
 
-def _types(term: Pattern, shapes: Sequence[Shape]) -> tuple[TensorType, ...]:
-    """Return the types of a term's operands: numbers, but for conditions."""
-    kinds = [operand_type(term.op, position, "float32") for position in range(len(term.operands))]
-    return tuple(TensorType(_dtype(each, kind), shape) for each, kind, shape in zip(term.operands, kinds, shapes, strict=True))
+def _names(term: Pattern | Variable) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the names of the variables and of the attributes in a term."""
+    if isinstance(term, Variable):
+        return (term.name,), ()
+    variables: dict[str, None] = {}
+    bundles = {term.attributes: None} if isinstance(term.attributes, str) else {}
+    for operand in term.operands:
+        inner = _names(operand)
+        variables |= dict.fromkeys(inner[0])
+        bundles |= dict.fromkeys(inner[1])
+    return tuple(variables), tuple(bundles)
 
 
 def _dtype(term: Pattern | Variable, dtype: str) -> str:

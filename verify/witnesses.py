@@ -17,6 +17,7 @@ from verify.literals import Literal0
 from verify.polynomials import DataAtom, FloorAtom, Polynomial, entry, variable
 
 _INSTANCES = 6  # kept with facts
+_FEWEST = 2  # taken from other facts, before new ones are drawn
 _DRAWS = 48  # to find them
 _EXTENSIONS = 4  # of one instance by values for what only the question speaks of
 _SPREAD = (0, 0, 1, 1, 2, 3, 4, 7)
@@ -96,17 +97,33 @@ def refuted(facts: Facts, goal: Literal0) -> bool:
 def instances(facts: Facts) -> list[Instance]:
     """Return some instances of the facts, always the same."""
     if facts.instances is None:
-        facts.instances = []
-        for seed in range(_DRAWS):
-            instance = Instance(Random(seed))
-            try:
-                if all(instance.satisfies(one) for one in facts.kept()) and _solved_symbols_fit(facts, instance):
-                    facts.instances.append(instance)
-            except NoInstance:
-                continue
-            if len(facts.instances) == _INSTANCES:
-                break
+        facts.instances = _inherited(facts) or _drawn(facts)
     return facts.instances
+
+
+def _inherited(facts: Facts) -> list[Instance]:
+    """Return the instances of what the facts extend at which they hold, too: none where these are too few."""
+    found = [instance.copy(seed) for seed, instance in enumerate(instances(facts.base))] if facts.base is not None else []
+    found = [instance for instance in found if _meets(facts, instance)]
+    return found if len(found) >= _FEWEST else []
+
+
+def _drawn(facts: Facts) -> list[Instance]:
+    found: list[Instance] = []
+    for seed in range(_DRAWS):
+        instance = Instance(Random(seed))
+        if _meets(facts, instance):
+            found.append(instance)
+            if len(found) == _INSTANCES:
+                break
+    return found
+
+
+def _meets(facts: Facts, instance: Instance) -> bool:
+    try:
+        return all(instance.satisfies(one) for one in facts.kept()) and _solved_symbols_fit(facts, instance)
+    except NoInstance:
+        return False
 
 
 def values_of(facts: Facts, symbols: Sequence[Symbol]) -> dict[Symbol, int] | None:
