@@ -202,11 +202,15 @@ ENDS = (0.0, -0.0, math.inf, -math.inf, math.nan)
 """Numbers at which guards have to say what they mean; they are drawn where a rule asks for numbers at all."""
 
 
-def draw_binding(rule: Rule, random: Random, shared: Binding | None = None) -> Binding:
-    """Return a binding for which the left side is well-typed, or raise ``Refused``; ``shared`` fixes variables beforehand."""
+def draw_binding(rule: Rule, random: Random, shared: Binding | None = None, single: Sequence[str] = ()) -> Binding:
+    """Return a binding for which the left side is well-typed, or raise ``Refused``.
+
+    ``shared`` fixes variables beforehand; those of ``single`` have one element.
+    """
     if rule.draw is not None and shared is None:
         return rule.draw(random)
-    draw = Draw(random, {n: t.sizes for n, t in shared.types.items()} if shared else None, dict(shared.attributes) if shared else None)
+    fixed = {n: t.sizes for n, t in shared.types.items()} if shared else {name: random.choice(((), (1,))) for name in single}
+    draw = Draw(random, fixed, dict(shared.attributes) if shared else None)
     draw.fill(rule.pattern, None, tries=1)
     for variable in rule.variables:
         if variable.name not in draw.shapes:
