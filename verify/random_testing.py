@@ -19,9 +19,10 @@ from egraph.errors import EinsatError, RuleError
 from egraph.rewrite.clock import OutOfTime, look
 from egraph.rewrite.operations import TooLong
 from egraph.rewrite.refusals import WrongAttribute, WrongNumber
-from egraph.rewrite.terms import Variable
+from egraph.rewrite.terms import Pattern, Variable
 from egraph.rule import Binding, MergeRule, Mismatch, Rule
 from egraph.tensor import Node, attributes, format_fragment, placeholders, walk
+from egraph.tensor.ops import OPS
 from egraph.tensor.ops.reference import evaluate
 from verify.random_binding import FLOATS, Refused, draw_binding
 
@@ -193,9 +194,21 @@ def draws(rule: Rule | MergeRule, seed: int, tries: int) -> Iterator[Instance]:
 
 
 def one_element_constants(rule: Rule | MergeRule, binding: Binding) -> tuple[str, ...]:
-    """Return the constants of a match that have one element."""
-    constants = [] if isinstance(rule, MergeRule) else [variable.name for variable in rule.variables if variable.constant]
-    return tuple(name for name in constants if binding.types[name].elements == 1)
+    """Return the constants of a match that have one element, of those that pointwise operators alone read."""
+    if isinstance(rule, MergeRule):
+        return ()
+    constants = {variable.name for variable in rule.variables if variable.constant and binding.types[variable.name].elements == 1}
+    for term in _terms(rule.pattern):
+        if OPS[term.op].category != "elementwise":
+            constants -= {operand.name for operand in term.operands if isinstance(operand, Variable)}
+    return tuple(variable.name for variable in rule.variables if variable.name in constants)
+
+
+def _terms(term: Pattern | Variable) -> Iterator[Pattern]:
+    if isinstance(term, Pattern):
+        yield term
+        for operand in term.operands:
+            yield from _terms(operand)
 
 
 def draw(rule: Rule | MergeRule, random: Random, single: Sequence[str] = ()) -> Instance:
