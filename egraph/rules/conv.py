@@ -26,7 +26,7 @@ def by_group(w: Tensor, s: Tensor, group: int, output: bool) -> Tensor:
     return (split * s.reshape(group, 1, w.shape[1], *(1,) * (w.rank - 2))).reshape(*w.shape)
 
 
-@rule(rounding="reassociates")
+@rule(rounding="assumes finite")
 def scale_into_conv(x: Tensor, w: Weight, s: Weight, a: Attributes) -> Steps:
     """conv(x, w) * s = conv(x, w * s),  s one number an output channel"""
     yield conv(x, w, a) * s
