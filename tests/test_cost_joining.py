@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from egraph.tensor import VIEW, Candidate
 from egraph.tensor.ops import apply
-from lower.cost.joining import is_joining, joined_for_free
-from lower.cost.model import CostModel
+from lower.cost.model import CostModel, is_joining, joined_for_free
 from lower.cost.roofline import DeviceSpeed
 from runtime.profile import Database
 from tests.fragments import leaf

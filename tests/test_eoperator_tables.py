@@ -20,14 +20,13 @@ from egraph.tensor.ops import apply
 from egraph.tensor.ops.expression import text_of
 from egraph.tensor.ops.scopes import grid, multiply
 from lower.eoperator.linear import Matrix, linear_program
-from lower.eoperator.regions import regions
+from lower.eoperator.regions import regions, shares
 from lower.eoperator.request import kernel_of
 from lower.eoperator.tabled import Tile, strongest, tabled_digits, tile, unrolled
 from lower.eoperator.terms import subterms
 from lower.eoperator.transforms import split_digits
 from lower.targets.cpu.generator import KernelRequest, Library, compile_library, supports
 from lower.targets.cpu.generator.library import _link
-from lower.targets.cpu.generator.shares import shares
 from tests.fragments import leaf
 from tests.test_eoperator import Loaded, check, samples
 

@@ -10,8 +10,7 @@ import pytest
 from egraph.optimize.estimated import grown
 from egraph.rule import Attributes, Binding, Mismatch, Steps, Tensor, Weight, rule
 from egraph.rule_operators import conv, slice_
-from egraph.rules.conv import depthwise_pointwise_conv_is_scale
-from egraph.rules.conv_padding import taps_on_padding
+from egraph.rules.conv import depthwise_pointwise_conv_is_scale, taps_on_padding
 from egraph.tensor import Candidate, Graph, attributes, walk
 from egraph.tensor.ops import apply
 from lower.candidates import candidates

@@ -13,8 +13,7 @@ from egraph.engine.saturate import Limits, saturate
 from egraph.optimize.derivations import Gate
 from egraph.optimize.partial import PARTIAL
 from egraph.partial.mutants import Mutant, mutants
-from egraph.partial.rule import stitched
-from egraph.partial.stitching import correction, stitches
+from egraph.partial.stitching import correction, stitched, stitches
 from egraph.tensor import Graph, Node, TensorType, attributes, make, walk
 from egraph.tensor.boxes import Box, cells, mask_of
 from egraph.tensor.ops import apply

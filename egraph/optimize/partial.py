@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from egraph.partial.rule import partial_rule
+from egraph.partial.stitching import partial_rule
 from egraph.tensor import Node
 from egraph.tensor.boxes import Box
 from egraph.tensor.ops.reference import fragment_expression

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
+from egraph.derive.derivation import Derivation, DerivationRule, Step
 from egraph.derive.estimating import estimate
 from egraph.derive.matching.match import match
+from egraph.partial.mutants import Agreement, Mutant, Where, mutants
 from egraph.tensor import Node, make, placeholder, rewrite
-from egraph.tensor.boxes import Box, mask_of, restricted
+from egraph.tensor.boxes import Box, axis_names, describe_boxes, mask_of, restricted
 from egraph.tensor.expr.index import Index, index
 from egraph.tensor.expr.scope import Compare, Guarded, Read, Scalar, Scope, Tensor, inside
 from egraph.tensor.ops import apply
 from egraph.tensor.ops.expression import text_of
 from egraph.tensor.ops.reference import meaning
 from egraph.tensor.ops.scopes import grid
+
+NAME = "partial equivalence"
+MOST_PROPOSED = 4
+"""Programs proposed for one operator, at most: each adds nodes to the e-graph, and kernels to measure."""
+MOST_COSTLY = 1.5
+"""Programs beyond this multiple of the operator's own estimate are not proposed: estimates are hardly wrong by more."""
 
 
 def stitches(original: Node, mutant: Node, boxes: Sequence[Box]) -> tuple[Node, ...]:
@@ -130,3 +138,23 @@ def _joined(mutant: Node, parts: Sequence[tuple[Box, Node]]) -> Node | None:
     if end < sizes[axis]:
         along.append(_cut(mutant, tuple(range(end, sizes[axis]) if k == axis else range(n) for k, n in enumerate(sizes))))
     return apply("Concat", *along, axis=axis) if len(along) > 1 else along[0]
+
+
+def partial_rule(agreement: Agreement, where: Where) -> DerivationRule:
+    """Return the rule that finds mutants by how they agree, and corrects them where they differ."""
+    return DerivationRule(NAME, ("Conv",), lambda node: stitched(node, lambda: mutants(node, agreement, where)), rounds=0)
+
+
+def stitched(node: Node, find: Callable[[], Iterable[Mutant]]) -> Iterable[Derivation]:
+    """Yield programs equal to an operator: mutants with their corrections, those estimated the cheapest first."""
+    names = axis_names(node)
+    derivations: list[Derivation] = []
+    for mutant in find():
+        for program in stitches(node, mutant.program, mutant.boxes):
+            corrected = describe_boxes(mutant.boxes, node.type.sizes, names) if mutant.boxes else ""
+            kind = "corrected" if corrected else "exact"
+            steps = (Step("mutation", "; ".join(mutant.moves)), *((Step("correction", f"where {corrected}"),) if corrected else ()))
+            derivations.append(Derivation(f"{NAME}: {kind}, {' and '.join(mutant.moves)}", program, steps))
+    limit = MOST_COSTLY * estimate(node)
+    cheap = [each for each in derivations if estimate(each.program) <= limit]
+    yield from sorted(cheap, key=lambda each: (estimate(each.program), each.program.digest))[:MOST_PROPOSED]

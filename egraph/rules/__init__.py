@@ -11,7 +11,6 @@ from egraph.rule import MergeRule, Rule
 from egraph.rules import (
     activations,
     conv,
-    conv_padding,
     conv_transpose,
     elementwise,
     layout,
@@ -31,7 +30,6 @@ FAMILIES: Mapping[str, tuple[Rule | MergeRule, ...]] = MappingProxyType({
     "activations": activations.RULES,
     "matmul": matmul.RULES,
     "conv": conv.RULES,
-    "conv_padding": conv_padding.RULES,
     "conv_transpose": conv_transpose.RULES,
     "pooling": pooling.RULES,
     "normalization": normalization.RULES,

@@ -299,6 +299,28 @@ def halve_groups(x: Tensor, w: Weight, a: Attributes) -> Steps:
     yield conv(x, wide.reshape(w.shape[0], 2 * c, *w.shape[2:]), a.but(group=a.group // 2))
 
 
+@rule
+def taps_on_padding(x: Tensor, w: Weight, a: Attributes) -> Steps:
+    """conv(x, w) = conv(x, w[taps]) with less padding,  without the taps that read padding at every position
+
+    The first taps of an axis do where even the last position leaves them before x, the last ones where the first position
+    leaves them behind it."""
+    whole = conv(x, w, a)
+    yield whole
+    first, last = [], []
+    for i, axis in enumerate(spatial_axes(a, x.rank)):
+        d = a.dilations[i]
+        first.append(max(0, (a.pads[i] - (whole.shape[axis] - 1) * a.strides[i] + d - 1) // d))
+        last.append(max(0, ((w.shape[2 + i] - 1) * d - x.shape[axis] - a.pads[i]) // d + 1))
+    require(any(first) or any(last), "some taps must read padding alone")
+    require(all(f + n < k for f, n, k in zip(first, last, w.shape[2:], strict=True)), "some tap must read x")
+    ends = (*w.shape[:2], *(k - n for k, n in zip(w.shape[2:], last, strict=True)))
+    kept = slice_(w, starts=(0, 0, *first), ends=ends, steps=(1,) * w.rank)
+    pads = tuple(amount - d * n for amount, d, n in zip(a.pads, (*a.dilations, *a.dilations), (*first, *last), strict=True))
+    require(all(amount >= 0 for amount in pads), "the taps must end with the padding")
+    yield conv(x, kept, a.but(pads=pads))
+
+
 RULES: tuple[Rule, ...] = (
     scale_into_conv, scale_into_conv_transpose, input_scale_into_conv, input_scale_into_conv_transpose,
     pointwise_conv_then_conv, conv_then_pointwise_conv, add_convs_of_one_input, add_convs_of_one_weight, add_convs, conv_of_concat,
@@ -306,5 +328,5 @@ RULES: tuple[Rule, ...] = (
     *(of_arity(concat_of_convs_of_one_weight, n, f"concat(conv(x_i, w)) = conv(concat(x_i), w),  batch, i to {n}") for n in (2, 3)),
     *(of_arity(concat_of_convs, n, f"concat(conv(x_i, w_i)) = conv(concat(x_i), concat(w_i), {n} g groups)") for n in (2, 3, 4)),
     channels_of_conv, pad_into_conv, strided_pointwise_conv, pointwise_conv_is_matmul,
-    conv_of_whole_input_is_matmul, depthwise_pointwise_conv_is_scale, conv_transpose_is_conv, halve_groups,
+    conv_of_whole_input_is_matmul, depthwise_pointwise_conv_is_scale, conv_transpose_is_conv, halve_groups, taps_on_padding,
 )

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from egraph.tensor import Candidate, Implementation, Node, Program, Target, format_fragment, walk
+from egraph.tensor.ops.movement import joins_outermost
 from lower.cost.families import Family, family
-from lower.cost.joining import joined_for_free
 from lower.cost.roofline import DeviceSpeed, Work
 from lower.cost.roofline import work as count_work
 from lower.targets import default_target
@@ -267,3 +267,32 @@ def unmeasured(model: CostModel, chosen: Iterable[Candidate]) -> list[Candidate]
     """List the distinct chosen candidates that have no measurement yet, the most expensive estimates first."""
     found = {model.key(one): one for one in chosen if not model.is_settled(one)}
     return [one for _, one in sorted(found.items(), key=lambda item: (-model.estimate_us(item[1]), item[0]))]
+
+
+def joined_for_free(candidates: Mapping[int, tuple[Candidate, ...]]) -> set[tuple[int, Candidate]]:
+    """Return the candidates, with their classes, that need no step of their own: their parts are written where they will stand.
+
+    ``lower.placement`` does so for values made by kernels, each of which stands in one concatenation. Where one concatenation is a
+    part of another, the parts of the inner one stand in both for free, as long as the outer one reads the inner one, not its parts.
+    """
+    joining = {number: [one for one in options if is_joining(one)] for number, options in candidates.items()}
+    readers: dict[int, set[int]] = {}
+    for number, options in joining.items():
+        for one in options:
+            for part in one.operands:
+                readers.setdefault(part, set()).add(number)
+    parts_of = {number: {part for one in options for part in one.operands} for number, options in joining.items()}
+    innermost = {part: {one for one in found if parts_of[one].isdisjoint(found)} for part, found in readers.items()}
+    made = {number for number, options in candidates.items() if any(not one.implementation.is_free for one in options)}
+    return {
+        (number, one)
+        for number, options in joining.items()
+        for one in options
+        if all(part in made and innermost[part] == {number} for part in one.operands)
+    }
+
+
+def is_joining(candidate: Candidate) -> bool:
+    """Return whether a kernel is a concatenation of distinct operands along the outermost axis, and nothing else."""
+    fragment = candidate.fragment
+    return joins_outermost(fragment) and len(set(fragment.inputs)) == len(fragment.inputs) == len(set(candidate.operands))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import onnx
@@ -12,15 +12,18 @@ from onnx import helper
 from egraph.errors import LowerError
 from egraph.onnx.exporter.emitter import Emitter, Names
 from egraph.onnx.exporter.forms import emit
-from egraph.onnx.exporter.opset import target_opset
 from egraph.onnx.exporter.store import Store
 from egraph.onnx.importer.infer import NEWEST_IR
 from egraph.onnx.importer.opaque import operand_name, rename, result_name
 from egraph.onnx.importer.order import subgraphs
 from egraph.onnx.types import to_proto
-from egraph.tensor import Graph, Kernel, Node, format_fragment, make, walk
+from egraph.tensor import Graph, Kernel, Node, OnnxContext, format_fragment, make, walk
 
 DOMAIN = "ai.einsat"
+OLDEST_OPSET = 18
+"""The oldest opset that the exporter writes where opaque nodes allow it."""
+NEWEST_OPSET = 26
+"""Runtimes refuse models of an opset that they know only as under development."""
 
 
 def opaque_proto(node: Node) -> onnx.NodeProto:
@@ -224,3 +227,27 @@ def emit_fragment(emitter: Emitter, fragment: Node, operands: Sequence[str], out
             continue
         names[node] = output if node is fragment else emitter.names.fresh(f"{emitter.label or node.op.lower()}_inner")
         emit(emitter, node, [names[operand] for operand in node.inputs], names[node])
+
+
+def target_opset(context: OnnxContext, opaque: Iterable[onnx.NodeProto]) -> int:
+    """Return an opset in which every opaque node means what it meant in the source model."""
+    source = dict(context.opsets).get("", OLDEST_OPSET)
+    if OLDEST_OPSET <= source <= NEWEST_OPSET or context.functions:
+        return source
+    nodes = list(opaque)
+    versions = (OLDEST_OPSET,) if source < OLDEST_OPSET else range(NEWEST_OPSET, OLDEST_OPSET - 1, -1)
+    return next((version for version in versions if not any(_changed(node, source, version) for node in nodes)), source)
+
+
+def _changed(node: onnx.NodeProto, source: int, target: int) -> bool:
+    """Return whether the operator, or one inside its subgraphs, has another definition in the target opset."""
+    inner = (n for a in node.attribute for g in ([a.g] if a.HasField("g") else list(a.graphs)) for n in g.node)
+    if any(_changed(n, source, target) for n in inner):
+        return True
+    if node.domain not in ("", "ai.onnx"):
+        return False
+    try:
+        versions = {onnx.defs.get_schema(node.op_type, version, "").since_version for version in (source, target)}
+    except onnx.defs.SchemaError:
+        return True
+    return len(versions) > 1

@@ -15,8 +15,12 @@ from lower.eoperator.request import may_overwrite, supports_by_parts
 from lower.targets import Compiler, Generator, Library, Lowering
 from lower.targets.cpu.generator import library as generator
 from lower.targets.cpu.generator import process
-from lower.targets.cpu.libraries import NAMES
 from runtime.devices.cpu.native import build
+
+LIBRARIES = (
+    "onednn",
+)  # fmt: skip
+"""The libraries whose kernels compete with generated ones on the CPU: folders beside this file, each with its ``LIBRARY``."""
 
 
 class _Compiler:
@@ -51,7 +55,10 @@ LOWERING = Lowering(
     TARGET,
     Implementation.parse("tvm", TARGET),
     Generator(eoperator_tiles, supports_by_parts, may_overwrite, lambda request: {"symbol": request.symbol}, _Compiler()),
-    tuple(_library(name) for name in NAMES),
+    tuple(_library(name) for name in LIBRARIES),
     Implementation.parse("onednn.matmul", TARGET),
     build.build, build.build, build.build_openmp, build.copy_into,
 )  # fmt: skip
+
+
+"""The libraries whose kernels compete with generated ones on the CPU: folders beside this file, each with its ``LIBRARY``."""

@@ -18,17 +18,24 @@ from tvm.tirx import ForKind
 
 from egraph.tensor.expr.index import Index, Iterator, Size, Symbol, index, length
 from egraph.tensor.expr.laws import coefficient, iterators_of
-from lower.eoperator.quotients import with_reciprocals
 from lower.eoperator.tabled import has_tables, spelled_out
 from lower.eoperator.terms import Term, Terms, indices_of, subterms
-from lower.eoperator.transforms import breakpoints, interleaved, loop_order, merge, shifted, simplify_reductions, split_digits
+from lower.eoperator.transforms import (
+    breakpoints,
+    interleaved,
+    loop_order,
+    merge,
+    shifted,
+    simplify_reductions,
+    split_digits,
+    with_reciprocals,
+)
 from lower.targets.cpu.generator.blocks import Place, Point
-from lower.targets.cpu.generator.costs import cost_ns, dear
+from lower.targets.cpu.generator.costs import cost_ns, is_costly, next_rows, rows_together
 from lower.targets.cpu.generator.covering import cover, elements_before_a_line
 from lower.targets.cpu.generator.emit import Emitter
 from lower.targets.cpu.generator.functions import Expr, cast, widen
 from lower.targets.cpu.generator.reduction import vectorizes
-from lower.targets.cpu.generator.rows import next_rows, rows_together
 from lower.targets.cpu.generator.split_reductions import write_parts
 from lower.targets.cpu.generator.stencils import rows_sharing, write_stencil
 from lower.targets.cpu.generator.streaming import LINE_ELEMENTS, ahead, fetch, stream, streams
@@ -303,7 +310,7 @@ class Planner:
             if len(reduction_iterators) != 1 or length(reduction_iterators[0]) != length(vector) or term.free != rows:
                 continue
             again = self.table.substitute(body, {reduction_iterators[0]: index(vector)})
-            if self.output_type != "float32" or not dear(body) or again not in subterms((root,)):
+            if self.output_type != "float32" or not is_costly(body) or again not in subterms((root,)):
                 continue
             self.emitter.is_streamed = False  # the row is read again while the caches have it
             place = self.table.index(offset, {vector: index(reduction_iterators[0])})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -17,14 +18,12 @@ from tvm.tirx import ForKind
 from egraph.tensor.expr.index import Index, Iterator, index, known, length
 from egraph.tensor.expr.laws import coefficient, iterators_of
 from egraph.tensor.expr.scope import Compare
-from lower.eoperator.regions import regions
+from lower.eoperator.regions import regions, shares
 from lower.eoperator.tabled import Tile, assumed, strongest, tabled_digits, tests_of, tile, unrolled
 from lower.eoperator.terms import Replacement, Term, subterms
 from lower.targets.cpu.generator.blocks import LANES, Block, Place, Point, sequence
 from lower.targets.cpu.generator.functions import Expr
 from lower.targets.cpu.generator.reduction import vectorizes
-from lower.targets.cpu.generator.shares import shares
-from lower.targets.cpu.generator.staging import VECTORS, crowded_reads
 
 if TYPE_CHECKING:
     from lower.targets.cpu.generator.nest import Planner
@@ -36,6 +35,14 @@ PARALLEL_NS = 10_000.0
 WIDTHS = (LANES, 8, 4)
 """Lengths of vectors; an axis of another length is covered by overlapping ones."""
 ELEMENT_BYTES = 4
+PAGE_BYTES = 4096
+"""First-level caches choose the set by bits within a page, so that they need not wait for its address."""
+LINE_BYTES = 64
+"""Bytes of a cache line."""
+MOST_LINES = 16
+"""Cache lines in one set above which buffers are faster: with 36 places, 9 in a set lose by them and 18 gain a quarter."""
+VECTORS = 4
+"""Vectors of one place that are copied to a buffer together: as fast as 8, in half the space."""
 Axes: TypeAlias = Mapping[Iterator, tuple[Iterator, ...]]
 Picked: TypeAlias = tuple[Iterator, ...]
 Pieces: TypeAlias = dict[Picked, Tile]
@@ -213,3 +220,39 @@ def _elements(planner: Planner, given: Tile, point: Point) -> None:
         with emitter.inside(Block(barrier=True)) as block:
             planner.store_one(store.root, store.offset, point)
         emitter.append(tirx.IfThenElse(emitter.condition(store.conditions, point), sequence(block.statements), None))
+
+
+def crowded(offsets: Sequence[Index], element_bytes: int) -> bool:
+    """Return whether lines at these offsets fall into so few sets that they do not fit."""
+    forms: dict[Index, set[int]] = {}
+    for offset in offsets:
+        constant = offset.constant_part
+        forms.setdefault(offset - constant, set()).add(constant)
+    for constants in forms.values():
+        sets = Counter(constant * element_bytes % PAGE_BYTES // LINE_BYTES for constant in constants)
+        if max(sets.values()) > MOST_LINES:
+            return True
+    return False
+
+
+def crowded_reads(roots: Sequence[Term], vector: Iterator, element_bytes: int) -> list[Term]:
+    """Return the contiguous reads, outside of guards, of tensors whose reads fall into few sets of the cache.
+
+    Channels, tiles and rows are often powers of two, and so are the distances between what one tile reads: such lines evict each
+    other before their neighbours are read. Copied a few lines at a time, each place in turn, into a buffer, they do not.
+    """
+    found: dict[Term, None] = {}
+    seen: set[Term] = set()
+    stack = [*reversed(roots)]
+    while stack:
+        term = stack.pop()
+        if term in seen or term.kind in ("guard", "reduce"):
+            continue
+        seen.add(term)
+        if term.kind == "read" and coefficient(term.data[1], vector) == 1:
+            found[term] = None
+        stack += reversed(term.children)
+    names: dict[str, list[Term]] = {}
+    for read in found:
+        names.setdefault(read.data[0], []).append(read)
+    return [read for reads in names.values() if crowded([r.data[1] for r in reads], element_bytes) for read in reads]

@@ -1,7 +1,29 @@
 """Match fragments to single calls of the vendor library, views as strides and epilogues as post-operations."""
 
-from lower.targets import Library
-from lower.targets.cpu.onednn.launch import library_launch
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from egraph.errors import LowerError
+from egraph.tensor import Kernel
+from lower.targets import Launch, Library
+from lower.targets.cpu.onednn.call import LibraryCall
+from lower.targets.cpu.onednn.match import match
 from lower.targets.cpu.onednn.tiles import library_tiles
+
+if TYPE_CHECKING:
+    from lower.steps import StepWriter
+
+
+def library_launch(writer: StepWriter, kernel: Kernel) -> Launch:
+    """Match the kernel again, now that it is known where its operands and its result lie."""
+    places = writer.placement.places
+    bases = {i: places[node].window for i, node in enumerate(kernel.inputs)}
+    call = match(kernel.fragment, kernel.implementation.name, bases=bases, destination=places[kernel.output].window)
+    if not isinstance(call, LibraryCall):
+        raise LowerError(f"{kernel.implementation} cannot compute this kernel: {call}", where=str(kernel.output))
+    inputs = tuple(writer.window(kernel.inputs[argument.operand], argument.window) for argument in call.arguments)
+    return Launch(inputs, writer.window(kernel.output, call.destination), call.spec())
+
 
 LIBRARY = Library("onednn", library_tiles, library_launch)
