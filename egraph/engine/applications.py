@@ -53,21 +53,61 @@ class RuleStatistics:
     built: int = 0
 
 
-class Application(ABC):
-    """A rule at work in one e-graph; ``Rewriting`` and ``Merging`` say what is done with its matches."""
+class Rewrite:
+    """A rewrite at work in one e-graph: a rule, a merge rule, a derivation rule or a group rule.
+
+    Every union that a rewrite asks for is made here, and every match that it refuses is noted here.
+    """
+
+    def __init__(self, name: str, classes: EClasses, source: Mapping[Node, int]) -> None:
+        self.name, self.classes, self.source = name, classes, source
+        self.matches = self.unions = self.e_nodes = self.built = 0
+        self._refusals: dict[str, tuple[int, str, list[int]]] = {}
+
+    def join(
+        self, template: Template, slots: Sequence[int], roots: Sequence[int], lefts: Sequence[Matched], *,
+        terms: Sequence[int] = (), reason: str = "",
+    ) -> bool:  # fmt: skip
+        """Add programs with the variables bound to the classes ``slots``, each joined to its root; return whether anything is new.
+
+        ``lefts``: what was matched at each root, over the e-nodes ``terms``; ``reason``: what explains the unions, where it is not
+        the rewrite's name.
+        """
+        count = len(self.classes.nodes)
+        changed = self.classes.instantiate(reason or self.name, template, slots, roots, lefts, terms)
+        self.unions += changed
+        self.e_nodes += len(self.classes.nodes) - count
+        return changed
+
+    def refuse(self, reason: str, roots: Sequence[int], example: Callable[[], str], matches: int = 1) -> None:
+        """Note refused matches with their roots; source nodes are kept for about the first thousand."""
+        count, first, noted = self._refusals.get(reason, (0, "", []))
+        if len(noted) < 1_000:
+            noted += roots
+        self._refusals[reason] = (count + matches, first if count else example(), noted)
+
+    def statistics(self) -> RuleStatistics:
+        nodes = {self.classes.find(handle): node for node, handle in reversed(list(self.source.items()))} if self._refusals else {}
+        refusals = tuple(
+            Refusal(reason, count, example, tuple(nodes[r] for r in dict.fromkeys(map(self.classes.find, roots)) if r in nodes))
+            for reason, (count, example, roots) in sorted(self._refusals.items(), key=lambda item: (-item[1][0], item[0]))
+        )
+        return RuleStatistics(self.name, self.matches, self.unions, self.e_nodes, refusals, self.built)
+
+
+class Application(Rewrite, ABC):
+    """A rule that is matched by egglog; ``Rewriting`` and ``Merging`` say what is done with its matches."""
 
     def __init__(self, rule: Rule | MergeRule, classes: EClasses, engine: Engine, source: Mapping[Node, int], limit: int) -> None:
-        self.rule, self.classes, self.limit = rule, classes, limit
+        super().__init__(rule.name, classes, source)
+        self.rule, self.limit = rule, limit
         self.pattern = rule if isinstance(rule, Rule) else rule.member
         self.operators = operator_count(self.pattern.pattern)
         self.phase = self.pattern.phase
         self.waiting: list[Match] = []
-        self.matches = self.unions = self.made = 0
-        self.source = source
         self._seen: set[Match] = set()
         self._version = 0
         self._templates: dict[object, Template | Mismatch] = {}
-        self._refusals: dict[str, tuple[int, str, list[int]]] = {}
         self._engine = engine
         self._declared = False
 
@@ -117,6 +157,7 @@ class Application(ABC):
         numbers, types = self.classes.numbers, self.classes.types
         key = tuple((tuple((types[handle], numbers.get(handle)) for handle in operands), labels) for (_, *operands), labels in matches)
         if key not in self._templates:
+            self.built += 1
             self._templates[key] = self._build([self.binding(match) for match in matches], [match[0][0] for match in matches], variables)
         return self._templates[key]
 
@@ -178,30 +219,10 @@ class Application(ABC):
         terms = [bound.get(v.name, classes.vertices[handle]) for v, handle in zip(self.pattern.variables, operands, strict=True)]
         return Matched(whole[1] if whole else classes.vertices[root], needed(needs)), terms
 
-    def use(
-        self, template: Template, slots: Sequence[int], matches: Sequence[Match], terms: Sequence[int], lefts: Sequence[Matched]
-    ) -> None:  # fmt: skip
-        """Add the right sides with the variables bound to the classes ``slots``, each joined to its match's root."""
-        count = len(self.classes.nodes)
-        self.unions += self.classes.instantiate(self.rule.name, template, slots, [match[0][0] for match in matches], lefts, terms)
-        self.made += len(self.classes.nodes) - count
-
-    def refuse(self, mismatch: Mismatch, matches: Sequence[Match]) -> None:
-        """Note a refusal; source nodes are kept for the first thousand."""
-        count, example, roots = self._refusals.get(mismatch.reason, (0, "", []))
-        if not count:
-            example = "; ".join(_describe(self.binding(match)) for match in matches)
-        if len(roots) < 1_000:
-            roots += [match[0][0] for match in matches]
-        self._refusals[mismatch.reason] = (count + 1, example, roots)
-
-    def statistics(self) -> RuleStatistics:
-        nodes = {self.classes.find(handle): node for node, handle in reversed(list(self.source.items()))} if self._refusals else {}
-        refusals = tuple(
-            Refusal(reason, count, example, tuple(nodes[r] for r in dict.fromkeys(map(self.classes.find, roots)) if r in nodes))
-            for reason, (count, example, roots) in sorted(self._refusals.items(), key=lambda item: (-item[1][0], item[0]))
-        )
-        return RuleStatistics(self.rule.name, self.matches, self.unions, self.made, refusals, len(self._templates))
+    def decline(self, mismatch: Mismatch, matches: Sequence[Match]) -> None:
+        """Note that the rule does not apply to matches, which it takes together."""
+        roots = [match[0][0] for match in matches]
+        self.refuse(mismatch.reason, roots, lambda: "; ".join(_describe(self.binding(match)) for match in matches))
 
 
 def operator_count(pattern: Pattern | Variable) -> int:
@@ -226,10 +247,10 @@ class Rewriting(Application):
                 continue  # computed once, at compile time: only fewer operators are better
             used += 1
             if isinstance(template, Mismatch):
-                self.refuse(template, (match,))
+                self.decline(template, (match,))
             else:
                 left, terms = self.matched(match)
-                self.use(template, slots, (match,), terms, (left,))
+                self.join(template, slots, (root,), (left,), terms=terms)
         self.matches += used
         return used
 

@@ -8,7 +8,6 @@ each other, and what came of a group is not grouped again.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -16,7 +15,7 @@ from typing import TypeAlias
 
 from egraph.derive.derivation import DerivationRule, GroupRule, Step
 from egraph.derive.matching.proposals import groups
-from egraph.engine.applications import Refusal, RuleStatistics
+from egraph.engine.applications import Rewrite, RuleStatistics
 from egraph.engine.eclasses import EClasses, Key, Matched, Template, compile_template
 from egraph.engine.explanations import needed
 from egraph.tensor import Node, format_fragment, make, placeholder
@@ -56,16 +55,6 @@ class Derivations:
     """What a rule gives for a group over shared placeholders: one program a member, or a reason why there are none."""
 
 
-@dataclass
-class _Count:
-    """What one derivation rule did."""
-
-    operators: int = 0
-    unions: int = 0
-    e_nodes: int = 0
-    refusals: dict[str, list[tuple[str, int]]] = dataclasses.field(default_factory=dict)
-
-
 def group_text(members: Sequence[Node]) -> str:
     """Return the signature of a group over shared placeholders."""
     return "; ".join(map(format_fragment, members))
@@ -86,7 +75,7 @@ class Deriving:
         self._templates: dict[tuple[Node, ...], Template] = {}
         self._done: set[tuple[str, Key]] = set()
         self._programs: dict[int, int] = {}
-        self._counts = {rule.name: _Count() for rule in derivations.rules}
+        self._rewrites = {rule.name: Rewrite(rule.name, classes, source) for rule in derivations.rules}
         self.rounds = 0
         self._is_late: Stop = lambda: False
 
@@ -127,23 +116,29 @@ class Deriving:
         leaves = [placeholder(k, type, constant=constant) for k, (type, constant) in enumerate(zip(types, fixed, strict=True))]
         node = make(op, leaves, classes.labels.attributes(label), classes.types[root])
         signature = (rule.name, format_fragment(node))
-        if signature not in self._judged:
-            found = self._derivations.programs(rule, node, self._is_late)
-            if stop():
-                return 0
-            self._judged[signature] = found
-        count = self._counts[rule.name]
-        count.operators += 1
+        rewrite = self._rewrites[rule.name]
+        if not self._judge(rewrite, signature, lambda: self._derivations.programs(rule, node, self._is_late), stop):
+            return 0
+        rewrite.matches += 1
         used = 0
         for judged in self._judged[signature]:
-            if judged.reason:
-                count.refusals.setdefault(f"{judged.name}: {judged.reason}", []).append((signature[1], root))
-            elif self._programs.get(root, 0) >= MOST_PROGRAMS:
-                count.refusals.setdefault(f"{judged.name}: its class has {MOST_PROGRAMS} programs already", []).append((signature[1], root))
-            elif self._join(judged.name, (judged.program,), operands, {root: self._matched(key)}, count):
+            full = f"its class has {MOST_PROGRAMS} programs already" if self._programs.get(root, 0) >= MOST_PROGRAMS else ""
+            if reason := judged.reason or full:
+                rewrite.refuse(f"{judged.name}: {reason}", (root,), lambda: signature[1])
+            elif self._join(rewrite, judged.name, (judged.program,), operands, {root: self._matched(key)}):
                 self._programs[root] = self._programs.get(root, 0) + 1
                 used += 1
         return used
+
+    def _judge(self, rewrite: Rewrite, signature: tuple[str, str], derive: Callable[[], Sequence[Judged]], stop: Stop) -> bool:
+        """Derive for a signature, once a run; return False where that was cut short, and nothing is to be used."""
+        if signature not in self._judged:
+            programs = derive()
+            if stop():
+                return False
+            self._judged[signature] = programs
+            rewrite.built += 1
+        return True
 
     def _apply_groups(self, stop: Stop) -> int:
         fixed = {node for node, handle in self._source.items() if self._classes.find(handle) in self._classes.constants}
@@ -171,35 +166,29 @@ class Deriving:
             for node in map(by_root.__getitem__, roots)
         )
         signature = (rule.name, group_text(fragments))
-        if signature not in self._judged:
-            found = self._derivations.grouped(rule, fragments, self._is_late)
-            if stop():
-                return 0
-            self._judged[signature] = found
-        judged, count = self._judged[signature], self._counts[rule.name]
-        count.operators += len(roots)
-        for reason in dict.fromkeys(one.reason for one in judged if one.reason):
-            count.refusals.setdefault(reason, []).extend((signature[1], root) for root in roots)
-        if len(judged) != len(roots) or any(one.reason for one in judged):
+        rewrite = self._rewrites[rule.name]
+        if not self._judge(rewrite, signature, lambda: self._derivations.grouped(rule, fragments, self._is_late), stop):
+            return 0
+        judged = self._judged[signature]
+        rewrite.matches += len(roots)
+        for reason in dict.fromkeys(each.reason for each in judged if each.reason):
+            rewrite.refuse(reason, roots, lambda: signature[1], matches=len(roots))
+        if len(judged) != len(roots) or any(each.reason for each in judged):
             return 0
         lefts: dict[int, Matched] = {}
         for root in roots:
             node = by_root[root]
             key = (node.op, classes.labels.of_node(node), tuple(classes.find(self._source[operand]) for operand in node.inputs))
             lefts[root] = self._matched(key) if key in classes.nodes else Matched(classes.vertices[root])
-        return int(self._join(rule.name, tuple(one.program for one in judged), tuple(leaves), lefts, count))
+        return int(self._join(rewrite, rule.name, tuple(each.program for each in judged), tuple(leaves), lefts))
 
     def _join(
-        self, name: str, programs: tuple[Node, ...], operands: Sequence[int], roots: Mapping[int, Matched], count: _Count
+        self, rewrite: Rewrite, reason: str, programs: tuple[Node, ...], operands: Sequence[int], lefts: Mapping[int, Matched]
     ) -> bool:  # fmt: skip
         template = self._templates.get(programs)
         if template is None:
             template = self._templates[programs] = compile_template(programs, len(operands), self._classes.labels)
-        made = len(self._classes.nodes)
-        changed = self._classes.instantiate(name, template, operands, tuple(roots), tuple(roots.values()))
-        count.e_nodes += len(self._classes.nodes) - made
-        count.unions += changed
-        return changed
+        return rewrite.join(template, operands, tuple(lefts), tuple(lefts.values()), reason=reason)
 
     def _matched(self, key: Key) -> Matched:
         """Return an e-node as the left side of a derivation over the first e-nodes of its operands' classes."""
@@ -208,15 +197,4 @@ class Deriving:
         return Matched(vertex, needed(zip((self._classes.vertices[operand] for operand in key[2]), made_over, strict=True)))
 
     def statistics(self) -> tuple[RuleStatistics, ...]:
-        nodes = {self._classes.find(handle): node for node, handle in reversed(list(self._source.items()))}
-        found = []
-        for name, count in self._counts.items():
-            built = sum(1 for rule, _ in self._judged if rule == name)
-            by_number = sorted(count.refusals.items(), key=lambda item: (-len(item[1]), item[0]))
-            refusals = tuple(self._refusal(reason, met, nodes) for reason, met in by_number)
-            found.append(RuleStatistics(name, count.operators, count.unions, count.e_nodes, refusals, built))
-        return tuple(found)
-
-    def _refusal(self, reason: str, met: Sequence[tuple[str, int]], nodes: Mapping[int, Node]) -> Refusal:
-        roots = dict.fromkeys(self._classes.find(root) for _, root in met)
-        return Refusal(reason, len(met), met[0][0], tuple(nodes[root] for root in roots if root in nodes))
+        return tuple(rewrite.statistics() for rewrite in self._rewrites.values())

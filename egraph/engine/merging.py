@@ -131,7 +131,7 @@ class Merging(Application):
     def _merge(self, group: Sequence[Match]) -> None:
         template = self.template(group, self._width(group))
         if isinstance(template, Mismatch):
-            self.refuse(template, group)
+            self.decline(template, group)
             return
         index = {v.name: i for i, v in enumerate(self.pattern.variables)}
         shared = [index[name] for name in self.rule.shared if name in index]
@@ -139,4 +139,5 @@ class Merging(Application):
         slots = [group[0][0][1 + i] for i in shared] + [match[0][i] for match in group for i in self._own()]
         vertices = [terms[0][i] for i in shared] + [each[i - 1] for each in terms for i in self._own()]
         same = tuple((terms[0][i], each[i]) for each in terms for i in shared)
-        self.use(template, slots, group, vertices, [Matched(left.vertex, needed((*left.needs, *same))) for left in lefts])
+        matched = [Matched(left.vertex, needed((*left.needs, *same))) for left in lefts]
+        self.join(template, slots, [match[0][0] for match in group], matched, terms=vertices)
