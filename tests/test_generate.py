@@ -15,13 +15,12 @@ from egraph.rewrite.law import fields_of
 from egraph.rule import Rule
 from verify.certificates import parse
 from verify.generate.__main__ import main
-from verify.generate.command import certificates_beside
+from verify.generate.command import certificates_beside, proved
 from verify.generate.comparison import compare, read_list
 from verify.generate.contexts import contexts
 from verify.generate.derivation import derivable, is_instance
 from verify.generate.dimensions import Unifier, canonical
 from verify.generate.enumeration import World, candidates, lengths_of
-from verify.generate.judge import proved
 from verify.generate.productions import PRODUCTIONS, Production, productions
 from verify.generate.run import Settings, generate
 from verify.generate.source import compile_rule, draft

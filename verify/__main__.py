@@ -143,7 +143,7 @@ def with_suggestion(rule: Rule | MergeRule, proof: Proof, seconds: float) -> Pro
     try:
         with within(seconds):
             if proof.verdict == "refuted":
-                from verify.partly import partly_equal
+                from verify.suggest import partly_equal
 
                 proof = replace(proof, where=partly_equal(rule))
             if may_help and isinstance(rule, OneRule):

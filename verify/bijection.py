@@ -39,16 +39,14 @@ from verify.forms import (
     replaced_term,
     signature,
 )
-from verify.guesses import equations_of
 from verify.index_equations import solve
 from verify.literals import Literal0, closure, negation
 from verify.normal.terms import Value
 from verify.outcome import Equal, Open, Outcome
-from verify.pairs import PAIRINGS, pairings, pairs_of_terms
+from verify.pairing import PAIRINGS, equations_of, pairings, pairs_of_terms
 from verify.polynomials import ONE, ZERO, Polynomial, entry, replaced
 from verify.solver import holds, possible, solution
-from verify.tidying import tidy
-from verify.unrolling import unrolled
+from verify.summands import tidy, unrolled
 
 _SPLITS = 200  # of terms of one sum
 _DIVISORS = 3  # one after the other, by which all terms are multiplied

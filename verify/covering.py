@@ -12,9 +12,9 @@ from itertools import islice, product
 
 from verify.facts import Facts
 from verify.forms import Best, Choice, Sum, replaced_literal, replaced_sum
-from verify.guesses import equations_of_choices
 from verify.index_equations import solve
 from verify.literals import Literal0, closure, negation
+from verify.pairing import equations_of_choices
 from verify.polynomials import ONE, Polynomial, entry, range_of, replaced
 from verify.solver import holds, possible
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from egraph.tensor.boxes import Box, Mask, boxes_of, cells, describe_boxes, restricted
+from egraph.tensor.expr.bodies import walked_through
 from egraph.tensor.expr.compose import inline
 from egraph.tensor.expr.index import Iterator, index
 from egraph.tensor.expr.scope import Apply, Guarded, Read, Scalar, Scope, Tensor
@@ -160,7 +161,8 @@ def points_of(box: Box) -> tuple[Position, ...]:
 
 def _renamed(side: Scope, test: int) -> Scope:
     """Return an expression over operands of other names, so that they have other random contents."""
-    names = {tensor.name: Tensor(f"{tensor.name}{'~' * test}", tensor.shape, tensor.dtype) for tensor in _tensors(side.body)}
+    tensors = [each.source for each in walked_through(side.body) if isinstance(each, Read) and isinstance(each.source, Tensor)]
+    names = {tensor.name: Tensor(f"{tensor.name}{'~' * test}", tensor.shape, tensor.dtype) for tensor in tensors}
     return inline(side, names) if test else side
 
 
@@ -179,20 +181,6 @@ def _degree(body: Scalar) -> int:
             return 1
         case _:
             return 0
-
-
-def _tensors(body: Scalar) -> Iterable[Tensor]:
-    match body:
-        case Apply(_, arguments):
-            for argument in arguments:
-                yield from _tensors(argument)
-        case Guarded(_, then, otherwise):
-            yield from _tensors(then)
-            yield from _tensors(otherwise)
-        case Read(Scope() as inner, _):
-            yield from _tensors(inner.body)
-        case Read(Tensor() as tensor, _):
-            yield tensor
 
 
 def _projected(term: Summand, shape: Sequence[int]) -> Mask:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
+from egraph.tensor.expr.bodies import walked_through
 from egraph.tensor.expr.scope import Apply, Guarded, Number, Read, Scalar, Scope
 
 SPREADING = frozenset({
@@ -16,7 +16,7 @@ SPREADING = frozenset({
 
 def has_nan(scope: Scope) -> bool:
     """Return whether a NaN stands somewhere in an expression."""
-    return any(isinstance(each, Number) and isinstance(each.value, float) and math.isnan(each.value) for each in _scalars(scope.body))
+    return any(isinstance(each, Number) and isinstance(each.value, float) and math.isnan(each.value) for each in walked_through(scope.body))
 
 
 def is_nan(body: Scalar) -> bool:
@@ -33,16 +33,3 @@ def is_nan(body: Scalar) -> bool:
         case Read(Scope() as source, _):
             return is_nan(source.body)
     return False
-
-
-def _scalars(body: Scalar) -> Iterator[Scalar]:
-    yield body
-    match body:
-        case Apply(_, arguments):
-            for each in arguments:
-                yield from _scalars(each)
-        case Guarded(_, then, otherwise):
-            yield from _scalars(then)
-            yield from _scalars(otherwise)
-        case Read(Scope() as source, _):
-            yield from _scalars(source.body)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from egraph.tensor.expr.scope import ONE, Apply, Guarded, Read, Scalar, Scope
+from egraph.tensor.expr.bodies import rebuilt
+from egraph.tensor.expr.scope import ONE, Apply, Read, Scalar, Scope
 from egraph.tensor.expr.scope import apply as call
 
 
@@ -63,14 +64,9 @@ class _Writer:
 
     def scalar(self, body: Scalar) -> Scalar:
         match body:
-            case Apply(function, arguments):
-                given = tuple(map(self.scalar, arguments))
-                if function in self.spelling:
-                    self.changed = True
-                    return self.spelling[function](*given)
-                return Apply(function, given)
-            case Guarded(conditions, then, otherwise):
-                return Guarded(conditions, self.scalar(then), self.scalar(otherwise))
+            case Apply(function, arguments) if function in self.spelling:
+                self.changed = True
+                return self.spelling[function](*map(self.scalar, arguments))
             case Read(Scope() as source, indices):
                 return Read(self.scope(source), indices)
-        return body
+        return rebuilt(body, self.scalar)

@@ -1,4 +1,6 @@
-"""Look for a guard that makes a rule provable: the weakest of the usual ones, alone or two together.
+"""Say what would help a rule that is not proved: where its sides differ, and a guard that makes it provable.
+
+Guards are the weakest of the usual ones, alone or two together.
 
 Guards are tried on random instances first: one that helps refuses every instance on which the sides differ and keeps as
 many others as it can. The first that is then proved is the suggestion.
@@ -14,15 +16,21 @@ from typing import Any
 from egraph.errors import EinsatError
 from egraph.rewrite.law import Written
 from egraph.rewrite.terms import Pattern, Variable
-from egraph.rule import Mismatch, Rule
+from egraph.rule import MergeRule, Mismatch, Rule
+from egraph.tensor import format_fragment
+from egraph.tensor.boxes import axis_names
 from egraph.tensor.ops import OPS
+from egraph.tensor.ops.reference import fragment_expression
+from verify.disagreement import LITTLE_WORK, disagreement
 from verify.prove import Effort, prove
 from verify.random_binding import Refused, draw_binding
-from verify.random_testing import CRASHES, Data, compare, instantiate
+from verify.random_testing import CRASHES, Data, compare, draws, instantiate
 
 INSTANCES, DRAWS = 60, 1500
 """Instances that guards are tried on, and draws at most to find them."""
 DATA: tuple[tuple[int, Data], ...] = ((0, "integers"), (1, "signed"))
+COMPARED = 40
+"""Random instances of a refuted rule whose sides are compared position by position."""
 PROOFS = 8
 """Guards that are handed to the prover, the weakest first."""
 EFFORT = Effort(tests=24, tries=3000, open_cases=1, applications=0)
@@ -157,3 +165,20 @@ def _refuses(rule: Rule, text: str, binding: Any) -> bool:
         return True
     return False
 
+
+def partly_equal(rule: Rule | MergeRule, seed: int = 0) -> str:
+    """Return ``equal except where h = 7 mod 8, for <left side>``, for the instance equal at most positions; '' where there is none."""
+    best, text = 0.0, ""
+    for instance in draws(rule, seed, COMPARED):
+        for left, right in zip(instance.left, instance.right, strict=True):
+            try:
+                first, second = (fragment_expression(side, instance.numbers) for side in (left, right))
+                difference = disagreement(first, second, LITTLE_WORK)
+            except EinsatError:
+                continue
+            if difference is None or not difference.boxes or difference.is_total:
+                continue
+            share = 1 - difference.cells / left.type.elements
+            if share > best:
+                best, text = share, f"{difference.describe(axis_names(left))}, for {format_fragment(left)} == {format_fragment(right)}"
+    return text

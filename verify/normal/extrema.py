@@ -17,8 +17,8 @@ from verify.normal.choices import Build, is_infinity, positive, split, under
 from verify.normal.conditions import Conditions, conjunction, negation
 from verify.normal.context import Context, negated, number, scaled, single
 from verify.normal.monotone import corner_of
-from verify.normal.naming import close, condition_text, factor_text, free_iterators, named, rename_condition, rename_term, value_text
-from verify.normal.products import content, exponential, multiply, product_of, reciprocal
+from verify.normal.naming import close, condition_text, free_iterators, named, rename_condition, rename_term, value_text
+from verify.normal.products import content, exponential, multiply, product_of, reciprocal, shared_factors, without
 from verify.normal.signs import filled, sign, sign_of_factor
 from verify.normal.terms import INFINITY, Alternative, Call, Extremum, Factor, Term, Value
 
@@ -353,37 +353,16 @@ def _scale(context: Context, given: list[Candidate]) -> tuple[Fraction, list[Fac
         return Fraction(1), []
     keyed = min(((_key(context, replace(one, value=Value((replace(t, coefficient=Fraction(1)),)))), abs(t.coefficient))
                  for one, t in terms))  # fmt: skip
-    common: list[Factor] | None = None
+    products = []
     for one, term in terms:
         bound = {*one.iterators, *term.iterators}
-        mine = [f for f in term.factors if sign_of_factor(context, f) is not None and not free_iterators(context, f) & bound]
-        if common is None:
-            common = mine
-            continue
-        texts = [factor_text(context, f) for f in mine]
-        kept = []
-        for factor in common:
-            text = factor_text(context, factor)
-            if text in texts:
-                texts.remove(text)
-                kept.append(factor)
-        common = kept
-    return keyed[1], common or []
+        products.append([f for f in term.factors if sign_of_factor(context, f) is not None and not free_iterators(context, f) & bound])
+    return keyed[1], shared_factors(context, products)
 
 
 def _divided_by(context: Context, value: Value, scale: Fraction, factors: list[Factor]) -> Value:
-    terms = []
-    for term in value.terms:
-        gone = [factor_text(context, f) for f in factors]
-        kept = []
-        for factor in term.factors:
-            text = factor_text(context, factor)
-            if text in gone:
-                gone.remove(text)
-            else:
-                kept.append(factor)
-        terms.append(replace(term, coefficient=term.coefficient / scale, factors=tuple(kept)))
-    return Value(tuple(terms))
+    rests = (replace(t, coefficient=t.coefficient / scale, factors=without(context, t.factors, factors)) for t in value.terms)
+    return Value(tuple(rests))
 
 
 def _extremum(context: Context, given: list[Candidate]) -> Extremum:

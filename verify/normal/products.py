@@ -278,9 +278,14 @@ def independent(context: Context, term: Term) -> list[Factor]:
 
 def common_factors(context: Context, value: Value) -> list[Factor]:
     """Return the factors that all terms share."""
-    common = independent(context, value.terms[0])
-    for term in value.terms[1:]:
-        texts = [factor_text(context, f) for f in independent(context, term)]
+    return shared_factors(context, [independent(context, term) for term in value.terms])
+
+
+def shared_factors(context: Context, products: Sequence[list[Factor]]) -> list[Factor]:
+    """Return the factors that are in all products, as often as in each."""
+    common = products[0]
+    for product in products[1:]:
+        texts = [factor_text(context, f) for f in product]
         kept = []
         for factor in common:
             text = factor_text(context, factor)

@@ -64,6 +64,14 @@ def walked(body: Scalar, *, opened: bool = False) -> Iterable[Scalar]:
         yield from walked(part, opened=opened)
 
 
+def walked_through(body: Scalar) -> Iterable[Scalar]:
+    """Yield a scalar, all that it is made of, and all that the scopes which it reads are made of, from left to right."""
+    for part in walked(body):
+        yield part
+        if isinstance(part, Read) and isinstance(part.source, Scope):
+            yield from walked_through(part.source.body)
+
+
 def rebuilt(
     body: Scalar, part: Callable[[Scalar], Scalar], place: Callable[[Index], Index] | None = None, choice: Choice = guarded
 ) -> Scalar:

@@ -1,0 +1,136 @@
+"""Rewrite the terms of a sum for pairing: each is tidied, and short sums are written out where their elements have partners."""
+
+from __future__ import annotations
+
+from math import prod
+
+from egraph.tensor.expr.index import Iterator
+from verify.facts import Facts
+from verify.forms import Names, Read, Summand, mentions, name_of, renamed_term, replaced_term, signature
+from verify.literals import Literal0, closure
+from verify.polynomials import ONE, FloorAtom, Polynomial, constant, entry, range_of
+
+MOST_TERMS = 25
+"""Elements that one sum is written out into, at most: each is paired with every term of the other side, so time grows with the square."""
+
+
+def tidy(term: Summand, facts: Facts) -> Summand | None:
+    """Return an equal term, None for zero: iterators that its conditions determine are replaced, free ones are counted."""
+    while (step := _determined(term, facts)) is not None:
+        term = step
+    if facts.extended(term.conditions).contradiction or not facts.canonical(term.numerator).terms:
+        return None
+    conditions = tuple(dict.fromkeys(c for c in term.conditions if not _known(c, facts)))
+    term = Summand(term.numerator, term.denominator, term.iterators, conditions, term.parts)
+    return _counted(term, facts)
+
+
+def _known(condition: Literal0, facts: Facts) -> bool:
+    """Return whether a condition follows from ranges alone."""
+    value = facts.canonical(condition.value)
+    if condition.relation == ">=":
+        return facts.nonnegative(value)
+    return not value.terms and condition.relation == "=="
+
+
+def _determined(term: Summand, facts: Facts) -> Summand | None:
+    """Replace one iterator that an equality or a range of one value determines."""
+    for atom in term.iterators:
+        low, high = range_of(atom)
+        if facts.canonical(high - low) == ONE:
+            return _without(term, atom, low, ())
+    for condition in term.conditions:
+        if condition.relation not in ("==", ">="):
+            continue
+        value = facts.canonical(condition.value)
+        for atom in term.iterators:
+            coefficient = value.terms.get((atom,), 0)
+            if abs(coefficient) != 1:
+                continue
+            solved = Polynomial({m: -c * coefficient for m, c in value.terms.items() if m != (atom,)})
+            if atom in closure(solved):
+                continue
+            low, high = range_of(atom)
+            if condition.relation == "==":
+                return _without(term, atom, solved, (Literal0(solved - low, ">="), Literal0(high - ONE - solved, ">=")))
+            end = low if coefficient < 0 else high - ONE  # at most its least value, or at least its greatest
+            if facts.nonnegative(facts.canonical((end - solved) * constant(-coefficient))):
+                return _without(term, atom, end, (Literal0(high - ONE - low, ">="),))
+    return None
+
+
+def _without(term: Summand, atom: int, value: Polynomial, added: tuple[Literal0, ...]) -> Summand:
+    new = replaced_term(term, {atom: value})
+    left = tuple(a for a in term.iterators if a != atom)
+    return Summand(new.numerator, new.denominator, left, (*new.conditions, *added), new.parts)
+
+
+def _counted(term: Summand, facts: Facts) -> Summand:
+    """Multiply by the size of the range of an iterator on which nothing depends."""
+    for atom in term.iterators:
+        low, high = range_of(atom)
+        size = facts.canonical(high - low)
+        used = closure(term.numerator) | closure(term.denominator) | {a for c in term.conditions for a in closure(c.value)}
+        if atom in used or any(mentions(part, atom) for part in term.parts) or not facts.nonnegative(size):
+            continue
+        left = tuple(a for a in term.iterators if a != atom)
+        return _counted(Summand(term.numerator * size, term.denominator, left, term.conditions, term.parts), facts)
+    return term
+
+
+def unrolled(terms: list[Summand], names: Names, facts: Facts) -> list[Summand] | None:
+    """Return the terms with short sums written out where their elements have partners of their own, None where there are none.
+
+    ``sum(r < 4) [(o - r) % 2 == 0] x[(o - r) // 2] w[r]`` has as partners two terms without a remainder, each for one parity of ``o``:
+    taps of a strided, transposed convolution; element by element they pair. At known sizes a sum over taps is also written out beside
+    terms that hold one tap each.
+    """
+    result: list[Summand] = []
+    changed = False
+    for term in terms:
+        fixed = _fixed_elsewhere(term, terms) if facts.at_sizes else set()
+        ranges = [(i, values) for i in term.iterators if (values := _values(term, i, facts, fixed)) is not None]
+        copies = [term]
+        if ranges and prod(len(values) for _, values in ranges) <= MOST_TERMS:
+            changed = True
+            for iterator, values in ranges:
+                copies = [_at(copy, iterator, value) for copy in copies for value in values]
+        result += [tidied for copy in copies if (tidied := tidy(renamed_term(copy, names), facts)) is not None]
+    return result if changed else None
+
+
+def _fixed_elsewhere(term: Summand, terms: list[Summand]) -> set[int]:
+    """Return the iterators that stand in reads where terms of the same signature have none: these may be its elements."""
+    names = signature(term)
+    found: set[int] = set()
+    for other in terms:
+        if other is term or signature(other) != names:
+            continue
+        for mine, theirs in zip(*(sorted(one.parts, key=name_of) for one in (term, other)), strict=True):
+            if isinstance(mine, Read) and isinstance(theirs, Read):
+                for place, at in zip(mine.indices, theirs.indices, strict=False):
+                    if not closure(at) & set(other.iterators):
+                        found |= closure(place) & set(term.iterators)
+    return found
+
+
+def _range(iterator: int, facts: Facts) -> range | None:
+    one = entry(iterator)
+    if not isinstance(one.kind, Iterator) or one.low is None or one.high is None:
+        return None
+    low, high = facts.canonical(one.low).constant, facts.canonical(one.high).constant
+    return None if low is None or high is None or high <= low else range(low, high)
+
+
+def _values(term: Summand, iterator: int, facts: Facts, fixed: set[int]) -> range | None:
+    """Return all values of an iterator with a known range that is one of the fixed ones, or on whose remainder a condition depends."""
+    values = _range(iterator, facts)
+    if values is None or iterator in fixed:
+        return values
+    divided = (a for condition in term.conditions for a in closure(condition.value) if isinstance(entry(a).kind, FloorAtom))
+    return values if any(iterator in closure(Polynomial({(a,): 1})) for a in divided) else None
+
+
+def _at(term: Summand, iterator: int, value: int) -> Summand:
+    kept = Summand(term.numerator, term.denominator, tuple(i for i in term.iterators if i != iterator), term.conditions, term.parts)
+    return replaced_term(kept, {iterator: Polynomial({(): value} if value else {})})
