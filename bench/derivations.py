@@ -26,7 +26,7 @@ from egraph.tensor import Graph, Node, TensorType, attributes, make, placeholder
 from egraph.tensor.ops import apply
 from egraph.tensor.ops.reference import evaluate
 from runtime import Session
-from runtime.devices.cpu.passing import line_ns
+from runtime.devices.cpu.core_distance import line_ns
 
 TARGETS = ("64@56", "128@28", "256@14", "512@7", "256@56", "512@28", "64@224")
 

@@ -28,7 +28,7 @@ from bench.record import RESULTS, opening, origin, record
 from bench.row import compare_outputs
 from bench.run import installed_engines
 from bench.watched import Watched
-from runtime.devices.cpu.passing import line_ns
+from runtime.devices.cpu.core_distance import line_ns
 
 PEERS = tuple(name for name in ENGINES if name not in OURS)
 SECONDS = 1.5

@@ -28,7 +28,7 @@ from bench.models import BenchModel
 from bench.watched import Watched, nearest
 from egraph.optimize.check_noise import relative_error
 from egraph.optimize.race import MEMORY_SHARE, available_bytes
-from runtime.devices.cpu.passing import line_ns
+from runtime.devices.cpu.core_distance import line_ns
 
 MOST_ERROR = 1e-2
 """An engine whose outputs are farther from onnxruntime's computes something else; its time is not counted."""

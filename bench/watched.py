@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from runtime.devices.cpu.passing import ONE_CORE_NS
+from runtime.devices.cpu.core_distance import ONE_CORE_NS
 
 ALIKE = 1.5
 """Turns in which lines pass at most so much slower than in the quickest one saw the cores in one state: near and far differ 3.5 times."""

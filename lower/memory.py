@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 ALIGNMENT_BYTES = 64
 APART_BYTES = 3 << 20
-"""Up to so much, each value has memory of its own on several threads: a line that the other core wrote last has to be taken from it
-before it is written. Of five small networks (0.3 to 2.7 MB, two threads) one takes 0.92 to 0.95 times as long then, the others 0.98 to
-1.03 times; of five of 5 to 11 MB one takes 0.92, the others 1.04 to 1.13 times; at 22 MB, where memory that is written again would still
-be in a core's own cache, it is 1.04 to 1.3. One thread has nothing to take from another."""
+"""Below this size of all values together, programs of several threads do not reuse memory: writing to a buffer that another core wrote
+last costs a cache-line transfer. With buffers apart, one of five small networks (0.3 to 2.7 MB, two threads) takes 0.92 to 0.95 times as
+long, the others 0.98 to 1.03 times; of five of 5 to 11 MB one takes 0.92, the others 1.04 to 1.13 times; at 22 MB, where reused memory
+would still be in a core's own cache, they take 1.04 to 1.3 times as long."""
 
 
 @dataclass(frozen=True)

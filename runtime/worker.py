@@ -44,9 +44,9 @@ PATIENCE = 4.0
 DISTURBED = 0.5
 """A spread beyond this is not the kernel's own; so is a run that takes this much longer than the first quartile."""
 ELSEWHERE_SECONDS = 0.05
-"""So long a sleep is enough for a core to be woken elsewhere."""
+"""A sleep of this many seconds is long enough for the thread to be scheduled on another core."""
 MOST_SECONDS_AGAIN = 3.0
-"""Spent on timing again, in the life of this process, at most: some machines' cores always are one core's threads."""
+"""Seconds that a worker spends on repeated timings, at most: on some machines all cores are hardware threads of one."""
 LEAST_TO_JUDGE = 8
 """Samples from which on the slow ones are recognised."""
 

@@ -71,7 +71,7 @@ def ranks_from(text: str) -> tuple[int, ...]:
 
 
 MOST_AXES = 8
-"""Of a variable: permutations of more are too many to look at."""
+"""Axes of a variable, at most: the permutations of more are too many to enumerate."""
 
 
 def chosen(arguments: argparse.Namespace) -> tuple[Found, ...]:

@@ -48,8 +48,10 @@ from verify.polynomials import ONE, ZERO, Polynomial, entry, replaced
 from verify.solver import holds, possible, solution
 from verify.summands import tidy, unrolled
 
-_SPLITS = 200  # of terms of one sum
-_DIVISORS = 3  # one after the other, by which all terms are multiplied
+_SPLITS = 200
+"""Terms of one sum are split this often, at most."""
+_DIVISORS = 3
+"""Divisors by which all terms are multiplied, one after the other, at most."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from math import gcd
 from egraph.tensor.expr.index import Index, Iterator, bounds
 from verify.polynomials import FloorAtom, Monomial, Polynomial, constant, entry, to_index, to_polynomial
 
-_COMBINED = 4  # conditions that are added up
+_COMBINED = 4
+"""Conditions that are added up, at most."""
 
 
 def follows(value: Polynomial, conditions: Sequence[Polynomial], bounded: Callable[[Polynomial], bool], depth: int = _COMBINED) -> bool:

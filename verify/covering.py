@@ -19,9 +19,12 @@ from verify.polynomials import ONE, Polynomial, entry, range_of, replaced
 from verify.solver import holds, possible
 
 Equal = Callable[[Sum, Sum, Facts], bool]
-_PIECES = 60  # of the domain of one choice
-_WITNESSES = 64  # for one pair of choices
-_COMBINATIONS = 1000  # of the witnesses of blocks
+_PIECES = 60
+"""Pieces that the domain of one choice is divided into, at most."""
+_WITNESSES = 64
+"""Witnesses that are tried for one pair of choices, at most."""
+_COMBINATIONS = 1000
+"""Combinations of witnesses of independent blocks that are tried, at most."""
 
 
 def covers(covered: Best, by: Best, facts: Facts, equal: Equal) -> bool:

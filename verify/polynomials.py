@@ -17,7 +17,8 @@ from egraph.tensor.expr.scope import Read, Scope, Tensor
 
 Monomial = tuple[int, ...]
 Replacement: TypeAlias = "Mapping[int, Polynomial]"
-_STEPS = 200  # of one division: every intermediate result is right, so stopping early only leaves more in the remainder
+_STEPS = 200
+"""Steps of one division, at most: every intermediate result is right, so stopping early only leaves more in the remainder."""
 
 
 class Polynomial:

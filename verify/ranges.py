@@ -13,7 +13,8 @@ from verify.polynomials import ONE, FloorAtom, Polynomial, entry
 if TYPE_CHECKING:
     from verify.facts import Facts
 
-_DEPTH = 24  # of replacing atoms by the ends of their ranges
+_DEPTH = 24
+"""Atoms that are replaced by the ends of their ranges, one inside the other, at most."""
 
 
 def with_condition(facts: Facts, value: Polynomial) -> bool:

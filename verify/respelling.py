@@ -35,7 +35,7 @@ SPELLINGS: tuple[Mapping[str, Callable[..., Scalar]], ...] = (
     {"and_": _both},
     {"tanh": _tangent},
 )
-"""What is written otherwise together."""
+"""Groups of functions, each with how it is written by others; the functions of a group are rewritten together."""
 
 
 def respelt(left: Scope, right: Scope) -> list[tuple[Scope, Scope]]:

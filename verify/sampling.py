@@ -20,7 +20,7 @@ from verify.named_arrays import PRIME, Algebra, Array, Named, Untestable, combin
 
 POSITIONS = 4
 TOLERANCE = 1e-6
-"""Of float64, relative to the largest value: no rounding is as large, and hardly a difference as small."""
+"""Differences accepted in float64, relative to the largest value: rounding is smaller, and real differences hardly are."""
 Position = tuple[int, ...]
 
 

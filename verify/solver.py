@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 Terms: TypeAlias = tuple[tuple[Monomial, int], ...]
 _FALSE = Literal0(Polynomial({}), "!=")
-_LONGEST = 4  # terms of an inequality that is multiplied
+_LONGEST = 4
+"""Terms of an inequality that is still multiplied by others, at most."""
 LINEAR_LIMIT, PRODUCT_LIMIT = 400_000, 1_500_000
 """Resource units of Z3 (not seconds: the answer must not depend on how busy the machine is)."""
 

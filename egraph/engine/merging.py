@@ -81,9 +81,9 @@ class Merging(Application):
             by = pattern.attributes
             label = numbers[by] if isinstance(by, str) else self.classes.labels.number(by)
             key = (pattern.op, label, tuple(self.classes.find(handle) for handle in known))
-            found = self._positions().get(key) if len(known) == len(inner) else None
-            place = None if found is None else found[:2]
-            return None if found is None else self.classes.find(found[2])
+            position = self._positions().get(key) if len(known) == len(inner) else None
+            place = None if position is None else position[:2]
+            return None if position is None else self.classes.find(position[2])
 
         handle_of(self.pattern.pattern)
         return place

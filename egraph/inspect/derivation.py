@@ -22,7 +22,7 @@ from egraph.tolerance import Tolerance
 from runtime.profile import Database
 
 LIMITS = Limits(seconds=10.0, e_nodes=2_000, iterations=10)
-"""For one operator."""
+"""Limits of the saturation of one operator."""
 
 
 def derivation_rule(name: str) -> DerivationRule | GroupRule | None:

@@ -20,7 +20,7 @@ Agreement = Callable[[Node], Callable[[Node], float]]
 Where = Callable[[Node, Node], tuple[Box, ...] | None]
 """Returns disjoint boxes outside of which two programs are proved equal; None where that is not decided."""
 LARGEST_SHARE = 0.6
-"""Of the output that corrections may compute."""
+"""Corrections may compute at most this part of the output."""
 
 
 @dataclass(frozen=True, slots=True)

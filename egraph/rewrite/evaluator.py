@@ -61,8 +61,8 @@ class Evaluator(Operations):
         self, function: Closure, arguments: Sequence[Value], named: Mapping[str, Value], on_side: Callable[[Value], None] | None
     ) -> Value:
         frame = Frame(function.around, bound(function, arguments, named), on_side)
-        found = self.block(function.syntax.body, frame)
-        return found[0] if isinstance(found, tuple) else None
+        signal = self.block(function.syntax.body, frame)
+        return signal[0] if isinstance(signal, tuple) else None
 
     # Statements
 
@@ -73,13 +73,13 @@ class Evaluator(Operations):
                 self._steps -= 1
                 self.step()
             try:
-                found = _STATEMENTS[type(each)](self, each, frame)
+                signal = _STATEMENTS[type(each)](self, each, frame)
             except RuleError as error:
                 if error.where:
                     raise
                 raise RuleError(error.what, where=f"{path_of(frame)}:{each.line}", fix=error.fix) from error
-            if found is not None:
-                return found
+            if signal is not None:
+                return signal
         return None
 
     def _assign(self, node: syntax.Assign, frame: Frame) -> None:
@@ -132,21 +132,21 @@ class Evaluator(Operations):
     def _for(self, node: syntax.For, frame: Frame) -> Signal:
         for value in self.each(self.value(node.values, frame)):
             self.bind(node.target, value, frame)
-            found = self.block(node.body, frame)
-            if found == "break":
+            signal = self.block(node.body, frame)
+            if signal == "break":
                 return None
-            if isinstance(found, tuple):
-                return found
+            if isinstance(signal, tuple):
+                return signal
         return self.block(node.otherwise, frame)
 
     def _while(self, node: syntax.While, frame: Frame) -> Signal:
         while self.truth(self.value(node.test, frame)):
             self.step()
-            found = self.block(node.body, frame)
-            if found == "break":
+            signal = self.block(node.body, frame)
+            if signal == "break":
                 return None
-            if isinstance(found, tuple):
-                return found
+            if isinstance(signal, tuple):
+                return signal
         return None
 
     def _return(self, node: syntax.Return, frame: Frame) -> Signal:
@@ -235,19 +235,19 @@ class Evaluator(Operations):
                     return Native(name, lambda *place: value.pop(*map(self.numbers.whole, place)))
                 return Native(name, value.append if name == "append" else lambda values: value.extend(self.each(values)))
             case "tuple" | "list" | "range" if name in ("index", "count"):
-                return Native(name, lambda wanted: self._position(value, wanted) if name == "index" else self._count(value, wanted))
+                return Native(name, lambda sought: self._position(value, sought) if name == "index" else self._count(value, sought))
             case "function" if isinstance(value, Native) and value.name == "chain" and name == "from_iterable":
                 return Native(name, lambda values: (one for each in self.each(values) for one in self.each(each)))
         raise AttributeError(f"a {kind} has no {name} (line {node.line})")
 
-    def _position(self, values: Value, wanted: Value) -> int:
+    def _position(self, values: Value, sought: Value) -> int:
         for position, each in enumerate(self.each(values)):
-            if self.equal(each, wanted):
+            if self.equal(each, sought):
                 return position
-        raise ValueError(f"{wanted} is not there")
+        raise ValueError(f"{sought} is not there")
 
-    def _count(self, values: Value, wanted: Value) -> int:
-        return sum(self.equal(each, wanted) for each in self.each(values))
+    def _count(self, values: Value, sought: Value) -> int:
+        return sum(self.equal(each, sought) for each in self.each(values))
 
     def _element(self, node: syntax.Element, frame: Frame) -> Value:
         whole, position = self.value(node.value, frame), self.value(node.position, frame)
@@ -281,13 +281,13 @@ class Evaluator(Operations):
         return self.call(function, self._spread(node.arguments, frame), named)
 
     def _spread(self, nodes: Sequence[syntax.Expression | syntax.Spread], frame: Frame) -> list[Value]:
-        found: list[Value] = []
+        values: list[Value] = []
         for each in nodes:
             if isinstance(each, syntax.Spread):
-                found.extend(self.each(self.value(each.value, frame)))
+                values.extend(self.each(self.value(each.value, frame)))
             else:
-                found.append(self.value(each, frame))
-        return found
+                values.append(self.value(each, frame))
+        return values
 
     def _negative(self, node: syntax.Negative, frame: Frame) -> Value:
         value = self.value(node.value, frame)

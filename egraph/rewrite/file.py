@@ -32,11 +32,11 @@ FAMILIES = ("named", "of_arity", "snake")
 
 def load_rules(path: Path) -> tuple[Rule | MergeRule, ...]:
     """Return a file's ``RULES``; raises RuleError for the first of them that is no part of the language."""
-    found = read_rules(path)
-    for each in found:
+    results = read_rules(path)
+    for each in results:
         if isinstance(each, Refusal):
             raise each.error
-    return tuple(each for each in found if not isinstance(each, Refusal))
+    return tuple(each for each in results if not isinstance(each, Refusal))
 
 
 def read_rules(path: Path) -> tuple[Found, ...]:

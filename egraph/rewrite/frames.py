@@ -44,24 +44,24 @@ def bound(function: Closure, arguments: Sequence[Value], named: Mapping[str, Val
         return {each.name: value for each, value in zip(parameters, arguments, strict=True)}
     if not arguments and len(named) == len(parameters) and all(each.name in named for each in parameters):
         return dict(named)
-    found: dict[str, Value] = dict(function.defaults)
+    bindings: dict[str, Value] = dict(function.defaults)
     given, more = list(arguments), dict(named)
     for each in parameters:
         if each.kind == "*":
-            found[each.name], given = tuple(given), []
+            bindings[each.name], given = tuple(given), []
         elif each.kind == "**":
-            found[each.name], more = more, {}
+            bindings[each.name], more = more, {}
         elif given and not each.named:
             if each.name in more:
                 raise TypeError(f"{function.name} is given {each.name} twice")
-            found[each.name] = given.pop(0)
+            bindings[each.name] = given.pop(0)
         elif each.name in more:
-            found[each.name] = more.pop(each.name)
-        elif each.name not in found:
+            bindings[each.name] = more.pop(each.name)
+        elif each.name not in bindings:
             raise TypeError(f"{function.name} lacks {each.name}")
     if given or more:
         raise TypeError(f"{function.name} is given more than it takes: {', '.join(more) or len(given)}")
-    return found
+    return bindings
 
 
 def path_of(frame: Names) -> str:

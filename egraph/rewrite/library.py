@@ -122,15 +122,15 @@ def _reversed(run: Evaluator, values: Value) -> Iterator[Value]:
 
 def _sorted(run: Evaluator, values: Value, *, key: Value = None, reverse: bool = False) -> list[Value]:
     """Insert one by one: equal values stay in order."""
-    found: list[tuple[Value, Value]] = []
+    ordered: list[tuple[Value, Value]] = []
     for each in _elements(run, values):
         keyed = each if key is None else run.call(key, [each])
-        position = len(found)
-        while position and run.compare(">" if reverse else "<", keyed, found[position - 1][0]):
+        position = len(ordered)
+        while position and run.compare(">" if reverse else "<", keyed, ordered[position - 1][0]):
             run.step()
             position -= 1
-        found.insert(position, (keyed, each))
-    return [each for _, each in found]
+        ordered.insert(position, (keyed, each))
+    return [each for _, each in ordered]
 
 
 def _sum(run: Evaluator, values: Value, start: Value = 0) -> Value:
@@ -239,8 +239,8 @@ def _terms() -> dict[str, Value]:
     def attribute(run: Evaluator, bundle: Value, name: str, wanted: Value) -> None:
         terms.require_attribute(bundle, name, wanted)
 
-    found = dict(_natives({"require": asked, "require_number": number, "require_attribute": attribute}))
-    return {**found, "operation": Native("operation", terms.operation), **dict.fromkeys(TYPES, None)}
+    functions = dict(_natives({"require": asked, "require_number": number, "require_attribute": attribute}))
+    return {**functions, "operation": Native("operation", terms.operation), **dict.fromkeys(TYPES, None)}
 
 
 TERMS: Mapping[str, Value] = MappingProxyType(_terms())

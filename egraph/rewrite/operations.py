@@ -43,8 +43,8 @@ class Operations:
         """Yield the values of a sequence, in order; a set has none."""
         kind = self.kind(values)
         if kind not in ("tuple", "list", "range", "stream"):
-            told = "a set has no order: sorted({...}) has" if kind == "set" else f"a {kind} is no sequence"
-            raise TypeError(told)
+            reason = "a set has no order: sorted({...}) has" if kind == "set" else f"a {kind} is no sequence"
+            raise TypeError(reason)
         for value in values:
             self._steps += 1
             if self._steps % BETWEEN_LOOKS == 0:
@@ -160,11 +160,11 @@ class Operations:
 
     def distinct(self, values: Sequence[Value]) -> Distinct:
         """Return the different ones of some values."""
-        found: list[Value] = []
+        distinct: list[Value] = []
         for each in values:
-            if not any(self.equal(each, other) for other in found):
-                found.append(each)
-        return Distinct(tuple(found))
+            if not any(self.equal(each, other) for other in distinct):
+                distinct.append(each)
+        return Distinct(tuple(distinct))
 
 
 def _check_power(base: str, exponent: Value) -> None:

@@ -26,14 +26,14 @@ class Overlay:
 def mentioned(node: syntax.Function) -> frozenset[str]:
     """Return every name that a function reads and does not bind itself."""
     every = [*pieces(node.body), *pieces(tuple(each.default for each in node.parameters))]
-    own = {each.name for each in node.parameters}
+    bound = {each.name for each in node.parameters}
     for each in every:
         match each:
             case syntax.Assign(targets=targets):
-                own |= {name.name for name in pieces(targets) if isinstance(name, syntax.Name)} - _read_in(targets)
+                bound |= {name.name for name in pieces(targets) if isinstance(name, syntax.Name)} - _read_in(targets)
             case syntax.For(target=target):
-                own |= {name.name for name in pieces(target) if isinstance(name, syntax.Name)} - _read_in((target,))
-    return frozenset(each.name for each in every if isinstance(each, syntax.Name)) - own
+                bound |= {name.name for name in pieces(target) if isinstance(name, syntax.Name)} - _read_in((target,))
+    return frozenset(each.name for each in every if isinstance(each, syntax.Name)) - bound
 
 
 def _read_in(targets: tuple[syntax.Target, ...]) -> frozenset[str]:
@@ -63,14 +63,14 @@ def misplaced_text(node: object) -> int | None:
         case syntax.Call(function=syntax.Name(name="require"), arguments=(condition, *_)):
             return misplaced_text(condition)
         case tuple():
-            found = (misplaced_text(each) for each in node)
+            lines = (misplaced_text(each) for each in node)
         case syntax.Function(body=body):
-            found = (misplaced_text(each) for each in body)
+            lines = (misplaced_text(each) for each in body)
         case _ if is_dataclass(node):
-            found = (misplaced_text(getattr(node, one.name)) for one in fields(node))
+            lines = (misplaced_text(getattr(node, one.name)) for one in fields(node))
         case _:
             return None
-    return next((line for line in found if line is not None), None)
+    return next((line for line in lines if line is not None), None)
 
 
 def reachable(closure: Closure) -> Iterator[tuple[str, object]]:
@@ -92,13 +92,13 @@ def reachable(closure: Closure) -> Iterator[tuple[str, object]]:
         waiting += sorted(value.defaults.items())
         for each in sorted(mentioned(value.syntax)):
             try:
-                found = value.around.find(each)
+                member = value.around.find(each)
             except KeyError:
                 continue
-            if isinstance(found, Namespace):
-                waiting += [(f"{each}.{name}", found.members[name]) for name in _used_of(value.syntax, each) if name in found.members]
+            if isinstance(member, Namespace):
+                waiting += [(f"{each}.{name}", member.members[name]) for name in _used_of(value.syntax, each) if name in member.members]
             else:
-                waiting.append((each, found))
+                waiting.append((each, member))
 
 
 @lru_cache(maxsize=4096)

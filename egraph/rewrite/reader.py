@@ -181,15 +181,15 @@ class _Reader:
     def parameters(self, node: ast.arguments) -> tuple[syntax.Parameter, ...]:
         plain = [*node.posonlyargs, *node.args]
         defaults: list[ast.expr | None] = [*[None] * (len(plain) - len(node.defaults)), *node.defaults]
-        found = [self.parameter(each, default) for each, default in zip(plain, defaults, strict=True)]
+        parameters = [self.parameter(each, default) for each, default in zip(plain, defaults, strict=True)]
         if node.vararg:
-            found.append(syntax.Parameter(node.vararg.arg, _annotation(node.vararg), None, "*"))
+            parameters.append(syntax.Parameter(node.vararg.arg, _annotation(node.vararg), None, "*"))
         for each, default in zip(node.kwonlyargs, node.kw_defaults, strict=True):
             made = self.parameter(each, default)
-            found.append(syntax.Parameter(made.name, made.annotation, made.default, "", True))
+            parameters.append(syntax.Parameter(made.name, made.annotation, made.default, "", True))
         if node.kwarg:
-            found.append(syntax.Parameter(node.kwarg.arg, _annotation(node.kwarg), None, "**"))
-        return tuple(found)
+            parameters.append(syntax.Parameter(node.kwarg.arg, _annotation(node.kwarg), None, "**"))
+        return tuple(parameters)
 
     def parameter(self, node: ast.arg, default: ast.expr | None) -> syntax.Parameter:
         return syntax.Parameter(node.arg, _annotation(node), None if default is None else self.expression(default))
@@ -304,16 +304,16 @@ def _named(node: ast.AST) -> str:
 
 def _bound_in(tree: ast.AST) -> frozenset[str]:
     """Return every name that a text binds itself: such a name is no builtin."""
-    found: set[str] = set()
+    bound: set[str] = set()
     for node in ast.walk(tree):
         match node:
             case ast.arg(arg=name):
-                found.add(name)
+                bound.add(name)
             case ast.stmt():
-                found.update(_binds(node))
+                bound.update(_binds(node))
             case ast.comprehension(target=target):
-                found.update(each.id for each in ast.walk(target) if isinstance(each, ast.Name))
-    return frozenset(found)
+                bound.update(each.id for each in ast.walk(target) if isinstance(each, ast.Name))
+    return frozenset(bound)
 
 
 def _binds(node: ast.stmt) -> Iterator[str]:

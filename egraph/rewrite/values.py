@@ -138,7 +138,7 @@ _ARITHMETIC: Mapping[str, Callable[[Value, Value], Value]] = {
 LARGEST_POWER = 64
 """Exponents are whole numbers of the rule's text, or as small: larger ones are no sizes."""
 MOST_BITS = 4096
-"""Of an integer: products beyond that are no sizes either, and take their time."""
+"""Bits of an integer, at most: larger products are no sizes, and take long to compute."""
 SMALLEST = 2.0**-1022
 """A computed number nearer to zero than this has lost digits."""
 
@@ -147,10 +147,10 @@ class Plain:
     """Python's integers, and doubles: what a match has."""
 
     def kind(self, value: Value) -> Kind:
-        found = KINDS.get(type(value))
-        if found is None:
-            found = kind_of_object(value)
-        return found
+        kind = KINDS.get(type(value))
+        if kind is None:
+            kind = kind_of_object(value)
+        return kind
 
     def arithmetic(self, operator: syntax.ArithmeticOperator, left: Value, right: Value) -> Value:
         result = _ARITHMETIC[operator](left, right)

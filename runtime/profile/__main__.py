@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from runtime.devices.cpu.passing import line_ns
+from runtime.devices.cpu.core_distance import line_ns
 from runtime.profile.database import Database
 from runtime.profile.jobs import count_statuses, measure_archive
 from runtime.profile.tables import SHARED, TABLES, Record

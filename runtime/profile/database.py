@@ -25,11 +25,11 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from runtime.profile.tables import TABLES, Record, Row, Value, create, read_line
 
 SCHEMA_VERSION = 2
-"""Of the tables; version 1 had one table for everything."""
+"""Version of the tables' schema; version 1 had one table for everything."""
 BUSY_SECONDS = 10.0
 """How long another process's writing is waited for."""
 OLD_KERNEL_TIMES = "implementation NOT IN ('search', 'check', 'end to end', 'derivation')"
-"""Of the only table of version 1, the rows that are kernel times."""
+"""Condition that selects the kernel times among the rows of version 1's only table."""
 OLD_GENERATOR = re.compile(r", generated code (\d+)(?= \|)")
 OLD_DEVICE_PARTS = re.compile(r", (apache-tvm [^,|]+?|generated code \d+)(?=,| \|)")
 """Version 1 named the compiler and the generator's revision within the device, for all kernels."""

@@ -10,7 +10,7 @@ from verify.normal.functions import root
 from verify.normal.terms import INFINITY, Call, Value
 
 LARGEST_DENOMINATOR, LARGEST_SQUARE = 10**6, 2**12
-"""Of the fractions that a float is taken to stand for, and of those whose roots it is taken to stand for."""
+"""Largest denominators of the fractions that a float is taken to stand for, and of the fractions whose roots it is taken for."""
 
 
 def constant_number(context: Context, value: Fraction | float) -> Value:

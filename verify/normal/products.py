@@ -18,7 +18,8 @@ from verify.normal.terms import INFINITY, Call, Factor, Term, Value
 
 MEETING = frozenset({"exp", "sqrt", "cos", "reciprocal", "positive", "zero", INFINITY})
 """Functions whose calls have laws with the other factors of a product."""
-_REDUCTIONS = 6  # of one product by relations; each one is right, so stopping early only leaves more to pair
+_REDUCTIONS = 6
+"""Times that one product is reduced by relations, at most: each reduction is right, so stopping early only leaves more to pair."""
 
 
 def multiply(context: Context, left: Value, right: Value) -> Value:

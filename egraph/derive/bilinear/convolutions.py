@@ -28,7 +28,8 @@ ERROR_OF_A_MODEL = 1.6e-5
 USUAL_GROWTH = Tolerance().relative / ERROR_OF_A_MODEL
 """Growth up to which a whole model stays within the usual tolerance: F(4x4, 3x3) has 5.2, F(2x2, 5x5) 5.7."""
 MOST_PROGRAMS = 2
-"""Programs for one convolution, at most, of usual growth and of more: those with the best estimates, each algorithm in its best blocks."""
+"""Programs that are kept for one convolution, at most, of those with usual growth of errors and again of those with more: the ones with
+the best estimates, each algorithm with its best division into blocks."""
 WORTH = 1.1
 """How much faster than the convolution itself a program is estimated to be, at least."""
 

@@ -37,12 +37,12 @@ def opaque_proto(node: Node) -> onnx.NodeProto:
 
 def _inner_names(node: onnx.NodeProto) -> set[str]:
     """Return every name defined inside a node's subgraphs; outer names must differ from them."""
-    found: set[str] = set()
+    names: set[str] = set()
     for graph in subgraphs(node):
-        found |= {v.name for v in graph.input} | {t.name for t in graph.initializer}
+        names |= {v.name for v in graph.input} | {t.name for t in graph.initializer}
         for inner in graph.node:
-            found |= set(inner.output) | _inner_names(inner)
-    return found
+            names |= set(inner.output) | _inner_names(inner)
+    return names
 
 
 @dataclass

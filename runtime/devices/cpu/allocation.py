@@ -16,7 +16,7 @@ from runtime.storage import pointer
 ALIGNMENT_BYTES = 64
 HUGE_PAGE_BYTES = 2 << 20
 BLOCK_BYTES = 8 << 20
-"""What is asked of the system at a time; pages that are never written take no memory."""
+"""Bytes that are requested from the system at a time; pages that are never written take no memory."""
 
 
 class Allocator:

@@ -11,8 +11,8 @@ import numpy as np
 
 from runtime.cores import usable_cores
 from runtime.devices import Files
+from runtime.devices.cpu.core_distance import share_one_core
 from runtime.devices.cpu.dispatcher import Dispatcher
-from runtime.devices.cpu.passing import share_one_core
 from runtime.devices.cpu.program import CpuProgram, load_dispatcher
 from runtime.plan import Plan
 

@@ -13,7 +13,7 @@ from runtime.devices.cpu.native.build import build
 from runtime.errors import ArtefactError, KernelError
 
 INTERFACE = 6
-"""What dispatch.c's ``einsat_interface`` must return."""
+"""The version of the interface that dispatch.c's ``einsat_interface`` must return."""
 MOST_DIMENSIONS = 12
 LIBRARY, KERNEL, COPY, NOTHING = 0, 1, 2, 3
 PATCH_POINTER, PATCH_MEMORY = 0, 1

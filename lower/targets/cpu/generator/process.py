@@ -19,7 +19,7 @@ START_SECONDS = 30.0
 """How much longer the first answer of a process may take than any other."""
 MESSAGE_BYTES = 400
 MOST_PROCESSES = 4
-"""At once: each takes a few hundred megabytes."""
+"""Compiler processes that run at once, at most: each takes a few hundred megabytes."""
 MODULE = ("-m", "lower.targets.cpu.generator.compiler")
 
 

@@ -17,12 +17,12 @@ from lower.targets.cpu.generator.covering import cover, elements_before_a_line
 if TYPE_CHECKING:
     from lower.targets.cpu.generator.nest import Planner
 
-COUNTS = (4, 2)
-"""Of rows at once."""
+ROWS_AT_ONCE = (4, 2)
+"""Numbers of rows that may be computed together, the larger tried first."""
 MOST_VALUES = 20
-"""That are loaded for rows at once: registers hold 32."""
+"""Vectors that rows computed together may load, at most: there are 32 registers."""
 MOST_LOADED = 0.6
-"""Of what is loaded for each row alone."""
+"""Rows are computed together where they then load at most this part of what they load one by one."""
 
 
 def rows_sharing(table: Terms, iterators: Sequence[Iterator], root: Term) -> tuple[Iterator, int] | None:
@@ -30,7 +30,7 @@ def rows_sharing(table: Terms, iterators: Sequence[Iterator], root: Term) -> tup
     vector = iterators[-1]
     for row in reversed(iterators[:-1]):
         alone = len(_reads(root, row, vector))
-        for count in COUNTS:
+        for count in ROWS_AT_ONCE:
             if alone < 2 or length(row) < count:
                 continue
             moved = [table.substitute(root, {row: index(row) * count + k}) for k in range(count)]

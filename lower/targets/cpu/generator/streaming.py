@@ -20,13 +20,13 @@ STREAMED_BYTES = 16 << 20
 """Results from which streaming pays, their reader included: with 32 MiB of last-level cache a copy of a copy takes
 1.1 times as long without at 16 MiB and 1.3 times from 24 MiB on, but 0.85 times at 12 MiB."""
 LINE_ELEMENTS = 16
-"""float32 in a line of the cache: what is streamed at once."""
+"""Elements of float32 in a cache line, which is the unit of streaming."""
 STEPS_AHEAD = 3
-"""Of the innermost loop outside of the vectors, by which is fetched ahead; sums of slices take 1.1 times as long with one."""
+"""Steps, of the innermost loop outside of the vectors, by which data is prefetched; with one, sums of slices take 1.1 times as long."""
 NEAR_BYTES = 256 << 10
-"""What was fetched so many bytes before lies in the last-level cache by now, and is fetched from there once more."""
+"""Data prefetched this many bytes ago lies in the last-level cache by now, and is prefetched from there once more."""
 FAR_BYTES = STREAMED_BYTES // 2
-"""What was fetched so many bytes before lies in no cache any more."""
+"""Data prefetched this many bytes ago lies in no cache any more."""
 ELEMENT_BYTES = 4
 _MACHINES = frozenset({"x86_64", "AMD64", "i386", "i686"})
 _FUNCTIONS = """

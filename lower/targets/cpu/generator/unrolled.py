@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from lower.targets.cpu.generator.nest import Planner
 
 NANOSECONDS_A_VALUE = 0.3
-"""Of a vector, with its loads, multiplications and stores: 0.2 to 0.4 measured."""
+"""Estimated time of one vector operation with its loads and stores, in nanoseconds; 0.2 to 0.4 were measured."""
 PARALLEL_NS = 10_000.0
-"""Work from which other threads are worth waking: ten times what that takes."""
+"""Work, in nanoseconds, from which waking other threads pays: ten times what waking takes."""
 WIDTHS = (LANES, 8, 4)
 """Lengths of vectors; an axis of another length is covered by overlapping ones."""
 ELEMENT_BYTES = 4

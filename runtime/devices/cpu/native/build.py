@@ -23,9 +23,9 @@ OPENMP_VERSIONS = (
 )
 """The symbol versions under which programs look for these functions."""
 FLAGS = ("-std=gnu11", "-O3", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-sanitize=undefined", "-s")
-"""``-s``: else folders of the machine would stand in them, and artefacts differ by where they were made."""
+"""``-s`` strips paths of this machine, by which artefacts would differ depending on where they were made."""
 ZIG_FOLDERS = ("ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR")
-"""Where zig keeps what it compiled itself: in the home folder, if not told; where that cannot be written, it never ends."""
+"""Environment variables that name zig's caches. By default they lie in the home folder; where that cannot be written, zig hangs."""
 PATIENCE_SECONDS = 300.0
 MESSAGE_CHARACTERS = 200
 OLDEST_GLIBC = "2.17"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runtime.cores import usable_cores
-from runtime.devices.cpu.passing import line_ns, share_one_core
+from runtime.devices.cpu.core_distance import line_ns, share_one_core
 from runtime.profile.__main__ import cores_told, main
 from runtime.worker import Steady
 
@@ -33,7 +33,7 @@ def test_the_command_tells_how_near_the_cores_were(monkeypatch: pytest.MonkeyPat
 
 def test_cores_that_pass_lines_as_fast_as_one_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
     for found_ns, shared in ((1.2, True), (4.1, False), (15.0, False), (None, False)):
-        monkeypatch.setattr("runtime.devices.cpu.passing.line_ns", lambda threads, found_ns=found_ns: found_ns)
+        monkeypatch.setattr("runtime.devices.cpu.core_distance.line_ns", lambda threads, found_ns=found_ns: found_ns)
         assert share_one_core(2) is shared
 
 

@@ -1,4 +1,4 @@
-"""How near to each other the cores are: what it costs to write memory that another core has read.
+"""Measure how near to each other the cores are: what it costs to write memory that another core has read.
 
 A virtual machine's cores may be moved while it runs. Where two cores share a cache, a line passes between them in a few nanoseconds,
 where they do not, in several times as many; programs whose kernels divide tensors differently then take up to a quarter longer, while a
@@ -14,11 +14,12 @@ from runtime.cores import usable_cores
 from runtime.devices.cpu import dispatcher
 
 SHARE_BYTES = 1 << 19
-"""Of each thread: less than a core has for itself."""
+"""Bytes that each thread writes: less than a core's own cache holds."""
 LINE_BYTES = 64
 REPEATS = 7
 ONE_CORE_NS = 2.5
-"""Lines that pass quicker stayed in one core's own caches: both threads run on it. There it is 0.9 to 1.5 ns, of two cores from 4."""
+"""Transfers of a cache line that take less stayed in one core's own caches, since both threads run on it: 0.9 to 1.5 ns there, from 4 ns
+between two cores."""
 
 
 def line_ns(threads: int | None = None) -> float | None:
