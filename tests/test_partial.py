@@ -233,7 +233,7 @@ def test_the_rule_gives_proved_programs_to_the_e_graph() -> None:
     root = apply("Conv", x, w, strides=(1, 1), pads=(1, 1, 1, 1), dilations=(1, 1), group=1, layout="NCHW")
     gate = Gate(PARTIAL, Database.in_memory())
     graph = Graph("one", (x, w), (("y", root),), {})
-    saturation = saturate(graph, (), Limits(seconds=20.0, e_nodes=4_000, iterations=4), derivations=gate.open())
+    saturation = saturate(graph, (), Limits(seconds=120.0, e_nodes=4_000, iterations=4), derivations=gate.open())
     ((_, judged),) = gate.judged.items()
     assert saturation.statistics[-1].unions == sum(not each.reason for each in judged) > 0
     assert all(each.name.startswith("partial equivalence") for each in judged)

@@ -33,7 +33,9 @@ OnLeft: TypeAlias = Callable[[Tensor], None]
 
 
 class Law(Protocol):
-    """What a rule says."""
+    """What a rule says; a key of memos."""
+
+    def __hash__(self) -> int: ...
 
     def sides(self, arguments: Mapping[str, Value], numbers: Interpretation = PLAIN, on_left: OnLeft | None = None) -> Sides:
         """Return both sides for variables; ``on_left`` is told the left one before what follows is evaluated."""
