@@ -108,7 +108,7 @@ def _indices(scope: Scope, random: Random) -> Ways:
         if isinstance(outside, Scope) and isinstance(outside.body, Read) and isinstance(outside.body.source, Scope):
             inner = substitute_indices(outside.body.source, [value])
             if isinstance(inner, Scope):
-                inner = Scope(outside.traversal, outside.summation, outside.reduction, Read(inner, outside.body.indices))
+                inner = outside.with_body(Read(inner, outside.body.indices))
             yield inner
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from fractions import Fraction
 
+from egraph.tensor.expr.bodies import Rewriter, rebuilt
 from egraph.tensor.expr.functions import FUNCTIONS
-from egraph.tensor.expr.index import DataIndex, Floor, Index, Modulo, index
-from egraph.tensor.expr.scope import Apply, Compare, Guarded, Number, Read, Scalar, Scope
+from egraph.tensor.expr.index import Index, substitute
+from egraph.tensor.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Table
 
 KEPT = frozenset({"add", "sub", "neg", "mul"})
 """Functions whose laws hold for all numbers, up to rounding."""
@@ -36,55 +37,32 @@ def applies(scope: Scope, functions: Collection[str]) -> bool:
 
 
 @dataclass
-class _Forgetting:
+class _Forgetting(Rewriter):
     names: frozenset[str]
     numbers: bool
-    known: dict[int, tuple[Scope, Scope]] = field(default_factory=dict)
     any: bool = False
-
-    def scope(self, scope: Scope) -> Scope:
-        known = self.known.get(id(scope))
-        if known is None:
-            made = Scope(scope.traversal, scope.summation, scope.reduction, self.scalar(scope.body))
-            known = self.known[id(scope)] = scope, made
-        return known[1]
 
     def scalar(self, body: Scalar) -> Scalar:
         match body:
             case Number(value) if self.numbers and (not isinstance(value, Fraction) or value.denominator >= 1 << 30):
                 return Apply(f"~{value}", ())
-            case Apply(function, arguments):
-                self.any = self.any or function in self.names
-                name = f"~{function}" if function in self.names else function
-                return Apply(name, tuple(map(self.scalar, arguments)))
-            case Guarded(conditions, then, otherwise):
-                return Guarded(tuple(map(self.condition, conditions)), self.scalar(then), self.scalar(otherwise))
+            case Apply(function, arguments) if function in self.names:
+                self.any = True
+                return Apply(f"~{function}", tuple(map(self.scalar, arguments)))
             case Read():
                 return self.read(body)
-        return body
+            case Table() | IndexNumber():
+                return body
+        return rebuilt(body, self.scalar, self.index, _guarded)
 
     def read(self, read: Read) -> Read:
         source = self.scope(read.source) if isinstance(read.source, Scope) else read.source
         return Read(source, tuple(map(self.index, read.indices)))
 
-    def condition(self, condition: Compare) -> Compare:
-        return Compare(self.index(condition.left), condition.operator, self.index(condition.right))
-
     def index(self, value: Index) -> Index:
-        if not any(isinstance(atom, DataIndex | Floor | Modulo) for monomial, _ in value.terms for atom in monomial):
-            return value
-        total = Index(())
-        for monomial, coefficient in value.terms:
-            product = index(coefficient)
-            for atom in monomial:
-                match atom:
-                    case DataIndex(read):
-                        product = product * index(DataIndex(self.read(read)))
-                    case Floor(a, b):
-                        product = product * (self.index(a) // self.index(b))
-                    case Modulo(a, b):
-                        product = product * (self.index(a) % self.index(b))
-                    case _:
-                        product = product * index(atom)
-            total = total + product
-        return total
+        return substitute(value, {}, self.read)
+
+
+def _guarded(conditions: Iterable[Compare], then: Scalar, otherwise: Scalar) -> Scalar:
+    """Return a guard as it stands, whatever ranges decide."""
+    return Guarded(tuple(conditions), then, otherwise)

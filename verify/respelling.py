@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from egraph.tensor.expr.bodies import rebuilt
+from egraph.tensor.expr.bodies import Rewriter, rebuilt
 from egraph.tensor.expr.scope import ONE, Apply, Read, Scalar, Scope
 from egraph.tensor.expr.scope import apply as call
 
@@ -50,17 +50,9 @@ def respelt(left: Scope, right: Scope) -> list[tuple[Scope, Scope]]:
 
 
 @dataclass
-class _Writer:
+class _Writer(Rewriter):
     spelling: Mapping[str, Callable[..., Scalar]]
-    known: dict[int, tuple[Scope, Scope]] = field(default_factory=dict)
     changed: bool = False
-
-    def scope(self, scope: Scope) -> Scope:
-        known = self.known.get(id(scope))
-        if known is None:
-            made = Scope(scope.traversal, scope.summation, scope.reduction, self.scalar(scope.body))
-            known = self.known[id(scope)] = scope, made
-        return known[1]
 
     def scalar(self, body: Scalar) -> Scalar:
         match body:

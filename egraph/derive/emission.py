@@ -53,7 +53,7 @@ def _made(scope: Scope, leaves: Mapping[str, Node], wanted: str, free: bool, mem
     def named(read: Read) -> Read:
         return Read(names[read.source.name if isinstance(read.source, Tensor) else id(read.source)], read.indices)
 
-    flat = Scope(scope.traversal, scope.summation, scope.reduction, with_reads(scope.body, named))
+    flat = scope.with_body(with_reads(scope.body, named))
     if contraction_of(scope) is not None:
         found = matched(flat, nodes, (wanted,))
         if found is not None:

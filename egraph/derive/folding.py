@@ -47,5 +47,5 @@ def _folded(node: Node) -> Node:
             return Read(tensors[position], tuple(read.indices[perms[position].index(axis)] for axis in range(len(perms[position]))))
 
         body = with_reads(scope.body, through)
-        return apply("Expression", *operands, text=text_of(Scope(scope.traversal, scope.summation, scope.reduction, body)))
+        return apply("Expression", *operands, text=text_of(scope.with_body(body)))
     return node

@@ -19,7 +19,7 @@ def within(outside: Scope, change: Callable[[Scope], Scope | Refusal]) -> Scope 
         return result
     read = Read(result, found[1])
     body = Guarded(outside.body.conditions, read, outside.body.otherwise) if isinstance(outside.body, Guarded) else read
-    return Scope(outside.traversal, outside.summation, outside.reduction, body)
+    return outside.with_body(body)
 
 
 def innermost(outside: Scope, change: Callable[[Scope], Scope | Refusal]) -> Scope | Refusal:

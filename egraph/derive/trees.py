@@ -77,7 +77,7 @@ def _exchanged(scope: Scope, old: Scope, new: Scope) -> Scope:
     if scope is old:
         return _flat(new)
     body = with_sources(scope.body, lambda source: _exchanged(source, old, new))
-    return scope if body is scope.body else _flat(Scope(scope.traversal, scope.summation, scope.reduction, body))
+    return scope if body is scope.body else _flat(scope.with_body(body))
 
 
 def with_sources(body: Scalar, change: Callable[[Scope], Scope]) -> Scalar:
@@ -95,7 +95,7 @@ def _flat(scope: Scope) -> Scope:
     body = with_sources(scope.body, _flat)
     if not scope.summation:
         body = with_reads(body, _inlined)
-    scope = scope if body is scope.body else Scope(scope.traversal, scope.summation, scope.reduction, body)
+    scope = scope if body is scope.body else scope.with_body(body)
     inner = inner_read(scope)
     if inner is None or (inner[0].summation and inner_read(inner[0]) is None) or contraction_of(inner[0]) is not None:
         return scope
@@ -113,7 +113,7 @@ def _inlined(read: Read) -> Scalar:
 def _at_zero(scope: Scope) -> Scope:
     """Write 0 for iterators of one value, in inner scopes too, which lose their axes of one value."""
     body = replaced(scope.body, {i: i.low for i in every(scope) if length(i) == 1})  # where there is none, too: it joins nested guards
-    return Scope(scope.traversal, scope.summation, scope.reduction, with_reads(body, _without_axes))
+    return scope.with_body(with_reads(body, _without_axes))
 
 
 def _without_axes(read: Read) -> Read:

@@ -112,7 +112,7 @@ def _phases(scope: Scope, iterators: Sequence[Iterator]) -> Scope | Refusal:
         inner = _phases(source, iterators[1:])
         return source if isinstance(inner, Refusal) else inner
 
-    return Scope(first.traversal, first.summation, first.reduction, with_sources(first.body, below))
+    return first.with_body(with_sources(first.body, below))
 
 
 def blocks_of_taps(scope: Scope, tap: Iterator, size: int, place: Index) -> Scope | Refusal:

@@ -31,7 +31,7 @@ class Flat:
 
 def flattened(scope: Scope, operands: Sequence[Node], instance: Instance) -> Flat | None:
     """Compute every inner scope by a node of its own; None where one has no program, or depends on what is around it."""
-    scope = merged(Scope(scope.traversal, scope.summation, scope.reduction, simpler(scope.body)))
+    scope = merged(scope.with_body(simpler(scope.body)))
     inner: dict[Scope, Node] = {}
     for source in (read.source for read in reads_of(scope.body) if isinstance(read.source, Scope)):
         node = instance(source, operands)
@@ -39,7 +39,7 @@ def flattened(scope: Scope, operands: Sequence[Node], instance: Instance) -> Fla
             return None
         inner[source] = node
     names = {source: Tensor(str(len(operands) + k), source.shape, node.type.dtype) for k, (source, node) in enumerate(inner.items())}
-    flat = Scope(scope.traversal, scope.summation, scope.reduction, _named(scope.body, names))
+    flat = scope.with_body(_named(scope.body, names))
     return Flat(flat, (*operands, *inner.values()))
 
 
@@ -56,7 +56,7 @@ def expression(flat: Flat) -> Node | None:
 
 
 def _tidied(scope: Scope) -> Scope:
-    return Scope(scope.traversal, scope.summation, scope.reduction, mapped(scope.body, tidy, opened=True))
+    return scope.with_body(mapped(scope.body, tidy, opened=True))
 
 
 def _named(body: Scalar, names: dict[Scope, Tensor]) -> Scalar:

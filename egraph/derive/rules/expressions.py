@@ -33,7 +33,7 @@ def split_terms(scope: Scope) -> Scope | Refusal:
         return Refusal("the body is no sum of terms")
     places = tuple(map(index, scope.traversal))
     bodies = [where(conditions, term, scope.reduction) for term in rest.arguments]
-    reads = tuple(Read(Scope(scope.traversal, scope.summation, scope.reduction, body), places) for body in bodies)
+    reads = tuple(Read(scope.with_body(body), places) for body in bodies)
     return Scope.pointwise(scope.traversal, Apply(rest.function, reads))
 
 
@@ -68,7 +68,7 @@ def _pattern(scope: Scope) -> str:
     for tensor in _tensors(scope.body):
         numbers.setdefault(tensor.name, Tensor(f"t{len(numbers)}", tensor.shape, tensor.dtype))
     shapes = ",".join(str(t.shape) for t in numbers.values())
-    return format_scope(Scope(scope.traversal, scope.summation, scope.reduction, _renamed(scope.body, numbers))) + shapes
+    return format_scope(scope.with_body(_renamed(scope.body, numbers))) + shapes
 
 
 def _renamed(body: Scalar, names: Mapping[str, Scope | Tensor]) -> Scalar:

@@ -43,7 +43,7 @@ def instantiate(scope: Scope, part: Scalar, parts: Sequence[Index] = (), order: 
     changed = _exchange(rest, part, read)
     if changed is rest:
         return Refusal("the part does not occur in the body")
-    result = Scope(scope.traversal, scope.summation, scope.reduction, where(conditions, changed, scope.reduction))
+    result = scope.with_body(where(conditions, changed, scope.reduction))
     if scope.reduction != "sum" or not _is_factor(rest, part):
         return result
     for dropped in (near, *((c,) for c in near)):  # a factor 0 does what its guard did, but for reads of the others

@@ -79,7 +79,7 @@ def guards_outward(scope: Scope) -> Scope | Refusal:
     if not outer:
         return Refusal("every guard depends on a summation iterator")
     body = where([c for c in conditions if c not in outer], rest, scope.reduction)
-    inner = Scope(scope.traversal, scope.summation, scope.reduction, body)
+    inner = scope.with_body(body)
     if not reads_inside(inner):
         return Refusal("a read leaves its tensor where the guards outside fail")
     read = Read(inner, tuple(map(index, scope.traversal)))

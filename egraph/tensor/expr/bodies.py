@@ -7,7 +7,9 @@ traversal of their own, whose bodies speak of the iterators around them.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import reduce
 
@@ -98,6 +100,22 @@ def rebuilt(
             return tabulated(shape, values, tuple(map(place, indices)))
         case Read(source, indices):
             return body if (places := tuple(map(place, indices))) == indices else Read(source, places)
+
+
+@dataclass
+class Rewriter(ABC):
+    """Rebuilds scopes with changed scalars; a scope that is read in several places is rebuilt once, and stays shared."""
+
+    _made: dict[int, tuple[Scope, Scope]] = field(default_factory=dict, init=False)
+
+    def scope(self, scope: Scope) -> Scope:
+        known = self._made.get(id(scope))
+        if known is None:
+            known = self._made[id(scope)] = scope, scope.with_body(self.scalar(scope.body))
+        return known[1]
+
+    @abstractmethod
+    def scalar(self, body: Scalar) -> Scalar: ...
 
 
 def open_scope(body: Scalar) -> Scope | None:

@@ -29,7 +29,7 @@ def _inline(scope: Scope, producers: Producers, scopes: dict[int, tuple[Scope, S
     known = scopes.get(id(scope))
     if known is None:
         body = _scalar(scope.body, {}, producers, {}, scopes, placed)
-        known = scopes[id(scope)] = scope, Scope(scope.traversal, scope.summation, scope.reduction, body)
+        known = scopes[id(scope)] = scope, scope.with_body(body)
     return known[1]
 
 

@@ -129,6 +129,10 @@ class Scope:
         """Return a scope that reduces nothing."""
         return cls(traversal, (), Reduction.SUM, body)
 
+    def with_body(self, body: Scalar) -> Scope:
+        """Return a scope over the same iterators with another body."""
+        return Scope(self.traversal, self.summation, self.reduction, body)
+
     @property
     def shape(self) -> tuple[Size, ...]:
         return tuple(i.high for i in self.traversal)
