@@ -27,6 +27,7 @@ from verify.bindings import Fixed
 from verify.cases import REST, Case, Survey, cases
 from verify.counterexamples import smallest
 from verify.equality import prove_equal
+from verify.identities import respelt
 from verify.nan import has_nan, is_nan
 from verify.opaque import TRANSCENDENTAL, applies, forgotten, without_laws
 from verify.open_cases import examined
@@ -34,7 +35,6 @@ from verify.outcome import Equal, Open, Outcome
 from verify.paths import TooManyPaths
 from verify.proof import Obligation, Proof
 from verify.random_testing import Difference, RuleTest, check_rule, draws
-from verify.respelling import respelt
 from verify.rounding import ONLY_ROUNDING, case_objection, objection
 from verify.scope import MEMBERS, Judged, described, tree_of
 

@@ -78,8 +78,8 @@ def kernel_of(request: KernelRequest) -> Kernel:
     given = request.input_strides or ()
     strides, dtypes, sizes = {}, {}, {}
     for name, leaf in zip(names, leaves, strict=True):
-        own = given[int(name)] if int(name) < len(given) else None
-        strides[name] = own or dense(leaf.type.sizes)
+        given_strides = given[int(name)] if int(name) < len(given) else None
+        strides[name] = given_strides or dense(leaf.type.sizes)
         dtypes[name], sizes[name] = leaf.type.dtype, _span(leaf.type.sizes, strides[name])
     table = Terms(strides, dtypes)
     scope: Scope = fragment_expression(request.fragment)
@@ -99,7 +99,7 @@ def kernel_of(request: KernelRequest) -> Kernel:
 
 def _type(term: Term, dtypes: dict[str, str], types: dict[Term, str]) -> str:
     """Return a term's element type ('' for a number); raises EinsatError when its arithmetic is not generated."""
-    own = [types[child] for child in term.children]
+    operand_types = [types[child] for child in term.children]
     match term.kind:
         case "number":
             return ""
@@ -108,19 +108,19 @@ def _type(term: Term, dtypes: dict[str, str], types: dict[Term, str]) -> str:
         case "read":
             return dtypes[term.data[0]]
         case "guard":
-            kinds = set(own) - {""}
+            kinds = set(operand_types) - {""}
             if kinds & _WITHOUT_ARITHMETIC and any(c.kind == "number" and c.data != 0 for c in term.children):
                 raise EinsatError(f"a constant of type {next(iter(kinds))} is not generated")
             if len(kinds) > 1:
                 raise EinsatError(f"a choice between types {sorted(kinds)} is not generated")
             return next(iter(kinds), "")
         case "reduce":
-            if own[0] not in ("float32", ""):
-                raise EinsatError(f"a reduction of {own[0]} is not generated")
+            if operand_types[0] not in ("float32", ""):
+                raise EinsatError(f"a reduction of {operand_types[0]} is not generated")
             return "float32"
     if term.data in _LOGICAL:
         return "bool"
-    values = own[1:] if term.data == "where" else own
+    values = operand_types[1:] if term.data == "where" else operand_types
     kinds = set(values) - {""}
     if term.data == "where" and len(kinds) <= 1 and not kinds & _WITHOUT_ARITHMETIC:
         return next(iter(kinds), "float32")
@@ -180,8 +180,8 @@ def supports_by_parts(fragment: Node) -> str | None:
         part = _part(node.op, node.attributes, tuple(operand.type for operand in node.inputs), node.type)
         if isinstance(part, str):
             return part
-        own, reads = part
-        terms[node] = own + sum(count * terms[operand] for count, operand in zip(reads, node.inputs, strict=True))
+        arithmetic, reads = part
+        terms[node] = arithmetic + sum(count * terms[operand] for count, operand in zip(reads, node.inputs, strict=True))
     if terms[fragment] > 2 * MAXIMUM_TERMS:  # nested normalisations multiply: composing them to count exactly would take minutes
         return f"about {terms[fragment]} scalar operations an element are more than {MAXIMUM_TERMS}"
     return supports(fragment) if terms[fragment] > MAXIMUM_TERMS else None

@@ -17,8 +17,8 @@ from typing import TypeAlias
 from egraph.tensor.expr.index import Index, Iterator, Size, Symbol, index, known, length
 from egraph.tensor.expr.laws import iterators_of
 from egraph.tensor.expr.scope import Compare, Reduction
-from lower.eoperator.cuts import Cut, cut_digits
 from lower.eoperator.linear import Matrix, linear_program
+from lower.eoperator.partial_digits import Cut, cut_digits
 from lower.eoperator.terms import Replacement, Term, Terms, subterms
 from lower.eoperator.transforms import split_digits
 
@@ -59,25 +59,25 @@ def tabled_digits(table: Terms, iterators: Sequence[Iterator], root: Term) -> tu
     """Split iterators by the digits that index tables."""
     places = [place for term in subterms((root,)) if term.kind == "table" for place in term.data[2]]
     cuts = {iterator: cut_digits(table, iterator, places) for iterator in iterators}
-    found = {iterator: cut for iterator, cut in cuts.items() if cut is not None}
-    kept = tuple(digit for iterator in iterators for digit in (found[iterator].digits if iterator in found else (iterator,)))
-    return kept, {iterator: cut.value for iterator, cut in found.items()}, tuple(found.values())
+    divided = {iterator: cut for iterator, cut in cuts.items() if cut is not None}
+    kept = tuple(digit for iterator in iterators for digit in (divided[iterator].digits if iterator in divided else (iterator,)))
+    return kept, {iterator: cut.value for iterator, cut in divided.items()}, tuple(divided.values())
 
 
 def unrolled(iterators: Sequence[Iterator], root: Term) -> tuple[Iterator, ...] | None:
     """Return the output iterators to unroll so that every table is read at known places; None where they would be too many."""
     summed: set[Iterator] = set()
-    wanted: set[Iterator] = set()
+    table_iterators: set[Iterator] = set()
     for term in subterms((root,)):
         if term.kind == "table":
-            wanted |= term.free
+            table_iterators |= term.free
         elif term.kind == "reduce" and has_tables(term.children[0]):
             within = [t for t in subterms(term.children) if t.kind == "reduce" and has_tables(t)]
             if within or math.prod(length(i) for i in term.data[1]) > MOST_PLACES:
                 return None
             summed |= set(term.data[1])
-    chosen = tuple(i for i in iterators if i in wanted)
-    if not wanted <= summed | set(chosen) or math.prod(map(length, chosen)) > MOST_PLACES:
+    chosen = tuple(i for i in iterators if i in table_iterators)
+    if not table_iterators <= summed | set(chosen) or math.prod(map(length, chosen)) > MOST_PLACES:
         return None
     return chosen
 
@@ -115,12 +115,12 @@ def tile(table: Terms, chosen: Sequence[Iterator], root: Term, offset: Index, cu
     """Return the elements at all places of the ``chosen`` iterators, reductions over tables taken apart."""
     sums = [term for term in subterms((root,)) if term.kind == "reduce" and has_tables(term.children[0])]
     stages: list[Term] = []
-    found = {term: _contract(table, term, frozenset(chosen), cuts, stages) for term in sums}
-    order = _order(chosen, list(found.values()))
+    contracted = {term: _contract(table, term, frozenset(chosen), cuts, stages) for term in sums}
+    order = _order(chosen, list(contracted.values()))
     stores = []
     for places in order:
         replace: dict[Iterator | Symbol, Size] = dict(zip(chosen, places, strict=True))
-        known = {term: values.at(replace) for term, values in found.items()}
+        known = {term: values.at(replace) for term, values in contracted.items()}
         element = table.substitute(table.exchange(root, known), replace)
         limits = [Compare(table.index(c.left, replace), c.operator, table.index(c.right, replace)) for cut in cuts for c in cut.conditions]
         holds = table.guard(limits, table.number(Fraction(1)), table.number(Fraction(0)))
@@ -147,12 +147,12 @@ def _order(chosen: Sequence[Iterator], values: list[_Values]) -> list[Places]:
     axes = values[0].axes if len(values) == 1 else ()
     rest = [i for i in chosen if i not in axes]
     first = list(values[0].terms) if axes else [()]
-    found = []
+    kept = []
     for places in first:
         for others in itertools.product(*map(_range, rest)):
             at = dict(zip([*axes, *rest], [*places, *others], strict=True))
-            found.append(tuple(at[i] for i in chosen))
-    return found
+            kept.append(tuple(at[i] for i in chosen))
+    return kept
 
 
 def _range(iterator: Iterator) -> range:
@@ -195,8 +195,8 @@ def _factors(table: Terms, term: Term) -> tuple[list[Term], Term]:
             combination(table, [(b, a.data)]) if a.kind == "number" and isinstance(a.data, Fraction) else table.apply("mul", (a, b))
         )
     if term.kind == "guard" and term.children[1] is table.number(Fraction(0)):
-        found, core = _factors(table, term.children[0])
-        return found, table.guard(term.data, core, term.children[1])
+        factors, core = _factors(table, term.children[0])
+        return factors, table.guard(term.data, core, term.children[1])
     return [], term
 
 

@@ -130,13 +130,13 @@ class Terms:
         key = (scope, places)
         if key not in self._scopes:
             replace: dict[Iterator | Symbol, Size] = dict(zip(scope.traversal, places, strict=True))
-            own = []
+            summed = []
             for iterator in scope.summation:
                 low = index(iterator.low).constant or 0
-                own.append(self.fresh("k", length(iterator)))
-                replace[iterator] = index(own[-1]) + low
+                summed.append(self.fresh("k", length(iterator)))
+                replace[iterator] = index(summed[-1]) + low
             body = self._scalar(scope.body, replace)
-            self._scopes[key] = self.reduce(scope.reduction, tuple(own), body) if own else body
+            self._scopes[key] = self.reduce(scope.reduction, tuple(summed), body) if summed else body
         return self._scopes[key]
 
     def _scalar(self, body: Scalar, replace: Replacement) -> Term:
@@ -230,15 +230,15 @@ def subterms(roots: Iterable[Term]) -> list[Term]:
 
 def indices_of(roots: Iterable[Term]) -> list[Index]:
     """Return every index below ``roots``: offsets, index numbers, and both sides of conditions."""
-    found: list[Index] = []
+    indices: list[Index] = []
     for term in subterms(roots):
         match term.kind:
             case "read":
-                found.append(term.data[1])
+                indices.append(term.data[1])
             case "index":
-                found.append(term.data)
+                indices.append(term.data)
             case "table":
-                found += term.data[2]
+                indices += term.data[2]
             case "guard":
-                found += [c.left - c.right for c in term.data]
-    return found
+                indices += [c.left - c.right for c in term.data]
+    return indices

@@ -41,10 +41,10 @@ def shifted(table: Terms, iterator: Iterator, low: int, high: int) -> tuple[Iter
 
 def digits(table: Terms, iterator: Iterator, indices: Iterable[Index]) -> tuple[tuple[Iterator, ...], Index] | None:
     """Split i into i1*d + i0 where i // d or i % d occurs and d divides its range."""
-    found = fitting(iterator, divisors(indices).get(iterator, ()))
-    if not found:
+    factors = fitting(iterator, divisors(indices).get(iterator, ()))
+    if not factors:
         return None
-    by = found[-1]  # the digits of what is left may be split again
+    by = factors[-1]  # the digits of what is left may be split again
     outer, inner = table.fresh(iterator.name + "o", length(iterator) // by), table.fresh(iterator.name + "i", by)
     return (outer, inner), index(outer) * by + inner
 

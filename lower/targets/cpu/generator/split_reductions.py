@@ -55,18 +55,18 @@ def divided(table: Terms, root: Term, vector: Iterator | None, threads: int) -> 
 
 def write_parts(planner: Planner, iterators: tuple[Iterator, ...], root: Term, offset: Index, vector: Iterator | None) -> bool:
     """Write a reduction whose terms threads share out, where it can be; return whether it is written."""
-    found = divided(planner.table, root, vector, planner.threads)
-    if found is None:
+    division = divided(planner.table, root, vector, planner.threads)
+    if division is None:
         return False
     emitter = planner.emitter
-    columns = (vector,) if vector is not None and vector in found.partial.free else ()
+    columns = (vector,) if vector is not None and vector in division.partial.free else ()
     with emitter.scope(barrier=True):  # what is read of the parts stands after them
         within = copy.copy(planner)
-        within.output, within.output_type = emitter.array("float32", found.elements), "float32"
-        emitter.buffers[found.name], emitter.dtypes[found.name] = within.output, "float32"
+        within.output, within.output_type = emitter.array("float32", division.elements), "float32"
+        emitter.buffers[division.name], emitter.dtypes[division.name] = within.output, "float32"
         is_streamed, emitter.is_streamed = emitter.is_streamed, False
         with emitter.scope():
-            within.reduction((found.part, *columns), found.partial, found.place, whole=False)
+            within.reduction((division.part, *columns), division.partial, division.place, whole=False)
         emitter.is_streamed = is_streamed
-        planner.reduction(iterators, found.result, offset, whole=False)
+        planner.reduction(iterators, division.result, offset, whole=False)
     return True

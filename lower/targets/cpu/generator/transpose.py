@@ -165,14 +165,14 @@ def write_tiles(
 
 def _pieces(size: int, largest: int) -> list[tuple[int, int, int, int]]:
     """Cover a range by (start, size of a block, size of its tiles, number of blocks): blocks of many tiles, then ever smaller tiles."""
-    found: list[tuple[int, int, int, int]] = []
+    pieces: list[tuple[int, int, int, int]] = []
     start = 0
 
     def add(step: int, tile: int) -> None:
         nonlocal start
         blocks = (size - start) // step if step else 0
         if blocks:
-            found.append((start, step, tile, blocks))
+            pieces.append((start, step, tile, blocks))
             start += blocks * step
 
     if largest == LANES:
@@ -181,7 +181,7 @@ def _pieces(size: int, largest: int) -> list[tuple[int, int, int, int]]:
     for step in (8, 4, 1):
         if step <= largest:
             add(step, step)
-    return found
+    return pieces
 
 
 def _blocks(emitter: Emitter, first: int, step: int, body: Callable[[Expr], None]) -> Callable[[Expr], None]:

@@ -79,14 +79,14 @@ def write_tile(planner: Planner, iterators: Sequence[Iterator], root: Term, offs
         picked: shares(piece, [dict(zip(axes, picked, strict=True)).get(i, i) for i in outer], len(parts))
         for picked, piece in pieces.items()
     }
-    if any(len(own) != len(parts) for own in shared.values()):
+    if any(len(tiles) != len(parts) for tiles in shared.values()):
         axes, shared = {}, {}
     emitter = planner.emitter
 
     def share(variable: Expr) -> None:
         for number, part in enumerate(parts):
             with emitter.inside(Block(barrier=True)) as block:
-                _write(planner, rest, vector, part, axes, {picked: own[number] for picked, own in shared.items()}, parallel=False)
+                _write(planner, rest, vector, part, axes, {picked: tiles[number] for picked, tiles in shared.items()}, parallel=False)
             emitter.append(tirx.IfThenElse(tirx.EQ(variable, emitter.integer(number)), sequence(block.statements), None))
 
     emitter.loop(0, len(parts), share, kind=ForKind.PARALLEL)
@@ -128,10 +128,10 @@ def _by_region(
         write(picked)
         return
     emitter = planner.emitter
-    iterator, found = axes[0]
+    iterator, narrower = axes[0]
     value = emitter.index(index(iterator), {})
     chain: Any = None
-    for region in sorted(found, key=lambda i: (length(i), known(i.low))):  # from the inside of the chain
+    for region in sorted(narrower, key=lambda i: (length(i), known(i.low))):  # from the inside of the chain
         with emitter.inside(Block(barrier=True)) as block:
             emitter.bind_iterator(region, value if length(region) > 1 else emitter.integer(known(region.low)))
             _by_region(planner, axes[1:], (*picked, region), write)
@@ -241,7 +241,7 @@ def crowded_reads(roots: Sequence[Term], vector: Iterator, element_bytes: int) -
     Channels, tiles and rows are often powers of two, and so are the distances between what one tile reads: such lines evict each
     other before their neighbours are read. Copied a few lines at a time, each place in turn, into a buffer, they do not.
     """
-    found: dict[Term, None] = {}
+    contiguous: dict[Term, None] = {}
     seen: set[Term] = set()
     stack = [*reversed(roots)]
     while stack:
@@ -250,9 +250,9 @@ def crowded_reads(roots: Sequence[Term], vector: Iterator, element_bytes: int) -
             continue
         seen.add(term)
         if term.kind == "read" and coefficient(term.data[1], vector) == 1:
-            found[term] = None
+            contiguous[term] = None
         stack += reversed(term.children)
     names: dict[str, list[Term]] = {}
-    for read in found:
+    for read in contiguous:
         names.setdefault(read.data[0], []).append(read)
     return [read for reads in names.values() if crowded([r.data[1] for r in reads], element_bytes) for read in reads]

@@ -60,20 +60,20 @@ def _known(conditions: tuple[Compare, ...]) -> tuple[Compare, ...]:
 
 def cut_digits(table: Terms, iterator: Iterator, indices: Iterable[Index]) -> Cut | None:
     """Return the digits of an iterator that the indices read, None where there are none, or none that fit together."""
-    found: set[tuple[int, int]] = set()
+    cuts: set[tuple[int, int]] = set()
     for value in indices:
         for atom in atoms(value):
             if isinstance(atom, Floor | Modulo):
                 numerator, by = _quotient(atom.numerator, iterator), atom.divisor.constant
                 if numerator is not None and by is not None:
                     shift, place = numerator
-                    found |= {(shift, place * by)} | ({(shift, place)} if place > 1 else set())
-    if not found:
+                    cuts |= {(shift, place * by)} | ({(shift, place)} if place > 1 else set())
+    if not cuts:
         return None
-    size, largest = length(iterator), max(place for _, place in found)
-    shifts = {shift % largest for shift, place in found if place == largest}
-    places = sorted({1, *(place for _, place in found)})
-    fits = len(shifts) == 1 and all((shift - next(iter(shifts))) % place == 0 for shift, place in found)
+    size, largest = length(iterator), max(place for _, place in cuts)
+    shifts = {shift % largest for shift, place in cuts if place == largest}
+    places = sorted({1, *(place for _, place in cuts)})
+    fits = len(shifts) == 1 and all((shift - next(iter(shifts))) % place == 0 for shift, place in cuts)
     if not fits or any(b % a for a, b in itertools.pairwise(places)) or largest > size:
         return None
     shift = next(iter(shifts))
