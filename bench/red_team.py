@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
+from bench.machine import about, sentence
 from egraph.errors import EinsatError
 from egraph.rewrite.file import read_rules
 from egraph.rewrite.values import Refusal
-from verify.machine import about, told
 from verify.prove import Effort, prove
 
 EXAMPLES = """examples:
@@ -111,7 +111,7 @@ def table(found: Sequence[Judged], command: str) -> str:
     count = f"{len(false)} false rules: {len(wrong)} called proved{names}. {len(true)} true rules: {len(proved)} proved."
     notes = [f"* `{name}`: {why}" for name, why in (*TRUE.items(), *FALSE.items(), *OUTSIDE.items()) if why]
     return "\n".join([
-        "# Rules made to fool the prover", "", told(about(command)), "",
+        "# Rules made to fool the prover", "", sentence(about(command)), "",
         f"{count} Seconds are of the processor.", "",
         "Where a rule's own text is mistaken about it:", "", *notes, "",
         "| file | rule | it is | verdict | scope, or why not | rounding | seconds |", "|---|---|---|---|---|---|---|", *rows, "",

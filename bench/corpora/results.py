@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 
 from bench.corpora.judge import OPEN, Judgement
-from verify.machine import about, told
+from bench.machine import about, sentence
 
 HEADS = ("corpus", "entries", "different", "decided", "proved", "where well-typed", "under a precondition", "refuted", "agree",
          "median", "90 %", "longest", "all")  # fmt: skip
@@ -89,7 +89,7 @@ def write(folder: Path, found: Sequence[Found], seconds: float, command: str) ->
         for each in found if len(each.judged) < each.entries
     )  # fmt: skip
     (folder / "corpora.md").write_text(
-        f"# Rules of other systems\n\n{told(known)} {seconds:.0f} s of processor time.\n\n{stopped}"
+        f"# Rules of other systems\n\n{sentence(known)} {seconds:.0f} s of processor time.\n\n{stopped}"
         f"| {' | '.join(HEADS)} |\n{'|---' * len(HEADS)}|\n{rows}\n\n"
         "*different*: without the entries that say what an earlier one says, up to the names of variables. *decided*: proved or refuted. "
         "*where well-typed*: proved where the right side has the left side's type, which those systems check before they apply a rule; "

@@ -6,9 +6,9 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
+from bench.machine import about, sentence
 from bench.mutation.campaign import Tally
 from bench.mutation.judging import FEW
-from verify.machine import about, told
 
 FATES = ("mutants", "false", "rejected", "slow", "proved")
 
@@ -32,7 +32,7 @@ def write(folder: Path, tally: Tally, seconds: float, command: str) -> None:
     proved = "\n".join(f"* `{name}`" for name in tally.proved_names)
     left = f" Rules without a mutant: {', '.join(f'`{name}`' for name in tally.without)}." if tally.without else ""
     (folder / "mutation.md").write_text(
-        f"# Mutated rules\n\n{table(tally, seconds)}.\n\n{told(known)}\n\n"
+        f"# Mutated rules\n\n{table(tally, seconds)}.\n\n{sentence(known)}\n\n"
         f"The {tally.rules} rules can be changed in {tally.sites} ways. Of those looked at, {tally.stillborn} are no rule, or the same "
         f"rule, and {tally.idle} fit no random instance.{left}\n\n"
         f"| change | mutants | false | rejected | given up | proved |\n|---|---|---|---|---|---|\n{rows}\n\n"

@@ -25,11 +25,6 @@ def look() -> None:
         raise OutOfTime(f"{_CLOCK.seconds:g} s of processor time")
 
 
-def left_s() -> float:
-    """Return how many seconds are left, infinity where there is no limit."""
-    return _CLOCK.deadline - time.process_time()
-
-
 @contextmanager
 def within(seconds: float) -> Iterator[None]:
     """Allow so many seconds of processor time inside the block; an outer limit goes on counting."""

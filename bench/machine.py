@@ -17,7 +17,7 @@ def about(command: str) -> dict[str, str]:
     }  # fmt: skip
 
 
-def told(known: Mapping[str, str]) -> str:
+def sentence(known: Mapping[str, str]) -> str:
     """Return what ``about`` returned as a sentence."""
     return (
         f"By `{known['command']}` on {known['date']} ({known['machine']}, Python {known['python']}, "
