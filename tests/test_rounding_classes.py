@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -116,3 +118,10 @@ def test_classes_are_not_given_away(name: str) -> None:
     """What is corrected is only what has to be."""
     expected = {"matmul_weights_associate": "reassociates", "gelu_from_tanh": "reassociates"}
     assert rule_named(name).rounding == expected.get(name, "exact")
+
+
+def test_a_window_in_the_padding_is_met_by_a_case() -> None:
+    """An infinite scale of a result that is nothing but padding is not a number; the right side has zero there."""
+    wrong = replace(rule_named("scale_into_conv"), rounding="reassociates")
+    proof = prove(wrong, Effort(tests=8))
+    assert proof.failure == "rounding" and "nan on the left side and 0 on the right" in proof.reason

@@ -325,3 +325,8 @@ def test_what_is_no_rule_is_told_with_its_line(body: str, line: int, told: str, 
     with pytest.raises(RuleError, match=re.escape(told)) as caught:
         load_rules(path)
     assert caught.value.where == f"{path}:{line}"
+
+
+def test_a_rule_that_seldom_applies_is_drawn_like_where_it_did() -> None:
+    test = check(rule_named("layer_normalization_from_power"), cases=24, tries=800)
+    assert test.cases == 24 and not test.failures

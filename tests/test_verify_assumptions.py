@@ -17,6 +17,7 @@ from verify.assumptions import Assumptions
 from verify.facts import Facts
 from verify.literals import Literal0
 from verify.polynomials import Polynomial, divide, to_index, to_polynomial
+from verify.witnesses import instances as instances_of
 
 N, K, M, G, H, P, S = (Symbol(name) for name in ("n", "k", "m", "g", "h", "p", "s"))
 PAD = Symbol("pad", 0)
@@ -156,6 +157,28 @@ def test_models_are_small_and_satisfy() -> None:
     assert model is not None
     assert model[K] < model[N] and model[N] % model[G] == 0 and 1 < model[G] <= 3
     assert NOTHING.assume(lt(N, 1)).model((N,)) is None
+
+
+def test_examples_satisfy_whether_they_are_drawn_or_found() -> None:
+    for assumed in (
+        NOTHING.assume(lt(K, N), eq(index(N) % index(G), 0), lt(1, G)),
+        NOTHING.assume(eq(N, index(K) * 2), lt(G, K)),
+        NOTHING.assume(eq(index(N) * K, 91), lt(1, K), lt(K, N)),  # no draw meets this
+    ):
+        values = assumed.example((G, K, N))
+        assert values is not None and set(values) == {G, K, N}
+        sides = [(substitute(c.left, values).constant, c.operator, substitute(c.right, values).constant) for c in assumed.conditions]
+        meets = {"<": lambda a, b: a < b, "<=": lambda a, b: a <= b, "==": lambda a, b: a == b}
+        assert all(meets[operator](left, right) for left, operator, right in sides)
+    assert NOTHING.assume(lt(N, K), lt(K, N)).example((N, K)) is None
+
+
+def test_instances_of_extended_facts_meet_them() -> None:
+    facts = NOTHING.assume(lt(K, N)).facts
+    assert instances_of(facts)
+    more = facts.extended([Literal0(to_polynomial(index(K) - 2), ">=")])
+    assert instances_of(more) and all(one.satisfies(each) for one in instances_of(more) for each in more.kept())
+    assert len(instances_of(facts.extended([Literal0(to_polynomial(index(K) - 8), ">=")]))) == 0  # none is that large: nothing is claimed
 
 
 def test_remainders_come_back_as_remainders() -> None:

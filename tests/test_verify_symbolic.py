@@ -7,8 +7,9 @@ from typing import Any, TypeVar
 
 import pytest
 
-from egraph.tensor.expr.index import index
+from egraph.tensor.expr.index import Floor, Symbol, index
 from egraph.tensor.expr.scope import Compare
+from verify.bounds import Bounds
 from verify.numbers import OnPath, SymbolicNumber
 from verify.paths import LeftOut, Path, explore
 from verify.solved import Ended
@@ -169,3 +170,17 @@ def test_an_opaque_function_keeps_its_value_on_every_path() -> None:
         return halved(x) == 0, halved(x) == 0
 
     assert outcomes(run) == [(True, True), (False, False)]
+
+
+def test_known_signs_and_ranges_follow_new_facts() -> None:
+    bounds, x, y = Bounds(), Symbol("x"), Symbol("y")
+    half = Floor(index(x), index(2))
+    assert bounds.sign(index(x) - 1, strict=False) is True
+    assert bounds.sign(index(x) - y, strict=False) is None and bounds.range_of(half) == (0, None)
+    assert bounds.at_least_zero(index(x) - y, strict=False) and bounds.at_least_zero(9 - index(x), strict=False)
+    assert bounds.sign(index(x) - y, strict=False) is True and bounds.range_of(half) == (0, 4)
+    copied = bounds.copy()
+    assert copied.at_least_zero(5 - index(x), strict=False)
+    assert copied.range_of(half) == (0, 2) and bounds.range_of(half) == (0, 4)
+    bounds.restart()
+    assert bounds.sign(index(x) - y, strict=False) is None and bounds.range_of(half) == (0, None)

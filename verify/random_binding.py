@@ -209,7 +209,7 @@ def draw_binding(rule: Rule, random: Random, shared: Binding | None = None, sing
     """
     if rule.draw is not None and shared is None:
         return rule.draw(random)
-    fixed: dict[str, tuple[int, ...]] = {name: random.choice(((), (1,))) for name in single}
+    fixed: dict[str, Shape] = {name: random.choice(((), (1,))) for name in single}
     if shared is not None:
         fixed = {name: each.sizes for name, each in shared.types.items()}
     draw = Draw(random, fixed, dict(shared.attributes) if shared else None)
