@@ -46,9 +46,6 @@ class Law(Protocol):
     def several(self, arguments: Mapping[str, Value], numbers: Interpretation = PLAIN) -> Sequence[Tensor]:
         """Return the right sides of a merge."""
 
-    def __hash__(self) -> int:
-        """Return a number of its own: laws are told apart by identity."""
-
     def parts(self) -> Iterator[tuple[str, object]]:
         """Yield everything that decides what the law says: functions with their syntax, and values, by name."""
 
