@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from egraph.optimize.race import MEMORY_SHARE, available_bytes
+from egraph.optimize.race import available_bytes
+from egraph.policy import RacePolicy
 
 if TYPE_CHECKING:
     import onnx
@@ -57,7 +58,7 @@ def onnxruntime_engine(model: Path, feeds: Feeds, threads: int) -> Run:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 3
-    options.enable_cpu_mem_arena = ARENA_VALUES * largest_value_bytes(model) <= MEMORY_SHARE * available_bytes()
+    options.enable_cpu_mem_arena = ARENA_VALUES * largest_value_bytes(model) <= RacePolicy.memory_share * available_bytes()
     session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
     return lambda: session.run(None, feeds)
 

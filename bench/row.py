@@ -27,7 +27,8 @@ from bench.interleave import EngineFailed, EngineProcess, interleave
 from bench.models import BenchModel
 from bench.watched import Watched, nearest
 from egraph.optimize.check_noise import relative_error
-from egraph.optimize.race import MEMORY_SHARE, available_bytes
+from egraph.optimize.race import available_bytes
+from egraph.policy import RacePolicy
 from runtime.devices.cpu.core_distance import line_ns
 
 MOST_ERROR = 1e-2
@@ -98,7 +99,7 @@ def _measured(entry: BenchModel, batch: int, request: Request, folder: Path, dea
     for seed, file in enumerate(files):
         np.savez(file, allow_pickle=False, **entry.feeds(model, seed))
     feeds = entry.feeds(model)
-    exact = exact_outputs(model, feeds) if exact_bytes(source) <= MEMORY_SHARE * available_bytes() else None
+    exact = exact_outputs(model, feeds) if exact_bytes(source) <= RacePolicy.memory_share * available_bytes() else None
     del model, feeds
     command = [
         sys.executable, "-m", "egraph.optimize", str(source), "--json", "-q", "--threads", str(request.threads),
@@ -107,14 +108,14 @@ def _measured(entry: BenchModel, batch: int, request: Request, folder: Path, dea
     ]  # fmt: skip
     row: dict[str, Any] = {"optimize_seconds": {}, "failed": {}, "median_us": {}, "max_rel_err": {}}
     for name in ("cold", "warm") if request.warm else ("cold",):
-        row["optimize_seconds"][name], told = _optimize([*command, "-o", str(folder / name)], deadline)
+        row["optimize_seconds"][name], told = run_optimizer([*command, "-o", str(folder / name)], deadline)
         row.setdefault("optimize", {key: value for key, value in told.items() if key != "files"})
     if request.warm:
         cold, warm = ((folder / name / f"{entry.name}.opt.onnx").read_bytes() for name in ("cold", "warm"))
         row["warm_is_the_same"] = cold == warm
     if WITHOUT_DERIVATIONS in request.engines:
         command += ["--no-derivations", "-o", str(folder / WITHOUT_DERIVATIONS)]
-        row["optimize_seconds"][WITHOUT_DERIVATIONS], told = _optimize(command, deadline)
+        row["optimize_seconds"][WITHOUT_DERIVATIONS], told = run_optimizer(command, deadline)
         row["predicted_us"] = {"einsat": row["optimize"].get("predicted_us"), WITHOUT_DERIVATIONS: told.get("predicted_us")}
     artefacts = {"einsat": "cold", WITHOUT_DERIVATIONS: WITHOUT_DERIVATIONS}
     if time.monotonic() > deadline:
@@ -150,7 +151,7 @@ def exact_bytes(model: Path) -> int:
     return EXACT_VALUES * largest_value_bytes(model)
 
 
-def _optimize(command: Sequence[str], deadline: float) -> tuple[float, dict[str, Any]]:
+def run_optimizer(command: Sequence[str], deadline: float) -> tuple[float, dict[str, Any]]:
     """Run the optimizer; return its seconds and what it printed. Whatever it started ends with it."""
     started = time.monotonic()
     left = max(1.0, deadline - started)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from bench.corpora.proof_table import document as proofs
+from egraph.policy import document as policy
 from egraph.rules.__main__ import document as rules
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -103,7 +104,8 @@ def modules() -> str:
 
 
 PAGES: Mapping[str, Callable[[], str]] = {
-    "docs/rules.md": rules, "docs/proofs.md": proofs, "docs/command-line.md": command_line, "docs/modules.md": modules
+    "docs/rules.md": rules, "docs/proofs.md": proofs, "docs/command-line.md": command_line, "docs/modules.md": modules,
+    "docs/policy.md": policy,
 }  # fmt: skip
 
 

@@ -43,8 +43,8 @@ EDGES: dict[str, tuple[str, ...]] = {
 """Which packages a package may import; the longest name that fits a module is its package. Imports for types and imports
 inside functions count. Only the driver sees every stage; the commands that judge its results stand above it. No module names a
 device or a target but its own: both are found by their names (``runtime.devices``, ``lower.targets``)."""
-LEAVES = frozenset({"egraph", "egraph.errors", "egraph.tolerance"})
-"""Values that every package may use; they import nothing, so that ``--help`` answers at once."""
+LEAVES = frozenset({"egraph", "egraph.errors", "egraph.policy", "egraph.tolerance"})
+"""Values that every package may use; they import nothing but each other, so that ``--help`` answers at once."""
 RULE_API = ("egraph.rule", "egraph.rule_operators")
 """What users' rule files import: part of ``egraph.rewrite``, under the names that stand in those files."""
 

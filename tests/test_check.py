@@ -14,9 +14,10 @@ from onnx import TensorProto, helper
 from egraph.errors import CheckFailed, ModelError
 from egraph.onnx import importer
 from egraph.onnx.integer_ranges import integer_ranges
-from egraph.optimize.check import MOST_REPLACED, OTHER_VALUES, Disagreement, check, compare, find_feeds, open_original
+from egraph.optimize.check import OTHER_VALUES, Disagreement, check, compare, find_feeds, open_original
 from egraph.optimize.check_noise import Noise, open_shaken, relative_error
 from egraph.optimize.check_spread import Spread, moved
+from egraph.policy import CheckPolicy
 from egraph.tensor import TensorType, attributes, make
 from egraph.tensor.ops import apply
 from egraph.tolerance import Tolerance
@@ -241,7 +242,7 @@ def test_where_every_input_is_ill_conditioned_the_check_fails() -> None:
     def steep(feeds: Mapping[str, Any], error: float = 0.0) -> list[np.ndarray]:
         return [np.sin(np.float32(3e4) * (feeds["x"] + 1)) * np.float32(1 + error)]
 
-    with pytest.raises(Disagreement, match=f"random input {MOST_REPLACED}"):
+    with pytest.raises(Disagreement, match=f"random input {CheckPolicy.replaced}"):
         check(steep, {"m": lambda feeds: steep(feeds, 3e-3)}, ["y"], SPEC, tolerance=TIGHT, count=2, seed=0, plain=steep)
 
 

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from egraph.optimize.measuring import Job, Measurer
+from egraph.policy import CostPolicy
 from egraph.tensor import Candidate, ENode, Graph, Implementation, Node, Program
 from egraph.tensor.ops import apply
 from lower.compile import CompileOptions
 from lower.cost.families import family
-from lower.cost.model import CAUTIOUS_ABOUT_LIBRARIES, CostModel, jobs, without_twins
+from lower.cost.model import CostModel, jobs, without_twins
 from lower.cost.roofline import DeviceSpeed
 from runtime.measure import Timing, Worker
 from runtime.profile import Database, Record
@@ -72,7 +73,7 @@ def test_caution_is_greatest_about_libraries() -> None:
     careless = model.cost_us(PLAIN), model.cost_us(generated)
     model.caution = 4.0
     assert model.cost_us(generated) == 4.0 * careless[1]
-    assert model.cost_us(PLAIN) == 4.0**CAUTIOUS_ABOUT_LIBRARIES * careless[0]
+    assert model.cost_us(PLAIN) == 4.0**CostPolicy.library_caution * careless[0]
 
 
 def test_what_failed_is_not_believed_to_be_unknown() -> None:

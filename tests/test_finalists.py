@@ -9,7 +9,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from egraph.optimize import race as finalists
-from egraph.optimize.race import ROUNDS, Contender, Race, engine_for, is_clear, is_decided, race, remembered, still_running
+from egraph.optimize.race import Contender, Race, engine_for, is_clear, is_decided, race, remembered, still_running
+from egraph.policy import RacePolicy
 from runtime.feeds import FeedSpec
 from runtime.measure import Load, Timing, Worker
 from runtime.profile import Database
@@ -24,12 +25,14 @@ def _model(folder: Path) -> Path:
     return folder / "m.onnx"
 
 
-def _race(folder: Path, size_bytes: int) -> Race:
+def _race(folder: Path, size_bytes: int, policy: RacePolicy = RacePolicy()) -> Race:
     path = str(_model(folder))
     contenders = [Contender("one", "1", "onnxruntime", path, size_bytes), Contender("two", "2", "onnxruntime", path, size_bytes)]
     database = Database.in_memory()
     assert remembered(contenders, FEEDS, database=database, device="d", frozen=False) is None
-    raced = race(contenders, FEEDS, failed={}, essential="one", threads=1, seed=0, database=database, device="d", seconds=3.0)
+    raced = race(
+        contenders, FEEDS, failed={}, essential="one", threads=1, seed=0, database=database, device="d", seconds=3.0, policy=policy
+    )  # fmt: skip
     again = remembered(contenders, FEEDS, database=database, device="d", frozen=True)
     assert again is not None and again.remembered and again.timings == raced.timings
     return raced
@@ -54,9 +57,8 @@ def test_everyone_is_timed_whether_or_not_all_fit(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(Worker, "load", counted_load)
     monkeypatch.setattr(Worker, "close", counted_close)
     monkeypatch.setattr(finalists, "available_bytes", lambda: free_bytes)
-    monkeypatch.setattr(finalists, "GIVEN_UP", (1e9, 1e9))  # so short a run may take any time on a busy machine
-    result = _race(tmp_path, 1 << 20)
-    assert all(timing.status == "ok" and 3 <= len(timing.samples_us) <= ROUNDS for timing in result.timings.values())
+    result = _race(tmp_path, 1 << 20, RacePolicy(first_gap=1e9, gap=1e9))  # so short a run may take any time on a busy machine
+    assert all(timing.status == "ok" and 3 <= len(timing.samples_us) <= RacePolicy.rounds for timing in result.timings.values())
     assert most[0] == (2 if free_bytes else 1)
 
 

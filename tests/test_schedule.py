@@ -20,8 +20,9 @@ from egraph.optimize.measuring import Job, Measurer
 from egraph.optimize.progress import Progress, process_started
 from egraph.optimize.race import NO_TIME_TO_RACE, Contender, race
 from egraph.optimize.remembered import read_checked, write_checked
-from egraph.optimize.schedule import MOST_CHECK_SECONDS, MOST_COMPILE_SHARE, MOST_OPEN_SHARE, RUNS_OF_A_CONTENDER, Schedule, worked
+from egraph.optimize.schedule import RUNS_OF_A_CONTENDER, Schedule, worked
 from egraph.optimize.search import plain_program
+from egraph.policy import BudgetPolicy, CheckPolicy, RacePolicy
 from egraph.tensor import Graph, Program, TensorType, attributes, make, placeholder
 from egraph.tensor.ops import apply
 from egraph.tolerance import Tolerance
@@ -53,7 +54,7 @@ def test_compiling_is_foreseen_by_its_pace_without_what_started_the_compiler() -
     known.plain_kernels = 16
     assert known.after_search_seconds(8) == pytest.approx(3.0 + known.race_seconds + known.check_seconds)
     known.plain_kernels = 10_000
-    most_seconds = MOST_COMPILE_SHARE * 60.0 + known.race_seconds + known.check_seconds
+    most_seconds = BudgetPolicy.compile_share * 60.0 + known.race_seconds + known.check_seconds
     assert known.after_search_seconds() == pytest.approx(most_seconds), "measuring is worth more than the program without rules"
 
 
@@ -67,7 +68,7 @@ def test_a_slow_model_leaves_more_time_for_what_comes_after_its_search() -> None
 
 def test_opening_every_contender_of_a_large_model_gives_way_to_measuring() -> None:
     large = schedule(open_seconds=2.0)
-    assert large.race_seconds == pytest.approx(MOST_OPEN_SHARE * 60.0 + 2 * RUNS_OF_A_CONTENDER * large.run_seconds)
+    assert large.race_seconds == pytest.approx(RacePolicy.open_share * 60.0 + 2 * RUNS_OF_A_CONTENDER * large.run_seconds)
     huge = schedule(open_seconds=10.0)
     assert huge.race_seconds == pytest.approx(2 * 10.0 + 2 * RUNS_OF_A_CONTENDER * huge.run_seconds), "the original and the best are opened"
 
@@ -75,7 +76,7 @@ def test_opening_every_contender_of_a_large_model_gives_way_to_measuring() -> No
 def test_a_check_of_a_quick_model_is_never_shortened() -> None:
     assert schedule(spent_seconds=100.0).may_check()
     late, early = schedule(run_seconds=4.0, spent_seconds=50.0), schedule(run_seconds=4.0)
-    assert late.checks * late.input_seconds > MOST_CHECK_SECONDS
+    assert late.checks * late.input_seconds > CheckPolicy.seconds
     assert early.may_check() and not late.may_check()
 
 
@@ -174,7 +175,7 @@ def test_a_race_of_slow_programs_goes_on_while_there_is_time(clockwork: Clockwor
 
 def test_quick_programs_are_timed_in_all_their_rounds_however_late_it_is(clockwork: Clockwork, monkeypatch: pytest.MonkeyPatch) -> None:
     raced, _ = _raced(clockwork, monkeypatch, 0.0, {"original": 0.01, "best": 0.009, "plain": 0.011})
-    assert all(len(timing.samples_us) == finalists.LEAST_ROUNDS for timing in raced.timings.values())
+    assert all(len(timing.samples_us) == RacePolicy.least_rounds for timing in raced.timings.values())
 
 
 @pytest.mark.parametrize("inputs", [1, 2, 4])

@@ -13,12 +13,13 @@ import pytest
 from egraph.derive.derivation import Derivation, DerivationRule
 from egraph.engine.saturate import Limits, saturate
 from egraph.extract import extract
-from egraph.optimize.chooser import MEASURE_SHARE, MOST_KEPT, Chooser, Rounds, Times
+from egraph.optimize.chooser import Chooser, Rounds, Times
 from egraph.optimize.derivations import Gate
 from egraph.optimize.measuring import Measurer
 from egraph.optimize.progress import Progress
 from egraph.optimize.remembered import Earlier
-from egraph.optimize.search import DERIVED_SHARE, Search, contending, program_digest, search, shortages
+from egraph.optimize.search import Search, contending, program_digest, search, shortages
+from egraph.policy import CandidatesPolicy, ExtractPolicy, MeasurePolicy, Policy
 from egraph.rules import RULES
 from egraph.tensor import Candidate, FrozenEGraph, Graph, Node, Program, Selection, Target, TensorType, attributes, make, placeholder
 from egraph.tensor.ops import apply
@@ -114,11 +115,12 @@ def extract_slowly(
     asked: list[tuple[int, float]] = []
 
     def slow_extract(
-        frozen: FrozenEGraph, offered: Mapping[int, Sequence[Candidate]], k: int = 1, seconds: float = 10.0, seed: int = 0
+        frozen: FrozenEGraph, offered: Mapping[int, Sequence[Candidate]], k: int = 1, seconds: float = 10.0, seed: int = 0,
+        policy: ExtractPolicy = ExtractPolicy(),
     ) -> tuple[Selection, ...]:
         asked.append((k, seconds))
         clock.spent_seconds += spends(k, seconds)
-        return extract(frozen, offered, k, seconds, seed)
+        return extract(frozen, offered, k, seconds, seed, policy)
 
     monkeypatch.setattr("egraph.optimize.chooser.extract", slow_extract)
     return asked
@@ -148,11 +150,11 @@ def test_what_was_settled_is_taken_where_there_is_no_time_for_more(monkeypatch: 
     """Variants are not extracted after the budget: the best program, all of it measured, stands."""
     clock = Clock(60.0)
     extractions = extract_slowly(monkeypatch, clock, lambda k, seconds: 0.1 if k == 1 else 100.0)
-    monkeypatch.setattr("egraph.optimize.chooser.EXACT_OVER_GREEDY", (1.0, 1e4))
+    policy = Policy(extract=ExtractPolicy(exact_over_greedy=1.0, variants_over_greedy=1e4))
     model = CostModel(Database.in_memory(), "here", DeviceSpeed())
     found = search(
         network(), FEW, lambda: model, cast(Measurer, Stopwatch(clock, seconds=0.01)), cast(Progress, clock),
-        finalists=3, max_nodes=2_000, seed=0, after_seconds=lambda unmeasured: 15.0,
+        finalists=3, max_nodes=2_000, seed=0, after_seconds=lambda unmeasured: 15.0, policy=policy,
     )  # fmt: skip
     assert {k for k, _ in extractions} == {1} and found.choice.kernels_unmeasured == 0
     assert found.choice.selections[0].method != "greedy"
@@ -199,10 +201,10 @@ def test_derivations_never_cost_what_the_rules_alone_give(kernels: int) -> None:
     """Time for measuring ends after some number of kernels; the result is as good as the rules' with their part of it for themselves."""
     both, stopwatch, model = searched(kernels, derive=True)
     assert both.saturation.by_rules is not None and both.choice.by_rules
-    fair, _, own = searched((1 - DERIVED_SHARE) * kernels, derive=False)
+    fair, _, own = searched((1 - MeasurePolicy.derived_share) * kernels, derive=False)
     best_us = min(spent_us(program, model) for program in both.programs)
     assert best_us <= spent_us(fair.programs[0], model) + 1e-6 or best_us <= spent_us(fair.programs[0], own) + 1e-6
-    assert stopwatch.clock.spent_seconds <= MEASURE_SHARE * kernels + 1
+    assert stopwatch.clock.spent_seconds <= MeasurePolicy.share * kernels + 1
 
 
 def test_some_time_is_kept_for_what_is_derived(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,7 +218,7 @@ def test_some_time_is_kept_for_what_is_derived(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(Chooser, "settle", settle)
     searched(100.0, derive=True)
     by_rules, everything = offered
-    assert by_rules == pytest.approx((1 - DERIVED_SHARE) * everything) and 0.4 < by_rules / everything < 0.8
+    assert by_rules == pytest.approx((1 - MeasurePolicy.derived_share) * everything) and 0.4 < by_rules / everything < 0.8
 
 
 def test_the_same_search_chooses_both_again() -> None:
@@ -245,11 +247,11 @@ def test_derived_programs_that_could_not_be_measured_are_not_laid_out(monkeypatc
     """Laying out takes most of the budget: the rules' program gets what is left, and the same search again comes to the same program."""
     laid: list[int] = []
 
-    def slowly(clock: Clock) -> Callable[[FrozenEGraph, Target], Mapping[int, Sequence[Candidate]]]:
-        def lay(frozen: FrozenEGraph, target: Target) -> Mapping[int, Sequence[Candidate]]:
+    def slowly(clock: Clock) -> Callable[[FrozenEGraph, Target, CandidatesPolicy], Mapping[int, Sequence[Candidate]]]:
+        def lay(frozen: FrozenEGraph, target: Target, policy: CandidatesPolicy) -> Mapping[int, Sequence[Candidate]]:
             laid.append(len(frozen.classes))
             clock.spent_seconds += 25.0
-            return candidates(frozen, target)
+            return candidates(frozen, target, policy=policy)
 
         return lay
 
@@ -278,7 +280,7 @@ def test_however_slow_a_model_is_some_time_is_left_for_measuring() -> None:
         return Times(cast(Progress, Clock(60.0)), lambda unmeasured: after_seconds)
 
     quick, slow = times(0.0), times(1000.0)
-    assert quick.left() == pytest.approx(60.0 * MEASURE_SHARE) and slow.left() == pytest.approx(60.0 * (1 - MOST_KEPT))
+    assert quick.left() == pytest.approx(60.0 * MeasurePolicy.share) and slow.left() == pytest.approx(60.0 * (1 - MeasurePolicy.kept_share))
 
 
 def chooser(clock: Clock) -> tuple[Chooser, CostModel]:

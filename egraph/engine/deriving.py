@@ -18,14 +18,8 @@ from egraph.derive.matching.proposals import groups
 from egraph.engine.applications import Rewrite, RuleStatistics
 from egraph.engine.eclasses import EClasses, Key, Matched, Template, compile_template
 from egraph.engine.explanations import needed
+from egraph.policy import SaturationPolicy
 from egraph.tensor import Node, format_fragment, make, placeholder
-
-ROUNDS = 2
-"""How often derivations run: operators inside a derived program (convolutions of phases) may have derivations of their own."""
-MOST_PROGRAMS = 16
-"""Programs that one e-class gets, at most."""
-MOST_GROUPS = 32
-"""Groups that one rule is offered, at most: the first of the program."""
 
 Stop: TypeAlias = Callable[[], object]
 
@@ -63,8 +57,10 @@ def group_text(members: Sequence[Node]) -> str:
 class Deriving:
     """The derivation rules at work in one e-graph."""
 
-    def __init__(self, derivations: Derivations, classes: EClasses, source: Mapping[Node, int]) -> None:
-        self._derivations, self._classes, self._source = derivations, classes, source
+    def __init__(
+        self, derivations: Derivations, classes: EClasses, source: Mapping[Node, int], policy: SaturationPolicy = SaturationPolicy()
+    ) -> None:
+        self._derivations, self._classes, self._source, self._policy = derivations, classes, source, policy
         self._by_operator: dict[str, list[DerivationRule]] = {}
         self._group_rules = tuple(rule for rule in derivations.rules if isinstance(rule, GroupRule))
         for rule in (rule for rule in derivations.rules if isinstance(rule, DerivationRule)):
@@ -83,7 +79,7 @@ class Deriving:
     def has_work(self) -> bool:
         """Return whether any operator that a rule derives from is in the e-graph, and rounds are left."""
         looked_for = {*self._by_operator, *(op for rule in self._group_rules if not self.rounds for op in rule.operators)}
-        return self.rounds < ROUNDS and any(op in looked_for for op, _, _ in self._classes.nodes)
+        return self.rounds < self._policy.derivation_rounds and any(op in looked_for for op, _, _ in self._classes.nodes)
 
     def apply(self, stop: Stop, is_late: Stop | None = None) -> int:
         """Derive from every operator that is new since the last round, unless ``stop`` says so; return how many programs were joined.
@@ -122,7 +118,8 @@ class Deriving:
         rewrite.matches += 1
         used = 0
         for judged in self._judged[signature]:
-            full = f"its class has {MOST_PROGRAMS} programs already" if self._programs.get(root, 0) >= MOST_PROGRAMS else ""
+            most = self._policy.derived_programs
+            full = f"its class has {most} programs already" if self._programs.get(root, 0) >= most else ""
             if reason := judged.reason or full:
                 rewrite.refuse(f"{judged.name}: {reason}", (root,), lambda: signature[1])
             elif self._join(rewrite, judged.name, (judged.program,), operands, {root: self._matched(key)}):
@@ -144,7 +141,7 @@ class Deriving:
         fixed = {node for node, handle in self._source.items() if self._classes.find(handle) in self._classes.constants}
         used = 0
         for rule in self._group_rules:
-            for members in islice(groups(rule, self._source, fixed), MOST_GROUPS):
+            for members in islice(groups(rule, self._source, fixed), self._policy.derived_groups):
                 if stop():
                     return used
                 used += self._derive_group(rule, members, stop)

@@ -10,13 +10,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from egraph.engine.egglog import Query
+from egraph.policy import SaturationPolicy
 from egraph.rewrite.terms import Pattern, Variable
 from egraph.rule import Rule
 from egraph.tensor import Attributes, Node, TensorType
 from egraph.tensor.ops import OPS
-
-SMALL_JOIN = 1_000_000
-"""Combinations of e-nodes that are not worth counting exactly: no more than a saturation lets a rule match."""
 
 
 class Labels:
@@ -60,8 +58,13 @@ def compile_pattern(rule: Rule, labels: Labels, constructor: Callable[[str, int]
     return Query(tuple(facts), classes, tuple(f"l_{name}" for name in rule.attribute_variables))
 
 
-def count_matches(pattern: Pattern, operands: Mapping[str, Mapping[int, Sequence[tuple[int, ...]]]]) -> int:
-    """Return how many e-node combinations a pattern's operators have, attributes and repeated variables aside."""
+def count_matches(
+    pattern: Pattern, operands: Mapping[str, Mapping[int, Sequence[tuple[int, ...]]]], small: int = SaturationPolicy.largest_join
+) -> int:
+    """Return how many e-node combinations a pattern's operators have, attributes and repeated variables aside.
+
+    Where a bound says that there are fewer than ``small``, that bound is returned.
+    """
     inner: list[Pattern | Variable] = [*pattern.operands]
     for operand in inner:
         if isinstance(operand, Pattern):
@@ -69,7 +72,7 @@ def count_matches(pattern: Pattern, operands: Mapping[str, Mapping[int, Sequence
     nested = [operand.op for operand in inner if isinstance(operand, Pattern)]
     widest = math.prod(max(map(len, operands.get(op, {}).values()), default=0) for op in nested)
     everywhere = sum(map(len, operands.get(pattern.op, {}).values()))
-    if not nested or widest * everywhere < SMALL_JOIN:
+    if not nested or widest * everywhere < small:
         return widest * everywhere
     known: dict[tuple[int, int], int] = {}
 

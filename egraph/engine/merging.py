@@ -13,12 +13,10 @@ from egraph.engine.applications import Application, Match
 from egraph.engine.eclasses import EClasses, Matched, Template
 from egraph.engine.egglog import Engine
 from egraph.engine.explanations import needed
+from egraph.policy import SaturationPolicy
 from egraph.rewrite.terms import Pattern, Variable
 from egraph.rule import MergeRule, Mismatch
 from egraph.tensor import Node, walk
-
-LARGEST_GROUP = 32
-"""Members merged at once, at most: a merged operator's operands stay readable and its compile time bounded."""
 
 
 class Merging(Application):
@@ -26,8 +24,12 @@ class Merging(Application):
 
     rule: MergeRule
 
-    def __init__(self, rule: MergeRule, classes: EClasses, engine: Engine, source: Mapping[Node, int], limit: int) -> None:
+    def __init__(
+        self, rule: MergeRule, classes: EClasses, engine: Engine, source: Mapping[Node, int], limit: int,
+        largest: int = SaturationPolicy.largest_merge,
+    ) -> None:  # fmt: skip
         super().__init__(rule, classes, engine, source, limit)
+        self._largest = largest
         self._members: list[Match] = []
         self._offered: set[tuple[Match, ...]] = set()
         self._levels: dict[tuple[str, int, tuple[int, ...]], tuple[int, int, int]] = {}
@@ -99,8 +101,8 @@ class Merging(Application):
         for group in groups.values():
             if len(group) > 1:
                 ordered = [match for _, match in sorted(group)]
-                for start in range(0, len(ordered) - 1, LARGEST_GROUP):
-                    yield ordered[start : start + LARGEST_GROUP]
+                for start in range(0, len(ordered) - 1, self._largest):
+                    yield ordered[start : start + self._largest]
 
     def _offers(self, group: Sequence[Match]) -> Iterator[tuple[Match, ...]]:
         together: list[list[Match]] = [list(group)]

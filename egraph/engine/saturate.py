@@ -23,22 +23,14 @@ from egraph.engine.encode import Labels, count_matches
 from egraph.engine.freeze import freeze
 from egraph.engine.merging import Merging
 from egraph.errors import RuleError
+from egraph.policy import SaturationPolicy
 from egraph.rule import MergeRule, Rule
 from egraph.tensor import FrozenEGraph, Graph, Node, walk
 
 StopReason: TypeAlias = Literal["saturated", "time", "e-nodes", "iterations", "matches", "interrupted"]
 """``matches``: nothing is new but what rules would find that have more matches than egglog can list in time."""
 
-BEFORE_DERIVATIONS = 0.6
-"""Part of the e-nodes that rules may make before derivations run, so that derivations always do."""
-TIME_FOR_DERIVATIONS = 0.4
-"""Part of the seconds that derivations have at least, also where rules have spent all of them."""
-GROWTH_BY_DERIVATIONS, LEAST_GROWTH = 4, 2_000
-"""E-nodes may grow by this factor, and at least by this number, once derivations have run: programs of many views could be moved
-about without end, and what is worth having is found early."""
 NEVER = 0
-LARGEST_JOIN = 1_000_000
-"""A rule sits an iteration out when it has more matches than this: egglog cannot be stopped inside a query."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +43,8 @@ class Limits:
 
     seconds: float = 10.0
     e_nodes: int = 50_000
-    iterations: int = 40
-    matches: int = 2_000
+    iterations: int = SaturationPolicy.iterations
+    matches: int = SaturationPolicy.matches
     looks: tuple[int, ...] | None = None
 
 
@@ -88,6 +80,7 @@ def saturate(
     progress: Callable[[Iteration], None] | None = None,
     interrupted: Callable[[], bool] = lambda: False,
     derivations: Derivations | None = None,
+    policy: SaturationPolicy = SaturationPolicy(),
 ) -> Saturation:
     """Return the e-graph of ``graph`` under ``rules``; ``interrupted`` is polled often and ends the growth early."""
     names = [rule.name for rule in (*rules, *(derivations.rules if derivations else ()))]
@@ -102,11 +95,11 @@ def saturate(
     applications: list[Application] = [
         Rewriting(rule, classes, engine, source, limits.matches)
         if isinstance(rule, Rule)
-        else Merging(rule, classes, engine, source, limits.matches)
+        else Merging(rule, classes, engine, source, limits.matches, policy.largest_merge)
         for rule in rules
     ]
-    deriving = Deriving(derivations, classes, source) if derivations else None
-    growth = _Growth(engine, classes, applications, deriving, limits, start, progress, interrupted)
+    deriving = Deriving(derivations, classes, source, policy) if derivations else None
+    growth = _Growth(engine, classes, applications, deriving, limits, policy, start, progress, interrupted)
     by_rules: FrozenEGraph | None = None
 
     def picture() -> FrozenEGraph:
@@ -142,6 +135,7 @@ class _Growth:
     applications: list[Application]
     deriving: Deriving | None
     limits: Limits
+    policy: SaturationPolicy
     start: float
     progress: Callable[[Iteration], None] | None
     interrupted: Callable[[], bool]
@@ -178,7 +172,7 @@ class _Growth:
         """Run the rules, phase by phase."""
         derives = self.deriving is not None and self.deriving.has_work
         self.seconds = self.limits.seconds
-        self.most_e_nodes = (BEFORE_DERIVATIONS if derives else 1.0) * self.limits.e_nodes
+        self.most_e_nodes = (self.policy.rules_share if derives else 1.0) * self.limits.e_nodes
         self.over.append(NEVER)
         return self._run_phases(self._stages())
 
@@ -190,8 +184,9 @@ class _Growth:
         """Run, round by round, the derivations and all rules again; ``reason``: why the rules stopped."""
         assert self.deriving is not None
         spent_seconds = time.monotonic() - self.start
-        self.seconds = max(self.limits.seconds, spent_seconds + TIME_FOR_DERIVATIONS * self.limits.seconds)
-        self.most_e_nodes = min(self.limits.e_nodes, GROWTH_BY_DERIVATIONS * len(self.classes.nodes) + LEAST_GROWTH)
+        self.seconds = max(self.limits.seconds, spent_seconds + self.policy.derivations_share * self.limits.seconds)
+        most = self.policy.derivations_growth * len(self.classes.nodes) + self.policy.derivations_least_growth
+        self.most_e_nodes = min(self.limits.e_nodes, most)
         self.over.append(NEVER)
         while self.may_derive(reason):
             started = time.monotonic()
@@ -229,8 +224,8 @@ class _Growth:
                 operands = classes.operands_by_class()
                 skipped = 0
                 for application in active:
-                    count = count_matches(application.pattern.pattern, operands)
-                    if count > LARGEST_JOIN:
+                    count = count_matches(application.pattern.pattern, operands, self.policy.largest_join)
+                    if count > self.policy.largest_join:
                         skipped += 1
                     elif count:
                         application.search()

@@ -8,59 +8,60 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from egraph.extract.greedy import greedy
 from egraph.extract.problem import Choice, Chosen, Problem, build_problem, distinct, order, restrict, total
+from egraph.policy import ExtractPolicy
 from egraph.tensor import Candidate, FrozenEGraph, Selection
-
-WORTH_TIMING = 1.6
-"""Variants that cost more than this many times the best are not worth timing."""
-PATIENCE = 5.0
-"""Variants are given up when extraction takes this many times its budget."""
-MEANINGFUL = 0.02
-"""A cut must change a kernel that takes at least this part of the program's time."""
 
 
 def extract(
-    frozen: FrozenEGraph, candidates: Mapping[int, Sequence[Candidate]], k: int = 1, seconds: float = 10.0, seed: int = 0
+    frozen: FrozenEGraph,
+    candidates: Mapping[int, Sequence[Candidate]],
+    k: int = 1,
+    seconds: float = 10.0,
+    seed: int = 0,
+    policy: ExtractPolicy = ExtractPolicy(),
 ) -> tuple[Selection, ...]:
     """Return up to ``k`` distinct selections, the cheapest first; in no ``seconds``, one that is found by greed.
 
     After the best program come the best that differs in a costly kernel, and, found by greed, programs without each
     rule that it uses, without each implementation, and without restrictions: they differ where the cost model may be wrong.
     """
-    problem = build_problem(frozen, candidates)
+    problem = build_problem(frozen, candidates, policy.spare)
     found: list[tuple[Chosen, str, bool, float]] = []
 
     def attempt(name: str, part: Problem, first: Chosen, budget: float, different: Sequence[Mapping[int, Choice]] = ()) -> None:
         from egraph.extract.solver import solve  # slow to import, and not needed where choices are remembered
 
         started = time.monotonic()
-        solution = solve(part, first, budget, seed, different)
+        solution = solve(part, first, budget, seed, different, policy)
         if solution is not None and (different or total(solution.chosen) <= total(first)):
             found.append((solution.chosen, name, solution.optimal, time.monotonic() - started))
         elif not different:
             found.append((first, f"greedy{name.removeprefix('cp-sat')}", False, time.monotonic() - started))
 
     started = time.monotonic()
-    first = greedy(problem)
+    first = greedy(problem, policy.moves)
     if seconds <= 0:
         return (Selection({n: choice.candidate for n, choice in first.items()}, total(first), False, "greedy", time.monotonic() - started),)
-    attempt("cp-sat", problem, first, seconds * 0.6)
+    attempt("cp-sat", problem, first, seconds * policy.best_share)
     best = found[0][0]
     if k > 1:
-        for name, part, different in itertools.islice(_variants(problem, best), k + 1):
-            if time.monotonic() - started > PATIENCE * seconds and len(found) > 1:
+        for name, part, different in itertools.islice(_variants(problem, best, policy.meaningful), k + 1):
+            if time.monotonic() - started > policy.patience * seconds and len(found) > 1:
                 break  # a safety net: which variants are tried should not depend on the machine's load
             if different:
-                attempt(f"cp-sat {name}", part, first, seconds * 0.4, different)
+                attempt(f"cp-sat {name}", part, first, seconds * policy.variant_share, different)
             else:
                 tried = time.monotonic()
-                found.append((greedy(part), f"greedy {name}", False, time.monotonic() - tried))
+                found.append((greedy(part, policy.moves), f"greedy {name}", False, time.monotonic() - tried))
         if first is not best:
             found.append((first, "greedy", False, 0.0))
-    return _ranked(problem, found, k)
+    return _ranked(problem, found, k, policy.worth_timing)
 
 
-def _ranked(problem: Problem, found: Sequence[tuple[Chosen, str, bool, float]], k: int) -> tuple[Selection, ...]:
-    limit = WORTH_TIMING * total(found[0][0])
+def _ranked(
+    problem: Problem, found: Sequence[tuple[Chosen, str, bool, float]], k: int, worth_timing: float
+) -> tuple[Selection, ...]:
+    limit = worth_timing * total(found[0][0])
     unique = {id(chosen) for chosen in distinct(chosen for chosen, *_ in found)}
     ranked = sorted((entry for entry in found if id(entry[0]) in unique and total(entry[0]) <= limit), key=lambda entry: total(entry[0]))
     return tuple(
@@ -70,9 +71,11 @@ def _ranked(problem: Problem, found: Sequence[tuple[Chosen, str, bool, float]], 
     )
 
 
-def _variants(problem: Problem, best: Chosen) -> Iterator[tuple[str, Problem, tuple[Mapping[int, Choice], ...]]]:
+def _variants(
+    problem: Problem, best: Chosen, meaningful: float
+) -> Iterator[tuple[str, Problem, tuple[Mapping[int, Choice], ...]]]:  # fmt: skip
     """Yield restricted problems, those first that take away what the best program spends most on."""
-    bound = MEANINGFUL * total(best)
+    bound = meaningful * total(best)
     costly = {n: choice for n, choice in best.items() if choice.cost >= bound} or dict(best)
     yield "with another costly kernel", problem, (costly,)
     for kind, names_of in (("rule", _rules), ("implementation", _implementations)):

@@ -7,13 +7,14 @@ import math
 
 from egraph.extract.improve import improve
 from egraph.extract.problem import Chosen, Problem, order
+from egraph.policy import ExtractPolicy
 
 
-def greedy(problem: Problem) -> Chosen:
-    """Return the greedy choice of the roots, bettered by local moves."""
+def greedy(problem: Problem, moves: int = ExtractPolicy.moves) -> Chosen:
+    """Return the greedy choice of the roots, bettered by local moves, of which ``moves`` are looked at, at most."""
     best = _best_sets(problem)
     first = order(problem, best) or _first_computable(problem)
-    return improve(problem, first, best)
+    return improve(problem, first, best, moves)
 
 
 def _best_sets(problem: Problem) -> Chosen:

@@ -6,14 +6,13 @@ import math
 from collections.abc import Iterator, Mapping
 
 from egraph.extract.problem import Choice, Chosen, Problem, order, total
+from egraph.policy import ExtractPolicy
 
 GAIN = 1e-9
-MOST_MOVES = 50_000
-"""Moves looked at, at most: a count and not a time, so that the answer does not depend on the machine's load."""
 
 
-def improve(problem: Problem, chosen: Chosen, fallback: Mapping[int, Choice]) -> Chosen:
-    """Return a choice that no single move betters, as far as moves may be looked at; ``fallback`` computes what a move needs."""
+def improve(problem: Problem, chosen: Chosen, fallback: Mapping[int, Choice], moves: int = ExtractPolicy.moves) -> Chosen:
+    """Return a choice that no single move betters, looking at ``moves`` at most; ``fallback`` computes what a move needs."""
     cost = total(chosen)
     uses = _uses(problem, chosen)
     looked = 0
@@ -22,7 +21,7 @@ def improve(problem: Problem, chosen: Chosen, fallback: Mapping[int, Choice]) ->
         better = False
         for move in _moves(problem, chosen):
             looked += 1
-            if looked > MOST_MOVES:
+            if looked > moves:
                 return chosen
             if _change(move, chosen, fallback, uses) >= -GAIN:
                 continue

@@ -8,10 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from egraph.errors import ExtractError
+from egraph.policy import ExtractPolicy
 from egraph.tensor import Candidate, FrozenEGraph
-
-SPARE = 1.5
-"""A candidate with the operands of a cheaper one stays while it costs at most this much more: estimates can be wrong."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +36,13 @@ Chosen = dict[int, Choice]
 """One choice for each needed class, operands before users."""
 
 
-def build_problem(frozen: FrozenEGraph, candidates: Mapping[int, Sequence[Candidate]]) -> Problem:
-    """Return the reachable, computable choices without those that another beats with the same or fewer operands."""
+def build_problem(
+    frozen: FrozenEGraph, candidates: Mapping[int, Sequence[Candidate]], spare: float = ExtractPolicy.spare
+) -> Problem:  # fmt: skip
+    """Return the reachable, computable choices without those that another beats with the same or fewer operands.
+
+    One with the operands of another stays while it costs at most ``spare`` times as much.
+    """
     free = frozen.given
     roots = tuple(dict.fromkeys(root for root in frozen.roots if root not in free))
     offered: dict[int, tuple[Choice, ...]] = {}
@@ -52,7 +55,8 @@ def build_problem(frozen: FrozenEGraph, candidates: Mapping[int, Sequence[Candid
         if root not in computable:
             ops = sorted({node.op for node in frozen.classes[root]})
             raise ExtractError(f"no kernel computes output class {root} ({', '.join(ops)}, {frozen.types[root]})")
-    kept = {c: _undominated([x for x in choices if computable.issuperset(x.needs)]) for c, choices in offered.items() if c in computable}
+    fit = {c: [x for x in choices if computable.issuperset(x.needs)] for c, choices in offered.items() if c in computable}
+    kept = {c: _undominated(choices, spare) for c, choices in fit.items()}
     return _reachable(roots, kept)
 
 
@@ -129,10 +133,10 @@ def _computable(choices: Mapping[int, Sequence[Choice]]) -> set[int]:
     return done
 
 
-def _undominated(choices: Sequence[Choice]) -> tuple[Choice, ...]:
+def _undominated(choices: Sequence[Choice], spare: float) -> tuple[Choice, ...]:
     kept: list[Choice] = []
     for choice in sorted(choices, key=lambda x: x.cost):  # stable: equal costs keep their order
-        if not any(set(k.needs) <= set(choice.needs) and (k.needs != choice.needs or choice.cost > SPARE * k.cost) for k in kept):
+        if not any(set(k.needs) <= set(choice.needs) and (k.needs != choice.needs or choice.cost > spare * k.cost) for k in kept):
             kept.append(choice)
     return tuple(kept)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ortools.sat.python import cp_model
 
 from egraph.extract.problem import Choice, Chosen, Problem, order, prune, strict, total
+from egraph.policy import ExtractPolicy
 
 JITTER = 1e-3
 """Relative noise on costs: ties make the solver's answer a matter of luck."""
@@ -19,10 +20,6 @@ RESOLUTION = 1e7
 
 SUBSOLVERS = ("core", "max_lp")
 """Cores raise the bound; a linear relaxation supplies the first bounds and solutions that they start from."""
-DETERMINISTIC = 0.25
-"""Units of the solver's own clock in a second of this kind of machine, rounded down."""
-SLACK = 1.3
-"""A program that must differ from the best may cost this many times the hint."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +30,16 @@ class Solution:
     optimal: bool
 
 
-def solve(problem: Problem, hint: Chosen, seconds: float, seed: int, different: Sequence[Mapping[int, Choice]] = ()) -> Solution | None:
+def solve(
+    problem: Problem,
+    hint: Chosen,
+    seconds: float,
+    seed: int,
+    different: Sequence[Mapping[int, Choice]] = (),
+    policy: ExtractPolicy = ExtractPolicy(),
+) -> Solution | None:
     """Return the cheapest choice that leaves out at least one of the choices of each program in ``different``."""
-    limit = total(hint) * (SLACK if different else 1.0)
+    limit = total(hint) * (policy.variant_slack if different else 1.0)
     problem = strict(prune(problem, limit * (1 + JITTER)))
     model = cp_model.CpModel()
     generator = random.Random(seed)
@@ -78,7 +82,7 @@ def solve(problem: Problem, hint: Chosen, seconds: float, seed: int, different: 
     solver.parameters.interleave_search = True  # the same answer each time, whatever the machine's load
     solver.parameters.subsolvers.extend(SUBSOLVERS)
     solver.parameters.interleave_batch_size = 2
-    solver.parameters.max_deterministic_time = DETERMINISTIC * seconds
+    solver.parameters.max_deterministic_time = policy.solver_units * seconds
     solver.parameters.max_time_in_seconds = 2 * seconds  # a safety net for loaded machines only
     status = solver.solve(model)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):

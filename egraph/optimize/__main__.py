@@ -32,6 +32,11 @@ def _run() -> int:
 
             print(list_rules(tuple(arguments.rules)))
             return 0
+        if "help" in arguments.policy:
+            from egraph.policy import listing
+
+            print(listing())
+            return 0
         options = to_options(arguments)
         with interruption.deferred():
             import onnxruntime  # noqa: F401 - every run checks with it; loaded later, it would be open to Ctrl-C

@@ -13,18 +13,20 @@ from pathlib import Path
 
 from egraph.errors import EinsatError
 from egraph.optimize.batch import kernel_requests
+from egraph.policy import MeasurePolicy
 from egraph.tensor import Program
 from lower.compile import CompileOptions
 from lower.targets import CodeCompiler, lowering
 from runtime.errors import LibraryMissing
 
-TOGETHER = 8
-"""Kernels a process between two looks at whether compiling should go on. One process fewer works than there are cores: growing has one."""
-
 
 @contextmanager
 def compiling_ahead(
-    programs: Sequence[Program], folder: Path, options: CompileOptions, tell: Callable[[int, float], None]
+    programs: Sequence[Program],
+    folder: Path,
+    options: CompileOptions,
+    tell: Callable[[int, float], None],
+    policy: MeasurePolicy = MeasurePolicy(),
 ) -> Iterator[Callable[[], None]]:
     """Compile the kernels of ``programs`` in their order, beside what is done inside; yield how to end that early.
 
@@ -42,7 +44,7 @@ def compiling_ahead(
         with suppress(LibraryMissing, OSError):
             way.prepare()
         requests = list(kernel_requests(programs, options).values())
-        together = TOGETHER * max(1, compiler.most_processes() - 1)
+        together = policy.compiled_ahead * max(1, compiler.most_processes() - 1)  # growing has a core of its own
         for start in range(0, len(requests), together):
             if is_over.is_set():
                 return

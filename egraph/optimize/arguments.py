@@ -10,6 +10,7 @@ from pathlib import Path
 
 from egraph.errors import ModelError
 from egraph.optimize.options import Options
+from egraph.policy import Policy
 from egraph.tolerance import Tolerance
 from runtime.cores import usable_cores
 from runtime.devices import HOST, NAMES
@@ -24,6 +25,7 @@ EXAMPLES = """examples:
   python -m egraph.optimize --from saturated.txt --to selected.txt   run one stage alone on what another one wrote
   python -m egraph.optimize model.onnx --export-jobs jobs.zip   write the kernels to measure, for another process or machine
   python -m egraph.optimize model.onnx --import-profiles records.jsonl   use what was measured there
+  python -m egraph.optimize model.onnx --policy extract.share=0.1   tune a stage; --policy help lists what can be tuned
   python -m egraph.optimize --list-rules                        show every rule with its equation and verdict
 
 sizes: --shape gives dynamic sizes, and others in place of those that the file fixes, as long as every node allows them: the file's own
@@ -99,6 +101,8 @@ def build_parser() -> argparse.ArgumentParser:
     add("--max-nodes", type=_at_least(1), default=50_000, metavar="N", help="e-nodes at most (default: 50000)")
     add("--finalists", type=_at_least(1), default=4, metavar="K", help="programs timed end to end (default: 4)")
     add("--seed", type=_at_least(0), default=0, metavar="N", help="seed of every random choice (default: 0)")
+    told = "tune a stage, for example extract.share=0.1; repeatable; '--policy help' lists all fields with defaults and reasons"
+    add("--policy", action="append", default=[], metavar="STAGE.FIELD=VALUE", help=told)
     group = parser.add_argument_group("one stage alone", "Nothing is measured; costs are what the profile database knows.")
     add = group.add_argument
     add("--from", dest="source", type=_path, metavar="FILE", help="start from a stage's text, as --dump-dir and --to write it")
@@ -201,6 +205,7 @@ def to_options(arguments: argparse.Namespace) -> Options:
         report=arguments.report,
         dump_folder=arguments.dump_dir,
         profiles=tuple(arguments.import_profiles),
+        policy=Policy().changed(arguments.policy),
         json=arguments.json,
         verbosity=-1 if arguments.quiet else arguments.verbose,
     )

@@ -33,6 +33,7 @@ from egraph.errors import CheckFailed, ModelError
 from egraph.onnx.integer_ranges import FLAGS, integer_ranges
 from egraph.optimize.check_noise import PART, UNKNOWN, Noise, RunModel, open_onnxruntime, relative_error
 from egraph.optimize.check_spread import Spread
+from egraph.policy import CheckPolicy
 from egraph.tensor import Graph, Node, walk
 from egraph.tolerance import Tolerance
 from runtime.feeds import FeedSpec, Values, random_feeds
@@ -47,8 +48,6 @@ TRIED_RANKS = (2, 1, 3, 4, 0)
 """Numbers of axes tried where a model leaves them open, and for the elements of sequences."""
 TOO_LARGE = ("Maximum allowed dimension", "Failed to allocate memory", "bad_alloc")
 """What numpy and onnxruntime say of sizes beyond the memory, beside MemoryError."""
-MOST_REPLACED = 6
-"""Random inputs that may be replaced by others because the model amplifies rounding too much on them."""
 
 
 class TooFar(CheckFailed):
@@ -192,6 +191,7 @@ def check(
     is_random: bool = True,
     plain_moved: RunModel | None = None,
     vouch: RunModel | None = None,
+    most_replaced: int = CheckPolicy.replaced,
 ) -> CheckResult:
     """Compare each saved file (by name) with the reference on ``count`` inputs; raises Disagreement.
 
@@ -264,7 +264,7 @@ def check(
     while number < count - len(given) + replaced:
         values = VALUES[number % len(VALUES)]
         feeds = drawn(number, values)
-        untold = compare_on(f"random input {number} ({values})", feeds, reference(feeds), may_replace=replaced < MOST_REPLACED)
+        untold = compare_on(f"random input {number} ({values})", feeds, reference(feeds), may_replace=replaced < most_replaced)
         del feeds
         number, replaced = number + 1, replaced + (untold is not None)
         is_told = number > replaced or bool(given)

@@ -11,28 +11,27 @@ from egraph.errors import ExtractError
 from egraph.extract import extract
 from egraph.optimize.measuring import Measures
 from egraph.optimize.progress import Progress
+from egraph.policy import MeasurePolicy, Policy
 from egraph.tensor import Candidate, FrozenEGraph, Selection
 from lower.cost.model import CostModel, jobs, unmeasured
 
 Rounds: TypeAlias = tuple[tuple[int, int, bool], ...]
 """Extractions at most, how many programs each is to find, and whether by greed alone; each measures what the last one chose."""
-QUICK: Rounds = ((6, 1, True),)
-EXACT: Rounds = ((8, 1, False),)
 
 
-def varied(count: int) -> Rounds:
+def quick(policy: MeasurePolicy) -> Rounds:
+    """Return the rounds in which one program is chosen by greed."""
+    return ((policy.greedy_rounds, 1, True),)
+
+
+def exact(policy: MeasurePolicy) -> Rounds:
+    """Return the rounds in which the best program is found exactly."""
+    return ((policy.exact_rounds, 1, False),)
+
+
+def varied(policy: MeasurePolicy, count: int) -> Rounds:
     """Return the rounds in which all that are going to be timed are measured."""
-    return ((3, count, False),)
-
-
-FAMILY_ROUNDS = 3
-"""Where the first kernel of a family fails, others of it are tried, this many in all."""
-MEASURE_SHARE = 0.8
-"""Measuring ends when this part of the budget is spent, or earlier."""
-MOST_KEPT = 0.6
-"""Part of the budget that is kept for race and check, at most, where a model is slow."""
-EXACT_OVER_GREEDY = (10.0, 25.0)
-"""How many times as long as by greed an exact extraction takes, of one program and of several, until one was made."""
+    return ((policy.variant_rounds, count, False),)
 
 
 @dataclass
@@ -43,12 +42,13 @@ class Times:
     after_seconds: Callable[[int], float]
     """How long that takes where so many of the chosen kernels were not measured."""
     unmeasured: int = 0
+    policy: MeasurePolicy = MeasurePolicy()
 
     def left(self) -> float:
         """Return the seconds that are left for measuring."""
         budget_seconds = self.progress.budget_seconds
-        kept_seconds = max((1.0 - MEASURE_SHARE) * budget_seconds, self.after_seconds(self.unmeasured))
-        return self.progress.left_seconds - min(kept_seconds, MOST_KEPT * budget_seconds)
+        kept_seconds = max((1.0 - self.policy.share) * budget_seconds, self.after_seconds(self.unmeasured))
+        return self.progress.left_seconds - min(kept_seconds, self.policy.kept_share * budget_seconds)
 
     def spare(self) -> float:
         """Return the seconds that nothing needs, now that measuring is over."""
@@ -74,11 +74,12 @@ class Chooser:
     """How long extraction took at most: of several programs or one, by greed or exactly."""
     settled: tuple[Selection, ...] = ()
     """What was last chosen with all its kernels measured."""
+    policy: Policy = Policy()
 
     def choose(self, count: int, *, greedy: bool = False) -> tuple[Selection, ...]:
         started = self.progress.spent_seconds
         seconds = 0.0 if greedy else self.extract_seconds
-        selections = extract(self.frozen, self.model.price(self.candidates), count, seconds, self.seed)
+        selections = extract(self.frozen, self.model.price(self.candidates), count, seconds, self.seed, self.policy.extract)
         kind, took_seconds = (count > 1, greedy), self.progress.spent_seconds - started
         self.longest[kind] = max(self.longest.get(kind, 0.0), took_seconds)
         if not selections:
@@ -97,7 +98,8 @@ class Chooser:
     def needed_seconds(self, count: int, *, greedy: bool = False) -> float:
         """Return how long an extraction will take, by those that were made."""
         by_greed = self.longest.get((False, True), 0.0)
-        return self.longest.get((count > 1, greedy), by_greed * (1.0 if greedy else EXACT_OVER_GREEDY[count > 1]))
+        times = self.policy.extract.variants_over_greedy if count > 1 else self.policy.extract.exact_over_greedy
+        return self.longest.get((count > 1, greedy), by_greed * (1.0 if greedy else times))
 
     def settle(self, measurer: Measures, time_left: Callable[[], float], rounds: Rounds) -> tuple[Selection, ...]:
         """Measure what promises most, then what is only possible, then what is chosen after that; return what ``refine`` does.
@@ -105,16 +107,16 @@ class Chooser:
         Many of a library's kernels are never chosen, however the others turn out. They are measured where there is time, because an
         estimate may have been too high.
         """
-        self.refine(measurer, time_left, QUICK)
+        self.refine(measurer, time_left, quick(self.policy.measure))
         self.measure_families(measurer, time_left)
-        return self.refine(measurer, time_left, QUICK + rounds)
+        return self.refine(measurer, time_left, quick(self.policy.measure) + rounds)
 
     def measure_families(self, measurer: Measures, time_left: Callable[[], float]) -> None:
-        """Measure one kernel of each family of a library's, in half of the time that there is."""
-        share_seconds = time_left() / 2
-        for _ in range(FAMILY_ROUNDS):
+        """Measure one kernel of each family of a library's, in a part of the time that there is."""
+        later_seconds = (1.0 - self.policy.measure.family_share) * time_left()
+        for _ in range(self.policy.measure.family_rounds):
             wanted = jobs(self.model, self.candidates)
-            measurer.measure_candidates(self.model, wanted, lambda: time_left() - share_seconds, self.progress.update)
+            measurer.measure_candidates(self.model, wanted, lambda: time_left() - later_seconds, self.progress.update)
 
     def refine(self, measurer: Measures, time_left: Callable[[], float], rounds: Rounds) -> tuple[Selection, ...]:
         """Measure what extraction chooses until it chooses only what is measured, or time is up; return that choice, if there is one.

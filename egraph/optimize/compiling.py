@@ -7,7 +7,7 @@ from pathlib import Path
 
 from egraph.errors import EinsatError
 from egraph.optimize.folding import Folder
-from egraph.optimize.schedule import GRACE_SECONDS, Schedule
+from egraph.optimize.schedule import Schedule
 from egraph.optimize.trial import PLAIN, Entry, by_importance
 from lower.compile import CompileOptions, compile_program
 
@@ -40,7 +40,7 @@ def compile_all(
     for rank, entry in enumerate(by_importance(entries)):
         entry, is_plain = entry.folded(folder), entry.contender.name == PLAIN
         spare_seconds = max(0.0, schedule.progress.left_seconds - schedule.race_seconds - schedule.check_seconds)
-        spare_seconds += GRACE_SECONDS if is_plain else 0.0
+        spare_seconds += schedule.policy.budget.grace_seconds if is_plain else 0.0
         if rank > 0 and schedule.seconds_of(entry.program, options) > spare_seconds:
             failed[entry.contender.name] = NO_TIME_TO_COMPILE
             continue

@@ -12,6 +12,7 @@ from typing import Protocol
 from egraph.errors import EinsatError, LowerError
 from egraph.optimize.batch import compile_batch
 from egraph.optimize.single_kernel import feed_specs, kernel_program, reference_graph
+from egraph.policy import MeasurePolicy
 from egraph.tensor import Candidate, Implementation, Node, Program, Target, TensorType, format_fragment, placeholder
 from egraph.tensor.ops import apply
 from lower.compile import CompileOptions
@@ -24,14 +25,6 @@ from runtime.profile import Database, Record
 from runtime.profile.versions import from_memory
 
 SHOWN_CHARACTERS = 500
-RUNS_OF_A_KERNEL = 4
-"""Runs that a measurement takes at least, the reference's among them."""
-JUDGED_BYTES_A_SECOND = 5e8
-"""Operands are drawn and results compared about this fast, or faster."""
-LEAST_PATIENCE_SECONDS = 5.0
-"""A kernel is waited for this long, however little time is left."""
-BATCH = 32
-"""Kernels compiled together: starting the compiler costs as much as compiling several."""
 
 
 @dataclass(frozen=True)
@@ -79,15 +72,16 @@ class Measurer:
     measured: int = 0
     hung: set[tuple[str, str]] = field(default_factory=set)
     """Kernels that hung once."""
+    policy: MeasurePolicy = MeasurePolicy()
 
     def measure(
         self, jobs: Sequence[Job], time_left: Callable[[], float], tell: Callable[[str], None], file: Callable[[Record], None] | None = None
     ) -> None:
         """Measure in order until time is up; every result is filed at once, also of what fails or hangs twice."""
-        for start in range(0, len(jobs), BATCH):
+        for start in range(0, len(jobs), self.policy.batch):
             if time_left() <= 0:
                 return
-            batch = jobs[start : start + BATCH]
+            batch = jobs[start : start + self.policy.batch]
             with tempfile.TemporaryDirectory(prefix="einsat-kernels-") as folder:
                 programs = [kernel_program(job.fragment, job.implementation, seed=self.seed) for job in batch]
                 for job, program, place in zip(batch, programs, compile_batch(programs, Path(folder), self.options), strict=True):
@@ -112,7 +106,7 @@ class Measurer:
         self, model: CostModel, candidates: Iterable[Candidate], time_left: Callable[[], float], tell: Callable[[str], None]
     ) -> None:
         """Measure those candidates that have no measurement yet."""
-        self.measure([job_of(model, one) for one in candidates if not model.is_settled(one)], time_left, tell, model.file)
+        self.measure([job_of(model, one, self.policy) for one in candidates if not model.is_settled(one)], time_left, tell, model.file)
 
     def measure_again(self, model: CostModel, candidates: Sequence[Candidate], time_left: Callable[[], float]) -> dict[KernelKey, Record]:
         """Return what kernels take alone now; nothing is filed."""
@@ -121,7 +115,8 @@ class Measurer:
         def keep(record: Record) -> None:
             found[record.fragment, record.implementation] = record
 
-        self.measure([job_of(model, one) for one in candidates if is_measurable(one.fragment)], time_left, lambda text: None, keep)
+        jobs = [job_of(model, one, self.policy) for one in candidates if is_measurable(one.fragment)]
+        self.measure(jobs, time_left, lambda text: None, keep)
         return found
 
     def _timing(self, program: Program, place: Path | EinsatError, job: Job, left_seconds: float) -> Timing | None:
@@ -131,8 +126,8 @@ class Measurer:
         write_reference(program, job.implementation, place, self.options)
         load = Load(job.engine, str(place), feed_specs(program), self.options.threads, self.seed)
         usual_seconds = self.worker.time_out_seconds
-        longest_seconds = usual_seconds + RUNS_OF_A_KERNEL * job.seconds
-        patience_seconds = min(longest_seconds, max(LEAST_PATIENCE_SECONDS, left_seconds))
+        longest_seconds = usual_seconds + self.policy.runs * job.seconds
+        patience_seconds = min(longest_seconds, max(self.policy.patience_seconds, left_seconds))
         self.worker.time_out_seconds = patience_seconds
         try:
             timing = measure(self.worker, load, self.effort)
@@ -151,9 +146,9 @@ def write_reference(program: Program, implementation: Implementation, place: Pat
         (place / REFERENCE_MODEL).write_bytes(options.export_graph(reference))
 
 
-def job_of(model: CostModel, one: Candidate) -> Job:
+def job_of(model: CostModel, one: Candidate, policy: MeasurePolicy = MeasurePolicy()) -> Job:
     """Return the job that measures a candidate."""
-    seconds = RUNS_OF_A_KERNEL * model.estimate_us(one) / 1e6 + model.work(one.fragment).size_bytes / JUDGED_BYTES_A_SECOND
+    seconds = policy.runs * model.estimate_us(one) / 1e6 + model.work(one.fragment).size_bytes / policy.judged_bytes_s
     engine: Engine = FROM_MEMORY if model.reads_memory(one.fragment) else "kernel"
     return Job(one.fragment, one.implementation, model.key(one)[0], engine, seconds)
 

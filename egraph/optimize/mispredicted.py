@@ -19,20 +19,13 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from egraph.optimize.measuring import Measurer
+from egraph.policy import PredictionPolicy
 from egraph.tensor import Candidate, Kernel, Program
 from lower.compile import CompileOptions, plan_program
 from lower.cost.model import CostModel, KernelKey
 from runtime import Session
 
 Verdict: TypeAlias = Literal["in place", "recorded", "estimated", "busy", "untried"]
-
-FACTOR = 1.3
-"""How many times another time than predicted a program takes, or a kernel, for which the reason is looked for."""
-MOST_AT_FAULT = 8
-"""Kernels that are timed alone again: those whose times add most to the difference."""
-LEAST_SHARE = 0.02
-"""Part of a program's time by which a kernel is off, at least."""
-RUNS = 10
 
 
 @dataclass(frozen=True)
@@ -65,30 +58,38 @@ class AtFault:
         return f"{self.candidate.implementation}{often}: {self.in_place_us:.0f} us, not {self.predicted_us:.0f}{alone}; {reason}"
 
 
-def is_mispredicted(measured_us: float, predicted_us: float) -> bool:
+def is_mispredicted(measured_us: float, predicted_us: float, factor: float = PredictionPolicy.factor) -> bool:
     """Return whether a time is so far from what was predicted that the reason is looked for."""
-    return max(measured_us, predicted_us) > FACTOR * min(measured_us, predicted_us)
+    return max(measured_us, predicted_us) > factor * min(measured_us, predicted_us)
 
 
-def times_in_place(session: Session, program: Program, options: CompileOptions) -> list[tuple[tuple[Kernel, ...], float]]:
+def times_in_place(
+    session: Session, program: Program, options: CompileOptions, runs: int = PredictionPolicy.runs
+) -> list[tuple[tuple[Kernel, ...], float]]:
     """Return the kernels of each step of a program and the microseconds that it takes, on the inputs of the last run."""
     _, writer = plan_program(program, options)
-    steps = session.profile(RUNS)
+    steps = session.profile(runs)
     return [(kernels, time_us) for kernels, (_, time_us) in zip(writer.kernels, steps, strict=True)]
 
 
 def at_fault(
-    program: Program, place: str, feeds: Mapping[str, Any], model: CostModel, measurer: Measurer, time_left: Callable[[], float]
+    program: Program,
+    place: str,
+    feeds: Mapping[str, Any],
+    model: CostModel,
+    measurer: Measurer,
+    time_left: Callable[[], float],
+    policy: PredictionPolicy = PredictionPolicy(),
 ) -> tuple[AtFault, ...]:
     """Return the kernels that are the reason why the program compiled to ``place`` takes another time; what is sure is filed."""
     options = measurer.options
     with Session(place, threads=options.threads) as session:
         session.run(None, feeds)
-        first = times_in_place(session, program, options)
-        suspects = _suspects(first, model)
+        first = times_in_place(session, program, options, policy.runs)
+        suspects = _suspects(first, model, policy)
         alone = measurer.measure_again(model, [one for one, _ in suspects.values()], time_left)
         session.run(None, feeds)
-        second = _by_kernel(times_in_place(session, program, options), model)
+        second = _by_kernel(times_in_place(session, program, options, policy.runs), model)
     found = []
     for key, (one, times) in suspects.items():
         again_us = sum(second[key][1]) / len(second[key][1])
@@ -96,14 +97,14 @@ def at_fault(
         record, earlier = alone.get(key), model.record(one)
         alone_us = record.median_us if record is not None and record.median_us is not None else math.inf
         recorded_us = earlier.median_us if earlier is not None and earlier.median_us is not None else math.inf
-        is_steady = not is_mispredicted(sum(times) / len(times), again_us)
+        is_steady = not is_mispredicted(sum(times) / len(times), again_us, policy.factor)
         verdict: Verdict = "in place"
         if record is None or record.median_us is None:
             verdict = "untried"
-        elif FACTOR * alone_us < recorded_us:
+        elif policy.factor * alone_us < recorded_us:
             verdict = "recorded" if earlier is not None else "estimated"
             model.file(record)
-        elif in_place_us > predicted_us and (alone_us > FACTOR * recorded_us or not is_steady):
+        elif in_place_us > predicted_us and (alone_us > policy.factor * recorded_us or not is_steady):
             verdict = "busy"
         else:
             model.file_in_place(one, (sum(times) / len(times), again_us))
@@ -121,7 +122,9 @@ def _by_kernel(rows: Sequence[tuple[tuple[Kernel, ...], float]], model: CostMode
     return found
 
 
-def _suspects(rows: Sequence[tuple[tuple[Kernel, ...], float]], model: CostModel) -> dict[KernelKey, tuple[Candidate, list[float]]]:
+def _suspects(
+    rows: Sequence[tuple[tuple[Kernel, ...], float]], model: CostModel, policy: PredictionPolicy
+) -> dict[KernelKey, tuple[Candidate, list[float]]]:
     """Return the kernels whose times add most to the difference between what a program takes and what was predicted."""
     total_us = sum(time_us for _, time_us in rows)
     kernels = _by_kernel(rows, model)
@@ -129,7 +132,7 @@ def _suspects(rows: Sequence[tuple[tuple[Kernel, ...], float]], model: CostModel
 
     def is_off(key: KernelKey) -> bool:
         one, times = kernels[key]
-        return off[key] > LEAST_SHARE * total_us and is_mispredicted(sum(times) / len(times), model.cost_us(one))
+        return off[key] > policy.least_share * total_us and is_mispredicted(sum(times) / len(times), model.cost_us(one), policy.factor)
 
-    chosen = sorted(filter(is_off, kernels), key=lambda key: (-off[key], key))[:MOST_AT_FAULT]
+    chosen = sorted(filter(is_off, kernels), key=lambda key: (-off[key], key))[: policy.kernels]
     return {key: kernels[key] for key in chosen}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from egraph.policy import Policy
 from egraph.tolerance import Tolerance
 from runtime.devices import HOST
 
@@ -43,6 +44,7 @@ class Options:
     dump_folder: Path | None = None
     profiles: tuple[Path, ...] = ()
     """Files of records that are added to the profile database."""
+    policy: Policy = Policy()
     json: bool = False
     verbosity: int = 0
 
@@ -61,5 +63,6 @@ class Options:
             "keep_subnormals": self.is_exact_below_normal, "unsafe_rules": self.unsafe_rules, "allow": self.allow,
             "checks": self.checks, "seed": self.seed,
             "inputs": [path.name for path in self.inputs],
+            "policy": self.policy.stored(),
             "tolerance": {"relative": self.tolerance.relative, "absolute": self.tolerance.absolute},
         }  # fmt: skip

@@ -32,7 +32,7 @@ from egraph.optimize.progress import Progress
 from egraph.optimize.race import Contender, Race, not_raced, race, remembered
 from egraph.optimize.reference import Reference
 from egraph.optimize.remembered import Earlier, read_checked, read_search, search_key, usable_search, write_checked, write_search
-from egraph.optimize.repair import ATTEMPTS, LEAST_RACE_SECONDS, Repair
+from egraph.optimize.repair import Repair
 from egraph.optimize.saving import export, save_unchanged
 from egraph.optimize.schedule import Schedule, worked
 from egraph.optimize.search import Search, plain_program, search
@@ -50,8 +50,6 @@ from runtime.devices import Device, device
 from runtime.measure import Worker
 from runtime.profile import Database
 
-RACE_SHARE = 0.25
-"""Part of the budget for timing whole programs (at least until every contender has run a few times)."""
 TOGETHER_BELOW_BYTES = 1 << 30
 """Weights up to which the standard model is written while the artefact is."""
 
@@ -91,7 +89,10 @@ def _optimize(options: Options, place: Destination, progress: Progress) -> Outco
             derivations = choose_derivations(options.skip_rules, allow=options.allow, enabled=options.derivations, partial=options.partial)
             reference = Reference(options, imported.graph, given, runs, session, answers)
             gate, folder = Gate(derivations, database, options.tolerance), Folder(imported.graph)
-            schedule = Schedule(progress, options.finalists + 2, options.checks, open_seconds, runs.run_seconds, given=len(given.files))
+            schedule = Schedule(
+                progress, options.finalists + 2, options.checks, open_seconds, runs.run_seconds,
+                given=len(given.files), policy=options.policy,
+            )  # fmt: skip
             repair = Repair(options, progress, imported.graph, reference, folder, schedule, gate, work, options.is_exact_below_normal)
             run = Run(
                 options, progress, imported.graph, reference, database, worker, work, results / place.model.name,
@@ -175,7 +176,8 @@ class Run:
         alone = replace(self.repair.compile_options, keep_subnormals=False)
         measurer = None
         if self.device.is_timed and not options.frozen:
-            measurer = Measurer(self.database, device, alone, self.worker, options.seed, generator=self.lowering.generator_digest)
+            generator, policy = self.lowering.generator_digest, options.policy.measure
+            measurer = Measurer(self.database, device, alone, self.worker, options.seed, generator=generator, policy=policy)
         trial = self._trial(rules, measurer, device)
         model = self._calibrated(measurer, device)
         if measurer is not None and not trial.found.choice.is_earlier:
@@ -243,7 +245,7 @@ class Run:
             self.worker.start(options.threads)
             target, generator = self.lowering.target, self.lowering.generator_digest
             needed = [*calibration_programs(self.database, device, target, generator, seed=options.seed), self.folder.fold(plain)]
-        with compiling_ahead(needed, self.work, self.repair.compile_options, self.schedule.compiled) as end:
+        with compiling_ahead(needed, self.work, self.repair.compile_options, self.schedule.compiled, options.policy.measure) as end:
 
             def calibrated() -> CostModel:
                 end()  # nothing is measured beside a compiler
@@ -254,7 +256,7 @@ class Run:
                 self.graph, rules, calibrated, measurer, progress,
                 finalists=options.finalists, max_nodes=options.max_nodes, seed=options.seed, earlier=earlier,
                 derivations=self.derivations.open(), after_seconds=self.schedule.after_search_seconds,
-                rehearsal=None if measurer is None or earlier else self.repair.rehearsal(),
+                rehearsal=None if measurer is None or earlier else self.repair.rehearsal(), policy=options.policy,
             )  # fmt: skip
         self._file(stages.dumped_search(options.dump_folder, self.graph, found), key, device)
         if earlier and found.choice.is_earlier:
@@ -304,12 +306,12 @@ class Run:
                     failed[entry.contender.name] = f"its outputs differ: {error.what}"
             largest_bytes = max(sizes_bytes.values(), default=0)
             contenders = [replace(c, size_bytes=sizes_bytes.get(c.name, sizes_bytes.get(PLAIN, largest_bytes))) for c in contenders]
-            seconds = min(RACE_SHARE * options.budget_seconds, progress.left_seconds - self.schedule.check_seconds)
+            seconds = min(options.policy.race.share * options.budget_seconds, progress.left_seconds - self.schedule.check_seconds)
             raced = race(
                 contenders, self.reference.runs.specs, failed=failed, essential=ORIGINAL, inputs=self.reference.given.raced,
                 threads=options.threads, seed=options.seed, database=self.database, device=device,
-                seconds=max(LEAST_RACE_SECONDS, seconds), run_seconds=self.schedule.run_seconds,
-                generator=self.lowering.generator_digest,
+                seconds=max(options.policy.race.least_seconds, seconds), run_seconds=self.schedule.run_seconds,
+                generator=self.lowering.generator_digest, policy=options.policy.race,
             )  # fmt: skip
             best = entry_named(fastest(names, raced), entries)
             best = best and best.folded(self.folder)
@@ -341,7 +343,7 @@ class Run:
         is_from_memory = not self.device.stays_in_cache(weights_bytes)
         return CostModel(
             self.database, device, speed, is_from_memory, model=outputs, target=self.lowering.target,
-            generator=self.lowering.generator_digest,
+            generator=self.lowering.generator_digest, policy=self.options.policy.cost,
         )  # fmt: skip
 
     def _save_and_check(self, best: Entry | None, *, is_compiled: bool, is_repeated: bool) -> CheckResult:
@@ -383,7 +385,7 @@ class Run:
         """Return a trial without what made a check fail; raises CheckFailed where there is time and nothing is found to be left out."""
         if self.options.frozen:
             raise CheckFailed(f"{error.what}; {self.repair.blamed(error, best)}", where=error.where, fix=error.fix) from error
-        if self.repair.attempts < ATTEMPTS and self.progress.left_seconds >= self.repair.seconds:
+        if self.repair.attempts < self.options.policy.check.attempts and self.progress.left_seconds >= self.repair.seconds:
             if other := self.repair.repaired(error, trial.found, best, self._calibrated(None, device)):
                 self._file(other, trial.search_key, device)
                 return self._timed(other, trial.plain, trial.search_key, device, is_measured=True), rules

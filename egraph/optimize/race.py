@@ -16,28 +16,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from egraph.errors import EinsatError, LowerError
+from egraph.policy import RacePolicy
 from runtime.feeds import FeedSpec
 from runtime.measure import Effort, Engine, Load, Timing, Worker
 from runtime.profile import Database, RaceTime
 
-ROUNDS, LEAST_ROUNDS, LEAST_RUNS = 7, 3, 3
-"""Rounds of a race, and runs of each contender in one, at least three of each."""
-SETTLE_SECONDS = 0.02
-"""Between rounds: a thread pool that has just worked keeps spinning for a while."""
-LONGEST_SHARE_SECONDS = 0.25
-"""One contender's part of one round, unless a few runs take longer."""
-GIVEN_UP = (2.0, 1.3)
-"""After the first round, and after later ones: who takes this many times as long as the fastest is not timed again."""
-MEMORY_SHARE = 0.6
-"""Part of the free memory that all contenders may fill together; beyond it only one is loaded at a time."""
-ARENA_FACTOR = 3.0
-"""onnxruntime runs without its arena where this many times what a program needs at once does not fit into memory."""
-PATIENCE_SECONDS, SLOWEST_BYTES_A_SECOND = 20.0, 1e8
-"""A contender hangs when it takes longer than this to answer, and this much longer for what it keeps in memory."""
-SLOW_RUN_SECONDS = 0.5
-"""Of a model that takes so long in onnxruntime, one run of each contender is enough where there is no time for more."""
-SLOWER_THAN_ORIGINAL = 20.0
-"""A contender hangs that takes this many times as long as onnxruntime, and ``PATIENCE_SECONDS`` besides."""
 NO_TIME_TO_RACE = "there was no time left to time it"
 ESTIMATED_DEVICE = "nothing is timed on this device: its costs are estimates"
 
@@ -117,6 +100,7 @@ def race(
     run_seconds: float = 0.0,
     inputs: tuple[str, str] = ("", ""),
     generator: str = "",
+    policy: RacePolicy = RacePolicy(),
 ) -> Race:
     """Measure everyone's latency together and remember it; ``run_seconds``: about how long the original takes.
 
@@ -129,8 +113,9 @@ def race(
     timings = {name: Timing("failed", message=reason) for name, reason in failed.items()}
     runners = [c for c in contenders if c.name not in failed]
     timings |= _interleave(
-        runners, feeds, essential=essential, threads=threads, seed=seed, seconds=seconds, run_seconds=run_seconds, inputs=inputs[0]
-    )
+        runners, feeds, essential=essential, threads=threads, seed=seed, seconds=seconds, run_seconds=run_seconds, inputs=inputs[0],
+        policy=policy,
+    )  # fmt: skip
     if lacking := [timing.message for timing in timings.values() if timing.lacks_library]:
         raise LowerError(f"programs cannot be run on this machine: {lacking[0]}")  # not remembered: it says nothing about them
     for contender in contenders:
@@ -165,22 +150,23 @@ def _interleave(
     seconds: float,
     run_seconds: float,
     inputs: str,
+    policy: RacePolicy,
 ) -> dict[str, Timing]:
     deadline = time.monotonic() + seconds
-    is_slow = run_seconds >= SLOW_RUN_SECONDS
-    share_seconds = min(LONGEST_SHARE_SECONDS, seconds / (ROUNDS * len(contenders)))
-    effort = Effort(seconds=share_seconds, least=1 if is_slow else LEAST_RUNS, most=200, spread=0.0)
-    most_bytes = MEMORY_SHARE * available_bytes()
+    is_slow = run_seconds >= policy.slow_run_seconds
+    share_seconds = min(policy.turn_seconds, seconds / (policy.rounds * len(contenders)))
+    effort = Effort(seconds=share_seconds, least=1 if is_slow else policy.runs, most=200, spread=0.0)
+    most_bytes = policy.memory_share * available_bytes()
     stays = sum(c.size_bytes for c in contenders) <= most_bytes
-    patience = {c.name: PATIENCE_SECONDS + c.size_bytes / SLOWEST_BYTES_A_SECOND + SLOWER_THAN_ORIGINAL * run_seconds for c in contenders}
-    workers = {c.name: Worker(time_out_seconds=patience[c.name]) for c in contenders}
+    patience_seconds = policy.patience_seconds + policy.slower_than_original * run_seconds
+    workers = {c.name: Worker(time_out_seconds=patience_seconds + c.size_bytes / policy.loaded_bytes_s) for c in contenders}
     needed = {essential, next((c.name for c in contenders if c.name != essential), essential)}
     timings: dict[str, Timing] = {}
 
     def load(c: Contender) -> Timing:
         if is_slow and c.name not in needed and time.monotonic() > deadline:
             return Timing("failed", message=NO_TIME_TO_RACE)
-        return workers[c.name].load(Load(engine_for(c, most_bytes), c.path, feeds, threads, seed, inputs))
+        return workers[c.name].load(Load(engine_for(c, most_bytes, policy.arena_factor), c.path, feeds, threads, seed, inputs))
 
     try:
         if stays:
@@ -188,7 +174,7 @@ def _interleave(
                 worker.start(threads)
             timings = {c.name: load(c) for c in contenders}
         running = list(contenders)
-        for round_number in range(ROUNDS):
+        for round_number in range(policy.rounds):
             started = time.monotonic()
             for c in running if round_number % 2 == 0 else list(reversed(running)):
                 known = timings.get(c.name)
@@ -197,19 +183,20 @@ def _interleave(
                     timings[c.name] = known = replace(loaded, samples_us=known.samples_us if known else ())
                 if known.status != "ok":
                     continue
-                time.sleep(SETTLE_SECONDS)
+                time.sleep(policy.settle_seconds)
                 got = workers[c.name].time(effort)
                 middle = (statistics.median(got.samples_us),) if got.samples_us else ()
                 timings[c.name] = Timing(got.status, known.samples_us + middle if middle else (), got.message)
                 if not stays:
                     workers[c.name].close()
-            kept = still_running([c.name for c in running], timings, round_number, essential)
+            kept = still_running([c.name for c in running], timings, round_number, essential, policy)
             running = [c for c in running if c.name in kept]
             left = [timings[name] for name in kept]
             is_over = time.monotonic() > deadline
             if is_slow and 2 * time.monotonic() - started > deadline:
                 break  # there is no time for another round
-            if (round_number + 1 >= LEAST_ROUNDS and (is_over or is_decided(left))) or (is_over and is_clear(timings, kept, essential)):
+            is_told = round_number + 1 >= policy.least_rounds and (is_over or is_decided(left))
+            if is_told or (is_over and is_clear(timings, kept, essential, policy.first_gap)):
                 break
     finally:
         for worker in workers.values():
@@ -217,26 +204,29 @@ def _interleave(
     return timings
 
 
-def engine_for(contender: Contender, most_bytes: float) -> Engine:
+def engine_for(contender: Contender, most_bytes: float, arena_factor: float = RacePolicy.arena_factor) -> Engine:
     """Return how a contender is run, given the bytes that there are; what subnormal numbers count as, a program's plan says itself."""
     if contender.engine != "onnxruntime":
         return contender.engine
-    if ARENA_FACTOR * contender.size_bytes > most_bytes:
+    if arena_factor * contender.size_bytes > most_bytes:
         return "onnxruntime without arena" if contender.keep_subnormals else "onnxruntime without arena, subnormals are zero"
     return "onnxruntime" if contender.keep_subnormals else "onnxruntime, subnormals are zero"
 
 
-def still_running(names: Sequence[str], timings: Mapping[str, Timing], round_number: int, essential: str) -> list[str]:
+def still_running(
+    names: Sequence[str], timings: Mapping[str, Timing], round_number: int, essential: str, policy: RacePolicy = RacePolicy()
+) -> list[str]:
     """Return who can still be the fastest, and the ``essential`` one."""
-    limit = GIVEN_UP[min(round_number, len(GIVEN_UP) - 1)] * min((timings[name].median_us for name in names), default=float("inf"))
+    gap = policy.gap if round_number else policy.first_gap
+    limit = gap * min((timings[name].median_us for name in names), default=float("inf"))
     return [name for name in names if name == essential or timings[name].median_us <= limit]
 
 
-def is_clear(timings: Mapping[str, Timing], names: Sequence[str], essential: str) -> bool:
+def is_clear(timings: Mapping[str, Timing], names: Sequence[str], essential: str, gap: float = RacePolicy.first_gap) -> bool:
     """Return whether the ``essential`` one is so far ahead of everyone, or behind the fastest, that further rounds would not matter."""
     others = [timings[name].median_us for name in names if name != essential]
     own_us, best_us = timings[essential].median_us, min(others, default=math.inf)
-    return max(own_us, best_us) > GIVEN_UP[0] * min(own_us, best_us)
+    return max(own_us, best_us) > gap * min(own_us, best_us)
 
 
 def is_decided(timings: Sequence[Timing]) -> bool:

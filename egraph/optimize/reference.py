@@ -13,7 +13,6 @@ from egraph.optimize.check import VALUES, CheckResult, check
 from egraph.optimize.check_noise import RunModel, open_onnxruntime, open_shaken
 from egraph.optimize.given import Accepted, Given
 from egraph.optimize.options import Options
-from egraph.optimize.race import SLOW_RUN_SECONDS
 from egraph.optimize.rehearsal import Sample
 from egraph.tensor import Graph
 from runtime.feeds import random_feeds
@@ -45,7 +44,7 @@ class Reference:
         """Return the inputs that a check begins with, each with its answer, which is kept for the check."""
         feeds: list[Mapping[str, Any]] = [feeds for _, feeds in self.given.named]
         if self.runs.is_random:
-            most = self.options.checks if self.runs.run_seconds < SLOW_RUN_SECONDS else 1
+            most = self.options.checks if self.runs.run_seconds < self.options.policy.race.slow_run_seconds else 1
             for number, values in enumerate(VALUES[:most]):
                 feeds.append(random_feeds([replace(spec, values=values) for spec in self.runs.specs], self.options.seed + number))
         answered = [(each, self.answer(each)) for each in feeds]
@@ -62,6 +61,7 @@ class Reference:
             self.answer, candidates, [name for name, _ in self.graph.outputs], self.runs.specs,
             tolerance=self.options.tolerance, count=count, seed=self.options.seed, plain=self._run_plainly, plain_moved=self._run_shaken,
             vouch=wrong_kernels, goes_on=goes_on, given=given, is_random=self.runs.is_random,
+            most_replaced=self.options.policy.check.replaced,
         )  # fmt: skip
 
     def _run_plainly(self, feeds: Mapping[str, Any]) -> Sequence[Any]:

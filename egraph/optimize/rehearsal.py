@@ -27,21 +27,13 @@ from egraph.optimize.check import compare
 from egraph.optimize.check_noise import open_onnxruntime
 from egraph.optimize.derived_part import CONTRACTIONS, DerivedPart
 from egraph.optimize.folding import Folder
+from egraph.policy import CheckPolicy
 from egraph.tensor import Candidate, Graph, Node, Program
 from egraph.tolerance import Tolerance
 
 Sample: TypeAlias = tuple[Mapping[str, Any], Sequence[Any]]
 """Inputs, and what the original model answers."""
 RunProgram: TypeAlias = Callable[[Program, Mapping[str, Any]], Sequence[Any]]
-
-MARGIN = 0.5
-"""Part of the tolerance that a program may use before it is compiled: kernels round in other ways than onnxruntime does."""
-ONE_LAYER = 1 / 64
-"""Part of a derivation's expected error, which is that of models of many such layers, that one layer has on usual data."""
-MOST_TAPPED_BYTES = 1 << 30
-"""Operands and results that are kept to see how large they are, at most."""
-ROUNDS = 3
-"""How often what bisection left is looked at again: in place of a form that was left out, another may have been chosen."""
 
 
 @dataclass
@@ -61,6 +53,7 @@ class Rehearsal:
     """The relative error to expect of each derivation, by its name."""
     told: list[str] = field(default_factory=list)
     """What was left out, in words."""
+    policy: CheckPolicy = CheckPolicy()
 
     @property
     def seconds(self) -> float:
@@ -70,7 +63,7 @@ class Rehearsal:
     def difference(self, program: Program, run: RunProgram | None = None) -> str:
         """Return how a program's outputs differ by more than is accepted, empty where they do not; ``run``: by the standard model."""
         run = run or self.run_standard
-        part = Tolerance(MARGIN * self.tolerance.relative, MARGIN * self.tolerance.absolute)
+        part = Tolerance(self.policy.margin * self.tolerance.relative, self.policy.margin * self.tolerance.absolute)
         for feeds, expected in self.samples:
             try:
                 found = run(program, feeds)
@@ -95,7 +88,7 @@ class Rehearsal:
         found: dict[int, float] = {}
         for number, contractions in below.items():
             factor = max((amplified.get(node, 1.0) for at in contractions for node in sources[at]), default=1.0)
-            too_large = [error for error in errors[number] if ONE_LAYER * error * factor > self.tolerance.relative]
+            too_large = [error for error in errors[number] if self.policy.layer * error * factor > self.tolerance.relative]
             if too_large:
                 found[number] = min(too_large)
         return found
@@ -107,7 +100,7 @@ class Rehearsal:
         for node in nodes:
             if node.op in CONTRACTIONS and node.inputs[1].op == "Constant" and node.type.is_static and node.inputs[0].type.is_static:
                 size_bytes += node.type.size_bytes + node.inputs[0].type.size_bytes
-                if size_bytes > MOST_TAPPED_BYTES:
+                if size_bytes > self.policy.tapped_bytes:
                     break
                 tapped.append(node)
         largest: dict[Node, float] = {}

@@ -42,11 +42,6 @@ from lower.targets import lowering
 from runtime import Session
 from runtime.profile import Record
 
-LEAST_RACE_SECONDS = 2.0
-"""A race takes so long at least, however little time is left."""
-ATTEMPTS = 3
-"""Programs that may prove wrong, each of which is given up for one without what is to blame, before the model is given up."""
-
 
 @dataclass
 class Repair:
@@ -107,7 +102,8 @@ class Repair:
     def seconds(self) -> float:
         """Return how long it takes at least to find other programs in place of a wrong one, to compile, to time and to check them."""
         schedule = self.schedule
-        return 2 * schedule.open_seconds + 6 * schedule.run_seconds + schedule.race_seconds + LEAST_RACE_SECONDS + schedule.check_seconds
+        race_seconds = schedule.race_seconds + self.options.policy.race.least_seconds
+        return 2 * schedule.open_seconds + 6 * schedule.run_seconds + race_seconds + schedule.check_seconds
 
     def blamed(self, error: Disagreement, entry: Entry) -> Blame:
         return blame(self.graph, entry.folded(self.folder).program, error.feeds, self.compile_options)
@@ -118,7 +114,7 @@ class Repair:
         None where neither are at fault, or where there is no time left.
         """
         self.attempts += 1
-        if self.options.frozen or self.attempts > ATTEMPTS or self.progress.left_seconds < self.seconds:
+        if self.options.frozen or self.attempts > self.options.policy.check.attempts or self.progress.left_seconds < self.seconds:
             return None
         blamed = self.blamed(error, entry)
         for kernel, reason in blamed.kernels:
@@ -140,7 +136,7 @@ class Repair:
         return Rehearsal(
             self.graph, self.folder, self.reference.samples(), self.options.tolerance, self.options.threads,
             lambda: self.progress.left_seconds - schedule.after_search_seconds(),
-            schedule.open_seconds, schedule.run_seconds, self.derivations.errors, self.told,
+            schedule.open_seconds, schedule.run_seconds, self.derivations.errors, self.told, self.options.policy.check,
         )  # fmt: skip
 
     def _run_compiled(self, program: Program, feeds: Mapping[str, Any]) -> Sequence[Any]:
@@ -169,6 +165,7 @@ class Repair:
         return search_again(
             self.graph, found, model, self.progress, rehearsal or self.rehearsal(), run, wrong=wrong,
             finalists=self.options.finalists, seed=self.options.seed, after_seconds=self.schedule.after_search_seconds,
+            policy=self.options.policy,
         )  # fmt: skip
 
     def look(self, entry: Entry, measured_us: float, predicted_us: float, model: CostModel, measurer: Measurer) -> bool:
@@ -176,7 +173,8 @@ class Repair:
         self.progress.stage("time kernels in place")
         program, place = entry.folded(self.folder).program, entry.contender.path
         feeds = self.reference.raced_feeds
-        kernels = at_fault(program, place, feeds, model, measurer, lambda: self.progress.left_seconds - self.seconds)
+        policy = self.options.policy.prediction
+        kernels = at_fault(program, place, feeds, model, measurer, lambda: self.progress.left_seconds - self.seconds, policy)
         told = f"{entry.contender.name} takes {measured_us:.0f} us, not {predicted_us:.0f} as predicted"
         self.progress.note(told + (":" if kernels else ""))
         for one in kernels:
@@ -209,7 +207,7 @@ class Repair:
         while self.progress.left_seconds > self.seconds:
             others = [each for each in trial.entries if each.contender.name != PLAIN and each.contender.digest not in looked]
             timed = [(trial.raced.median_us(each.contender.name), model.program_us(each.program), each) for each in others]
-            odd = [one for one in timed if math.isfinite(one[0]) and is_mispredicted(one[0], one[1])]
+            odd = [one for one in timed if math.isfinite(one[0]) and is_mispredicted(one[0], one[1], self.options.policy.prediction.factor)]
             if not odd:
                 break
             measured_us, predicted_us, entry = min(odd, key=lambda one: one[0])

@@ -9,6 +9,7 @@ import jinja2
 
 from egraph.optimize.outcome import Growth, Outcome, summary
 from egraph.optimize.report_layout import draw
+from egraph.policy import changes
 
 CHART_WIDTH, CHART_HEIGHT, CHART_MARGIN = 640, 180, 34
 NAMES = {
@@ -34,6 +35,7 @@ def render(outcome: Outcome) -> str:
         before=draw(outcome.before),
         growth=growth_chart(outcome.growth),
         refusals=summary(outcome.refused),
+        policy=changes(outcome.options.get("policy", {})) or "as shipped",
         tried=[s for s in outcome.rule_statistics if s["rule"] not in {rule.name for rule in outcome.rules}],
     )
     return page

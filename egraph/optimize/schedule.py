@@ -10,25 +10,16 @@ from typing import TypeVar
 
 from egraph.optimize.batch import compile_requests, kernel_requests, uncompiled
 from egraph.optimize.progress import Progress
+from egraph.policy import Policy
 from egraph.tensor import Program
 from lower.compile import CompileOptions
 
 T = TypeVar("T")
 
-GRACE_SECONDS = 3.0
-"""The program without rules is compiled and timed as long as that ends no later than this after the budget."""
 RUNS_OF_A_CONTENDER = 3
 """Runs of a contender that a race needs at least: when it is loaded, when it is first timed, and once more."""
 FILES_OPENED = 3
 """Times that saved files are read at the end, each of which takes about as long as onnxruntime took to open the model."""
-LEAST_CONTENDERS = 2
-"""A race is of the original and the most promising program at least; the others are opened where that takes little of the budget."""
-MOST_OPEN_SHARE = 0.1
-"""Part of the budget that a search keeps for opening contenders beyond those two."""
-MOST_COMPILE_SHARE = 0.15
-"""Part of the budget that a search keeps for compiling: a program without rules that takes longer gives way to measuring."""
-MOST_CHECK_SECONDS = 5.0
-"""A check may take so long, however little time is left."""
 
 
 @dataclass
@@ -47,6 +38,7 @@ class Schedule:
     """Kernels of the program without rules that are still to be compiled."""
     given: int = 0
     """Inputs of the user's own: the check compares all of them, whatever time that takes."""
+    policy: Policy = Policy()
 
     def compile(self, programs: Sequence[Program], folder: Path, options: CompileOptions) -> None:
         """Fill the kernel cache for programs that are going to be compiled one by one; a kernel that fails is met again there."""
@@ -76,8 +68,8 @@ class Schedule:
     @property
     def race_seconds(self) -> float:
         """Return how long a race of the original and the most promising program takes at least, and with all where opening is quick."""
-        all_seconds = min(self.contenders * self.open_seconds, MOST_OPEN_SHARE * self.progress.budget_seconds)
-        return max(LEAST_CONTENDERS * self.open_seconds, all_seconds) + 2 * RUNS_OF_A_CONTENDER * self.run_seconds
+        all_seconds = min(self.contenders * self.open_seconds, self.policy.race.open_share * self.progress.budget_seconds)
+        return max(self.policy.race.contenders * self.open_seconds, all_seconds) + 2 * RUNS_OF_A_CONTENDER * self.run_seconds
 
     @property
     def inputs(self) -> int:
@@ -93,16 +85,17 @@ class Schedule:
     def check_seconds(self) -> float:
         """Return how long saving, and the check of what was saved, take."""
         least_seconds = max(1, self.given) * self.input_seconds
-        return FILES_OPENED * self.open_seconds + max(least_seconds, min(self.inputs * self.input_seconds, MOST_CHECK_SECONDS))
+        return FILES_OPENED * self.open_seconds + max(least_seconds, min(self.inputs * self.input_seconds, self.policy.check.seconds))
 
     def after_search_seconds(self, unmeasured: int = 0) -> float:
         """Return how long all takes that comes after the search, where so many of the chosen kernels are not compiled yet."""
         compile_seconds = self.seconds_to_compile(self.plain_kernels + unmeasured)
-        return min(compile_seconds, MOST_COMPILE_SHARE * self.progress.budget_seconds) + self.race_seconds + self.check_seconds
+        most_seconds = self.policy.budget.compile_share * self.progress.budget_seconds
+        return min(compile_seconds, most_seconds) + self.race_seconds + self.check_seconds
 
     def may_check(self) -> bool:
         """Return whether the check goes on to another input: while there is time, or little is asked for."""
-        return self.inputs * self.input_seconds <= MOST_CHECK_SECONDS or self.progress.left_seconds > self.input_seconds
+        return self.inputs * self.input_seconds <= self.policy.check.seconds or self.progress.left_seconds > self.input_seconds
 
 
 def worked(call: Callable[[], T]) -> tuple[T, float]:

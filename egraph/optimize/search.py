@@ -16,7 +16,7 @@ from egraph.engine.deriving import Derivations
 from egraph.engine.saturate import Iteration, Limits, Saturation, saturate
 from egraph.errors import ExtractError
 from egraph.extract import extract, to_program
-from egraph.optimize.chooser import EXACT, QUICK, Chooser, Rounds, Times, varied
+from egraph.optimize.chooser import Chooser, Rounds, Times, exact, quick, varied
 from egraph.optimize.derived_part import derived_part
 from egraph.optimize.measuring import Measures
 from egraph.optimize.outcome import Refused, summary
@@ -25,21 +25,13 @@ from egraph.optimize.refused import refused
 from egraph.optimize.rehearsal import Rehearsal, RunProgram
 from egraph.optimize.remembered import Earlier
 from egraph.optimize.space import Space
+from egraph.policy import Policy, SaturationPolicy
 from egraph.rule import MergeRule, Rule
 from egraph.tensor import Candidate, FrozenEGraph, Graph, Program, Selection, format_fragment
 from egraph.tensor.text import TextError, format_selection, parse_selections
 from lower.candidates import candidates as lay_candidates
 from lower.cost.model import CostModel, unmeasured, without_twins
 from runtime.profile import Database
-
-CAUTION = 4.0
-"""Estimates count this many times in the last extraction: time ended before they could be measured."""
-SATURATE_SHARE, EXTRACT_SHARE = 0.2, 0.04
-"""Parts of the budget for saturation (derivations may take 0.4 of that besides), and for one exact extraction."""
-MOST_LAID = 0.7
-"""Part of the time for measuring that laying out the kernels of derived programs may take: where it takes more, few would be measured."""
-DERIVED_SHARE = 0.4
-"""Part of the time for measuring that is kept for derived programs while the rules' own are measured."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +115,7 @@ def search(
     derivations: Derivations | None = None,
     after_seconds: Callable[[int], float] = lambda unmeasured: 0.0,
     rehearsal: Rehearsal | None = None,
+    policy: Policy = Policy(),
 ) -> Search:
     """Return the ``finalists`` best programs; without a measurer, by what the database already knows.
 
@@ -135,26 +128,31 @@ def search(
     as nothing of it has proved wrong since.
     """
     progress.stage("saturate")
-    limits = Limits(seconds=SATURATE_SHARE * progress.budget_seconds, e_nodes=max_nodes)
+    limits = limits_of(policy.saturation, progress.budget_seconds, max_nodes)
     if earlier is not None:
-        limits = Limits(seconds=float("inf"), e_nodes=max_nodes, iterations=earlier.iterations, looks=earlier.looks)
+        limits = replace(limits, seconds=float("inf"), iterations=earlier.iterations, looks=earlier.looks)
     history: list[Iteration] = []
 
     def show(iteration: Iteration) -> None:
         history.append(iteration)
         progress.update(f"iteration {len(history)}, {iteration.e_nodes} e-nodes, {iteration.e_classes} e-classes")
 
-    saturation = saturate(graph, rules, limits, show, derivations=derivations)
+    saturation = saturate(graph, rules, limits, show, derivations=derivations, policy=policy.saturation)
     e_nodes = history[-1].e_nodes if history else 0
     progress.update(f"{len(history)} iterations, {e_nodes} e-nodes, stopped: {saturation.stop_reason}")
     model = calibrated()
 
-    times = Times(progress, after_seconds)
+    times = Times(progress, after_seconds, policy=policy.measure)
     choice, space = earlier and _read(earlier, saturation, model), None
     if not choice:
-        choosing = Choosing(graph, saturation, model, progress, times, seed, rehearsal)
+        choosing = Choosing(graph, saturation, model, progress, times, seed, rehearsal, policy)
         choice, space = choosing.choose(measurer, finalists)
     return _found(graph, saturation, choice, space, model, progress, finalists, is_timed=measurer is not None)
+
+
+def limits_of(policy: SaturationPolicy, budget_seconds: float, e_nodes: int) -> Limits:
+    """Return the limits of a saturation within a run."""
+    return Limits(policy.share * budget_seconds, e_nodes, policy.iterations, policy.matches)
 
 
 def search_again(
@@ -169,21 +167,22 @@ def search_again(
     finalists: int,
     seed: int,
     after_seconds: Callable[[int], float] = lambda unmeasured: 0.0,
+    policy: Policy = Policy(),
 ) -> Search:
     """Return other programs of the same e-graph; nothing grows and nothing is measured.
 
     They are without kernels that have proved wrong since, and without what makes the program of the digest ``wrong`` lose digits in
     ``run``.
     """
-    times = Times(progress, after_seconds)
-    space = found.space or Choosing(graph, found.saturation, model, progress, times, seed, rehearsal).space()
+    times = Times(progress, after_seconds, policy=policy.measure)
+    space = found.space or Choosing(graph, found.saturation, model, progress, times, seed, rehearsal, policy).space()
     progress.stage("extract")
     space.everything.settled = ()
     frozen = found.saturation.frozen
     chosen = [one for one in found.choice.selections if program_digest(to_program(frozen, one, graph)) == wrong]
     if chosen:
         space.rehearse(graph, rehearsal, chosen, run)
-    model.caution = CAUTION
+    model.caution = policy.extract.caution
     selections = space.everything.choose_in_time(finalists, is_timed=True)
     by_rules = space.first.choose_in_time(1, is_timed=True) if space.first else ()
     model.caution = 1.0
@@ -283,15 +282,19 @@ class Choosing:
     times: Times
     seed: int
     rehearsal: Rehearsal | None = None
+    policy: Policy = Policy()
 
     def chooser(self, frozen: FrozenEGraph) -> tuple[Chooser, Mapping[int, tuple[Candidate, ...]]]:
         """Return a chooser from an e-graph, and all its candidates."""
         progress = self.progress
         started = progress.spent_seconds
-        laid = lay_candidates(frozen, self.model.target)
+        laid = lay_candidates(frozen, self.model.target, policy=self.policy.candidates)
         offered = without_twins(self.model, laid)
-        lay_seconds, extract_seconds = progress.spent_seconds - started, EXTRACT_SHARE * progress.budget_seconds
-        return Chooser(frozen, offered, self.model, progress, self.times, extract_seconds, self.seed, lay_seconds), laid
+        lay_seconds, extract_seconds = progress.spent_seconds - started, self.policy.extract.share * progress.budget_seconds
+        chooser = Chooser(
+            frozen, offered, self.model, progress, self.times, extract_seconds, self.seed, lay_seconds, policy=self.policy
+        )  # fmt: skip
+        return chooser, laid
 
     def space(self, first: Chooser | None = None) -> Space:
         """Return all that programs can be extracted from."""
@@ -305,6 +308,7 @@ class Choosing:
     def choose(self, measurer: Measures | None, finalists: int) -> tuple[Choice, Space | None]:
         """Return what is chosen, and what from; None where there was no time to look at more than the rules made."""
         saturation, model, progress, times = self.saturation, self.model, self.progress, self.times
+        policy = self.policy.measure
         settled: tuple[Selection, ...] = ()
         by_rules: tuple[Selection, ...] = ()
         if measurer is not None:
@@ -313,18 +317,18 @@ class Choosing:
         later_seconds = 0.0
         if measurer is not None and first is not None:
             later_seconds = first.lay_seconds * len(saturation.frozen.classes) / len(first.frozen.classes)
-            kept_seconds = later_seconds + DERIVED_SHARE * (times.left() - later_seconds)
-            by_rules = first.settle(measurer, lambda: times.left() - kept_seconds, EXACT)
+            kept_seconds = later_seconds + policy.derived_share * (times.left() - later_seconds)
+            by_rules = first.settle(measurer, lambda: times.left() - kept_seconds, exact(policy))
         space: Space | None = None
-        if first is not None and later_seconds > MOST_LAID * max(0.0, times.left()):
+        if first is not None and later_seconds > policy.laid_share * max(0.0, times.left()):
             everything = first  # there is no time to measure the kernels of derived programs
         else:
             space = self.space(first)
             everything = space.everything
         if measurer is not None:
-            settled = self._settled(everything, space, measurer, EXACT + varied(finalists))
+            settled = self._settled(everything, space, measurer, exact(policy) + varied(policy, finalists))
         progress.stage("extract")
-        model.caution = CAUTION
+        model.caution = self.policy.extract.caution
         selections = settled or everything.choose_in_time(finalists, is_timed=measurer is not None)
         if everything is first:
             selections, by_rules = (), selections
@@ -346,7 +350,7 @@ class Choosing:
             space.leave_out(expected)
             reason = "their transforms would lose too many digits on values of the sizes that this model computes"
             rehearsal.told.append(f"derived programs of {len(expected)} values are left out: {reason}")
-        everything.refine(measurer, left, QUICK)
+        everything.refine(measurer, left, quick(self.policy.measure))
         space.rehearse(self.graph, rehearsal)
         settled = everything.settle(measurer, left, rounds)
         if space.rehearse(self.graph, rehearsal, settled):

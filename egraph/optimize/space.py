@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from egraph.extract import extract, to_program
 from egraph.optimize.chooser import Chooser
 from egraph.optimize.derived_part import DerivedPart
-from egraph.optimize.rehearsal import ROUNDS, Rehearsal, RunProgram
+from egraph.optimize.rehearsal import Rehearsal, RunProgram
 from egraph.tensor import Candidate, Graph, Selection
 from lower.cost.model import without_twins
 
@@ -35,7 +35,8 @@ class Space:
         """Return what greed chooses where these are left out besides."""
         model, chooser = self.everything.model, self.everything
         more = {number: min(error, self.left_out.get(number, error)) for number, error in errors.items()}
-        (selection,) = extract(chooser.frozen, model.price(self._offered(self.left_out | more)), 1, 0.0, chooser.seed)
+        priced = model.price(self._offered(self.left_out | more))
+        (selection,) = extract(chooser.frozen, priced, 1, 0.0, chooser.seed, chooser.policy.extract)
         return selection
 
     def rehearse(self, graph: Graph, rehearsal: Rehearsal, chosen: Sequence[Selection] = (), run: RunProgram | None = None) -> bool:
@@ -46,7 +47,7 @@ class Space:
         if self.part is None:
             return False
         frozen, changed = self.everything.frozen, False
-        for number in range(ROUNDS):
+        for number in range(rehearsal.policy.bisections):
             if rehearsal.time_left() <= rehearsal.seconds:
                 break
             selection = chosen[0] if chosen and not changed else self.everything.choose(1, greedy=True)[0]
@@ -66,7 +67,8 @@ class Space:
             lost = [at for at in errors if at not in kept]
             names = sorted({rule for at in lost for node in applications[at].covered for rule in node.rules if rule in self.part.errors})
             rehearsal.told.append(f"{len(lost)} of {len(errors)} uses of derived programs are left out ({', '.join(names)}): {reason}")
-            is_last = number + 1 == ROUNDS  # then whatever is derived there is left out, not only what expects as large an error
+            # At last whatever is derived there is left out, not only what expects as large an error.
+            is_last = number + 1 == rehearsal.policy.bisections
             self.leave_out({at: 0.0 if is_last else errors[at] for at in lost})
             changed = True
         return changed

@@ -18,7 +18,7 @@ from typing import TypeAlias, TypeVar
 
 import numpy as np
 
-from egraph.engine.saturate import Iteration, Limits, Saturation, saturate
+from egraph.engine.saturate import Iteration, Saturation, saturate
 from egraph.errors import ModelError
 from egraph.onnx import exporter, importer
 from egraph.optimize.choice import choose_derivations, choose_rules
@@ -29,7 +29,7 @@ from egraph.optimize.measuring import calibrate
 from egraph.optimize.options import Options
 from egraph.optimize.output import write_beside
 from egraph.optimize.progress import Progress
-from egraph.optimize.search import SATURATE_SHARE, Choosing, Search, programs_of
+from egraph.optimize.search import Choosing, Search, limits_of, programs_of
 from egraph.tensor import FrozenEGraph, Graph, Program, walk
 from egraph.tensor.text import Reader, format_egraph, format_graph, format_program, read_egraph, read_graph, read_program
 from egraph.tensor.text.reader import WORD
@@ -228,21 +228,23 @@ def _saturated(graph: Graph, options: Options, progress: Progress, database: Dat
     progress.stage("saturate")
     rules = choose_rules(options.rule_files, options.skip_rules, allow=options.allow, unsafe=options.unsafe_rules, tell=progress.note)
     derivations = choose_derivations(options.skip_rules, allow=options.allow, enabled=options.derivations)
-    limits = Limits(seconds=SATURATE_SHARE * options.budget_seconds, e_nodes=options.max_nodes)
+    policy = options.policy.saturation
+    limits = limits_of(policy, options.budget_seconds, options.max_nodes)
 
     def show(iteration: Iteration) -> None:
         progress.update(f"{iteration.e_nodes} e-nodes, {iteration.e_classes} e-classes")
 
     gate = Gate(derivations, database, options.tolerance)
-    saturation = saturate(graph, rules, limits, show, derivations=gate.open())
+    saturation = saturate(graph, rules, limits, show, derivations=gate.open(), policy=policy)
     progress.update(f"{len(saturation.iterations)} iterations, stopped: {saturation.stop_reason}")
     return Saturated(graph, saturation.frozen, saturation.by_rules)
 
 
 def _selected(result: Saturated, options: Options, progress: Progress, database: Database) -> tuple[Program, ...]:
     model, saturation = cost_model(result.graph, options, database), saturation_of(result)
-    times = Times(progress, lambda unmeasured: 0.0)
-    choice, _ = Choosing(result.graph, saturation, model, progress, times, options.seed).choose(None, options.finalists)
+    times = Times(progress, lambda unmeasured: 0.0, policy=options.policy.measure)
+    choosing = Choosing(result.graph, saturation, model, progress, times, options.seed, policy=options.policy)
+    choice, _ = choosing.choose(None, options.finalists)
     progress.update(f"best cost {choice.best.cost_us:.0f} us ({choice.best.method})")
     return programs_of(choice, saturation, result.graph, options.finalists)
 
@@ -253,7 +255,9 @@ def cost_model(graph: Graph, options: Options, database: Database) -> CostModel:
     key, weights_bytes = runs_on.key(options.threads), sum(array.nbytes for array in graph.tensors.values())
     speed = calibrate(database, key, lowers.target, None, lowers.generator_digest)
     is_from_memory = not runs_on.stays_in_cache(weights_bytes)
-    return CostModel(database, key, speed, is_from_memory, generator=lowers.generator_digest, target=lowers.target)
+    return CostModel(
+        database, key, speed, is_from_memory, generator=lowers.generator_digest, target=lowers.target, policy=options.policy.cost
+    )  # fmt: skip
 
 
 def saturation_of(result: Saturated) -> Saturation:

@@ -16,12 +16,13 @@ from egraph.errors import EinsatError, ModelError
 from egraph.onnx import exporter
 from egraph.optimize.batch import compile_batch
 from egraph.optimize.chooser import Times
-from egraph.optimize.measuring import BATCH, SHOWN_CHARACTERS, Job, calibration_missing, job_of, write_reference
+from egraph.optimize.measuring import SHOWN_CHARACTERS, Job, calibration_missing, job_of, write_reference
 from egraph.optimize.options import Options
 from egraph.optimize.progress import Progress
 from egraph.optimize.search import Choosing
 from egraph.optimize.single_kernel import feed_specs, kernel_program
 from egraph.optimize.stages import Saturated, advanced, cost_model, saturation_of, started
+from egraph.policy import MeasurePolicy
 from egraph.tensor import Candidate
 from lower.compile import CompileOptions
 from lower.cost.model import CostModel, KernelKey
@@ -31,15 +32,13 @@ from runtime.profile import Database, Record
 from runtime.profile.jobs import ArchiveWriter, Origin
 from runtime.profile.jobs import Job as ArchivedJob
 
-DISAPPOINTMENT = 2.0
-"""A kernel that was asked for is believed to take this many times its estimate, so that its rivals are asked for next."""
-
 
 @dataclass
 class Collector:
     """Notes the kernels that a search wants measured, each once, in the order of asking."""
 
     jobs: dict[KernelKey, Job] = field(default_factory=dict)
+    policy: MeasurePolicy = MeasurePolicy()
 
     @property
     def measured(self) -> int:
@@ -51,8 +50,8 @@ class Collector:
         """Note those candidates that have no measurement yet; ``model`` believes the worse of them."""
         for one in candidates:
             if not model.is_settled(one):
-                time_us = DISAPPOINTMENT * model.estimate_us(one)
-                self.jobs[model.key(one)] = job_of(model, one)
+                time_us = self.policy.disappointment * model.estimate_us(one)
+                self.jobs[model.key(one)] = job_of(model, one, self.policy)
                 generator = model.generator_of(one.implementation)
                 model.file(Record(model.device_of(one.fragment), *model.key(one), "ok", (time_us,), generator=generator))
 
@@ -105,13 +104,14 @@ def _of_device(database: Database, key: str) -> Iterator[Record]:
 
 
 def _wanted(result: Saturated, options: Options, progress: Progress, database: Database) -> list[Job]:
-    lowers, collector = lowering(options.device), Collector()
+    lowers, collector = lowering(options.device), Collector(policy=options.policy.measure)
     key = device(options.device).key(options.threads)
     missing = calibration_missing(database, key, lowers.target, lowers.generator_digest)
     model = cost_model(result.graph, options, database)
     model.database = database.scratch()
-    times = Times(progress, lambda unmeasured: 0.0)
-    Choosing(result.graph, saturation_of(result), model, progress, times, options.seed).choose(collector, options.finalists)
+    times = Times(progress, lambda unmeasured: 0.0, policy=options.policy.measure)
+    choosing = Choosing(result.graph, saturation_of(result), model, progress, times, options.seed, policy=options.policy)
+    choosing.choose(collector, options.finalists)
     return list({job.key: job for job in (*missing, *collector.jobs.values())}.values())
 
 
@@ -123,8 +123,9 @@ def _write(jobs: list[Job], options: Options, archive: Path, progress: Progress,
     kernels = failed = 0
     try:
         with ArchiveWriter(archive, origin) as writer:
-            for start in range(0, len(jobs), BATCH):
-                batch = jobs[start : start + BATCH]
+            together = options.policy.measure.batch
+            for start in range(0, len(jobs), together):
+                batch = jobs[start : start + together]
                 with tempfile.TemporaryDirectory(prefix="einsat-kernels-") as folder:
                     programs = [kernel_program(job.fragment, job.implementation, seed=options.seed) for job in batch]
                     places = compile_batch(programs, Path(folder), compile_options)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from egraph.policy import CandidatesPolicy
 from egraph.tensor import Candidate, FrozenEGraph, Implementation, Node, Target
 from lower.candidates.tile import Tile, Tiling, tensors_of
 from lower.candidates.view_tiles import opaque_tiles, view_tiles
@@ -17,7 +18,12 @@ Supports = Callable[[Node], str | None]
 
 
 def candidates(
-    frozen: FrozenEGraph, target: Target | None = None, *, supports: Supports | None = None, fused: bool = True
+    frozen: FrozenEGraph,
+    target: Target | None = None,
+    *,
+    supports: Supports | None = None,
+    fused: bool = True,
+    policy: CandidatesPolicy = CandidatesPolicy(),
 ) -> Mapping[int, tuple[Candidate, ...]]:
     """Return the candidates of every class that must be computed, with costs still zero.
 
@@ -25,7 +31,7 @@ def candidates(
     (None when it can); by default the generator for ``target`` is asked. Without ``fused``, every kernel is one operator.
     """
     way = lowering((target or default_target()).kind)
-    tiling = Tiling(frozen, target or way.target, fused=fused)
+    tiling = Tiling(frozen, target or way.target, fused=fused, policy=policy)
     needed = [number for number in frozen.classes if number not in tiling.leaves]
     found: dict[int, dict[Tile, None]] = {number: {} for number in needed}
     generated = way.generator.tiles(tiling, supports or way.generator.supports, tiling.implementation(way.generated.name))

@@ -26,12 +26,6 @@ SHIFTED = ("Softmax", "LogSoftmax")
 """Operators that take the largest element away from all. What a kernel computes for both has to round the same way, which sums do
 not: each pass over the elements adds in an order of its own, and exp makes the difference of two large sums a factor. Nor do products that
 are added to something: whether an addition takes them unrounded is decided in each pass."""
-LARGEST = 24
-"""Operators in one tile, at most."""
-BEAM = 8
-"""Sets of tensors to compute one class from, at most: those with the fewest bytes."""
-INTENSITY = 4.0
-"""Operations a byte of operands and result up to which a product is bound by memory (the threshold of EinNet, OSDI 2023)."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +76,7 @@ def eoperator_tiles(
                 length, tensors = contents(tile.fragment)
                 variants.setdefault(tensors, []).append((length, tile))
         # Of the tiles that read the same tensors only the shortest is worth having: constants cost nothing.
-        for tensors in sorted(variants, key=lambda t: (sum(tiling.size_bytes[i] for i in t), sorted(t)))[:BEAM]:
+        for tensors in sorted(variants, key=lambda t: (sum(tiling.size_bytes[i] for i in t), sorted(t)))[: tiling.policy.operand_sets]:
             for _, tile in sorted(variants[tensors], key=lambda pair: pair[0]):
                 if is_supported(tile.fragment):
                     yield number, tile
@@ -124,7 +118,7 @@ def _is_light(tiling: Tiling, number: int, node: ENode) -> bool:
         return False
     moved = sum(tiling.size_bytes[each] for each in {number, *node.children})
     operations = _operations(node.op, node.attributes, tuple(type.sizes for type in types))
-    return operations is not None and operations <= INTENSITY * moved
+    return operations is not None and operations <= tiling.policy.operations_a_byte * moved
 
 
 @lru_cache(maxsize=1 << 12)
@@ -271,7 +265,7 @@ class _Growth:
 
     def _inline(self, number: int, *, once: bool) -> Node:
         leaf = self.tiling.leaf(number)
-        if number in self.tiling.leaves or number in self.path or len(self.covered) >= LARGEST:
+        if number in self.tiling.leaves or number in self.path or len(self.covered) >= self.tiling.policy.operators:
             return leaf
         if self.style.stop_at_shared and self.tiling.is_shared(number):
             return leaf

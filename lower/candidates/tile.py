@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from egraph.policy import CandidatesPolicy
 from egraph.tensor import ENode, FrozenEGraph, Implementation, Node, Target, make, placeholder, rewrite
 
 
@@ -22,9 +23,11 @@ class Tile:
 class Tiling:
     """A frozen e-graph with what all families of tiles ask of it. Without ``fused``, every tile is a single e-node."""
 
-    def __init__(self, frozen: FrozenEGraph, target: Target, *, fused: bool = True) -> None:
+    def __init__(
+        self, frozen: FrozenEGraph, target: Target, *, fused: bool = True, policy: CandidatesPolicy = CandidatesPolicy()
+    ) -> None:  # fmt: skip
         self.frozen, self.target = frozen, target
-        self.fused = fused
+        self.fused, self.policy = fused, policy
         self.leaves = frozen.given
         self.size_bytes = {number: type.size_bytes if type.is_static else 0 for number, type in frozen.types.items()}
         self._leaf: dict[int, Node] = {}

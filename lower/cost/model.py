@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from egraph.policy import CostPolicy
 from egraph.tensor import Candidate, Implementation, Node, Program, Target, format_fragment, walk
 from egraph.tensor.ops.movement import joins_outermost
 from lower.cost.families import Family, family
@@ -21,13 +22,8 @@ from lower.targets import default_target
 from runtime.profile import Database, Record
 from runtime.profile.versions import LEAST_FROM_MEMORY_BYTES, from_memory, in_place
 
-HOPELESS_RATIO = 3.0
-"""A candidate whose estimate is this many times a measured rival's time is not measured."""
 FAILED_COST_US = 1e9
-ENOUGH_ALIKE = 3
-"""Measured generated kernels of about a size from which others of that size are estimated."""
-CAUTIOUS_ABOUT_LIBRARIES = 3
-"""Power of the caution that untried kernels of libraries are met with."""
+"""What a kernel costs that cannot be run."""
 
 KernelKey: TypeAlias = tuple[str, str]
 """Fragment text and implementation: what a measurement is filed under."""
@@ -54,6 +50,7 @@ class CostModel:
     """What names the model whose programs are priced: a kernel may cost more inside of them than it does alone."""
     target: Target = field(default_factory=default_target)
     """What the candidates are code for."""
+    policy: CostPolicy = CostPolicy()
 
     def __post_init__(self) -> None:
         self._keys: dict[tuple[Node, Implementation], KernelKey] = {}
@@ -153,7 +150,7 @@ class CostModel:
 
     def _caution_about(self, candidate: Candidate) -> float:
         """Return more for a library's kernels: it may have a reference implementation only, thousands of times slower."""
-        return self.caution**CAUTIOUS_ABOUT_LIBRARIES if candidate.implementation.is_library else self.caution
+        return self.caution**self.policy.library_caution if candidate.implementation.is_library else self.caution
 
     def estimate_us(self, candidate: Candidate) -> float:
         """Return a guess: the time of the measured relative that moves most nearly as many bytes, else by the roofline.
@@ -168,12 +165,13 @@ class CostModel:
             return self.speed.estimate_us(amount) * (self._faster_than_estimated(amount) if candidate.implementation.is_generated else 1.0)
         key = min(relatives, key=lambda one: (abs(relatives[one][0] - amount.size_bytes), one))
         size_bytes, time_us = relatives[key]
-        return max(0.5 * time_us, time_us + (amount.size_bytes - size_bytes) / (self.speed.memory_gigabytes_s * 1e3))
+        moving_us = (amount.size_bytes - size_bytes) / (self.speed.memory_gigabytes_s * 1e3)
+        return max(self.policy.least_of_relative * time_us, time_us + moving_us)
 
     def _faster_than_estimated(self, amount: Work) -> float:
         order = amount.size_bytes.bit_length()
         alike = [ratio for near in (order - 1, order, order + 1) for ratio in self._ratios.get(near, {}).values()]
-        return min(1.0, statistics.median(alike)) if len(alike) >= ENOUGH_ALIKE else 1.0
+        return min(1.0, statistics.median(alike)) if len(alike) >= self.policy.enough_alike else 1.0
 
     def work(self, fragment: Node) -> Work:
         if fragment not in self._work:
@@ -243,7 +241,7 @@ def jobs(model: CostModel, candidates: Mapping[int, tuple[Candidate, ...]]) -> l
         for one in options:
             if not one.implementation.is_library or model.is_settled(one) or model.has_relatives(one):
                 continue
-            if model.estimate_us(one) <= HOPELESS_RATIO * best:
+            if model.estimate_us(one) <= model.policy.hopeless * best:
                 key = model.key(one)
                 rank = (len(one.covered), key)
                 group = model.family(one) or key
