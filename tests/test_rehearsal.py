@@ -19,7 +19,6 @@ from egraph.optimize.choice import choose_derivations, choose_rules
 from egraph.optimize.derivations import Gate
 from egraph.optimize.folding import Folder
 from egraph.optimize.measuring import Measurer
-from egraph.optimize.progress import Progress
 from egraph.optimize.rehearsal import Rehearsal
 from egraph.optimize.search import Search, program_digest, search, search_again
 from egraph.tensor import Candidate, Graph, Program
@@ -27,7 +26,7 @@ from egraph.tolerance import Tolerance
 from lower.cost.model import CostModel
 from lower.cost.roofline import DeviceSpeed
 from runtime.profile import Database, Record
-from tests.test_search import Clock
+from tests.test_search import Clock, budget_of
 
 CHANNELS, SIZE = 48, 30
 
@@ -97,7 +96,7 @@ def case(folder: Path, offset: float) -> Case:
     def searched(rehearsal: Rehearsal | None) -> tuple[Search, CostModel, Clock]:
         clock, model = Clock(10_000.0), CostModel(Database.in_memory(), "here", DeviceSpeed())
         found = search(
-            graph, rules, lambda: model, cast(Measurer, Lot(clock)), cast(Progress, clock),
+            graph, rules, lambda: model, cast(Measurer, Lot(clock)), budget_of(clock),
             finalists=2, max_nodes=5_000, seed=0, derivations=gate().open(), rehearsal=rehearsal,
         )  # fmt: skip
         return found, model, clock
@@ -148,7 +147,7 @@ def test_after_a_failed_check_other_programs_come_from_the_same_e_graph(tmp_path
     wrong = program_digest(found.programs[0])
     spent = clock.spent_seconds
     other = search_again(
-        one.graph, found, model, cast(Progress, clock), one.rehearsal, None, wrong=wrong, finalists=2, seed=0
+        one.graph, found, model, budget_of(clock), one.rehearsal, None, wrong=wrong, finalists=2, seed=0
     )  # fmt: skip
     assert other.saturation is found.saturation and clock.spent_seconds == spent, "nothing grows, nothing is measured"
     assert derived_at(other.programs[0]) == EVERY - {"conv1"} and program_digest(other.programs[0]) != wrong

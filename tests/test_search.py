@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from egraph.derive.derivation import Derivation, DerivationRule
 from egraph.engine.saturate import Limits, saturate
 from egraph.extract import extract
-from egraph.optimize.chooser import Chooser, Rounds, Times
+from egraph.optimize.budget import Budget
+from egraph.optimize.chooser import Chooser, Rounds
 from egraph.optimize.derivations import Gate
 from egraph.optimize.measuring import Measurer
 from egraph.optimize.progress import Progress
 from egraph.optimize.remembered import Earlier
 from egraph.optimize.search import Search, contending, program_digest, search, shortages
-from egraph.policy import CandidatesPolicy, ExtractPolicy, MeasurePolicy, Policy
+from egraph.policy import ExtractPolicy, MeasurePolicy, Policy
 from egraph.rules import RULES
 from egraph.tensor import Candidate, FrozenEGraph, Graph, Node, Program, Selection, Target, TensorType, attributes, make, placeholder
 from egraph.tensor.ops import apply
@@ -67,6 +69,10 @@ class Clock:
         self.notes.append(text)
 
 
+def budget_of(clock: Clock) -> Budget:
+    return Budget(cast(Progress, clock))
+
+
 @dataclass
 class Stopwatch:
     """Measures by lot: the same kernel takes the same time, a Relu a long one; what is derived promises much, and keeps it or not."""
@@ -102,7 +108,7 @@ def searched(
     model = CostModel(Database.in_memory(), "here", DeviceSpeed())
     gate = Gate((RULE,), Database.in_memory(), prover=lambda left, right, rounding: "")
     found = search(
-        network(), FEW, lambda: model, cast(Measurer, stopwatch), cast(Progress, clock),
+        network(), FEW, lambda: model, cast(Measurer, stopwatch), budget_of(clock),
         finalists=3, max_nodes=2_000, seed=0, derivations=gate.open() if derive else None, earlier=earlier,
     )  # fmt: skip
     return found, stopwatch, model
@@ -116,11 +122,11 @@ def extract_slowly(
 
     def slow_extract(
         frozen: FrozenEGraph, offered: Mapping[int, Sequence[Candidate]], k: int = 1, seconds: float = 10.0, seed: int = 0,
-        policy: ExtractPolicy = ExtractPolicy(),
+        policy: ExtractPolicy = ExtractPolicy(), most_seconds: float = math.inf,
     ) -> tuple[Selection, ...]:
         asked.append((k, seconds))
         clock.spent_seconds += spends(k, seconds)
-        return extract(frozen, offered, k, seconds, seed, policy)
+        return extract(frozen, offered, k, seconds, seed, policy, most_seconds)
 
     monkeypatch.setattr("egraph.optimize.chooser.extract", slow_extract)
     return asked
@@ -133,14 +139,15 @@ def test_a_search_leaves_what_comes_after_it_its_time(monkeypatch: pytest.Monkey
     extractions = extract_slowly(monkeypatch, clock, lambda k, seconds: exact_seconds if seconds else exact_seconds / 10)
     asked: list[int] = []
 
-    def after_seconds(unmeasured: int) -> float:
-        asked.append(unmeasured)
-        return 15.0 + 0.1 * unmeasured
+    class Foreseen(Budget):
+        def after_search_seconds(self, unmeasured: int = 0) -> float:
+            asked.append(unmeasured)
+            return 15.0 + 0.1 * unmeasured
 
     model = CostModel(Database.in_memory(), "here", DeviceSpeed())
     found = search(
-        network(), FEW, lambda: model, cast(Measurer, Stopwatch(clock)), cast(Progress, clock),
-        finalists=3, max_nodes=2_000, seed=0, after_seconds=after_seconds,
+        network(), FEW, lambda: model, cast(Measurer, Stopwatch(clock)), Foreseen(cast(Progress, clock)),
+        finalists=3, max_nodes=2_000, seed=0,
     )  # fmt: skip
     assert found.programs and any(seconds for _, seconds in extractions) == may_be_exact
     assert clock.left_seconds >= 15.0 and max(asked) > 0
@@ -153,8 +160,8 @@ def test_what_was_settled_is_taken_where_there_is_no_time_for_more(monkeypatch: 
     policy = Policy(extract=ExtractPolicy(exact_over_greedy=1.0, variants_over_greedy=1e4))
     model = CostModel(Database.in_memory(), "here", DeviceSpeed())
     found = search(
-        network(), FEW, lambda: model, cast(Measurer, Stopwatch(clock, seconds=0.01)), cast(Progress, clock),
-        finalists=3, max_nodes=2_000, seed=0, after_seconds=lambda unmeasured: 15.0, policy=policy,
+        network(), FEW, lambda: model, cast(Measurer, Stopwatch(clock, seconds=0.01)), Budget(cast(Progress, clock), policy=policy),
+        finalists=3, max_nodes=2_000, seed=0,
     )  # fmt: skip
     assert {k for k, _ in extractions} == {1} and found.choice.kernels_unmeasured == 0
     assert found.choice.selections[0].method != "greedy"
@@ -247,11 +254,11 @@ def test_derived_programs_that_could_not_be_measured_are_not_laid_out(monkeypatc
     """Laying out takes most of the budget: the rules' program gets what is left, and the same search again comes to the same program."""
     laid: list[int] = []
 
-    def slowly(clock: Clock) -> Callable[[FrozenEGraph, Target, CandidatesPolicy], Mapping[int, Sequence[Candidate]]]:
-        def lay(frozen: FrozenEGraph, target: Target, policy: CandidatesPolicy) -> Mapping[int, Sequence[Candidate]]:
+    def slowly(clock: Clock) -> Callable[..., Mapping[int, Sequence[Candidate]]]:
+        def lay(frozen: FrozenEGraph, target: Target, **more: Any) -> Mapping[int, Sequence[Candidate]]:
             laid.append(len(frozen.classes))
             clock.spent_seconds += 25.0
-            return candidates(frozen, target, policy=policy)
+            return candidates(frozen, target, **more)
 
         return lay
 
@@ -262,7 +269,7 @@ def test_derived_programs_that_could_not_be_measured_are_not_laid_out(monkeypatc
 
     def found(earlier: Earlier | None = None) -> Search:
         return search(
-            network(), FEW, lambda: model, cast(Measurer, stopwatch), cast(Progress, clock),
+            network(), FEW, lambda: model, cast(Measurer, stopwatch), budget_of(clock),
             finalists=3, max_nodes=2_000, seed=0, derivations=gate.open(), earlier=earlier,
         )  # fmt: skip
 
@@ -276,20 +283,17 @@ def test_derived_programs_that_could_not_be_measured_are_not_laid_out(monkeypatc
 
 
 def test_however_slow_a_model_is_some_time_is_left_for_measuring() -> None:
-    def times(after_seconds: float) -> Times:
-        return Times(cast(Progress, Clock(60.0)), lambda unmeasured: after_seconds)
-
-    quick, slow = times(0.0), times(1000.0)
-    assert quick.left() == pytest.approx(60.0 * MeasurePolicy.share) and slow.left() == pytest.approx(60.0 * (1 - MeasurePolicy.kept_share))
+    quick, slow = (Budget(cast(Progress, Clock(60.0)), quiet_run_seconds=seconds) for seconds in (0.0, 100.0))
+    assert quick.measuring_seconds() == pytest.approx(60.0 * MeasurePolicy.share)
+    assert slow.measuring_seconds() == pytest.approx(60.0 * (1 - MeasurePolicy.kept_share))
 
 
 def chooser(clock: Clock) -> tuple[Chooser, CostModel]:
     """Return one over the e-graph of the network, in which nothing is measured."""
     model = CostModel(Database.in_memory(), "here", DeviceSpeed())
     frozen = saturate(network(), FEW, Limits()).frozen
-    progress = cast(Progress, clock)
     laid = without_twins(model, candidates(frozen))
-    return Chooser(frozen, laid, model, progress, Times(progress, lambda unmeasured: 0.0), 1.0, 0), model
+    return Chooser(frozen, laid, model, budget_of(clock), 1.0, 0), model
 
 
 SHORT = "of the chosen kernels are estimated): --budget 16s gives it twice as long"
@@ -345,3 +349,49 @@ def test_what_a_program_spends_most_time_in_is_measured_first() -> None:
     for chosen, first in (([large, small], large), ([large, small, small, small], small)):
         selection = Selection(dict(enumerate(chosen)), 0.0, True, "exact", 0.0)
         assert each._to_measure([selection])[0] == first
+
+
+def test_nothing_is_extracted_or_listed_where_there_is_no_time_to_measure(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(10.0)
+    each, _ = chooser(clock)
+    extractions = extract_slowly(monkeypatch, clock, lambda k, seconds: 4.0)
+    stopwatch = cast(Measurer, Stopwatch(clock))
+    assert each.settle(stopwatch, lambda: 0.0, ((8, 1, False),)) == () and not extractions
+    assert each.settle(stopwatch, lambda: clock.left_seconds - 3.0, ((8, 1, False),)) == ()
+    assert [seconds for _, seconds in extractions] == [0.0], "a second one by greed would take four of the three seconds"
+
+
+def test_kernels_are_fused_as_far_as_there_is_time() -> None:
+    """Laying the kernels of a large e-graph can take longer than everything else: what is late gets one kernel an operator."""
+    frozen = saturate(network(), FEW, Limits()).frozen
+    asked = itertools.count()
+
+    def most_covered(late_after: float) -> list[int]:
+        laid = candidates(frozen, is_late=lambda: next(asked) >= late_after)
+        assert all(laid.values()), "every class has a kernel"
+        return [max(len(one.covered) for one in options) for options in laid.values()]
+
+    whole, late = most_covered(math.inf), most_covered(0)
+    assert set(late) == {1} and max(whole) > 2
+
+    def chosen(budget_seconds: float) -> int:
+        clock = Clock(budget_seconds)
+        clock.spent_seconds = 50.0
+        model = CostModel(Database.in_memory(), "here", DeviceSpeed())
+        found = search(
+            network(), FEW, lambda: model, cast(Measurer, Stopwatch(clock, seconds=0.0)), budget_of(clock),
+            finalists=1, max_nodes=2_000, seed=0,
+        )  # fmt: skip
+        return len(found.programs[0].kernels)
+
+    assert chosen(55.0) > chosen(1_000.0)
+
+
+def test_an_exact_extraction_ends_in_time() -> None:
+    _, model = chooser(Clock(60.0))
+    frozen = saturate(network(), FEW, Limits()).frozen
+    priced = model.price(without_twins(model, candidates(frozen)))
+    (exact,) = extract(frozen, priced, 1, 5.0)
+    (late,) = extract(frozen, priced, 1, 5.0, most_seconds=0.0)
+    assert exact.method == "cp-sat" and late.method == "greedy"
+    assert len(extract(frozen, priced, 4, 5.0)) > len(extract(frozen, priced, 4, 5.0, most_seconds=0.0))

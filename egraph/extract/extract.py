@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -19,12 +20,15 @@ def extract(
     seconds: float = 10.0,
     seed: int = 0,
     policy: ExtractPolicy = ExtractPolicy(),
+    most_seconds: float = math.inf,
 ) -> tuple[Selection, ...]:
     """Return up to ``k`` distinct selections, the cheapest first; in no ``seconds``, one that is found by greed.
 
     After the best program come the best that differs in a costly kernel, and, found by greed, programs without each
     rule that it uses, without each implementation, and without restrictions: they differ where the cost model may be wrong.
+    After ``most_seconds`` by the clock, the best that is known by then is returned.
     """
+    begun = time.monotonic()
     problem = build_problem(frozen, candidates, policy.spare)
     found: list[tuple[Chosen, str, bool, float]] = []
 
@@ -32,21 +36,21 @@ def extract(
         from egraph.extract.solver import solve  # slow to import, and not needed where choices are remembered
 
         started = time.monotonic()
-        solution = solve(part, first, budget, seed, different, policy)
+        solution = solve(part, first, budget, seed, different, policy, most_seconds - (started - begun))
         if solution is not None and (different or total(solution.chosen) <= total(first)):
             found.append((solution.chosen, name, solution.optimal, time.monotonic() - started))
         elif not different:
             found.append((first, f"greedy{name.removeprefix('cp-sat')}", False, time.monotonic() - started))
 
-    started = time.monotonic()
     first = greedy(problem, policy.moves)
     if seconds <= 0:
-        return (Selection({n: choice.candidate for n, choice in first.items()}, total(first), False, "greedy", time.monotonic() - started),)
+        return (Selection({n: choice.candidate for n, choice in first.items()}, total(first), False, "greedy", time.monotonic() - begun),)
     attempt("cp-sat", problem, first, seconds * policy.best_share)
     best = found[0][0]
     if k > 1:
         for name, part, different in itertools.islice(_variants(problem, best, policy.meaningful), k + 1):
-            if time.monotonic() - started > policy.patience * seconds and len(found) > 1:
+            spent_seconds = time.monotonic() - begun
+            if spent_seconds > most_seconds or (spent_seconds > policy.patience * seconds and len(found) > 1):
                 break  # a safety net: which variants are tried should not depend on the machine's load
             if different:
                 attempt(f"cp-sat {name}", part, first, seconds * policy.variant_share, different)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import math
 import operator
 import random
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -37,8 +39,13 @@ def solve(
     seed: int,
     different: Sequence[Mapping[int, Choice]] = (),
     policy: ExtractPolicy = ExtractPolicy(),
+    most_seconds: float = math.inf,
 ) -> Solution | None:
-    """Return the cheapest choice that leaves out at least one of the choices of each program in ``different``."""
+    """Return the cheapest choice that leaves out at least one of the choices of each program in ``different``.
+
+    None where there is no such one, or none was found in ``most_seconds`` by the clock.
+    """
+    started = time.monotonic()
     limit = total(hint) * (policy.variant_slack if different else 1.0)
     problem = strict(prune(problem, limit * (1 + JITTER)))
     model = cp_model.CpModel()
@@ -83,7 +90,8 @@ def solve(
     solver.parameters.subsolvers.extend(SUBSOLVERS)
     solver.parameters.interleave_batch_size = 2
     solver.parameters.max_deterministic_time = policy.solver_units * seconds
-    solver.parameters.max_time_in_seconds = 2 * seconds  # a safety net for loaded machines only
+    left_seconds = most_seconds - (time.monotonic() - started)
+    solver.parameters.max_time_in_seconds = max(0.0, min(2 * seconds, left_seconds))  # a safety net for loaded machines only
     status = solver.solve(model)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return None

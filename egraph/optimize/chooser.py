@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,9 +10,9 @@ from typing import TypeAlias
 
 from egraph.errors import ExtractError
 from egraph.extract import extract
+from egraph.optimize.budget import Budget
 from egraph.optimize.measuring import Measures
-from egraph.optimize.progress import Progress
-from egraph.policy import MeasurePolicy, Policy
+from egraph.policy import MeasurePolicy
 from egraph.tensor import Candidate, FrozenEGraph, Selection
 from lower.cost.model import CostModel, jobs, unmeasured
 
@@ -35,35 +36,13 @@ def varied(policy: MeasurePolicy, count: int) -> Rounds:
 
 
 @dataclass
-class Times:
-    """When a search ends, by what has to come after it."""
-
-    progress: Progress
-    after_seconds: Callable[[int], float]
-    """How long that takes where so many of the chosen kernels were not measured."""
-    unmeasured: int = 0
-    policy: MeasurePolicy = MeasurePolicy()
-
-    def left(self) -> float:
-        """Return the seconds that are left for measuring."""
-        budget_seconds = self.progress.budget_seconds
-        kept_seconds = max((1.0 - self.policy.share) * budget_seconds, self.after_seconds(self.unmeasured))
-        return self.progress.left_seconds - min(kept_seconds, self.policy.kept_share * budget_seconds)
-
-    def spare(self) -> float:
-        """Return the seconds that nothing needs, now that measuring is over."""
-        return self.progress.left_seconds - self.after_seconds(self.unmeasured)
-
-
-@dataclass
 class Chooser:
     """Extracts with the costs that are known by then."""
 
     frozen: FrozenEGraph
     candidates: Mapping[int, tuple[Candidate, ...]]
     model: CostModel
-    progress: Progress
-    times: Times
+    budget: Budget
     extract_seconds: float
     seed: int
     lay_seconds: float = 0.0
@@ -74,13 +53,13 @@ class Chooser:
     """How long extraction took at most: of several programs or one, by greed or exactly."""
     settled: tuple[Selection, ...] = ()
     """What was last chosen with all its kernels measured."""
-    policy: Policy = Policy()
 
-    def choose(self, count: int, *, greedy: bool = False) -> tuple[Selection, ...]:
-        started = self.progress.spent_seconds
-        seconds = 0.0 if greedy else self.extract_seconds
-        selections = extract(self.frozen, self.model.price(self.candidates), count, seconds, self.seed, self.policy.extract)
-        kind, took_seconds = (count > 1, greedy), self.progress.spent_seconds - started
+    def choose(self, count: int, *, greedy: bool = False, most_seconds: float = math.inf) -> tuple[Selection, ...]:
+        """Extract ``count`` programs; an exact extraction ends with the best that it has after ``most_seconds``."""
+        started = self.budget.spent_seconds
+        seconds, policy = 0.0 if greedy else self.extract_seconds, self.budget.policy.extract
+        selections = extract(self.frozen, self.model.price(self.candidates), count, seconds, self.seed, policy, most_seconds)
+        kind, took_seconds = (count > 1, greedy), self.budget.spent_seconds - started
         self.longest[kind] = max(self.longest.get(kind, 0.0), took_seconds)
         if not selections:
             raise ExtractError("no program can be extracted", fix="this is a defect: every operator should have a kernel")
@@ -89,16 +68,20 @@ class Chooser:
 
     def choose_in_time(self, count: int, *, is_timed: bool) -> tuple[Selection, ...]:
         """Extract as many programs, and as exactly, as there is time for; without ``is_timed`` no clock is asked."""
-        if not is_timed or self.needed_seconds(count) <= self.times.spare():
+        if not is_timed:
             return self.choose(count)
+        spare_seconds = self.budget.spare_seconds()
+        if self.needed_seconds(count) <= spare_seconds:
+            return self.choose(count, most_seconds=spare_seconds)
         if self.settled:
             return self.settled
-        return self.choose(1, greedy=self.needed_seconds(1) > self.times.spare())
+        return self.choose(1, greedy=self.needed_seconds(1) > spare_seconds, most_seconds=spare_seconds)
 
     def needed_seconds(self, count: int, *, greedy: bool = False) -> float:
         """Return how long an extraction will take, by those that were made."""
         by_greed = self.longest.get((False, True), 0.0)
-        times = self.policy.extract.variants_over_greedy if count > 1 else self.policy.extract.exact_over_greedy
+        policy = self.budget.policy.extract
+        times = policy.variants_over_greedy if count > 1 else policy.exact_over_greedy
         return self.longest.get((count > 1, greedy), by_greed * (1.0 if greedy else times))
 
     def settle(self, measurer: Measures, time_left: Callable[[], float], rounds: Rounds) -> tuple[Selection, ...]:
@@ -107,16 +90,18 @@ class Chooser:
         Many of a library's kernels are never chosen, however the others turn out. They are measured where there is time, because an
         estimate may have been too high.
         """
-        self.refine(measurer, time_left, quick(self.policy.measure))
+        self.refine(measurer, time_left, quick(self.budget.policy.measure))
         self.measure_families(measurer, time_left)
-        return self.refine(measurer, time_left, quick(self.policy.measure) + rounds)
+        return self.refine(measurer, time_left, quick(self.budget.policy.measure) + rounds)
 
     def measure_families(self, measurer: Measures, time_left: Callable[[], float]) -> None:
         """Measure one kernel of each family of a library's, in a part of the time that there is."""
-        later_seconds = (1.0 - self.policy.measure.family_share) * time_left()
-        for _ in range(self.policy.measure.family_rounds):
+        later_seconds = (1.0 - self.budget.policy.measure.family_share) * time_left()
+        for _ in range(self.budget.policy.measure.family_rounds):
+            if time_left() <= later_seconds:
+                return
             wanted = jobs(self.model, self.candidates)
-            measurer.measure_candidates(self.model, wanted, lambda: time_left() - later_seconds, self.progress.update)
+            measurer.measure_candidates(self.model, wanted, lambda: time_left() - later_seconds, self.budget.progress.update)
 
     def refine(self, measurer: Measures, time_left: Callable[[], float], rounds: Rounds) -> tuple[Selection, ...]:
         """Measure what extraction chooses until it chooses only what is measured, or time is up; return that choice, if there is one.
@@ -126,21 +111,22 @@ class Chooser:
         settled: tuple[Selection, ...] = ()
         for most, wanted_programs, greedy in rounds:
             for _ in range(most):
-                if not greedy and time_left() <= self.needed_seconds(wanted_programs):
+                if time_left() <= self.needed_seconds(wanted_programs, greedy=greedy):
                     return ()
-                selections = self.choose(wanted_programs, greedy=greedy)
+                selections = self.choose(wanted_programs, greedy=greedy, most_seconds=time_left())
                 wanted = self._to_measure(selections)
-                self.times.unmeasured = len(wanted)
+                self.budget.unmeasured = len(wanted)
                 best_us = selections[0].cost_us
-                self.progress.update(f"best cost {best_us:.0f} us, {len(wanted)} of its kernels to measure, {measurer.measured} so far")
+                told = f"best cost {best_us:.0f} us, {len(wanted)} of its kernels to measure, {measurer.measured} so far"
+                self.budget.progress.update(told)
                 if time_left() <= 0:
                     return ()
                 settled = () if wanted else selections
                 if not wanted:
                     self.settled = selections
                     break
-                measurer.measure_candidates(self.model, wanted, time_left, self.progress.update)
-                self.times.unmeasured = sum(not self.model.is_settled(one) for one in wanted)
+                measurer.measure_candidates(self.model, wanted, time_left, self.budget.progress.update)
+                self.budget.unmeasured = sum(not self.model.is_settled(one) for one in wanted)
         return settled
 
     def _to_measure(self, selections: Sequence[Selection]) -> list[Candidate]:

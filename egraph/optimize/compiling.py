@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from egraph.errors import EinsatError
+from egraph.optimize.budget import Budget
 from egraph.optimize.folding import Folder
-from egraph.optimize.schedule import Schedule
 from egraph.optimize.trial import PLAIN, Entry, by_importance
 from lower.compile import CompileOptions, compile_program
 
@@ -28,7 +28,7 @@ def compile_cheapest(entries: Sequence[Entry], folder: Folder, options: CompileO
 
 
 def compile_all(
-    entries: Sequence[Entry], folder: Folder, schedule: Schedule, work: Path, options: CompileOptions
+    entries: Sequence[Entry], folder: Folder, budget: Budget, work: Path, options: CompileOptions
 ) -> tuple[dict[str, int], dict[str, str]]:
     """Compile every program; return the sizes, and the reasons of those that cannot be compiled.
 
@@ -39,12 +39,12 @@ def compile_all(
     failed: dict[str, str] = {}
     for rank, entry in enumerate(by_importance(entries)):
         entry, is_plain = entry.folded(folder), entry.contender.name == PLAIN
-        spare_seconds = max(0.0, schedule.progress.left_seconds - schedule.race_seconds - schedule.check_seconds)
-        spare_seconds += schedule.policy.budget.grace_seconds if is_plain else 0.0
-        if rank > 0 and schedule.seconds_of(entry.program, options) > spare_seconds:
+        spare_seconds = max(0.0, budget.left_seconds - budget.race_seconds - budget.check_seconds)
+        spare_seconds += budget.policy.budget.grace_seconds if is_plain else 0.0
+        if rank > 0 and budget.seconds_of(entry.program, options) > spare_seconds:
             failed[entry.contender.name] = NO_TIME_TO_COMPILE
             continue
-        schedule.compile([entry.program], work, options)
+        budget.compile([entry.program], work, options)
         try:
             sizes_bytes[entry.contender.name] = compile_entry(entry, options)
         except EinsatError as error:

@@ -15,9 +15,9 @@ from egraph.errors import ModelError
 from egraph.onnx import importer
 from egraph.onnx.importer import ImportResult
 from egraph.optimize.answers import digest
+from egraph.optimize.budget import slowdown_of, timed
 from egraph.optimize.check import NoInputs, find_feeds, refuse_if_random
 from egraph.optimize.options import Options
-from egraph.optimize.schedule import worked
 from egraph.tensor import Graph, walk
 from runtime.errors import InvalidArgument
 from runtime.feeds import FeedSpec
@@ -110,6 +110,8 @@ class Accepted:
 
     specs: tuple[FeedSpec, ...]
     run_seconds: float
+    slowdown: float = 1.0
+    """How many times as long the runs took because other processes needed the cores, too."""
     is_random: bool = True
     """Whether it runs on random inputs too."""
     notes: tuple[str, ...] = ()
@@ -121,23 +123,26 @@ def accepted(session: Any, graph: Graph, given: Given, seed: int, ran: Ran) -> A
     Raises ModelError where it runs on no random ones and none are given, or not on one that is.
     """
     times: list[float] = []
+    elapsed_seconds: list[float] = []
     for path, feeds in zip(given.files, given.feeds, strict=True):
         try:
-            outputs, seconds = worked(partial(session.run, None, feeds))
+            outputs, seconds, elapsed = timed(partial(session.run, None, feeds))
         except Exception as error:  # onnxruntime raises a class a status; every one means "not these inputs"
             told = " ".join(str(error).split())
             what = f"onnxruntime cannot run the original model on these inputs: {told}"
             raise ModelError(what, where=f"--inputs {path}", fix="give inputs that it runs on") from error
         ran(feeds, outputs)
         times.append(seconds)
+        elapsed_seconds.append(elapsed)
         if len(times) == 1 and any(node.op == "Opaque" for node in walk(graph.roots)):
             refuse_if_random(session, feeds, outputs)
     try:
-        specs, seconds = worked(lambda: find_feeds(session, graph, seed, ran))
+        specs, seconds, elapsed = timed(lambda: find_feeds(session, graph, seed, ran))
     except NoInputs as error:
         if not given.feeds:
             raise
         first = given.feeds[0]
         specs = tuple(FeedSpec(node.string("name"), node.type.dtype, first[node.string("name")].shape) for node in graph.inputs)
-        return Accepted(specs, min(times), is_random=False, notes=(f"results are compared on your inputs alone: {error.what}",))
-    return Accepted(specs, min(times, default=seconds))
+        notes = (f"results are compared on your inputs alone: {error.what}",)
+        return Accepted(specs, min(times), slowdown_of(times, elapsed_seconds), is_random=False, notes=notes)
+    return Accepted(specs, min(times, default=seconds), slowdown_of([*times, seconds], [*elapsed_seconds, elapsed]))

@@ -72,19 +72,26 @@ class Measurer:
     measured: int = 0
     hung: set[tuple[str, str]] = field(default_factory=set)
     """Kernels that hung once."""
+    compile_seconds: float = 0.0
+    """How long one kernel of a batch takes to compile, by the last batch or, before the first, by what was compiled beside the search."""
     policy: MeasurePolicy = MeasurePolicy()
 
     def measure(
         self, jobs: Sequence[Job], time_left: Callable[[], float], tell: Callable[[str], None], file: Callable[[Record], None] | None = None
     ) -> None:
         """Measure in order until time is up; every result is filed at once, also of what fails or hangs twice."""
-        for start in range(0, len(jobs), self.policy.batch):
-            if time_left() <= 0:
+        waiting = list(jobs)
+        while waiting:
+            together = self._fitting(time_left())
+            if not together:
                 return
-            batch = jobs[start : start + self.policy.batch]
+            batch, waiting = waiting[:together], waiting[together:]
             with tempfile.TemporaryDirectory(prefix="einsat-kernels-") as folder:
                 programs = [kernel_program(job.fragment, job.implementation, seed=self.seed) for job in batch]
-                for job, program, place in zip(batch, programs, compile_batch(programs, Path(folder), self.options), strict=True):
+                before_seconds = time_left()
+                places = compile_batch(programs, Path(folder), self.options)
+                self._learn(len(batch), before_seconds - time_left())
+                for job, program, place in zip(batch, programs, places, strict=True):
                     if time_left() <= 0:
                         return
                     if job.seconds > time_left():
@@ -101,6 +108,18 @@ class Measurer:
                     generator = self.generator if job.implementation.is_generated else ""
                     record = Record(device, *job.key, timing.status, timing.samples_us, timing.message, generator)
                     (file or self.database.put)(record)
+
+    def _fitting(self, left_seconds: float) -> int:
+        """Return how many kernels can be compiled together in the time that is left, by how long the last ones took."""
+        if left_seconds <= 0 or self.compile_seconds > left_seconds:
+            return 0
+        most = left_seconds / self.compile_seconds if self.compile_seconds else math.inf
+        return int(min(self.policy.batch, most))
+
+    def _learn(self, kernels: int, seconds: float) -> None:
+        """Learn how long a kernel takes to compile; where the seconds that are left have no end, nothing can be learnt from them."""
+        if math.isfinite(seconds):
+            self.compile_seconds = seconds / kernels
 
     def measure_candidates(
         self, model: CostModel, candidates: Iterable[Candidate], time_left: Callable[[], float], tell: Callable[[str], None]

@@ -15,6 +15,7 @@ from egraph.optimize import original, stages
 from egraph.optimize.ahead import compiling_ahead
 from egraph.optimize.answers import Answers
 from egraph.optimize.artefact import REPORT, finish_artefact
+from egraph.optimize.budget import Budget, worked
 from egraph.optimize.check import CheckResult, Disagreement, open_original
 from egraph.optimize.check_noise import RunModel, open_onnxruntime
 from egraph.optimize.choice import choose_derivations, choose_rules
@@ -34,7 +35,6 @@ from egraph.optimize.reference import Reference
 from egraph.optimize.remembered import Earlier, read_checked, read_search, search_key, usable_search, write_checked, write_search
 from egraph.optimize.repair import Repair
 from egraph.optimize.saving import export, save_unchanged
-from egraph.optimize.schedule import Schedule, worked
 from egraph.optimize.search import Search, plain_program, search
 from egraph.optimize.trial import ORIGINAL, PLAIN, Entry, Trial, by_importance, entries_of, entry_named, fastest, without
 from egraph.optimize.wanted_kernels import import_profiles
@@ -89,14 +89,14 @@ def _optimize(options: Options, place: Destination, progress: Progress) -> Outco
             derivations = choose_derivations(options.skip_rules, allow=options.allow, enabled=options.derivations, partial=options.partial)
             reference = Reference(options, imported.graph, given, runs, session, answers)
             gate, folder = Gate(derivations, database, options.tolerance), Folder(imported.graph)
-            schedule = Schedule(
-                progress, options.finalists + 2, options.checks, open_seconds, runs.run_seconds,
+            budget = Budget(
+                progress, options.finalists + 2, options.checks, open_seconds, runs.run_seconds, runs.slowdown,
                 given=len(given.files), policy=options.policy,
             )  # fmt: skip
-            repair = Repair(options, progress, imported.graph, reference, folder, schedule, gate, work, options.is_exact_below_normal)
+            repair = Repair(options, progress, imported.graph, reference, folder, budget, gate, work, options.is_exact_below_normal)
             run = Run(
                 options, progress, imported.graph, reference, database, worker, work, results / place.model.name,
-                results / place.artefact.name, gate, digest, schedule, folder, repair, device(options.device), way,
+                results / place.artefact.name, gate, digest, budget, folder, repair, device(options.device), way,
             )  # fmt: skip
             outcome = run.repeated() or run.outcome(imported.notes + imported.hints + runs.notes)
             progress.stage("write")
@@ -126,7 +126,7 @@ class Run:
     artefact: Path
     derivations: Gate
     model_digest: Future[str]
-    schedule: Schedule
+    budget: Budget
     folder: Folder
     repair: Repair
     device: Device
@@ -210,8 +210,8 @@ class Run:
     def _finish(self, outcome: Outcome, checked: CheckResult, best: Entry | None) -> Outcome:
         """Add what the check found, and complete the artefact."""
         self.progress.update(f"largest relative error {checked.max_rel_err:.2g} on {checked}")
-        told = f"results were compared on {checked}, not on {self.schedule.inputs}: there was no time for more"
-        short = (told,) if checked.is_short else ()
+        told = f"results were compared on {checked}, not on {self.budget.inputs}: there was no time for more"
+        short = (told,) if checked.is_short and checked.inputs < self.budget.inputs else ()
         for text in (*checked.amplified, *checked.weak, *short):
             self.progress.note(text)
         said = outcome.check_notes + checked.amplified + checked.weak + short
@@ -245,18 +245,20 @@ class Run:
             self.worker.start(options.threads)
             target, generator = self.lowering.target, self.lowering.generator_digest
             needed = [*calibration_programs(self.database, device, target, generator, seed=options.seed), self.folder.fold(plain)]
-        with compiling_ahead(needed, self.work, self.repair.compile_options, self.schedule.compiled, options.policy.measure) as end:
+        with compiling_ahead(needed, self.work, self.repair.compile_options, self.budget.compiled, options.policy.measure) as end:
 
             def calibrated() -> CostModel:
                 end()  # nothing is measured beside a compiler
-                self.schedule.foresee(needed[-1:], self.repair.compile_options)
+                self.budget.foresee(needed[-1:], self.repair.compile_options)
+                if measurer is not None:
+                    measurer.compile_seconds = self.budget.seconds_to_compile(1)
                 return self._calibrated(measurer, device)
 
             found = search(
-                self.graph, rules, calibrated, measurer, progress,
+                self.graph, rules, calibrated, measurer, self.budget,
                 finalists=options.finalists, max_nodes=options.max_nodes, seed=options.seed, earlier=earlier,
-                derivations=self.derivations.open(), after_seconds=self.schedule.after_search_seconds,
-                rehearsal=None if measurer is None or earlier else self.repair.rehearsal(), policy=options.policy,
+                derivations=self.derivations.open(),
+                rehearsal=None if measurer is None or earlier else self.repair.rehearsal(),
             )  # fmt: skip
         self._file(stages.dumped_search(options.dump_folder, self.graph, found), key, device)
         if earlier and found.choice.is_earlier:
@@ -296,7 +298,7 @@ class Run:
             except EinsatError:
                 raced = None  # it could be compiled once: say of each program again which can
         if raced is None:
-            sizes_bytes, failed = compile_all(entries, self.folder, self.schedule, self.work, self.repair.compile_options)
+            sizes_bytes, failed = compile_all(entries, self.folder, self.budget, self.work, self.repair.compile_options)
             for entry in by_importance(entries):
                 error = None if entry.contender.name in (PLAIN, *failed) else self.repair.tested(entry)
                 if error is not None and (other := self.repair.repaired(error, found, entry, self._calibrated(None, device))):
@@ -306,16 +308,16 @@ class Run:
                     failed[entry.contender.name] = f"its outputs differ: {error.what}"
             largest_bytes = max(sizes_bytes.values(), default=0)
             contenders = [replace(c, size_bytes=sizes_bytes.get(c.name, sizes_bytes.get(PLAIN, largest_bytes))) for c in contenders]
-            seconds = min(options.policy.race.share * options.budget_seconds, progress.left_seconds - self.schedule.check_seconds)
+            seconds = min(options.policy.race.share * options.budget_seconds, progress.left_seconds - self.budget.check_seconds)
             raced = race(
                 contenders, self.reference.runs.specs, failed=failed, essential=ORIGINAL, inputs=self.reference.given.raced,
                 threads=options.threads, seed=options.seed, database=self.database, device=device,
-                seconds=max(options.policy.race.least_seconds, seconds), run_seconds=self.schedule.run_seconds,
+                seconds=max(options.policy.race.least_seconds, seconds), run_seconds=self.budget.run_seconds,
                 generator=self.lowering.generator_digest, policy=options.policy.race,
             )  # fmt: skip
             best = entry_named(fastest(names, raced), entries)
             best = best and best.folded(self.folder)
-            self.schedule.run_seconds = min(self.schedule.run_seconds, raced.median_us(ORIGINAL) / 1e6)
+            self.budget.quiet_run_seconds = min(self.budget.quiet_run_seconds, raced.median_us(ORIGINAL) / 1e6)
         return Trial(found, plain, tuple(entries), raced, best, key)
 
     def _contender(self, name: str, digest: str) -> Contender:
@@ -404,7 +406,7 @@ class Run:
         known = read_checked(self.database, device, digest) if is_repeated else None
 
         def goes_on(inputs: int) -> bool:
-            return known is None or inputs < known if is_repeated else self.schedule.may_check()
+            return known is None or inputs < known if is_repeated else self.budget.may_check()
 
         candidates: dict[str, RunModel] = {self.artefact.name: lambda feeds: session.run(None, feeds)}
         if saved is not None:

@@ -153,7 +153,9 @@ def _interleave(
     policy: RacePolicy,
 ) -> dict[str, Timing]:
     deadline = time.monotonic() + seconds
-    is_slow = run_seconds >= policy.slow_run_seconds
+    least_runs = 1 + policy.least_rounds * policy.runs  # one more when it is loaded
+    least_seconds = len(contenders) * least_runs * run_seconds
+    is_slow = run_seconds >= policy.slow_run_seconds or least_seconds > max(seconds, policy.least_seconds)
     share_seconds = min(policy.turn_seconds, seconds / (policy.rounds * len(contenders)))
     effort = Effort(seconds=share_seconds, least=1 if is_slow else policy.runs, most=200, spread=0.0)
     most_bytes = policy.memory_share * available_bytes()

@@ -18,6 +18,7 @@ from egraph.engine.saturate import Limits
 from egraph.errors import CheckFailed, EinsatError
 from egraph.onnx import exporter
 from egraph.optimize.blame import Blame, blame
+from egraph.optimize.budget import Budget
 from egraph.optimize.check import CheckResult, Disagreement
 from egraph.optimize.check_noise import RunModel
 from egraph.optimize.compiling import compile_entry
@@ -31,7 +32,6 @@ from egraph.optimize.progress import Progress
 from egraph.optimize.race import Contender
 from egraph.optimize.reference import Reference
 from egraph.optimize.rehearsal import Rehearsal, RunProgram
-from egraph.optimize.schedule import Schedule
 from egraph.optimize.search import Search, program_digest, search_again
 from egraph.optimize.trial import PLAIN, Entry, Trial, gain
 from egraph.rule import MergeRule, Rule
@@ -52,7 +52,7 @@ class Repair:
     graph: Graph
     reference: Reference
     folder: Folder
-    schedule: Schedule
+    budget: Budget
     derivations: Gate
     work: Path
     keep_subnormals: bool
@@ -69,8 +69,8 @@ class Repair:
 
     def tested(self, entry: Entry) -> Disagreement | None:
         """Return how a compiled program differs on the first input of the check, where there is time to look."""
-        seconds = self.schedule.open_seconds + 2 * self.schedule.run_seconds
-        if self.progress.left_seconds < seconds + self.schedule.race_seconds + self.schedule.check_seconds:
+        seconds = self.budget.open_seconds + 2 * self.budget.run_seconds
+        if self.progress.left_seconds < seconds + self.budget.race_seconds + self.budget.check_seconds:
             return None
         error = self._difference(entry)
         if error is not None and not self.keep_subnormals:
@@ -101,9 +101,9 @@ class Repair:
     @property
     def seconds(self) -> float:
         """Return how long it takes at least to find other programs in place of a wrong one, to compile, to time and to check them."""
-        schedule = self.schedule
-        race_seconds = schedule.race_seconds + self.options.policy.race.least_seconds
-        return 2 * schedule.open_seconds + 6 * schedule.run_seconds + race_seconds + schedule.check_seconds
+        budget = self.budget
+        race_seconds = budget.race_seconds + self.options.policy.race.least_seconds
+        return 2 * budget.open_seconds + 6 * budget.run_seconds + race_seconds + budget.check_seconds
 
     def blamed(self, error: Disagreement, entry: Entry) -> Blame:
         return blame(self.graph, entry.folded(self.folder).program, error.feeds, self.compile_options)
@@ -132,11 +132,11 @@ class Repair:
 
     def rehearsal(self) -> Rehearsal:
         """Return what programs are compared with before they are compiled: the inputs that the check begins with."""
-        schedule = self.schedule
+        budget = self.budget
         return Rehearsal(
             self.graph, self.folder, self.reference.samples(), self.options.tolerance, self.options.threads,
-            lambda: self.progress.left_seconds - schedule.after_search_seconds(),
-            schedule.open_seconds, schedule.run_seconds, self.derivations.errors, self.told, self.options.policy.check,
+            lambda: self.progress.left_seconds - budget.after_search_seconds(),
+            budget.open_seconds, budget.run_seconds, self.derivations.errors, self.told, self.options.policy.check,
         )  # fmt: skip
 
     def _run_compiled(self, program: Program, feeds: Mapping[str, Any]) -> Sequence[Any]:
@@ -163,9 +163,8 @@ class Repair:
     ) -> Search:
         """Return programs of the same e-graph, by what is known of its kernels now and without what is ``wrong``."""
         return search_again(
-            self.graph, found, model, self.progress, rehearsal or self.rehearsal(), run, wrong=wrong,
-            finalists=self.options.finalists, seed=self.options.seed, after_seconds=self.schedule.after_search_seconds,
-            policy=self.options.policy,
+            self.graph, found, model, self.budget, rehearsal or self.rehearsal(), run, wrong=wrong,
+            finalists=self.options.finalists, seed=self.options.seed,
         )  # fmt: skip
 
     def look(self, entry: Entry, measured_us: float, predicted_us: float, model: CostModel, measurer: Measurer) -> bool:
@@ -204,7 +203,9 @@ class Repair:
         """Look into a program that takes another time than predicted, and extract again by what its kernels cost inside of it."""
         looked: set[str] = set()
         known = {entry.contender.digest for entry in trial.entries}
-        while self.progress.left_seconds > self.seconds:
+        runs = 2 * (self.options.policy.prediction.runs + 1)  # inside a program, kernels are timed before and after they are timed alone
+        look_seconds = self.budget.open_seconds + runs * self.budget.run_seconds
+        while self.progress.left_seconds > self.seconds + look_seconds:
             others = [each for each in trial.entries if each.contender.name != PLAIN and each.contender.digest not in looked]
             timed = [(trial.raced.median_us(each.contender.name), model.program_us(each.program), each) for each in others]
             odd = [one for one in timed if math.isfinite(one[0]) and is_mispredicted(one[0], one[1], self.options.policy.prediction.factor)]

@@ -16,16 +16,16 @@ from egraph.engine.deriving import Derivations
 from egraph.engine.saturate import Iteration, Limits, Saturation, saturate
 from egraph.errors import ExtractError
 from egraph.extract import extract, to_program
-from egraph.optimize.chooser import Chooser, Rounds, Times, exact, quick, varied
+from egraph.optimize.budget import Budget
+from egraph.optimize.chooser import Chooser, Rounds, exact, quick, varied
 from egraph.optimize.derived_part import derived_part
 from egraph.optimize.measuring import Measures
 from egraph.optimize.outcome import Refused, summary
-from egraph.optimize.progress import Progress
 from egraph.optimize.refused import refused
 from egraph.optimize.rehearsal import Rehearsal, RunProgram
 from egraph.optimize.remembered import Earlier
 from egraph.optimize.space import Space
-from egraph.policy import Policy, SaturationPolicy
+from egraph.policy import SaturationPolicy
 from egraph.rule import MergeRule, Rule
 from egraph.tensor import Candidate, FrozenEGraph, Graph, Program, Selection, format_fragment
 from egraph.tensor.text import TextError, format_selection, parse_selections
@@ -106,29 +106,28 @@ def search(
     rules: Sequence[Rule | MergeRule],
     calibrated: Callable[[], CostModel],
     measurer: Measures | None,
-    progress: Progress,
+    budget: Budget,
     *,
     finalists: int,
     max_nodes: int,
     seed: int,
     earlier: Earlier | None = None,
     derivations: Derivations | None = None,
-    after_seconds: Callable[[int], float] = lambda unmeasured: 0.0,
     rehearsal: Rehearsal | None = None,
-    policy: Policy = Policy(),
 ) -> Search:
     """Return the ``finalists`` best programs; without a measurer, by what the database already knows.
 
     ``rehearsal`` runs what is chosen before it is compiled, and leaves out what loses digits.
 
-    ``calibrated`` gives the cost model, once the e-graph has grown. ``after_seconds`` says how long all takes that comes after the
-    search where so many of the chosen kernels were not measured; the search leaves that much of the budget, or more.
+    ``calibrated`` gives the cost model, once the e-graph has grown. Of the budget so much is left as what comes after the search takes,
+    or more.
 
     Where the same search was made ``earlier``, its saturation is repeated to the same e-graph, and what it chose is taken as long
     as nothing of it has proved wrong since.
     """
+    progress, policy = budget.progress, budget.policy
     progress.stage("saturate")
-    limits = limits_of(policy.saturation, progress.budget_seconds, max_nodes)
+    limits = limits_of(policy.saturation, budget.seconds, max_nodes)
     if earlier is not None:
         limits = replace(limits, seconds=float("inf"), iterations=earlier.iterations, looks=earlier.looks)
     history: list[Iteration] = []
@@ -142,12 +141,11 @@ def search(
     progress.update(f"{len(history)} iterations, {e_nodes} e-nodes, stopped: {saturation.stop_reason}")
     model = calibrated()
 
-    times = Times(progress, after_seconds, policy=policy.measure)
     choice, space = earlier and _read(earlier, saturation, model), None
     if not choice:
-        choosing = Choosing(graph, saturation, model, progress, times, seed, rehearsal, policy)
+        choosing = Choosing(graph, saturation, model, budget, seed, rehearsal, is_timed=measurer is not None)
         choice, space = choosing.choose(measurer, finalists)
-    return _found(graph, saturation, choice, space, model, progress, finalists, is_timed=measurer is not None)
+    return _found(graph, saturation, choice, space, model, budget, finalists, is_timed=measurer is not None)
 
 
 def limits_of(policy: SaturationPolicy, budget_seconds: float, e_nodes: int) -> Limits:
@@ -159,37 +157,34 @@ def search_again(
     graph: Graph,
     found: Search,
     model: CostModel,
-    progress: Progress,
+    budget: Budget,
     rehearsal: Rehearsal,
     run: RunProgram | None,
     *,
     wrong: str,
     finalists: int,
     seed: int,
-    after_seconds: Callable[[int], float] = lambda unmeasured: 0.0,
-    policy: Policy = Policy(),
 ) -> Search:
     """Return other programs of the same e-graph; nothing grows and nothing is measured.
 
     They are without kernels that have proved wrong since, and without what makes the program of the digest ``wrong`` lose digits in
     ``run``.
     """
-    times = Times(progress, after_seconds, policy=policy.measure)
-    space = found.space or Choosing(graph, found.saturation, model, progress, times, seed, rehearsal, policy).space()
-    progress.stage("extract")
+    space = found.space or Choosing(graph, found.saturation, model, budget, seed, rehearsal, is_timed=True).space()
+    budget.progress.stage("extract")
     space.everything.settled = ()
     frozen = found.saturation.frozen
     chosen = [one for one in found.choice.selections if program_digest(to_program(frozen, one, graph)) == wrong]
     if chosen:
         space.rehearse(graph, rehearsal, chosen, run)
-    model.caution = policy.extract.caution
+    model.caution = budget.policy.extract.caution
     selections = space.everything.choose_in_time(finalists, is_timed=True)
     by_rules = space.first.choose_in_time(1, is_timed=True) if space.first else ()
     model.caution = 1.0
     selections, by_rules = (tuple(_repriced(selection, model) for selection in each) for each in (selections, by_rules))
     other = refused(model, space.everything.candidates)
     choice = replace(found.choice, selections=selections, by_rules=by_rules, refused=other, is_earlier=False)
-    return _found(graph, found.saturation, choice, space, model, progress, finalists, is_timed=False)
+    return _found(graph, found.saturation, choice, space, model, budget, finalists, is_timed=False)
 
 
 def _found(
@@ -198,11 +193,12 @@ def _found(
     choice: Choice,
     space: Space | None,
     model: CostModel,
-    progress: Progress,
+    budget: Budget,
     finalists: int,
     *,
     is_timed: bool,
 ) -> Search:
+    progress = budget.progress
     programs = len(choice.selections) + len(choice.by_rules)
     progress.update(f"best cost {choice.best.cost_us:.0f} us ({choice.best.method}), {programs} programs")
     if is_timed and (short := shortages(saturation, choice)):
@@ -278,23 +274,24 @@ class Choosing:
     graph: Graph
     saturation: Saturation
     model: CostModel
-    progress: Progress
-    times: Times
+    budget: Budget
     seed: int
     rehearsal: Rehearsal | None = None
-    policy: Policy = Policy()
+    is_timed: bool = False
+    """Whether time ends what is done; without, no clock is asked."""
 
     def chooser(self, frozen: FrozenEGraph) -> tuple[Chooser, Mapping[int, tuple[Candidate, ...]]]:
-        """Return a chooser from an e-graph, and all its candidates."""
-        progress = self.progress
-        started = progress.spent_seconds
-        laid = lay_candidates(frozen, self.model.target, policy=self.policy.candidates)
+        """Return a chooser from an e-graph, and all its candidates: fused ones as far as there is time to lay them."""
+        budget = self.budget
+        started, kept_seconds = budget.spent_seconds, (1.0 - budget.policy.measure.laid_share) * max(0.0, budget.measuring_seconds())
+
+        def is_late() -> bool:
+            return self.is_timed and budget.measuring_seconds() <= kept_seconds
+
+        laid = lay_candidates(frozen, self.model.target, policy=budget.policy.candidates, is_late=is_late)
         offered = without_twins(self.model, laid)
-        lay_seconds, extract_seconds = progress.spent_seconds - started, self.policy.extract.share * progress.budget_seconds
-        chooser = Chooser(
-            frozen, offered, self.model, progress, self.times, extract_seconds, self.seed, lay_seconds, policy=self.policy
-        )  # fmt: skip
-        return chooser, laid
+        lay_seconds, extract_seconds = budget.spent_seconds - started, budget.policy.extract.share * budget.seconds
+        return Chooser(frozen, offered, self.model, budget, extract_seconds, self.seed, lay_seconds), laid
 
     def space(self, first: Chooser | None = None) -> Space:
         """Return all that programs can be extracted from."""
@@ -307,8 +304,8 @@ class Choosing:
 
     def choose(self, measurer: Measures | None, finalists: int) -> tuple[Choice, Space | None]:
         """Return what is chosen, and what from; None where there was no time to look at more than the rules made."""
-        saturation, model, progress, times = self.saturation, self.model, self.progress, self.times
-        policy = self.policy.measure
+        saturation, model, budget = self.saturation, self.model, self.budget
+        progress, policy = budget.progress, budget.policy.measure
         settled: tuple[Selection, ...] = ()
         by_rules: tuple[Selection, ...] = ()
         if measurer is not None:
@@ -317,10 +314,10 @@ class Choosing:
         later_seconds = 0.0
         if measurer is not None and first is not None:
             later_seconds = first.lay_seconds * len(saturation.frozen.classes) / len(first.frozen.classes)
-            kept_seconds = later_seconds + policy.derived_share * (times.left() - later_seconds)
-            by_rules = first.settle(measurer, lambda: times.left() - kept_seconds, exact(policy))
+            kept_seconds = later_seconds + policy.derived_share * (budget.measuring_seconds() - later_seconds)
+            by_rules = first.settle(measurer, lambda: budget.measuring_seconds() - kept_seconds, exact(policy))
         space: Space | None = None
-        if first is not None and later_seconds > policy.laid_share * max(0.0, times.left()):
+        if first is not None and later_seconds > policy.laid_share * max(0.0, budget.measuring_seconds()):
             everything = first  # there is no time to measure the kernels of derived programs
         else:
             space = self.space(first)
@@ -328,7 +325,7 @@ class Choosing:
         if measurer is not None:
             settled = self._settled(everything, space, measurer, exact(policy) + varied(policy, finalists))
         progress.stage("extract")
-        model.caution = self.policy.extract.caution
+        model.caution = budget.policy.extract.caution
         selections = settled or everything.choose_in_time(finalists, is_timed=measurer is not None)
         if everything is first:
             selections, by_rules = (), selections
@@ -343,14 +340,14 @@ class Choosing:
 
     def _settled(self, everything: Chooser, space: Space | None, measurer: Measures, rounds: Rounds) -> tuple[Selection, ...]:
         """Measure and extract, with what is chosen rehearsed before much is measured, and at the end."""
-        left, rehearsal = self.times.left, self.rehearsal
+        left, rehearsal = self.budget.measuring_seconds, self.rehearsal
         if space is None or space.part is None or rehearsal is None:
             return everything.settle(measurer, left, rounds)
         if left() > rehearsal.seconds and (expected := rehearsal.expected_errors(space.part, space.laid)):
             space.leave_out(expected)
             reason = "their transforms would lose too many digits on values of the sizes that this model computes"
             rehearsal.told.append(f"derived programs of {len(expected)} values are left out: {reason}")
-        everything.refine(measurer, left, quick(self.policy.measure))
+        everything.refine(measurer, left, quick(self.budget.policy.measure))
         space.rehearse(self.graph, rehearsal)
         settled = everything.settle(measurer, left, rounds)
         if space.rehearse(self.graph, rehearsal, settled):

@@ -36,7 +36,7 @@ class Space:
         model, chooser = self.everything.model, self.everything
         more = {number: min(error, self.left_out.get(number, error)) for number, error in errors.items()}
         priced = model.price(self._offered(self.left_out | more))
-        (selection,) = extract(chooser.frozen, priced, 1, 0.0, chooser.seed, chooser.policy.extract)
+        (selection,) = extract(chooser.frozen, priced, 1, 0.0, chooser.seed, chooser.budget.policy.extract)
         return selection
 
     def rehearse(self, graph: Graph, rehearsal: Rehearsal, chosen: Sequence[Selection] = (), run: RunProgram | None = None) -> bool:

@@ -21,8 +21,8 @@ import numpy as np
 from egraph.engine.saturate import Iteration, Saturation, saturate
 from egraph.errors import ModelError
 from egraph.onnx import exporter, importer
+from egraph.optimize.budget import Budget
 from egraph.optimize.choice import choose_derivations, choose_rules
-from egraph.optimize.chooser import Times
 from egraph.optimize.derivations import Gate
 from egraph.optimize.folding import Folder
 from egraph.optimize.measuring import calibrate
@@ -242,9 +242,8 @@ def _saturated(graph: Graph, options: Options, progress: Progress, database: Dat
 
 def _selected(result: Saturated, options: Options, progress: Progress, database: Database) -> tuple[Program, ...]:
     model, saturation = cost_model(result.graph, options, database), saturation_of(result)
-    times = Times(progress, lambda unmeasured: 0.0, policy=options.policy.measure)
-    choosing = Choosing(result.graph, saturation, model, progress, times, options.seed, policy=options.policy)
-    choice, _ = choosing.choose(None, options.finalists)
+    budget = Budget(progress, policy=options.policy)
+    choice, _ = Choosing(result.graph, saturation, model, budget, options.seed).choose(None, options.finalists)
     progress.update(f"best cost {choice.best.cost_us:.0f} us ({choice.best.method})")
     return programs_of(choice, saturation, result.graph, options.finalists)
 

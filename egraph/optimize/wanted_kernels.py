@@ -15,7 +15,7 @@ from pathlib import Path
 from egraph.errors import EinsatError, ModelError
 from egraph.onnx import exporter
 from egraph.optimize.batch import compile_batch
-from egraph.optimize.chooser import Times
+from egraph.optimize.budget import Budget
 from egraph.optimize.measuring import SHOWN_CHARACTERS, Job, calibration_missing, job_of, write_reference
 from egraph.optimize.options import Options
 from egraph.optimize.progress import Progress
@@ -109,9 +109,8 @@ def _wanted(result: Saturated, options: Options, progress: Progress, database: D
     missing = calibration_missing(database, key, lowers.target, lowers.generator_digest)
     model = cost_model(result.graph, options, database)
     model.database = database.scratch()
-    times = Times(progress, lambda unmeasured: 0.0, policy=options.policy.measure)
-    choosing = Choosing(result.graph, saturation_of(result), model, progress, times, options.seed, policy=options.policy)
-    choosing.choose(collector, options.finalists)
+    budget = Budget(progress, policy=options.policy)
+    Choosing(result.graph, saturation_of(result), model, budget, options.seed).choose(collector, options.finalists)
     return list({job.key: job for job in (*missing, *collector.jobs.values())}.values())
 
 

@@ -24,14 +24,16 @@ def candidates(
     supports: Supports | None = None,
     fused: bool = True,
     policy: CandidatesPolicy = CandidatesPolicy(),
+    is_late: Callable[[], bool] = lambda: False,
 ) -> Mapping[int, tuple[Candidate, ...]]:
     """Return the candidates of every class that must be computed, with costs still zero.
 
     Inputs and classes known at compile time have none. ``supports`` says why a fragment cannot become an eOperator
-    (None when it can); by default the generator for ``target`` is asked. Without ``fused``, every kernel is one operator.
+    (None when it can); by default the generator for ``target`` is asked. Without ``fused``, every kernel is one operator, and from
+    the time on that ``is_late`` says so, every further one is.
     """
     way = lowering((target or default_target()).kind)
-    tiling = Tiling(frozen, target or way.target, fused=fused, policy=policy)
+    tiling = Tiling(frozen, target or way.target, fused=fused, policy=policy, is_late=is_late)
     needed = [number for number in frozen.classes if number not in tiling.leaves]
     found: dict[int, dict[Tile, None]] = {number: {} for number in needed}
     generated = way.generator.tiles(tiling, supports or way.generator.supports, tiling.implementation(way.generated.name))

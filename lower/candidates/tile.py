@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -24,10 +24,16 @@ class Tiling:
     """A frozen e-graph with what all families of tiles ask of it. Without ``fused``, every tile is a single e-node."""
 
     def __init__(
-        self, frozen: FrozenEGraph, target: Target, *, fused: bool = True, policy: CandidatesPolicy = CandidatesPolicy()
-    ) -> None:  # fmt: skip
-        self.frozen, self.target = frozen, target
-        self.fused, self.policy = fused, policy
+        self,
+        frozen: FrozenEGraph,
+        target: Target,
+        *,
+        fused: bool = True,
+        policy: CandidatesPolicy = CandidatesPolicy(),
+        is_late: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.frozen, self.target, self.policy = frozen, target, policy
+        self._fused, self._is_late = fused, is_late
         self.leaves = frozen.given
         self.size_bytes = {number: type.size_bytes if type.is_static else 0 for number, type in frozen.types.items()}
         self._leaf: dict[int, Node] = {}
@@ -38,6 +44,12 @@ class Tiling:
                 for child in node.children:
                     self.consumers[child].add(number)
         self._source_users = _source_users(frozen)
+
+    @property
+    def fused(self) -> bool:
+        """Return whether tiles may hold several e-nodes: from the time on that it is late, none may."""
+        self._fused = self._fused and not self._is_late()
+        return self._fused
 
     def implementation(self, text: str) -> Implementation:
         """Return an implementation for the target; the same object for the same text."""

@@ -12,15 +12,16 @@ from typing import cast
 import numpy as np
 import pytest
 
-from egraph.errors import EinsatError
+from egraph.errors import EinsatError, LowerError
+from egraph.optimize import measuring
 from egraph.optimize import race as finalists
 from egraph.optimize.answers import Answers
-from egraph.optimize.check import check, find_feeds
+from egraph.optimize.budget import RUNS_OF_A_CONTENDER, Budget, slowdown_of, worked
+from egraph.optimize.check import CheckResult, check, find_feeds
 from egraph.optimize.measuring import Job, Measurer
 from egraph.optimize.progress import Progress, process_started
 from egraph.optimize.race import NO_TIME_TO_RACE, Contender, race
 from egraph.optimize.remembered import read_checked, write_checked
-from egraph.optimize.schedule import RUNS_OF_A_CONTENDER, Schedule, worked
 from egraph.optimize.search import plain_program
 from egraph.policy import BudgetPolicy, CheckPolicy, RacePolicy
 from egraph.tensor import Graph, Program, TensorType, attributes, make, placeholder
@@ -37,9 +38,9 @@ from tests.implementations import GENERATED
 FEEDS = (FeedSpec("x", "float32", (4,)),)
 
 
-def schedule(*, budget_seconds: float = 60.0, open_seconds: float = 0.5, run_seconds: float = 0.01, spent_seconds: float = 0.0) -> Schedule:
+def schedule(*, budget_seconds: float = 60.0, open_seconds: float = 0.5, run_seconds: float = 0.01, spent_seconds: float = 0.0) -> Budget:
     progress = Progress(-1, budget_seconds, time.monotonic() - spent_seconds)
-    return Schedule(progress, contenders=6, checks=3, open_seconds=open_seconds, run_seconds=run_seconds)
+    return Budget(progress, contenders=6, checks=3, quiet_open_seconds=open_seconds, quiet_run_seconds=run_seconds)
 
 
 def test_compiling_is_foreseen_by_its_pace_without_what_started_the_compiler() -> None:
@@ -178,6 +179,50 @@ def test_quick_programs_are_timed_in_all_their_rounds_however_late_it_is(clockwo
     assert all(len(timing.samples_us) == RacePolicy.least_rounds for timing in raced.timings.values())
 
 
+def test_a_race_of_many_programs_that_do_not_fit_ends_in_time(clockwork: Clockwork, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each run is short, but three rounds of three runs of six contenders are not: the last are not timed, the others less often."""
+    run_seconds = dict.fromkeys(["original", "best", "plain", "second", "third", "fourth"], 0.3)
+    raced, happened = _raced(clockwork, monkeypatch, 1.0, run_seconds)
+    assert clockwork.now <= 3.0 and happened[:2] == ["load original", "load best"]
+    assert raced.timings["original"].samples_us and raced.timings["best"].samples_us
+    assert raced.timings["fourth"].message == NO_TIME_TO_RACE
+
+
+def test_a_busy_machine_makes_everything_take_longer() -> None:
+    assert slowdown_of([0.5, 0.5], [1.0, 2.0]) == pytest.approx(3.0)
+    assert slowdown_of([0.01], [0.05]) == 1.0, "too short to tell"
+    assert slowdown_of([1.0], [0.9]) == 1.0 and slowdown_of([0.0], [1.0]) == 8.0
+    quiet = schedule(run_seconds=0.5)
+    busy = replace(quiet, slowdown=3.0)
+    assert busy.after_search_seconds() > 2.0 * quiet.after_search_seconds()
+    assert busy.measuring_seconds() < quiet.measuring_seconds() and busy.seconds_of(_plain(), CompileOptions(threads=1)) > 1.5 + 4.0
+
+
+def test_what_is_shipped_is_compiled_in_the_time_that_is_kept() -> None:
+    known = schedule()
+    known.compiled(10, 10.0)
+    assert known.after_search_seconds(40) == pytest.approx(40.0 + known.race_seconds + known.check_seconds)
+
+
+def test_inputs_of_other_kinds_are_not_tried_late() -> None:
+    """Outputs that tell little ask for more inputs; where there is no time for them, that is said, and remembered."""
+    ran: list[float] = []
+
+    def saturated(feeds: object) -> list[np.ndarray]:
+        x = cast("dict[str, np.ndarray]", feeds)["x"]
+        ran.append(float(x[0]))
+        return [np.ones_like(x)]
+
+    def checked(most: int) -> CheckResult:
+        ran.clear()
+        files = {"file": saturated}
+        return check(saturated, files, ["y"], FEEDS, tolerance=Tolerance(), count=2, seed=0, goes_on=lambda compared: compared < most)
+
+    late, early = checked(3), checked(9)
+    assert late.inputs == 3 and late.is_short and late.weak
+    assert early.inputs == 4 and not early.is_short
+
+
 @pytest.mark.parametrize("inputs", [1, 2, 4])
 def test_a_check_compares_as_many_inputs_as_it_may(inputs: int) -> None:
     """At least one; what is told is what was compared."""
@@ -283,3 +328,22 @@ def test_answers_are_found_by_all_that_is_in_the_inputs() -> None:
     others = [{"x": inputs["x"].reshape(2, 2)}, {"x": inputs["x"].astype(np.float64)}, {"n": np.array(4)}]
     others += [{"x": inputs["x"] + 1}, {"s": np.array(["a", "c"], dtype=object)}]
     assert all(answers.of(inputs | other) is None for other in others)
+
+
+def test_kernels_are_compiled_together_as_far_as_there_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch takes what its kernels took before: one that would end too late is smaller, and none begins that cannot end in time."""
+    left_seconds, batches = 100.0, list[int]()
+
+    def slowly(programs: list[Program], folder: Path, options: CompileOptions) -> list[Path | EinsatError]:
+        nonlocal left_seconds
+        batches.append(len(programs))
+        left_seconds -= 2.0 * len(programs)
+        return [LowerError("not compiled") for _ in programs]
+
+    monkeypatch.setattr(measuring, "compile_batch", slowly)
+    measurer = Measurer(Database.in_memory(), "here", CompileOptions(threads=1), Worker())
+    jobs = [Job(apply("Exp", placeholder(0, TensorType("float32", (size,)))), GENERATED, str(size)) for size in range(1, 101)]
+    measurer.measure(jobs, lambda: left_seconds, lambda told: None)
+    assert batches == [32, 18] and left_seconds == 0.0 and measurer.measured == 32
+    measurer.measure(jobs, lambda: 1.0, lambda told: None)
+    assert len(batches) == 2, "one takes two seconds"

@@ -1,0 +1,166 @@
+"""The budget of a run: what is left of it, how long what comes later takes, and what a stage may use before that.
+
+How long a step takes is foreseen by what the run has seen of model and machine: opening and running the model in onnxruntime, the pace
+at which kernels were compiled, and how much longer things take because other processes need the cores, too. A stage asks before a long
+step whether that fits, and does less where it does not.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from egraph.optimize.batch import compile_requests, kernel_requests, uncompiled
+from egraph.optimize.progress import Progress
+from egraph.policy import Policy
+from egraph.tensor import Program
+from lower.compile import CompileOptions
+
+T = TypeVar("T")
+
+RUNS_OF_A_CONTENDER = 3
+"""Runs of a contender that a race needs at least: when it is loaded, when it is first timed, and once more."""
+TELLING_SECONDS, MOST_SLOWDOWN = 0.1, 8.0
+"""How long calls take at least that say how busy the machine is, and how much slower it is believed to be, at most."""
+FILES_OPENED = 3
+"""Times that saved files are read at the end, each of which takes about as long as onnxruntime took to open the model."""
+
+
+@dataclass
+class Budget:
+    """The time of one run, and what the run has seen of its own speed."""
+
+    progress: Progress
+    contenders: int = 0
+    checks: int = 0
+    quiet_open_seconds: float = 0.0
+    """How long onnxruntime took to open the model, and then to run it, or would have if no other process had needed the cores."""
+    quiet_run_seconds: float = 0.0
+    slowdown: float = 1.0
+    """How many times as long things take because other processes need the cores, too."""
+    compilations: list[tuple[int, float]] = field(default_factory=list)
+    """How many generated kernels were compiled together, and in how many seconds."""
+    plain_kernels: int = 0
+    """Kernels of the program without rules that are still to be compiled."""
+    unmeasured: int = 0
+    """Kernels that the search chose and has not measured."""
+    given: int = 0
+    """Inputs of the user's own: the check compares all of them, whatever time that takes."""
+    policy: Policy = Policy()
+
+    @property
+    def seconds(self) -> float:
+        return self.progress.budget_seconds
+
+    @property
+    def spent_seconds(self) -> float:
+        return self.progress.spent_seconds
+
+    @property
+    def left_seconds(self) -> float:
+        return self.progress.left_seconds
+
+    @property
+    def open_seconds(self) -> float:
+        """Return how long it takes now to open the model in onnxruntime."""
+        return self.slowdown * self.quiet_open_seconds
+
+    @property
+    def run_seconds(self) -> float:
+        """Return how long it takes now to run the model in onnxruntime."""
+        return self.slowdown * self.quiet_run_seconds
+
+    def measuring_seconds(self) -> float:
+        """Return the seconds that are left for measuring."""
+        policy = self.policy.measure
+        kept_seconds = max((1.0 - policy.share) * self.seconds, self.after_search_seconds(self.unmeasured))
+        return self.left_seconds - min(kept_seconds, policy.kept_share * self.seconds)
+
+    def spare_seconds(self) -> float:
+        """Return the seconds that nothing needs, now that measuring is over."""
+        return self.left_seconds - self.after_search_seconds(self.unmeasured)
+
+    def compile(self, programs: Sequence[Program], folder: Path, options: CompileOptions) -> None:
+        """Fill the kernel cache for programs that are going to be compiled one by one; a kernel that fails is met again there."""
+        wanted = kernel_requests(programs, options)
+        if wanted:
+            library = compile_requests(list(wanted.values()), folder / "ahead.so", options)
+            self.compiled(library.compiled, library.seconds)
+
+    def compiled(self, kernels: int, seconds: float) -> None:
+        """Learn how long compiling takes. What started the compiler says little, and is forgotten when more is known."""
+        if kernels:
+            self.compilations.append((kernels, seconds))
+
+    def foresee(self, programs: Sequence[Program], options: CompileOptions) -> None:
+        """Count the kernels of programs that are going to be compiled whatever the search finds."""
+        self.plain_kernels = uncompiled(programs, options)
+
+    def seconds_to_compile(self, kernels: int) -> float:
+        """Return how long so many generated kernels take, at the pace that was seen."""
+        known = self.compilations[1:] or self.compilations
+        return kernels * sum(seconds for _, seconds in known) / max(1, sum(count for count, _ in known))
+
+    def seconds_of(self, program: Program, options: CompileOptions) -> float:
+        """Return how long it takes to compile a program and to time it once more than the others."""
+        return self.seconds_to_compile(uncompiled([program], options)) + self.open_seconds + RUNS_OF_A_CONTENDER * self.run_seconds
+
+    @property
+    def race_seconds(self) -> float:
+        """Return how long a race of the original and the most promising program takes at least, and with all where opening is quick."""
+        policy = self.policy.race
+        all_seconds = min(self.contenders * self.open_seconds, policy.open_share * self.seconds)
+        return max(policy.contenders * self.open_seconds, all_seconds) + 2 * RUNS_OF_A_CONTENDER * self.run_seconds
+
+    @property
+    def inputs(self) -> int:
+        """Return on how many inputs the check compares where there is time."""
+        return max(self.checks, self.given)
+
+    @property
+    def input_seconds(self) -> float:
+        """Return how long the check takes with one input: the original and two saved files run."""
+        return 3 * self.run_seconds
+
+    @property
+    def check_seconds(self) -> float:
+        """Return how long saving, and the check of what was saved, take."""
+        least_seconds = max(1, self.given) * self.input_seconds
+        return FILES_OPENED * self.open_seconds + max(least_seconds, min(self.inputs * self.input_seconds, self.policy.check.seconds))
+
+    def after_search_seconds(self, unmeasured: int = 0) -> float:
+        """Return how long all takes that comes after the search, where so many of the chosen kernels are not compiled yet.
+
+        What is shipped has to be compiled; the program without rules gives way to measuring.
+        """
+        most_seconds = self.policy.budget.compile_share * self.seconds
+        compile_seconds = self.seconds_to_compile(unmeasured) + min(self.seconds_to_compile(self.plain_kernels), most_seconds)
+        return compile_seconds + self.race_seconds + self.check_seconds
+
+    def may_check(self) -> bool:
+        """Return whether the check goes on to another input: while there is time, or little is asked for."""
+        return self.inputs * self.input_seconds <= self.policy.check.seconds or self.left_seconds > self.input_seconds
+
+
+def timed(call: Callable[[], T]) -> tuple[T, float, float]:
+    """Return what a call gives, the seconds that it would have taken if no other process had needed the cores, and those that it took."""
+    started, worked_before = time.monotonic(), time.process_time()
+    result = call()
+    elapsed_seconds = time.monotonic() - started
+    return result, min(elapsed_seconds, time.process_time() - worked_before), elapsed_seconds
+
+
+def worked(call: Callable[[], T]) -> tuple[T, float]:
+    """Return what a call gives, and the seconds that it took, or would have taken if no other process had needed the cores."""
+    result, seconds, _ = timed(call)
+    return result, seconds
+
+
+def slowdown_of(seconds: Sequence[float], elapsed_seconds: Sequence[float]) -> float:
+    """Return how many times as long calls took as they would have on a quiet machine, 1 where they were too short to tell."""
+    if sum(elapsed_seconds) < TELLING_SECONDS:
+        return 1.0
+    return min(MOST_SLOWDOWN, max(1.0, sum(elapsed_seconds) / max(sum(seconds), 1e-9)))
