@@ -27,7 +27,7 @@ from bench.models import MODELS, BenchModel
 from egraph.engine.saturate import Limits, saturate
 from egraph.errors import EinsatError
 from egraph.onnx import exporter, importer
-from egraph.optimize.choice import choose_derivations
+from egraph.optimize.admission import choose_derivations
 from egraph.optimize.derivations import Gate
 from egraph.optimize.measuring import Job, Measurer
 from egraph.rules import RULES

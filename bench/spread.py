@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from bench.models import MODELS, BenchModel
-from egraph.optimize.check_spread import moved
+from egraph.optimize.check import moved
 from egraph.tolerance import Tolerance
 
 SATURATED = 1e-6

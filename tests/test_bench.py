@@ -31,7 +31,7 @@ from bench.spread import spread
 from bench.table import line, means, near, table
 from bench.unit_scale import unit_scale
 from bench.watched import Watched, nearest
-from egraph.optimize.check_spread import LITTLE, moved
+from egraph.optimize.check import LITTLE, moved
 from egraph.tolerance import Tolerance
 
 ROOT = Path(__file__).parent.parent

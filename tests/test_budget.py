@@ -15,13 +15,13 @@ import pytest
 from egraph.errors import EinsatError, LowerError
 from egraph.optimize import measuring
 from egraph.optimize import race as finalists
-from egraph.optimize.answers import Answers
 from egraph.optimize.budget import RUNS_OF_A_CONTENDER, Budget, slowdown_of, worked
 from egraph.optimize.check import CheckResult, check, find_feeds
 from egraph.optimize.measuring import Job, Measurer
 from egraph.optimize.progress import Progress, process_started
 from egraph.optimize.race import NO_TIME_TO_RACE, Contender, race
-from egraph.optimize.remembered import read_checked, write_checked
+from egraph.optimize.records import read_checked, write_checked
+from egraph.optimize.reference import Answers
 from egraph.optimize.search import plain_program
 from egraph.policy import BudgetPolicy, CheckPolicy, RacePolicy
 from egraph.tensor import Graph, Program, TensorType, attributes, make, placeholder

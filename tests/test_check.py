@@ -14,9 +14,8 @@ from onnx import TensorProto, helper
 from egraph.errors import CheckFailed, ModelError
 from egraph.onnx import importer
 from egraph.onnx.integer_ranges import integer_ranges
-from egraph.optimize.check import OTHER_VALUES, Disagreement, check, compare, find_feeds, open_original
+from egraph.optimize.check import OTHER_VALUES, Disagreement, Spread, check, compare, find_feeds, moved, open_original
 from egraph.optimize.check_noise import Noise, open_shaken, relative_error
-from egraph.optimize.check_spread import Spread, moved
 from egraph.policy import CheckPolicy
 from egraph.tensor import TensorType, attributes, make
 from egraph.tensor.ops import apply

@@ -18,7 +18,7 @@ from egraph.engine.applications import RuleStatistics
 from egraph.engine.saturate import Limits, saturate
 from egraph.errors import RuleError
 from egraph.inspect.command import why, why_text
-from egraph.optimize.choice import choose_derivations, choose_rules, list_rules
+from egraph.optimize.admission import choose_derivations, choose_rules, list_rules
 from egraph.optimize.derivations import Gate
 from egraph.optimize.outcome import Derived, Offered, Outcome, RuleUse
 from egraph.optimize.report import render

@@ -14,7 +14,7 @@ from egraph.engine.saturate import Limits, Saturation, saturate
 from egraph.extract import extract, to_program
 from egraph.inspect.derivation import derivation_rule, explain_derivation
 from egraph.inspect.match import constants
-from egraph.optimize.choice import choose_derivations, choose_rules, list_rules
+from egraph.optimize.admission import choose_derivations, choose_rules, list_rules
 from egraph.optimize.derivations import Gate, prove
 from egraph.optimize.estimated import estimate, open_program, shipped_rules
 from egraph.optimize.folding import Folder

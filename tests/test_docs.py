@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from egraph.derive.registry import DERIVATIONS
-from egraph.optimize.partial import PARTIAL
+from egraph.optimize.admission import PARTIAL
 from egraph.rules import RULES
 from tests.pages import PACKAGES
 from tests.pages import PAGES as GENERATED

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from egraph.errors import RuleError
-from egraph.optimize import gate
-from egraph.optimize.choice import choose_rules
-from egraph.optimize.gate import Admission, admitted, notes, unproved
+from egraph.optimize import admission as gate
+from egraph.optimize.admission import Admission, admitted, choose_rules, notes, unproved
 from egraph.rewrite.law import Stated
 from egraph.rule import Binding, Equation, Mismatch, Rule, Steps, Tensor, Verdict, Weight, require, rule
 from egraph.rule_operators import concat, relu, slice_
@@ -266,7 +265,7 @@ def test_a_rule_that_does_otherwise_with_plain_sizes_is_caught_where_it_applies(
         yield x - y
         yield -(y - x)
 
-    monkeypatch.setattr("egraph.optimize.choice.load_rules", lambda path: (replace(subtract_turned, law=Stated(sides)),))
+    monkeypatch.setattr("egraph.optimize.admission.load_rules", lambda path: (replace(subtract_turned, law=Stated(sides)),))
     found = next(each for each in choose_rules([Path("mine.py")], [], allow="finite", unsafe=False) if each.name == "subtract_turned")
     assert isinstance(found, Rule) and found.verdict == "proved"
     vectors = {size: Binding({name: TensorType("float32", (size,)) for name in "xy"}, {}) for size in (7, 1009)}

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from egraph.errors import EinsatError
-from egraph.optimize.gate import admitted
+from egraph.optimize.admission import admitted
 from egraph.rule import Binding, MergeRule, Mismatch, Rule
 from egraph.rules import RULES
 from egraph.tensor import TensorType

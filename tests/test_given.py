@@ -17,9 +17,9 @@ from onnx import TensorProto, helper
 from egraph.errors import ModelError
 from egraph.onnx.importer import load
 from egraph.optimize.check import Disagreement, NoInputs, check
-from egraph.optimize.given import Given, accepted, open_sizes, read, read_given
 from egraph.optimize.options import Options
 from egraph.optimize.race import Contender, race_key, remembered
+from egraph.optimize.reference import Given, accepted, open_sizes, read, read_given
 from egraph.tensor import Graph, TensorType, attributes, make
 from egraph.tolerance import Tolerance
 from runtime.errors import InvalidArgument

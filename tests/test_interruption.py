@@ -18,7 +18,7 @@ from egraph.errors import ModelError
 from egraph.onnx.importer import load
 from egraph.optimize import interruption
 from egraph.optimize.__main__ import main
-from egraph.optimize.ahead import compiling_ahead
+from egraph.optimize.kernels import compiling_ahead
 from egraph.optimize.progress import Progress
 from egraph.tensor import Program
 from lower.compile import CompileOptions

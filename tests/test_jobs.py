@@ -15,10 +15,9 @@ import onnx
 import pytest
 from onnx import parser
 
-from egraph.optimize.batch import compile_batch
 from egraph.optimize.estimated import compile_options
+from egraph.optimize.kernels import compile_batch, feed_specs, kernel_program
 from egraph.optimize.measuring import write_reference
-from egraph.optimize.single_kernel import feed_specs, kernel_program
 from egraph.tensor import Node
 from egraph.tensor.ops import apply
 from lower.compile import CompileOptions

@@ -14,7 +14,7 @@ from egraph.onnx import importer
 from egraph.optimize.estimated import compile_options
 from egraph.optimize.folding import Folder
 from egraph.optimize.measuring import Measurer
-from egraph.optimize.mispredicted import AtFault, at_fault, is_mispredicted, times_in_place
+from egraph.optimize.repair import AtFault, at_fault, is_mispredicted, times_in_place
 from egraph.optimize.search import plain_program
 from egraph.tensor import Candidate, Program
 from lower.compile import CompileOptions, compile_program

@@ -20,9 +20,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from egraph.errors import ModelError, RuleError
+from egraph.optimize.admission import choose_rules
 from egraph.optimize.arguments import parse, parse_seconds, parse_shape, parse_tolerance, to_options
 from egraph.optimize.artefact import MANIFEST
-from egraph.optimize.choice import choose_rules
 from egraph.optimize.options import Allow
 from egraph.optimize.output import destination, publish, staging
 from egraph.optimize.stages import STAGES

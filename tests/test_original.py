@@ -11,9 +11,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from egraph.errors import ModelError
 from egraph.onnx import importer
+from egraph.optimize.artefact import export, save_unchanged
 from egraph.optimize.check_noise import open_onnxruntime
 from egraph.optimize.original import at_sizes, copy_model, digest, external_files, is_copy
-from egraph.optimize.saving import export, save_unchanged
 from runtime import Session
 
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 
 from egraph.engine.saturate import Limits, saturate
+from egraph.optimize.admission import PARTIAL
 from egraph.optimize.derivations import Gate
-from egraph.optimize.partial import PARTIAL
 from egraph.partial.mutants import Mutant, mutants
 from egraph.partial.stitching import correction, stitched, stitches
 from egraph.tensor import Graph, Node, TensorType, attributes, make, walk

@@ -17,7 +17,7 @@ from egraph.optimize.arguments import parse, to_options
 from egraph.optimize.memo import memo_path
 from egraph.optimize.options import Options
 from egraph.optimize.race import still_running
-from egraph.optimize.remembered import search_key
+from egraph.optimize.records import search_key
 from egraph.policy import ExtractPolicy, Policy, PolicyError, RacePolicy, SaturationPolicy, changes, tunings
 from egraph.tensor import Graph, Node, TensorType, attributes, make
 from egraph.tensor.ops import apply

@@ -14,8 +14,8 @@ import pytest
 from onnx import helper, numpy_helper
 
 from egraph.onnx import importer
+from egraph.optimize.admission import choose_derivations, choose_rules
 from egraph.optimize.check_noise import open_onnxruntime
-from egraph.optimize.choice import choose_derivations, choose_rules
 from egraph.optimize.derivations import Gate
 from egraph.optimize.folding import Folder
 from egraph.optimize.measuring import Measurer

@@ -13,7 +13,7 @@ from egraph.engine.saturate import Limits, saturate
 from egraph.extract import extract
 from egraph.optimize.options import Options
 from egraph.optimize.outcome import Refused
-from egraph.optimize.remembered import Earlier, read_search, search_key, write_search
+from egraph.optimize.records import Earlier, read_search, search_key, write_search
 from egraph.optimize.search import read_selections
 from egraph.rules import RULES
 from egraph.tensor import FrozenEGraph, Graph, Selection, TensorType, attributes, make

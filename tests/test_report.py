@@ -14,8 +14,7 @@ import pytest
 from egraph.errors import ModelError
 from egraph.inspect.command import why
 from egraph.optimize.outcome import Derived, Finalist, Growth, KernelRow, Offered, Outcome, RuleUse
-from egraph.optimize.report import format_count, format_size, format_time, growth_chart, render
-from egraph.optimize.report_layout import MOST_BOXES, boxes, draw, place
+from egraph.optimize.report import MOST_BOXES, boxes, draw, format_count, format_size, format_time, growth_chart, place, render
 
 
 def row(number: int, *operands: int, rules: tuple[str, ...] = ()) -> KernelRow:

@@ -235,7 +235,7 @@ import numpy as np
 from pathlib import Path
 from egraph.tensor import TensorType, placeholder
 from egraph.tensor.ops import apply
-from egraph.optimize.single_kernel import kernel_program
+from egraph.optimize.kernels import kernel_program
 from lower.compile import compile_program
 from lower.targets import lowering
 from runtime import Session

@@ -19,7 +19,7 @@ from egraph.optimize.chooser import Chooser, Rounds
 from egraph.optimize.derivations import Gate
 from egraph.optimize.measuring import Measurer
 from egraph.optimize.progress import Progress
-from egraph.optimize.remembered import Earlier
+from egraph.optimize.records import Earlier
 from egraph.optimize.search import Search, contending, program_digest, search, shortages
 from egraph.policy import ExtractPolicy, MeasurePolicy, Policy
 from egraph.rules import RULES

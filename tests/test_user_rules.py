@@ -12,8 +12,8 @@ from egraph.engine.saturate import Limits
 from egraph.errors import RuleError
 from egraph.inspect.command import find_rule, read_outcome
 from egraph.onnx import importer
+from egraph.optimize.blame import wrong_rules
 from egraph.optimize.estimated import shipped_rules
-from egraph.optimize.instances import wrong_rules
 from egraph.optimize.options import Options
 from egraph.optimize.outcome import Outcome
 from egraph.optimize.pipeline import optimize

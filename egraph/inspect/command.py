@@ -135,7 +135,7 @@ def find_rule(outcome: Outcome, artefact: Path, name: str, files: Sequence[Path]
 
 def _gated(rule: Rule | MergeRule, where: Path) -> Rule | MergeRule:
     """Return the rule as the gate lets it in, so that a match outside its proof is told as such."""
-    from egraph.optimize.gate import admitted
+    from egraph.optimize.admission import admitted
     from egraph.rules import RULES
 
     (gated,) = admitted([rule], unsafe=True, where={} if any(rule is each for each in RULES) else {rule.name: where})

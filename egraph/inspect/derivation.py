@@ -13,9 +13,9 @@ from egraph.derive.registry import DERIVATIONS
 from egraph.engine.deriving import Judged
 from egraph.engine.saturate import Limits, saturate
 from egraph.inspect.match import constants
+from egraph.optimize.admission import PARTIAL
 from egraph.optimize.derivations import Gate
 from egraph.optimize.outcome import Derived
-from egraph.optimize.partial import PARTIAL
 from egraph.tensor import Graph, Node, TensorType, attributes, make, walk
 from egraph.tensor.ops import OPS
 from egraph.tolerance import Tolerance

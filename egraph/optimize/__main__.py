@@ -28,7 +28,7 @@ def _run() -> int:
     arguments = parse(None)
     try:
         if arguments.list_rules:
-            from egraph.optimize.choice import list_rules
+            from egraph.optimize.admission import list_rules
 
             print(list_rules(tuple(arguments.rules)))
             return 0

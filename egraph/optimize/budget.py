@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from egraph.optimize.batch import compile_requests, kernel_requests, uncompiled
+from egraph.optimize.kernels import compile_requests, kernel_requests, uncompiled
 from egraph.optimize.progress import Progress
 from egraph.policy import Policy
 from egraph.tensor import Program

@@ -6,24 +6,40 @@ any model, is derived from once, and a proof outlives a derivation that time cut
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from egraph.derive.derivation import DerivationRule, GroupRule, Step
 from egraph.engine.applications import BROKEN, RuleStatistics
 from egraph.engine.deriving import Derivations, Judged, Stop, group_text
 from egraph.errors import EinsatError
-from egraph.optimize.gate import VALIDATED
+from egraph.optimize.admission import VALIDATED
 from egraph.optimize.outcome import Derived, Offered, RuleUse
-from egraph.optimize.sources import sources_digest
 from egraph.rule import Rounding
 from egraph.tensor import Kernel, Node, format_fragment, walk
 from egraph.tensor.text import TextError, parse_fragment
 from egraph.tolerance import Tolerance
 from runtime.profile import Database, DerivationRow, ProofRow
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@cache
+def sources_digest(folders: tuple[str, ...], suffixes: tuple[str, ...] = (".py",)) -> str:
+    """Return a hash of the files below some folders of the project that end in these ways, names and contents."""
+    digest = hashlib.sha256()
+    for folder in folders:
+        for path in sorted(path for path in (ROOT / folder).rglob("*.*") if path.suffix in suffixes):
+            text = path.read_bytes()
+            digest.update(f"{path.relative_to(ROOT).as_posix()} {len(text)}:".encode() + text)
+    return digest.hexdigest()[:32]
+
 
 SOURCES = ("egraph/derive", "egraph/partial", "egraph/tensor", "verify")
 """What decides which programs are derived and whether they are proved."""

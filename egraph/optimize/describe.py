@@ -11,19 +11,83 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from egraph import __version__
+from egraph.optimize.admission import notes as rule_notes
+from egraph.optimize.admission import unproved
 from egraph.optimize.check import CheckResult
 from egraph.optimize.derivations import Gate
-from egraph.optimize.gate import notes as rule_notes
-from egraph.optimize.gate import unproved
-from egraph.optimize.kernel_rows import kernel_rows
 from egraph.optimize.options import Options
 from egraph.optimize.outcome import KERNEL_KINDS, Finalist, Growth, InPlace, KernelRow, Outcome, RuleUse
 from egraph.optimize.race import Race
 from egraph.optimize.trial import ORIGINAL, PLAIN, Entry, Trial
 from egraph.rule import MergeRule, Rule
-from egraph.tensor import Candidate, Graph, Kernel, Program, format_fragment
+from egraph.tensor import Candidate, Graph, Kernel, Node, Program, format_fragment, walk
 from lower.cost.model import CostModel, KernelKey
+from lower.cost.roofline import Work, work
 from runtime.profile.versions import library_version
+
+
+def kernel_rows(program: Program, model: CostModel) -> tuple[KernelRow, ...]:
+    """Return a row for every kernel that is launched, in running order."""
+    made_by: dict[Node, int] = {}
+    rows: list[KernelRow] = []
+    origins = program.graph.origins
+    for kernel in program.kernels:
+        read = tuple(sorted({made_by[node] for node in kernel.inputs if node in made_by}))
+        if kernel.implementation.is_free:
+            if read:
+                made_by[kernel.output] = read[0]
+            continue
+        candidate = Candidate(kernel.fragment, (), (), kernel.implementation)
+        record = model.record(candidate)
+        measured_us = record.median_us if record is not None else None
+        time_us = kernel.cost_us if measured_us is None else measured_us
+        amount = work(kernel.fragment)
+        made_by[kernel.output] = len(rows)
+        sources = dict.fromkeys(name for node in (kernel.output, *_inside(kernel.output, kernel.inputs)) for name in origins.get(node, ()))
+        rows.append(
+            KernelRow(
+                name=title(kernel.fragment),
+                implementation=kernel.implementation.text,
+                fragment=format_fragment(kernel.fragment),
+                shape=str(kernel.output.type),
+                time_us=time_us,
+                is_measured=measured_us is not None,
+                flops=amount.flops,
+                size_bytes=amount.size_bytes,
+                roofline_share=_share(model, amount, time_us),
+                rules=kernel.rules,
+                source_nodes=tuple(sources),
+                operands=read,
+                steps=kernel.steps,
+            )
+        )
+    return tuple(rows)
+
+
+def title(fragment: Node) -> str:
+    """Return the operators of a kernel in running order: ``Conv + Add + Relu``."""
+    names = [node.op for node in walk((fragment,)) if node.op not in ("Placeholder", "Reshape", "Constant", "Input")]
+    shown = names if len(names) <= 6 else [*names[:3], f"{len(names) - 5} more", *names[-2:]]
+    return " + ".join(shown) or fragment.op
+
+
+def _inside(output: Node, inputs: tuple[Node, ...]) -> list[Node]:
+    """Return the nodes between a kernel's operands and its result, the result excluded."""
+    seen: dict[Node, None] = {}
+    stack = list(output.inputs)
+    while stack:
+        node = stack.pop()
+        if node not in seen and node not in inputs:
+            seen[node] = None
+            stack.extend(node.inputs)
+    return list(seen)
+
+
+def _share(model: CostModel, amount: Work, time_us: float) -> float:
+    """Return which part of the time the device's limits explain: 1 is as fast as it gets."""
+    ideal_us = model.speed.estimate_us(amount) - model.speed.launch_us
+    return min(1.0, ideal_us / time_us) if time_us > 0 else 0.0
+
 
 LIBRARIES = ("egglog", "onnx", "onnxruntime", "onednn-cpu-gomp", "apache-tvm", "ortools", "numpy")
 

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from egraph.errors import EinsatError, LowerError
-from egraph.optimize.batch import compile_batch
-from egraph.optimize.single_kernel import feed_specs, kernel_program, reference_graph
+from egraph.optimize.kernels import compile_batch, feed_specs, kernel_program, reference_graph
 from egraph.policy import MeasurePolicy
 from egraph.tensor import Candidate, Implementation, Node, Program, Target, TensorType, format_fragment, placeholder
 from egraph.tensor.ops import apply

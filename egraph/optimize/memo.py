@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from egraph.errors import EinsatError
+from egraph.optimize.derivations import sources_digest
 from egraph.optimize.describe import environment
 from egraph.optimize.options import Options
 from egraph.optimize.outcome import Outcome
 from egraph.optimize.output import write_beside
-from egraph.optimize.remembered import BUDGETS
-from egraph.optimize.sources import sources_digest
+from egraph.optimize.records import BUDGETS
 from egraph.tensor import Graph, Program, walk
 from egraph.tensor.text import TextError, format_program, parse_program
 from runtime.cache import cache_folder

@@ -12,18 +12,15 @@ from typing import Any
 
 from egraph.errors import CheckFailed, EinsatError, LowerError
 from egraph.optimize import original, stages
-from egraph.optimize.ahead import compiling_ahead
-from egraph.optimize.answers import Answers
-from egraph.optimize.artefact import REPORT, finish_artefact
+from egraph.optimize.admission import choose_derivations, choose_rules
+from egraph.optimize.artefact import REPORT, export, finish_artefact, save_unchanged
 from egraph.optimize.budget import Budget, worked
 from egraph.optimize.check import CheckResult, Disagreement, open_original
 from egraph.optimize.check_noise import RunModel, open_onnxruntime
-from egraph.optimize.choice import choose_derivations, choose_rules
-from egraph.optimize.compiling import compile_all, compile_cheapest, compile_entry
 from egraph.optimize.derivations import Gate
 from egraph.optimize.describe import describe, latencies_us
 from egraph.optimize.folding import Folder
-from egraph.optimize.given import accepted, read
+from egraph.optimize.kernels import compiling_ahead
 from egraph.optimize.measuring import Measurer, calibrate, calibration_programs
 from egraph.optimize.memo import Memo, choices_digest, memo_path, read_memo, write_memo
 from egraph.optimize.options import Options
@@ -31,12 +28,24 @@ from egraph.optimize.outcome import Outcome
 from egraph.optimize.output import Destination, check_report, destination, publish, staging, write_beside
 from egraph.optimize.progress import Progress
 from egraph.optimize.race import Contender, Race, not_raced, race, remembered
-from egraph.optimize.reference import Reference
-from egraph.optimize.remembered import Earlier, read_checked, read_search, search_key, usable_search, write_checked, write_search
+from egraph.optimize.records import Earlier, read_checked, read_search, search_key, usable_search, write_checked, write_search
+from egraph.optimize.reference import Answers, Reference, accepted, read
 from egraph.optimize.repair import Repair
-from egraph.optimize.saving import export, save_unchanged
 from egraph.optimize.search import Search, plain_program, search
-from egraph.optimize.trial import ORIGINAL, PLAIN, Entry, Trial, by_importance, entries_of, entry_named, fastest, without
+from egraph.optimize.trial import (
+    ORIGINAL,
+    PLAIN,
+    Entry,
+    Trial,
+    by_importance,
+    compile_all,
+    compile_cheapest,
+    compile_entry,
+    entries_of,
+    entry_named,
+    fastest,
+    without,
+)
 from egraph.optimize.wanted_kernels import import_profiles
 from egraph.rule import MergeRule, Rule
 from egraph.tensor import Graph, Program

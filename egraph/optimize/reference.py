@@ -1,21 +1,183 @@
-"""The model as it was given, in onnxruntime: what it answers, how far rounding moves it, and how programs compare with it."""
+"""The model as it was given, in onnxruntime: the inputs that it takes, what it answers, and how programs compare with it.
+
+A user's inputs are read and checked before the search, give open sizes, and are compared and timed on first. What the original answered
+before the search is kept: the check begins with the same inputs, and need not ask again.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from egraph.optimize.answers import Answers
-from egraph.optimize.check import VALUES, CheckResult, check
+import numpy as np
+
+from egraph.errors import ModelError
+from egraph.onnx import importer
+from egraph.onnx.importer import ImportResult
+from egraph.optimize.budget import slowdown_of, timed
+from egraph.optimize.check import VALUES, CheckResult, NoInputs, check, find_feeds, refuse_if_random
 from egraph.optimize.check_noise import RunModel, open_onnxruntime, open_shaken
-from egraph.optimize.given import Accepted, Given
 from egraph.optimize.options import Options
 from egraph.optimize.rehearsal import Sample
-from egraph.tensor import Graph
-from runtime.feeds import random_feeds
+from egraph.tensor import Graph, walk
+from runtime.errors import InvalidArgument
+from runtime.feeds import FeedSpec, random_feeds
+from runtime.input_file import Declared, read_inputs, sizes_text
+
+
+class Answers:
+    """The outputs of runs, found again by their inputs."""
+
+    def __init__(self) -> None:
+        self._outputs: dict[str, Sequence[Any]] = {}
+
+    def keep(self, feeds: Mapping[str, Any], outputs: Sequence[Any]) -> None:
+        """Take what a run gave."""
+        self._outputs[digest(feeds)] = outputs
+
+    def of(self, feeds: Mapping[str, Any]) -> Sequence[Any] | None:
+        """Return the outputs for these inputs, None where they are not known."""
+        return self._outputs.get(digest(feeds)) if self._outputs else None
+
+
+def digest(feeds: Mapping[str, Any]) -> str:
+    """Return a hash of all that is in some inputs."""
+    content = hashlib.sha256()
+    for name, value in sorted(feeds.items()):
+        array = np.asarray(value)
+        content.update(f"{name} {array.dtype} {array.shape}:".encode())
+        content.update(repr(array.tolist()).encode() if array.dtype.hasobject else np.ascontiguousarray(array).view(np.uint8).data)
+    return content.hexdigest()
+
+
+Ran: TypeAlias = Callable[[Mapping[str, Any], Sequence[Any]], None]
+
+
+@dataclass(frozen=True)
+class Given:
+    """The inputs of files, in the order of the command line."""
+
+    files: tuple[Path, ...] = ()
+    feeds: tuple[Mapping[str, np.ndarray], ...] = field(default=(), repr=False)
+
+    @property
+    def named(self) -> tuple[tuple[str, Mapping[str, np.ndarray]], ...]:
+        """Each with what it is called."""
+        return tuple((path.name, feeds) for path, feeds in zip(self.files, self.feeds, strict=True))
+
+    @property
+    def raced(self) -> tuple[str, str]:
+        """The place and the digest of the first, on which programs are timed; empty without any."""
+        return (str(self.files[0].absolute()), digest(self.feeds[0])) if self.files else ("", "")
+
+    @property
+    def key(self) -> str:
+        """A digest of all; empty without any."""
+        return hashlib.sha256(" ".join(map(digest, self.feeds)).encode()).hexdigest()[:32] if self.feeds else ""
+
+
+def read(options: Options, tell: Callable[[str], None]) -> tuple[Options, ImportResult, Given]:
+    """Read the model and the user's inputs, whose sizes the inputs get that the model and ``--shape`` leave open."""
+    imported, given = importer.load(options.model, shapes=options.shapes), Given()
+    if options.inputs:
+        given = read_given(options.inputs, imported.graph, is_fixed=bool(options.shapes))
+        sizes = open_sizes(given, imported.graph)
+        if sizes:
+            options = replace(options, shapes={**options.shapes, **sizes})
+            imported = importer.load(options.model, shapes=options.shapes)
+            told = " ".join(f"--shape {name}:{','.join(map(str, shape))}" for name, shape in sizes.items())
+            note = f"sizes that the model leaves open are those of {given.files[0].name}: {told}"
+            imported = replace(imported, notes=(*imported.notes, note))
+    for text in (*imported.notes, *imported.hints):
+        tell(text)
+    return options, imported, given
+
+
+def read_given(paths: Sequence[Path], graph: Graph, *, is_fixed: bool) -> Given:
+    """Read files of inputs for a graph; raises ModelError where one does not fit it, or another. ``is_fixed``: by ``--shape``."""
+    declared = [Declared(node.string("name"), node.type.dtype, node.type.shape) for node in graph.inputs]
+    fix = "save arrays of these sizes" + (", or leave --shape out: the file's sizes are taken then" if is_fixed else "")
+    try:
+        given = Given(tuple(paths), tuple(read_inputs(path, declared, shape_fix=fix) for path in paths))
+    except InvalidArgument as error:
+        raise ModelError(error.what, where=f"--inputs {error.where}", fix=error.fix) from error
+    first = given.feeds[0]
+    for path, feeds in zip(paths, given.feeds, strict=True):
+        for name, array in feeds.items():
+            if array.shape != first[name].shape:
+                raise ModelError(
+                    f"the input {name!r} is {sizes_text(first[name].shape)} in {paths[0].name} and {sizes_text(array.shape)} in "
+                    f"{path.name}: a program is made for one set of sizes",
+                    where=f"--inputs {path}", fix="give files of equal sizes, and run once for each set of sizes (with another -o)",
+                )  # fmt: skip
+    return given
+
+
+def open_sizes(given: Given, graph: Graph) -> dict[str, tuple[int, ...]]:
+    """Return the sizes of the inputs that have open ones; raises ModelError where one name would have two sizes."""
+    known: dict[str, tuple[int, str]] = {}
+    sizes: dict[str, tuple[int, ...]] = {}
+    for node in graph.inputs:
+        name = node.string("name")
+        found = given.feeds[0][name].shape
+        for size, number in zip(node.type.shape or (), found, strict=False):
+            if isinstance(size, str) and known.setdefault(size, (number, name))[0] != number:
+                raise ModelError(
+                    f"the size {size!r} is {known[size][0]} in the input {known[size][1]!r} and {number} in {name!r}",
+                    where=f"--inputs {given.files[0]}", fix=f"save arrays that agree on {size!r}",
+                )  # fmt: skip
+        if not node.type.is_static:
+            sizes[name] = found
+    return sizes
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """What the original model runs on. ``specs``: how random inputs are drawn; ``run_seconds``: how long one run took."""
+
+    specs: tuple[FeedSpec, ...]
+    run_seconds: float
+    slowdown: float = 1.0
+    """How many times as long the runs took because other processes needed the cores, too."""
+    is_random: bool = True
+    """Whether it runs on random inputs too."""
+    notes: tuple[str, ...] = ()
+
+
+def accepted(session: Any, graph: Graph, given: Given, seed: int, ran: Ran) -> Accepted:
+    """Run the original on the user's inputs and on random ones; ``ran`` hears of both.
+
+    Raises ModelError where it runs on no random ones and none are given, or not on one that is.
+    """
+    times: list[float] = []
+    elapsed_seconds: list[float] = []
+    for path, feeds in zip(given.files, given.feeds, strict=True):
+        try:
+            outputs, seconds, elapsed = timed(partial(session.run, None, feeds))
+        except Exception as error:  # onnxruntime raises a class a status; every one means "not these inputs"
+            told = " ".join(str(error).split())
+            what = f"onnxruntime cannot run the original model on these inputs: {told}"
+            raise ModelError(what, where=f"--inputs {path}", fix="give inputs that it runs on") from error
+        ran(feeds, outputs)
+        times.append(seconds)
+        elapsed_seconds.append(elapsed)
+        if len(times) == 1 and any(node.op == "Opaque" for node in walk(graph.roots)):
+            refuse_if_random(session, feeds, outputs)
+    try:
+        specs, seconds, elapsed = timed(lambda: find_feeds(session, graph, seed, ran))
+    except NoInputs as error:
+        if not given.feeds:
+            raise
+        first = given.feeds[0]
+        specs = tuple(FeedSpec(node.string("name"), node.type.dtype, first[node.string("name")].shape) for node in graph.inputs)
+        notes = (f"results are compared on your inputs alone: {error.what}",)
+        return Accepted(specs, min(times), slowdown_of(times, elapsed_seconds), is_random=False, notes=notes)
+    return Accepted(specs, min(times, default=seconds), slowdown_of([*times, seconds], [*elapsed_seconds, elapsed]))
 
 
 @dataclass

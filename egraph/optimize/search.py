@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from egraph.engine.deriving import Derivations
@@ -17,21 +17,34 @@ from egraph.engine.saturate import Iteration, Limits, Saturation, saturate
 from egraph.errors import ExtractError
 from egraph.extract import extract, to_program
 from egraph.optimize.budget import Budget
-from egraph.optimize.chooser import Chooser, Rounds, exact, quick, varied
-from egraph.optimize.derived_part import derived_part
+from egraph.optimize.chooser import Chooser, Rounds, Space, exact, quick, varied
 from egraph.optimize.measuring import Measures
-from egraph.optimize.outcome import Refused, summary
-from egraph.optimize.refused import refused
-from egraph.optimize.rehearsal import Rehearsal, RunProgram
-from egraph.optimize.remembered import Earlier
-from egraph.optimize.space import Space
+from egraph.optimize.outcome import REFUSALS, Kind, Refused, summary
+from egraph.optimize.records import Earlier
+from egraph.optimize.rehearsal import Rehearsal, RunProgram, derived_part
 from egraph.policy import SaturationPolicy
 from egraph.rule import MergeRule, Rule
 from egraph.tensor import Candidate, FrozenEGraph, Graph, Program, Selection, format_fragment
 from egraph.tensor.text import TextError, format_selection, parse_selections
 from lower.candidates import candidates as lay_candidates
 from lower.cost.model import CostModel, unmeasured, without_twins
+from runtime.judge import ONLY_REFERENCE
 from runtime.profile import Database
+
+
+def refused(model: CostModel, candidates: Mapping[int, Iterable[Candidate]]) -> tuple[Refused, ...]:
+    """Return the distinct candidates that the database knows to be unusable, the wrong ones first."""
+    found: dict[tuple[str, str], Refused] = {}
+    for options in candidates.values():
+        for one in options:
+            record = model.record(one)
+            if record is None or record.status == "ok":
+                continue
+            kind: Kind = "slow" if ONLY_REFERENCE in record.message else record.status
+            key = model.key(one)
+            found[key] = Refused(kind, one.implementation.text, key[0], record.message)
+    order = list(REFUSALS)
+    return tuple(sorted(found.values(), key=lambda r: (order.index(r.kind), r.implementation, r.fragment)))
 
 
 @dataclass(frozen=True)

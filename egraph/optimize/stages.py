@@ -21,8 +21,8 @@ import numpy as np
 from egraph.engine.saturate import Iteration, Saturation, saturate
 from egraph.errors import ModelError
 from egraph.onnx import exporter, importer
+from egraph.optimize.admission import choose_derivations, choose_rules
 from egraph.optimize.budget import Budget
-from egraph.optimize.choice import choose_derivations, choose_rules
 from egraph.optimize.derivations import Gate
 from egraph.optimize.folding import Folder
 from egraph.optimize.measuring import calibrate

@@ -1,4 +1,4 @@
-"""One search with its race: the programs that took part, and which is the fastest."""
+"""One search with its race: the programs that take part, compiled while there is time to race them, and which is the fastest."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from egraph.errors import ModelError
+from egraph.errors import EinsatError, ModelError
+from egraph.optimize.budget import Budget
 from egraph.optimize.folding import Folder
 from egraph.optimize.race import Contender, Race
 from egraph.optimize.search import Search, program_digest
 from egraph.tensor import Program
+from lower.compile import CompileOptions, compile_program
 from runtime.measure import Timing
 
 ORIGINAL, PLAIN = "onnxruntime", "unoptimized"
@@ -82,3 +84,46 @@ def entries_of(found: Search, plain: Program, work: Path, number: int, *, keep_s
         Entry(Contender(name, program_digest(program), "einsat", str(places[name]), keep_subnormals=keep_subnormals), program)
         for name, program in named
     ]
+
+
+NO_TIME_TO_COMPILE = "there was no time left to compile it"
+
+
+def compile_entry(entry: Entry, options: CompileOptions) -> int:
+    """Compile a program to its contender's place; return about what it keeps in memory, in bytes."""
+    plan = compile_program(entry.program, Path(entry.contender.path), options)
+    return plan.arena_bytes + sum(array.nbytes for array in entry.program.graph.tensors.values())
+
+
+def compile_cheapest(entries: Sequence[Entry], folder: Folder, options: CompileOptions) -> Entry:
+    """Compile what is estimated to take the least, where nothing is timed; return it, folded."""
+    cheapest = min(by_importance(entries), key=lambda entry: entry.program.cost_us).folded(folder)
+    compile_entry(cheapest, options)
+    return cheapest
+
+
+def compile_all(
+    entries: Sequence[Entry], folder: Folder, budget: Budget, work: Path, options: CompileOptions
+) -> tuple[dict[str, int], dict[str, str]]:
+    """Compile every program; return the sizes, and the reasons of those that cannot be compiled.
+
+    The most promising one always is, the plain one, which nobody ships, unless that takes much longer than there is time; the
+    others while there is time to race them afterwards.
+    """
+    sizes_bytes: dict[str, int] = {}
+    failed: dict[str, str] = {}
+    for rank, entry in enumerate(by_importance(entries)):
+        entry, is_plain = entry.folded(folder), entry.contender.name == PLAIN
+        spare_seconds = max(0.0, budget.left_seconds - budget.race_seconds - budget.check_seconds)
+        spare_seconds += budget.policy.budget.grace_seconds if is_plain else 0.0
+        if rank > 0 and budget.seconds_of(entry.program, options) > spare_seconds:
+            failed[entry.contender.name] = NO_TIME_TO_COMPILE
+            continue
+        budget.compile([entry.program], work, options)
+        try:
+            sizes_bytes[entry.contender.name] = compile_entry(entry, options)
+        except EinsatError as error:
+            if is_plain:
+                raise
+            failed[entry.contender.name] = str(error)
+    return sizes_bytes, failed

@@ -14,13 +14,12 @@ from pathlib import Path
 
 from egraph.errors import EinsatError, ModelError
 from egraph.onnx import exporter
-from egraph.optimize.batch import compile_batch
 from egraph.optimize.budget import Budget
+from egraph.optimize.kernels import compile_batch, feed_specs, kernel_program
 from egraph.optimize.measuring import SHOWN_CHARACTERS, Job, calibration_missing, job_of, write_reference
 from egraph.optimize.options import Options
 from egraph.optimize.progress import Progress
 from egraph.optimize.search import Choosing
-from egraph.optimize.single_kernel import feed_specs, kernel_program
 from egraph.optimize.stages import Saturated, advanced, cost_model, saturation_of, started
 from egraph.policy import MeasurePolicy
 from egraph.tensor import Candidate

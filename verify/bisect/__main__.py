@@ -67,8 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(chosen: argparse.Namespace) -> Finding:
     from egraph.engine.saturate import Limits
     from egraph.onnx import importer
+    from egraph.optimize.admission import choose_rules
     from egraph.optimize.check import find_feeds, open_original
-    from egraph.optimize.choice import choose_rules
     from egraph.optimize.original import at_sizes
     from runtime.feeds import random_feeds
     from verify.bisect.search import Settings, bisect

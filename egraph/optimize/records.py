@@ -1,4 +1,4 @@
-"""Keep what a search found within its budget, so that the same search again lays, measures and extracts nothing."""
+"""What runs leave in the profile database: the same search again lays, measures and extracts nothing, a check compares as many inputs."""
 
 from __future__ import annotations
 

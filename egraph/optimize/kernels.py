@@ -1,0 +1,263 @@
+"""Compile kernels: each as a program of its own to be measured, many at once, and beside the growing e-graph.
+
+Starting the compiler costs as much as compiling several kernels, so one run of it compiles a batch into one shared library. What is
+needed whatever the search finds is compiled while the e-graph grows on one core; only caches are filled by that, so that nothing
+depends on how far it gets.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from egraph.errors import EinsatError, LowerError
+from egraph.onnx.integer_ranges import FLAGS, integer_ranges
+from egraph.policy import MeasurePolicy
+from egraph.tensor import Graph, Implementation, Kernel, Node, Program, TensorType, attributes, make, placeholders, rewrite, walk
+from lower.compile import KERNELS, PLAN, WEIGHTS, CompileOptions, plan_program
+from lower.eoperator import KernelRequest
+from lower.targets import CodeCompiler, Compiled, lowering
+from lower.weights import write_weights
+from runtime.errors import LibraryMissing
+from runtime.feeds import PERIOD, FeedSpec, Values, random_array
+from runtime.plan import Plan
+
+
+def compile_batch(programs: Sequence[Program], folder: Path, options: CompileOptions) -> list[Path | EinsatError]:
+    """Return, for every program, the runnable folder inside ``folder`` or the reason why there is none.
+
+    Made for measuring: the folders share their kernel library by a link, and have no manifest.
+    """
+    planned = [_planned(program, options) for program in programs]
+    wanted = {symbol: request for one in planned if isinstance(one, _Planned) for symbol, request in one.requests.items()}
+    shared = folder / KERNELS
+    failed: dict[str, LowerError] = {}
+    if wanted:
+        failures = compile_requests(list(wanted.values()), shared, options).failures
+        failed = {symbol: failures[request] for symbol, request in wanted.items() if request in failures}
+    results: list[Path | EinsatError] = []
+    for number, one in enumerate(planned):
+        if isinstance(one, EinsatError):
+            results.append(one)
+        elif broken := [failed[symbol] for symbol in one.requests if symbol in failed]:
+            results.append(broken[0])
+        else:
+            results.append(_written(one, folder / str(number), shared))
+    return results
+
+
+def compile_requests(requests: Sequence[KernelRequest], path: Path, options: CompileOptions) -> Compiled:
+    """Compile generated kernels for the target of ``options`` into one file."""
+    compiler = lowering(options.target.kind).generator.compiler
+    assert compiler is not None, "only a target with a compiler has requests"
+    return compiler.compile(requests, path, threads=options.threads)
+
+
+def uncompiled(programs: Sequence[Program], options: CompileOptions) -> int:
+    """Return how many of the programs' generated kernels were not compiled before."""
+    compiler = lowering(options.target.kind).generator.compiler
+    return len(compiler.uncompiled(list(kernel_requests(programs, options).values()), threads=options.threads)) if compiler else 0
+
+
+@dataclass(frozen=True)
+class _Planned:
+    program: Program
+    plan: Plan
+    models: Mapping[str, bytes]
+    """Models of opaque steps, by the names of their files."""
+    requests: Mapping[str, KernelRequest]
+    """Generated kernels by symbol."""
+    carried: Mapping[str, Path]
+    """Libraries of C functions, built, by the names of their files."""
+
+
+def _planned(program: Program, options: CompileOptions) -> _Planned | EinsatError:
+    try:
+        plan, writer = plan_program(program, options)
+    except EinsatError as error:
+        return error
+    carried = {name: writer.lowering.build(source) for name, source in writer.carried.items()}
+    return _Planned(program, plan, writer.models, writer.requests, carried)
+
+
+def _written(one: _Planned, place: Path, shared: Path) -> Path:
+    """Write the folder of a program whose generated kernels are in a ``shared`` library."""
+    place.mkdir(parents=True)
+    weights = dict.fromkeys(buffer.key for buffer in one.plan.buffers if buffer.area == "weight")
+    if weights:
+        write_weights(place / WEIGHTS, {key: one.program.graph.tensors[key] for key in weights})
+    for name, model in one.models.items():
+        (place / name).parent.mkdir(exist_ok=True)
+        (place / name).write_bytes(model)
+    if one.requests:
+        os.link(shared, place / KERNELS)
+    for name, library in one.carried.items():
+        shutil.copyfile(library, place / name)
+    (place / PLAN).write_text(one.plan.to_json(), encoding="utf-8")
+    return place
+
+
+def kernel_requests(programs: Sequence[Program], options: CompileOptions) -> dict[str, KernelRequest]:
+    """Return the generated kernels of programs by symbol, in their order; a program that cannot be planned has none."""
+    wanted: dict[str, KernelRequest] = {}
+    for program in programs:
+        try:
+            requests = plan_program(program, options)[1].requests
+        except EinsatError:
+            continue
+        wanted |= {request.symbol: request for request in requests.values()}
+    return wanted
+
+
+NEVER_NEGATIVE = ("Exp", "Abs", "Sigmoid", "Softmax", "Softplus", "Sqrt")
+DIVISORS = {"Sqrt": 0, "Log": 0, "Reciprocal": 0, "Pow": 0, "Div": 1}
+"""Operators that are not defined, or badly conditioned, where this operand is near or below 0."""
+
+
+def kernel_program(fragment: Node, implementation: Implementation, *, seed: int) -> Program:
+    """Return a program of this one kernel, with random weights, to be measured."""
+    ranges = integer_ranges((fragment,))
+    values = leaf_values(fragment)
+    generator = np.random.default_rng(seed)
+    tensors: dict[str, np.ndarray] = {}
+    leaves: dict[Node, Node] = {}
+    for leaf in placeholders(fragment):
+        index = leaf.integer("index")
+        if leaf.attribute("constant"):
+            digest = f"random{index}"
+            array = _drawn(leaf.type, generator, ranges.get(leaf, FLAGS), values[leaf])
+            tensors[digest] = np.require(_scaled(array), requirements="C")  # of no axes stays so
+            leaves[leaf] = make("Constant", (), attributes(digest=digest), leaf.type)
+        else:
+            leaves[leaf] = make("Input", (), attributes(name=f"x{index}"), TensorType(leaf.type.dtype, leaf.type.shape))
+    root = rewrite((fragment,), lambda old, operands: leaves.get(old) or make(old.op, operands, old.attributes, old.type))[fragment]
+    operands = tuple(leaves.values())
+    inputs = tuple(node for node in operands if node.op == "Input")
+    graph = Graph("kernel", inputs, (("y", root),), tensors)
+    return Program(graph, (Kernel(fragment, operands, root, implementation),), 0.0)
+
+
+def _drawn(type: TensorType, generator: np.random.Generator, interval: tuple[int, int], values: Values) -> np.ndarray:
+    """Draw weights; of large ones a part, which is repeated: drawing takes longer than a kernel does."""
+    low, high = interval
+    is_whole = type.elements <= PERIOD or type.dtype == "string"
+    shape = type.sizes if is_whole else (PERIOD,)
+    drawn = random_array(type.dtype, shape, generator, bound=high + 1, values=values, low=low)
+    return drawn if is_whole else np.resize(drawn, type.sizes)
+
+
+def _scaled(array: np.ndarray) -> np.ndarray:
+    """Scale weights as trained ones are, so that sums are of the size of their summands and no activation saturates."""
+    if array.ndim < 2 or array.dtype.kind != "f":
+        return array
+    return (array / math.sqrt(max(1, math.prod(array.shape[1:])))).astype(array.dtype)
+
+
+def leaf_values(fragment: Node) -> dict[Node, Values]:
+    """Return how to draw each placeholder: away from 0 where only that keeps a root, logarithm or quotient meaningful.
+
+    Exponents are whole: a power of what may be near 0 would magnify its rounding without bound.
+    """
+    critical: set[Node] = set()
+    stack = [node.inputs[DIVISORS[node.op]] for node in walk((fragment,)) if node.op in DIVISORS]
+    while stack:
+        node = stack.pop()
+        is_square = node.op == "Mul" and node.inputs[0] is node.inputs[1]
+        if node not in critical and node.op not in NEVER_NEGATIVE and not is_square:
+            critical.add(node)
+            stack.extend(node.inputs)
+    exponents = {leaf for node in walk((fragment,)) if node.op == "Pow" for leaf in walk(node.inputs[1:])}
+
+    def values(leaf: Node) -> Values:
+        return "whole" if leaf in exponents else "positive" if leaf in critical else "normal"
+
+    return {node: values(node) for node in walk((fragment,)) if node.op == "Placeholder"}
+
+
+def feed_specs(program: Program) -> tuple[FeedSpec, ...]:
+    """Return what to draw for the inputs of a program of one kernel."""
+    ranges = integer_ranges(program.graph.roots)
+    (kernel,) = program.kernels
+    values = leaf_values(kernel.fragment)
+    drawn = {kernel.inputs[leaf.integer("index")]: value for leaf, value in values.items()}
+    return tuple(
+        FeedSpec(node.string("name"), node.type.dtype, node.type.sizes, high + 1, drawn.get(node, "normal"), low)
+        for node in program.graph.inputs
+        for low, high in [ranges.get(node, FLAGS)]
+    )
+
+
+def reference_graph(graph: Graph) -> Graph:
+    """Return the graph with its constants as inputs, called by their digests: small, however large the weights are."""
+    constants = sorted((node for node in walk(graph.roots) if node.op == "Constant"), key=lambda node: node.string("digest"))
+    inputs = {node: make("Input", (), attributes(name=node.string("digest")), node.type) for node in constants}
+    roots = list(dict.fromkeys(graph.roots))
+    new = rewrite(roots, lambda old, operands: inputs.get(old) or make(old.op, operands, old.attributes, old.type))
+    return replace(
+        graph, inputs=(*graph.inputs, *inputs.values()), outputs=tuple((name, new[node]) for name, node in graph.outputs), tensors={}
+    )  # fmt: skip
+
+
+@contextmanager
+def compiling_ahead(
+    programs: Sequence[Program],
+    folder: Path,
+    options: CompileOptions,
+    tell: Callable[[int, float], None],
+    policy: MeasurePolicy = MeasurePolicy(),
+) -> Iterator[Callable[[], None]]:
+    """Compile the kernels of ``programs`` in their order, beside what is done inside; yield how to end that early.
+
+    Without programs no compiler is started. A kernel that fails is met again where it is needed. ``tell`` hears of compiled kernels
+    and the seconds that they took.
+    """
+    way = lowering(options.target.kind)
+    compiler = way.generator.compiler
+    if not programs or compiler is None:
+        yield lambda: None
+        return
+    is_over = threading.Event()
+
+    def compile_all(compiler: CodeCompiler) -> None:
+        with suppress(LibraryMissing, OSError):
+            way.prepare()
+        requests = list(kernel_requests(programs, options).values())
+        together = policy.compiled_ahead * max(1, compiler.most_processes() - 1)  # growing has a core of its own
+        for start in range(0, len(requests), together):
+            if is_over.is_set():
+                return
+            try:
+                library = compiler.compile(requests[start : start + together], folder / "ahead.so", threads=options.threads)
+            except (EinsatError, OSError):
+                return
+            tell(library.compiled, library.seconds)
+        with suppress(LibraryMissing, OSError):
+            way.prepare_artefact()
+
+    thread = threading.Thread(target=compile_all, args=(compiler,), name="compiling ahead", daemon=True)
+
+    def end() -> None:
+        is_over.set()
+        if thread.is_alive():  # not where Ctrl-C came before it was started
+            thread.join()
+
+    with compiler.borrowed(compiler.most_processes()) as compilers:
+        try:
+            for process in compilers:
+                process.start()
+            thread.start()
+            yield end
+        except BaseException:
+            for process in compilers:
+                process.stop()  # so that nobody waits for a kernel when the end was asked for
+            raise
+        finally:
+            end()
