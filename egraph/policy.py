@@ -144,6 +144,7 @@ class MeasurePolicy:
         "Laying the kernels of derived programs may take: where it takes more, few would be measured.",
         most=1,
     )
+    laid_least_seconds: float = tuned(1.0, "seconds", "Laying kernels takes so long in any case: small e-graphs are always laid whole.")
     derived_share: float = tuned(
         0.4, "part of the time for measuring", "Kept for derived programs while the rules' own are measured.", most=1
     )

@@ -374,17 +374,19 @@ def test_kernels_are_fused_as_far_as_there_is_time() -> None:
     whole, late = most_covered(math.inf), most_covered(0)
     assert set(late) == {1} and max(whole) > 2
 
-    def chosen(budget_seconds: float) -> int:
+    def chosen(budget_seconds: float, least_seconds: float) -> int:
         clock = Clock(budget_seconds)
+        policy = Policy(measure=MeasurePolicy(laid_least_seconds=least_seconds))
         clock.spent_seconds = 50.0
         model = CostModel(Database.in_memory(), "here", DeviceSpeed())
         found = search(
-            network(), FEW, lambda: model, cast(Measurer, Stopwatch(clock, seconds=0.0)), budget_of(clock),
+            network(), FEW, lambda: model, cast(Measurer, Stopwatch(clock, seconds=0.0)), Budget(cast(Progress, clock), policy=policy),
             finalists=1, max_nodes=2_000, seed=0,
         )  # fmt: skip
         return len(found.programs[0].kernels)
 
-    assert chosen(55.0) > chosen(1_000.0)
+    assert chosen(55.0, 0.0) > chosen(1_000.0, 0.0)
+    assert chosen(55.0, 1.0) == chosen(1_000.0, 0.0), "a small e-graph takes no time"
 
 
 def test_an_exact_extraction_ends_in_time() -> None:

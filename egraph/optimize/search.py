@@ -295,11 +295,12 @@ class Choosing:
 
     def chooser(self, frozen: FrozenEGraph) -> tuple[Chooser, Mapping[int, tuple[Candidate, ...]]]:
         """Return a chooser from an e-graph, and all its candidates: fused ones as far as there is time to lay them."""
-        budget = self.budget
-        started, kept_seconds = budget.spent_seconds, (1.0 - budget.policy.measure.laid_share) * max(0.0, budget.measuring_seconds())
+        budget, policy = self.budget, self.budget.policy.measure
+        started, kept_seconds = budget.spent_seconds, (1.0 - policy.laid_share) * max(0.0, budget.measuring_seconds())
 
         def is_late() -> bool:
-            return self.is_timed and budget.measuring_seconds() <= kept_seconds
+            is_small = budget.spent_seconds - started < policy.laid_least_seconds
+            return self.is_timed and not is_small and budget.measuring_seconds() <= kept_seconds
 
         laid = lay_candidates(frozen, self.model.target, policy=budget.policy.candidates, is_late=is_late)
         offered = without_twins(self.model, laid)
