@@ -179,6 +179,9 @@ def make_rule(
     left = law.left(unbound)
     if not isinstance(left.term, Pattern):
         raise RuleError(f"rule {name}: the left side must be an operator, not a bare variable")
+    if missing := sorted(unbound.keys() - left.term.names()):
+        what = f"rule {name}: no match binds {', '.join(missing)}, of which the left side says nothing"
+        raise RuleError(what, fix="use it on the left side, or take it out")
     if not text.strip():
         raise RuleError(f"rule {name}: a docstring that states the equation is required")
     return Rule(name, inspect.cleandoc(text), left.term, variables, bundles, law, rounding, phase)

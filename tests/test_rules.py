@@ -207,9 +207,9 @@ def bias_through_padded_conv(x: Tensor, b: Weight, w: Weight, a: Attributes) -> 
 
 
 def mean_of_means(x: Tensor, y: Tensor, half: Weight, a: Attributes) -> Steps:
-    yield reduce_mean(concat(x, y, axis=1), a)
+    yield reduce_mean(concat(x, y, axis=1), a) / half
     require_number(half, 0.5)
-    yield (reduce_mean(x, a) + reduce_mean(y, a)) * half
+    yield reduce_mean(x, a) + reduce_mean(y, a)
 
 
 def sum_over_broadcast_axes(x: Tensor, y: Tensor, a: Attributes) -> Equation:
@@ -316,6 +316,7 @@ def test_a_merge_that_mixes_up_its_members_is_refuted() -> None:
         ("    require(x.rank == 1, '')\n    yield relu(x)\n    yield x", 6, "shapes are used on the left side"),
         ("    return relu(x)", 4, "must return an Equation, or yield its left and then its right side"),
         ("    return x == relu(x)", 4, "the left side must be an operator"),
+        ("    return relu(x) == x", 4, "no match binds a, of which the left side says nothing"),
     ],
 )
 def test_what_is_no_rule_is_told_with_its_line(body: str, line: int, told: str, tmp_path: Path) -> None:

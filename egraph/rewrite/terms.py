@@ -81,6 +81,13 @@ class Pattern:
     attributes: AttributeTuple | str
     operands: tuple[Pattern | Variable, ...]
 
+    def names(self) -> set[str]:
+        """Return the names of its variables, those of attributes too."""
+        found = {self.attributes} if isinstance(self.attributes, str) else set()
+        for operand in self.operands:
+            found |= operand.names() if isinstance(operand, Pattern) else {operand.name}
+        return found
+
 
 class Attributes:
     """All attributes of one matched operator: opaque in a pattern, readable by name (``a.strides``) when bound."""
