@@ -7,10 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from egraph.rule import Equation, Rounding, Rule, Steps, Tensor, Weight, operation, require, require_number, rule
-from egraph.rule_operators import reciprocal, reduce_sum, relu
+from egraph.rule import Attributes, Equation, Rounding, Rule, Steps, Tensor, Weight, operation, require, require_number, rule
+from egraph.rule_operators import reciprocal, reduce_mean, reduce_sum, relu
 from egraph.rules import RULES, rule_named
 from verify.prove import Effort, prove
+from verify.random_testing import check_rule
 from verify.special_values import broken, first_difference
 
 
@@ -91,6 +92,19 @@ def test_every_way_through_a_guard_is_held_to_the_class() -> None:
     assert broken(added_in_another_order) is None
     found = prove(added_in_another_order, Effort(tests=8))
     assert found.failure == "rounding" and "x of shape (91" in found.reason
+
+
+@rule(rounding="reassociates")
+def mean_of_scaled(x: Tensor, c: Weight, a: Attributes) -> Steps:
+    """mean(x) c = mean(x c): at an infinite c either side may be infinite where the other is NaN"""
+    yield reduce_mean(x, a) * c
+    require(c.rank == 0 and c.number is not None, "one number")
+    yield reduce_mean(x * c, a)
+
+
+def test_random_tests_hold_a_rule_to_its_own_class() -> None:
+    assert check_rule(mean_of_scaled, cases=64).passed
+    assert not check_rule(replace(mean_of_scaled, rounding="exact"), cases=64).passed
 
 
 NAN, INFINITY = float("nan"), float("inf")

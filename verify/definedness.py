@@ -49,9 +49,11 @@ def _partial(scope: Scope) -> set[str]:
 
 
 def _is_defined(function: str, arguments: tuple[Scalar, ...]) -> bool:
-    """Return whether numbers alone settle it: a divisor other than zero, a whole power of anything, a size."""
+    """Return whether its form settles it: a divisor other than zero, a whole power of anything, a size, the root of a square."""
     last = arguments[-1]
     match function, last:
+        case "sqrt", Apply("mul", (one, other)):
+            return one == other
         case "div" | "reciprocal" | "log" | "sqrt", Number(value):
             return value > 0
         case "pow", Number(value):

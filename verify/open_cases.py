@@ -25,8 +25,9 @@ from verify.random_testing import CRASHES, Data, Difference, Instance, compare, 
 
 NUMBERS = (0.0, 1.0, 0.5, -1.0, 2.0, -0.5, 0.0625, 3.0, -2.0, 100.0, 6.0, 0.25)
 """What named numbers are, besides what Z3 finds: ends and middles of the ranges that guards single out."""
-ATTEMPTS = 12
-MODELS, LARGER = 8, (2, 2, 3, 3, 4, 5, 7)
+ATTEMPTS = 32
+MODELS, LARGER, SHARES = 24, (2, 2, 3, 3, 4, 5, 7), (0.2, 0.4, 0.6)
+"""How many larger values of the symbols are looked for, what is asked of how many of them: to be at least so large."""
 MOST_ELEMENTS = 1 << 20
 DATA: tuple[Data, ...] = ("signed", "zeros", "integers", "positive")
 
@@ -39,7 +40,8 @@ def examined(rule: Rule | MergeRule, case: Case) -> Difference | bool:
     for instance, fits in _instances(rule, case):
         for position, data in enumerate(DATA):
             try:
-                _, difference = compare(instance, position, data, bits=False, defined=data == "zeros" or rule.rounding == "assumes finite")
+                defined, alike = data == "zeros" or rule.rounding == "assumes finite", rule.rounding == "reassociates"
+                _, difference = compare(instance, position, data, bits=False, defined=defined, alike=alike)
             except (Refused, EinsatError, *CRASHES):
                 continue
             if difference is not None:
@@ -89,8 +91,9 @@ def _models(conditions: Sequence[Compare], symbols: Sequence[Symbol], random: Ra
     if smallest is None:
         return
     yield smallest
-    for _ in range(MODELS):
-        larger = [Compare(index(random.choice(LARGER)), "<=", index(symbol)) for symbol in symbols if random.random() < 0.6]
+    for attempt in range(MODELS):
+        share = SHARES[attempt % len(SHARES)]
+        larger = [Compare(index(random.choice(LARGER)), "<=", index(symbol)) for symbol in symbols if random.random() < share]
         if (found := small_values([*conditions, *larger], symbols)) is not None:
             yield found
 

@@ -162,7 +162,10 @@ def check_rule(rule: Rule | MergeRule, seed: int = 0, cases: int = 8, tries: int
             whole = done % 2 and instance.operators & STEPPING and kinds[done % 4] not in ("special", "zeros")
             data: Data = "integers" if whole else kinds[done % 4]
             defined = data == "zeros" or rule.rounding == "assumes finite"
-            is_exact, difference = compare(instance, random.getrandbits(32), data, bits=rule.rounding == "exact", defined=defined)
+            alike = rule.rounding == "reassociates"
+            is_exact, difference = compare(
+                instance, random.getrandbits(32), data, bits=rule.rounding == "exact", defined=defined, alike=alike
+            )
         except RuleError:
             raise
         except TooLong as long:
@@ -292,14 +295,16 @@ def _most(leaf: Node, instance: Instance) -> int:
     return min(found, default=4)
 
 
-def compare(instance: Instance, seed: int, data: Data, *, bits: bool, defined: bool = False) -> tuple[bool, Difference | None]:
+def compare(
+    instance: Instance, seed: int, data: Data, *, bits: bool, defined: bool = False, alike: bool = False
+) -> tuple[bool, Difference | None]:
     """Evaluate both sides on random operands; return whether F_p was used, and the difference if there is one.
 
-    ``defined``: where the left side is no finite number, the right one may be anything. Raises ``Refused`` where no element of the
-    result is finite: that compares nothing.
+    ``defined``: where the left side is no finite number, the right one may be anything; ``alike``: it may be any that is not finite.
+    Raises ``Refused`` where no element of the result is finite: that compares nothing.
     """
     values = draw_values(instance, seed, data)
-    difference = difference_on(instance, values, bits=bits, defined=defined)
+    difference = difference_on(instance, values, bits=bits, defined=defined, alike=alike)
     if difference:
         return False, difference
     rational = instance.operators <= RATIONAL and all(leaf.type.dtype in FLOATS for leaf in instance.leaves)
@@ -316,7 +321,9 @@ def compare(instance: Instance, seed: int, data: Data, *, bits: bool, defined: b
     return True, None
 
 
-def difference_on(instance: Instance, values: Mapping[Node, np.ndarray], *, bits: bool, defined: bool = False) -> Difference | None:
+def difference_on(
+    instance: Instance, values: Mapping[Node, np.ndarray], *, bits: bool, defined: bool = False, alike: bool = False
+) -> Difference | None:
     """Return how the sides differ on given operands in float64; ``bits``: rounding is no excuse where nothing is summed."""
     tolerance = 0.0 if bits and not instance.operators & SUMMING else TOLERANCE
     count = len(instance.left)
@@ -327,6 +334,8 @@ def difference_on(instance: Instance, values: Mapping[Node, np.ndarray], *, bits
         finite = finite or bool(np.isfinite(left).any())
         if defined:
             right = np.where(np.isfinite(left), right, left)
+        if alike:
+            right = np.where(np.isfinite(left) | np.isfinite(right), right, left)
         if not np.allclose(left, right, rtol=0.0, atol=_slack(left, tolerance), equal_nan=True):
             return Difference(instance, values, position, left, right)
     if not finite:

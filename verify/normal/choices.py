@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -10,9 +11,9 @@ from egraph.tensor.expr.index import Index, Iterator, index
 from egraph.tensor.expr.scope import Compare
 from verify.normal.algebra import add, guarded, only_term, plain
 from verify.normal.conditions import conjunction, negation
-from verify.normal.context import ONE, ZERO, Context, TooLarge, constant, negated, scaled, single
+from verify.normal.context import ONE, ZERO, Context, TooLarge, constant, negated, number, scaled, single
 from verify.normal.naming import blind_key, close, condition_text, factor_text, free_iterators, value_text
-from verify.normal.products import common_factors, divide_by, independent, multiply, without
+from verify.normal.products import common_factors, divide_by, independent, multiply, split_constant, without
 from verify.normal.signs import above, sign, sign_of_factor, split_offset
 from verify.normal.terms import INFINITY, Call, Factor, IndexFactor, Term, Value
 
@@ -150,9 +151,9 @@ def _positive(context: Context, value: Value) -> Value:
     if endless:
         context.use("finite")
         return ONE if endless[0].coefficient > 0 else ZERO
-    same = _of_same_sign(context, value)
-    if same is not None:
-        return positive(context, same)
+    simpler = _of_same_sign(context, value) or _without_floor(context, value)
+    if simpler is not None:
+        return positive(context, simpler)
     canonical, flipped = _oriented(context, value)
     if constant(canonical) is not None:
         return _positive(context, canonical)
@@ -176,6 +177,15 @@ def _of_same_sign(context: Context, value: Value) -> Value | None:
                 divide_by(context, factor)
         result = multiply(context, result, inner)
     return result
+
+
+def _without_floor(context: Context, value: Value) -> Value | None:
+    """[c - floor(v) > 0] = [ceil(c) - v > 0]"""
+    varying, offset = split_constant(value)
+    match varying.terms:
+        case (Term(factor, (), (), (Call("floor", (inner,)),)),) if factor < 0:
+            return add(context, number(math.ceil(offset / -factor)), negated(inner))
+    return None
 
 
 def _zero(context: Context, value: Value) -> Value:
