@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.red_team import FOLDER, OUTSIDE, Judged, files, judged
+from bench.red_team import FALSE, FOLDER, OUTSIDE, TRUE, Judged, files, judged, record, recorded, table
+from egraph.optimize.gate import Admission
 from egraph.rewrite.file import read_rules
 from egraph.rewrite.values import Refusal
 from egraph.rule import Binding, Rule
@@ -42,13 +43,15 @@ def test_no_false_rule_of_a_larger_file_is_proved(path: Path, monkeypatch: pytes
 def test_there_are_200_new_rules_and_each_is_false_where_it_says() -> None:
     """A rule of sizes is applied to vectors of the size that its file names: the sides differ there, and the gate sees it."""
     count = sum(len(read_rules(path)) for path in FOLDER.glob("second_*.py"))
-    assert count >= 200
+    assert count >= 300
     space: dict[str, int] = dict(re.findall(r'\("(\w+)", lambda n: .*, (\d+)\),\n', (FOLDER / "second_sizes.py").read_text()))
     for each in read_rules(FOLDER / "second_sizes.py"):
         assert isinstance(each, Rule)
         size = int(space[each.name.partition("_")[2]])
-        left, right = each.apply(Binding({variable.name: TensorType("float32", (size,)) for variable in each.variables}, {}))
+        binding = Binding({variable.name: TensorType("float32", (size,)) for variable in each.variables}, {})
+        left, right = each.apply(binding)
         assert compare_sides([left], [right], {}).reason, each.name
+        assert Admission(each, covers=False, tried=True)([binding], [left], [right]), each.name
 
 
 def test_every_file_is_read_and_what_is_refused_says_why() -> None:
@@ -59,4 +62,31 @@ def test_every_file_is_read_and_what_is_refused_says_why() -> None:
 
 def test_rules_that_are_excused_exist() -> None:
     names = {each.name for path in files(()) for each in read_rules(path)}
-    assert OUTSIDE.keys() <= names
+    assert OUTSIDE.keys() | TRUE.keys() | FALSE.keys() <= names
+
+
+def test_the_gate_is_asked_too() -> None:
+    """What is refused as a rule applies, judged match by match, only where it is right; what is proved passes."""
+    found = {one.name: one for one in judged(FOLDER / "merges.py", 20.0)}
+    wrong, refused = found["merge_many_wrong"], found["text_require_only"]
+    assert not wrong.passes and wrong.matches and not wrong.differing and refused.matches == 0
+    assert Judged("f", "n", False, "unknown", "", "", "exact", 0.0, passes=True).is_wrong
+    assert Judged("f", "n", True, "proved", "", "", "exact", 0.0, passes=True, matches=2, let_in=2, differing=1).is_wrong
+
+
+def test_what_is_recorded_is_replaced_file_by_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.red_team.RESULTS", tmp_path)
+    rows = [Judged(name, "rule", False, "refuted", "", "", "exact", 0.1) for name in ("divide", "slow", "gone")]
+    record(rows, "first")
+    record([Judged("slow", "rule", False, "proved", "", "", "exact", 0.1)], "second")
+    known = recorded()
+    assert list(known) == ["divide", "slow"] and known["slow"]["about"]["command"] == "second"
+    assert "2 false rules: 1 called proved or let in (rule)" in table(known) == (tmp_path / "red_team.md").read_text()
+
+
+def test_the_record_is_of_these_files_and_shows_nothing_wrong() -> None:
+    """Written by `python -m bench.red_team --record`."""
+    found = [Judged(**one) for row in recorded().values() for one in row["rules"]]
+    assert {(one.file, one.name) for one in found} == {(path.stem, each.name) for path in files(()) for each in read_rules(path)}
+    true = [one for one in found if one.true]
+    assert not wrong(found) and sum(one.is_proved for one in true) >= 0.9 * len(true)
