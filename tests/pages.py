@@ -12,6 +12,7 @@ from pathlib import Path
 from bench.corpora.proof_table import document as proofs
 from egraph.policy import document as policy
 from egraph.rules.__main__ import document as rules
+from verify.normal.laws import table as law_table
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMANDS = {
@@ -103,9 +104,25 @@ def modules() -> str:
     return "\n".join(lines) + "\n"
 
 
+def laws() -> str:
+    """Return docs/laws.md."""
+    return f"""# Laws of the normal form
+
+Every law by which the prover rewrites values, made by `make docs` from `verify/normal/laws.py`. `tests/test_normal_laws.py` tests each
+row as its last column says, shows that the normal form applies it and records what it asks for, and fails where a function of
+`verify/normal` that rewrites has no row. Laws of quotients, remainders and conditions over indices stand in
+`egraph/tensor/expr/laws.py`, each proved by Z3.
+
+*Records*: the fact that the law notes, where it does not hold for all operands: a rule whose proof used it has to be of a rounding
+class that allows it ([proofs.md](proofs.md#rounding-classes)). `positive(x)` and `zero(x)` are 1 where x > 0, x == 0, else 0.
+
+{law_table()}"""
+
+
 PAGES: Mapping[str, Callable[[], str]] = {
     "docs/rules.md": rules, "docs/proofs.md": proofs, "docs/command-line.md": command_line, "docs/modules.md": modules,
     "docs/policy.md": policy,
+    "docs/laws.md": laws,
 }  # fmt: skip
 
 
