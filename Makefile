@@ -39,8 +39,8 @@ lint: venv ## ruff and mypy --strict
 prove: venv ## prove the rules that changed; writes egraph/rules/certificates.json
 	$(BIN)/python -m verify --shipped --write
 
-mutate: venv ## judge 1,000 mutants of the shipped rules; writes bench/results/mutation.*
-	$(BIN)/python -m bench.mutation --mutants 1000 --results bench/results
+mutate: venv ## judge 2,000 mutants of the shipped rules; writes bench/results/mutation.*
+	$(BIN)/python -m bench.mutation --mutants 2000 --results bench/results
 
 fuzz: venv ## random graphs and random rule instances for ten minutes
 	$(BIN)/python -m pytest -m slow --hypothesis-profile random tests/test_fuzz.py tests/test_partial.py tests/test_disagreement.py --timeout 1200

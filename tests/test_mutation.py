@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from bench.mutation import judging
+from bench.mutation import campaign, judging
 from bench.mutation.__main__ import main
 from bench.mutation.campaign import run
 from bench.mutation.mutants import made, mutants, sites
@@ -136,6 +137,27 @@ def test_what_a_mutant_is_allowed_is_the_same_work_every_time(monkeypatch: pytes
         with at_most(3):
             spend(3)
         spend(2)
+
+
+def test_an_interrupt_keeps_what_was_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(campaign, "CHUNK", 4)
+    monkeypatch.setattr(campaign, "_together", interrupted(campaign._together))
+    tally = run((RULES[0], RULES[1]), 8, seed=0, cases=4, say=told.append)
+    assert tally.mutants == tally.rejected + tally.slow + tally.proved == 4 and "interrupted after 4 of 8" in told[-1]
+
+
+def interrupted(judge: Callable[..., list[judging.Judged]]) -> Callable[..., list[judging.Judged]]:
+    """Return a function that does what another does, once."""
+    calls: list[object] = []
+
+    def once(*arguments: object) -> list[judging.Judged]:
+        calls.append(arguments)
+        if len(calls) > 1:
+            raise KeyboardInterrupt
+        return judge(*arguments)
+
+    return once
 
 
 def test_results_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Change rules at random and ask the prover: nothing that is wrong may be proved.",
     )  # fmt: skip
     parser.add_argument("rules", type=Path, nargs="?", help="a Python file that ends in RULES = (my_rule, ...); the shipped rules without")
-    parser.add_argument("--mutants", type=int, default=1000, metavar="N", help="mutants to judge, drawn at random (default: 1000)")
+    parser.add_argument("--mutants", type=int, default=2000, metavar="N", help="mutants to judge, drawn at random (default: 2000)")
     parser.add_argument(
         "--cases", type=int, default=64, metavar="N", help="random instances on which a proved one is compared (default: 64)"
     )

@@ -65,7 +65,7 @@ def run(rules: Sequence[Rule | MergeRule], count: int, seed: int, cases: int, sa
     """Judge ``count`` mutants of the rules, drawn at random, and compare what is proved with the reference.
 
     In turns, a mutant of every rule that a few random instances refute, and one that they do not: the false ones must not be
-    proved, and among the others are those that are false where few look.
+    proved, and among the others are those that are false where few look. An interrupt ends it with those judged so far.
     """
     wanted = -(-count // max(1, len(rules)))
 
@@ -83,11 +83,14 @@ def run(rules: Sequence[Rule | MergeRule], count: int, seed: int, cases: int, sa
     turns = [tried for turn in zip_longest(*(each.chosen for each in choices)) for tried in random.sample(turn, len(turn)) if tried]
     drawn = turns[:count]
     found: list[Judged] = []
-    for start in range(0, len(drawn), CHUNK):
-        found += _together(rules, drawn[start : start + CHUNK], seed, cases)
-        proved = [each for each in found if each.fate == "proved"]
-        say(f"{len(found)} of {len(drawn)}: {len(proved)} proved, {sum(bool(each.difference) for each in proved)} of them wrong")
-    return _tally(rules, choices, drawn, found)
+    try:
+        for start in range(0, len(drawn), CHUNK):
+            found += _together(rules, drawn[start : start + CHUNK], seed, cases)
+            proved = [each for each in found if each.fate == "proved"]
+            say(f"{len(found)} of {len(drawn)}: {len(proved)} proved, {sum(bool(each.difference) for each in proved)} of them wrong")
+    except KeyboardInterrupt:
+        say(f"interrupted after {len(found)} of {len(drawn)}, which are kept")
+    return _tally(rules, choices, drawn[: len(found)], found)
 
 
 def _chosen(rule: Rule | MergeRule, number: int, wanted: int, seed: int) -> _Choice:
@@ -144,6 +147,9 @@ def _apart(task: Callable[[], list[Result]]) -> list[Result] | None:
         return result
     except EOFError:
         return None
+    except KeyboardInterrupt:
+        process.terminate()
+        raise
     finally:
         process.join()
 
