@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ import onnxruntime
 import pytest
 from onnx import helper
 
+from lower.targets.cpu.onednn.epilogue import BINARY, ELTWISE
+from lower.targets.cpu.onednn.reductions import ALGORITHMS
 from runtime.devices.cpu.program import CpuProgram
 from runtime.errors import KernelError
 from runtime.executable import Executable
@@ -301,6 +304,55 @@ def test_eltwise_of_positive_numbers(algorithm: str, function: Callable[..., np.
     x = np.abs(draw(50)) + np.float32(0.1)
     spec = {"primitive": "eltwise", "arguments": {"src": 0}, "algorithm": algorithm}
     close(run(spec, [x], buffer(x.shape, "output", "y")), function(x))
+
+
+LOSES_NAN = {"relu": "Relu", "clip": "Clip", "logistic": "Sigmoid", "hardsigmoid": "HardSigmoid", "exp": "Exp"}
+"""Fused functions that give a number where the contraction gave NaN, in some layouts: docs/proofs.md says so."""
+FUSED: list[tuple[str, Mapping[str, Any]]] = [
+    ("Relu", {}), ("LeakyRelu", {"alpha": 0.2}), ("Sigmoid", {}), ("Tanh", {}), ("Elu", {"alpha": 0.7}), ("Exp", {}), ("Sqrt", {}),
+    ("Abs", {}), ("Neg", {}), ("Clip", {"min": -0.5, "max": 0.7}), ("HardSigmoid", {"alpha": 0.2, "beta": 0.5}), ("HardSwish", {}), ("Mish", {}),
+    ("Softplus", {}), ("Gelu", {"approximate": "none"}), ("Gelu", {"approximate": "tanh"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("op", "attributes"), FUSED, ids=lambda value: value if isinstance(value, str) else "")
+def test_a_fused_function_keeps_nan_or_is_named(op: str, attributes: Mapping[str, Any]) -> None:
+    recipe = ELTWISE[op](attributes)
+    assert not isinstance(recipe, str)
+    algorithm, alpha, beta = recipe
+    operation = {"kind": "eltwise", "algorithm": algorithm, "alpha": alpha, "beta": beta}
+    x, w = draw(7, 64), draw(64, 48)
+    x[::2, 5] = np.nan
+    product = {"primitive": "matmul", "arguments": {"src": 0, "weights": 1}, "post_ops": [operation]}
+    got = run(product, [x, w], buffer((7, 48), "output", "y"))
+    lost = not np.isnan(got[::2]).all()
+    image, kernel = draw(1, 16, 9, 9), draw(16, 16, 3, 3)
+    image[0, 3, 4] = np.nan
+    spec = convolution([1, 1], [1, 1], [1, 1], [1, 1])
+    plain, fused = (run(each, [image, kernel], buffer(image.shape, "output", "y")) for each in (spec, spec | {"post_ops": [operation]}))
+    lost = lost or not np.isnan(fused[np.isnan(plain)]).all()
+    assert np.isnan(plain).any()
+    if lost:
+        assert op in LOSES_NAN.values() and LOSES_NAN[algorithm] in (Path(__file__).parents[1] / "docs/proofs.md").read_text()
+
+
+def test_every_fused_function_is_asked_about_nan() -> None:
+    assert {op for op, _ in FUSED} >= ELTWISE.keys() and not BINARY.keys() & {"Max", "Min"}
+
+
+def test_what_adds_keeps_nan() -> None:
+    """Sums, means and normalisations; the library's maxima do not, so none of them is used."""
+    x = draw(3, 4, 37)
+    x[1, :, 30] = np.nan
+    for algorithm in ALGORITHMS.values():
+        got = run({"primitive": "reduction", "arguments": {"src": 0}, "algorithm": algorithm}, [x], buffer((3, 4, 1), "output", "y"))
+        assert np.isnan(got[1]).all() and np.isfinite(got[::2]).all()
+    rows, scale, shift = draw(4, 16), draw(16), draw(16)
+    rows[2, 3] = np.nan
+    spec = {"primitive": "layer_normalization", "arguments": {"src": 0, "scale": 1, "shift": 2}, "epsilon": 1e-5}
+    got = run(spec, [rows, scale, shift], buffer(rows.shape, "output", "y"), weights=[1, 2])
+    assert np.isnan(got[2]).all() and np.isfinite(got[[0, 1, 3]]).all()
+    assert ALGORITHMS.keys() == {"ReduceSum", "ReduceMean"}
 
 
 def test_reorder_transposes() -> None:

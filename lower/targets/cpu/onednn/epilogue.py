@@ -39,7 +39,8 @@ ELTWISE: Mapping[str, Eltwise] = {
     "Mish": lambda a: ("mish", 0.0, 0.0),
     "Softplus": lambda a: ("soft_relu", 1.0, 0.0),
 }
-BINARY = {"Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Max": "max", "Min": "min", "PRelu": "prelu"}
+BINARY = {"Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "PRelu": "prelu"}
+"""Not Max and Min: the library's give the other operand where the contraction's result is NaN."""
 
 
 @dataclass(frozen=True)
