@@ -26,7 +26,7 @@ ELEMENTS = 3000
 _DEMANDING = {
     **dict.fromkeys(("Conv", "ConvTranspose", "MaxPool", "AveragePool"), 4), "InstanceNormalization": 3,
     **dict.fromkeys(("MatMul", "LayerNormalization", "Softmax", "LogSoftmax"), 2),
-    **dict.fromkeys(("Concat", "Slice", "Pad", "Transpose", "Reshape", "ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin"), 1),
+    **dict.fromkeys(("Concat", "Slice", "Pad", "Transpose", "Reshape", "Gather", "ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin"), 1),
 }
 """How much an operator asks of its operands: the most demanding one of a pattern is drawn first."""
 
@@ -143,6 +143,9 @@ class Draw:
             shapes, values = self._whole(term, fixed)
         else:
             proposal = propose(term.op, result, known, fixed, self.random)
+            bound = [shape for shape in known if shape is not None]
+            if proposal is None and fixed is not None and len(bound) == len(known):
+                proposal = bound, fixed  # nothing is left to propose
             if proposal is None:
                 raise Refused("no operands fit the wanted result or the known operands")
             shapes, values = proposal
