@@ -49,7 +49,7 @@ LAWS = (
         ("algebra._without_complements", "algebra._complement")),
     Law("products distribute", "reals", "(x + y) * z", "x * z + y * z", ("products.multiply", "products._times", "products.product_of")),
     Law("common factors", "reals", "x * y + x * z", "x * (y + z)",
-        ("products.content", "products.common_factors", "products.without", "products.independent")),
+        ("products.content", "products.common_factors", "products.shared_factors", "products.without", "products.independent")),
     Law("negation", "reals", "-x", "(-1) * x", ("context.negated", "context.scaled", "context.number", "algebra.with_factors")),
     Law("small powers", "reals", "pow(x, 3)", "x * x * x", ("products.power", "functions._power")),
     Law("half powers", "reals", "pow(x, 1.5)", "x * sqrt(x)", ("functions._power",), ("x >= 0",)),
