@@ -61,10 +61,10 @@ class Formula:
             case ast.Compare(left, [relation], [right]):
                 return OPERATIONS[type(relation)](self.node(left), self.node(right))
             case ast.BinOp(left, kind, right):
-                values = self.node(left), self.node(right)
+                one, other = self.node(left), self.node(right)
                 if isinstance(kind, ast.Div):
-                    self.meant.append(values[1] != 0)
-                return OPERATIONS[type(kind)](*values)
+                    self.meant.append(other != 0)
+                return OPERATIONS[type(kind)](one, other)
             case ast.Call(ast.Name("pow"), [base, exponent]):
                 return self.power(self.node(base), float(ast.literal_eval(exponent)))
             case ast.Call(ast.Name(name), arguments):
@@ -331,7 +331,7 @@ def scalar(text: str, given: tuple[str, ...]) -> Scalar:
                 read = Read(Tensor(name, ()), ())
                 relation = found.get(name, "> 0" if name in "pq" and "exponents" in given else "")
                 return apply("exp", read) if relation == "> 0" else apply("abs", read) if relation == ">= 0" else read
-            case ast.Constant(value):
+            case ast.Constant(int() | float() as value):
                 return number(value)
             case ast.UnaryOp(ast.USub(), operand):
                 return apply("neg", of(operand))
