@@ -125,21 +125,23 @@ def _write_json(path: Path, content: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(content, sort_keys=True, indent=1) + "\n", encoding="utf-8")
 
 
-def compile_model(graph: Graph, model: bytes, folder: Path, *, keep_subnormals: bool = False) -> Plan:
+def compile_model(
+    graph: Graph, model: bytes, folder: Path, *, keep_subnormals: bool = False, name: str = "opaque/0.onnx"
+) -> Plan:
     """Write an artefact that hands a whole ONNX model, with the graph's inputs and outputs, to onnxruntime in one step."""
     host = [Buffer(node.type.dtype, (), (), "host", f"input{i}") for i, node in enumerate(graph.inputs)]
     host += [Buffer(node.type.dtype, (), (), "host", f"output{i}") for i, (_, node) in enumerate(graph.outputs)]
     count = len(graph.inputs)
     inputs = tuple(Port(n.string("name"), n.type.dtype, n.type.shape, i) for i, n in enumerate(graph.inputs))
     outputs = tuple(Port(name, n.type.dtype, n.type.shape, count + i) for i, (name, n) in enumerate(graph.outputs))
-    spec = {"model": "opaque/0.onnx", "input_names": [p.name for p in inputs], "output_names": [p.name for p in outputs]}
+    spec = {"model": name, "input_names": [p.name for p in inputs], "output_names": [p.name for p in outputs]}
     step = Step(OPAQUE_STEP, graph.name, tuple(range(count)), tuple(range(count, len(host))), spec)
     notes = {"kernels": {"library": 0, "eoperator": 0, "opaque": 1, "copy": 0}}
     plan = Plan(tuple(host), (step,), inputs, outputs, 0, keep_subnormals, notes=notes)
-    (folder / "opaque").mkdir(parents=True, exist_ok=True)
-    (folder / "opaque/0.onnx").write_bytes(model)
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(model)
     (folder / PLAN).write_text(plan.to_json(), encoding="utf-8")
-    _write_manifest(folder, CompileOptions(keep_subnormals=keep_subnormals), ["opaque/0.onnx"])
+    _write_manifest(folder, CompileOptions(keep_subnormals=keep_subnormals), [name])
     return plan
 
 

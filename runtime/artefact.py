@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from runtime.errors import ArtefactError
 from runtime.plan import Plan
+from runtime.sizes import ORIGINAL, Sizes, main_folder
 from runtime.weights import Weights
 
 PLAN, WEIGHTS, KERNELS, DISPATCHER, MANIFEST = "plan.json", "weights.safetensors", "kernels.so", "dispatch.so", "manifest.json"
@@ -26,10 +27,12 @@ class Artefact:
     weights: Mapping[str, np.ndarray]
     kernels: Path | None
     dispatcher: Path | None
+    sizes: Sizes | None = None
+    """Where the artefact has plans for several sizes: those of its folders."""
 
     @staticmethod
-    def open(path: Path) -> Artefact:
-        """Open ``model.einsat/`` or the ``model.opt.onnx`` beside it."""
+    def open(path: Path, weights: Mapping[str, np.ndarray] | None = None) -> Artefact:
+        """Open ``model.einsat/`` or the ``model.opt.onnx`` beside it. ``weights``: those that are mapped already."""
         folder = find_folder(path)
         try:
             plan = Plan.from_json((folder / PLAN).read_text(encoding="utf-8"))
@@ -38,8 +41,14 @@ class Artefact:
             raise ArtefactError(f"there is no {PLAN}", where=str(folder), fix=fix) from error
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ArtefactError(f"{PLAN} cannot be used: {error}", where=str(folder), fix="optimise the model again") from error
-        weights: Mapping[str, np.ndarray] = Weights(folder / WEIGHTS) if (folder / WEIGHTS).exists() else {}
-        return Artefact(folder, plan, weights, _existing(folder / KERNELS), _existing(folder / DISPATCHER))
+        main = main_folder(folder)
+        if weights is None:
+            weights = Weights(main / WEIGHTS) if (main / WEIGHTS).exists() else {}
+        return Artefact(folder, plan, weights, _existing(folder / KERNELS), _existing(main / DISPATCHER), Sizes.read(folder))
+
+    def at(self, folder: str) -> Artefact:
+        """Return the artefact of one of several sizes, which shares the weights, or of the model as it was given."""
+        return Artefact.open(self.folder / folder, self.weights) if folder != ORIGINAL else replace(self, sizes=None)
 
     def model(self, name: str) -> str:
         """Return the path of an onnxruntime step's model; a name that leaves the folder is refused."""

@@ -81,7 +81,7 @@ def summary(arguments: argparse.Namespace) -> dict[str, Any]:
     from runtime.session import Session
 
     with Session(arguments.artefact, threads=arguments.threads) as session:
-        feeds = random_inputs(session.plan, arguments.seed) if arguments.inputs is None else read_inputs(
+        feeds = random_inputs(session.executable.plan, arguments.seed) if arguments.inputs is None else read_inputs(
             arguments.inputs, [Declared(port.name, port.dtype, port.shape) for port in session.plan.inputs],
             shape_fix="save arrays of these sizes, or optimise the model for yours: python -m egraph.optimize MODEL --shape NAME:SIZES",
         )  # fmt: skip
@@ -100,7 +100,7 @@ def summary(arguments: argparse.Namespace) -> dict[str, Any]:
             rows = session.profile(max(arguments.repeat, 10))
             details = session.executable.implementations
             result["kernels"] = [
-                {"name": name, "us": round(us, 3), "implementation": details.get(index, session.plan.steps[index].kind)}
+                {"name": name, "us": round(us, 3), "implementation": details.get(index, session.executable.plan.steps[index].kind)}
                 for index, (name, us) in enumerate(rows)
             ]
     return result

@@ -6,7 +6,7 @@ outputs = session.run(None, {"x": x})
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +21,7 @@ from runtime.errors import ExecutionError, InvalidArgument
 from runtime.executable import Executable, openmp_default
 from runtime.opaque import Value
 from runtime.plan import Plan, Port
+from runtime.sizes import ORIGINAL
 
 
 @dataclass(frozen=True)
@@ -37,20 +38,33 @@ class Session:
 
     At most ``threads`` threads, and never more than the cores that this process may use: artefacts travel to smaller machines,
     and threads that share a core only wait for each other at the end of every kernel.
+
+    Of an artefact for several sizes, each plan is opened when an input first has its sizes.
     """
 
-    def __init__(self, path: str | Path, *, threads: int | None = None) -> None:
+    def __init__(self, path: str | Path | Artefact, *, threads: int | None = None) -> None:
         if threads is not None and threads < 1:
             raise InvalidArgument(f"threads must be at least 1, got {threads}")
-        self.artefact = Artefact.open(Path(path))
+        self.artefact = path if isinstance(path, Artefact) else Artefact.open(Path(path))
         self.plan: Plan = self.artefact.plan
-        self._executable: Executable | None = Executable(
-            self.plan, self.artefact.weights, threads=min(threads or openmp_default(), usable_cores()), kernels=self.artefact.kernels,
-            models=self.artefact.model, dispatcher_path=self.artefact.dispatcher, libraries=self.artefact.library,
-        )  # fmt: skip
+        """Of an artefact for several sizes, the one of the model as it was given, which names them."""
+        self._threads = min(threads or openmp_default(), usable_cores())
         self._output_names = [port.name for port in self.plan.outputs]
-        self._run_whole = self._executable.run_whole
         self._fed: Mapping[str, Any] | None = None
+        self._sizes = self.artefact.sizes
+        self._opened: dict[str, Session] = {}
+        self._executable: Executable | None = None
+        self._run_whole: Callable[..., list[Value]] | None = None
+        if self._sizes is None:
+            self._executable = Executable(
+                self.plan, self.artefact.weights, threads=self._threads, kernels=self.artefact.kernels,
+                models=self.artefact.model, dispatcher_path=self.artefact.dispatcher, libraries=self.artefact.library,
+            )  # fmt: skip
+            self._run_whole = self._executable.run_whole
+        else:
+            self._folders = {bucket.sizes: bucket.runs for bucket in self._sizes.buckets}
+            self._last_folder = next((bucket.runs for bucket in reversed(self._sizes.buckets) if bucket.has_program), ORIGINAL)
+        self._is_open = True
 
     def __enter__(self) -> Session:
         return self
@@ -60,12 +74,18 @@ class Session:
 
     @property
     def executable(self) -> Executable:
+        """What runs the plan; of several sizes the one that ran last, at first the largest planned one."""
+        if self._sizes is not None:
+            return self._at(self._last_folder).executable
         if self._executable is None:
             raise ExecutionError("the session is closed", where=str(self.artefact.folder))
         return self._executable
 
     def close(self) -> None:
         """Free arena, kernels and packed weights."""
+        self._is_open = False
+        while self._opened:
+            self._opened.popitem()[1].close()
         if self._executable is not None:
             self._executable.close()
             self._executable = self._run_whole = None
@@ -92,6 +112,8 @@ class Session:
         Outputs are new arrays; with ``out`` the named ones are copied into the arrays given and returned as these.
         A model that was kept unchanged goes to onnxruntime as it is called, and costs what it costs there.
         """
+        if self._sizes is not None:
+            return self._session_of(input_feed).run(output_names, input_feed, run_options, out=out)
         if self._run_whole is not None and out is None:
             self._fed = input_feed
             try:
@@ -116,13 +138,38 @@ class Session:
             results[name] = target
         return [results[name] for name in (output_names or self._output_names)]
 
+    def _session_of(self, feed: Mapping[str, Any]) -> Session:
+        """Return the session of the plan for what is fed; where there is none, of the model as it was given."""
+        assert self._sizes is not None
+        point = self._sizes.point(feed)
+        folder = ORIGINAL if point is None else self._folders.get(point, ORIGINAL)
+        session = self._at(folder)
+        if folder == ORIGINAL:
+            session._checked(feed)  # onnxruntime would take sizes that --shape did not leave open
+        self._last_folder = folder
+        return session
+
+    def _at(self, folder: str) -> Session:
+        """Return the session of a folder, opened where it is needed first: weights are mapped once for all."""
+        if not self._is_open:
+            raise ExecutionError("the session is closed", where=str(self.artefact.folder))
+        if folder not in self._opened:
+            opened = Session(self.artefact.at(folder), threads=self._threads)
+            if self._opened.setdefault(folder, opened) is not opened:  # another thread was faster
+                opened.close()
+        return self._opened[folder]
+
     def run_native(self, count: int, *, evict: bool = False, weights_from_memory: bool = False) -> list[int]:
         """Run ``count`` times on the last feeds inside the native dispatcher; return nanoseconds a run (options: see Executable)."""
+        if self._sizes is not None:
+            return self._at(self._last_folder).run_native(count, evict=evict, weights_from_memory=weights_from_memory)
         self._remember()
         return self.executable.run_native(count, evict=evict, weights_from_memory=weights_from_memory)
 
     def profile(self, count: int = 10) -> list[tuple[str, float]]:
         """Return (step name, median microseconds) in running order, on the last feeds."""
+        if self._sizes is not None:
+            return self._at(self._last_folder).profile(count)
         self._remember()
         return self.executable.profile(count)
 

@@ -61,6 +61,10 @@ class Clock:
     def left_seconds(self) -> float:
         return max(0.0, self.budget_seconds - self.spent_seconds)
 
+    @property
+    def longer_seconds(self) -> float:
+        return 2 * self.budget_seconds
+
     def stage(self, name: str) -> None: ...
     def update(self, text: str) -> None: ...
     def detail(self, text: str) -> None: ...

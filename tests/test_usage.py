@@ -16,7 +16,7 @@ import pytest
 
 from bench.corpora.read import read_corpus
 from egraph.errors import EinsatError, LowerError, ModelError, RuleError
-from egraph.inspect.command import read_outcome
+from egraph.inspect.outcome import read_outcome
 from egraph.optimize import measuring
 from egraph.optimize.arguments import parse, to_options
 from egraph.optimize.check import find_feeds

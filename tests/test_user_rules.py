@@ -10,7 +10,8 @@ import pytest
 
 from egraph.engine.saturate import Limits
 from egraph.errors import RuleError
-from egraph.inspect.command import find_rule, read_outcome
+from egraph.inspect.command import find_rule
+from egraph.inspect.outcome import read_outcome
 from egraph.onnx import importer
 from egraph.optimize.blame import wrong_rules
 from egraph.optimize.estimated import shipped_rules

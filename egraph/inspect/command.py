@@ -17,25 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from egraph.errors import EinsatError, ModelError
+from egraph.inspect.outcome import read_outcome
+from egraph.inspect.sizes import read_sizes, sizes_json, sizes_text
 from egraph.optimize.outcome import KernelRow, Outcome
+from runtime.artefact import find_folder
+from runtime.sizes import main_folder
 
 if TYPE_CHECKING:  # heavy, and only --why-not needs it
     from egraph.rule import MergeRule, Rule
-
-
-def read_outcome(artefact: Path) -> Outcome:
-    """Return what the run that made the artefact found out."""
-    from runtime.artefact import find_folder
-    from runtime.errors import ArtefactError
-
-    try:
-        path = find_folder(artefact) / "manifest.json"
-    except ArtefactError as error:
-        raise ModelError(error.what, where=error.where, fix=error.fix) from error
-    try:
-        return Outcome.from_manifest(json.loads(path.read_text(encoding="utf-8"))["run"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ModelError(f"{artefact} is not an artefact of this version: {error}", fix="optimise the model again") from error
 
 
 def kernels_table(outcome: Outcome) -> str:
@@ -110,7 +99,6 @@ def find_rule(outcome: Outcome, artefact: Path, name: str, files: Sequence[Path]
     from egraph.optimize.artefact import RULES
     from egraph.rewrite.file import load_rules
     from egraph.rules import rule_named
-    from runtime.artefact import find_folder
 
     def of_files(paths: Sequence[Path]) -> Rule | MergeRule | None:
         return next((rule for path in paths for rule in load_rules(path) if rule.name == name), None)
@@ -151,7 +139,7 @@ def why_not(
     from egraph.onnx import importer
     from egraph.tolerance import Tolerance
 
-    path = model or artefact.resolve().parent / outcome.model
+    path = model or main_folder(artefact).resolve().parent / outcome.model
     if not path.is_file():
         raise ModelError(f"the input model {path} is needed and is not there", fix="--model PATH says where it is")
     graph = importer.load(path, shapes={name: tuple(sizes) for name, sizes in outcome.options["shapes"].items()}).graph
@@ -219,6 +207,13 @@ def build_parser() -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> str:
     """Return what to print."""
+    is_model = arguments.text and arguments.artefact.suffix == ".onnx"
+    sizes = None if is_model else read_sizes(arguments.artefact)
+    if sizes is not None and (arguments.text or arguments.why or arguments.why_not):
+        fix = f"name one of its folders, for example {find_folder(arguments.artefact) / sizes.buckets[-1].folder}"
+        raise ModelError("the artefact has a program for each of several sizes", where=str(arguments.artefact), fix=fix)
+    if sizes is not None:
+        return json.dumps(sizes_json(arguments.artefact, sizes)) if arguments.json else sizes_text(arguments.artefact, sizes)
     if arguments.text:
         return text(arguments.artefact).removesuffix("\n")
     outcome = read_outcome(arguments.artefact)

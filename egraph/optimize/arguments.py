@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from egraph.errors import ModelError
-from egraph.optimize.options import Options
+from egraph.optimize.options import DEFAULT_BUCKETS, Asked, Choice, Options, choice_text, is_several
 from egraph.policy import Policy
 from egraph.tolerance import Tolerance
 from runtime.cores import usable_cores
@@ -18,6 +18,8 @@ from runtime.devices import HOST, NAMES
 EXAMPLES = """examples:
   python -m egraph.optimize model.onnx                          write model.opt.onnx and model.einsat/ beside the model
   python -m egraph.optimize model.onnx --shape x:1,3,224,224    fix the sizes of a dynamic input
+  python -m egraph.optimize model.onnx --shape ids:1,32..512 --buckets 6   plan for six sizes from 32 to 512; the session picks
+  python -m egraph.optimize model.onnx --shape batch=1/8 --shape seq=1/32..512   sizes by the names that the model gives them
   python -m egraph.optimize model.onnx --budget 5m --threads 2  search longer, for two threads
   python -m egraph.optimize model.onnx --rules mine.py --json   add your own rules; print one JSON object
   python -m egraph.optimize model.onnx --inputs real.npz        check and time on your own inputs, then check on random ones
@@ -30,6 +32,11 @@ EXAMPLES = """examples:
 
 sizes: --shape gives dynamic sizes, and others in place of those that the file fixes, as long as every node allows them: the file's own
 words on values in between are forgotten. It makes an input of an initializer that the file lists as one, too; others are constants.
+
+several sizes: 32..512 is a range, of which --buckets sizes are planned, both ends among them; 32/64/128 plans each of these;
+1/32..512 both. NAME=SIZES gives a size that the model names, in all inputs that have it. One artefact holds all plans and their
+weights once; a session picks by its inputs. Sizes without a plan, also outside the range, are left to onnxruntime; an axis that is
+given one number takes only that. The budget is for all sizes together. python -m egraph.inspect says which size goes where.
 
 inputs of yours: results are compared on every --inputs file, and on random inputs up to --check N in all; programs are timed on the
 first file. Sizes that the model and --shape leave open are the files' sizes, which must be equal. Kernels are measured on random data.
@@ -46,6 +53,35 @@ def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
     if not separator or not name or not re.fullmatch(r"(\d+([,x]\d+)*)?", sizes):
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME:SIZES, for example x:1,3,224,224 or x:1x3x224x224")
     return name, tuple(int(part) for part in parts)
+
+
+def parse_sizes(text: str) -> tuple[str, str, tuple[Choice, ...]]:
+    """Parse ``x:1,32..512`` or ``seq=8/32..512``; return the name, what stands after it, and the sizes of each axis."""
+    found = re.fullmatch(r"(.+)([:=])([^:=]*)", text, re.DOTALL)
+    name, kind, sizes = found.groups() if found else ("", "", "")
+    if kind != "=" and ".." not in sizes and "/" not in sizes:
+        name, numbers = parse_shape(text)
+        return name, ":", tuple((range(number, number + 1),) for number in numbers)
+    choices = tuple(_choice(part, text) for part in sizes.split(","))
+    if kind == "=" and len(choices) != 1:
+        raise argparse.ArgumentTypeError(f"{text!r} gives the size {name!r} {len(choices)} times: give an input its sizes as NAME:SIZES")
+    return name, kind, choices
+
+
+def _choice(part: str, text: str) -> Choice:
+    """Parse the sizes of one axis, for example ``1/32..512``."""
+    spans = []
+    for span in part.split("/"):
+        found = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", span)
+        if not found:
+            raise argparse.ArgumentTypeError(f"{span!r} in {text!r} is no size and no range; write x:1,32..512 or seq=1/32..512")
+        low, high = int(found[1]), int(found[2] or found[1])
+        if high < low:
+            raise argparse.ArgumentTypeError(f"the range {span} in {text!r} is empty: write {high}..{low}")
+        if found[2] and not low:
+            raise argparse.ArgumentTypeError(f"the range {span} in {text!r} begins at 0: begin at 1, and name 0 by itself (0/1..{high})")
+        spans.append(range(low, high + 1))
+    return tuple(spans)
 
 
 def parse_seconds(text: str) -> float:
@@ -96,7 +132,10 @@ def build_parser() -> argparse.ArgumentParser:
     add("-o", "--output", type=_path, metavar="OUT", help="a folder, or the new model's name ending in .onnx (default: beside the model)")
     add("--device", default=HOST, choices=NAMES, help="what to optimise for; on reference, costs are estimates (default: cpu)")
     add("--threads", type=_at_least(1), metavar="N", help="threads that the program will use (default: all usable cores)")
-    add("--shape", type=parse_shape, action="append", default=[], metavar="NAME:SIZES", help="give an input its sizes; repeatable")
+    told = "give an input its sizes, or a size of the model's its number (NAME=SIZE); several: 32..512, 32/64, see below; repeatable"
+    add("--shape", type=parse_sizes, action="append", default=[], metavar="NAME:SIZES", help=told)
+    told = f"sizes to plan of a range, its ends among them (default: {DEFAULT_BUCKETS})"
+    add("--buckets", type=_at_least(2), metavar="N", help=told)
     add("--budget", type=parse_seconds, default=55.0, metavar="TIME", help="time for everything, from start to end (default: 55s)")
     add("--max-nodes", type=_at_least(1), default=50_000, metavar="N", help="e-nodes at most (default: 50000)")
     add("--finalists", type=_at_least(1), default=4, metavar="K", help="programs timed end to end (default: 4)")
@@ -175,16 +214,14 @@ def to_options(arguments: argparse.Namespace) -> Options:
             f"--threads {arguments.threads} is more than the {cores} cores that this process may use: nothing could be timed",
             where="--threads", fix=f"give --threads {cores} or fewer, or leave the option out",
         )  # fmt: skip
-    shapes: dict[str, tuple[int, ...]] = {}
-    for name, sizes in arguments.shape:
-        if shapes.setdefault(name, sizes) != sizes:
-            raise ModelError(f"--shape gives input {name!r} twice, as {shapes[name]} and as {sizes}", fix="give each input once")
+    shapes, asked = _asked_sizes(arguments)
     return Options(
         model=arguments.model or arguments.source,
         output=arguments.output,
         device=arguments.device,
         threads=arguments.threads or cores,
         shapes=shapes,
+        asked=asked,
         budget_seconds=arguments.budget,
         max_nodes=arguments.max_nodes,
         finalists=arguments.finalists,
@@ -209,6 +246,40 @@ def to_options(arguments: argparse.Namespace) -> Options:
         json=arguments.json,
         verbosity=-1 if arguments.quiet else arguments.verbose,
     )
+
+
+def _asked_sizes(arguments: argparse.Namespace) -> tuple[dict[str, tuple[int, ...]], Asked]:
+    """Return the inputs with one size for each axis, and what takes the model to understand; raises ModelError."""
+    given: dict[tuple[str, str], tuple[Choice, ...]] = {}
+    for name, kind, choices in arguments.shape:
+        before = given.setdefault((name, kind), choices)
+        if before != choices:
+            what = f"input {name!r}" if kind == ":" else f"size {name!r}"
+            told = f"as {','.join(map(choice_text, before))} and as {','.join(map(choice_text, choices))}"
+            raise ModelError(f"--shape gives {what} twice, {told}", fix="give each input and each size once")
+    shapes = {
+        name: tuple(choice[0].start for choice in choices)
+        for (name, kind), choices in given.items() if kind == ":" and not any(map(is_several, choices))
+    }  # fmt: skip
+    asked = Asked(
+        {name: choices for (name, kind), choices in given.items() if kind == ":" and name not in shapes},
+        {name: choices[0] for (name, kind), choices in given.items() if kind == "="},
+        arguments.buckets or DEFAULT_BUCKETS,
+    )
+    if arguments.buckets and not any(len(span) > 1 for choices in given.values() for choice in choices for span in choice):
+        fix = "give a range, for example --shape x:1,32..512, or drop --buckets: of a list, every size is planned"
+        raise ModelError("--buckets says how many sizes of a range are planned, and there is no range", where="--buckets", fix=fix)
+    if asked.names and arguments.source:
+        raise ModelError("a stage's text has no names of sizes left", where="--shape", fix="give --shape where the text is written")
+    if asked.has_several:
+        single = {
+            "--to": arguments.target, "--export-jobs": arguments.export_jobs, "--dump-dir": arguments.dump_dir,
+            "--report": arguments.report, "--inputs": arguments.inputs,
+        }  # fmt: skip
+        for option, value in single.items():
+            if value:
+                raise ModelError(f"{option} is for one size, and --shape gives several", where=option, fix="run it for one of the sizes")
+    return shapes, asked
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -12,6 +12,7 @@ from egraph.optimize.options import Options
 from egraph.optimize.outcome import FEW_REPEATS, Outcome
 from egraph.optimize.pipeline import optimize
 from egraph.optimize.progress import Progress, process_started
+from egraph.optimize.sizes import SizesOutcome, optimize_sizes, with_shapes
 from runtime.leftovers import own_temporary_files
 
 if TYPE_CHECKING:
@@ -23,11 +24,13 @@ def run(options: Options) -> int:
     progress = Progress(options.verbosity, options.budget_seconds, process_started())
     try:
         with rare_collections(), own_temporary_files():
-            outcome = optimize(options, progress)
+            outcome = optimize_sizes(options, progress) if options.asked.has_several else optimize(with_shapes(options), progress)
     finally:
         progress.close()
     if options.json:
         print(json.dumps(outcome.to_json()))
+    elif isinstance(outcome, SizesOutcome):
+        print_sizes(outcome)
     else:
         print_table(outcome)
     return 0
@@ -40,7 +43,7 @@ def run_stages(options: Options, target: Path) -> int:
     progress = Progress(options.verbosity, options.budget_seconds, process_started())
     try:
         with rare_collections():
-            written = run_alone(options, target, progress)
+            written = run_alone(with_shapes(options), target, progress)
     finally:
         progress.close()
     print(f"wrote {written}")
@@ -83,7 +86,7 @@ def run_export(options: Options, archive: Path) -> int:
     progress = Progress(options.verbosity, options.budget_seconds, process_started())
     try:
         with rare_collections(), own_temporary_files():
-            exported = export_jobs(options, archive, progress)
+            exported = export_jobs(with_shapes(options), archive, progress)
     finally:
         progress.close()
     if options.json:
@@ -96,6 +99,31 @@ def run_export(options: Options, archive: Path) -> int:
     else:
         print("everything that the search asks for is measured")
     return 0
+
+
+def print_sizes(outcome: SizesOutcome) -> None:
+    """Print what runs at each planned size and how fast, and what becomes of others."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 120, highlight=False)
+    table = Table(title=f"{outcome.model}, by sizes", title_justify="left")
+    for column in ("sizes", "runs", "onnxruntime", "optimised", "against it", "largest relative error"):
+        table.add_column(column, justify="left" if column in ("sizes", "runs") else "right")
+    for bucket, each in zip(outcome.sizes.buckets, outcome.outcomes, strict=True):
+        times = [each.latency_us[name] for name in ("onnxruntime", "optimized")]
+        told = ["" if time_us is None else f"{time_us / 1e3:.3f} ms" for time_us in times]
+        over = each.over("onnxruntime", 2)
+        runs = f"{len(each.kernels)} kernels" if bucket.has_program else "onnxruntime"
+        table.add_row(outcome.sizes.text(bucket.sizes), runs, *told, "" if over is None else f"{over:.2f}x", f"{each.max_rel_err:.2g}")
+    console.print(table)
+    if outcome.left_out:
+        left_out = "; ".join(map(outcome.sizes.text, outcome.left_out))
+        console.print(f"no time was left for {left_out}: --budget TIME gives more", soft_wrap=True)
+    console.print("other sizes: onnxruntime runs the model as it was given")
+    for file in outcome.files:
+        console.print(f"wrote {file}", soft_wrap=True)
+    console.print(f"{outcome.seconds_total:.1f} s in all")
 
 
 def print_table(outcome: Outcome) -> None:

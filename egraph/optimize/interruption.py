@@ -11,6 +11,7 @@ from types import FrameType
 class _Request:
     made = False
     is_deferred = False
+    is_settling = True
 
 
 def install() -> None:
@@ -50,9 +51,21 @@ def heeded() -> Iterator[None]:
 def settle() -> None:
     """Ignore requests from now on: results are put in their places, and what is left to do takes moments."""
     heed()
+    if not _Request.is_settling:
+        return
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) is _ask:
             signal.signal(number, signal.SIG_IGN)
+
+
+@contextmanager
+def unsettled() -> Iterator[None]:
+    """Go on heeding requests after ``settle``: the results are put into a folder that goes with an interrupted run."""
+    _Request.is_settling = False
+    try:
+        yield
+    finally:
+        _Request.is_settling = True
 
 
 def _ask(number: int, frame: FrameType | None) -> None:

@@ -12,6 +12,35 @@ from egraph.tolerance import Tolerance
 from runtime.devices import HOST
 
 Allow: TypeAlias = Literal["exact", "reassociate", "finite"]
+Choice: TypeAlias = tuple[range, ...]
+"""The sizes that an axis may have: ranges, a number being a range of one."""
+DEFAULT_BUCKETS = 4
+"""Sizes that are planned of a range, its ends among them, unless ``--buckets`` says how many."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What ``--shape`` asks for that takes the model to understand: names of sizes, and several sizes for one axis."""
+
+    inputs: Mapping[str, tuple[Choice, ...]] = field(default_factory=dict)
+    """The sizes of inputs, for those with several for an axis."""
+    names: Mapping[str, Choice] = field(default_factory=dict)
+    """Sizes by the names that the model gives them."""
+    buckets: int = DEFAULT_BUCKETS
+
+    @property
+    def has_several(self) -> bool:
+        """Whether any axis may have more than one size."""
+        return any(is_several(choice) for choices in (self.names.values(), *self.inputs.values()) for choice in choices)
+
+
+def is_several(choice: Choice) -> bool:
+    return sum(map(len, choice)) > 1
+
+
+def choice_text(choice: Choice) -> str:
+    """Return the sizes of an axis as ``--shape`` takes them."""
+    return "/".join(str(span.start) if len(span) == 1 else f"{span.start}..{span.stop - 1}" for span in choice)
 
 
 @dataclass(frozen=True)
@@ -23,6 +52,8 @@ class Options:
     device: str = HOST
     threads: int = 1
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    asked: Asked = field(default_factory=Asked)
+    """Sizes that become ``shapes`` once the model is read: those of each run, where several are planned."""
     budget_seconds: float = 55.0
     max_nodes: int = 50_000
     finalists: int = 4

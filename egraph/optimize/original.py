@@ -40,13 +40,17 @@ def _external_files(model: Path, changed_ns: int, size_bytes: int) -> tuple[str,
     """``changed_ns`` is a part of the cache's key alone: a file that was written anew is read anew."""
     if not _says(model, b"location", size_bytes):
         return ()  # the key of every entry that names a file: reading gigabytes of weights as a model takes seconds
-    proto = onnx.load_model(str(model), load_external_data=False)
-    tensors = [tensor for graph in _graphs(proto.graph) for tensor in _tensors(graph)]
-    places = {entry.value for tensor in tensors for entry in tensor.external_data if entry.key == "location"}
+    places = external_places(onnx.load_model(str(model), load_external_data=False))
     for name in places:
         if not (model.parent / name).resolve().is_relative_to(model.parent.resolve()):
             raise ModelError(f"the model keeps data outside its folder: {name}", where=str(model), fix="save the data beside the model")
     return tuple(sorted(places))
+
+
+def external_places(model: onnx.ModelProto) -> set[str]:
+    """Return the names of all files that hold tensors of a model."""
+    tensors = [tensor for graph in _graphs(model.graph) for tensor in _tensors(graph)]
+    return {entry.value for tensor in tensors for entry in tensor.external_data if entry.key == "location"}
 
 
 def _says(model: Path, text: bytes, size_bytes: int) -> bool:

@@ -30,6 +30,8 @@ class Progress:
     verbosity: int
     budget_seconds: float
     started: float = field(default_factory=time.monotonic)
+    whole_seconds: float | None = None
+    """The budget of the whole command, where this is the progress of a part of it."""
     _live: Any = None
     _stage: str = ""
     _said: str = ""
@@ -41,6 +43,11 @@ class Progress:
     @property
     def left_seconds(self) -> float:
         return max(0.0, self.budget_seconds - self.spent_seconds)
+
+    @property
+    def longer_seconds(self) -> float:
+        """Return the ``--budget`` that gives twice as long."""
+        return 2 * (self.whole_seconds or self.budget_seconds)
 
     def stage(self, name: str) -> None:
         """Begin a stage."""

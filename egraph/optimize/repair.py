@@ -317,7 +317,7 @@ class Repair:
     def too_late(self, error: Disagreement, entry: Entry) -> None:
         """Say that a program is given up without knowing why."""
         self.attempts += 1
-        late = f"there was no time to replace what is to blame: --budget {2 * self.options.budget_seconds:.0f}s gives it twice as long"
+        late = f"there was no time to replace what is to blame: --budget {self.progress.longer_seconds:.0f}s gives it twice as long"
         self.learn(f"{entry.contender.name} failed the check ({error.what}); {late}")
 
     def noticed(self, trial: Trial, measurer: Measurer, model: CostModel, race_again: Callable[[Search], Trial]) -> Trial:

@@ -215,7 +215,7 @@ def _found(
     programs = len(choice.selections) + len(choice.by_rules)
     progress.update(f"best cost {choice.best.cost_us:.0f} us ({choice.best.method}), {programs} programs")
     if is_timed and (short := shortages(saturation, choice)):
-        progress.note(f"time ended the search ({', '.join(short)}): --budget {2 * progress.budget_seconds:.0f}s gives it twice as long")
+        progress.note(f"time ended the search ({', '.join(short)}): --budget {progress.longer_seconds:.0f}s gives it twice as long")
     if choice.refused:
         progress.detail(summary(choice.refused))
     for one in choice.refused:

@@ -1,0 +1,470 @@
+"""Plan for several sizes: one artefact with a plan for each, their weights once, and the model as it was given for all others.
+
+1. ``--shape`` and the model's inputs give the sizes that vary: axes of one name are one size.
+2. Of a range, ``--buckets`` numbers are planned, in geometric steps; of a list, each.
+3. Each planned size is a run of the whole driver in a staging folder, the largest first, then the smallest: search, race and check
+   as for one size. What one measures, the profile database gives the next; what is left of the budget is divided over those that
+   are left. Those for which nothing is left are not planned.
+4. Their artefacts become folders of one. Constants lie once in its weights file, the original model's among them.
+5. A size whose run kept the model unchanged, and every size between and beyond, is left to onnxruntime.
+6. A session of the whole is compared with onnxruntime at a size between, too, before anything is renamed into place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise, product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from egraph.errors import EinsatError, ModelError
+from egraph.onnx import importer
+from egraph.onnx.importer.model_file import read_model, to_array
+from egraph.onnx.importer.resizing import give_sizes
+from egraph.onnx.types import from_proto, tensor_digest
+from egraph.optimize import interruption, original
+from egraph.optimize.artefact import MANIFEST
+from egraph.optimize.check import NoInputs, check, find_feeds, open_original
+from egraph.optimize.options import Choice, Options, choice_text, is_several
+from egraph.optimize.outcome import Outcome
+from egraph.optimize.output import destination, publish, staging
+from egraph.optimize.pipeline import optimize
+from egraph.optimize.progress import Progress
+from egraph.tensor import Graph, Node, TensorType, attributes, make
+from lower.compile import PLAN, WEIGHTS, compile_model
+from lower.targets import lowering
+from lower.weights import NAMES, write_weights
+from runtime import Session
+from runtime.sizes import FOLDER, SIZES, Bucket, Size, Sizes
+from runtime.weights import Weights
+
+MOST_BUCKETS = 64
+"""Planned sizes of one artefact, all combinations counted: each takes a search."""
+ROUND_PARTS = 8
+"""Planned sizes inside a range are multiples of a power of two that is at most this part of them: rows end with whole vectors."""
+LEAST_SHARED_BYTES = 1024
+"""Constants of the original model from this size on lie in the weights file; smaller ones stay in the model."""
+LEAST_SECONDS = 1.0
+"""A size for which less of the budget is left is not planned."""
+CHECK_SHARE = 0.03
+"""Part of the budget that is kept for what comes after the last search: putting the artefact together, and the check between sizes."""
+ORIGINAL_MODEL = "original.onnx"
+"""The model as it was given, in the artefact's main folder: its constants lie in the weights file beside it."""
+
+
+def spread(span: range, count: int) -> tuple[int, ...]:
+    """Return the sizes of a range that are planned, in geometric steps from its first to its last."""
+    low, high = span[0], span[-1]
+    if len(span) <= count:
+        return tuple(span)
+    sizes = [low]
+    for step in range(1, count - 1):
+        size = _rounded(low * (high / low) ** (step / (count - 1)))
+        sizes.append(min(max(size, sizes[-1] + 1), high - (count - 1 - step)))
+    return (*sizes, high)
+
+
+def _rounded(size: float) -> int:
+    unit = 1
+    while 2 * unit * ROUND_PARTS <= size:
+        unit *= 2
+    return max(1, round(size / unit)) * unit
+
+
+@dataclass(frozen=True)
+class Varied:
+    """A size that differs from run to run, and the axes of inputs that have it."""
+
+    name: str
+    choice: Choice
+    axes: tuple[tuple[str, int], ...]
+
+    def planned(self, count: int) -> tuple[int, ...]:
+        return tuple(sorted({size for span in self.choice for size in spread(span, count)}))
+
+
+@dataclass(frozen=True)
+class Question:
+    """What ``--shape`` asks for, of this model. ``inputs``: the axes of inputs that have given sizes: numbers, and names that vary."""
+
+    varied: tuple[Varied, ...]
+    inputs: Mapping[str, tuple[int | str, ...]]
+
+    def shapes(self, point: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+        """Return the sizes of inputs at a point."""
+        return {name: tuple(point[size] if isinstance(size, str) else size for size in sizes) for name, sizes in self.inputs.items()}
+
+    def points(self, count: int) -> tuple[dict[str, int], ...]:
+        """Return the planned points in ascending order, all combinations; raises ModelError where there are too many."""
+        planned = [each.planned(count) for each in self.varied]
+        found = tuple(dict(zip((each.name for each in self.varied), sizes, strict=True)) for sizes in product(*planned))
+        if len(found) > MOST_BUCKETS:
+            each = " x ".join(f"{len(sizes)} of {varied.name}" for varied, sizes in zip(self.varied, planned, strict=True))
+            raise ModelError(
+                f"{len(found)} combinations of sizes would be planned ({each}); at most {MOST_BUCKETS} can be",
+                where="--shape", fix="give fewer sizes, or --buckets a smaller number",
+            )  # fmt: skip
+        return found
+
+
+def question(options: Options, model: onnx.ModelProto) -> Question:
+    """Return what is asked of a model's inputs; raises ModelError where that does not fit them."""
+    initial = {tensor.name for tensor in model.graph.initializer}
+    types = {value.name: from_proto(value.type, value.name) for value in model.graph.input}
+    explicit: dict[str, tuple[Choice, ...]] = {name: tuple((range(n, n + 1),) for n in shape) for name, shape in options.shapes.items()}
+    explicit |= options.asked.inputs
+    types = {name: type for name, type in types.items() if name not in initial or name in explicit}
+    for name, choices in explicit.items():
+        _check_input(name, choices, types)
+    named = _named(explicit, options.asked.names, types)
+    varied: dict[tuple[str, Choice], list[tuple[str, int]]] = {}
+    inputs: dict[str, tuple[int | str, ...]] = {}
+    for name, type in types.items():
+        declared: tuple[int | str, ...] = type.shape or ()
+        axes_choices = [
+            explicit[name][axis] if name in explicit else named.get(size) if isinstance(size, str) else None
+            for axis, size in enumerate(declared)
+        ]
+        if not any(axes_choices):
+            continue
+        sizes: list[int | str] = []
+        for axis, (size, choice) in enumerate(zip(declared, axes_choices, strict=True)):
+            if choice is None and isinstance(size, str):
+                raise ModelError(
+                    f"the size {size!r} of the input {name!r} is open", where=f"--shape, input {name}:{_shape_text(type)}",
+                    fix=f"give it a number too: --shape {size}=NUMBER",
+                )  # fmt: skip
+            if choice is None or not is_several(choice):
+                sizes.append(int(size) if choice is None else choice[0].start)
+                continue
+            is_named = isinstance(size, str) and size != f"{name}_{axis}"
+            key = (str(size) if is_named else "", choice)
+            axes = varied.setdefault(key, [])
+            axes.append((name, axis))
+            sizes.append(key[0] or f"{axes[0][0]}_{axes[0][1]}")
+        inputs[name] = tuple(sizes)
+    return Question(tuple(Varied(key[0] or f"{axes[0][0]}_{axes[0][1]}", key[1], tuple(axes)) for key, axes in varied.items()), inputs)
+
+
+def _shape_text(type: TensorType) -> str:
+    return ",".join(map(str, type.shape or ()))
+
+
+def _check_input(name: str, choices: Sequence[Choice], types: Mapping[str, TensorType]) -> None:
+    where = f"--shape {name}:{','.join(map(choice_text, choices))}"
+    if name not in types:
+        fix = f"use one of its inputs: {', '.join(types) or '(it has none)'}"
+        raise ModelError(f"the model has no input {name!r}", where=where, fix=fix)
+    shape = types[name].shape
+    if shape is None:
+        what = f"the model does not say how many axes the input {name!r} has"
+        raise ModelError(what, where=where, fix="give one number for each of its axes: several sizes take a model that says")
+    if len(shape) != len(choices):
+        raise ModelError(f"the input {name!r} has {len(shape)} axes, not {len(choices)}", where=where,
+                         fix=f"give --shape {name}:{_shape_text(types[name])} with numbers or ranges for names")  # fmt: skip
+
+
+def _named(
+    explicit: Mapping[str, Sequence[Choice]], names: Mapping[str, Choice], types: Mapping[str, TensorType]
+) -> dict[str, Choice]:
+    """Return the sizes of names, also those that an input's sizes give; raises ModelError where two disagree."""
+    known = {size for type in types.values() for size in type.shape or () if isinstance(size, str)}
+    for name, choice in names.items():
+        if name not in known:
+            raise ModelError(
+                f"no input has a size {name!r}", where=f"--shape {name}={choice_text(choice)}",
+                fix=f"use one of the names {', '.join(sorted(known)) or '(there are none)'}, or --shape INPUT:SIZES",
+            )  # fmt: skip
+    result = dict(names)
+    for name, choices in explicit.items():
+        for size, choice in zip(types[name].shape or (), choices, strict=True):
+            if isinstance(size, str) and result.setdefault(size, choice) != choice:
+                raise ModelError(
+                    f"the size {size!r} is given as {choice_text(result[size])} and as {choice_text(choice)}",
+                    where=f"--shape, input {name!r}", fix=f"give {size!r} the same sizes everywhere",
+                )  # fmt: skip
+    return result
+
+
+def with_shapes(options: Options) -> Options:
+    """Return options whose sizes by name are sizes of inputs; there is one of each."""
+    if not options.asked.names:
+        return options
+    asked = question(options, read_model(options.model)[0])
+    return replace(options, shapes={**options.shapes, **asked.shapes({})})
+
+
+@dataclass(frozen=True)
+class SizesOutcome:
+    """What the runs for all planned sizes found out, in ascending order."""
+
+    model: str
+    sizes: Sizes
+    outcomes: tuple[Outcome, ...]
+    checked_between: str
+    max_rel_err_between: float
+    weights_bytes: int
+    left_out: tuple[tuple[int, ...], ...] = ()
+    """Sizes that would have been planned, had there been time."""
+    files: tuple[str, ...] = ()
+    seconds_total: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that ``--json`` prints."""
+        return {
+            "model": self.model,
+            "sizes": {size.name: size.asked for size in self.sizes.sizes},
+            "buckets": [
+                {
+                    "sizes": dict(zip((size.name for size in self.sizes.sizes), bucket.sizes, strict=True)),
+                    "runs": "program" if bucket.has_program else "onnxruntime",
+                    **outcome.to_json(),
+                }
+                for bucket, outcome in zip(self.sizes.buckets, self.outcomes, strict=True)
+            ],
+            "left_out": [dict(zip((size.name for size in self.sizes.sizes), sizes, strict=True)) for sizes in self.left_out],
+            "others": "onnxruntime",
+            "between": {"checked": self.checked_between, "max_rel_err": self.max_rel_err_between},
+            "weights_bytes": self.weights_bytes,
+            "seconds_total": round(self.seconds_total, 3),
+            "files": list(self.files),
+        }
+
+
+def optimize_sizes(options: Options, progress: Progress) -> SizesOutcome:
+    """Optimise a model for several sizes and write one artefact; raises EinsatError, and then nothing is written."""
+    place = destination(options.model, options.output)
+    asked = question(options, read_model(options.model)[0])
+    points = asked.points(options.asked.buckets)
+    progress.note(f"{len(points)} sizes are planned: {'; '.join(map(_point_text, points))}")
+    with staging(place) as stage:
+        outcomes: dict[str, Outcome] = {}
+        order = [points[-1], *points[:1], *reversed(points[1:-1])] if len(points) > 1 else list(points)
+        for number, point in enumerate(order):
+            seconds = (progress.left_seconds - CHECK_SHARE * options.budget_seconds) / (len(order) - number)
+            if outcomes and seconds * (len(order) - number) < LEAST_SECONDS:
+                break
+            with interruption.unsettled():
+                outcomes[_folder(point)] = _optimize_at(point, asked, options, progress, stage, max(LEAST_SECONDS, seconds))
+        left_out = tuple(tuple(point.values()) for point in points if _folder(point) not in outcomes)
+        points = tuple(point for point in points if _folder(point) in outcomes)
+        progress.stage("put the sizes together")
+        results = stage / "results"
+        main = results / place.artefact.name
+        model = _for_all_sizes(asked, points, options.model)
+        sizes = _sizes(asked, points, outcomes)
+        for bucket in sizes.buckets:
+            if not bucket.has_program:
+                _keep_report(stage / bucket.folder)
+        main.mkdir(parents=True)
+        (stage / FOLDER).rename(main / FOLDER)
+        _write_model(model, options.model, results / place.model.name)
+        weights_bytes = _put_together(main, asked, model, options, sizes)
+        progress.stage("check the saved files")
+        checked, error = _check_saved(main, asked, sizes, options, results / place.model.name)
+        progress.update(f"also at {checked}: largest relative error {error:.2g}" if checked else "")
+        _write_manifest(main, checked, error)
+        progress.stage("write")
+        files = tuple(str(path) for path in publish(results, place))
+    found = tuple(outcomes[_folder(point)] for point in points)
+    return SizesOutcome(options.model.name, sizes, found, checked, error, weights_bytes, left_out, files, progress.spent_seconds)
+
+
+def _optimize_at(
+    point: Mapping[str, int], asked: Question, options: Options, progress: Progress, stage: Path, seconds: float
+) -> Outcome:
+    """Run the driver for one size, with its part of the time that is left."""
+    told = _point_text(point)
+    progress.note(f"--- {told} ({seconds:.0f} s of the budget)")
+    part = Progress(progress.verbosity, seconds, time.monotonic(), options.budget_seconds)
+    folder = stage / FOLDER / _folder(point)
+    run = replace(
+        options, shapes=asked.shapes(point), asked=type(options.asked)(), output=stage / "single" / f"{options.model.stem}.opt.onnx",
+        budget_seconds=options.budget_seconds / len(asked.points(options.asked.buckets)),
+    )  # fmt: skip
+    try:
+        outcome = optimize(run, part)
+    except EinsatError as error:
+        raise type(error)(error.what, where=f"{told}{', ' * bool(error.where)}{error.where}", fix=error.fix) from error
+    finally:
+        part.close()
+    folder.parent.mkdir(exist_ok=True)
+    (stage / "single" / f"{options.model.stem}.einsat").rename(folder)
+    shutil.rmtree(stage / "single")
+    return replace(outcome, files=())
+
+
+def _point_text(point: Mapping[str, int]) -> str:
+    return ",".join(f"{name}={size}" for name, size in point.items())
+
+
+def _folder(point: Mapping[str, int]) -> str:
+    return re.sub(r"[^\w=,-]", "_", _point_text(point))
+
+
+def _point(asked: Question, sizes: Sequence[int]) -> dict[str, int]:
+    return dict(zip((varied.name for varied in asked.varied), sizes, strict=True))
+
+
+def _sizes(asked: Question, points: Sequence[Mapping[str, int]], outcomes: Mapping[str, Outcome]) -> Sizes:
+    return Sizes(
+        tuple(Size(varied.name, varied.axes, choice_text(varied.choice)) for varied in asked.varied),
+        tuple(Bucket(tuple(p.values()), f"{FOLDER}/{_folder(p)}", outcomes[_folder(p)].status != "unchanged") for p in points),
+    )
+
+
+def _keep_report(folder: Path) -> None:
+    """Remove what runs from the artefact of a size that kept the model unchanged: the main folder has the model."""
+    shutil.rmtree(folder / "opaque")
+    (folder / PLAN).unlink()
+
+
+def _for_all_sizes(asked: Question, points: Sequence[Mapping[str, int]], path: Path) -> onnx.ModelProto:
+    """Return the model as it was given; where its file fixes sizes that vary here, they have names."""
+    model, _ = read_model(path)
+    if any(give_sizes(model, asked.shapes(point)) for point in points):
+        values = {value.name: value for value in model.graph.input}
+        for varied in asked.varied:
+            for name, axis in varied.axes:
+                values[name].type.tensor_type.shape.dim[axis].dim_param = varied.name
+    return model
+
+
+def _write_model(model: onnx.ModelProto, given: Path, target: Path) -> None:
+    """Write the standard model: byte for byte the given one where that takes all sizes."""
+    original.copy_model(given, target)
+    if read_model(given)[0] != model:
+        target.write_bytes(model.SerializeToString(deterministic=True))
+
+
+def _put_together(main: Path, asked: Question, model: onnx.ModelProto, options: Options, sizes: Sizes) -> int:
+    """Write what the main folder holds, and take out of the folders of sizes what it holds for them; return the bytes of the weights."""
+    given = options.model.parent
+    digests, tensors = _constants(model, given)
+    folders = sorted((main / FOLDER).iterdir())
+    for folder in folders:
+        if (folder / WEIGHTS).exists():
+            tensors = {**Weights(folder / WEIGHTS), **tensors}
+    if tensors:
+        write_weights(main / WEIGHTS, tensors)
+        _refer(model, digests, main / WEIGHTS)
+    for name in sorted(original.external_places(model) - {WEIGHTS}):
+        (main / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(given / name, main / name)
+    serialised = model.SerializeToString(deterministic=True)
+    compile_model(_interface(asked, model), serialised, main, keep_subnormals=options.is_exact_below_normal, name=ORIGINAL_MODEL)
+    (main / SIZES).write_text(sizes.to_json(), encoding="utf-8")
+    before = set(main.iterdir())
+    lowering(options.device).complete(main)
+    carried = {path.name for path in set(main.iterdir()) - before}
+    for folder in folders:
+        for name in (WEIGHTS, *carried):
+            (folder / name).unlink(missing_ok=True)
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        manifest["files"] = {name: digest for name, digest in manifest["files"].items() if (folder / name).exists()}
+        _write_json(folder / MANIFEST, manifest)
+    return (main / WEIGHTS).stat().st_size if tensors else 0
+
+
+def _constants(model: onnx.ModelProto, folder: Path) -> tuple[dict[str, str], dict[str, np.ndarray]]:
+    """Return the digests of a model's large constants by name, and their data by digest, as plans name weights."""
+    digests, tensors = {}, {}
+    for tensor in model.graph.initializer:
+        array = to_array(tensor, folder)
+        if array.nbytes >= LEAST_SHARED_BYTES and array.dtype.name in NAMES:
+            digests[tensor.name] = tensor_digest(array)
+            tensors[digests[tensor.name]] = array
+    return digests, tensors
+
+
+def _refer(model: onnx.ModelProto, digests: Mapping[str, str], weights: Path) -> None:
+    """Have a model's large constants lie in the weights file beside it."""
+    with weights.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length))
+    for tensor in model.graph.initializer:
+        if tensor.name in digests:
+            first, last = header[digests[tensor.name]]["data_offsets"]
+            reference = onnx.TensorProto(
+                name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, data_location=onnx.TensorProto.EXTERNAL
+            )
+            for key, value in (("location", WEIGHTS), ("offset", 8 + length + first), ("length", last - first)):
+                reference.external_data.add(key=key, value=str(value))
+            tensor.CopyFrom(reference)
+
+
+def _interface(asked: Question, model: onnx.ModelProto) -> Graph:
+    """Return the inputs and outputs of the model as it was given: a size that is given one number has that alone."""
+    initial = {tensor.name for tensor in model.graph.initializer}
+    types = {value.name: from_proto(value.type, value.name) for value in model.graph.input if value.name not in initial}
+    numbers: dict[str, int] = {}
+    for name, type in types.items():
+        for size, given in zip(type.shape or (), asked.inputs.get(name, ()), strict=False):
+            if isinstance(size, str) and isinstance(given, int):
+                numbers[size] = given
+
+    def port(name: str, type: TensorType, shape: tuple[int | str, ...] | None) -> Node:
+        sizes = None if shape is None else tuple(numbers.get(size, size) if isinstance(size, str) else size for size in shape)
+        return make("Input", (), attributes(name=name), TensorType(type.dtype, sizes))
+
+    inputs = tuple(port(name, type, asked.inputs.get(name, type.shape)) for name, type in types.items())
+    results = {value.name: from_proto(value.type, value.name) for value in model.graph.output}
+    return Graph(model.graph.name, inputs, tuple((name, port(name, type, type.shape)) for name, type in results.items()), {})
+
+
+def _check_saved(main: Path, asked: Question, sizes: Sizes, options: Options, standard: Path) -> tuple[str, float]:
+    """Compare the saved artefact with onnxruntime once at each planned size, and at one between; return that one and its error."""
+    reference = open_original(standard, options.threads)
+    names = [output.name for output in reference.get_outputs()]
+    with Session(main, threads=options.threads) as session:
+
+        def error_at(point: Mapping[str, int]) -> float:
+            graph = importer.load(standard, shapes=asked.shapes(point)).graph
+            specs = find_feeds(reference, graph, options.seed)
+            candidates = {f"{main.name} at {_point_text(point)}": lambda feeds: session.run(None, feeds)}
+            return check(
+                lambda feeds: reference.run(None, feeds), candidates, names, specs,
+                tolerance=options.tolerance, count=1, seed=options.seed,
+            ).max_rel_err  # fmt: skip
+
+        for bucket in sizes.buckets:
+            error_at(_point(asked, bucket.sizes))
+        for point in between(asked, options.asked.buckets):
+            try:
+                return _point_text(point), error_at(point)
+            except NoInputs:
+                continue  # some models take multiples of a size alone
+    return "", 0.0
+
+
+def between(asked: Question, count: int) -> tuple[dict[str, int], ...]:
+    """Return sizes in the middle between neighbouring planned ones, the widest gap first; other sizes are the largest planned."""
+    planned = [varied.planned(count) for varied in asked.varied]
+    largest = {varied.name: sizes[-1] for varied, sizes in zip(asked.varied, planned, strict=True)}
+    gaps = [
+        (high - low, varied.name, (low + high) // 2)
+        for varied, sizes in zip(asked.varied, planned, strict=True)
+        for low, high in pairwise(sizes) if high - low > 1
+    ]  # fmt: skip
+    return tuple({**largest, name: middle} for _, name, middle in sorted(gaps, reverse=True))
+
+
+def _write_manifest(main: Path, checked: str, error: float) -> None:
+    """Add to the main folder's manifest what the runtime does not write."""
+    manifest = json.loads((main / MANIFEST).read_text(encoding="utf-8"))
+    manifest["files"][SIZES] = hashlib.sha256((main / SIZES).read_bytes()).hexdigest()
+    manifest["between"] = {"checked": checked, "max_rel_err": error}
+    _write_json(main / MANIFEST, manifest)
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, sort_keys=True, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,97 @@
+"""Which plan of an artefact for several sizes runs, by the sizes of the inputs: ``sizes.json``. Data only.
+
+Its main folder hands the model as it was given to onnxruntime, at any size; ``sizes/`` has a folder for each planned one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from runtime.errors import ArtefactError
+
+SIZES, FOLDER = "sizes.json", "sizes"
+ORIGINAL = ""
+"""What stands for the model as it was given, in the place of a plan's folder."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """A size that differs from run to run. ``axes``: the inputs and their axes that have it; ``asked``: as ``--shape`` gave it."""
+
+    name: str
+    axes: tuple[tuple[str, int], ...]
+    asked: str
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A planned point: a number for each size. ``folder`` says how it was found; onnxruntime runs it where it ``has_program`` not."""
+
+    sizes: tuple[int, ...]
+    folder: str
+    has_program: bool
+
+    @property
+    def runs(self) -> str:
+        """Return the folder of the plan that runs."""
+        return self.folder if self.has_program else ORIGINAL
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes that differ, and the planned ones in ascending order."""
+
+    sizes: tuple[Size, ...]
+    buckets: tuple[Bucket, ...]
+    version: int = 1
+
+    @staticmethod
+    def read(folder: Path) -> Sizes | None:
+        """Return the sizes of an artefact, None where it has one plan; raises ArtefactError where they cannot be used."""
+        try:
+            return Sizes.from_json((folder / SIZES).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ArtefactError(f"{SIZES} cannot be used: {error}", where=str(folder), fix="optimise the model again") from error
+
+    @staticmethod
+    def from_json(text: str) -> Sizes:
+        raw = json.loads(text)
+        if raw["version"] != Sizes.version:
+            raise ValueError(f"version {raw['version']} is not {Sizes.version}")
+        return Sizes(
+            tuple(Size(one["name"], tuple((name, axis) for name, axis in one["axes"]), one["asked"]) for one in raw["sizes"]),
+            tuple(Bucket(tuple(one["sizes"]), one["folder"], one["has_program"]) for one in raw["buckets"]),
+        )
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True, indent=1) + "\n"
+
+    def point(self, feed: Mapping[str, Any]) -> tuple[int, ...] | None:
+        """Return the number of each size in what is fed, None where an input is missing or has too few axes."""
+        try:
+            return tuple(_shape(feed[size.axes[0][0]])[size.axes[0][1]] for size in self.sizes)
+        except (KeyError, IndexError):
+            return None
+
+    def text(self, point: tuple[int, ...]) -> str:
+        """Return ``batch=1,seq=32``."""
+        return ",".join(f"{size.name}={number}" for size, number in zip(self.sizes, point, strict=True))
+
+
+def main_folder(folder: Path) -> Path:
+    """Return the folder that holds what the plans of several sizes share: of any other artefact, itself."""
+    above = folder.resolve().parent
+    return above.parent if above.name == FOLDER and (above.parent / SIZES).exists() else folder
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    shape = getattr(value, "shape", None)
+    return tuple(np.shape(value) if shape is None else shape)

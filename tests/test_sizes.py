@@ -1,0 +1,357 @@
+"""Plans for several sizes in one artefact: which runs, what it gives, what is stored, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from egraph.errors import ModelError
+from egraph.inspect.command import build_parser as inspect_parser
+from egraph.inspect.command import run as inspect_run
+from egraph.optimize.arguments import parse, parse_sizes, to_options
+from egraph.optimize.sizes import question, spread, with_shapes
+from runtime import Session
+from runtime.errors import ExecutionError, InvalidArgument
+from runtime.sizes import Sizes
+from tests.test_optimize import ROOT, command, files_below
+
+QUICK = ("--no-derivations", "--finalists", 1, "--threads", 1)
+
+
+def transformer(*, width: int = 32, layers: int = 2, vocabulary: int = 50) -> onnx.ModelProto:
+    """Return layers of attention over token numbers; ``batch`` and ``seq`` are open, and there is a mask."""
+    random = np.random.default_rng(3)
+    constants: list[onnx.TensorProto] = []
+
+    def weight(name: str, *shape: int) -> str:
+        constants.append(numpy_helper.from_array((random.standard_normal(shape) / np.sqrt(shape[0])).astype(np.float32), name))
+        return name
+
+    constants.append(numpy_helper.from_array(np.float32(1 / np.sqrt(width)), "scale"))
+    constants.append(numpy_helper.from_array(np.array([1], np.int64), "one"))
+    nodes = [
+        helper.make_node("Gather", [weight("embedding", vocabulary, width), "ids"], ["x0"]),
+        helper.make_node("Unsqueeze", ["mask", "one"], ["bias"]),
+    ]
+    for layer in range(layers):
+        x, y = f"x{layer}", f"x{layer + 1}"
+
+        def apply(op: str, inputs: list[str], result: str, layer: int = layer, **values: object) -> str:
+            nodes.append(helper.make_node(op, inputs, [f"{result}{layer}"], **values))
+            return f"{result}{layer}"
+
+        query, key, value = (apply("MatMul", [x, weight(f"{name}{layer}", width, width)], f"{name}_") for name in "qkv")
+        turned = apply("Transpose", [key], "turned", perm=[0, 2, 1])
+        scores = apply("Mul", [apply("MatMul", [query, turned], "raw"), "scale"], "scores")
+        chances = apply("Softmax", [apply("Add", [scores, "bias"], "masked")], "chances", axis=-1)
+        joined = apply("Add", [apply("MatMul", [chances, value], "mixed"), x], "joined")
+        scale, shift = weight(f"scale{layer}", width), weight(f"shift{layer}", width)
+        normal = apply("LayerNormalization", [joined, scale, shift], "normal", axis=-1)
+        inner = apply("Relu", [apply("MatMul", [normal, weight(f"up{layer}", width, 4 * width)], "inner")], "active")
+        nodes.append(helper.make_node("MatMul", [inner, weight(f"down{layer}", 4 * width, width)], [y]))
+    graph = helper.make_graph(
+        nodes, "transformer",
+        [helper.make_tensor_value_info("ids", TensorProto.INT64, ["batch", "seq"]),
+         helper.make_tensor_value_info("mask", TensorProto.FLOAT, ["batch", "seq"])],
+        [helper.make_tensor_value_info(f"x{layers}", TensorProto.FLOAT, ["batch", "seq", width])], constants,
+    )  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def recurrent(time: str | int = "time") -> onnx.ModelProto:
+    """Return a convolution over time, then a recurrent layer; ``time`` may be open or fixed."""
+    random = np.random.default_rng(4)
+
+    def weight(name: str, *shape: int) -> onnx.TensorProto:
+        return numpy_helper.from_array((random.standard_normal(shape) / 4).astype(np.float32), name)
+
+    nodes = [
+        helper.make_node("Conv", ["x", "k"], ["a"], kernel_shape=[3], pads=[1, 1]),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("Transpose", ["b"], ["c"], perm=[2, 0, 1]),
+        helper.make_node("GRU", ["c", "w", "r"], ["y", ""], hidden_size=6),
+    ]
+    graph = helper.make_graph(
+        nodes, "recurrent",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4, time])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [time, 1, 1, 6])],
+        [weight("k", 5, 4, 3), weight("w", 1, 18, 5), weight("r", 1, 18, 6)],
+    )  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def tokens(length: int, batch: int = 1) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(length)
+    return {
+        "ids": random.integers(0, 50, (batch, length)),
+        "mask": np.where(random.random((batch, length)) < 0.2, -1e4, 0.0).astype(np.float32),
+    }
+
+
+def waves(length: int) -> dict[str, np.ndarray]:
+    return {"x": np.random.default_rng(length).standard_normal((1, 4, length)).astype(np.float32)}
+
+
+def expected(model: Path, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    results: list[np.ndarray] = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, feeds)
+    return results
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    """Plan the transformer for three lengths; which of the programs beat onnxruntime, this machine says."""
+    folder = tmp_path_factory.mktemp("planned")
+    model = folder / "m.onnx"
+    onnx.save(transformer(), model)
+    shared = (*QUICK, "--budget", "40s", "--database", folder / "p.sqlite", "--json", "-q", model)
+    done = command("--shape", "batch=1", "--shape", "seq=8..64", "--buckets", 3, "-o", folder / "several", *shared)
+    assert done.returncode == 0, done.stderr
+    return SimpleNamespace(model=model, several=folder / "several", database=folder / "p.sqlite", found=json.loads(done.stdout))
+
+
+def test_json_lists_what_was_planned_and_what_becomes_of_the_rest(planned: SimpleNamespace) -> None:
+    found = planned.found
+    assert [bucket["sizes"] for bucket in found["buckets"]] == [{"seq": 8}, {"seq": 22}, {"seq": 64}]
+    assert all(bucket["max_rel_err"] < 1e-4 and bucket["inputs"]["random"] == 3 for bucket in found["buckets"])
+    assert found["sizes"] == {"seq": "8..64"} and found["others"] == "onnxruntime" and not found["left_out"]
+    assert found["between"]["checked"] == "seq=43", "the middle of the widest gap"
+    assert {Path(file).name for file in found["files"]} == {"m.opt.onnx", "m.einsat"}
+
+
+def test_a_session_picks_the_plan_of_its_inputs_and_leaves_the_rest_to_onnxruntime(planned: SimpleNamespace) -> None:
+    with Session(planned.several / "m.opt.onnx", threads=1) as session:
+        assert [argument.shape for argument in session.get_inputs()] == [[1, "seq"], [1, "seq"]]
+        for length in (64, 8, 9, 22, 63, 1, 65, 100, 8):
+            feeds = tokens(length)
+            (result,) = session.run(None, feeds)
+            np.testing.assert_allclose(result, expected(planned.model, feeds)[0], rtol=1e-4, atol=1e-5)
+            ran = session.executable.plan
+            is_planned = next(bucket["runs"] == "program" for bucket in planned.found["buckets"] if bucket["sizes"]["seq"] == length) \
+                if length in (8, 22, 64) else False  # fmt: skip
+            assert ran.inputs[0].shape == ((1, length) if is_planned else (1, "seq"))
+            assert [step.kind for step in ran.steps] == ["onnxruntime"] or is_planned
+        out = np.empty((1, 22, 32), np.float32)
+        (result,) = session.run(["x2"], tokens(22), out={"x2": out})
+        assert result is out
+        assert session.profile(1) and session.run_native(1)
+    with pytest.raises(ExecutionError, match="closed"):
+        session.run(None, tokens(22))
+
+
+def test_what_shape_fixed_is_refused_at_all_sizes(planned: SimpleNamespace) -> None:
+    with Session(planned.several / "m.einsat", threads=1) as session:
+        for length in (22, 23):
+            with pytest.raises(InvalidArgument, match=r"(?s)index: 0 Got: 2 Expected: 1.*--shape ids:2"):
+                session.run(None, tokens(length, batch=2))
+        with pytest.raises(InvalidArgument, match="'mask'"):
+            session.run(None, {"ids": tokens(22)["ids"]})
+
+
+def test_weights_are_stored_once_and_mapped_once(tmp_path: Path) -> None:
+    """On a device that is not timed, every size has a program."""
+    onnx.save(transformer(), model := tmp_path / "m.onnx")
+    one, several = tmp_path / "one" / "m.einsat", tmp_path / "several" / "m.einsat"
+    shared = (model, *QUICK, "--device", "reference", "--database", tmp_path / "p.sqlite", "-q")
+    for folder, lengths in ((one, "64"), (several, "8..64")):
+        done = command("--shape", "batch=1", "--shape", f"seq={lengths}", "-o", folder.parent, *shared)
+        assert done.returncode == 0, done.stderr
+    weights = [path for path in several.rglob("*") if path.suffix == ".safetensors"]
+    assert weights == [several / "weights.safetensors"] == list(several.rglob("weights*"))
+    assert weights[0].stat().st_size < 1.3 * (one / "weights.safetensors").stat().st_size
+    assert (several / "original.onnx").stat().st_size < model.stat().st_size / 10, "its constants are those of the plans"
+    with Session(several, threads=1) as session:
+        assert not session._opened, "nothing is opened before it is needed"
+        session.run(None, tokens(8))
+        session.run(None, tokens(64))
+        assert len(session._opened) == 2
+        assert all(opened.artefact.weights is session.artefact.weights for opened in session._opened.values())
+
+
+def test_the_standard_model_is_the_given_one(planned: SimpleNamespace) -> None:
+    assert (planned.several / "m.opt.onnx").read_bytes() == planned.model.read_bytes()
+
+
+def test_inspect_says_which_size_goes_where(planned: SimpleNamespace) -> None:
+    def inspected(*arguments: object) -> str:
+        return inspect_run(inspect_parser().parse_args([*map(str, arguments)]))
+
+    artefact = planned.several / "m.einsat"
+    told = inspected(artefact)
+    assert "m.onnx: 3 planned sizes" in told and "seq (8..64): axis 1 of ids, axis 1 of mask" in told
+    assert all(f"  seq={length} " in told for length in (8, 22, 64)) and "others  onnxruntime runs the model as it was given" in told
+    assert "and at seq=43" in told
+    one = json.loads(inspected(artefact, "--json"))["buckets"][1]
+    assert not list((artefact / "sizes").rglob("dispatch.so")) and (artefact / "dispatch.so").exists()
+    assert one["sizes"] == {"seq": 22} and one["folder"] == "sizes/seq=22" and one["run"]["options"]["shapes"]["ids"] == [1, 22]
+    assert "kernels, cpu" in inspected(artefact / "sizes/seq=22")
+    with pytest.raises(ModelError, match=r"several sizes[^$]*sizes/seq=64"):
+        inspected(artefact, "--why", "0")
+
+
+def test_the_same_command_again_writes_the_same_bytes_and_searches_nothing(planned: SimpleNamespace) -> None:
+    again = planned.several.parent / "again"
+    done = command(
+        planned.model, "--shape", "batch=1", "--shape", "seq=8..64", "--buckets", 3, "-o", again, *QUICK,
+        "--budget", "40s", "--database", planned.database, "--json",
+    )  # fmt: skip
+    assert done.returncode == 0 and done.stderr.count("the search of an earlier run is used") == 3, done.stderr
+    before, after = files_below(planned.several), files_below(again)
+    assert list(before) == list(after) and [name for name in before if before[name] != after[name]] == []
+
+
+def test_a_recurrent_model_whose_file_fixes_the_size_takes_others(tmp_path: Path) -> None:
+    """A list plans each of its sizes; the standard model is open where the file was not."""
+    model, folder = tmp_path / "m.onnx", tmp_path / "out"
+    onnx.save(recurrent(16), model)
+    done = command(model, "--shape", "x:1,4,16/24", "-o", folder, *QUICK, "--budget", "30s", "--database", tmp_path / "p.sqlite", "-q")
+    assert done.returncode == 0, done.stderr
+    onnx.save(recurrent(), model)
+    assert onnx.load(folder / "m.opt.onnx").graph.input[0].type.tensor_type.shape.dim[2].dim_param == "x_2"
+    with Session(folder / "m.einsat", threads=1) as session:
+        for length in (16, 24, 5, 30):
+            np.testing.assert_allclose(session.run(None, waves(length))[0], expected(model, waves(length))[0], rtol=1e-4, atol=1e-5)
+        sizes = session.artefact.sizes
+        assert sizes is not None and [bucket.sizes for bucket in sizes.buckets] == [(16,), (24,)]
+
+
+def test_sizes_for_which_no_time_is_left_are_left_out(tmp_path: Path) -> None:
+    """The budget is for all: the largest size comes first."""
+    model = tmp_path / "m.onnx"
+    onnx.save(recurrent(), model)
+    done = command(model, "--shape", "x:1,4,8..64", "--budget", "2s", "--database", tmp_path / "p.sqlite", "--json", "-q", *QUICK)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["left_out"] and found["buckets"][-1]["sizes"] == {"time": 64}
+    assert sorted(one["time"] for one in (*found["left_out"], *(b["sizes"] for b in found["buckets"]))) == [8, 16, 32, 64]
+    with Session(tmp_path / "m.einsat", threads=1) as session:
+        for length in (8, 64):
+            np.testing.assert_allclose(session.run(None, waves(length))[0], expected(model, waves(length))[0], rtol=1e-4, atol=1e-5)
+
+
+INTERRUPTED = """
+import os, signal, sys
+from egraph.optimize import __main__ as main
+from egraph.optimize.progress import Progress
+real, seen = Progress.stage, []
+def stage(self, name):
+    real(self, name)
+    seen.append(name)
+    if seen.count({stage!r}) == {times}:
+        os.kill(os.getpid(), signal.SIGINT)
+Progress.stage = stage
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+sys.exit(main.main())
+"""
+
+
+@pytest.mark.parametrize(("stage", "times"), [("saturate", 2), ("put the sizes together", 1)])
+def test_ctrl_c_after_the_first_size_leaves_nothing_behind(tmp_path: Path, stage: str, times: int) -> None:
+    model = tmp_path / "m.onnx"
+    onnx.save(recurrent(), model)
+    text = INTERRUPTED.format(stage=stage, times=times)
+    arguments = (model, "--shape", "x:1,4,8/16", "-o", tmp_path / "out", "--budget", "20s", "--database", tmp_path / "p.sqlite", *QUICK)
+    done = subprocess.run([sys.executable, "-c", text, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 130 and "interrupted: nothing was written" in done.stderr, done.stderr
+    assert not (tmp_path / "out").exists()
+    assert [path.name for path in tmp_path.iterdir() if path.name.endswith(".partial")] == []
+
+
+def test_planned_sizes_are_geometric_between_the_ends() -> None:
+    assert spread(range(32, 513), 4) == (32, 80, 208, 512)
+    assert spread(range(8, 65), 4) == (8, 16, 32, 64)
+    assert spread(range(1, 4), 4) == (1, 2, 3) and spread(range(7, 8), 4) == (7,)
+    for low, high, count in ((1, 100, 2), (3, 1000, 9), (31, 37, 5), (1, 9, 8)):
+        found = spread(range(low, high + 1), count)
+        assert found[0] == low and found[-1] == high and len(found) == count and list(found) == sorted(set(found))
+
+
+@pytest.mark.parametrize(
+    ("text", "parsed"),
+    [
+        ("x:1,32..512", ("x", ":", ((range(1, 2),), (range(32, 513),)))),
+        ("seq=1/32..512", ("seq", "=", ((range(1, 2), range(32, 513)),))),
+        ("x:2x3", ("x", ":", ((range(2, 3),), (range(3, 4),)))),
+        ("a=b:0/4", ("a=b", ":", ((range(1), range(4, 5)),))),
+        ("s:", ("s", ":", ())),
+    ],
+)
+def test_sizes_are_read(text: str, parsed: object) -> None:
+    assert parse_sizes(text) == parsed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--shape", "x:1,4,9..2"), r"the range 9..2 in 'x:1,4,9..2' is empty: write 2..9"),
+        (("--shape", "x:1,4,0..2"), r"begins at 0"),
+        (("--shape", "x:1,4,2.."), r"is no size and no range"),
+        (("--shape", "time=4,5"), r"gives the size 'time' 2 times"),
+        (("--shape", "tme=4..5"), r"(?s)no input has a size 'tme'.*use one of the names time"),
+        (("--shape", "tme=4"), r"(?s)no input has a size 'tme'.*use one of the names time"),
+        (("--shape", "y:4..5"), r"(?s)no input 'y'.*use one of its inputs: x"),
+        (("--shape", "x:4..5"), r"(?s)has 3 axes, not 1.*x:1,4,time"),
+        (("--shape", "x:1,4,8", "--buckets", "3"), r"(?s)there is no range.*give a range"),
+        (("--shape", "time=8/16", "--buckets", "3"), r"(?s)there is no range"),
+        (("--shape", "x:1,4,8..16", "--buckets", "1"), r"at least 2"),
+        (("--shape", "time=4..8", "--shape", "x:1,4,4..9"), r"(?s)'time' is given as 4..8 and as 4..9"),
+        (("--shape", "time=4..8", "--shape", "time=4..9"), r"(?s)'time' twice, as 4..8 and as 4..9"),
+        (("--shape", "time=1..900", "--buckets", "99"), r"(?s)99 combinations.*at most 64"),
+        (("--shape", "time=4..8", "--inputs", "x.npz"), r"--inputs is for one size"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(arguments: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises((ModelError, SystemExit)) as raised:
+        points(recurrent(), arguments)
+    assert re.search(told, f"{raised.value} {capsys.readouterr().err}")
+
+
+def points(model: onnx.ModelProto, arguments: tuple[str, ...]) -> tuple[dict[str, int], ...]:
+    options = to_options(parse(["m.onnx", *arguments]))
+    return question(options, model).points(options.asked.buckets)
+
+
+def test_an_unknown_size_ends_the_command(tmp_path: Path) -> None:
+    onnx.save(recurrent(), tmp_path / "m.onnx")
+    done = command(tmp_path / "m.onnx", "--shape", "tme=4..5", "-o", tmp_path / "out")
+    assert done.returncode == 2 and "no input has a size 'tme'" in done.stderr and not (tmp_path / "out").exists()
+
+
+def asked(model: onnx.ModelProto, *texts: str) -> Any:
+    arguments = [part for text in texts for part in ("--shape", text)]
+    return question(to_options(parse(["m.onnx", *arguments])), model)
+
+
+def test_sizes_of_one_name_are_one_size() -> None:
+    both = asked(transformer(), "batch=1/4", "seq=8..16")
+    assert {varied.name: varied.axes for varied in both.varied} == {
+        "batch": (("ids", 0), ("mask", 0)), "seq": (("ids", 1), ("mask", 1)),
+    }  # fmt: skip
+    assert both.shapes({"batch": 4, "seq": 9}) == {"ids": (4, 9), "mask": (4, 9)}
+    assert len(both.points(3)) == 6
+    assert asked(transformer(), "ids:1,8..16").inputs == {"ids": (1, "seq"), "mask": (1, "seq")}, "the mask follows"
+    with pytest.raises(ModelError, match=r"(?s)the size 'batch' of the input 'ids' is open.*--shape batch=NUMBER"):
+        asked(transformer(), "seq=8..16")
+
+
+def test_one_size_by_name_is_that_of_all_inputs_that_have_it(tmp_path: Path) -> None:
+    onnx.save(transformer(), tmp_path / "m.onnx")
+    options = to_options(parse([str(tmp_path / "m.onnx"), "--shape", "batch=2", "--shape", "seq=5"]))
+    assert not options.asked.has_several and with_shapes(options).shapes == {"ids": (2, 5), "mask": (2, 5)}
+
+
+def test_damaged_sizes_are_an_error_of_the_artefact(tmp_path: Path) -> None:
+    (tmp_path / "sizes.json").write_text('{"version": 9}')
+    with pytest.raises(ExecutionError, match="version 9 is not 1"):
+        Sizes.read(tmp_path)
