@@ -21,7 +21,7 @@ from runtime.errors import ExecutionError, InvalidArgument
 from runtime.executable import Executable, openmp_default
 from runtime.opaque import Value
 from runtime.plan import Plan, Port
-from runtime.sizes import ORIGINAL
+from runtime.sizes import ORIGINAL, Padded, Sizes, as_array
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,8 @@ class Session:
         self._fed: Mapping[str, Any] | None = None
         self._sizes = self.artefact.sizes
         self._opened: dict[str, Session] = {}
+        self._folders: dict[tuple[int, ...], str] = {}
+        self._padded: dict[tuple[int, ...], Padded] = {}
         self._executable: Executable | None = None
         self._run_whole: Callable[..., list[Value]] | None = None
         if self._sizes is None:
@@ -63,6 +65,7 @@ class Session:
             self._run_whole = self._executable.run_whole
         else:
             self._folders = {bucket.sizes: bucket.runs for bucket in self._sizes.buckets}
+            self._padded = {point: padded for padded in self._sizes.padded for point in padded.points}
             self._last_folder = next((bucket.runs for bucket in reversed(self._sizes.buckets) if bucket.has_program), ORIGINAL)
         self._is_open = True
 
@@ -113,7 +116,7 @@ class Session:
         A model that was kept unchanged goes to onnxruntime as it is called, and costs what it costs there.
         """
         if self._sizes is not None:
-            return self._session_of(input_feed).run(output_names, input_feed, run_options, out=out)
+            return self._run_by_size(self._sizes, output_names, input_feed, run_options, out)
         if self._run_whole is not None and out is None:
             self._fed = input_feed
             try:
@@ -125,7 +128,12 @@ class Session:
             if name not in self._output_names:
                 raise InvalidArgument(f"INVALID_ARGUMENT : Invalid output name:{name}; the outputs are {self._output_names}")
         results = executable.run(self._checked(input_feed), run_options)
-        for name, target in (out or {}).items():
+        self._give(results, out or {})
+        return [results[name] for name in (output_names or self._output_names)]
+
+    def _give(self, results: dict[str, Value], out: Mapping[str, np.ndarray]) -> None:
+        """Copy results into the arrays given for them, which take their places."""
+        for name, target in out.items():
             if name not in results:
                 raise InvalidArgument(f"INVALID_ARGUMENT : Invalid output name:{name}; the outputs are {self._output_names}")
             result = results[name]
@@ -136,18 +144,27 @@ class Session:
                 )
             np.copyto(target, result)
             results[name] = target
-        return [results[name] for name in (output_names or self._output_names)]
 
-    def _session_of(self, feed: Mapping[str, Any]) -> Session:
-        """Return the session of the plan for what is fed; where there is none, of the model as it was given."""
-        assert self._sizes is not None
-        point = self._sizes.point(feed)
+    def _run_by_size(
+        self, sizes: Sizes, output_names: Sequence[str] | None, feed: Mapping[str, Any], run_options: Any,
+        out: Mapping[str, np.ndarray] | None,
+    ) -> list[Value]:  # fmt: skip
+        """Run the plan for what is fed, the one of a larger size where rows may be added, or the model as it was given."""
+        point = sizes.point(feed)
+        padded = None if point is None else self._padded.get(point)
+        if point is not None and padded is not None:
+            self._last_folder = self._folders[padded.point]
+            names = self._output_names if out else output_names or self._output_names
+            whole = self._at(self._last_folder).run(names, sizes.pad(padded, feed), run_options)
+            results = {name: padded.kept(name, result, point[padded.size]) for name, result in zip(names, whole, strict=True)}
+            self._give(results, out or {})
+            return [results[name] for name in (output_names or self._output_names)]
         folder = ORIGINAL if point is None else self._folders.get(point, ORIGINAL)
         session = self._at(folder)
         if folder == ORIGINAL:
             session._checked(feed)  # onnxruntime would take sizes that --shape did not leave open
         self._last_folder = folder
-        return session
+        return session.run(output_names, feed, run_options, out=out)
 
     def _at(self, folder: str) -> Session:
         """Return the session of a folder, opened where it is needed first: weights are mapped once for all."""
@@ -193,7 +210,7 @@ def checked_input(port: Port, value: Any) -> Value:
     """Return a feed as a contiguous array of the port's type and shape; raise InvalidArgument as onnxruntime does."""
     if port.dtype not in ELEMENT_TYPES:
         return value
-    array = _to_array(value)
+    array = as_array(value)
     expected = numpy_dtype(port.dtype)
     if array.dtype != expected:
         if port.dtype == "string" and array.dtype.kind in "US":
@@ -226,14 +243,6 @@ def _check_sizes(port: Port, array: np.ndarray) -> None:
             f"INVALID_ARGUMENT : Got invalid dimensions for input: {port.name} for the following indices{lines}",
             fix=f"feed that shape, or optimise the model with --shape {port.name}:{','.join(map(str, array.shape))}",
         )
-
-
-def _to_array(value: Any) -> np.ndarray:
-    if isinstance(value, np.ndarray):
-        return value
-    if hasattr(value, "__dlpack__"):
-        return np.from_dlpack(value)
-    return np.asarray(value)
 
 
 def _node_arg(port: Port) -> NodeArg:

@@ -6,7 +6,7 @@ Its main folder hands the model as it was given to onnxruntime, at any size; ``s
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -44,11 +44,41 @@ class Bucket:
 
 
 @dataclass(frozen=True)
+class Padded:
+    """Sizes that the plan of a larger planned one runs: rows added to inputs are proved not to reach the rows of outputs that are kept.
+
+    ``size``: the position among the sizes of the one that is between ``low`` and ``high``, both included, where the planned ``point``
+    is larger. ``outputs``: the axes of outputs that have it.
+    """
+
+    size: int
+    low: int
+    high: int
+    point: tuple[int, ...]
+    outputs: tuple[tuple[str, int], ...]
+
+    @property
+    def points(self) -> Iterator[tuple[int, ...]]:
+        """Yield the points that are padded."""
+        for number in range(self.low, self.high + 1):
+            yield (*self.point[: self.size], number, *self.point[self.size + 1 :])
+
+    def kept(self, name: str, result: np.ndarray, number: int) -> np.ndarray:
+        """Return the rows of an output that are not of added rows, in memory of their own."""
+        places = [slice(None)] * result.ndim
+        for output, axis in self.outputs:
+            if output == name:
+                places[axis] = slice(number)
+        return np.ascontiguousarray(result[tuple(places)])
+
+
+@dataclass(frozen=True)
 class Sizes:
-    """The sizes that differ, and the planned ones in ascending order."""
+    """The sizes that differ, the planned ones in ascending order, and those that are padded."""
 
     sizes: tuple[Size, ...]
     buckets: tuple[Bucket, ...]
+    padded: tuple[Padded, ...] = ()
     version: int = 1
 
     @staticmethod
@@ -69,17 +99,32 @@ class Sizes:
         return Sizes(
             tuple(Size(one["name"], tuple((name, axis) for name, axis in one["axes"]), one["asked"]) for one in raw["sizes"]),
             tuple(Bucket(tuple(one["sizes"]), one["folder"], one["has_program"]) for one in raw["buckets"]),
+            tuple(
+                Padded(**{**one, "point": tuple(one["point"]), "outputs": tuple((name, axis) for name, axis in one["outputs"])})
+                for one in raw["padded"]
+            ),
         )
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), sort_keys=True, indent=1) + "\n"
 
     def point(self, feed: Mapping[str, Any]) -> tuple[int, ...] | None:
-        """Return the number of each size in what is fed, None where an input is missing or has too few axes."""
+        """Return the number of each size in what is fed, None where inputs are missing, have too few axes, or do not agree."""
         try:
-            return tuple(_shape(feed[size.axes[0][0]])[size.axes[0][1]] for size in self.sizes)
+            found = [{_shape(feed[name])[axis] for name, axis in size.axes} for size in self.sizes]
         except (KeyError, IndexError):
             return None
+        return tuple(number for numbers in found for number in numbers) if all(len(numbers) == 1 for numbers in found) else None
+
+    def pad(self, padded: Padded, feed: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what is fed with copies of the last rows behind it, up to the planned size: values that the model is made for."""
+        result = dict(feed)
+        for name, axis in self.sizes[padded.size].axes:
+            array = as_array(result[name])
+            last = np.take(array, [-1], axis)
+            missing = [*array.shape[:axis], padded.point[padded.size] - array.shape[axis], *array.shape[axis + 1 :]]
+            result[name] = np.concatenate([array, np.broadcast_to(last, missing)], axis)
+        return result
 
     def text(self, point: tuple[int, ...]) -> str:
         """Return ``batch=1,seq=32``."""
@@ -90,6 +135,13 @@ def main_folder(folder: Path) -> Path:
     """Return the folder that holds what the plans of several sizes share: of any other artefact, itself."""
     above = folder.resolve().parent
     return above.parent if above.name == FOLDER and (above.parent / SIZES).exists() else folder
+
+
+def as_array(value: Any) -> np.ndarray:
+    """Return a feed as an array, in the memory where it is if possible."""
+    if isinstance(value, np.ndarray):
+        return value
+    return np.from_dlpack(value) if hasattr(value, "__dlpack__") else np.asarray(value)
 
 
 def _shape(value: Any) -> tuple[int, ...]:

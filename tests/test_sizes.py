@@ -6,8 +6,9 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,11 +18,17 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from egraph.errors import ModelError
+from egraph.errors import ModelError, TypeMismatch
 from egraph.inspect.command import build_parser as inspect_parser
 from egraph.inspect.command import run as inspect_run
+from egraph.onnx import importer
 from egraph.optimize.arguments import parse, parse_sizes, to_options
+from egraph.optimize.padding import Padding, begins_alike
 from egraph.optimize.sizes import question, spread, with_shapes
+from egraph.tensor import Graph, Node, TensorType, placeholder
+from egraph.tensor import attributes as make_attributes
+from egraph.tensor.ops import OPS, apply
+from egraph.tensor.ops.reference import evaluate, meaning
 from runtime import Session
 from runtime.errors import ExecutionError, InvalidArgument
 from runtime.sizes import Sizes
@@ -126,8 +133,17 @@ def test_json_lists_what_was_planned_and_what_becomes_of_the_rest(planned: Simpl
     assert [bucket["sizes"] for bucket in found["buckets"]] == [{"seq": 8}, {"seq": 22}, {"seq": 64}]
     assert all(bucket["max_rel_err"] < 1e-4 and bucket["inputs"]["random"] == 3 for bucket in found["buckets"])
     assert found["sizes"] == {"seq": "8..64"} and found["others"] == "onnxruntime" and not found["left_out"]
-    assert found["between"]["checked"] == "seq=43", "the middle of the widest gap"
+    between = {seq for gap in found["between"] for seq in numbers(gap["sizes"].removeprefix("seq="))}
+    assert between == {*range(9, 22), *range(23, 64)}, "whatever is between goes somewhere"
+    assert all(gap["runs"] == "onnxruntime" and gap["why"] for gap in found["between"]), "attention reads all rows"
+    assert len(found["checked_between"]) == 1
     assert {Path(file).name for file in found["files"]} == {"m.opt.onnx", "m.einsat"}
+
+
+def numbers(text: str) -> range:
+    """Return the numbers of ``9..21`` or of ``9``."""
+    low, _, high = text.partition("..")
+    return range(int(low), int(high or low) + 1)
 
 
 def test_a_session_picks_the_plan_of_its_inputs_and_leaves_the_rest_to_onnxruntime(planned: SimpleNamespace) -> None:
@@ -190,8 +206,9 @@ def test_inspect_says_which_size_goes_where(planned: SimpleNamespace) -> None:
     artefact = planned.several / "m.einsat"
     told = inspected(artefact)
     assert "m.onnx: 3 planned sizes" in told and "seq (8..64): axis 1 of ids, axis 1 of mask" in told
-    assert all(f"  seq={length} " in told for length in (8, 22, 64)) and "others  onnxruntime runs the model as it was given" in told
-    assert "and at seq=43" in told
+    assert all(f"  seq={length} " in told for length in (8, 22, 64)) and "onnxruntime: there is no program for them" in told
+    assert f"and at {next(iter(planned.found['checked_between']))}" in told
+    assert all(f"{gap['sizes']} " in told and gap["why"] in told for gap in planned.found["between"])
     one = json.loads(inspected(artefact, "--json"))["buckets"][1]
     assert not list((artefact / "sizes").rglob("dispatch.so")) and (artefact / "dispatch.so").exists()
     assert one["sizes"] == {"seq": 22} and one["folder"] == "sizes/seq=22" and one["run"]["options"]["shapes"]["ids"] == [1, 22]
@@ -349,6 +366,149 @@ def test_one_size_by_name_is_that_of_all_inputs_that_have_it(tmp_path: Path) -> 
     onnx.save(transformer(), tmp_path / "m.onnx")
     options = to_options(parse([str(tmp_path / "m.onnx"), "--shape", "batch=2", "--shape", "seq=5"]))
     assert not options.asked.has_several and with_shapes(options).shapes == {"ids": (2, 5), "mask": (2, 5)}
+
+
+def test_sizes_between_are_padded_where_that_is_proved(tmp_path: Path) -> None:
+    """Sequences of a batch do not see each other, and on a device that is not timed any program pays."""
+    onnx.save(transformer(layers=1), model := tmp_path / "m.onnx")
+    done = command(
+        model, "--shape", "seq=4/5", "--shape", "batch=1..6", "--buckets", 2, *QUICK,
+        "--device", "reference", "--database", tmp_path / "p.sqlite", "--json",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert [(gap["sizes"], gap["runs"]) for gap in found["between"]] == [
+        ("batch=2..5,seq=4", "batch=6,seq=4"), ("batch=2..5,seq=5", "batch=6,seq=5")
+    ]  # fmt: skip
+    assert set(found["checked_between"]) == {"batch=3,seq=4", "batch=3,seq=5"}
+    with Session(tmp_path / "m.einsat", threads=1) as session:
+        for batch, length, ran in ((3, 4, 6), (5, 5, 6), (1, 4, 1), (6, 5, 6), (7, 4, "batch"), (3, 6, "batch")):
+            feeds = tokens(length, batch)
+            (result,) = session.run(None, feeds)
+            np.testing.assert_allclose(result, expected(model, feeds)[0], rtol=1e-4, atol=1e-5)
+            assert session.executable.plan.inputs[0].shape == (ran, length if ran != "batch" else "seq")
+            assert result.flags.c_contiguous and result.shape == (batch, length, 32)
+        out = np.empty((2, 4, 32), np.float32)
+        (result,) = session.run(["x1"], tokens(4, 2), out={"x1": out})
+        assert result is out
+        np.testing.assert_allclose(out, expected(model, tokens(4, 2))[0], rtol=1e-4, atol=1e-5)
+        with pytest.raises(InvalidArgument, match="Invalid output name:y"):
+            session.run(["y"], tokens(4, 2))
+        with pytest.raises(InvalidArgument):
+            session.run(None, {**tokens(4, 2), "more": np.zeros(1)})
+
+
+def loaded(nodes: list[onnx.NodeProto], sizes: tuple[int, ...], constants: Mapping[str, np.ndarray] | None = None) -> Graph:
+    """Return nodes from ``x`` to ``y`` as a graph, at some sizes."""
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [f"d{axis}" for axis in range(len(sizes))])],
+        [helper.make_empty_tensor_value_info("y")],
+        [numpy_helper.from_array(array, name) for name, array in (constants or {}).items()],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return importer.load(model, shapes={"x": sizes}).graph
+
+
+def node(op: str, *inputs: str, **values: object) -> list[onnx.NodeProto]:
+    return [helper.make_node(op, ["x", *inputs], ["y"], **values)]
+
+
+def places(op: str, *inputs: str) -> list[onnx.NodeProto]:
+    """Add to each row what an operator makes of its place, a constant once the size is known."""
+    return [
+        helper.make_node("Shape", ["x"], ["shape"], start=1, end=2),
+        helper.make_node("Squeeze", ["shape"], ["length"]),
+        helper.make_node("Range", ["zero", "length", "step"], ["range"]),
+        helper.make_node(op, list(inputs), ["place"]),
+        helper.make_node("Cast", ["place"], ["number"], to=1),
+        helper.make_node("Unsqueeze", ["number", "one"], ["column"]),
+        *node("Add", "column"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "is_proved"),
+    [
+        (node("Relu"), True),
+        (node("MatMul", "w"), True),
+        (node("Transpose", perm=[1, 0, 2]), True),
+        (node("Softmax", axis=2), True),
+        (node("ReduceMean", axes=[0]), True),
+        (node("Concat", "x", axis=2), True),
+        (node("Reshape", "split"), True),
+        (node("Softmax", axis=1), False),
+        (node("ReduceMean", axes=[1]), False),
+        (node("ReduceSum", "one"), False),
+        (node("Concat", "x", axis=1), False),
+        (node("Reshape", "flat"), False),
+        (node("Conv", "k", kernel_shape=[3], pads=[1, 1], auto_pad="NOTSET"), True),
+        (node("CumSum", "zero"), False),
+        (node("Slice", "first", "last", "one"), True),
+        (node("Slice", "behind", "last", "one"), False),
+        (node("Mul", "c"), True),
+        ([helper.make_node("Size", ["x"], ["s"]), helper.make_node("Cast", ["s"], ["f"], to=1), *node("Add", "f")], False),
+        (places("Identity", "range"), True),
+        (places("Sub", "length", "range"), False),
+    ],
+)  # fmt: skip
+def test_padding_is_proved_where_no_kept_row_reads_an_added_one(nodes: list[onnx.NodeProto], is_proved: bool) -> None:
+    """The middle axis of [2, n, 6] is padded; convolutions have it as their batch."""
+    constants = {
+        "w": np.eye(6, dtype=np.float32), "k": np.ones((4, 6, 3), np.float32), "one": np.array([1]), "zero": np.array(0),
+        "split": np.array([0, 0, 2, 3]), "flat": np.array([-1, 6]), "first": np.array([0]), "last": np.array([3]),
+        "behind": np.array([-2]), "step": np.array(1), "c": np.ones((1, 1, 6), np.float32),
+    }  # fmt: skip
+
+    def at(size: int) -> Graph:
+        sizes = (size, 6, 8) if nodes[0].op_type == "Conv" else (2, size, 6)
+        return loaded(nodes, sizes, constants)
+
+    refusal = Padding().refusal(at(5), at(7))
+    assert bool(refusal) is not is_proved, refusal
+
+
+@pytest.mark.parametrize("op", sorted(OPS))
+def test_what_is_proved_of_an_operator_holds_in_numbers(op: str) -> None:
+    """Grow all axes of one size, whatever they mean to the operator, and compare where growing is proved to change nothing."""
+    proved = 0
+    for seed in range(40):
+        random = Random(f"{op} {seed}")
+        shapes, attributes = OPS[op].sample(random)
+        dtypes = OPS[op].sample_dtypes or ("float32",) * len(shapes)
+        sizes = sorted({size for shape in shapes for size in shape})
+        if not sizes:
+            continue
+        size = random.choice(sizes)
+        grown = [tuple(n + 2 if n == size else n for n in shape) for shape in shapes]
+        chosen = random.randrange(len(shapes))
+        grown = random.choice([grown, [g if i == chosen else s for i, (g, s) in enumerate(zip(grown, shapes, strict=True))]])
+        try:
+            small, large = (_applied(op, each, dtypes, attributes) for each in (shapes, grown))
+        except TypeMismatch:
+            continue
+        if not begins_alike(meaning(small), meaning(large)):
+            continue
+        proved += 1
+        generator = np.random.default_rng(seed)
+        data = [
+            generator.standard_normal(shape) if "float" in dtype else generator.integers(0, 2 if dtype == "bool" else 6, shape)
+            for dtype, shape in zip(dtypes, grown, strict=False)
+        ]
+        full = dict(zip(large.inputs, data, strict=True))
+        part = {node: array[tuple(map(slice, node.type.sizes))] for node, array in zip(small.inputs, data, strict=True)}
+        with np.errstate(all="ignore"):
+            (whole,), (kept,) = evaluate([large], full), evaluate([small], part)
+        np.testing.assert_allclose(whole[tuple(map(slice, kept.shape))], kept, rtol=1e-9, err_msg=f"{op} {shapes} {grown} {attributes}")
+    assert proved or op in UNPROVED
+
+
+UNPROVED = frozenset({"Reshape", "Expand"})
+"""Operators whose attributes name the sizes of their results: with the same ones, nothing grows."""
+
+
+def _applied(op: str, shapes: Sequence[tuple[int, ...]], dtypes: Sequence[str], attributes: Mapping[str, Any]) -> Node:
+    operands = [placeholder(i, TensorType(dtype, shape)) for i, (shape, dtype) in enumerate(zip(shapes, dtypes, strict=False))]
+    return apply(op, *operands, attributes=make_attributes(**attributes))
 
 
 def test_damaged_sizes_are_an_error_of_the_artefact(tmp_path: Path) -> None:

@@ -36,8 +36,14 @@ def sizes_json(artefact: Path, sizes: Sizes) -> dict[str, Any]:
             for bucket in sizes.buckets
         ],
         "others": "onnxruntime",
-        "between": json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["between"],
+        **_between(folder),
     }
+
+
+def _between(folder: Path) -> dict[str, Any]:
+    """Return what the manifest says of sizes between: where they go, and where results were compared."""
+    manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    return {name: manifest[name] for name in ("between", "checked_between")}
 
 
 def sizes_text(artefact: Path, sizes: Sizes) -> str:
@@ -48,12 +54,16 @@ def sizes_text(artefact: Path, sizes: Sizes) -> str:
     for size in sizes.sizes:
         axes = ", ".join(f"axis {axis} of {name}" for name, axis in size.axes)
         lines.append(f"{size.name} ({size.asked}): {axes}")
-    width = max(len(sizes.text(bucket.sizes)) for bucket in sizes.buckets)
-    lines += [f"  {sizes.text(bucket.sizes):<{width}}  {_bucket_text(folder, bucket)}" for bucket in sizes.buckets]
-    lines.append(f"  {'others':<{width}}  onnxruntime runs the model as it was given: there is no program for them")
-    between = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["between"]
-    if between["checked"]:
-        lines.append(f"compared with onnxruntime at each of these, and at {between['checked']}")
+    between = _between(folder)
+    rows = [(sizes.text(bucket.sizes), _bucket_text(folder, bucket)) for bucket in sizes.buckets]
+    for gap in between["between"]:
+        runs = "onnxruntime" if gap["runs"] == "onnxruntime" else f"padded to {gap['runs']}"
+        rows.append((gap["sizes"], f"{runs}: {gap['why']}"))
+    rows.append(("others", "onnxruntime: there is no program for them"))
+    width = max(len(name) for name, _ in rows)
+    lines += [f"  {name:<{width}}  {told}" for name, told in rows]
+    if between["checked_between"]:
+        lines.append(f"compared with onnxruntime at each of the planned ones, and at {', '.join(between['checked_between'])}")
     lines.append(f"one of them: python -m egraph.inspect {artefact if artefact.is_dir() else folder}/{sizes.buckets[-1].folder}")
     return "\n".join(lines)
 

@@ -35,8 +35,9 @@ words on values in between are forgotten. It makes an input of an initializer th
 
 several sizes: 32..512 is a range, of which --buckets sizes are planned, both ends among them; 32/64/128 plans each of these;
 1/32..512 both. NAME=SIZES gives a size that the model names, in all inputs that have it. One artefact holds all plans and their
-weights once; a session picks by its inputs. Sizes without a plan, also outside the range, are left to onnxruntime; an axis that is
-given one number takes only that. The budget is for all sizes together. python -m egraph.inspect says which size goes where.
+weights once; a session picks by its inputs. Sizes between are padded to the next plan where that is proved to be right, and pays; others,
+also those outside the range, are left to onnxruntime; an axis that is given one number takes only that. The budget is for all sizes
+together. python -m egraph.inspect says which size goes where.
 
 inputs of yours: results are compared on every --inputs file, and on random inputs up to --check N in all; programs are timed on the
 first file. Sizes that the model and --shape leave open are the files' sizes, which must be equal. Kernels are measured on random data.

@@ -12,7 +12,7 @@ from egraph.optimize.options import Options
 from egraph.optimize.outcome import FEW_REPEATS, Outcome
 from egraph.optimize.pipeline import optimize
 from egraph.optimize.progress import Progress, process_started
-from egraph.optimize.sizes import SizesOutcome, optimize_sizes, with_shapes
+from egraph.optimize.sizes import ONNXRUNTIME, Gap, SizesOutcome, optimize_sizes, with_shapes
 from runtime.leftovers import own_temporary_files
 
 if TYPE_CHECKING:
@@ -120,6 +120,9 @@ def print_sizes(outcome: SizesOutcome) -> None:
     if outcome.left_out:
         left_out = "; ".join(map(outcome.sizes.text, outcome.left_out))
         console.print(f"no time was left for {left_out}: --budget TIME gives more", soft_wrap=True)
+    for gap in map(Gap.told, outcome.gaps):
+        runs = gap["runs"] if gap["runs"] == ONNXRUNTIME else f"padded to {gap['runs']}"
+        console.print(f"{gap['sizes']}: {runs} ({gap['why']})", soft_wrap=True)
     console.print("other sizes: onnxruntime runs the model as it was given")
     for file in outcome.files:
         console.print(f"wrote {file}", soft_wrap=True)

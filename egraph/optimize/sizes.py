@@ -6,8 +6,9 @@
    as for one size. What one measures, the profile database gives the next; what is left of the budget is divided over those that
    are left. Those for which nothing is left are not planned.
 4. Their artefacts become folders of one. Constants lie once in its weights file, the original model's among them.
-5. A size whose run kept the model unchanged, and every size between and beyond, is left to onnxruntime.
-6. A session of the whole is compared with onnxruntime at a size between, too, before anything is renamed into place.
+5. A size between is padded to the next planned one where that is proved to be right for it, and measured to pay. Every other size,
+   and a planned one whose run kept the model unchanged, is left to onnxruntime.
+6. A session of the whole is compared with onnxruntime at each planned size and between, before anything is renamed into place.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ import json
 import re
 import shutil
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ from egraph.optimize.check import NoInputs, check, find_feeds, open_original
 from egraph.optimize.options import Choice, Options, choice_text, is_several
 from egraph.optimize.outcome import Outcome
 from egraph.optimize.output import destination, publish, staging
+from egraph.optimize.padding import Padding
 from egraph.optimize.pipeline import optimize
 from egraph.optimize.progress import Progress
 from egraph.tensor import Graph, Node, TensorType, attributes, make
@@ -44,7 +46,7 @@ from lower.compile import PLAN, WEIGHTS, compile_model
 from lower.targets import lowering
 from lower.weights import NAMES, write_weights
 from runtime import Session
-from runtime.sizes import FOLDER, SIZES, Bucket, Size, Sizes
+from runtime.sizes import FOLDER, SIZES, Bucket, Padded, Size, Sizes
 from runtime.weights import Weights
 
 MOST_BUCKETS = 64
@@ -56,7 +58,9 @@ LEAST_SHARED_BYTES = 1024
 LEAST_SECONDS = 1.0
 """A size for which less of the budget is left is not planned."""
 CHECK_SHARE = 0.03
-"""Part of the budget that is kept for what comes after the last search: putting the artefact together, and the check between sizes."""
+"""Part of the budget that is kept for what comes after the last search: putting the artefact together, and the check of it."""
+PROOF_SHARE = 0.05
+"""Part of the budget that is kept for proofs that sizes between may be padded; sizes that it does not suffice for are not."""
 ORIGINAL_MODEL = "original.onnx"
 """The model as it was given, in the artefact's main folder: its constants lie in the weights file beside it."""
 
@@ -210,8 +214,9 @@ class SizesOutcome:
     model: str
     sizes: Sizes
     outcomes: tuple[Outcome, ...]
-    checked_between: str
-    max_rel_err_between: float
+    gaps: tuple[Gap, ...]
+    checked: Mapping[str, float]
+    """Sizes between that results were compared at, each with the largest relative error."""
     weights_bytes: int
     left_out: tuple[tuple[int, ...], ...] = ()
     """Sizes that would have been planned, had there been time."""
@@ -233,7 +238,8 @@ class SizesOutcome:
             ],
             "left_out": [dict(zip((size.name for size in self.sizes.sizes), sizes, strict=True)) for sizes in self.left_out],
             "others": "onnxruntime",
-            "between": {"checked": self.checked_between, "max_rel_err": self.max_rel_err_between},
+            "between": [gap.told() for gap in self.gaps],
+            "checked_between": dict(self.checked),
             "weights_bytes": self.weights_bytes,
             "seconds_total": round(self.seconds_total, 3),
             "files": list(self.files),
@@ -250,18 +256,20 @@ def optimize_sizes(options: Options, progress: Progress) -> SizesOutcome:
         outcomes: dict[str, Outcome] = {}
         order = [points[-1], *points[:1], *reversed(points[1:-1])] if len(points) > 1 else list(points)
         for number, point in enumerate(order):
-            seconds = (progress.left_seconds - CHECK_SHARE * options.budget_seconds) / (len(order) - number)
+            seconds = (progress.left_seconds - (CHECK_SHARE + PROOF_SHARE) * options.budget_seconds) / (len(order) - number)
             if outcomes and seconds * (len(order) - number) < LEAST_SECONDS:
                 break
             with interruption.unsettled():
                 outcomes[_folder(point)] = _optimize_at(point, asked, options, progress, stage, max(LEAST_SECONDS, seconds))
         left_out = tuple(tuple(point.values()) for point in points if _folder(point) not in outcomes)
         points = tuple(point for point in points if _folder(point) in outcomes)
+        progress.stage("prove that sizes between may be padded")
+        gaps = _gaps(asked, points, outcomes, options, progress)
         progress.stage("put the sizes together")
         results = stage / "results"
         main = results / place.artefact.name
         model = _for_all_sizes(asked, points, options.model)
-        sizes = _sizes(asked, points, outcomes)
+        sizes = _sizes(asked, points, outcomes, gaps)
         for bucket in sizes.buckets:
             if not bucket.has_program:
                 _keep_report(stage / bucket.folder)
@@ -270,13 +278,13 @@ def optimize_sizes(options: Options, progress: Progress) -> SizesOutcome:
         _write_model(model, options.model, results / place.model.name)
         weights_bytes = _put_together(main, asked, model, options, sizes)
         progress.stage("check the saved files")
-        checked, error = _check_saved(main, asked, sizes, options, results / place.model.name)
-        progress.update(f"also at {checked}: largest relative error {error:.2g}" if checked else "")
-        _write_manifest(main, checked, error)
+        checked = _check_saved(main, asked, sizes, gaps, options, results / place.model.name)
+        progress.update(f"also at {', '.join(checked)}: largest relative error {max(checked.values()):.2g}" if checked else "")
+        _write_manifest(main, checked, gaps)
         progress.stage("write")
         files = tuple(str(path) for path in publish(results, place))
     found = tuple(outcomes[_folder(point)] for point in points)
-    return SizesOutcome(options.model.name, sizes, found, checked, error, weights_bytes, left_out, files, progress.spent_seconds)
+    return SizesOutcome(options.model.name, sizes, found, gaps, checked, weights_bytes, left_out, files, progress.spent_seconds)
 
 
 def _optimize_at(
@@ -315,10 +323,140 @@ def _point(asked: Question, sizes: Sequence[int]) -> dict[str, int]:
     return dict(zip((varied.name for varied in asked.varied), sizes, strict=True))
 
 
-def _sizes(asked: Question, points: Sequence[Mapping[str, int]], outcomes: Mapping[str, Outcome]) -> Sizes:
+@dataclass(frozen=True)
+class Gap:
+    """Neighbouring sizes between two planned ones that go the same way: to the larger one, ``padded``, or to onnxruntime.
+
+    ``point`` is the larger planned one, and the gap is in its ``size``: a position, as in ``Padded``.
+    """
+
+    names: tuple[str, ...]
+    size: int
+    low: int
+    high: int
+    point: tuple[int, ...]
+    why: str
+    padded: Padded | None = None
+
+    @property
+    def middle(self) -> dict[str, int]:
+        return {**self._large, self.names[self.size]: (self.low + self.high) // 2}
+
+    @property
+    def _large(self) -> dict[str, int]:
+        return dict(zip(self.names, self.point, strict=True))
+
+    def told(self) -> dict[str, str]:
+        """Return which sizes these are, what runs them, and why, in words."""
+        numbers = f"{self.low}..{self.high}" if self.low < self.high else str(self.low)
+        sizes = ",".join(f"{n}={numbers if i == self.size else self.point[i]}" for i, n in enumerate(self.names))
+        return {"sizes": sizes, "runs": _point_text(self._large) if self.padded else ONNXRUNTIME, "why": self.why}
+
+
+ONNXRUNTIME = "onnxruntime"
+SLOWER = "the program for {} takes longer than onnxruntime at these sizes, by its times at the planned ones"
+
+
+def _gaps(
+    asked: Question, points: Sequence[Mapping[str, int]], outcomes: Mapping[str, Outcome], options: Options, progress: Progress
+) -> tuple[Gap, ...]:
+    """Say of all sizes between neighbouring planned ones where they go."""
+    ends_seconds = progress.spent_seconds + PROOF_SHARE * options.budget_seconds
+    names = tuple(varied.name for varied in asked.varied)
+    prover = _Prover(asked, options.model, lambda: progress.spent_seconds < ends_seconds)
+    gaps: list[Gap] = []
+    for size, name in enumerate(names):
+        lines: dict[tuple[int, ...], list[Mapping[str, int]]] = {}
+        for point in points:
+            lines.setdefault(tuple(number for other, number in point.items() if other != name), []).append(point)
+        for line in lines.values():
+            for low, high in pairwise(line):
+                if high[name] - low[name] > 1:
+                    whole = Gap(names, size, low[name] + 1, high[name] - 1, tuple(high.values()), "")
+                    gaps += _ways(whole, low, high, outcomes, prover)
+                    progress.update(f"{gaps[-1].told()['sizes']}: {gaps[-1].told()['runs']}")
+    return tuple(gaps)
+
+
+def _ways(
+    whole: Gap, low: Mapping[str, int], high: Mapping[str, int], outcomes: Mapping[str, Outcome], prover: _Prover
+) -> list[Gap]:
+    """Return the parts of a gap, the padded one last: it is next to the larger planned size."""
+    large = outcomes[_folder(high)]
+    if large.status == "unchanged":
+        return [replace(whole, why=f"at {_point_text(high)}, no program measured faster")]
+    least = _least_paying(whole, outcomes[_folder(low)], large)
+    if least > whole.high:
+        return [replace(whole, why=SLOWER.format(_point_text(high)))]
+    first, outputs, refusal = prover.proved(whole, least, high)
+    padded = Padded(whole.size, first, whole.high, whole.point, outputs)
+    parts = [
+        replace(whole, high=least - 1, why=SLOWER.format(_point_text(high))),
+        replace(whole, low=least, high=first - 1, why=refusal),
+        replace(whole, low=first, padded=padded, why="proved: no row that is kept reads an added one"),
+    ]
+    return [part for part in parts if part.low <= part.high]
+
+
+def _least_paying(whole: Gap, small: Outcome, large: Outcome) -> int:
+    """Return from which size on the larger program takes less than onnxruntime, whose times between are taken from both ends."""
+    times = (small.latency_us["onnxruntime"], large.latency_us["onnxruntime"], large.latency_us["optimized"])
+    if any(time_us is None for time_us in times):
+        return whole.low
+    low_us, high_us, program_us = (time_us or 0.0 for time_us in times)
+    count = whole.high - whole.low + 2
+    paying = (whole.low + n - 1 for n in range(1, count) if program_us < low_us + (high_us - low_us) * n / count)
+    return next(paying, whole.high + 1)
+
+
+@dataclass
+class _Prover:
+    """Proves sizes one by one, from the largest down, while there is time."""
+
+    asked: Question
+    model: Path
+    goes_on: Callable[[], bool]
+    padding: Padding = field(default_factory=Padding)
+
+    def proved(self, gap: Gap, least: int, high: Mapping[str, int]) -> tuple[int, tuple[tuple[str, int], ...], str]:
+        """Return the first of the proved sizes at the end of a gap, the axes of outputs that have the size, and why no more are."""
+        large = self._graph(high)
+        name, outputs = gap.names[gap.size], None
+        for number in range(gap.high, least - 1, -1):
+            if not self.goes_on():
+                return number + 1, outputs or (), "not proved to be right when padded: no time was left for proofs"
+            try:
+                small = self._graph({**high, name: number})
+            except EinsatError as error:
+                return number + 1, outputs or (), f"the model cannot be read at {name}={number}: {error.what}"
+            refusal = self.padding.refusal(small, large)
+            axes = _axes_of(small, large, number, high[name])
+            if refusal or axes is None or outputs not in (None, axes):
+                return number + 1, outputs or (), f"padding is not proved to be right: {refusal or 'the size of an output is another one'}"
+            outputs = axes
+        return least, outputs or (), ""
+
+    def _graph(self, point: Mapping[str, int]) -> Graph:
+        return importer.load(self.model, shapes=self.asked.shapes(point)).graph
+
+
+def _axes_of(small: Graph, large: Graph, number: int, planned: int) -> tuple[tuple[str, int], ...] | None:
+    """Return the axes of outputs that have the size that varies, None where one differs that has another size."""
+    axes = []
+    for (name, one), (_, other) in zip(small.outputs, large.outputs, strict=True):
+        for axis, sizes in enumerate(zip(one.type.shape or (), other.type.shape or (), strict=True)):
+            if sizes[0] != sizes[1]:
+                if sizes != (number, planned):
+                    return None
+                axes.append((name, axis))
+    return tuple(axes)
+
+
+def _sizes(asked: Question, points: Sequence[Mapping[str, int]], outcomes: Mapping[str, Outcome], gaps: Sequence[Gap]) -> Sizes:
     return Sizes(
         tuple(Size(varied.name, varied.axes, choice_text(varied.choice)) for varied in asked.varied),
         tuple(Bucket(tuple(p.values()), f"{FOLDER}/{_folder(p)}", outcomes[_folder(p)].status != "unchanged") for p in points),
+        tuple(gap.padded for gap in gaps if gap.padded),
     )
 
 
@@ -421,8 +559,13 @@ def _interface(asked: Question, model: onnx.ModelProto) -> Graph:
     return Graph(model.graph.name, inputs, tuple((name, port(name, type, type.shape)) for name, type in results.items()), {})
 
 
-def _check_saved(main: Path, asked: Question, sizes: Sizes, options: Options, standard: Path) -> tuple[str, float]:
-    """Compare the saved artefact with onnxruntime once at each planned size, and at one between; return that one and its error."""
+def _check_saved(
+    main: Path, asked: Question, sizes: Sizes, gaps: Sequence[Gap], options: Options, standard: Path
+) -> dict[str, float]:
+    """Compare the saved artefact with onnxruntime at each planned size, in each gap that is padded, and in one that is not.
+
+    Return the largest relative errors between the planned sizes.
+    """
     reference = open_original(standard, options.threads)
     names = [output.name for output in reference.get_outputs()]
     with Session(main, threads=options.threads) as session:
@@ -438,31 +581,22 @@ def _check_saved(main: Path, asked: Question, sizes: Sizes, options: Options, st
 
         for bucket in sizes.buckets:
             error_at(_point(asked, bucket.sizes))
-        for point in between(asked, options.asked.buckets):
+        errors = {_point_text(gap.middle): error_at(gap.middle) for gap in gaps if gap.padded}
+        for gap in sorted((gap for gap in gaps if not gap.padded), key=lambda gap: gap.low - gap.high):
             try:
-                return _point_text(point), error_at(point)
+                errors[_point_text(gap.middle)] = error_at(gap.middle)
+                break
             except NoInputs:
                 continue  # some models take multiples of a size alone
-    return "", 0.0
+    return errors
 
 
-def between(asked: Question, count: int) -> tuple[dict[str, int], ...]:
-    """Return sizes in the middle between neighbouring planned ones, the widest gap first; other sizes are the largest planned."""
-    planned = [varied.planned(count) for varied in asked.varied]
-    largest = {varied.name: sizes[-1] for varied, sizes in zip(asked.varied, planned, strict=True)}
-    gaps = [
-        (high - low, varied.name, (low + high) // 2)
-        for varied, sizes in zip(asked.varied, planned, strict=True)
-        for low, high in pairwise(sizes) if high - low > 1
-    ]  # fmt: skip
-    return tuple({**largest, name: middle} for _, name, middle in sorted(gaps, reverse=True))
-
-
-def _write_manifest(main: Path, checked: str, error: float) -> None:
+def _write_manifest(main: Path, checked: Mapping[str, float], gaps: Sequence[Gap]) -> None:
     """Add to the main folder's manifest what the runtime does not write."""
     manifest = json.loads((main / MANIFEST).read_text(encoding="utf-8"))
     manifest["files"][SIZES] = hashlib.sha256((main / SIZES).read_bytes()).hexdigest()
-    manifest["between"] = {"checked": checked, "max_rel_err": error}
+    manifest["between"] = [gap.told() for gap in gaps]
+    manifest["checked_between"] = dict(checked)
     _write_json(main / MANIFEST, manifest)
 
 
