@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,29 @@ def convolution(strides: list[int], dilations: list[int], before: list[int], aft
         "primitive": "convolution", "arguments": {"src": 0, "weights": 1}, "strides": strides, "dilations": dilations,
         "pads_before": before, "pads_after": after, **more,
     }  # fmt: skip
+
+
+def test_executables_of_the_same_weights_share_their_packed_copies() -> None:
+    """Plans of several sizes pack a constant once; the copy goes with the last of them."""
+    w = draw(96, 96)
+    spec = {"primitive": "matmul", "arguments": {"src": 0, "weights": 1}, "packed": ["weights"]}
+
+    def opened(rows: int, weights: np.ndarray) -> tuple[Executable, np.ndarray]:
+        made, constants, feeds = one_step(spec, [draw(rows, 96), weights], buffer((rows, 96), "output", "y"), weights=[1])
+        executable = Executable(made, constants, threads=1)
+        close(executable.run(feeds)["y"], feeds["t0"] @ weights)
+        return executable, feeds["t0"]
+
+    (first, _), (second, x), (other, _) = opened(64, w), opened(64, w), opened(64, w.copy())
+    (one,), (same,), (different,) = map(packed, (first, second, other))
+    assert same is one and different is not one
+    copies = weakref.ref(one)
+    first.close()
+    del one, same
+    close(second.run({"t0": x})["y"], x @ w)
+    assert copies() is not None
+    second.close()
+    assert copies() is None
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -43,6 +43,7 @@ _SIGNATURES: dict[str, list[Any]] = {
     "stream_wait": [_POINTER],
     "memory_desc_create_with_strides": [_OUT, _INT, Dimensions, _INT, Dimensions],
     "memory_desc_create_with_tag": [_OUT, _INT, Dimensions, _INT, _INT],
+    "memory_desc_clone": [_OUT, _POINTER],
     "memory_desc_destroy": [_POINTER],
     "memory_create": [_OUT, _POINTER, _POINTER, _POINTER],
     "memory_destroy": [_POINTER],

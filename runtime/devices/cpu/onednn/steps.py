@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -83,12 +86,21 @@ class OneDnn:
         return memory
 
     def _pack(self, builder: Builder, buffer: Buffer, argument: primitives.Argument) -> int:
-        """Re-lay-out a constant once for every distinct layout; return the packed copy's address."""
+        """Re-lay-out a constant once for every distinct layout; return the packed copy's address.
+
+        Sessions that map the same weights share it: plans for several sizes ask for mostly the same layouts.
+        """
         library = self.handles.library
         if buffer.area != "weight":
             raise KernelError("only a constant can be packed", where=str(buffer))
         for known, descriptor, array in self.packed:
             if known == buffer and library.equal(descriptor, argument.descriptor):
+                return pointer(array)
+        key = builder.storage.locate(buffer)[1], buffer.dtype, buffer.shape, buffer.strides
+        for shared in list(_shared.get(key, ())):
+            array = shared.array()
+            if array is not None and library.equal(shared.descriptor, argument.descriptor):
+                self.packed.append((buffer, argument.descriptor, array))
                 return pointer(array)
         array = self._allocator.allocate(library.size_bytes(argument.descriptor))
         temporary = Handles(library)
@@ -105,7 +117,38 @@ class OneDnn:
         library.call("primitive_execute", reorder, self.stream, 2, arguments)
         temporary.close()
         self.packed.append((buffer, argument.descriptor, array))
+        _share(library, key, argument.descriptor, array, builder.storage.weights[buffer.key])
         return pointer(array)
+
+
+Key: TypeAlias = tuple[int | None, str, tuple[int, ...], tuple[int, ...]]
+"""Where a constant lies, its element type, and its window's shape and strides."""
+
+
+@dataclass(frozen=True, eq=False)
+class Shared:
+    """A packed constant that lives as long as a session has it. ``source``: nothing else may come to lie where it was packed from."""
+
+    descriptor: Handle
+    array: weakref.ref[np.ndarray]
+    source: np.ndarray
+
+
+_shared: dict[Key, list[Shared]] = {}
+
+
+def _share(library: onednn.Library, key: Key, descriptor: Handle, array: np.ndarray, source: np.ndarray) -> None:
+    own = library.create("memory_desc_clone", descriptor)
+
+    def forget(_: object) -> None:
+        entries = _shared[key]
+        entries.remove(shared)
+        if not entries:
+            del _shared[key]
+        library.call("memory_desc_destroy", own)
+
+    shared = Shared(own, weakref.ref(array, forget), source)
+    _shared.setdefault(key, []).append(shared)
 
 
 def add(builder: Builder, index: int, step: Step) -> None:
