@@ -243,6 +243,23 @@ def test_a_recurrent_model_whose_file_fixes_the_size_takes_others(tmp_path: Path
         assert sizes is not None and [bucket.sizes for bucket in sizes.buckets] == [(16,), (24,)]
 
 
+def test_inputs_of_the_user_count_for_their_size(tmp_path: Path) -> None:
+    """One file is at a planned size, one is not; a third fits no size that --shape allows."""
+    onnx.save(transformer(layers=1), model := tmp_path / "m.onnx")
+    for name, feeds in (("planned", tokens(6)), ("between", tokens(5)), ("wide", tokens(5, batch=2))):
+        np.savez(tmp_path / name, **feeds)
+    np.savez(tmp_path / "torn", ids=tokens(5)["ids"], mask=tokens(6)["mask"])
+    arguments = (model, "--shape", "batch=1", "--shape", "seq=4/6", "--device", "reference", "--database", tmp_path / "p.sqlite", *QUICK)
+    given = ("--inputs", tmp_path / "planned.npz", "--inputs", tmp_path / "between.npz")
+    done = command(*arguments, *given, "--json", "-o", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert [bucket["inputs"]["given"] for bucket in found["buckets"]] == [0, 1] and "seq=5" in found["checked_between"]
+    for name, told in (("wide", "the input 'ids' is 2,5 in the file"), ("torn", "have different ones")):
+        done = command(*arguments, "--inputs", tmp_path / f"{name}.npz", "-o", tmp_path / "refused")
+        assert done.returncode == 2 and told in done.stderr and not (tmp_path / "refused").exists(), done.stderr
+
+
 def test_sizes_for_which_no_time_is_left_are_left_out(tmp_path: Path) -> None:
     """The budget is for all: the largest size comes first."""
     model = tmp_path / "m.onnx"
@@ -325,7 +342,7 @@ def test_sizes_are_read(text: str, parsed: object) -> None:
         (("--shape", "time=4..8", "--shape", "x:1,4,4..9"), r"(?s)'time' is given as 4..8 and as 4..9"),
         (("--shape", "time=4..8", "--shape", "time=4..9"), r"(?s)'time' twice, as 4..8 and as 4..9"),
         (("--shape", "time=1..900", "--buckets", "99"), r"(?s)99 combinations.*at most 64"),
-        (("--shape", "time=4..8", "--inputs", "x.npz"), r"--inputs is for one size"),
+        (("--shape", "time=4..8", "--report", "x.html"), r"--report is for one size"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(arguments: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]) -> None:

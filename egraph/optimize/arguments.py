@@ -41,6 +41,7 @@ together. python -m egraph.inspect says which size goes where.
 
 inputs of yours: results are compared on every --inputs file, and on random inputs up to --check N in all; programs are timed on the
 first file. Sizes that the model and --shape leave open are the files' sizes, which must be equal. Kernels are measured on random data.
+Where several sizes are planned, each file counts for its own; at a size that is not planned, the artefact's results are compared on it.
 
 exit codes: 0 done (faster, or nothing faster was found and the input was kept), 2 usage or bad input,
 3 the check failed (nothing is written), 130 interrupted (nothing is written; measurements are kept)
@@ -274,8 +275,7 @@ def _asked_sizes(arguments: argparse.Namespace) -> tuple[dict[str, tuple[int, ..
         raise ModelError("a stage's text has no names of sizes left", where="--shape", fix="give --shape where the text is written")
     if asked.has_several:
         single = {
-            "--to": arguments.target, "--export-jobs": arguments.export_jobs, "--dump-dir": arguments.dump_dir,
-            "--report": arguments.report, "--inputs": arguments.inputs,
+            "--to": arguments.target, "--export-jobs": arguments.export_jobs, "--dump-dir": arguments.dump_dir, "--report": arguments.report
         }  # fmt: skip
         for option, value in single.items():
             if value:

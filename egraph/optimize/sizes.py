@@ -46,6 +46,8 @@ from lower.compile import PLAN, WEIGHTS, compile_model
 from lower.targets import lowering
 from lower.weights import NAMES, write_weights
 from runtime import Session
+from runtime.errors import InvalidArgument
+from runtime.input_file import Declared, read_inputs
 from runtime.sizes import FOLDER, SIZES, Bucket, Padded, Size, Sizes
 from runtime.weights import Weights
 
@@ -102,6 +104,8 @@ class Question:
 
     varied: tuple[Varied, ...]
     inputs: Mapping[str, tuple[int | str, ...]]
+    types: Mapping[str, TensorType]
+    """The types of all inputs, as the model states them."""
 
     def shapes(self, point: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
         """Return the sizes of inputs at a point."""
@@ -156,7 +160,8 @@ def question(options: Options, model: onnx.ModelProto) -> Question:
             axes.append((name, axis))
             sizes.append(key[0] or f"{axes[0][0]}_{axes[0][1]}")
         inputs[name] = tuple(sizes)
-    return Question(tuple(Varied(key[0] or f"{axes[0][0]}_{axes[0][1]}", key[1], tuple(axes)) for key, axes in varied.items()), inputs)
+    several = tuple(Varied(key[0] or f"{axes[0][0]}_{axes[0][1]}", key[1], tuple(axes)) for key, axes in varied.items())
+    return Question(several, inputs, types)
 
 
 def _shape_text(type: TensorType) -> str:
@@ -208,6 +213,33 @@ def with_shapes(options: Options) -> Options:
 
 
 @dataclass(frozen=True)
+class Given:
+    """Inputs of the user's own, and the sizes that they have."""
+
+    file: Path
+    feeds: Mapping[str, np.ndarray]
+    point: Mapping[str, int]
+
+
+def _given(asked: Question, options: Options) -> tuple[Given, ...]:
+    """Read the user's inputs; raises ModelError where they do not fit the model and what ``--shape`` says of its sizes."""
+    declared = [Declared(name, type.dtype, asked.inputs.get(name, type.shape)) for name, type in asked.types.items()]
+    sizes = Sizes(tuple(Size(varied.name, varied.axes, "") for varied in asked.varied), ())
+    result = []
+    for file in options.inputs:
+        try:
+            feeds = read_inputs(file, declared, shape_fix="save arrays of these sizes, or give --shape others")
+        except InvalidArgument as error:
+            raise ModelError(error.what, where=f"--inputs {error.where}", fix=error.fix) from error
+        point = sizes.point(feeds)
+        if point is None:
+            what = f"inputs that share a size ({', '.join(size.name for size in sizes.sizes)}) have different ones"
+            raise ModelError(what, where=f"--inputs {file}", fix="save arrays that agree")
+        result.append(Given(file, feeds, _point(asked, point)))
+    return tuple(result)
+
+
+@dataclass(frozen=True)
 class SizesOutcome:
     """What the runs for all planned sizes found out, in ascending order."""
 
@@ -251,6 +283,7 @@ def optimize_sizes(options: Options, progress: Progress) -> SizesOutcome:
     place = destination(options.model, options.output)
     asked = question(options, read_model(options.model)[0])
     points = asked.points(options.asked.buckets)
+    given = _given(asked, options)
     progress.note(f"{len(points)} sizes are planned: {'; '.join(map(_point_text, points))}")
     with staging(place) as stage:
         outcomes: dict[str, Outcome] = {}
@@ -260,7 +293,7 @@ def optimize_sizes(options: Options, progress: Progress) -> SizesOutcome:
             if outcomes and seconds * (len(order) - number) < LEAST_SECONDS:
                 break
             with interruption.unsettled():
-                outcomes[_folder(point)] = _optimize_at(point, asked, options, progress, stage, max(LEAST_SECONDS, seconds))
+                outcomes[_folder(point)] = _optimize_at(point, asked, options, progress, stage, max(LEAST_SECONDS, seconds), given)
         left_out = tuple(tuple(point.values()) for point in points if _folder(point) not in outcomes)
         points = tuple(point for point in points if _folder(point) in outcomes)
         progress.stage("prove that sizes between may be padded")
@@ -278,7 +311,7 @@ def optimize_sizes(options: Options, progress: Progress) -> SizesOutcome:
         _write_model(model, options.model, results / place.model.name)
         weights_bytes = _put_together(main, asked, model, options, sizes)
         progress.stage("check the saved files")
-        checked = _check_saved(main, asked, sizes, gaps, options, results / place.model.name)
+        checked = _check_saved(main, asked, sizes, gaps, given, options, results / place.model.name)
         progress.update(f"also at {', '.join(checked)}: largest relative error {max(checked.values()):.2g}" if checked else "")
         _write_manifest(main, checked, gaps)
         progress.stage("write")
@@ -288,7 +321,7 @@ def optimize_sizes(options: Options, progress: Progress) -> SizesOutcome:
 
 
 def _optimize_at(
-    point: Mapping[str, int], asked: Question, options: Options, progress: Progress, stage: Path, seconds: float
+    point: Mapping[str, int], asked: Question, options: Options, progress: Progress, stage: Path, seconds: float, given: Sequence[Given]
 ) -> Outcome:
     """Run the driver for one size, with its part of the time that is left."""
     told = _point_text(point)
@@ -298,6 +331,7 @@ def _optimize_at(
     run = replace(
         options, shapes=asked.shapes(point), asked=type(options.asked)(), output=stage / "single" / f"{options.model.stem}.opt.onnx",
         budget_seconds=options.budget_seconds / len(asked.points(options.asked.buckets)),
+        inputs=tuple(one.file for one in given if one.point == point),
     )  # fmt: skip
     try:
         outcome = optimize(run, part)
@@ -542,10 +576,8 @@ def _refer(model: onnx.ModelProto, digests: Mapping[str, str], weights: Path) ->
 
 def _interface(asked: Question, model: onnx.ModelProto) -> Graph:
     """Return the inputs and outputs of the model as it was given: a size that is given one number has that alone."""
-    initial = {tensor.name for tensor in model.graph.initializer}
-    types = {value.name: from_proto(value.type, value.name) for value in model.graph.input if value.name not in initial}
     numbers: dict[str, int] = {}
-    for name, type in types.items():
+    for name, type in asked.types.items():
         for size, given in zip(type.shape or (), asked.inputs.get(name, ()), strict=False):
             if isinstance(size, str) and isinstance(given, int):
                 numbers[size] = given
@@ -554,15 +586,15 @@ def _interface(asked: Question, model: onnx.ModelProto) -> Graph:
         sizes = None if shape is None else tuple(numbers.get(size, size) if isinstance(size, str) else size for size in shape)
         return make("Input", (), attributes(name=name), TensorType(type.dtype, sizes))
 
-    inputs = tuple(port(name, type, asked.inputs.get(name, type.shape)) for name, type in types.items())
+    inputs = tuple(port(name, type, asked.inputs.get(name, type.shape)) for name, type in asked.types.items())
     results = {value.name: from_proto(value.type, value.name) for value in model.graph.output}
     return Graph(model.graph.name, inputs, tuple((name, port(name, type, type.shape)) for name, type in results.items()), {})
 
 
 def _check_saved(
-    main: Path, asked: Question, sizes: Sizes, gaps: Sequence[Gap], options: Options, standard: Path
+    main: Path, asked: Question, sizes: Sizes, gaps: Sequence[Gap], given: Sequence[Given], options: Options, standard: Path
 ) -> dict[str, float]:
-    """Compare the saved artefact with onnxruntime at each planned size, in each gap that is padded, and in one that is not.
+    """Compare the saved artefact with onnxruntime on the user's inputs, at each planned size, in each padded gap, and in another one.
 
     Return the largest relative errors between the planned sizes.
     """
@@ -571,17 +603,20 @@ def _check_saved(
     with Session(main, threads=options.threads) as session:
 
         def error_at(point: Mapping[str, int]) -> float:
+            feeds = [(one.file.name, one.feeds) for one in given if one.point == point]
             graph = importer.load(standard, shapes=asked.shapes(point)).graph
-            specs = find_feeds(reference, graph, options.seed)
+            specs = () if feeds else find_feeds(reference, graph, options.seed)
             candidates = {f"{main.name} at {_point_text(point)}": lambda feeds: session.run(None, feeds)}
             return check(
                 lambda feeds: reference.run(None, feeds), candidates, names, specs,
-                tolerance=options.tolerance, count=1, seed=options.seed,
+                tolerance=options.tolerance, count=1, seed=options.seed, given=feeds, is_random=not feeds,
             ).max_rel_err  # fmt: skip
 
-        for bucket in sizes.buckets:
-            error_at(_point(asked, bucket.sizes))
-        errors = {_point_text(gap.middle): error_at(gap.middle) for gap in gaps if gap.padded}
+        planned = [_point(asked, bucket.sizes) for bucket in sizes.buckets]
+        for point in planned:
+            error_at(point)
+        errors = {_point_text(one.point): error_at(one.point) for one in given if one.point not in planned}
+        errors |= {_point_text(gap.middle): error_at(gap.middle) for gap in gaps if gap.padded}
         for gap in sorted((gap for gap in gaps if not gap.padded), key=lambda gap: gap.low - gap.high):
             try:
                 errors[_point_text(gap.middle)] = error_at(gap.middle)
