@@ -23,8 +23,8 @@ from egraph.inspect.command import build_parser as inspect_parser
 from egraph.inspect.command import run as inspect_run
 from egraph.onnx import importer
 from egraph.optimize.arguments import parse, parse_sizes, to_options
+from egraph.optimize.asked_sizes import question, spread, with_shapes
 from egraph.optimize.padding import Padding, begins_alike
-from egraph.optimize.sizes import question, spread, with_shapes
 from egraph.tensor import Graph, Node, TensorType, placeholder
 from egraph.tensor import attributes as make_attributes
 from egraph.tensor.ops import OPS, apply
@@ -247,7 +247,7 @@ def test_inputs_of_the_user_count_for_their_size(tmp_path: Path) -> None:
     """One file is at a planned size, one is not; a third fits no size that --shape allows."""
     onnx.save(transformer(layers=1), model := tmp_path / "m.onnx")
     for name, feeds in (("planned", tokens(6)), ("between", tokens(5)), ("wide", tokens(5, batch=2))):
-        np.savez(tmp_path / name, **feeds)
+        np.savez(tmp_path / name, ids=feeds["ids"], mask=feeds["mask"])
     np.savez(tmp_path / "torn", ids=tokens(5)["ids"], mask=tokens(6)["mask"])
     arguments = (model, "--shape", "batch=1", "--shape", "seq=4/6", "--device", "reference", "--database", tmp_path / "p.sqlite", *QUICK)
     given = ("--inputs", tmp_path / "planned.npz", "--inputs", tmp_path / "between.npz")
@@ -258,6 +258,22 @@ def test_inputs_of_the_user_count_for_their_size(tmp_path: Path) -> None:
     for name, told in (("wide", "the input 'ids' is 2,5 in the file"), ("torn", "have different ones")):
         done = command(*arguments, "--inputs", tmp_path / f"{name}.npz", "-o", tmp_path / "refused")
         assert done.returncode == 2 and told in done.stderr and not (tmp_path / "refused").exists(), done.stderr
+
+
+def test_a_model_with_data_outside_keeps_all_of_it(tmp_path: Path) -> None:
+    """Large constants come into the weights file; the standard model beside the artefact keeps the file that it names."""
+    (folder := tmp_path / "given").mkdir()
+    onnx.save(transformer(layers=1), model := folder / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=100)
+    out, before = tmp_path / "out", expected(model, tokens(5))
+    done = command(
+        model, "--shape", "batch=1", "--shape", "seq=4/6", "--device", "reference", "--database", tmp_path / "p.sqlite", *QUICK, "-o", out
+    )
+    assert done.returncode == 0, done.stderr
+    (folder / "m.data").unlink()
+    np.testing.assert_array_equal(expected(out / "m.opt.onnx", tokens(5))[0], before[0])
+    with Session(out / "m.einsat", threads=1) as session:
+        np.testing.assert_allclose(session.run(None, tokens(5))[0], before[0], rtol=1e-4, atol=1e-5)
+    assert (out / "m.data").exists()
 
 
 def test_sizes_for_which_no_time_is_left_are_left_out(tmp_path: Path) -> None:

@@ -18,27 +18,27 @@ import json
 import re
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import pairwise, product
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 
-from egraph.errors import EinsatError, ModelError
+from egraph.errors import CheckFailed, EinsatError, ModelError
 from egraph.onnx import importer
 from egraph.onnx.importer.model_file import read_model, to_array
 from egraph.onnx.importer.resizing import give_sizes
 from egraph.onnx.types import from_proto, tensor_digest
 from egraph.optimize import interruption, original
 from egraph.optimize.artefact import MANIFEST
+from egraph.optimize.asked_sizes import Question, point_text, question
 from egraph.optimize.check import NoInputs, check, find_feeds, open_original
-from egraph.optimize.options import Choice, Options, choice_text, is_several
+from egraph.optimize.gaps import PROOF_SHARE, Gap, find_gaps
+from egraph.optimize.options import Options, choice_text
 from egraph.optimize.outcome import Outcome
 from egraph.optimize.output import destination, publish, staging
-from egraph.optimize.padding import Padding
 from egraph.optimize.pipeline import optimize
 from egraph.optimize.progress import Progress
 from egraph.tensor import Graph, Node, TensorType, attributes, make
@@ -48,168 +48,17 @@ from lower.weights import NAMES, write_weights
 from runtime import Session
 from runtime.errors import InvalidArgument
 from runtime.input_file import Declared, read_inputs
-from runtime.sizes import FOLDER, SIZES, Bucket, Padded, Size, Sizes
+from runtime.sizes import FOLDER, SIZES, Bucket, Size, Sizes
 from runtime.weights import Weights
 
-MOST_BUCKETS = 64
-"""Planned sizes of one artefact, all combinations counted: each takes a search."""
-ROUND_PARTS = 8
-"""Planned sizes inside a range are multiples of a power of two that is at most this part of them: rows end with whole vectors."""
 LEAST_SHARED_BYTES = 1024
 """Constants of the original model from this size on lie in the weights file; smaller ones stay in the model."""
 LEAST_SECONDS = 1.0
 """A size for which less of the budget is left is not planned."""
 CHECK_SHARE = 0.03
 """Part of the budget that is kept for what comes after the last search: putting the artefact together, and the check of it."""
-PROOF_SHARE = 0.05
-"""Part of the budget that is kept for proofs that sizes between may be padded; sizes that it does not suffice for are not."""
 ORIGINAL_MODEL = "original.onnx"
 """The model as it was given, in the artefact's main folder: its constants lie in the weights file beside it."""
-
-
-def spread(span: range, count: int) -> tuple[int, ...]:
-    """Return the sizes of a range that are planned, in geometric steps from its first to its last."""
-    low, high = span[0], span[-1]
-    if len(span) <= count:
-        return tuple(span)
-    sizes = [low]
-    for step in range(1, count - 1):
-        size = _rounded(low * (high / low) ** (step / (count - 1)))
-        sizes.append(min(max(size, sizes[-1] + 1), high - (count - 1 - step)))
-    return (*sizes, high)
-
-
-def _rounded(size: float) -> int:
-    unit = 1
-    while 2 * unit * ROUND_PARTS <= size:
-        unit *= 2
-    return max(1, round(size / unit)) * unit
-
-
-@dataclass(frozen=True)
-class Varied:
-    """A size that differs from run to run, and the axes of inputs that have it."""
-
-    name: str
-    choice: Choice
-    axes: tuple[tuple[str, int], ...]
-
-    def planned(self, count: int) -> tuple[int, ...]:
-        return tuple(sorted({size for span in self.choice for size in spread(span, count)}))
-
-
-@dataclass(frozen=True)
-class Question:
-    """What ``--shape`` asks for, of this model. ``inputs``: the axes of inputs that have given sizes: numbers, and names that vary."""
-
-    varied: tuple[Varied, ...]
-    inputs: Mapping[str, tuple[int | str, ...]]
-    types: Mapping[str, TensorType]
-    """The types of all inputs, as the model states them."""
-
-    def shapes(self, point: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
-        """Return the sizes of inputs at a point."""
-        return {name: tuple(point[size] if isinstance(size, str) else size for size in sizes) for name, sizes in self.inputs.items()}
-
-    def points(self, count: int) -> tuple[dict[str, int], ...]:
-        """Return the planned points in ascending order, all combinations; raises ModelError where there are too many."""
-        planned = [each.planned(count) for each in self.varied]
-        found = tuple(dict(zip((each.name for each in self.varied), sizes, strict=True)) for sizes in product(*planned))
-        if len(found) > MOST_BUCKETS:
-            each = " x ".join(f"{len(sizes)} of {varied.name}" for varied, sizes in zip(self.varied, planned, strict=True))
-            raise ModelError(
-                f"{len(found)} combinations of sizes would be planned ({each}); at most {MOST_BUCKETS} can be",
-                where="--shape", fix="give fewer sizes, or --buckets a smaller number",
-            )  # fmt: skip
-        return found
-
-
-def question(options: Options, model: onnx.ModelProto) -> Question:
-    """Return what is asked of a model's inputs; raises ModelError where that does not fit them."""
-    initial = {tensor.name for tensor in model.graph.initializer}
-    types = {value.name: from_proto(value.type, value.name) for value in model.graph.input}
-    explicit: dict[str, tuple[Choice, ...]] = {name: tuple((range(n, n + 1),) for n in shape) for name, shape in options.shapes.items()}
-    explicit |= options.asked.inputs
-    types = {name: type for name, type in types.items() if name not in initial or name in explicit}
-    for name, choices in explicit.items():
-        _check_input(name, choices, types)
-    named = _named(explicit, options.asked.names, types)
-    varied: dict[tuple[str, Choice], list[tuple[str, int]]] = {}
-    inputs: dict[str, tuple[int | str, ...]] = {}
-    for name, type in types.items():
-        declared: tuple[int | str, ...] = type.shape or ()
-        axes_choices = [
-            explicit[name][axis] if name in explicit else named.get(size) if isinstance(size, str) else None
-            for axis, size in enumerate(declared)
-        ]
-        if not any(axes_choices):
-            continue
-        sizes: list[int | str] = []
-        for axis, (size, choice) in enumerate(zip(declared, axes_choices, strict=True)):
-            if choice is None and isinstance(size, str):
-                raise ModelError(
-                    f"the size {size!r} of the input {name!r} is open", where=f"--shape, input {name}:{_shape_text(type)}",
-                    fix=f"give it a number too: --shape {size}=NUMBER",
-                )  # fmt: skip
-            if choice is None or not is_several(choice):
-                sizes.append(int(size) if choice is None else choice[0].start)
-                continue
-            is_named = isinstance(size, str) and size != f"{name}_{axis}"
-            key = (str(size) if is_named else "", choice)
-            axes = varied.setdefault(key, [])
-            axes.append((name, axis))
-            sizes.append(key[0] or f"{axes[0][0]}_{axes[0][1]}")
-        inputs[name] = tuple(sizes)
-    several = tuple(Varied(key[0] or f"{axes[0][0]}_{axes[0][1]}", key[1], tuple(axes)) for key, axes in varied.items())
-    return Question(several, inputs, types)
-
-
-def _shape_text(type: TensorType) -> str:
-    return ",".join(map(str, type.shape or ()))
-
-
-def _check_input(name: str, choices: Sequence[Choice], types: Mapping[str, TensorType]) -> None:
-    where = f"--shape {name}:{','.join(map(choice_text, choices))}"
-    if name not in types:
-        fix = f"use one of its inputs: {', '.join(types) or '(it has none)'}"
-        raise ModelError(f"the model has no input {name!r}", where=where, fix=fix)
-    shape = types[name].shape
-    if shape is None:
-        what = f"the model does not say how many axes the input {name!r} has"
-        raise ModelError(what, where=where, fix="give one number for each of its axes: several sizes take a model that says")
-    if len(shape) != len(choices):
-        raise ModelError(f"the input {name!r} has {len(shape)} axes, not {len(choices)}", where=where,
-                         fix=f"give --shape {name}:{_shape_text(types[name])} with numbers or ranges for names")  # fmt: skip
-
-
-def _named(
-    explicit: Mapping[str, Sequence[Choice]], names: Mapping[str, Choice], types: Mapping[str, TensorType]
-) -> dict[str, Choice]:
-    """Return the sizes of names, also those that an input's sizes give; raises ModelError where two disagree."""
-    known = {size for type in types.values() for size in type.shape or () if isinstance(size, str)}
-    for name, choice in names.items():
-        if name not in known:
-            raise ModelError(
-                f"no input has a size {name!r}", where=f"--shape {name}={choice_text(choice)}",
-                fix=f"use one of the names {', '.join(sorted(known)) or '(there are none)'}, or --shape INPUT:SIZES",
-            )  # fmt: skip
-    result = dict(names)
-    for name, choices in explicit.items():
-        for size, choice in zip(types[name].shape or (), choices, strict=True):
-            if isinstance(size, str) and result.setdefault(size, choice) != choice:
-                raise ModelError(
-                    f"the size {size!r} is given as {choice_text(result[size])} and as {choice_text(choice)}",
-                    where=f"--shape, input {name!r}", fix=f"give {size!r} the same sizes everywhere",
-                )  # fmt: skip
-    return result
-
-
-def with_shapes(options: Options) -> Options:
-    """Return options whose sizes by name are sizes of inputs; there is one of each."""
-    if not options.asked.names:
-        return options
-    asked = question(options, read_model(options.model)[0])
-    return replace(options, shapes={**options.shapes, **asked.shapes({})})
 
 
 @dataclass(frozen=True)
@@ -284,7 +133,7 @@ def optimize_sizes(options: Options, progress: Progress) -> SizesOutcome:
     asked = question(options, read_model(options.model)[0])
     points = asked.points(options.asked.buckets)
     given = _given(asked, options)
-    progress.note(f"{len(points)} sizes are planned: {'; '.join(map(_point_text, points))}")
+    progress.note(f"{len(points)} sizes are planned: {'; '.join(map(point_text, points))}")
     with staging(place) as stage:
         outcomes: dict[str, Outcome] = {}
         order = [points[-1], *points[:1], *reversed(points[1:-1])] if len(points) > 1 else list(points)
@@ -293,11 +142,11 @@ def optimize_sizes(options: Options, progress: Progress) -> SizesOutcome:
             if outcomes and seconds * (len(order) - number) < LEAST_SECONDS:
                 break
             with interruption.unsettled():
-                outcomes[_folder(point)] = _optimize_at(point, asked, options, progress, stage, max(LEAST_SECONDS, seconds), given)
-        left_out = tuple(tuple(point.values()) for point in points if _folder(point) not in outcomes)
-        points = tuple(point for point in points if _folder(point) in outcomes)
+                outcomes[point_text(point)] = _optimize_at(point, asked, options, progress, stage, max(LEAST_SECONDS, seconds), given)
+        left_out = tuple(tuple(point.values()) for point in points if point_text(point) not in outcomes)
+        points = tuple(point for point in points if point_text(point) in outcomes)
         progress.stage("prove that sizes between may be padded")
-        gaps = _gaps(asked, points, outcomes, options, progress)
+        gaps = find_gaps(asked, points, outcomes, options, progress)
         progress.stage("put the sizes together")
         results = stage / "results"
         main = results / place.artefact.name
@@ -316,7 +165,7 @@ def optimize_sizes(options: Options, progress: Progress) -> SizesOutcome:
         _write_manifest(main, checked, gaps)
         progress.stage("write")
         files = tuple(str(path) for path in publish(results, place))
-    found = tuple(outcomes[_folder(point)] for point in points)
+    found = tuple(outcomes[point_text(point)] for point in points)
     return SizesOutcome(options.model.name, sizes, found, gaps, checked, weights_bytes, left_out, files, progress.spent_seconds)
 
 
@@ -324,7 +173,7 @@ def _optimize_at(
     point: Mapping[str, int], asked: Question, options: Options, progress: Progress, stage: Path, seconds: float, given: Sequence[Given]
 ) -> Outcome:
     """Run the driver for one size, with its part of the time that is left."""
-    told = _point_text(point)
+    told = point_text(point)
     progress.note(f"--- {told} ({seconds:.0f} s of the budget)")
     part = Progress(progress.verbosity, seconds, time.monotonic(), options.budget_seconds)
     folder = stage / FOLDER / _folder(point)
@@ -336,7 +185,8 @@ def _optimize_at(
     try:
         outcome = optimize(run, part)
     except EinsatError as error:
-        raise type(error)(error.what, where=f"{told}{', ' * bool(error.where)}{error.where}", fix=error.fix) from error
+        kind = CheckFailed if isinstance(error, CheckFailed) else ModelError
+        raise kind(error.what, where=f"{told}{', ' * bool(error.where)}{error.where}", fix=error.fix) from error
     finally:
         part.close()
     folder.parent.mkdir(exist_ok=True)
@@ -345,151 +195,18 @@ def _optimize_at(
     return replace(outcome, files=())
 
 
-def _point_text(point: Mapping[str, int]) -> str:
-    return ",".join(f"{name}={size}" for name, size in point.items())
-
-
 def _folder(point: Mapping[str, int]) -> str:
-    return re.sub(r"[^\w=,-]", "_", _point_text(point))
+    return re.sub(r"[^\w=,-]", "_", point_text(point))
 
 
 def _point(asked: Question, sizes: Sequence[int]) -> dict[str, int]:
     return dict(zip((varied.name for varied in asked.varied), sizes, strict=True))
 
 
-@dataclass(frozen=True)
-class Gap:
-    """Neighbouring sizes between two planned ones that go the same way: to the larger one, ``padded``, or to onnxruntime.
-
-    ``point`` is the larger planned one, and the gap is in its ``size``: a position, as in ``Padded``.
-    """
-
-    names: tuple[str, ...]
-    size: int
-    low: int
-    high: int
-    point: tuple[int, ...]
-    why: str
-    padded: Padded | None = None
-
-    @property
-    def middle(self) -> dict[str, int]:
-        return {**self._large, self.names[self.size]: (self.low + self.high) // 2}
-
-    @property
-    def _large(self) -> dict[str, int]:
-        return dict(zip(self.names, self.point, strict=True))
-
-    def told(self) -> dict[str, str]:
-        """Return which sizes these are, what runs them, and why, in words."""
-        numbers = f"{self.low}..{self.high}" if self.low < self.high else str(self.low)
-        sizes = ",".join(f"{n}={numbers if i == self.size else self.point[i]}" for i, n in enumerate(self.names))
-        return {"sizes": sizes, "runs": _point_text(self._large) if self.padded else ONNXRUNTIME, "why": self.why}
-
-
-ONNXRUNTIME = "onnxruntime"
-SLOWER = "the program for {} takes longer than onnxruntime at these sizes, by its times at the planned ones"
-
-
-def _gaps(
-    asked: Question, points: Sequence[Mapping[str, int]], outcomes: Mapping[str, Outcome], options: Options, progress: Progress
-) -> tuple[Gap, ...]:
-    """Say of all sizes between neighbouring planned ones where they go."""
-    ends_seconds = progress.spent_seconds + PROOF_SHARE * options.budget_seconds
-    names = tuple(varied.name for varied in asked.varied)
-    prover = _Prover(asked, options.model, lambda: progress.spent_seconds < ends_seconds)
-    gaps: list[Gap] = []
-    for size, name in enumerate(names):
-        lines: dict[tuple[int, ...], list[Mapping[str, int]]] = {}
-        for point in points:
-            lines.setdefault(tuple(number for other, number in point.items() if other != name), []).append(point)
-        for line in lines.values():
-            for low, high in pairwise(line):
-                if high[name] - low[name] > 1:
-                    whole = Gap(names, size, low[name] + 1, high[name] - 1, tuple(high.values()), "")
-                    gaps += _ways(whole, low, high, outcomes, prover)
-                    progress.update(f"{gaps[-1].told()['sizes']}: {gaps[-1].told()['runs']}")
-    return tuple(gaps)
-
-
-def _ways(
-    whole: Gap, low: Mapping[str, int], high: Mapping[str, int], outcomes: Mapping[str, Outcome], prover: _Prover
-) -> list[Gap]:
-    """Return the parts of a gap, the padded one last: it is next to the larger planned size."""
-    large = outcomes[_folder(high)]
-    if large.status == "unchanged":
-        return [replace(whole, why=f"at {_point_text(high)}, no program measured faster")]
-    least = _least_paying(whole, outcomes[_folder(low)], large)
-    if least > whole.high:
-        return [replace(whole, why=SLOWER.format(_point_text(high)))]
-    first, outputs, refusal = prover.proved(whole, least, high)
-    padded = Padded(whole.size, first, whole.high, whole.point, outputs)
-    parts = [
-        replace(whole, high=least - 1, why=SLOWER.format(_point_text(high))),
-        replace(whole, low=least, high=first - 1, why=refusal),
-        replace(whole, low=first, padded=padded, why="proved: no row that is kept reads an added one"),
-    ]
-    return [part for part in parts if part.low <= part.high]
-
-
-def _least_paying(whole: Gap, small: Outcome, large: Outcome) -> int:
-    """Return from which size on the larger program takes less than onnxruntime, whose times between are taken from both ends."""
-    times = (small.latency_us["onnxruntime"], large.latency_us["onnxruntime"], large.latency_us["optimized"])
-    if any(time_us is None for time_us in times):
-        return whole.low
-    low_us, high_us, program_us = (time_us or 0.0 for time_us in times)
-    count = whole.high - whole.low + 2
-    paying = (whole.low + n - 1 for n in range(1, count) if program_us < low_us + (high_us - low_us) * n / count)
-    return next(paying, whole.high + 1)
-
-
-@dataclass
-class _Prover:
-    """Proves sizes one by one, from the largest down, while there is time."""
-
-    asked: Question
-    model: Path
-    goes_on: Callable[[], bool]
-    padding: Padding = field(default_factory=Padding)
-
-    def proved(self, gap: Gap, least: int, high: Mapping[str, int]) -> tuple[int, tuple[tuple[str, int], ...], str]:
-        """Return the first of the proved sizes at the end of a gap, the axes of outputs that have the size, and why no more are."""
-        large = self._graph(high)
-        name, outputs = gap.names[gap.size], None
-        for number in range(gap.high, least - 1, -1):
-            if not self.goes_on():
-                return number + 1, outputs or (), "not proved to be right when padded: no time was left for proofs"
-            try:
-                small = self._graph({**high, name: number})
-            except EinsatError as error:
-                return number + 1, outputs or (), f"the model cannot be read at {name}={number}: {error.what}"
-            refusal = self.padding.refusal(small, large)
-            axes = _axes_of(small, large, number, high[name])
-            if refusal or axes is None or outputs not in (None, axes):
-                return number + 1, outputs or (), f"padding is not proved to be right: {refusal or 'the size of an output is another one'}"
-            outputs = axes
-        return least, outputs or (), ""
-
-    def _graph(self, point: Mapping[str, int]) -> Graph:
-        return importer.load(self.model, shapes=self.asked.shapes(point)).graph
-
-
-def _axes_of(small: Graph, large: Graph, number: int, planned: int) -> tuple[tuple[str, int], ...] | None:
-    """Return the axes of outputs that have the size that varies, None where one differs that has another size."""
-    axes = []
-    for (name, one), (_, other) in zip(small.outputs, large.outputs, strict=True):
-        for axis, sizes in enumerate(zip(one.type.shape or (), other.type.shape or (), strict=True)):
-            if sizes[0] != sizes[1]:
-                if sizes != (number, planned):
-                    return None
-                axes.append((name, axis))
-    return tuple(axes)
-
-
 def _sizes(asked: Question, points: Sequence[Mapping[str, int]], outcomes: Mapping[str, Outcome], gaps: Sequence[Gap]) -> Sizes:
     return Sizes(
         tuple(Size(varied.name, varied.axes, choice_text(varied.choice)) for varied in asked.varied),
-        tuple(Bucket(tuple(p.values()), f"{FOLDER}/{_folder(p)}", outcomes[_folder(p)].status != "unchanged") for p in points),
+        tuple(Bucket(tuple(p.values()), f"{FOLDER}/{_folder(p)}", outcomes[point_text(p)].status != "unchanged") for p in points),
         tuple(gap.padded for gap in gaps if gap.padded),
     )
 
@@ -606,7 +323,7 @@ def _check_saved(
             feeds = [(one.file.name, one.feeds) for one in given if one.point == point]
             graph = importer.load(standard, shapes=asked.shapes(point)).graph
             specs = () if feeds else find_feeds(reference, graph, options.seed)
-            candidates = {f"{main.name} at {_point_text(point)}": lambda feeds: session.run(None, feeds)}
+            candidates = {f"{main.name} at {point_text(point)}": lambda feeds: session.run(None, feeds)}
             return check(
                 lambda feeds: reference.run(None, feeds), candidates, names, specs,
                 tolerance=options.tolerance, count=1, seed=options.seed, given=feeds, is_random=not feeds,
@@ -615,11 +332,11 @@ def _check_saved(
         planned = [_point(asked, bucket.sizes) for bucket in sizes.buckets]
         for point in planned:
             error_at(point)
-        errors = {_point_text(one.point): error_at(one.point) for one in given if one.point not in planned}
-        errors |= {_point_text(gap.middle): error_at(gap.middle) for gap in gaps if gap.padded}
+        errors = {point_text(one.point): error_at(one.point) for one in given if one.point not in planned}
+        errors |= {point_text(gap.middle): error_at(gap.middle) for gap in gaps if gap.padded}
         for gap in sorted((gap for gap in gaps if not gap.padded), key=lambda gap: gap.low - gap.high):
             try:
-                errors[_point_text(gap.middle)] = error_at(gap.middle)
+                errors[point_text(gap.middle)] = error_at(gap.middle)
                 break
             except NoInputs:
                 continue  # some models take multiples of a size alone

@@ -98,10 +98,10 @@ class OneDnn:
                 return pointer(array)
         key = builder.storage.locate(buffer)[1], buffer.dtype, buffer.shape, buffer.strides
         for shared in list(_shared.get(key, ())):
-            array = shared.array()
-            if array is not None and library.equal(shared.descriptor, argument.descriptor):
-                self.packed.append((buffer, argument.descriptor, array))
-                return pointer(array)
+            copy = shared.array()
+            if copy is not None and library.equal(shared.descriptor, argument.descriptor):
+                self.packed.append((buffer, argument.descriptor, copy))
+                return pointer(copy)
         array = self._allocator.allocate(library.size_bytes(argument.descriptor))
         temporary = Handles(library)
         engine = library.engine

@@ -1,0 +1,169 @@
+"""What ``--shape`` asks for, of a model: which sizes vary, which axes have them, and which of their numbers are planned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+import onnx
+
+from egraph.errors import ModelError
+from egraph.onnx.importer.model_file import read_model
+from egraph.onnx.types import from_proto
+from egraph.optimize.options import Choice, Options, choice_text, is_several
+from egraph.tensor import TensorType
+
+MOST_BUCKETS = 64
+"""Planned sizes of one artefact, all combinations counted: each takes a search."""
+ROUND_PARTS = 8
+"""Planned sizes inside a range are multiples of a power of two that is at most this part of them: rows end with whole vectors."""
+
+
+def spread(span: range, count: int) -> tuple[int, ...]:
+    """Return the sizes of a range that are planned, in geometric steps from its first to its last."""
+    low, high = span[0], span[-1]
+    if len(span) <= count:
+        return tuple(span)
+    sizes = [low]
+    for step in range(1, count - 1):
+        size = _rounded(low * (high / low) ** (step / (count - 1)))
+        sizes.append(min(max(size, sizes[-1] + 1), high - (count - 1 - step)))
+    return (*sizes, high)
+
+
+def _rounded(size: float) -> int:
+    unit = 1
+    while 2 * unit * ROUND_PARTS <= size:
+        unit *= 2
+    return max(1, round(size / unit)) * unit
+
+
+@dataclass(frozen=True)
+class Varied:
+    """A size that differs from run to run, and the axes of inputs that have it."""
+
+    name: str
+    choice: Choice
+    axes: tuple[tuple[str, int], ...]
+
+    def planned(self, count: int) -> tuple[int, ...]:
+        return tuple(sorted({size for span in self.choice for size in spread(span, count)}))
+
+
+@dataclass(frozen=True)
+class Question:
+    """What ``--shape`` asks for, of this model. ``inputs``: the axes of inputs that have given sizes: numbers, and names that vary."""
+
+    varied: tuple[Varied, ...]
+    inputs: Mapping[str, tuple[int | str, ...]]
+    types: Mapping[str, TensorType]
+    """The types of all inputs, as the model states them."""
+
+    def shapes(self, point: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+        """Return the sizes of inputs at a point."""
+        return {name: tuple(point[size] if isinstance(size, str) else size for size in sizes) for name, sizes in self.inputs.items()}
+
+    def points(self, count: int) -> tuple[dict[str, int], ...]:
+        """Return the planned points in ascending order, all combinations; raises ModelError where there are too many."""
+        planned = [each.planned(count) for each in self.varied]
+        found = tuple(dict(zip((each.name for each in self.varied), sizes, strict=True)) for sizes in product(*planned))
+        if len(found) > MOST_BUCKETS:
+            each = " x ".join(f"{len(sizes)} of {varied.name}" for varied, sizes in zip(self.varied, planned, strict=True))
+            raise ModelError(
+                f"{len(found)} combinations of sizes would be planned ({each}); at most {MOST_BUCKETS} can be",
+                where="--shape", fix="give fewer sizes, or --buckets a smaller number",
+            )  # fmt: skip
+        return found
+
+
+def question(options: Options, model: onnx.ModelProto) -> Question:
+    """Return what is asked of a model's inputs; raises ModelError where that does not fit them."""
+    initial = {tensor.name for tensor in model.graph.initializer}
+    types = {value.name: from_proto(value.type, value.name) for value in model.graph.input}
+    explicit: dict[str, tuple[Choice, ...]] = {name: tuple((range(n, n + 1),) for n in shape) for name, shape in options.shapes.items()}
+    explicit |= options.asked.inputs
+    types = {name: type for name, type in types.items() if name not in initial or name in explicit}
+    for name, choices in explicit.items():
+        _check_input(name, choices, types)
+    named = _named(explicit, options.asked.names, types)
+    varied: dict[tuple[str, Choice], list[tuple[str, int]]] = {}
+    inputs: dict[str, tuple[int | str, ...]] = {}
+    for name, type in types.items():
+        declared: tuple[int | str, ...] = type.shape or ()
+        axes_choices = [
+            explicit[name][axis] if name in explicit else named.get(size) if isinstance(size, str) else None
+            for axis, size in enumerate(declared)
+        ]
+        if not any(axes_choices):
+            continue
+        sizes: list[int | str] = []
+        for axis, (size, choice) in enumerate(zip(declared, axes_choices, strict=True)):
+            if choice is None and isinstance(size, str):
+                raise ModelError(
+                    f"the size {size!r} of the input {name!r} is open", where=f"--shape, input {name}:{_shape_text(type)}",
+                    fix=f"give it a number too: --shape {size}=NUMBER",
+                )  # fmt: skip
+            if choice is None or not is_several(choice):
+                sizes.append(int(size) if choice is None else choice[0].start)
+                continue
+            is_named = isinstance(size, str) and size != f"{name}_{axis}"
+            key = (str(size) if is_named else "", choice)
+            axes = varied.setdefault(key, [])
+            axes.append((name, axis))
+            sizes.append(key[0] or f"{axes[0][0]}_{axes[0][1]}")
+        inputs[name] = tuple(sizes)
+    several = tuple(Varied(key[0] or f"{axes[0][0]}_{axes[0][1]}", key[1], tuple(axes)) for key, axes in varied.items())
+    return Question(several, inputs, types)
+
+
+def _shape_text(type: TensorType) -> str:
+    return ",".join(map(str, type.shape or ()))
+
+
+def _check_input(name: str, choices: Sequence[Choice], types: Mapping[str, TensorType]) -> None:
+    where = f"--shape {name}:{','.join(map(choice_text, choices))}"
+    if name not in types:
+        fix = f"use one of its inputs: {', '.join(types) or '(it has none)'}"
+        raise ModelError(f"the model has no input {name!r}", where=where, fix=fix)
+    shape = types[name].shape
+    if shape is None:
+        what = f"the model does not say how many axes the input {name!r} has"
+        raise ModelError(what, where=where, fix="give one number for each of its axes: several sizes take a model that says")
+    if len(shape) != len(choices):
+        raise ModelError(f"the input {name!r} has {len(shape)} axes, not {len(choices)}", where=where,
+                         fix=f"give --shape {name}:{_shape_text(types[name])} with numbers or ranges for names")  # fmt: skip
+
+
+def _named(
+    explicit: Mapping[str, Sequence[Choice]], names: Mapping[str, Choice], types: Mapping[str, TensorType]
+) -> dict[str, Choice]:
+    """Return the sizes of names, also those that an input's sizes give; raises ModelError where two disagree."""
+    known = {size for type in types.values() for size in type.shape or () if isinstance(size, str)}
+    for name, choice in names.items():
+        if name not in known:
+            raise ModelError(
+                f"no input has a size {name!r}", where=f"--shape {name}={choice_text(choice)}",
+                fix=f"use one of the names {', '.join(sorted(known)) or '(there are none)'}, or --shape INPUT:SIZES",
+            )  # fmt: skip
+    result = dict(names)
+    for name, choices in explicit.items():
+        for size, choice in zip(types[name].shape or (), choices, strict=True):
+            if isinstance(size, str) and result.setdefault(size, choice) != choice:
+                raise ModelError(
+                    f"the size {size!r} is given as {choice_text(result[size])} and as {choice_text(choice)}",
+                    where=f"--shape, input {name!r}", fix=f"give {size!r} the same sizes everywhere",
+                )  # fmt: skip
+    return result
+
+
+def with_shapes(options: Options) -> Options:
+    """Return options whose sizes by name are sizes of inputs; there is one of each."""
+    if not options.asked.names:
+        return options
+    asked = question(options, read_model(options.model)[0])
+    return replace(options, shapes={**options.shapes, **asked.shapes({})})
+
+
+def point_text(point: Mapping[str, int]) -> str:
+    return ",".join(f"{name}={size}" for name, size in point.items())
