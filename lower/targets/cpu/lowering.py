@@ -19,6 +19,7 @@ from runtime.devices.cpu.native import build
 
 LIBRARIES = (
     "onednn",
+    "attention",
 )  # fmt: skip
 """The libraries whose kernels compete with generated ones on the CPU: folders beside this file, each with its ``LIBRARY``."""
 

@@ -74,14 +74,16 @@ class Builder:
         self.add_kernel(step, self.kernel(step.spec["symbol"]))
 
     def add_function(self, step: Step) -> None:
-        self.add_kernel(step, self.function(step.spec["library"], step.spec["function"]))
+        self.add_kernel(step, self.function(step.spec["library"], step.spec["function"]), step.spec.get("integers", ()))
 
-    def add_kernel(self, step: Step, function: int) -> None:
-        """Add a call of a C function that takes the inputs, then the outputs, as DLPack tensors."""
+    def add_kernel(self, step: Step, function: int, integers: Sequence[int] = ()) -> None:
+        """Add a call of a C function that takes the inputs, then the outputs, as DLPack tensors, then integers."""
         buffers = [self.buffer(i) for i in (*step.inputs, *step.outputs)]
-        values = (native.ValueRecord * len(buffers))()
-        for value, buffer in zip(values, buffers, strict=True):
+        values = (native.ValueRecord * (len(buffers) + len(integers)))()
+        for value, buffer in zip(values, buffers, strict=False):
             value.type_index, value.pointer = native.DLTENSOR_POINTER, self._tensor(buffer)
+        for position, integer in enumerate(integers, len(buffers)):
+            values[position].type_index, values[position].pointer = native.INTEGER, integer
         self.table.add(step.name, native.KERNEL, function, values)
 
     def add_nothing(self, step: Step) -> None:

@@ -1,0 +1,495 @@
+/* softmax(f(q k^T)) v for blocks of query rows: a block's scores stay in a core's caches and are never stored.
+ *
+ * Arguments: q [batch.., m, d], k [batch.., n, d], v [batch.., n, e], operands of f [batch.., m, n], the value that replaces
+ * rows that are not numbers (only with ``guarded``), the result [batch.., m, e], then integers: ``guarded``, one code a step of f.
+ * All tensors have the same axes of the batch and any strides, zero where they repeat.
+ *
+ * The file includes itself once for each set of vector instructions. */
+#ifndef LANES
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define EXPORT __attribute__((visibility("default")))
+#define INLINE static inline __attribute__((always_inline))
+#define ROWS 6         /* rows of one block of registers */
+#define BLOCK_ROWS 24  /* rows whose scores are held at once */
+#define CHUNK_KEYS 128 /* rows of v that stay in the first cache while they are added up */
+#define MOST_AXES 12
+#define MOST_STEPS 8
+#define SERIAL_OPERATIONS 200000.0 /* less than this is done before another thread has started */
+#define LEAST_SHARE 48             /* rows for which packing k and v again is worth it */
+
+enum { ADD, MULTIPLY, SUBTRACT, SUBTRACT_FROM, DIVIDE, KEEP_WHERE, REPLACE_WHERE };
+
+typedef struct {
+    void *data;
+    int32_t device[2], rank;
+    uint8_t code, bits;
+    uint16_t lanes;
+    int64_t *shape, *strides;
+    uint64_t offset_bytes;
+} Tensor;
+
+typedef struct {
+    int32_t type;
+    uint32_t zero;
+    union {
+        Tensor *tensor;
+        int64_t integer;
+    };
+} Value;
+
+/* One step of f; the addresses are those of the matrix of the batch that is computed. */
+typedef struct {
+    int kind;
+    const Tensor *condition, *operand;
+    const uint8_t *conditions;
+    const float *operands;
+} Step;
+
+typedef struct {
+    const Tensor *q, *k, *v, *out, *replacement;
+    Step steps[MOST_STEPS];
+    int step_count, axes; /* axes: those of the batch */
+    int64_t batch, m, n, d, e;
+    int64_t next; /* the next share that no thread has taken */
+    int failed;
+    int (*compute)(const void *problem, int64_t batch, int64_t first, int64_t last);
+} Problem;
+
+typedef struct {
+    void *sync_handle;
+    int32_t num_task;
+} Environment;
+
+/* Filled by whoever loads the library. */
+EXPORT int (*__TVMBackendParallelLaunch)(int (*body)(int, const Environment *, void *), void *data, int tasks) = 0;
+
+static int64_t offset_of(const Tensor *tensor, const Tensor *shaped, int axes, int64_t batch) {
+    int64_t offset = 0;
+    for (int axis = axes - 1; axis >= 0; axis--) {
+        offset += batch % shaped->shape[axis] * tensor->strides[axis];
+        batch /= shaped->shape[axis];
+    }
+    return offset;
+}
+
+/* Take steps whose operands repeat everywhere and only multiply the products as one factor; return how many these are. */
+static int leading_factor(const Problem *problem, float *factor) {
+    int taken = 0;
+    for (*factor = 1.0f; taken < problem->step_count; taken++) {
+        const Step *one = problem->steps + taken;
+        if (one->kind != MULTIPLY && one->kind != DIVIDE) break;
+        for (int axis = 0; axis < problem->axes + 2; axis++)
+            if (one->operand->strides[axis]) return taken;
+        const float value = *(const float *)one->operand->data;
+        *factor = one->kind == MULTIPLY ? *factor * value : *factor / value;
+    }
+    return taken;
+}
+
+static int64_t padded(int64_t count, int64_t unit) { return (count + unit - 1) / unit * unit; }
+
+#if defined(__x86_64__)
+#define LANES 16
+#define VECTORS 4
+#define NAME(name) name##_avx512
+#define TARGETED __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")))
+#include __FILE__
+#undef LANES
+#undef VECTORS
+#undef NAME
+#undef TARGETED
+#define LANES 8
+#define VECTORS 2
+#define NAME(name) name##_avx2
+#define TARGETED __attribute__((target("avx2,fma")))
+#include __FILE__
+#undef LANES
+#undef VECTORS
+#undef NAME
+#undef TARGETED
+#endif
+#define LANES 4
+#define VECTORS 2
+#define NAME(name) name##_plain
+#define TARGETED
+#include __FILE__
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+static int has_wide_vectors(int *has_512) {
+    unsigned a, b, c, d, low, high;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c >> 27 & 1) || !(c >> 12 & 1)) return 0; /* xgetbv, fma */
+    __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    if ((low & 6) != 6 || !__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(b >> 5 & 1)) return 0;
+    *has_512 = (low & 0xe6) == 0xe6 && (b >> 16 & 1) && (b >> 17 & 1) && (b >> 30 & 1) && (b >> 31 & 1); /* f, dq, bw, vl */
+    return 1;
+}
+#endif
+
+static void choose(Problem *problem) {
+    problem->compute = compute_plain;
+#if defined(__x86_64__)
+    int has_512 = 0;
+    if (has_wide_vectors(&has_512)) problem->compute = has_512 ? compute_avx512 : compute_avx2;
+#endif
+}
+
+/* Return into how many parts the rows of each matrix are divided, so that no thread waits long for another. */
+static int64_t parts_of(const Problem *problem, int threads) {
+    int64_t best = 1;
+    double least = 1e9;
+    for (int64_t parts = 1; parts <= 4 * threads; parts++) {
+        int64_t rows = padded((problem->m + parts - 1) / parts, ROWS), real = (problem->m + rows - 1) / rows;
+        if (parts > 1 && rows < LEAST_SHARE) break;
+        int64_t shares = real * problem->batch, rounds = (shares + threads - 1) / threads;
+        double time = (double)rounds * (double)(rows + 12); /* packing takes as long as a few rows */
+        if (time < least) least = time, best = parts;
+    }
+    return best;
+}
+
+static int work(int task, const Environment *environment, void *data) {
+    (void)task;
+    Problem *problem = data;
+    int64_t parts = parts_of(problem, environment->num_task);
+    int64_t rows = padded((problem->m + parts - 1) / parts, ROWS);
+    parts = (problem->m + rows - 1) / rows;
+    for (;;) {
+        int64_t share = __atomic_fetch_add(&problem->next, 1, __ATOMIC_RELAXED);
+        if (share >= parts * problem->batch) return 0;
+        int64_t first = share % parts * rows, last = first + rows < problem->m ? first + rows : problem->m;
+        int status = problem->compute(problem, share / parts, first, last);
+        if (status) return status;
+    }
+}
+
+EXPORT int attention(void *self, const Value *arguments, int32_t count, Value *result) {
+    (void)self, (void)result;
+    int integers = 0;
+    while (integers < count && arguments[count - 1 - integers].type == 1) integers++;
+    int at = 3, guarded = (int)arguments[count - integers].integer;
+    const Value *codes = arguments + count - integers + 1;
+    Problem problem = {.q = arguments[0].tensor, .k = arguments[1].tensor, .v = arguments[2].tensor, .step_count = integers - 1};
+    if (integers < 1 || problem.step_count > MOST_STEPS) return 2;
+    for (int step = 0; step < problem.step_count; step++) {
+        Step *one = problem.steps + step;
+        one->kind = (int)codes[step].integer;
+        if (one->kind >= KEEP_WHERE) one->condition = arguments[at++].tensor;
+        one->operand = arguments[at++].tensor;
+    }
+    if (guarded) problem.replacement = arguments[at++].tensor;
+    problem.out = arguments[at++].tensor;
+    if (at != count - integers) return 3;
+    int rank = problem.out->rank;
+    problem.axes = rank - 2;
+    problem.batch = 1;
+    for (int axis = 0; axis < problem.axes; axis++) problem.batch *= problem.out->shape[axis];
+    problem.m = problem.q->shape[rank - 2], problem.d = problem.q->shape[rank - 1];
+    problem.n = problem.v->shape[rank - 2], problem.e = problem.v->shape[rank - 1];
+    choose(&problem);
+    double operations = (double)problem.batch * (double)problem.m * (double)problem.n * (double)(problem.d + problem.e + 16);
+    if (__TVMBackendParallelLaunch && operations > SERIAL_OPERATIONS) return __TVMBackendParallelLaunch(work, &problem, 0);
+    Environment alone = {0, 1};
+    return work(0, &alone, &problem);
+}
+
+#else /* ------------------------------------------------------------------ once for each set of instructions */
+
+typedef float NAME(Vector) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef int32_t NAME(Bits) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+#define Vector NAME(Vector)
+#define Bits NAME(Bits)
+#define LOAD(pointer) (*(const Vector *)(pointer))
+#define STORE(pointer, value) (*(Vector *)(pointer) = (value))
+
+TARGETED INLINE Vector NAME(all)(float value) {
+    Vector result;
+    for (int i = 0; i < LANES; i++) result[i] = value;
+    return result;
+}
+
+TARGETED INLINE Vector NAME(where)(Bits condition, Vector yes, Vector no) {
+    return (Vector)((condition & (Bits)yes) | (~condition & (Bits)no));
+}
+
+/* e^x for x <= 0 to about an ulp; 0 below the smallest normal number, and no number where x is none. */
+TARGETED INLINE Vector NAME(power)(Vector x) {
+    const Vector low = NAME(all)(-87.33654f), magic = NAME(all)(12582912.0f);
+    Bits tiny = (Bits)(x < low);
+    Vector clipped = NAME(where)(tiny, low, x);
+    Vector shifted = clipped * 1.44269504f + magic, whole = shifted - magic;
+    Vector rest = clipped - whole * 0.693359375f;
+    rest = rest + whole * 2.12194440e-4f;
+    Vector sum = rest * 1.9875691500e-4f + 1.3981999507e-3f;
+    sum = sum * rest + 8.3334519073e-3f;
+    sum = sum * rest + 4.1665795894e-2f;
+    sum = sum * rest + 1.6666665459e-1f;
+    sum = sum * rest + 5.0000001201e-1f;
+    sum = sum * (rest * rest) + rest + 1.0f;
+    Vector scale = (Vector)(((Bits)shifted << 23) + 0x3f800000);
+    return NAME(where)(tiny, NAME(all)(0.0f), sum * scale);
+}
+
+/* Transpose LANES x LANES numbers: rows `step` apart become rows of `pitch`. */
+TARGETED INLINE void NAME(transpose)(const float *source, int64_t step, float *target, int64_t pitch) {
+    Vector rows[LANES], next[LANES];
+    for (int i = 0; i < LANES; i++) rows[i] = LOAD(source + i * step);
+    for (int width = 1; width < LANES; width *= 2) {
+        for (int i = 0; i < LANES / 2; i++) {
+            Vector a = rows[i], b = rows[i + LANES / 2];
+#if LANES == 16
+            next[2 * i] = __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+            next[2 * i + 1] = __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+#elif LANES == 8
+            next[2 * i] = __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
+            next[2 * i + 1] = __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
+#else
+            next[2 * i] = __builtin_shufflevector(a, b, 0, 4, 1, 5);
+            next[2 * i + 1] = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+#endif
+        }
+        for (int i = 0; i < LANES; i++) rows[i] = next[i];
+    }
+    for (int i = 0; i < LANES; i++) STORE(target + i * pitch, rows[i]);
+}
+
+/* Pack k into panels of VECTORS * LANES keys: packed[panel][d][key]; keys beyond the last are zero. */
+TARGETED static void NAME(pack_keys)(const float *k, int64_t step, int64_t inner, int64_t n, int64_t d, float *packed) {
+    const int64_t width = VECTORS * LANES;
+    for (int64_t j = 0; j < n; j += LANES) {
+        float *target = packed + j / width * width * d + j % width;
+        int64_t count = n - j < LANES ? n - j : LANES, c = 0;
+        if (count == LANES && inner == 1)
+            for (; c + LANES <= d; c += LANES) NAME(transpose)(k + j * step + c, step, target + c * width, width);
+        for (; c < d; c++)
+            for (int64_t i = 0; i < LANES; i++) target[c * width + i] = i < count ? k[(j + i) * step + c * inner] : 0.0f;
+    }
+}
+
+/* scores[r][..] = factor * (q[r] . k) for one panel */
+TARGETED INLINE void NAME(panel)(const float *const *q, int64_t inner, const float *packed, int64_t d, float factor, float *scores,
+                                 int64_t pitch, const int rows, const int vectors) {
+    Vector sums[ROWS][VECTORS];
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < vectors; v++) sums[r][v] = NAME(all)(0.0f);
+    for (int64_t c = 0; c < d; c++) {
+        Vector keys[VECTORS];
+        for (int v = 0; v < vectors; v++) keys[v] = LOAD(packed + c * VECTORS * LANES + v * LANES);
+        for (int r = 0; r < rows; r++) {
+            Vector one = NAME(all)(q[r][c * inner]);
+            for (int v = 0; v < vectors; v++) sums[r][v] += one * keys[v];
+        }
+    }
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < vectors; v++) STORE(scores + r * pitch + v * LANES, sums[r][v] * factor);
+}
+
+/* out[r][..] += sum of p[r][j] * v[j][..] over keys j, for a few vectors of columns */
+TARGETED INLINE void NAME(columns)(const float *p, int64_t pitch, const float *values, int64_t step, int64_t keys, float *out,
+                                   int64_t out_pitch, const int rows, const int vectors) {
+    Vector sums[ROWS][VECTORS];
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < vectors; v++) sums[r][v] = LOAD(out + r * out_pitch + v * LANES);
+    for (int64_t j = 0; j < keys; j++) {
+        Vector row[VECTORS];
+        for (int v = 0; v < vectors; v++) row[v] = LOAD(values + j * step + v * LANES);
+        for (int r = 0; r < rows; r++) {
+            Vector one = NAME(all)(p[r * pitch + j]);
+            for (int v = 0; v < vectors; v++) sums[r][v] += one * row[v];
+        }
+    }
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < vectors; v++) STORE(out + r * out_pitch + v * LANES, sums[r][v]);
+}
+
+#define BY_VECTORS(function, count, rows, ...) \
+    switch (count) { \
+        case 1: NAME(function)(__VA_ARGS__, rows, 1); break; \
+        case 2: NAME(function)(__VA_ARGS__, rows, 2); break; \
+        case 3: NAME(function)(__VA_ARGS__, rows, VECTORS < 3 ? VECTORS : 3); break; \
+        default: NAME(function)(__VA_ARGS__, rows, VECTORS); \
+    }
+#define BY_ROWS(function, count, rows, ...) \
+    switch (rows) { \
+        case 1: BY_VECTORS(function, count, 1, __VA_ARGS__) break; \
+        case 2: BY_VECTORS(function, count, 2, __VA_ARGS__) break; \
+        case 3: BY_VECTORS(function, count, 3, __VA_ARGS__) break; \
+        case 4: BY_VECTORS(function, count, 4, __VA_ARGS__) break; \
+        case 5: BY_VECTORS(function, count, 5, __VA_ARGS__) break; \
+        default: BY_VECTORS(function, count, ROWS, __VA_ARGS__) \
+    }
+
+TARGETED static void NAME(panel_of)(const float *const *q, int64_t inner, const float *packed, int64_t d, float factor,
+                                    float *scores, int64_t pitch, int rows, int vectors) {
+    BY_ROWS(panel, vectors, rows, q, inner, packed, d, factor, scores, pitch)
+}
+
+TARGETED static void NAME(columns_of)(const float *p, int64_t pitch, const float *values, int64_t step, int64_t keys, float *out,
+                                      int64_t out_pitch, int rows, int vectors) {
+    BY_ROWS(columns, vectors, rows, p, pitch, values, step, keys, out, out_pitch)
+}
+
+#define EACH(expression) \
+    do { \
+        if (step == 0) { \
+            const float a = *operand; \
+            for (int64_t j = 0; j < n; j++) { const float s = row[j]; row[j] = (expression); } \
+        } else if (step == 1) { \
+            for (int64_t j = 0; j < n; j++) { const float s = row[j], a = operand[j]; row[j] = (expression); } \
+        } else { \
+            for (int64_t j = 0; j < n; j++) { const float s = row[j], a = operand[j * step]; row[j] = (expression); } \
+        } \
+    } while (0)
+
+/* Apply one step of f to a row of scores. */
+TARGETED static void NAME(apply)(const Step *one, int axes, int64_t n, int64_t i, float *restrict row) {
+    const int64_t step = one->operand->strides[axes + 1], skip = one->condition ? one->condition->strides[axes + 1] : 0;
+    const float *operand = one->operands + i * one->operand->strides[axes];
+    const uint8_t *condition = one->condition ? one->conditions + i * one->condition->strides[axes] : 0;
+    switch (one->kind) {
+        case ADD: EACH(s + a); break;
+        case MULTIPLY: EACH(s * a); break;
+        case SUBTRACT: EACH(s - a); break;
+        case SUBTRACT_FROM: EACH(a - s); break;
+        case DIVIDE: EACH(s / a); break;
+        case KEEP_WHERE:
+            if (skip == 1) EACH(condition[j] ? s : a);
+            else EACH(condition[j * skip] ? s : a);
+            break;
+        default:
+            if (skip == 1) EACH(condition[j] ? a : s);
+            else EACH(condition[j * skip] ? a : s);
+    }
+}
+#undef EACH
+
+/* The largest of a vector, or the sum, by halves. */
+TARGETED INLINE float NAME(across)(Vector x, const int largest) {
+#define HALVE(...) \
+    do { \
+        Vector other = __builtin_shufflevector(x, x, __VA_ARGS__); \
+        x = largest ? NAME(where)((Bits)(x > other), x, other) : x + other; \
+    } while (0)
+#if LANES == 16
+    HALVE(8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7);
+    HALVE(4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11);
+    HALVE(2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13);
+    HALVE(1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
+#elif LANES == 8
+    HALVE(4, 5, 6, 7, 0, 1, 2, 3);
+    HALVE(2, 3, 0, 1, 6, 7, 4, 5);
+    HALVE(1, 0, 3, 2, 5, 4, 7, 6);
+#else
+    HALVE(2, 3, 0, 1);
+    HALVE(1, 0, 3, 2);
+#endif
+#undef HALVE
+    return x[0];
+}
+
+/* Replace a row by exp(row - max); return the sum. A row of which some are no numbers becomes no numbers. */
+TARGETED static float NAME(powers)(float *row, int64_t width) {
+    Vector most = LOAD(row), sum = NAME(all)(0.0f);
+    for (int64_t j = LANES; j < width; j += LANES) {
+        Vector next = LOAD(row + j);
+        most = NAME(where)((Bits)(next > most), next, most);
+    }
+    float largest = NAME(across)(most, 1);
+    for (int64_t j = 0; j < width; j += LANES) {
+        Vector value = NAME(power)(LOAD(row + j) - largest);
+        STORE(row + j, value);
+        sum += value;
+    }
+    return NAME(across)(sum, 0);
+}
+
+TARGETED static int NAME(compute)(const void *data, int64_t batch, int64_t first, int64_t last) {
+    const Problem *problem = data;
+    const int axes = problem->axes;
+    const int64_t n = problem->n, d = problem->d, e = problem->e, panel_keys = VECTORS * LANES;
+    const int64_t pitch = padded(n, panel_keys), wide = padded(e, LANES);
+    float *memory = 0;
+    const int64_t size = pitch * d + n * wide + BLOCK_ROWS * (pitch + wide);
+    if (posix_memalign((void **)&memory, 64, (size_t)size * sizeof(float))) return 4;
+    float *keys = memory, *values = keys + pitch * d, *scores = values + n * wide, *sums = scores + BLOCK_ROWS * pitch;
+
+    const Tensor *q = problem->q, *k = problem->k, *v = problem->v, *out = problem->out;
+    NAME(pack_keys)((const float *)k->data + offset_of(k, out, axes, batch), k->strides[axes], k->strides[axes + 1], n, d, keys);
+    const float *from = (const float *)v->data + offset_of(v, out, axes, batch);
+    for (int64_t j = 0; j < n; j++) {
+        const float *source = from + j * v->strides[axes];
+        int64_t c = 0;
+        if (v->strides[axes + 1] == 1) memcpy(values + j * wide, source, (size_t)e * sizeof(float)), c = e;
+        for (; c < e; c++) values[j * wide + c] = source[c * v->strides[axes + 1]];
+        for (; c < wide; c++) values[j * wide + c] = 0.0f;
+    }
+
+    Step steps[MOST_STEPS];
+    for (int step = 0; step < problem->step_count; step++) {
+        Step *one = steps + step;
+        *one = problem->steps[step];
+        one->operands = (const float *)one->operand->data + offset_of(one->operand, out, axes, batch);
+        if (one->condition) one->conditions = (const uint8_t *)one->condition->data + offset_of(one->condition, out, axes, batch);
+    }
+    float factor;
+    const int taken = leading_factor(problem, &factor);
+
+    const float *queries = (const float *)q->data + offset_of(q, out, axes, batch);
+    float *target = (float *)out->data + offset_of(out, out, axes, batch);
+    for (int64_t i = first; i < last; i += BLOCK_ROWS) {
+        const int rows = (int)(last - i < BLOCK_ROWS ? last - i : BLOCK_ROWS);
+        const float *pointers[BLOCK_ROWS];
+        for (int r = 0; r < rows; r++) pointers[r] = queries + (i + r) * q->strides[axes];
+        for (int64_t j = 0; j < n; j += panel_keys) {
+            const int vectors = (int)(padded(n - j < panel_keys ? n - j : panel_keys, LANES) / LANES);
+            for (int r = 0; r < rows; r += ROWS)
+                NAME(panel_of)(pointers + r, q->strides[axes + 1], keys + j * d, d, factor, scores + r * pitch + j, pitch,
+                               rows - r < ROWS ? rows - r : ROWS, vectors);
+        }
+        float factors[BLOCK_ROWS];
+        for (int r = 0; r < rows; r++) {
+            float *row = scores + r * pitch;
+            for (int step = taken; step < problem->step_count; step++) NAME(apply)(steps + step, axes, n, i + r, row);
+            const int64_t width = padded(n, LANES);
+            for (int64_t j = n; j < width; j++) row[j] = -INFINITY;
+            float sum = NAME(powers)(row, width);
+            factors[r] = 1.0f / sum;
+            if (problem->replacement && sum != sum) {
+                const float value = *(const float *)problem->replacement->data;
+                for (int64_t j = 0; j < n; j++) row[j] = value;
+                factors[r] = 1.0f;
+            }
+        }
+        memset(sums, 0, (size_t)(rows * wide) * sizeof(float));
+        for (int64_t j = 0; j < n; j += CHUNK_KEYS) {
+            const int64_t count = n - j < CHUNK_KEYS ? n - j : CHUNK_KEYS;
+            for (int r = 0; r < rows; r += ROWS)
+                for (int64_t c = 0; c < wide; c += VECTORS * LANES) {
+                    const int64_t left = (wide - c) / LANES;
+                    NAME(columns_of)(scores + r * pitch + j, pitch, values + j * wide + c, wide, count, sums + r * wide + c, wide,
+                                     rows - r < ROWS ? rows - r : ROWS, (int)(left < VECTORS ? left : VECTORS));
+                }
+        }
+        for (int r = 0; r < rows; r++) {
+            float *to = target + (i + r) * out->strides[axes];
+            const int64_t inner = out->strides[axes + 1];
+            if (inner == 1)
+                for (int64_t c = 0; c < e; c++) to[c] = sums[r * wide + c] * factors[r];
+            else
+                for (int64_t c = 0; c < e; c++) to[c * inner] = sums[r * wide + c] * factors[r];
+        }
+    }
+    free(memory);
+    return 0;
+}
+#undef Vector
+#undef Bits
+#undef LOAD
+#undef STORE
+#undef BY_VECTORS
+#undef BY_ROWS
+#endif

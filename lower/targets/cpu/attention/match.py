@@ -1,0 +1,362 @@
+"""Match a fragment that is softmax(f(q k^T)) v: windows over its operands with one batch, and the steps of f."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeAlias
+
+from egraph.tensor import Node, make, walk
+from lower.views import VIEWS, Reason, Window, contiguous
+
+SubAxis: TypeAlias = tuple[int, int]
+"""Size and stride."""
+MOST_STEPS = 8
+MOST_AXES = 12
+CODES = {"Add": 0, "Mul": 1, "Sub": 2, "Div": 4}
+SUBTRACT_FROM, KEEP_WHERE, REPLACE_WHERE = 3, 5, 6
+"""Steps of f, as attention.c numbers them."""
+
+
+@dataclass(frozen=True)
+class Axes:
+    """A window whose axes each consist of axes in memory, so that every reshape that merges is one."""
+
+    offset: int
+    axes: tuple[tuple[SubAxis, ...], ...]
+
+    @staticmethod
+    def of(window: Window) -> Axes:
+        pairs = zip(window.shape, window.strides, strict=True)
+        return Axes(window.offset, tuple(((size, stride),) if size > 1 else () for size, stride in pairs))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(math.prod(size for size, _ in axis) for axis in self.axes)
+
+    def transpose(self, permutation: Sequence[int]) -> Axes:
+        return Axes(self.offset, tuple(self.axes[p] for p in permutation))
+
+    def reshape(self, shape: tuple[int, ...]) -> Axes | Reason:
+        left = [each for axis in self.axes for each in axis]
+        axes: list[tuple[SubAxis, ...]] = []
+        for size in shape:
+            axis: list[SubAxis] = []
+            while size > 1:
+                here, stride = left.pop(0)
+                if size % here == 0:
+                    axis.append((here, stride))
+                    size //= here
+                elif here % size == 0:
+                    axis.append((size, stride * (here // size)))
+                    left.insert(0, (here // size, stride))
+                    size = 1
+                else:
+                    return f"reshape of {self.shape} to {shape} cuts through an axis"
+            axes.append(tuple(axis))
+        return Axes(self.offset, tuple(axes))
+
+    def expand(self, shape: tuple[int, ...]) -> Axes:
+        own = ((),) * (len(shape) - len(self.axes)) + self.axes
+        return Axes(self.offset, tuple(axis or (((size, 0),) if size > 1 else ()) for axis, size in zip(own, shape, strict=True)))
+
+    def slice(self, node: Node) -> Axes | Reason:
+        offset, axes = self.offset, []
+        bounds = zip(*(node.integers(name) for name in ("starts", "ends", "steps")), strict=True)
+        for axis, size, (start, end, step) in zip(self.axes, self.shape, bounds, strict=True):
+            if (start, end, step) == (0, size, 1):
+                axes.append(axis)
+                continue
+            joined = merged(axis)
+            if len(joined) != 1:
+                return "a slice of an axis that is several in memory"
+            count, stride = len(range(start, end, step)), joined[0][1]
+            offset += start * stride
+            axes.append(((count, stride * step),) if count > 1 else ())
+        return Axes(offset, tuple(axes))
+
+    def matrix_strides(self) -> tuple[int, int] | Reason:
+        """Return the strides of the last two axes."""
+        joined = [merged(axis) for axis in self.axes[-2:]]
+        if any(len(axis) > 1 for axis in joined):
+            return "rows or columns do not lie at one distance"
+        row, column = (axis[0][1] if axis else 0 for axis in joined)
+        return row, column
+
+    @property
+    def batch(self) -> tuple[SubAxis, ...]:
+        return tuple(each for axis in self.axes[:-2] for each in axis)
+
+
+def merged(axis: Sequence[SubAxis]) -> list[SubAxis]:
+    """Return an axis with those of its parts as one that follow each other in memory."""
+    joined: list[SubAxis] = []
+    for size, stride in axis:
+        if joined and joined[-1][1] == size * stride:
+            joined[-1] = (joined[-1][0] * size, stride)
+        else:
+            joined.append((size, stride))
+    return joined
+
+
+Read: TypeAlias = tuple[int, Axes]
+"""A placeholder's number, and how it is seen."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A placeholder's number and the window over it."""
+
+    index: int
+    window: Window
+
+
+@dataclass(frozen=True)
+class AttentionCall:
+    """A complete call; ``operands``: q, k, v, those of the steps, and what replaces rows that are not numbers."""
+
+    operands: tuple[Operand, ...]
+    destination: Window
+    is_guarded: bool
+    codes: tuple[int, ...]
+
+    def spec(self) -> dict[str, object]:
+        """Return the call as a plan step's recipe."""
+        return {"function": "attention", "integers": [int(self.is_guarded), *self.codes]}
+
+
+@dataclass
+class _Reader:
+    """Collects the steps and their operands."""
+
+    base: Callable[[Node], Window]
+    read: list[Read]
+    codes: list[int]
+
+    def window(self, node: Node, shape: tuple[int, ...] | None = None) -> Read | Reason:
+        """Follow views down to a placeholder; seen in the given shape."""
+        chain = []
+        while node.op in VIEWS:
+            chain.append(node)
+            node = node.inputs[0]
+        if node.op != "Placeholder":
+            return f"{node.op} computes: only views of an operand can be read in place"
+        axes: Axes | Reason = Axes.of(self.base(node))
+        for view in reversed(chain):
+            assert isinstance(axes, Axes)
+            axes = _through(view, axes)
+            if isinstance(axes, str):
+                return axes
+        assert isinstance(axes, Axes)
+        return node.integer("index"), axes if shape is None else axes.expand(shape)
+
+
+def _through(view: Node, axes: Axes) -> Axes | Reason:
+    match view.op:
+        case "Reshape":
+            return axes.reshape(view.type.sizes)
+        case "Transpose":
+            return axes.transpose(view.integers("perm"))
+        case "Expand":
+            return axes.expand(view.type.sizes)
+    return axes.slice(view)
+
+
+def _back(view: Node, axes: Axes) -> Axes | Reason:
+    """Return where a view's operand is written so that the view lies there."""
+    if view.op == "Reshape":
+        return axes.reshape(view.inputs[0].type.sizes)
+    permutation = view.integers("perm")
+    return axes.transpose([permutation.index(axis) for axis in range(len(permutation))])
+
+
+def keeps_matrices(node: Node) -> bool:
+    """Return whether a reshape moves nothing but axes of the batch."""
+    before, after = node.inputs[0].type, node.type
+    return min(before.rank, after.rank) >= 2 and before.sizes[-2:] == after.sizes[-2:]
+
+
+def is_number(node: Node) -> bool:
+    """Return whether a node has one element."""
+    return node.type.elements == 1
+
+
+def number_of(node: Node) -> int | None:
+    """Return which operand of a product or quotient is one number that scales the other."""
+    for position in {"Mul": (1, 0), "Div": (1,)}.get(node.op, ()):
+        if is_number(node.inputs[position]) and node.inputs[1 - position].type == node.type:
+            return position
+    return None
+
+
+def match(fragment: Node, *, bases: Mapping[int, Window] | None = None, destination: Window | None = None) -> AttentionCall | Reason:
+    """Return the call that computes ``fragment``, or why there is none; row-major places unless told otherwise."""
+    for node in walk((fragment,)):
+        if node.type.dtype not in ("float32", "bool") or not node.type.is_static or 0 in node.type.sizes:
+            return f"{node.type} is neither float32 nor a condition of known size"
+    result: Axes | Reason = Axes.of(destination or contiguous(fragment.type.sizes))
+    node = fragment
+    while node.op in ("Reshape", "Transpose"):
+        assert isinstance(result, Axes)
+        result = _back(node, result)
+        if isinstance(result, str):
+            return result
+        node = node.inputs[0]
+    if node.op != "MatMul" or node.type.rank < 2:
+        return f"{node.op} is no product of matrices"
+    assert isinstance(result, Axes)
+
+    def base(leaf: Node) -> Window:
+        return (bases or {}).get(leaf.integer("index")) or contiguous(leaf.type.sizes)
+
+    reader = _Reader(base, [], [])
+    batch = node.type.sizes[:-2]
+    values = reader.window(node.inputs[1], (*batch, *node.inputs[1].type.sizes[-2:]))
+    if isinstance(values, str):
+        return values
+    if node.inputs[0].type.sizes[:-2] != batch or node.inputs[1].type.rank < 2:
+        return "the probabilities are broadcast"
+    found = _probabilities(reader, node.inputs[0])
+    if isinstance(found, str):
+        return found
+    queries, keys, replacement = found
+    if reader.codes and len(reader.codes) > MOST_STEPS:
+        return f"{len(reader.codes)} steps between product and softmax are more than {MOST_STEPS}"
+    transposed = keys[0], keys[1].transpose((*range(len(keys[1].axes) - 2), len(keys[1].axes) - 1, len(keys[1].axes) - 2))
+    operands = [queries, transposed, values, *reader.read, *([replacement] if replacement else [])]
+    windows = _with_one_batch([result, *(axes for _, axes in operands)])
+    if isinstance(windows, str):
+        return windows
+    written, *windows_read = windows
+    if (written.shape[-1] > 1 and written.strides[-1] != 1) or (windows_read[2].shape[-1] > 1 and windows_read[2].strides[-1] != 1):
+        return "columns of the values or of the result do not lie side by side"
+    if len(written.shape) > MOST_AXES:
+        return f"{len(written.shape)} axes are more than {MOST_AXES}"
+    numbered = tuple(Operand(index, window) for (index, _), window in zip(operands, windows_read, strict=True))
+    return AttentionCall(numbered, written, replacement is not None, tuple(reader.codes))
+
+
+def _probabilities(reader: _Reader, node: Node) -> tuple[Read, Read, Read | None] | Reason:
+    """Read the softmax and what stands around it; return q, k and what replaces rows that are not numbers."""
+    replacement: Read | None = None
+    while node.op != "Softmax":
+        if node.op == "Reshape" and keeps_matrices(node):
+            node = node.inputs[0]
+        elif replacement is None and is_guard(node):
+            read = reader.window(node.inputs[1])
+            if isinstance(read, str):
+                return read
+            replacement = read[0], Axes(read[1].offset, ())
+            node = node.inputs[2]
+        else:
+            return f"{node.op} between the softmax and the second product"
+    if node.integer("axis") % node.type.rank != node.type.rank - 1 or node.type.rank < 2:
+        return "the softmax is not along the keys"
+    scores = _scores(reader, node.inputs[0])
+    return scores if isinstance(scores, str) else (*scores, replacement)
+
+
+def is_guard(node: Node) -> bool:
+    """Return whether a node is x with one number in place of all that are none."""
+    if node.op != "Where" or node.inputs[0].op != "IsNaN" or not is_number(node.inputs[1]):
+        return False
+    return node.inputs[0].inputs[0] is node.inputs[2] and node.type == node.inputs[2].type
+
+
+def _scores(reader: _Reader, node: Node) -> tuple[Read, Read] | Reason:
+    """Read the steps between product and softmax, the last first, and the product."""
+    steps: list[tuple[int, list[Read]]] = []
+    holders = {each for each in walk((node,)) if any(below.op == "MatMul" for below in walk((each,)))}
+    while node.op != "MatMul":
+        if node.op == "Reshape" and keeps_matrices(node):
+            node = node.inputs[0]
+            continue
+        inside = [position for position, operand in enumerate(node.inputs) if operand in holders]
+        if len(inside) != 1 or node.inputs[inside[0]].type != node.type:
+            return f"{node.op} is no step between a product and the softmax"
+        position = inside[0]
+        code = _code(node.op, position)
+        if code is None:
+            return f"{node.op} is no step between a product and the softmax"
+        read: list[Read] = []
+        for operand in (each for number, each in enumerate(node.inputs) if number != position):
+            window = reader.window(operand, node.type.sizes)
+            if isinstance(window, str):
+                return window
+            read.append(window)
+        steps.append((code, read))
+        node = node.inputs[position]
+    factors: list[tuple[int, Read]] = []
+    operands: list[Read] = []
+    if min(operand.type.rank for operand in node.inputs) < 2:
+        return "a vector is no matrix"
+    batch = node.type.sizes[:-2]
+    for operand in node.inputs:
+        while True:
+            view = operand
+            while view.op in VIEWS:
+                view = view.inputs[0]
+            position = number_of(view)
+            if position is None:
+                break
+            window = reader.window(view.inputs[position])
+            if isinstance(window, str):
+                return "a factor of the queries or keys is computed"
+            factors.append((CODES[view.op], (window[0], Axes(window[1].offset, ()))))
+            operand = _without(operand, view, view.inputs[1 - position])
+        window = reader.window(operand, (*batch, *operand.type.sizes[-2:]))
+        if isinstance(window, str):
+            return window
+        operands.append(window)
+    for code, factor in factors:
+        reader.codes.append(code)
+        reader.read.append(factor)
+    for code, read in reversed(steps):
+        reader.codes.append(code)
+        reader.read += read
+    queries, keys = operands
+    return queries, keys
+
+
+def _code(op: str, position: int) -> int | None:
+    if op == "Where":
+        return {1: KEEP_WHERE, 2: REPLACE_WHERE}.get(position)
+    return SUBTRACT_FROM if op == "Sub" and position == 1 else None if op == "Div" and position == 1 else CODES.get(op)
+
+
+def _without(node: Node, factor: Node, kept: Node) -> Node:
+    """Return views over what a factor multiplies."""
+    if node is factor:
+        return kept
+    return make(node.op, [_without(node.inputs[0], factor, kept)], node.attributes, node.type)
+
+
+def _with_one_batch(operands: Sequence[Axes]) -> list[Window] | Reason:
+    """Return windows whose batches have the same axes: cut wherever one of them is."""
+    cuts = {1}
+    for axes in operands:
+        count = 1
+        for size, _ in reversed(axes.batch):
+            count *= size
+            cuts.add(count)
+    ordered = sorted(cuts)
+    if any(coarse % fine for fine, coarse in pairwise(ordered)):
+        return "the axes of the batches have no common parts"
+    sizes = tuple(coarse // fine for fine, coarse in pairwise(ordered))[::-1]
+    windows = []
+    for axes in operands:
+        strides = []
+        parts = list(reversed(axes.batch))
+        done, position = 1, 0
+        for fine in ordered[:-1]:
+            while position < len(parts) and done * parts[position][0] <= fine:
+                done, position = done * parts[position][0], position + 1
+            strides.append(parts[position][1] * (fine // done) if position < len(parts) else 0)
+        matrix = axes.matrix_strides() if len(axes.axes) >= 2 else (0, 0)
+        if isinstance(matrix, str):
+            return matrix
+        shape = axes.shape[-2:] if len(axes.axes) >= 2 else (1, 1)
+        windows.append(Window(axes.offset, (*sizes, *shape), (*reversed(strides), *matrix)))
+    return windows
