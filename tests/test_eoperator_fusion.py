@@ -6,8 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from egraph.derive.bilinear.convolutions import algorithms
 from egraph.derive.bilinear.programs import program
+from egraph.optimize.estimated import estimated_programs, grown
+from egraph.rules.elementwise import multiply_by_reciprocal_root, square
 from egraph.tensor import Candidate, ENode, Graph, Node, placeholder, walk
 from egraph.tensor.expr.scope import Read, Reduction, Scope, Tensor
 from egraph.tensor.ops import apply
@@ -89,3 +93,20 @@ def test_what_follows_a_product_is_one_kernel_although_the_product_could_be_comp
     found = {(tuple(operators(one)), one.operands[0]) for one in candidates(frozen)[root] if one.implementation.is_generated}
     below = frozen.classes[number][0].children[0]
     assert {(("Abs", "Add", "Neg", "Relu"), frozen.classes[below][0].children[0]), (("Add", "Relu"), number)} <= found
+
+
+def test_a_normalisation_by_the_root_mean_square_is_one_kernel_over_the_residual_sum(tmp_path: Path) -> None:
+    """Not over what the sum is of, which another kernel adds up for several readers."""
+    m = Model()
+    x = m.input(5, 16)
+    y = apply("Add", apply("Sigmoid", x), m.input(5, 16))
+    two, epsilon = m.weight(), m.weight()
+    m.tensors[two.string("digest")], m.tensors[epsilon.string("digest")] = np.float32(2.0), np.float32(1e-6)
+    mean = apply("ReduceMean", apply("Pow", y, two), axes=(1,))
+    normal = apply("Mul", y, apply("Reciprocal", apply("Sqrt", apply("Add", mean, epsilon))))
+    graph = m.graph(apply("Add", y, apply("MatMul", normal, m.weight(16, 16))))
+    frozen = grown(graph, (square, multiply_by_reciprocal_root))
+    found = [one for options in candidates(frozen).values() for one in options if one.implementation.is_generated]
+    assert ["Add", "Div", "Mul", "ReduceMean", "Sqrt"] in map(operators, found)
+    assert not [one for one in found if "Pow" in operators(one) and "ReduceMean" in operators(one)]  # where a product does
+    check(graph, estimated_programs(graph, (square, multiply_by_reciprocal_root))[0], tmp_path)

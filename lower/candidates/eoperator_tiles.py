@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import TypeAlias
 
-from egraph.tensor import Attributes, ENode, Implementation, Node
+from egraph.tensor import Attributes, ENode, Implementation, Node, walk
 from egraph.tensor.expr.products import contracted_operations
 from egraph.tensor.expr.scope import Scope, Tensor
 from egraph.tensor.ops import OPS
@@ -26,6 +26,8 @@ SHIFTED = ("Softmax", "LogSoftmax")
 """Operators that take the largest element away from all. What a kernel computes for both has to round the same way, which sums do
 not: each pass over the elements adds in an order of its own, and exp makes the difference of two large sums a factor. Nor do products that
 are added to something: whether an addition takes them unrounded is decided in each pass."""
+DEAR = ("Pow",)
+"""Operators that take many times as long as what rules replace them with: a square is a product."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ STYLES = (
     Style("down to shared", stop_at_shared=True),
     Style("down to products", stop_at_products=True),
     Style("with reductions", reductions=True),
+    Style("with reductions down to shared", stop_at_shared=True, reductions=True),
 )
 
 
@@ -75,12 +78,16 @@ def eoperator_tiles(
             for tile in _variants(tiling, orders, number, node, implementation):
                 length, tensors = contents(tile.fragment)
                 variants.setdefault(tensors, []).append((length, tile))
-        # Of the tiles that read the same tensors only the shortest is worth having: constants cost nothing.
+        # Of the tiles that read the same tensors only the shortest without powers is worth having: constants cost nothing.
         for tensors in sorted(variants, key=lambda t: (sum(tiling.size_bytes[i] for i in t), sorted(t)))[: tiling.policy.operand_sets]:
-            for _, tile in sorted(variants[tensors], key=lambda pair: pair[0]):
+            for _, tile in sorted(variants[tensors], key=lambda pair: (_powers(pair[1].fragment), pair[0])):
                 if is_supported(tile.fragment):
                     yield number, tile
                     break
+
+
+def _powers(fragment: Node) -> int:
+    return sum(node.op in DEAR for node in walk((fragment,)))
 
 
 def _is_root(tiling: Tiling, number: int, node: ENode) -> bool:
@@ -217,13 +224,13 @@ class _Orders:
             self._products[number] = any(n.op == "Expression" or (n.op in OPS and OPS[n.op].category == "contraction") for n in nodes)
         return self._products[number]
 
-    def _rank(self, style: Style, node: ENode) -> tuple[bool, bool, int, bool, int]:
+    def _rank(self, style: Style, node: ENode) -> tuple[bool, bool, int, bool, bool, int]:
         constants = self._tiling.frozen.constants
         size = sum(self._tiling.size_bytes[child] for child in dict.fromkeys(node.children) if child not in constants)
         crossed = node.op == "Transpose" and style.across_transposes
         moves = OPS[node.op].category == "movement" and not crossed
         passes = style.stop_at_products and not any(map(self.holds_product, node.children))
-        return passes, moves, size, not crossed and style.across_transposes, len(node.children)
+        return passes, moves, size, not crossed and style.across_transposes, node.op in DEAR, len(node.children)
 
 
 def _may_inline(node: ENode, style: Style) -> bool:
