@@ -188,11 +188,22 @@ class Application(Rewrite, ABC):
     def matched(self, match: Match) -> tuple[Matched, list[int]]:
         """Return the e-node that a match found, with what has to be equal for it to be the left side, and each variable's e-node.
 
-        What rules have changed since egglog looked may hide it; then the class's first e-node stands for it.
+        Until congruence is closed, the classes as they are now may lead to an e-node that is not yet in the root's class, or to none;
+        those that egglog saw lead to the one that it found. Where that is gone, too, the class's first e-node stands for it.
         """
-        (root, *operands), labels = match
+        classes = self.classes
+        for settle in (classes.find, int):
+            found = self._found(match, settle)
+            if found is not None and classes.find(found[0]) == classes.find(match[0][0]):
+                return found[1], found[2]
+        (root, *operands), _ = match
+        return Matched(classes.vertices[root]), [classes.vertices[handle] for handle in operands]
+
+    def _found(self, match: Match, settle: Callable[[int], int]) -> tuple[int, Matched, list[int]] | None:
+        """Return the class, the e-node and each variable's e-node of a match, its classes looked up by ``settle``."""
+        (_, *operands), labels = match
         classes, forest = self.classes, self.classes.forest
-        handles = {v.name: classes.find(handle) for v, handle in zip(self.pattern.variables, operands, strict=True)}
+        handles = {v.name: settle(handle) for v, handle in zip(self.pattern.variables, operands, strict=True)}
         by_name = dict(zip(self.pattern.attribute_variables, labels, strict=True))
         needs: list[tuple[int, int]] = []
         bound: dict[str, int] = {}
@@ -213,11 +224,13 @@ class Application(Rewrite, ABC):
                 if isinstance(operand, Variable):
                     vertex = bound.setdefault(operand.name, made_over)
                 needs.append((vertex, made_over))
-            return classes.find(entry.handle), entry.vertex
+            return settle(entry.handle), entry.vertex
 
         whole = vertex_of(self.pattern.pattern)
+        if whole is None:
+            return None
         terms = [bound.get(v.name, classes.vertices[handle]) for v, handle in zip(self.pattern.variables, operands, strict=True)]
-        return Matched(whole[1] if whole else classes.vertices[root], needed(needs)), terms
+        return whole[0], Matched(whole[1], needed(needs)), terms
 
     def decline(self, mismatch: Mismatch, matches: Sequence[Match]) -> None:
         """Note that the rule does not apply to matches, which it takes together."""

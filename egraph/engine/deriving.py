@@ -122,7 +122,7 @@ class Deriving:
             full = f"its class has {most} programs already" if self._programs.get(root, 0) >= most else ""
             if reason := judged.reason or full:
                 rewrite.refuse(f"{judged.name}: {reason}", (root,), lambda: signature[1])
-            elif self._join(rewrite, judged.name, (judged.program,), operands, {root: self._matched(key)}):
+            elif self._join(rewrite, judged.name, (judged.program,), operands, {root: self._matched(key, root)}):
                 self._programs[root] = self._programs.get(root, 0) + 1
                 used += 1
         return used
@@ -176,7 +176,7 @@ class Deriving:
         for root in roots:
             node = by_root[root]
             key = (node.op, classes.labels.of_node(node), tuple(classes.find(self._source[operand]) for operand in node.inputs))
-            lefts[root] = self._matched(key) if key in classes.nodes else Matched(classes.vertices[root])
+            lefts[root] = self._matched(key, root)
         return int(self._join(rewrite, rule.name, tuple(each.program for each in judged), tuple(leaves), lefts))
 
     def _join(
@@ -187,9 +187,15 @@ class Deriving:
             template = self._templates[programs] = compile_template(programs, len(operands), self._classes.labels)
         return rewrite.join(template, operands, tuple(lefts), tuple(lefts.values()), reason=reason)
 
-    def _matched(self, key: Key) -> Matched:
-        """Return an e-node as the left side of a derivation over the first e-nodes of its operands' classes."""
-        vertex = self._classes.nodes[key].vertex
+    def _matched(self, key: Key, root: int) -> Matched:
+        """Return an e-node of a class as the left side of a derivation over the first e-nodes of its operands' classes.
+
+        Where it is gone, or in a class that congruence has not joined to this one yet, the class's first e-node stands for it.
+        """
+        entry = self._classes.nodes.get(key)
+        if entry is None or self._classes.find(entry.handle) != self._classes.find(root):
+            return Matched(self._classes.vertices[root])
+        vertex = entry.vertex
         made_over = self._classes.forest.operands[vertex]
         return Matched(vertex, needed(zip((self._classes.vertices[operand] for operand in key[2]), made_over, strict=True)))
 
