@@ -298,14 +298,14 @@ def _scores(reader: _Reader, node: Node) -> tuple[Read, Read] | Reason:
             view = operand
             while view.op in VIEWS:
                 view = view.inputs[0]
-            position = number_of(view)
-            if position is None:
+            factor_at = number_of(view)
+            if factor_at is None:
                 break
-            window = reader.window(view.inputs[position])
+            window = reader.window(view.inputs[factor_at])
             if isinstance(window, str):
                 return "a factor of the queries or keys is computed"
             factors.append((CODES[view.op], (window[0], Axes(window[1].offset, ()))))
-            operand = _without(operand, view, view.inputs[1 - position])
+            operand = _without(operand, view, view.inputs[1 - factor_at])
         window = reader.window(operand, (*batch, *operand.type.sizes[-2:]))
         if isinstance(window, str):
             return window
