@@ -101,7 +101,8 @@ def test_a_normalisation_by_the_root_mean_square_is_one_kernel_over_the_residual
     x = m.input(5, 16)
     y = apply("Add", apply("Sigmoid", x), m.input(5, 16))
     two, epsilon = m.weight(), m.weight()
-    m.tensors[two.string("digest")], m.tensors[epsilon.string("digest")] = np.float32(2.0), np.float32(1e-6)
+    for node, value in ((two, 2.0), (epsilon, 1e-6)):
+        m.tensors[node.string("digest")] = np.asarray(value, dtype=np.float32)
     mean = apply("ReduceMean", apply("Pow", y, two), axes=(1,))
     normal = apply("Mul", y, apply("Reciprocal", apply("Sqrt", apply("Add", mean, epsilon))))
     graph = m.graph(apply("Add", y, apply("MatMul", normal, m.weight(16, 16))))
