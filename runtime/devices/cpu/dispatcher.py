@@ -12,7 +12,7 @@ from runtime.devices.cpu import openmp
 from runtime.devices.cpu.native.build import build
 from runtime.errors import ArtefactError, KernelError
 
-INTERFACE = 6
+INTERFACE = 7
 """The version of the interface that dispatch.c's ``einsat_interface`` must return."""
 MOST_DIMENSIONS = 12
 LIBRARY, KERNEL, COPY, NOTHING = 0, 1, 2, 3
@@ -20,14 +20,32 @@ PATCH_POINTER, PATCH_MEMORY = 0, 1
 INTEGER, DLTENSOR_POINTER = 1, 7
 KERNEL_PREFIX = "__tvm_ffi_"
 LAUNCH_VARIABLE = "__TVMBackendParallelLaunch"
-BARRIER_VARIABLE = "__TVMBackendParallelBarrier"
 RTLD_LAZY = 1
 FILLER_BYTES = 4 << 20
 """Read by every thread to evict what was in its caches: more than a core has for itself, less than all share."""
 
 
+class PaceRecord(ctypes.Structure):
+    """How runs from a step on went: the dispatcher's own."""
+
+    _fields_ = [
+        ("mean_ns", ctypes.c_int64 * 2),
+        ("next_trial_ns", ctypes.c_int64),
+        ("interval_ns", ctypes.c_int64),
+        ("delays", ctypes.c_int32),
+        ("was_calm", ctypes.c_int32),
+    ]
+
+
 class StepRecord(ctypes.Structure):
-    _fields_ = [("kind", ctypes.c_int32), ("count", ctypes.c_int32), ("function", ctypes.c_void_p), ("arguments", ctypes.c_void_p)]
+    _fields_ = [
+        ("kind", ctypes.c_int32),
+        ("count", ctypes.c_int32),
+        ("function", ctypes.c_void_p),
+        ("arguments", ctypes.c_void_p),
+        ("runs_alone", ctypes.c_int32),
+        ("pace", PaceRecord),
+    ]
 
 
 class ValueRecord(ctypes.Structure):
@@ -152,9 +170,8 @@ class KernelLibrary:
                 where=str(path),
                 fix="optimise the model again on this kind of machine",
             )
-        for variable, function in ((LAUNCH_VARIABLE, "einsat_parallel_launch"), (BARRIER_VARIABLE, "einsat_parallel_barrier")):
-            if slot := process.dlsym(self._handle, variable.encode()):
-                ctypes.c_void_p.from_address(slot).value = dispatcher.address(function)
+        if slot := process.dlsym(self._handle, LAUNCH_VARIABLE.encode()):
+            ctypes.c_void_p.from_address(slot).value = dispatcher.address("einsat_parallel_launch")
 
     def kernel(self, symbol: str) -> int:
         """Return the address of a generated kernel."""

@@ -20,7 +20,7 @@ from runtime.devices.cpu.native.build import build_openmp
 from runtime.errors import LibraryMissing
 
 NAME = "libgomp.so.1"
-INTERFACE = 1
+INTERFACE = 2
 """What openmp.c's ``einsat_pool_interface`` must return."""
 FUNCTIONS = (
     "GOMP_parallel",
@@ -30,6 +30,9 @@ FUNCTIONS = (
     "omp_get_max_threads",
     "omp_in_parallel",
     "omp_set_num_threads",
+    "einsat_pool_run",
+    "einsat_pool_shared",
+    "einsat_pool_late",
 )
 """In the order of ``openmp`` in dispatch.c."""
 IMPORTED = (

@@ -13,11 +13,21 @@
 enum { STEP_LIBRARY = 0, STEP_KERNEL = 1, STEP_COPY = 2, STEP_NOTHING = 3 };
 enum { PATCH_POINTER = 0, PATCH_MEMORY = 1 };
 
+/* How runs from a step on went lately. */
+typedef struct {
+    int64_t mean_ns[2]; /* with the team, alone; 0: never timed */
+    int64_t next_trial_ns, interval_ns;
+    int32_t delays;
+    int32_t was_calm; /* the last run was with the team, and no worker was late */
+} Pace;
+
 typedef struct {
     int32_t kind;
     int32_t count;
     void *function; /* library: the primitive; kernel: its C function */
     void *arguments;
+    int32_t runs_alone; /* its regions' members were run one after another, or (-1) wait for each other; 0: not known */
+    Pace pace;
 } Step;
 
 typedef struct {
@@ -63,7 +73,7 @@ typedef struct {
 } Program;
 
 /* Raised whenever a structure above or a function below changes. */
-EXPORT int einsat_interface(void) { return 6; }
+EXPORT int einsat_interface(void) { return 7; }
 
 /* ------------------------------------------------------------------ threads */
 
@@ -74,11 +84,21 @@ typedef struct {
     int32_t num_task;
 } Environment;
 
+/* What one thread is to run of a kernel, chunk by chunk; whoever is through with its own takes from others'. */
+typedef struct {
+    _Alignas(64) int32_t next;
+    int32_t end;
+} Share;
+
+enum { CHUNKS = 4, MOST_SHARES = 256 }; /* chunks for each thread: the generator divides loops into as many */
+
 typedef struct {
     ParallelBody body;
     void *data;
     Environment environment;
     int32_t status;
+    int32_t share_count;
+    Share *shares;
 } Launch;
 
 static struct {
@@ -89,37 +109,43 @@ static struct {
     int (*most)(void);
     int (*inside)(void);
     void (*set_most)(int);
+    void (*run)(int);
+    int (*shared)(void);
+    int (*late)(void);
 } openmp;
 
 EXPORT void einsat_openmp(void **functions) { memcpy(&openmp, functions, sizeof openmp); }
 
 static void launch_member(void *argument) {
     Launch *launch = argument;
-    int team = openmp.team();
-    for (int task = openmp.thread(); task < launch->environment.num_task; task += team) {
-        int status = launch->body(task, &launch->environment, launch->data);
-        if (status) __atomic_store_n(&launch->status, status, __ATOMIC_RELAXED);
+    int own = openmp.thread();
+    for (int i = 0; i < launch->share_count; i++) {
+        Share *share = launch->shares + (own + i) % launch->share_count;
+        while (__atomic_load_n(&share->next, __ATOMIC_RELAXED) < share->end) {
+            int task = __atomic_fetch_add(&share->next, 1, __ATOMIC_RELAXED);
+            int status = task < share->end ? launch->body(task, &launch->environment, launch->data) : 0;
+            if (status) __atomic_store_n(&launch->status, status, __ATOMIC_RELAXED);
+        }
     }
 }
 
 EXPORT int einsat_parallel_launch(ParallelBody body, void *data, int tasks) {
     int most = openmp.inside() ? 1 : openmp.most();
-    Launch launch = {body, data, {0, tasks > 0 ? tasks : most}, 0};
-    if (most == 1 || launch.environment.num_task == 1) {
-        for (int task = 0; task < launch.environment.num_task; task++) {
+    int count = tasks > 0 ? tasks : most == 1 ? 1 : CHUNKS * most;
+    int threads = most < count ? most : count;
+    if (threads > MOST_SHARES) threads = MOST_SHARES;
+    Share shares[threads];
+    Launch launch = {body, data, {0, count}, 0, threads, shares};
+    if (threads == 1) {
+        for (int task = 0; task < count; task++) {
             int status = body(task, &launch.environment, data);
             if (status) return status;
         }
         return 0;
     }
-    openmp.parallel(launch_member, &launch, (unsigned)(most < launch.environment.num_task ? most : launch.environment.num_task), 0);
+    for (int64_t i = 0; i < threads; i++) shares[i] = (Share){(int32_t)(count * i / threads), (int32_t)(count * (i + 1) / threads)};
+    openmp.parallel(launch_member, &launch, (unsigned)threads, 0);
     return launch.status;
-}
-
-EXPORT int einsat_parallel_barrier(int task, const Environment *environment) {
-    (void)task;
-    if (environment->num_task > 1) openmp.barrier();
-    return 0;
 }
 
 /* ------------------------------------------------------------------ steps */
@@ -262,10 +288,74 @@ EXPORT void einsat_bind(Program *program, char **areas) {
     }
 }
 
+/* ------------------------------------------------------------------ beside other work */
+
+/* Where other processes take a core, a team waits at the end of every kernel for the thread that does not get to run. One thread
+ * then is often faster, and leaves the rest of the machine alone. Which it is, is measured: while workers come late, now and then
+ * a run is done the other way. A thread alone runs all members of a team, so every result is the same, bit for bit. */
+enum { WITH_TEAM, HELD, ALONE }; /* as openmp.c has them */
+enum {
+    LATE_REGIONS = 2,   /* of a run, from which on it counts as delayed: one may be chance */
+    A_DELAY = 2,        /* what a delayed run adds to `delays`; one that is not takes one away */
+    BUSY_DELAYS = 6,    /* from which on other work is taken to be there: three delayed runs with little between them */
+    MOST_DELAYS = 12,   /* so that a dozen calm runs suffice to forget it */
+    MEAN_RUNS = 4,      /* that a mean rests on, about */
+};
+static const int64_t FIRST_TRIAL_NS = 50000000;   /* a few runs of most models */
+static const int64_t LAST_TRIAL_NS = 3000000000;  /* trials double their distance up to this: of runs of 30 ms, one in a hundred */
+
+static int is_busy(const Pace *pace) { return pace->delays >= BUSY_DELAYS; }
+
+static int runs_alone(Pace *pace, int64_t now) {
+    if (!is_busy(pace)) {
+        pace->interval_ns = 0;
+        return 0;
+    }
+    if (!pace->interval_ns) pace->interval_ns = FIRST_TRIAL_NS, pace->next_trial_ns = now + FIRST_TRIAL_NS, pace->mean_ns[1] = 0;
+    if (pace->was_calm) return 0;
+    int alone = pace->mean_ns[1] <= pace->mean_ns[0];
+    if (now < pace->next_trial_ns) return alone;
+    pace->interval_ns = 2 * pace->interval_ns < LAST_TRIAL_NS ? 2 * pace->interval_ns : LAST_TRIAL_NS;
+    pace->next_trial_ns = now + pace->interval_ns;
+    return !alone;
+}
+
+static void note_run(Pace *pace, int alone, int64_t time_ns, int late) {
+    int64_t *mean_ns = &pace->mean_ns[alone];
+    *mean_ns += *mean_ns ? (time_ns - *mean_ns) / MEAN_RUNS : time_ns;
+    pace->was_calm = !alone && late < LATE_REGIONS;
+    if (alone) return;
+    int delays = pace->delays + (pace->was_calm ? -1 : A_DELAY);
+    pace->delays = delays < 0 ? 0 : delays > MOST_DELAYS ? MOST_DELAYS : delays;
+}
+
+/* Run steps on the calling thread. Return 0 where one of them was seen for the first time, so that times say nothing. */
+static int run_alone(Program *program, int first, int last, int *status) {
+    int is_usual = 1;
+    for (int i = first; i < last && !*status; i++) {
+        Step *step = program->steps + i;
+        if (step->runs_alone > 0) openmp.run(ALONE);
+        else openmp.run(step->runs_alone ? WITH_TEAM : HELD);
+        int shared = openmp.shared();
+        *status = run_steps(program, i, i + 1);
+        if (!step->runs_alone) step->runs_alone = openmp.shared() == shared ? 1 : -1, is_usual = 0;
+    }
+    openmp.run(WITH_TEAM);
+    return is_usual;
+}
+
 EXPORT int einsat_run(Program *program, int first, int last) {
     Before before;
     enter(program, &before);
-    return leave(program, &before, run_steps(program, first, last));
+    if (program->threads == 1 || openmp.inside() || first >= last) return leave(program, &before, run_steps(program, first, last));
+    Pace *pace = &program->steps[first].pace;
+    int status = 0, late = openmp.late(), is_usual = 1;
+    int64_t start_ns = now_ns();
+    int alone = runs_alone(pace, start_ns);
+    if (alone) is_usual = run_alone(program, first, last, &status);
+    else status = run_steps(program, first, last);
+    if (is_usual) note_run(pace, alone, now_ns() - start_ns, openmp.late() - late);
+    return leave(program, &before, status);
 }
 
 typedef struct {
@@ -273,12 +363,18 @@ typedef struct {
     int64_t share_bytes;
 } Filler;
 
-static void read_filler(void *argument) {
+static void read_share(void *argument) {
     const Filler *filler = argument;
     const char *start = filler->start + filler->share_bytes * openmp.thread();
     uint64_t sum = 0;
     for (int64_t i = 0; i < filler->share_bytes; i += 64) sum += *(const volatile uint64_t *)(start + i);
     (void)sum;
+}
+
+/* Every thread reads: with a barrier, none can do it for another. */
+static void read_filler(void *argument) {
+    openmp.barrier();
+    read_share(argument);
 }
 
 typedef struct {
@@ -300,7 +396,7 @@ static void pass_lines(void *argument) {
     write_lines(own, passing->share_bytes);
     openmp.barrier();
     Filler other = {passing->start + passing->share_bytes * (next - thread), passing->share_bytes};
-    read_filler(&other);
+    read_share(&other);
     openmp.barrier();
     int64_t start = now_ns();
     write_lines(own, passing->share_bytes);
