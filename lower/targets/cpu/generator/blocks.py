@@ -21,8 +21,8 @@ from lower.targets.cpu.generator.streaming import finish
 
 LANES = 16
 UNROLL = 4
-MOST_PARTS = 64
-"""Of a parallel loop that ends in a wait for what was streamed, so that it is waited for seldom."""
+CHUNKS = 4
+"""Parts of each thread's share of a parallel loop, which idle threads take over: as many as the dispatcher starts for a thread."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +59,7 @@ class Writer:
 
     def __init__(self, index_type: str) -> None:
         self.index_type = index_type
+        self.threads = 1
         self.blocks = [Block()]
         self.points: tuple[Point, ...] = ({},)
         self.home: dict[Iterator, int] = {}
@@ -144,8 +145,9 @@ class Writer:
         self, low: Expr | int, high: Expr | int, body: Body, *, kind: Any = ForKind.SERIAL, barrier: bool = False, name: str = "i"
     ) -> None:
         """Append a loop; ``body`` writes into a new block with the loop's variable."""
-        if kind == ForKind.PARALLEL and self.is_streamed and isinstance(low, int) and isinstance(high, int):
-            low, high, body = self._parts(low, high, body, name)
+        if kind == ForKind.PARALLEL:
+            assert low == 0 and isinstance(high, int), "iterations are shared out by their number"
+            high, body = self.threads * CHUNKS, self._chunk(high, body, name)
         variable = tirx.Var(self.name(name), self.index_type)
         with self.inside(Block(barrier=barrier)) as block:
             body(variable)
@@ -153,16 +155,25 @@ class Writer:
         count = self.integer(high) - low if isinstance(high, int) else high - low
         self.append(tirx.For(variable, low, count, kind, sequence(block.statements)))
 
-    def _parts(self, low: int, high: int, body: Body, name: str) -> tuple[int, int, Body]:
-        """Return a loop over parts of a range, each of which ends when others see what it streamed."""
-        size = -(-(high - low) // MOST_PARTS)
+    def _chunk(self, count: int, body: Body, name: str) -> Body:
+        """Return what writes a chunk of a loop, which ends when others see what it streamed.
 
-        def part(k: Expr) -> None:
-            start = self.bind(k * self.integer(size) + self.integer(low))
-            self.loop(start, self.bind(tirx.Min(start + self.integer(size), self.integer(high))), body, name=name)
-            self.append(finish())
+        Threads have about as many iterations each, the first ones one more, as in libraries; a thread's chunks lie behind each other.
+        """
+        each, more = divmod(count, self.threads)
 
-        return 0, -(-(high - low) // size), part
+        def chunk(k: Expr) -> None:
+            thread, number = (self.bind(part(k, self.integer(CHUNKS))) for part in (tirx.truncdiv, tirx.truncmod))
+            first = thread * self.integer(each) + tirx.Min(thread, self.integer(more))
+            share = self.integer(each)
+            if more:
+                share = self.bind(share + tirx.Select(thread < self.integer(more), self.integer(1), self.integer(0)))
+            low, high = (self.bind(first + tirx.truncdiv((number + self.integer(i)) * share, self.integer(CHUNKS))) for i in (0, 1))
+            self.loop(low, high, body, name=name)
+            if self.is_streamed:
+                self.append(finish())
+
+        return chunk
 
     def bind_iterator(self, iterator: Iterator, value: Expr) -> None:
         self.blocks[self._at].bound[iterator] = value

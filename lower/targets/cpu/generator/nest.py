@@ -57,6 +57,7 @@ class Planner:
         self.table, self.emitter, self.output, self.output_type, self.threads = table, emitter, output, output_type, threads
         self.fetched_with: dict[Term, tuple[Term, ...]] = {}
         """Whose reads are fetched where a term is stored, if not its own."""
+        emitter.threads = threads
         emitter.is_streamed = output_type == "float32" and streams(int(output.shape[0]) * 4)
 
     def kernel(self, iterators: Sequence[Iterator], root: Term, offset: Index) -> None:
