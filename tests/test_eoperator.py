@@ -41,16 +41,17 @@ Launch = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes
 
 
 class Loaded:
-    """A library loaded as its contract says, with a launcher that runs its tasks one after another."""
+    """A library loaded as its contract says, with a launcher that runs its tasks, or one of them, one after another."""
 
-    def __init__(self, path: Path, tasks: int = 2) -> None:
+    def __init__(self, path: Path, tasks: int = 2, *, only: int | None = None) -> None:
         self.code = ctypes.CDLL(str(path))
         self.launches = 0
+        chosen = [only] if only is not None else list(reversed(range(tasks)))
 
         def launch(body: int, data: int, _: int) -> int:
             self.launches += 1
             environment = Environment(None, tasks)
-            return max(int(Body(body)(k, ctypes.byref(environment), data)) for k in reversed(range(tasks)))
+            return max(int(Body(body)(k, ctypes.byref(environment), data)) for k in chosen)
 
         self.keep = Launch(launch)
         with contextlib.suppress(ValueError):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import lower.targets.cpu.generator.nest as nest_module
@@ -14,11 +16,12 @@ from egraph.tensor.expr.scope import Reduction
 from egraph.tensor.ops import OPS, apply
 from lower.eoperator.request import KernelRequest, supports
 from lower.eoperator.terms import Terms
+from lower.targets.cpu.generator.blocks import CHUNKS
 from lower.targets.cpu.generator.generate import compile_object, generate
 from lower.targets.cpu.generator.library import _link
 from lower.targets.cpu.generator.split_reductions import divided as divided_reduction
 from tests.fragments import leaf
-from tests.test_eoperator import Loaded, chains, check, samples
+from tests.test_eoperator import Loaded, chains, check, feeds, samples
 
 
 def few_results() -> list[Node]:
@@ -55,6 +58,40 @@ def test_all_operators_divided_among_any_number_of_tasks(tasks: int, divided: tu
     for request in requests:
         check(loaded, request.symbol, request.fragment)
     assert loaded.launches > len(requests) / 3
+
+
+def test_chunks_do_not_change_a_bit(divided: tuple[Path, list[KernelRequest], dict[Node, str]]) -> None:
+    """Each number of tasks, from one to more than there are chunks, gives what one task gives."""
+    path, requests, _ = divided
+    results: dict[Node, set[bytes]] = {}
+    for tasks in (1, 2, 3, 8, 11):
+        loaded = Loaded(path, tasks)
+        for fragment, symbol in ((request.fragment, request.symbol) for request in requests):
+            output = np.zeros(fragment.type.sizes, fragment.type.dtype)
+            loaded.run(symbol, [*feeds(fragment), output])
+            results.setdefault(fragment, set()).add(output.tobytes())
+    assert all(len(found) == 1 for found in results.values())
+
+
+@pytest.mark.parametrize(("threads", "rows"), [(2, 4), (2, 5), (2, 64), (3, 7), (3, 96)])
+def test_threads_have_about_as_many_rows_and_their_chunks_too(threads: int, rows: int, tmp_path: Path) -> None:
+    x = leaf(0, rows, 37)
+    request = KernelRequest(apply("Sub", x, apply("ReduceMean", x, axes=(1,))))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nest_module, "SERIAL_NS", 0.0)
+        compile_object(generate(request, threads=threads), tmp_path / "k.o")
+    _link([tmp_path / "k.o"], tmp_path / "k.so")
+    (values,) = feeds(request.fragment)
+    written: list[list[int]] = []
+    for chunk in range(threads * CHUNKS):
+        loaded, output = Loaded(tmp_path / "k.so", threads * CHUNKS, only=chunk), np.full((rows, 37), np.nan, np.float32)
+        loaded.run(request.symbol, [values, output])
+        written.append(np.flatnonzero(~np.isnan(output).any(axis=1)).tolist())
+    shares = [list(chain(*written[CHUNKS * thread : CHUNKS * (thread + 1)])) for thread in range(threads)]
+    assert list(chain(*shares)) == list(range(rows))
+    sizes = [len(share) for share in shares]
+    assert sizes == sorted(sizes, reverse=True) and sizes[0] - sizes[-1] <= 1
+    assert max(map(len, written)) <= -(-sizes[0] // CHUNKS)
 
 
 def test_reductions_with_few_results_share_out_their_terms(divided: tuple[Path, list[KernelRequest], dict[Node, str]]) -> None:
