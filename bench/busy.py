@@ -1,0 +1,284 @@
+"""Time each engine alone, beside one and two busy processes, and beside a second copy of itself, in turns.
+
+    python -m bench.busy                                  four models of each list (python -m bench.models, python -m bench.unseen)
+    python -m bench.busy resnet18 segformer               some of either list
+    python -m bench.busy exported/*.onnx --seconds 4      files, whose inputs have fixed sizes
+    python -m bench.busy --artefacts optimised            keep what is optimised, and take what lies there
+    python -m bench.busy --resume                         only the models that are missing or failed
+    python -m bench.busy -- --budget 30s                  flags after -- go to egraph.optimize
+
+A busy process computes without end; it is neither pinned to a core nor given another priority. Rows are written as they are measured;
+Ctrl-C keeps those that are there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from bench.environment import commit, environment
+from bench.interleave import EngineFailed, EngineProcess
+from bench.models import MODELS, BenchModel
+from bench.row import RowFailed, compare_outputs, optimize, without_places
+from bench.run import RESULTS, BadArguments, installed_engines, read_rows
+from bench.table import geometric_mean
+from bench.unseen import UNSEEN
+
+DEFAULT = ("resnet18", "squeezenet", "inception_v1", "bert_base", "segformer", "distilbert", "mobilenet_v2", "whisper_encoder")
+ENGINES = ("einsat", "onnxruntime", "openvino")
+ALONE, COPY = "alone", "beside a copy"
+BUSY: Mapping[str, int] = {ALONE: 0, "beside 1": 1, "beside 2": 2, COPY: 0}
+"""Every condition with its number of busy processes."""
+BUSY_LOOP = "while True: pass"
+SETTLING_SECONDS = 0.3
+"""After busy processes were started: until then the system has spread them over the cores."""
+TURN_SECONDS = 2.0
+"""Longer than what a program takes to notice that a core is taken, or free again."""
+OPTIMISER_SECONDS = 900.0
+PERCENTILE = 99
+Times = dict[str, dict[str, list[int]]]
+"""Nanoseconds by condition and engine."""
+
+
+@contextmanager
+def busy_processes(count: int) -> Iterator[None]:
+    """Have processes compute beside what is timed."""
+    with ExitStack() as stack:
+        for _ in range(count):
+            process = stack.enter_context(subprocess.Popen([sys.executable, "-c", BUSY_LOOP]))
+            stack.callback(process.kill)
+        time.sleep(SETTLING_SECONDS)
+        yield
+
+
+@contextmanager
+def running(copy: EngineProcess) -> Iterator[None]:
+    """Have a second copy of an engine run its model again and again."""
+    is_over = threading.Event()
+
+    def work() -> None:
+        with suppress(EngineFailed):
+            while not is_over.is_set():
+                copy.time_ns(1)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def timed(engines: Mapping[str, EngineProcess], copies: Mapping[str, EngineProcess], *, seconds: float) -> Times:
+    """Return the times of all engines under all conditions: ``seconds`` of each, a turn after the other."""
+    times: Times = {condition: {name: [] for name in engines} for condition in BUSY}
+    turn_seconds = min(seconds, TURN_SECONDS)
+    for number in range(max(1, round(seconds / turn_seconds))):
+        for condition, count in BUSY.items():
+            with busy_processes(count):
+                for name in list(engines)[:: 1 if number % 2 == 0 else -1]:
+                    with running(copies[name]) if condition == COPY else nullcontext():
+                        times[condition][name] += turn(engines[name], turn_seconds)
+    return times
+
+
+def turn(engine: EngineProcess, seconds: float) -> list[int]:
+    """Return the times of runs that take so long together."""
+    times_ns: list[int] = []
+    ends = time.monotonic() + seconds
+    while not times_ns or time.monotonic() < ends:
+        quickest_ns = min(times_ns, default=engine.warm_up_ns)
+        left_ns = (ends - time.monotonic()) * 1e9
+        times_ns += engine.time_ns(max(1, min(500, int(left_ns / 8 / max(1, quickest_ns)))))
+    return times_ns
+
+
+def measure(entry: BenchModel, options: argparse.Namespace) -> dict[str, Any]:
+    """Return a row, or the error that kept it from being measured."""
+    row: dict[str, Any] = {"model": entry.name, "batch": 1, "commit": commit()}
+    with tempfile.TemporaryDirectory(prefix="einsat-") as name:
+        try:
+            row |= measured(entry, options, Path(name))
+        except Exception as error:  # a model may need a package that is not here
+            row["error"] = str(error) if isinstance(error, RowFailed) else f"{type(error).__name__}: {error}"
+        cleaned: dict[str, Any] = without_places(row, {name: ".", str(options.artefacts or name): ".", str(Path.home()): "~"})
+    return cleaned
+
+
+def measured(entry: BenchModel, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    model = entry.make(1)
+    source = folder / f"{entry.name}.onnx"
+    onnx.save(model, source)
+    places = {side: folder / side for side in ("first", "second")}
+    for place in places.values():
+        place.mkdir()
+        np.savez(place / "feeds.npz", allow_pickle=False, **entry.feeds(model))
+    del model
+    artefact = (options.artefacts or folder).resolve() / f"{entry.name}.einsat"
+    if not artefact.exists():
+        command = [sys.executable, "-m", "egraph.optimize", str(source), "--json", "-q", "--threads", str(options.threads)]
+        command += [text for shape in entry.shapes for text in ("--shape", shape)]
+        optimize([*command, *options.extra, "-o", str(artefact.parent)], time.monotonic() + OPTIMISER_SECONDS)
+    row: dict[str, Any] = {"failed": {}, "conditions": {}}
+    with ExitStack() as stack:
+        sides: dict[str, dict[str, EngineProcess]] = {}
+        for (side, place), engine in itertools.product(places.items(), options.engines.split(",")):
+            path = artefact if engine == "einsat" else source
+            try:
+                process = stack.enter_context(EngineProcess(engine, path, place / "feeds.npz", options.threads))
+            except EngineFailed as error:
+                row["failed"][engine] = str(error)
+            else:
+                sides.setdefault(side, {})[engine] = process
+        row["max_rel_err"], wrong = compare_outputs(places["first"], [*sides["first"]])
+        row["failed"] |= wrong
+        first, second = ({name: one for name, one in sides[side].items() if name not in row["failed"]} for side in places)
+        times = timed(first, second, seconds=options.seconds)
+    for condition, of_engines in times.items():
+        row["conditions"][condition] = {
+            engine: {
+                "median_us": round(statistics.median(values) / 1e3, 1),
+                "p99_us": round(float(np.percentile(values, PERCENTILE)) / 1e3, 1),
+                "runs": len(values),
+            }
+            for engine, values in of_engines.items()
+        }
+    return row
+
+
+def over_best(row: Mapping[str, Any], condition: str, what: str) -> float | None:
+    """Return our time over the best peer's (less is better); None where one has none."""
+    engines = row.get("conditions", {}).get(condition, {})
+    peers = [values[what] for engine, values in engines.items() if engine != "einsat"]
+    return engines["einsat"][what] / min(peers) if peers and "einsat" in engines else None
+
+
+def table(rows: Sequence[Mapping[str, Any]], where: Mapping[str, Any]) -> str:
+    """Return the page of Markdown."""
+    engines = list(dict.fromkeys(name for row in rows for one in row.get("conditions", {}).values() for name in one))
+    columns = ["model", "condition", *(f"{name} ms" for name in engines), "median over best peer", "p99 over best peer"]
+    lines = [
+        f"# Beside other work: {where['cpu']}, {where['cores']} cores, {where['threads']} threads", "",
+        f"{where['date']}, `{where['command']}`, Python {where['python']}, "
+        + ", ".join(f"{name} {version}" for name, version in where["versions"].items()), "",
+        "Medians / 99th percentiles of runs in turns, in ms; each engine in a process of its own. A busy process computes without end.", "",
+        "| " + " | ".join(columns) + " |", "|" + "---|" * len(columns),
+    ]  # fmt: skip
+    for row, condition in itertools.product(rows, BUSY):
+        if "error" in row:
+            if condition == ALONE:
+                lines.append(f"| {row['model']} | {' '.join(row['error'].split())} |" + " |" * (len(columns) - 2))
+            continue
+        of_engines = row["conditions"][condition]
+        cells = [f"{v['median_us'] / 1e3:.2f} / {v['p99_us'] / 1e3:.2f}" if (v := of_engines.get(name)) else "" for name in engines]
+        ratios = [over_best(row, condition, what) for what in ("median_us", "p99_us")]
+        shown = [f"{ratio:.2f}" if ratio is not None else "" for ratio in ratios]
+        lines.append("| " + " | ".join([row["model"] if condition == ALONE else "", condition, *cells, *shown]) + " |")
+    for condition in BUSY:
+        found = [[ratio for row in rows if (ratio := over_best(row, condition, what)) is not None] for what in ("median_us", "p99_us")]
+        if all(found):
+            middle, last = (f"{geometric_mean(ratios):.2f} (at most {max(ratios):.2f})" for ratios in found)
+            lines += ["", f"{condition}: median {middle} of the best peer's, 99th percentile {last}, {len(found[0])} models."]
+    failed = [f"{row['model']}: {engine} {reason}" for row in rows for engine, reason in row.get("failed", {}).items()]
+    return "\n".join([*lines, *(f"\n* {' '.join(text.split())}" for text in failed)]) + "\n"
+
+
+def write(stem: Path, rows: Sequence[Mapping[str, Any]], where: Mapping[str, Any]) -> None:
+    """Write both result files, each whole or not at all."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    document = json.dumps({"environment": where, "rows": rows}, indent=1, sort_keys=True) + "\n"
+    for suffix, text in {".json": document, ".md": table(rows, where)}.items():
+        partial = stem.with_suffix(f"{suffix}.partial")
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(stem.with_suffix(suffix))
+
+
+def entry_of(text: str) -> BenchModel:
+    """Return a model of either list, or one from a file."""
+    listed = {**MODELS, **UNSEEN}
+    if text in listed:
+        return listed[text]
+    path = Path(text)
+    if path.suffix == ".onnx" and path.is_file():
+        return BenchModel(path.stem, lambda batch: onnx.load(path), group="file")
+    raise BadArguments(f"there is no model and no .onnx file {text}; python -m bench.models and bench.unseen list the models")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bench.busy", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    models = f"names of either list, or .onnx files (default: {' '.join(DEFAULT)})"
+    parser.add_argument("models", nargs="*", metavar="MODEL", help=models)
+    engines = ",".join(name for name in ENGINES if name in installed_engines())
+    parser.add_argument("--engines", default=engines, help=f"comma-separated (default: {engines}, of {len(ENGINES)} that may be here)")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=8.0, help="of each engine under each condition (default: 8)")
+    parser.add_argument("--artefacts", type=Path, help="folder with optimised models; those that are missing are added")
+    parser.add_argument("--name", default="busy", help="stem of the result files")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="where result files lie (default: bench/results)")
+    parser.add_argument("--resume", action="store_true", help="keep the rows of the result file, add those that are missing or failed")
+    return parser
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure what is asked for; return the exit code."""
+    entries = [entry_of(text) for text in options.models or DEFAULT]
+    where = environment(options.threads, options.command)
+    stem = options.results / options.name
+    kept = read_rows(stem.with_suffix(".json"), where) if options.resume else {}
+    rows = {name: row for (name, _), row in kept.items() if "error" not in row}
+    for entry in entries:
+        if entry.name in rows:
+            continue
+        rows[entry.name] = row = measure(entry, options)
+        write(stem, list(rows.values()), where)
+        ratios = {condition: over_best(row, condition, "median_us") for condition in BUSY}
+        shown = row.get("error") or ", ".join(f"{condition} {ratio:.2f}" for condition, ratio in ratios.items() if ratio is not None)
+        print(f"{entry.name}: {shown}", file=sys.stderr, flush=True)
+    write(stem, list(rows.values()), where)
+    print(table(list(rows.values()), where))
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    at = given.index("--") if "--" in given else len(given)
+    parser = build_parser()
+    options = parser.parse_args(given[:at])
+    options.extra, options.command = given[at + 1 :], ["python -m bench.busy", *shown(given)]
+    try:
+        return run(options)
+    except BadArguments as error:
+        parser.error(str(error))
+    except KeyboardInterrupt:
+        print("interrupted: the rows that were measured are kept; --resume adds the others", file=sys.stderr)
+        return 130
+
+
+def shown(arguments: Sequence[str]) -> list[str]:
+    """Return arguments without the names of this machine's folders."""
+    kept: list[str] = []
+    for flag, text in itertools.pairwise(["", *arguments]):
+        if flag in ("--results", "--artefacts") or text in ("--results", "--artefacts") or text.startswith(("--results=", "--artefacts=")):
+            continue
+        kept.append(Path(text).name if text.endswith(".onnx") else text)
+    return kept
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
