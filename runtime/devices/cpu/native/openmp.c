@@ -64,7 +64,9 @@ static _Thread_local struct { long start, end, step, chunk; } loop;
 
 /* How this thread wants its regions to be run, and how they were: how many others helped with, how many others delayed. */
 static _Thread_local int manner, shared_regions, late_regions;
-static _Thread_local bool is_open; /* to workers: the region that this thread leads */
+
+/* The region that this thread leads, and whether workers may join it: one that runs alone needs nothing of the pool. */
+static _Thread_local struct { void (*body)(void *); void *data; bool is_open; } led;
 
 /* Region state of the threads around this one; regions of one thread nest, the pool's does not. */
 static _Thread_local struct { int number, team; bool leads; } outer[64];
@@ -224,9 +226,12 @@ static int start_threads(int wanted) {
     return pool.started + 1 < wanted ? pool.started + 1 : wanted;
 }
 
-/* Open a region to its workers. */
-static void open_region(int team) {
-    pool.team = team, pool.control = read_control(), pool.begun_ns = now_ns(), pool.region++;
+/* Open the region that this thread leads to workers; return its size, smaller where the system gives no more threads. */
+static int open_region(int wanted) {
+    pthread_mutex_lock(&pool.mutex);
+    int team = start_threads(wanted);
+    led.is_open = true;
+    pool.body = led.body, pool.data = led.data, pool.team = team, pool.control = read_control(), pool.begun_ns = now_ns(), pool.region++;
     atomic_store(&pool.held_until_ns, manner == HELD ? pool.begun_ns + HOLD_NS : 0);
     atomic_store(&pool.remaining, team - 1);
     for (int i = 1; i < team; i++) {
@@ -236,6 +241,7 @@ static void open_region(int team) {
         worker->woken_ns = is_asleep ? worker->woken_ns ? worker->woken_ns : pool.begun_ns : 0;
         if (is_asleep) wake_all(&worker->ticket);
     }
+    return team;
 }
 
 EXPORT void GOMP_parallel_start(void (*body)(void *), void *data, unsigned threads) {
@@ -245,11 +251,9 @@ EXPORT void GOMP_parallel_start(void (*body)(void *), void *data, unsigned threa
     outer[level].number = thread_number, outer[level].team = team_size, outer[level].leads = level == 0 && wanted > 1;
     thread_number = 0, team_size = 1;
     if (!outer[level].leads) return;
-    pthread_mutex_lock(&pool.mutex);
-    pool.body = body, pool.data = data;
-    team_size = start_threads(wanted < MOST_THREADS ? wanted : MOST_THREADS);
-    is_open = manner != ALONE;
-    if (is_open) open_region(team_size);
+    if (wanted > MOST_THREADS) wanted = MOST_THREADS;
+    led.body = body, led.data = data, led.is_open = false;
+    team_size = manner == ALONE ? wanted : open_region(wanted);
 }
 
 /* Run what no worker has begun, and wait for the rest. */
@@ -257,12 +261,12 @@ static void finish_region(void) {
     int team = team_size, taken = 0;
     bool is_late = false;
     for (int i = 1; i < team; i++) {
-        if (is_open && !begin(i, pool.region)) continue;
+        if (led.is_open && !begin(i, pool.region)) continue;
         thread_number = i, taken++;
-        is_late = is_late || pool.begun_ns - pool.workers[i].woken_ns > WAKING_NS;
-        pool.body(pool.data);
+        is_late = is_late || (led.is_open && pool.begun_ns - pool.workers[i].woken_ns > WAKING_NS);
+        led.body(led.data);
     }
-    if (!is_open) return;
+    if (!led.is_open) return;
     shared_regions += taken < team - 1;
     late_regions += is_late;
     int left = taken ? atomic_fetch_sub(&pool.remaining, taken) - taken : atomic_load_explicit(&pool.remaining, memory_order_acquire);
@@ -282,7 +286,7 @@ EXPORT void GOMP_parallel_end(void) {
     int level = depth - 1;
     if (outer[level].leads) {
         finish_region();
-        pthread_mutex_unlock(&pool.mutex);
+        if (led.is_open) pthread_mutex_unlock(&pool.mutex);
     }
     depth = level, thread_number = outer[level].number, team_size = outer[level].team;
 }
@@ -296,10 +300,7 @@ EXPORT void GOMP_parallel(void (*body)(void *), void *data, unsigned threads, un
 
 /* All members are needed: let in the workers that were to stay out. */
 static void need_all(void) {
-    if (!is_open) {
-        is_open = true;
-        open_region(team_size);
-    }
+    if (!led.is_open && open_region(team_size) < team_size) abort(); /* its members know how many they are */
     if (!atomic_exchange(&pool.held_until_ns, 0)) return;
     for (int i = 1; i < team_size; i++) wake_all(&pool.workers[i].ticket);
 }
