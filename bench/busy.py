@@ -45,10 +45,11 @@ BUSY: Mapping[str, int] = {ALONE: 0, "beside 1": 1, "beside 2": 2, COPY: 0}
 """Every condition with its number of busy processes."""
 BUSY_LOOP = "while True: pass"
 SETTLING_SECONDS = 0.3
-"""After busy processes were started: until then the system has spread them over the cores."""
+"""Nothing is timed for so long after busy processes were started: the system first spreads them over the cores."""
 TURN_SECONDS = 2.0
-"""Longer than what a program takes to notice that a core is taken, or free again."""
+"""An engine is timed for so long at once: longer than what a program takes to notice that a core is taken."""
 OPTIMISER_SECONDS = 900.0
+"""After this, an optimiser that gave no result is ended."""
 PERCENTILE = 99
 Times = dict[str, dict[str, list[int]]]
 """Nanoseconds by condition and engine."""

@@ -160,8 +160,8 @@ def test_a_program_whose_workers_are_late_runs_on_one_thread_with_equal_results(
         """
 from runtime.executable import Executable
 from tests.plans import matmul_relu
-made, weights = matmul_relu(rows=4000)
-x = np.random.default_rng(0).standard_normal((4000, 6), dtype=np.float32)
+made, weights = matmul_relu(rows=100_000)
+x = np.random.default_rng(0).standard_normal((100_000, 6), dtype=np.float32)
 executable = Executable(made, weights, threads=int(sys.argv[1]))
 expected = executable.run({"x": x})
 table = executable.loaded.table.record

@@ -22,7 +22,7 @@ from lower.targets.cpu.generator.streaming import finish
 LANES = 16
 UNROLL = 4
 CHUNKS = 4
-"""Parts of each thread's share of a parallel loop, which idle threads take over: as many as the dispatcher starts for a thread."""
+"""A thread's share of a parallel loop has so many parts, which idle threads take over; the dispatcher starts as many for each thread."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -295,14 +295,14 @@ EXPORT void einsat_bind(Program *program, char **areas) {
  * a run is done the other way. A thread alone runs all members of a team, so every result is the same, bit for bit. */
 enum { WITH_TEAM, HELD, ALONE }; /* as openmp.c has them */
 enum {
-    LATE_REGIONS = 2,   /* of a run, from which on it counts as delayed: one may be chance */
-    A_DELAY = 2,        /* what a delayed run adds to `delays`; one that is not takes one away */
-    BUSY_DELAYS = 6,    /* from which on other work is taken to be there: three delayed runs with little between them */
-    MOST_DELAYS = 12,   /* so that a dozen calm runs suffice to forget it */
-    MEAN_RUNS = 4,      /* that a mean rests on, about */
+    LATE_REGIONS = 2,   /* A run with so many late regions is delayed: one may be chance. */
+    A_DELAY = 2,        /* A delayed run adds so much to `delays`; one that is not takes one away. */
+    BUSY_DELAYS = 6,    /* From here on other work is taken to be there: three delayed runs with little between them. */
+    MOST_DELAYS = 12,   /* No more are counted, so that a dozen calm runs suffice to forget them. */
+    MEAN_RUNS = 4,      /* A mean rests on about so many runs. */
 };
-static const int64_t FIRST_TRIAL_NS = 50000000;   /* a few runs of most models */
-static const int64_t LAST_TRIAL_NS = 3000000000;  /* trials double their distance up to this: of runs of 30 ms, one in a hundred */
+static const int64_t FIRST_TRIAL_NS = 50000000;   /* The first trial is a few runs of most models away. */
+static const int64_t LAST_TRIAL_NS = 3000000000;  /* Their distance doubles up to this: of runs of 30 ms, one in a hundred. */
 
 static int is_busy(const Pace *pace) { return pace->delays >= BUSY_DELAYS; }
 

@@ -25,12 +25,13 @@
 
 #define EXPORT __attribute__((visibility("default")))
 #define MOST_THREADS 1024
-#define SPIN_NS 100000 /* longer than most kernels that run on one thread, shorter than what the system gives a thread at a time */
-#define WAKING_NS 300000 /* so long after it was woken a worker that is not there yet is not late */
-#define LATE_NS 100000 /* a member that makes the others wait so long, and longer than they worked, was kept from running */
-#define LATE_REGIONS 2 /* as which one counts that was waited for: it took what many small ones take */
-#define HOLD_NS 50000000 /* after this, workers join a region that was to do without them: its members wait for each other */
-#define PAUSES 32 /* between two looks at the clock */
+#define SPIN_NS 100000 /* A wait spins so long before it sleeps: longer than most steps on one thread, shorter than a turn of the system's. */
+#define WAKING_NS 300000 /* A worker that was woken less than this ago is not late: waking takes up to a tenth of it on a quiet machine. */
+#define ABSENT_NS 10000 /* A worker that is awake is late after this: one that gets to run begins its member within far less. */
+#define LATE_NS 100000 /* A member that is waited for so long, and longer than the others worked, was kept from running. */
+#define LATE_REGIONS 2 /* A region that was waited for counts as so many late ones: it took what many small ones take. */
+#define HOLD_NS 50000000 /* After this, workers join a region that was to do without them: its members seem to wait for each other. */
+#define PAUSES 32 /* The clock is read once in so many pauses, as reading it takes as long as one. */
 
 enum { WITH_TEAM, HELD, ALONE };
 
@@ -263,7 +264,7 @@ static void finish_region(void) {
     for (int i = 1; i < team; i++) {
         if (led.is_open && !begin(i, pool.region)) continue;
         thread_number = i, taken++;
-        is_late = is_late || (led.is_open && pool.begun_ns - pool.workers[i].woken_ns > WAKING_NS);
+        if (led.is_open && !is_late) is_late = pool.begun_ns - pool.workers[i].woken_ns > WAKING_NS && now_ns() - pool.begun_ns > ABSENT_NS;
         led.body(led.data);
     }
     if (!led.is_open) return;
