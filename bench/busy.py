@@ -33,7 +33,7 @@ import onnx
 from bench.environment import commit, environment
 from bench.interleave import EngineFailed, EngineProcess
 from bench.models import MODELS, BenchModel
-from bench.row import RowFailed, compare_outputs, optimize, without_places
+from bench.row import RowFailed, compare_outputs, run_optimizer, without_places
 from bench.run import RESULTS, BadArguments, installed_engines, read_rows
 from bench.table import geometric_mean
 from bench.unseen import UNSEEN
@@ -134,7 +134,7 @@ def measured(entry: BenchModel, options: argparse.Namespace, folder: Path) -> di
     if not artefact.exists():
         command = [sys.executable, "-m", "egraph.optimize", str(source), "--json", "-q", "--threads", str(options.threads)]
         command += [text for shape in entry.shapes for text in ("--shape", shape)]
-        optimize([*command, *options.extra, "-o", str(artefact.parent)], time.monotonic() + OPTIMISER_SECONDS)
+        run_optimizer([*command, *options.extra, "-o", str(artefact.parent)], time.monotonic() + OPTIMISER_SECONDS)
     row: dict[str, Any] = {"failed": {}, "conditions": {}}
     with ExitStack() as stack:
         sides: dict[str, dict[str, EngineProcess]] = {}
