@@ -26,7 +26,7 @@ from verify.random_testing import CRASHES, Data, Difference, Instance, compare, 
 NUMBERS = (0.0, 1.0, 0.5, -1.0, 2.0, -0.5, 0.0625, 3.0, -2.0, 100.0, 6.0, 0.25)
 """What named numbers are, besides what Z3 finds: ends and middles of the ranges that guards single out."""
 ATTEMPTS = 32
-MODELS, LARGER, SHARES = 24, (2, 2, 3, 3, 4, 5, 7), (0.2, 0.4, 0.6)
+MODELS, LARGER, SHARES = 24, ((2, 2, 3, 3, 4, 5, 7), (2, 5, 6, 8, 9, 11)), (0.2, 0.4, 0.6)
 """How many larger values of the symbols are looked for, what is asked of how many of them: to be at least so large."""
 MOST_ELEMENTS = 1 << 20
 DATA: tuple[Data, ...] = ("signed", "zeros", "integers", "positive")
@@ -92,8 +92,8 @@ def _models(conditions: Sequence[Compare], symbols: Sequence[Symbol], random: Ra
         return
     yield smallest
     for attempt in range(MODELS):
-        share = SHARES[attempt % len(SHARES)]
-        larger = [Compare(index(random.choice(LARGER)), "<=", index(symbol)) for symbol in symbols if random.random() < share]
+        share, bounds = SHARES[attempt % len(SHARES)], LARGER[attempt % len(LARGER)]
+        larger = [Compare(index(random.choice(bounds)), "<=", index(symbol)) for symbol in symbols if random.random() < share]
         if (found := small_values([*conditions, *larger], symbols)) is not None:
             yield found
 
