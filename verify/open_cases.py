@@ -25,8 +25,8 @@ from verify.random_testing import CRASHES, Data, Difference, Instance, compare, 
 
 NUMBERS = (0.0, 1.0, 0.5, -1.0, 2.0, -0.5, 0.0625, 3.0, -2.0, 100.0, 6.0, 0.25)
 """What named numbers are, besides what Z3 finds: ends and middles of the ranges that guards single out."""
-ATTEMPTS = 32
-MODELS, LARGER, SHARES = 24, ((2, 2, 3, 3, 4, 5, 7), (2, 5, 6, 8, 9, 11)), (0.2, 0.4, 0.6)
+ATTEMPTS = 64
+MODELS, LARGER, SHARES = 60, ((2, 2, 3, 3, 4, 5, 7), (2, 5, 6, 8, 9, 11)), (0.2, 0.4, 0.6)
 """How many larger values of the symbols are looked for, what is asked of how many of them: to be at least so large."""
 MOST_ELEMENTS = 1 << 20
 DATA: tuple[Data, ...] = ("signed", "zeros", "integers", "positive")
