@@ -99,7 +99,7 @@ def maximum_of_wrongly_transposed(x: Tensor, p: Attributes, a: Attributes) -> St
     yield transpose(transpose(reduce_max(x, a), p), p)
 
 
-@claim("true")
+@claim("true", "reassociates")
 def maximum_of_joined(x: Tensor, y: Tensor, c: Attributes, a: Attributes) -> Steps:
     """max(concat(x, y)) = max(max(x), max(y)), along the axis"""
     yield reduce_max(concat(x, y, a=c), a)
