@@ -212,7 +212,7 @@ def test_inspect_shows_kernels_and_reasons(optimised: tuple[Path, Path, Mapping[
         (("m.onnx", "--skip-rule", "merge_matmul"), "did you mean merge_matmuls"),
         (("m.onnx", "--shape", "z:1,2"), "z"),
         (("m.onnx", "--shape", "x:5,12,1"), "x"),
-        (("m.onnx", "--shape", "x=5"), "NAME:SIZES"),
+        (("m.onnx", "--shape", "x=5"), "no input has a size 'x'"),
         (("m.onnx", "--rules", "none.py"), "none.py does not exist"),
         (("m.onnx", "--budget", "soon"), "is not a time"),
         (("broken.onnx",), "broken.onnx"),

@@ -203,7 +203,7 @@ def one_element_constants(rule: Rule | MergeRule, binding: Binding) -> tuple[str
         return ()
     constants = {variable.name for variable in rule.variables if variable.constant and binding.types[variable.name].elements == 1}
     for term in _terms(rule.pattern):
-        if OPS[term.op].category != "elementwise":
+        if term.op not in OPS or OPS[term.op].category != "elementwise":  # other systems' operators have no category
             constants -= {operand.name for operand in term.operands if isinstance(operand, Variable)}
     return tuple(variable.name for variable in rule.variables if variable.name in constants)
 
