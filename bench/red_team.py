@@ -20,10 +20,9 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from egraph.optimize.gate import Admission, admitted
-
 from bench.machine import about, sentence
 from egraph.errors import EinsatError, RuleError
+from egraph.optimize.admission import Admission, admitted
 from egraph.rewrite.file import read_rules
 from egraph.rewrite.values import Refusal
 from egraph.rule import MergeRule, Mismatch, Rule
