@@ -12,6 +12,7 @@ from random import Random
 from typing import Any
 
 from egraph.errors import EinsatError
+from egraph.rewrite.clock import look
 from egraph.rule import Binding, MergeRule, Mismatch, Rule
 from egraph.tensor import TensorType, attributes
 from egraph.tensor.expr.index import Floor, Index, Modulo, RealSymbol, Symbol, atoms, index
@@ -26,9 +27,11 @@ from verify.random_testing import CRASHES, Data, Difference, Instance, compare, 
 NUMBERS = (0.0, 1.0, 0.5, -1.0, 2.0, -0.5, 0.0625, 3.0, -2.0, 100.0, 6.0, 0.25)
 """What named numbers are, besides what Z3 finds: ends and middles of the ranges that guards single out."""
 ATTEMPTS = 64
+"""Instances of a case that are drawn, at most."""
 MODELS, LARGER, SHARES = 60, ((2, 2, 3, 3, 4, 5, 7), (2, 5, 6, 8, 9, 11)), (0.2, 0.4, 0.6)
-"""How many larger values of the symbols are looked for, what is asked of how many of them: to be at least so large."""
+"""Besides the smallest values of the symbols, so many larger ones are looked for; in each, a share of the symbols has a lower bound."""
 MOST_ELEMENTS = 1 << 20
+"""Larger instances are not evaluated."""
 DATA: tuple[Data, ...] = ("signed", "zeros", "integers", "positive")
 
 Values = Mapping[Symbol | RealSymbol, int | Fraction]
@@ -38,6 +41,7 @@ def examined(rule: Rule | MergeRule, case: Case) -> Difference | bool:
     """Return how the sides differ at an instance of a case, or whether they are proved equal at all that were found, of some."""
     confirmed = False
     for instance, fits in _instances(rule, case):
+        look()
         for position, data in enumerate(DATA):
             try:
                 defined, alike = data == "zeros" or rule.rounding == "assumes finite", rule.rounding == "reassociates"
@@ -92,6 +96,7 @@ def _models(conditions: Sequence[Compare], symbols: Sequence[Symbol], random: Ra
         return
     yield smallest
     for attempt in range(MODELS):
+        look()
         share, bounds = SHARES[attempt % len(SHARES)], LARGER[attempt % len(LARGER)]
         larger = [Compare(index(random.choice(bounds)), "<=", index(symbol)) for symbol in symbols if random.random() < share]
         if (found := small_values([*conditions, *larger], symbols)) is not None:
