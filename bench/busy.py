@@ -23,7 +23,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -70,11 +70,14 @@ def busy_processes(count: int) -> Iterator[None]:
 def running(copy: EngineProcess) -> Iterator[None]:
     """Have a second copy of an engine run its model again and again."""
     is_over = threading.Event()
+    failures: list[EngineFailed] = []
 
     def work() -> None:
-        with suppress(EngineFailed):
+        try:
             while not is_over.is_set():
                 copy.time_ns(1)
+        except EngineFailed as error:
+            failures.append(error)
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -83,6 +86,8 @@ def running(copy: EngineProcess) -> Iterator[None]:
     finally:
         is_over.set()
         thread.join()
+    if failures:
+        raise failures[0]
 
 
 def timed(engines: Mapping[str, EngineProcess], copies: Mapping[str, EngineProcess], *, seconds: float) -> Times:
@@ -146,6 +151,8 @@ def measured(entry: BenchModel, options: argparse.Namespace, folder: Path) -> di
                 row["failed"][engine] = str(error)
             else:
                 sides.setdefault(side, {})[engine] = process
+        if len(sides) < len(places):
+            raise RowFailed("; ".join(f"{engine}: {reason}" for engine, reason in row["failed"].items()))
         row["max_rel_err"], wrong = compare_outputs(places["first"], [*sides["first"]])
         row["failed"] |= wrong
         first, second = ({name: one for name, one in sides[side].items() if name not in row["failed"]} for side in places)

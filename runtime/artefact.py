@@ -48,7 +48,12 @@ class Artefact:
 
     def at(self, folder: str) -> Artefact:
         """Return the artefact of one of several sizes, which shares the weights, or of the model as it was given."""
-        return Artefact.open(self.folder / folder, self.weights) if folder != ORIGINAL else replace(self, sizes=None)
+        if folder == ORIGINAL:
+            return replace(self, sizes=None)
+        path = (self.folder / folder).resolve()
+        if not path.is_relative_to(self.folder.resolve()):
+            raise ArtefactError(f"a size names a folder outside of the artefact: {folder!r}", where=str(self.folder))
+        return Artefact.open(path, self.weights)
 
     def model(self, name: str) -> str:
         """Return the path of an onnxruntime step's model; a name that leaves the folder is refused."""

@@ -174,7 +174,12 @@ class Session:
             opened = Session(self.artefact.at(folder), threads=self._threads)
             if self._opened.setdefault(folder, opened) is not opened:  # another thread was faster
                 opened.close()
-        return self._opened[folder]
+            if not self._is_open and (late := self._opened.pop(folder, None)) is not None:  # closed meanwhile
+                late.close()
+        session = self._opened.get(folder)
+        if session is None:
+            raise ExecutionError("the session is closed", where=str(self.artefact.folder))
+        return session
 
     def run_native(self, count: int, *, evict: bool = False, weights_from_memory: bool = False) -> list[int]:
         """Run ``count`` times on the last feeds inside the native dispatcher; return nanoseconds a run (options: see Executable)."""

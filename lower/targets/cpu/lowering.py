@@ -60,6 +60,3 @@ LOWERING = Lowering(
     Implementation.parse("onednn.matmul", TARGET),
     build.build, build.build, build.build_openmp, build.copy_into,
 )  # fmt: skip
-
-
-"""The libraries whose kernels compete with generated ones on the CPU: folders beside this file, each with its ``LIBRARY``."""

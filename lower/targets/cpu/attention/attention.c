@@ -2,7 +2,7 @@
  *
  * Arguments: q [batch.., m, d], k [batch.., n, d], v [batch.., n, e], operands of f [batch.., m, n], the value that replaces
  * rows that are not numbers (only with ``guarded``), the result [batch.., m, e], then integers: ``guarded``, one code a step of f.
- * All tensors have the same axes of the batch and any strides, zero where they repeat.
+ * All tensors have the same axes of the batch and any strides, zero where they repeat; columns of v and of the result lie side by side.
  *
  * The file includes itself once for each set of vector instructions. */
 #ifndef LANES
@@ -16,9 +16,9 @@
 #define ROWS 6         /* rows of one block of registers */
 #define BLOCK_ROWS 24  /* rows whose scores are held at once */
 #define CHUNK_KEYS 128 /* rows of v that stay in the first cache while they are added up */
-#define MOST_AXES 12
 #define MOST_STEPS 8
 #define SERIAL_OPERATIONS 200000.0 /* less than this is done before another thread has started */
+#define TASKS_PER_THREAD 4         /* as the dispatcher divides what it launches */
 #define LEAST_SHARE 48             /* rows for which packing k and v again is worth it */
 
 enum { ADD, MULTIPLY, SUBTRACT, SUBTRACT_FROM, DIVIDE, KEEP_WHERE, REPLACE_WHERE };
@@ -54,8 +54,6 @@ typedef struct {
     Step steps[MOST_STEPS];
     int step_count, axes; /* axes: those of the batch */
     int64_t batch, m, n, d, e;
-    int64_t next; /* the next share that no thread has taken */
-    int failed;
     int (*compute)(const void *problem, int64_t batch, int64_t first, int64_t last);
 } Problem;
 
@@ -85,7 +83,9 @@ static int leading_factor(const Problem *problem, float *factor) {
         for (int axis = 0; axis < problem->axes + 2; axis++)
             if (one->operand->strides[axis]) return taken;
         const float value = *(const float *)one->operand->data;
-        *factor = one->kind == MULTIPLY ? *factor * value : *factor / value;
+        const float product = one->kind == MULTIPLY ? *factor * value : *factor / value;
+        if (!(__builtin_fabsf(product) > 1e-18f && __builtin_fabsf(product) < 1e18f)) break; /* it could overflow where no score does */
+        *factor = product;
     }
     return taken;
 }
@@ -153,28 +153,27 @@ static int64_t parts_of(const Problem *problem, int threads) {
 }
 
 static int work(int task, const Environment *environment, void *data) {
-    (void)task;
     Problem *problem = data;
-    int64_t parts = parts_of(problem, environment->num_task);
+    int64_t tasks = environment->num_task, parts = parts_of(problem, (int)((tasks + TASKS_PER_THREAD - 1) / TASKS_PER_THREAD));
     int64_t rows = padded((problem->m + parts - 1) / parts, ROWS);
     parts = (problem->m + rows - 1) / rows;
-    for (;;) {
-        int64_t share = __atomic_fetch_add(&problem->next, 1, __ATOMIC_RELAXED);
-        if (share >= parts * problem->batch) return 0;
+    int64_t shares = parts * problem->batch;
+    for (int64_t share = shares * task / tasks; share < shares * (task + 1) / tasks; share++) {
         int64_t first = share % parts * rows, last = first + rows < problem->m ? first + rows : problem->m;
         int status = problem->compute(problem, share / parts, first, last);
         if (status) return status;
     }
+    return 0;
 }
 
 EXPORT int attention(void *self, const Value *arguments, int32_t count, Value *result) {
     (void)self, (void)result;
     int integers = 0;
     while (integers < count && arguments[count - 1 - integers].type == 1) integers++;
+    if (integers < 1 || integers - 1 > MOST_STEPS) return 2;
     int at = 3, guarded = (int)arguments[count - integers].integer;
     const Value *codes = arguments + count - integers + 1;
     Problem problem = {.q = arguments[0].tensor, .k = arguments[1].tensor, .v = arguments[2].tensor, .step_count = integers - 1};
-    if (integers < 1 || problem.step_count > MOST_STEPS) return 2;
     for (int step = 0; step < problem.step_count; step++) {
         Step *one = problem.steps + step;
         one->kind = (int)codes[step].integer;
@@ -450,18 +449,18 @@ TARGETED static int NAME(compute)(const void *data, int64_t batch, int64_t first
                 NAME(panel_of)(pointers + r, q->strides[axes + 1], keys + j * d, d, factor, scores + r * pitch + j, pitch,
                                rows - r < ROWS ? rows - r : ROWS, vectors);
         }
-        float factors[BLOCK_ROWS];
         for (int r = 0; r < rows; r++) {
             float *row = scores + r * pitch;
             for (int step = taken; step < problem->step_count; step++) NAME(apply)(steps + step, axes, n, i + r, row);
             const int64_t width = padded(n, LANES);
             for (int64_t j = n; j < width; j++) row[j] = -INFINITY;
             float sum = NAME(powers)(row, width);
-            factors[r] = 1.0f / sum;
             if (problem->replacement && sum != sum) {
                 const float value = *(const float *)problem->replacement->data;
                 for (int64_t j = 0; j < n; j++) row[j] = value;
-                factors[r] = 1.0f;
+            } else {
+                const float scale = 1.0f / sum;
+                for (int64_t j = 0; j < n; j++) row[j] *= scale;
             }
         }
         memset(sums, 0, (size_t)(rows * wide) * sizeof(float));
@@ -478,9 +477,9 @@ TARGETED static int NAME(compute)(const void *data, int64_t batch, int64_t first
             float *to = target + (i + r) * out->strides[axes];
             const int64_t inner = out->strides[axes + 1];
             if (inner == 1)
-                for (int64_t c = 0; c < e; c++) to[c] = sums[r * wide + c] * factors[r];
+                for (int64_t c = 0; c < e; c++) to[c] = sums[r * wide + c];
             else
-                for (int64_t c = 0; c < e; c++) to[c * inner] = sums[r * wide + c] * factors[r];
+                for (int64_t c = 0; c < e; c++) to[c * inner] = sums[r * wide + c];
         }
     }
     free(memory);

@@ -90,7 +90,7 @@ typedef struct {
     int32_t end;
 } Share;
 
-enum { CHUNKS = 4, MOST_SHARES = 256 }; /* chunks for each thread: the generator divides loops into as many */
+enum { CHUNKS = 4 }; /* chunks for each thread: the generator divides loops into as many */
 
 typedef struct {
     ParallelBody body;
@@ -133,7 +133,6 @@ EXPORT int einsat_parallel_launch(ParallelBody body, void *data, int tasks) {
     int most = openmp.inside() ? 1 : openmp.most();
     int count = tasks > 0 ? tasks : most == 1 ? 1 : CHUNKS * most;
     int threads = most < count ? most : count;
-    if (threads > MOST_SHARES) threads = MOST_SHARES;
     Share shares[threads];
     Launch launch = {body, data, {0, count}, 0, threads, shares};
     if (threads == 1) {

@@ -31,6 +31,7 @@
 #define LATE_NS 100000 /* A member that is waited for so long, and longer than the others worked, was kept from running. */
 #define LATE_REGIONS 2 /* A region that was waited for counts as so many late ones: it took what many small ones take. */
 #define HOLD_NS 50000000 /* After this, workers join a region that was to do without them: its members seem to wait for each other. */
+#define HELD_SLEEP_NS 1000000 /* A worker that stays out looks again after this: it may have been called before it slept. */
 #define PAUSES 32 /* The clock is read once in so many pauses, as reading it takes as long as one. */
 
 enum { WITH_TEAM, HELD, ALONE };
@@ -164,7 +165,7 @@ static unsigned await_region(Worker *self) {
         if (ticket & 1 && held_ns <= 0) return (unsigned)ticket / 2;
         if (held_ns <= 0 && spin(&wait)) continue;
         atomic_store(&self->asleep, 1);
-        sleep_while(&self->ticket, ticket, held_ns);
+        sleep_while(&self->ticket, ticket, held_ns < HELD_SLEEP_NS ? held_ns : HELD_SLEEP_NS);
         atomic_store(&self->asleep, 0);
         wait = (Wait){0};
     }
@@ -255,6 +256,7 @@ EXPORT void GOMP_parallel_start(void (*body)(void *), void *data, unsigned threa
     if (wanted > MOST_THREADS) wanted = MOST_THREADS;
     led.body = body, led.data = data, led.is_open = false;
     team_size = manner == ALONE ? wanted : open_region(wanted);
+    if (team_size < wanted) shared_regions++; /* that nobody helped says nothing of members that there were no threads for */
 }
 
 /* Run what no worker has begun, and wait for the rest. */
@@ -308,8 +310,8 @@ static void need_all(void) {
 
 EXPORT void GOMP_barrier(void) {
     if (team_size < 2) return;
-    int phase = atomic_load(&pool.phase);
     if (thread_number == 0) need_all();
+    int phase = atomic_load(&pool.phase); /* a region run on one thread holds the pool from here on only */
     if (atomic_fetch_add(&pool.arrived, 1) == team_size - 1) {
         atomic_store(&pool.arrived, 0);
         atomic_fetch_add(&pool.phase, 1);

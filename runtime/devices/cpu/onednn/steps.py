@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -29,6 +30,7 @@ class OneDnn:
         self.stream = self.handles.create("stream", "stream_create", library.engine, names.STREAM_IN_ORDER)
         self.packed: list[tuple[Buffer, Handle, np.ndarray]] = []
         self._allocator: Allocator = builder.allocator
+        self._packed_allocator = Allocator()  # packed constants may outlive the arena of the program that packed them
         self._scratchpads: list[Handle] = []
         self._scratchpad_bytes = 0
         builder.table.call_library(
@@ -102,7 +104,7 @@ class OneDnn:
             if copy is not None and library.equal(shared.descriptor, argument.descriptor):
                 self.packed.append((buffer, argument.descriptor, copy))
                 return pointer(copy)
-        array = self._allocator.allocate(library.size_bytes(argument.descriptor))
+        array = self._packed_allocator.allocate(library.size_bytes(argument.descriptor))
         temporary = Handles(library)
         engine = library.engine
         description = temporary.create(
@@ -134,21 +136,18 @@ class Shared:
     source: np.ndarray
 
 
-_shared: dict[Key, list[Shared]] = {}
+_shared: defaultdict[Key, list[Shared]] = defaultdict(list)
 
 
 def _share(library: onednn.Library, key: Key, descriptor: Handle, array: np.ndarray, source: np.ndarray) -> None:
     own = library.create("memory_desc_clone", descriptor)
 
     def forget(_: object) -> None:
-        entries = _shared[key]
-        entries.remove(shared)
-        if not entries:
-            del _shared[key]
+        _shared[key].remove(shared)  # an empty list stays: another thread may be about to add to it
         library.call("memory_desc_destroy", own)
 
     shared = Shared(own, weakref.ref(array, forget), source)
-    _shared.setdefault(key, []).append(shared)
+    _shared[key].append(shared)
 
 
 def add(builder: Builder, index: int, step: Step) -> None:
