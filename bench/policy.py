@@ -122,6 +122,7 @@ def main() -> int:
     except PolicyError as error:
         parser.error(str(error))
     rows: dict[str, list[Swept]] = {}
+    code = 0
     try:
         for name in names:
             rows[name] = sweep(
@@ -131,8 +132,9 @@ def main() -> int:
             print(json.dumps({name: [vars(each) for each in rows[name]]}), file=sys.stderr, flush=True)
     except KeyboardInterrupt:
         print("interrupted: these models were measured", file=sys.stderr)
+        code = 130
     print(table(options.field, rows))
-    return 0
+    return code
 
 
 if __name__ == "__main__":

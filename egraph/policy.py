@@ -219,7 +219,7 @@ class PredictionPolicy:
 class CheckPolicy:
     """Rehearsing, checking and repairing programs. None of it makes the check of the saved files laxer: ``--tolerance`` is for that."""
 
-    seconds: float = tuned(5.0, "seconds", "A check may take so long, however little time is left.")
+    seconds: float = tuned(5.0, "seconds", "A check may take so long, however little time is left; less would weaken it.", least=5.0)
     replaced: int = tuned(
         6, "inputs", "Random inputs that others may replace because the model amplifies rounding too much on them.", most=6
     )

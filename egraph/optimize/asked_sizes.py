@@ -64,6 +64,10 @@ class Question:
         """Return the sizes of inputs at a point."""
         return {name: tuple(point[size] if isinstance(size, str) else size for size in sizes) for name, sizes in self.inputs.items()}
 
+    def is_between(self, point: Mapping[str, int]) -> bool:
+        """Return whether a size of a point lies inside a range, so that the user named it by no number."""
+        return any(span[0] < point[each.name] < span[-1] for each in self.varied for span in each.choice)
+
     def points(self, count: int) -> tuple[dict[str, int], ...]:
         """Return the planned points in ascending order, all combinations; raises ModelError where there are too many."""
         planned = [each.planned(count) for each in self.varied]
@@ -114,6 +118,11 @@ def question(options: Options, model: onnx.ModelProto) -> Question:
             sizes.append(key[0] or f"{axes[0][0]}_{axes[0][1]}")
         inputs[name] = tuple(sizes)
     several = tuple(Varied(key[0] or f"{axes[0][0]}_{axes[0][1]}", key[1], tuple(axes)) for key, axes in varied.items())
+    if len({each.name for each in several}) < len(several):
+        raise ModelError(
+            f"two sizes have one name: {', '.join(sorted(each.name for each in several))}", where="--shape",
+            fix="give one of them a single number, or rename the sizes in the model",
+        )  # fmt: skip
     return Question(several, inputs, types)
 
 

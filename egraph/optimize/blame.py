@@ -24,6 +24,7 @@ from egraph.onnx import exporter
 from egraph.onnx.integer_ranges import FLAGS, integer_ranges
 from egraph.optimize.check_noise import NOISE_FACTOR, open_onnxruntime, relative_error, shaken
 from egraph.optimize.kernels import compile_batch, leaf_values
+from egraph.policy import SaturationPolicy
 from egraph.rule import Binding, MergeRule, Rule
 from egraph.tensor import Graph, Kernel, Node, Program, TensorType, attributes, make, rewrite, walk
 from lower.compile import CompileOptions
@@ -166,7 +167,9 @@ def _since(program: Program, kernel: Kernel, known: set[Node]) -> list[Kernel]:
     return found
 
 
-def wrong_rules(graph: Graph, rules: Sequence[Rule | MergeRule], limits: Limits, *, seed: int) -> dict[str, str]:
+def wrong_rules(
+    graph: Graph, rules: Sequence[Rule | MergeRule], limits: Limits, *, seed: int, policy: SaturationPolicy = SaturationPolicy()
+) -> dict[str, str]:
     """Return the rules that have a wrong instance in the e-graph of ``graph``, each with how far its sides differ."""
     found: dict[str, str] = {}
 
@@ -181,7 +184,7 @@ def wrong_rules(graph: Graph, rules: Sequence[Rule | MergeRule], limits: Limits,
 
         return replace(rule, admits=admits)
 
-    saturate(graph, [watched(rule) for rule in rules], limits)
+    saturate(graph, [watched(rule) for rule in rules], limits, policy=policy)
     return found
 
 

@@ -121,7 +121,8 @@ def print_sizes(outcome: SizesOutcome) -> None:
     console.print(table)
     if outcome.left_out:
         left_out = "; ".join(map(outcome.sizes.text, outcome.left_out))
-        console.print(f"no time was left for {left_out}: --budget TIME gives more", soft_wrap=True)
+        why = "for want of time (--budget TIME gives more), or since the model does not take it"
+        console.print(f"not planned: {left_out}, {why}", soft_wrap=True)
     for gap in map(Gap.told, outcome.gaps):
         runs = gap["runs"] if gap["runs"] == ONNXRUNTIME else f"padded to {gap['runs']}"
         console.print(f"{gap['sizes']}: {runs} ({gap['why']})", soft_wrap=True)

@@ -52,6 +52,8 @@ class Gap:
 
 
 ONNXRUNTIME = "onnxruntime"
+MOST_PROOFS = 64
+"""Sizes below a planned one that are proved one by one, at most, so that the same command pads the same sizes unless time is short."""
 SLOWER = "the program for {} takes longer than onnxruntime at these sizes, by its times at the planned ones"
 
 
@@ -118,12 +120,15 @@ class _Prover:
 
     def proved(self, gap: Gap, least: int, high: Mapping[str, int]) -> tuple[int, tuple[tuple[str, int], ...], str]:
         """Return the first of the proved sizes at the end of a gap, the axes of outputs that have the size, and why no more are."""
-        large = self._graph(high)
+        large: Graph | None = None
         name, outputs = gap.names[gap.size], None
         for number in range(gap.high, least - 1, -1):
             if not self.goes_on():
                 return number + 1, outputs or (), "not proved to be right when padded: no time was left for proofs"
+            if gap.high - number >= MOST_PROOFS:
+                return number + 1, outputs or (), f"not proved to be right when padded: {MOST_PROOFS} sizes next to a planned one are"
             try:
+                large = large or self._graph(high)
                 small = self._graph({**high, name: number})
             except EinsatError as error:
                 return number + 1, outputs or (), f"the model cannot be read at {name}={number}: {error.what}"

@@ -305,9 +305,10 @@ class Repair:
         self, rules: Sequence[Rule | MergeRule], error: Disagreement, found: Search, entry: Entry
     ) -> Sequence[Rule | MergeRule]:
         """Return the rules without those that make a program wrong; raises CheckFailed where none is found to be."""
-        limits = Limits(self.progress.left_seconds, self.options.max_nodes, len(found.saturation.iterations))
+        policy = self.options.policy.saturation
+        limits = Limits(self.progress.left_seconds, self.options.max_nodes, len(found.saturation.iterations), policy.matches)
         blamed = self.blamed(error, entry)
-        dropped = tuple(wrong_rules(self.graph, rules, limits, seed=self.options.seed)) or blamed.rules
+        dropped = tuple(wrong_rules(self.graph, rules, limits, seed=self.options.seed, policy=policy)) or blamed.rules
         if not dropped:
             raise CheckFailed(f"{error.what}; {blamed}", where=error.where, fix=error.fix) from error
         self.learn(f"a program failed the check ({error.what}) and was given up for one without {', '.join(dropped)}")

@@ -21,6 +21,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -34,9 +35,10 @@ from egraph.onnx.types import from_proto, tensor_digest
 from egraph.optimize import interruption, original
 from egraph.optimize.artefact import MANIFEST
 from egraph.optimize.asked_sizes import Question, point_text, question
-from egraph.optimize.check import NoInputs, check, find_feeds, open_original
+from egraph.optimize.check import check, find_feeds, open_original
+from egraph.optimize.check_noise import open_onnxruntime, open_shaken
 from egraph.optimize.gaps import PROOF_SHARE, Gap, find_gaps
-from egraph.optimize.options import Options, choice_text
+from egraph.optimize.options import Asked, Options, choice_text
 from egraph.optimize.outcome import Outcome
 from egraph.optimize.output import destination, publish, staging
 from egraph.optimize.pipeline import optimize
@@ -142,7 +144,13 @@ def optimize_sizes(options: Options, progress: Progress) -> SizesOutcome:
             if outcomes and seconds * (len(order) - number) < LEAST_SECONDS:
                 break
             with interruption.unsettled():
-                outcomes[point_text(point)] = _optimize_at(point, asked, options, progress, stage, max(LEAST_SECONDS, seconds), given)
+                try:
+                    outcomes[point_text(point)] = _optimize_at(point, asked, options, progress, stage, max(LEAST_SECONDS, seconds), given)
+                except ModelError as error:
+                    if not asked.is_between(point):
+                        raise
+                    shutil.rmtree(stage / "single", ignore_errors=True)
+                    progress.note(f"{point_text(point)} is left out: {error}")
         left_out = tuple(tuple(point.values()) for point in points if point_text(point) not in outcomes)
         points = tuple(point for point in points if point_text(point) in outcomes)
         progress.stage("prove that sizes between may be padded")
@@ -178,7 +186,7 @@ def _optimize_at(
     part = Progress(progress.verbosity, seconds, time.monotonic(), options.budget_seconds)
     folder = stage / FOLDER / _folder(point)
     run = replace(
-        options, shapes=asked.shapes(point), asked=type(options.asked)(), output=stage / "single" / f"{options.model.stem}.opt.onnx",
+        options, shapes=asked.shapes(point), asked=Asked(), output=stage / "single" / f"{options.model.stem}.opt.onnx",
         budget_seconds=options.budget_seconds / len(asked.points(options.asked.buckets)),
         inputs=tuple(one.file for one in given if one.point == point),
     )  # fmt: skip
@@ -319,6 +327,15 @@ def _check_saved(
     names = [output.name for output in reference.get_outputs()]
     with Session(main, threads=options.threads) as session:
 
+        def run_plainly(feeds: Mapping[str, Any]) -> Sequence[Any]:
+            results: Sequence[Any] = open_onnxruntime(standard, options.threads, optimise=False).run(None, dict(feeds))
+            return results
+
+        def run_shaken(feeds: Mapping[str, Any]) -> Sequence[Any]:
+            with TemporaryDirectory(prefix="einsat-shaken-") as folder:
+                results: Sequence[Any] = open_shaken(standard, options.threads, Path(folder), options.seed).run(None, dict(feeds))
+            return results
+
         def error_at(point: Mapping[str, int]) -> float:
             feeds = [(one.file.name, one.feeds) for one in given if one.point == point]
             graph = importer.load(standard, shapes=asked.shapes(point)).graph
@@ -327,6 +344,7 @@ def _check_saved(
             return check(
                 lambda feeds: reference.run(None, feeds), candidates, names, specs,
                 tolerance=options.tolerance, count=1, seed=options.seed, given=feeds, is_random=not feeds,
+                plain=run_plainly, plain_moved=run_shaken, most_replaced=options.policy.check.replaced,
             ).max_rel_err  # fmt: skip
 
         planned = [_point(asked, bucket.sizes) for bucket in sizes.buckets]
@@ -338,8 +356,8 @@ def _check_saved(
             try:
                 errors[point_text(gap.middle)] = error_at(gap.middle)
                 break
-            except NoInputs:
-                continue  # some models take multiples of a size alone
+            except ModelError:
+                continue  # some models take multiples of a size alone, or run on the user's inputs alone
     return errors
 
 
