@@ -201,6 +201,7 @@ class RacePolicy:
         least=2,
     )
     open_share: float = tuned(0.1, "part of the budget", "What a search keeps for opening contenders beyond those.", most=1)
+    runs_share: float = tuned(0.1, "part of the budget", "What a search keeps for the least runs of all contenders.", most=1)
 
 
 @dataclass(frozen=True)

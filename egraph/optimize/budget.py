@@ -110,10 +110,15 @@ class Budget:
 
     @property
     def race_seconds(self) -> float:
-        """Return how long a race of the original and the most promising program takes at least, and with all where opening is quick."""
+        """Return how long a race of the original and the most promising program takes at least, and of all where they are quick.
+
+        One run of each does not tell the faster one: all have as many as a race asks for where that takes a small part of the budget.
+        """
         policy = self.policy.race
         all_seconds = min(self.contenders * self.open_seconds, policy.open_share * self.seconds)
-        return max(policy.contenders * self.open_seconds, all_seconds) + 2 * RUNS_OF_A_CONTENDER * self.run_seconds
+        runs = max(policy.contenders, self.contenders) * (1 + policy.least_rounds * policy.runs)
+        run_seconds = max(2 * RUNS_OF_A_CONTENDER * self.run_seconds, min(runs * self.run_seconds, policy.runs_share * self.seconds))
+        return max(policy.contenders * self.open_seconds, all_seconds) + run_seconds
 
     @property
     def inputs(self) -> int:
