@@ -318,6 +318,21 @@ def test_ctrl_c_after_the_first_size_leaves_nothing_behind(tmp_path: Path, stage
     assert [path.name for path in tmp_path.iterdir() if path.name.endswith(".partial")] == []
 
 
+def test_a_size_inside_a_range_that_the_model_does_not_take_is_left_out(tmp_path: Path) -> None:
+    """Rows of seven: the ends fit, the size between that was chosen for the user does not."""
+    assert (middle := spread(range(7, 50), 3)[1]) % 7
+    shape = numpy_helper.from_array(np.array([-1, 7], np.int64), "shape")
+    nodes = [helper.make_node("Reshape", ["x", "shape"], ["r"]), helper.make_node("Tanh", ["r"], ["y"])]
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", ["size"]), ("y", [None, 7])))
+    graph = helper.make_graph(nodes, "rows", [x], [y], [shape])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), tmp_path / "m.onnx")
+    options = ("--shape", "x:7..49", "--buckets", "3", "--budget", "30s", "--database", tmp_path / "p.sqlite", "--json", "-q")
+    done = command(tmp_path / "m.onnx", *options, *QUICK)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["left_out"] == [{"size": middle}] and [b["sizes"]["size"] for b in found["buckets"]] == [7, 49]
+
+
 def test_planned_sizes_are_geometric_between_the_ends() -> None:
     assert spread(range(32, 513), 4) == (32, 80, 208, 512)
     assert spread(range(8, 65), 4) == (8, 16, 32, 64)
