@@ -14,7 +14,7 @@ from egraph.rule import Equation, Rule, Tensor, rule
 from egraph.rule_operators import relu, tanh
 from lower.cost.model import CostModel
 from lower.targets.cpu.onednn import epilogue
-from tests.test_optimize import build_model
+from tests.commands import build_model
 from verify.bisect.__main__ import main
 from verify.bisect.search import AnyRule, Settings, bisect, first_wrong
 

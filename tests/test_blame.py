@@ -30,7 +30,7 @@ from lower.cost.roofline import DeviceSpeed
 from lower.targets.cpu.onednn import epilogue
 from runtime.feeds import FeedSpec
 from runtime.profile import Database
-from tests.test_optimize import build_model
+from tests.commands import build_model
 
 
 def program_and_feeds(folder: Path) -> tuple[importer.ImportResult, Program, dict[str, np.ndarray]]:

@@ -16,7 +16,7 @@ from lower.eoperator.request import KernelRequest
 from lower.targets.cpu.generator.generate import compile_object, generate
 from lower.targets.cpu.generator.library import _link
 from tests.fragments import leaf
-from tests.test_eoperator import Loaded, check
+from tests.kernels import Loaded, check
 
 
 def pool(name: str, data: Node | tuple[int, ...], kernel: tuple[int, int], **changes: Any) -> Node:

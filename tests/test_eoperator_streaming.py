@@ -15,7 +15,7 @@ from egraph.tensor.ops.reference import evaluate
 from lower.eoperator.request import KernelRequest
 from lower.targets.cpu.generator.library import _link
 from tests.fragments import leaf
-from tests.test_eoperator import Loaded, feeds
+from tests.kernels import Loaded, feeds
 
 GUARD = 64
 LINE_BYTES = 64

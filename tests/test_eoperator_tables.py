@@ -28,7 +28,7 @@ from lower.eoperator.transforms import split_digits
 from lower.targets.cpu.generator import KernelRequest, Library, compile_library, supports
 from lower.targets.cpu.generator.library import _link
 from tests.fragments import leaf
-from tests.test_eoperator import Loaded, check, samples
+from tests.kernels import Loaded, check, samples
 
 
 def convolution(x: tuple[int, ...], w: tuple[int, ...], transposed: bool = False, **attributes: Any) -> Node:

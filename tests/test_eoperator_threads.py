@@ -21,7 +21,7 @@ from lower.targets.cpu.generator.generate import compile_object, generate
 from lower.targets.cpu.generator.library import _link
 from lower.targets.cpu.generator.split_reductions import divided as divided_reduction
 from tests.fragments import leaf
-from tests.test_eoperator import Loaded, chains, check, feeds, samples
+from tests.kernels import Loaded, chains, check, feeds, samples
 
 
 def few_results() -> list[Node]:

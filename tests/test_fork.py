@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_optimize import ROOT
+from tests.commands import ROOT
 
 PARENT = """
 import os, signal, sys, threading, time

@@ -27,7 +27,7 @@ from runtime.feeds import FeedSpec
 from runtime.input_file import Declared, read_inputs
 from runtime.profile import Database, RaceTime
 from runtime.worker import drawing
-from tests.test_optimize import build_model, command
+from tests.commands import build_model, command
 
 X, Y = Declared("x", "float32", (2, 3)), Declared("y", "int64", ("n",))
 GOOD: Mapping[str, np.ndarray] = {"y": np.arange(4), "x": np.ones((2, 3), np.float32)}

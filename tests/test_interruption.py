@@ -24,7 +24,7 @@ from egraph.tensor import Program
 from lower.compile import CompileOptions
 from lower.targets.cpu.generator.process import Compiler
 from runtime.profile import Database
-from tests.test_optimize import ROOT, build_model, files_below
+from tests.commands import ROOT, build_model, files_below
 
 
 @pytest.fixture

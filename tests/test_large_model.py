@@ -16,7 +16,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from tests.test_optimize import ROOT
+from tests.commands import ROOT
 
 WIDTH, LAYERS = 8192, 9
 WEIGHT_BYTES = WIDTH * WIDTH * 4

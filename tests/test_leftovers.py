@@ -16,7 +16,7 @@ import pytest
 from egraph.optimize.output import destination, staging
 from runtime import leftovers
 from runtime.leftovers import OWNER, own_temporary_files, owned_folder, remove_abandoned
-from tests.test_optimize import ROOT, build_model, command
+from tests.commands import ROOT, build_model, command
 
 HOLDER = """
 import sys

@@ -22,7 +22,7 @@ from egraph.tensor import Graph, Program
 from lower.cost.model import CostModel
 from lower.cost.roofline import DeviceSpeed
 from runtime.profile import Database
-from tests.test_optimize import build_model, command, files_below
+from tests.commands import build_model, command, files_below
 
 MODEL = (
     '<ir_version: 8, opset_import: ["": 18]> g (int64[3,4] ids, float[3,4] x) => (float[3,2] y, int64[3,2] places, float[3,4] z) '

@@ -22,7 +22,7 @@ from lower.cost.model import CostModel, KernelKey
 from lower.cost.roofline import DeviceSpeed
 from runtime import Session
 from runtime.profile import Database, Record
-from tests.test_optimize import build_model
+from tests.commands import build_model
 
 INSIDE_US = 10.0
 

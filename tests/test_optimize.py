@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -17,7 +16,6 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 from egraph.errors import ModelError, RuleError
 from egraph.optimize.admission import choose_rules
@@ -28,44 +26,12 @@ from egraph.optimize.output import destination, publish, staging
 from egraph.optimize.stages import STAGES
 from egraph.tolerance import Tolerance
 from runtime.profile import Database, RaceTime
+from tests.commands import ROOT, build_model, command, files_below
 
-ROOT = Path(__file__).parent.parent
 KEYS = [
     "model", "device", "threads", "status", "latency_us", "speedup", "max_rel_err", "check_notes", "inputs", "rules", "search", "extract",
     "kernels", "seconds_total", "files",
 ]  # fmt: skip
-
-
-def build_model(path: Path, *, dynamic: bool = False, activations: tuple[str, str] = ("Relu", "Tanh")) -> Path:
-    """Write two layers that share an input, with sizes that nothing else has."""
-    random = np.random.default_rng(0)
-
-    def weight(name: str, *shape: int) -> onnx.TensorProto:
-        return numpy_helper.from_array(random.standard_normal(shape).astype(np.float32) * 0.2, name)
-
-    nodes = [
-        helper.make_node("MatMul", ["x", "u"], ["a"], name="left"),
-        helper.make_node("MatMul", ["x", "v"], ["b"], name="right"),
-        helper.make_node(activations[0], ["a"], ["c"], name="relu"),
-        helper.make_node(activations[1], ["b"], ["d"], name="tanh"),
-        helper.make_node("Concat", ["c", "d"], ["y"], name="join", axis=1),
-    ]
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n" if dynamic else 5, 12])
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n" if dynamic else 5, 18])
-    graph = helper.make_graph(nodes, "two_layers", [x], [y], [weight("u", 12, 7), weight("v", 12, 11)])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
-    return path
-
-
-def command(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "egraph.optimize", *map(str, arguments)],
-        cwd=ROOT, capture_output=True, text=True, check=False, timeout=120, env={**os.environ, **environment},
-    )  # fmt: skip
-
-
-def files_below(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.test_optimize import ROOT
+from tests.commands import ROOT
 
 HELPERS = r"""
 #define _GNU_SOURCE

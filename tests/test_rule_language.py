@@ -15,7 +15,7 @@ from egraph.errors import RuleError
 from egraph.onnx import importer
 from egraph.rewrite.file import load_rules, read_rules
 from egraph.rewrite.values import Refusal
-from tests.test_optimize import ROOT, build_model
+from tests.commands import ROOT, build_model
 
 HEAD = """from egraph.rule import Equation, Steps, Tensor, require, rule
 from egraph.rule_operators import relu

@@ -32,7 +32,7 @@ from egraph.tensor.ops.reference import evaluate, meaning
 from runtime import Session
 from runtime.errors import ExecutionError, InvalidArgument
 from runtime.sizes import Sizes
-from tests.test_optimize import ROOT, command, files_below
+from tests.commands import ROOT, command, files_below
 
 QUICK = ("--no-derivations", "--finalists", 1, "--threads", 1)
 

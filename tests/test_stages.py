@@ -22,7 +22,7 @@ from egraph.tensor.ops.reference import evaluate
 from egraph.tensor.text import TextError, format_graph, parse_graph
 from lower.compile import compile_program
 from runtime import Session
-from tests.test_optimize import build_model
+from tests.commands import build_model
 
 
 def run(options: Options, source: Path, target: Path) -> str:

@@ -32,8 +32,8 @@ from runtime.feeds import FeedSpec
 from runtime.opaque import FLUSH_ENTRY, OpaqueStep
 from runtime.plan import Plan, Port, Step
 from runtime.profile import Database, RaceTime
+from tests.commands import ROOT, command
 from tests.plans import buffer, model, opaque, plan, save
-from tests.test_optimize import ROOT, command
 
 ELEMENTS = 1 << 16
 MULTIPLY = {"primitive": "binary", "arguments": {"src0": 0, "src1": 1}, "algorithm": "mul"}

@@ -21,7 +21,7 @@ from egraph.optimize.pipeline import optimize
 from egraph.optimize.progress import Progress
 from egraph.rewrite.file import load_rules
 from lower.cost.model import CostModel
-from tests.test_optimize import ROOT, build_model
+from tests.commands import ROOT, build_model
 
 RULES = '''
 from egraph.rule import Equation, Tensor, rule
