@@ -7,10 +7,10 @@ DEMO_STAMP := $(VENV)/.demo-installed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint prove mutate fuzz bench searches conformance docs clean
+.PHONY: help venv demo test test-ray lint prove mutate fuzz bench searches conformance docs clean
 
 help: ## list the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed: make PYTHON=python3.12")'
@@ -31,6 +31,10 @@ demo: $(DEMO_STAMP) ## optimise a real, trained model and print what came out
 test: venv ## lint, types, tests
 	$(MAKE) --no-print-directory lint
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --durations 15
+
+test-ray: venv ## jobs on a Ray cluster of two local nodes, one of which is killed
+	$(PIP) --editable '.[ray]'
+	$(BIN)/python -m pytest tests/test_runner.py
 
 lint: venv ## ruff and mypy --strict
 	$(BIN)/ruff check .

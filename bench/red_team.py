@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +23,7 @@ from egraph.optimize.admission import Admission, admitted
 from egraph.rewrite.file import read_rules
 from egraph.rewrite.values import Refusal
 from egraph.rule import MergeRule, Mismatch, Rule
+from runtime.runner import KINDS, open_runner, parse_runner
 from verify.certificates import Certificate, keep
 from verify.comparison import compare_sides
 from verify.fingerprint import rule_key
@@ -232,15 +230,15 @@ def main() -> int:
     )  # fmt: skip
     parser.add_argument("--file", action="append", default=[], metavar="NAME", help="a file of tests/red_team; repeatable")
     parser.add_argument("--seconds", type=float, default=30.0, metavar="S", help="processor time for one rule (default: 30)")
-    parser.add_argument("--jobs", type=int, default=0, metavar="N", help="processes, each for files of its own (default: all usable cores)")
+    parser.add_argument("--runner", type=parse_runner, default="processes", metavar="WHERE", help=f"what judges files: {KINDS}")
     parser.add_argument(
         "--record", action="store_true", help="write the rows of these files to bench/results/red_team.json and .md, file by file"
     )
     arguments = parser.parse_args()
     wrong = False
     paths = files(arguments.file)
-    with ProcessPoolExecutor(max(1, min(arguments.jobs or len(os.sched_getaffinity(0)), len(paths))), get_context("spawn")) as pool:
-        for several in pool.map(judged, paths, [arguments.seconds] * len(paths)):
+    with open_runner(arguments.runner) as runner:
+        for several in runner.run(judged, [(path, arguments.seconds) for path in paths]):
             for one in several:
                 wrong = wrong or one.is_wrong
                 print(line(one), flush=True)

@@ -23,6 +23,7 @@ EDGES: dict[str, tuple[str, ...]] = {
     "egraph.engine": ("egraph.tensor", "egraph.rewrite", "egraph.derive"),
     "egraph.extract": ("egraph.tensor",),
     "verify": LANGUAGE,
+    "verify.__main__": (*LANGUAGE, "verify", "runtime.runner", "runtime.errors"),
     "verify.generate": (*LANGUAGE, "verify", "egraph.engine"),
     "runtime": (),
     "runtime.devices.cpu": ("runtime",),

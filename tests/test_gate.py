@@ -344,7 +344,7 @@ def test_help_answers_at_once() -> None:
 
 def test_shipped_rules_are_proved_from_scratch() -> None:
     names = ("--rule", "relu_twice", "--rule", "transpose_nothing")
-    done = command("--shipped", "--no-cache", "--json", *names, "--jobs", "1", "--cases", "8")
+    done = command("--shipped", "--no-cache", "--json", *names, "--runner", "processes:1", "--cases", "8")
     assert done.returncode == 0, done.stderr
     assert [each["verdict"] for each in json.loads(done.stdout)["rules"]] == ["proved", "proved"]
 

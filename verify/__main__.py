@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from runtime.errors import ExecutionError
+from runtime.runner import open_runner, parse_runner
 
 if TYPE_CHECKING:  # heavy, and --help does without
     from egraph.rewrite.file import Found
@@ -25,6 +27,7 @@ EXAMPLES = """examples:
   python -m verify my_rules.py --ranks 0..6           variables of up to six axes, whatever time that takes
   python -m verify --shipped                          the shipped rules, from their certificates where these are current
   python -m verify --shipped --no-cache --json        the shipped rules, proved from scratch
+  python -m verify --shipped --no-cache --runner ray  the same, on the cores of a Ray cluster
   python -m verify --shipped --write                  the same as `make prove`: what changed is proved, the file written
 
 verdicts: proved (all sizes; ranks and attributes are named), proved for these sizes, tested only, refuted (with a
@@ -49,7 +52,10 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--write", action="store_true", help="write the certificates of the shipped rules")
     parser.add_argument("--seconds", type=float, default=60.0, metavar="S", help="processor time for one rule (default: 60)")
     parser.add_argument("--ranks", type=ranks_from, metavar="A..B", help="ranks of the variables (default: as many as there is time for)")
-    parser.add_argument("--jobs", type=int, default=0, metavar="N", help="processes that prove shipped rules (default: all usable cores)")
+    parser.add_argument(
+        "--runner", type=parse_runner, default="processes", metavar="WHERE",
+        help="what proves shipped rules: processes, processes:N, ray or ray:ADDRESS (default: as many processes as there are usable cores)",
+    )  # fmt: skip
     parser.add_argument("--no-suggestions", action="store_true", help="do not look for guards that would make a rule provable")
     parser.add_argument("--cases", type=int, default=64, help="random instances to compare of each rule (default: 64)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the random draws (default: 0)")
@@ -160,17 +166,18 @@ def _made(rules: Sequence[Rule | MergeRule], arguments: argparse.Namespace) -> I
 
     tests, seconds = arguments.cases, arguments.seconds
     effort = Effort(tests=tests, tries=100 * tests, seed=arguments.seed, ranks=arguments.ranks, seconds=seconds)
-    jobs = arguments.jobs or len(os.sched_getaffinity(0))
     if not arguments.shipped:
         yield from (_proved(rule, effort, position, len(rules)) for position, rule in enumerate(rules))
         return
-    from concurrent.futures import ProcessPoolExecutor
-    from multiprocessing import get_context
-
+    from verify.certificates import Certificate, keep
+    from verify.fingerprint import rule_key
     from verify.shipped import prove_shipped
 
-    with ProcessPoolExecutor(max(1, min(jobs, len(rules))), get_context("spawn")) as pool:
-        yield from pool.map(prove_shipped, [rule.name for rule in rules], [effort] * len(rules), [arguments.seconds] * len(rules))
+    with open_runner(arguments.runner) as runner:
+        made = runner.run(prove_shipped, [(rule.name, effort, seconds) for rule in rules])
+        for rule, proof in zip(rules, made, strict=True):
+            keep(Certificate.of(proof, rule_key(rule)))  # another machine of a cluster keeps its own
+            yield proof
 
 
 def _proved(rule: Rule | MergeRule, effort: Effort, position: int, count: int) -> Proof:
@@ -222,7 +229,7 @@ def main() -> int:
                 print(line(proof, widths), flush=True)
                 for text in proof.explanation():
                     print(f"    {text}".rstrip())
-    except EinsatError as error:
+    except (EinsatError, ExecutionError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""Prove a shipped rule by its name, in a process of its own with a bounded processor time."""
+"""Prove a shipped rule by its name, wherever a runner runs that, with a bounded processor time."""
 
 from __future__ import annotations
 

@@ -11,15 +11,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 from runtime.devices.cpu.core_distance import line_ns
+from runtime.errors import ExecutionError
+from runtime.profile.cluster import measure_on_cluster
 from runtime.profile.database import Database
-from runtime.profile.jobs import count_statuses, measure_archive
+from runtime.profile.jobs import Measured, count_statuses, measure_archive
 from runtime.profile.tables import SHARED, TABLES, Record
+from runtime.runner import Cluster, open_runner, parse_runner
 
 EXAMPLES = """examples:
   python -m runtime.profile list
   python -m runtime.profile export measured.jsonl --device 'cpu | ...'
   python -m runtime.profile import measured.jsonl
   python -m runtime.profile measure jobs.zip -o records.jsonl --seconds 600
+  python -m runtime.profile measure jobs.zip -o records.jsonl --runner ray:auto --device 'cpu | ...'
   python -m runtime.profile cores
 """
 ROUNDS = 20
@@ -45,6 +49,11 @@ def parser() -> argparse.ArgumentParser:
     measure.add_argument("archive", type=Path, help="what python -m egraph.optimize --export-jobs wrote")
     measure.add_argument("-o", "--output", type=Path, metavar="FILE", help="append each record to this file as a JSON line")
     measure.add_argument("--seconds", type=float, default=math.inf, metavar="N", help="end after this time (default: when all is measured)")
+    measure.add_argument(
+        "--runner", type=parse_runner, metavar="ray[:ADDRESS]",
+        help="measure on the machines of a Ray cluster (default: on this machine)",
+    )  # fmt: skip
+    measure.add_argument("--device", default="", metavar="KEY", help="with --runner: only on machines of this key (default: this one's)")
     measure.add_argument("-q", "--quiet", action="store_true", help="say nothing while measuring")
     cores = commands.add_parser("cores", help="print how near the cores are: what writing takes after another core has read")
     cores.add_argument("--threads", type=int, default=0, metavar="N", help="how many cores (default: all)")
@@ -66,6 +75,21 @@ def cores_told(threads: int | None) -> str:
 def tell(arguments: argparse.Namespace) -> Callable[[str], None]:
     """Return what says how far measuring is: on standard error, unless it is to be quiet."""
     return (lambda text: None) if arguments.quiet else lambda text: print(text, file=sys.stderr)
+
+
+def measured(arguments: argparse.Namespace, database: Database) -> Measured:
+    """Measure an archive here, or on the cluster that is named."""
+    archive, output, seconds = arguments.archive, arguments.output, arguments.seconds
+    if not arguments.runner:
+        if arguments.device:
+            raise ValueError("--device chooses among the machines of a cluster: give --runner ray, too")
+        return measure_archive(archive, database, output=output, seconds=seconds, tell=tell(arguments))
+    with open_runner(arguments.runner) as runner:
+        if not isinstance(runner, Cluster):
+            raise ValueError(f"--runner {arguments.runner} measures nothing: kernels are timed one after another, or on a cluster (ray)")
+        return measure_on_cluster(
+            runner, archive, database, named_device=arguments.device, output=output, seconds=seconds, tell=tell(arguments)
+        )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -98,7 +122,7 @@ def run(arguments: argparse.Namespace) -> int:
             added, skipped = database.import_lines(text.splitlines())
             print(f"{added} measurements added, {skipped} skipped")
         case "measure":
-            done = measure_archive(arguments.archive, database, output=arguments.output, seconds=arguments.seconds, tell=tell(arguments))
+            done = measured(arguments, database)
             without = count_statuses(done.records)
             print(f"{len(done.records)} kernels measured" + (f", without a time: {without}" if without else ""))
             if done.foreign:
@@ -111,7 +135,7 @@ def run(arguments: argparse.Namespace) -> int:
 def main() -> int:
     try:
         return run(parser().parse_args())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, ExecutionError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -14,7 +14,7 @@ import shutil
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, astuple, dataclass, field
 from pathlib import Path, PurePosixPath
 from types import TracebackType
@@ -162,11 +162,13 @@ def measure_archive(
     output: Path | None = None,
     seconds: float = float("inf"),
     effort: Effort = EFFORT,
+    only: Collection[int] | None = None,
     tell: Tell = lambda text: None,
 ) -> Measured:
     """Time the kernels of an archive that neither the database nor ``output`` knows yet; append each record to ``output``.
 
-    A kernel that crashes, hangs or computes something wrong costs its own process only, and is recorded as such.
+    A kernel that crashes, hangs or computes something wrong costs its own process only, and is recorded as such. ``only``: the
+    positions of the jobs to consider, if not all.
     """
     deadline = time.monotonic() + seconds
     opened = Archive.open(archive)
@@ -175,11 +177,13 @@ def measure_archive(
         raise ValueError(f"the kernels of {archive} run on {origin.threads} threads, and this process may use {usable_cores()} cores")
     runs_on = device(origin.device)
     device_key, runs_code = runs_on.key(origin.threads), runs_on.architecture == origin.architecture
-    earlier = {record.key: record for record in _resumed(output)} if output else {}
+    earlier = {record.key: record for record in resumed(output)} if output else {}
     records: list[Record] = []
     remaining = foreign = 0
-    with opened.zipped, own_temporary_files(), Worker() as worker, _appending(output) as append:
+    with opened.zipped, own_temporary_files(), Worker() as worker, appending(output) as append:
         for number, job in enumerate(opened.jobs, 1):
+            if only is not None and number - 1 not in only:
+                continue
             key = job.key(device_key)
             record = earlier.get(key)
             if record is None and (runs_code or not job.generator):
@@ -189,8 +193,7 @@ def measure_archive(
                     record = Record(*key[:3], timing.status, timing.samples_us, timing.message, key[3]) if timing else None
                 if record is not None:
                     append(record)
-                    told = f"{record.median_us:.1f} us" if record.median_us is not None else record.status
-                    tell(f"{number}/{len(opened.jobs)}: {told}  {job.implementation}  {job.fragment}")
+                    tell(progress(number, len(opened.jobs), record))
                 remaining += record is None
             elif record is None:
                 foreign += 1
@@ -198,6 +201,12 @@ def measure_archive(
                 database.put(record)
                 records.append(record)
     return Measured(tuple(records), remaining, foreign)
+
+
+def progress(number: int, count: int, record: Record) -> str:
+    """Return the line that tells of a job that was measured."""
+    time_told = f"{record.median_us:.1f} us" if record.median_us is not None else record.status
+    return f"{number}/{count}: {time_told}  {record.implementation}  {record.fragment}"
 
 
 def _timing(archive: Archive, job: Job, worker: Worker, effort: Effort, deadline: float) -> Timing | None:
@@ -221,7 +230,7 @@ def _timing(archive: Archive, job: Job, worker: Worker, effort: Effort, deadline
     return None if is_cut_short else timing
 
 
-def _resumed(output: Path) -> Iterator[Record]:
+def resumed(output: Path) -> Iterator[Record]:
     """Yield the records of a file; a last line that a killed process left unfinished is cut off."""
     if not output.exists():
         return
@@ -238,7 +247,7 @@ def _resumed(output: Path) -> Iterator[Record]:
         output.write_text(whole, encoding="utf-8")
 
 
-class _appending:
+class appending:
     """Append records to a file, each written out at once; to none where there is no file."""
 
     def __init__(self, output: Path | None) -> None:
