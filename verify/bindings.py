@@ -174,9 +174,8 @@ class Binder:
         starts, ends, steps = [], [], []
         for axis in range(rank):
             start = integer(self.path, self.path.symbol(f"{bundle}_start{axis}", 0))
-            count, step = (integer(self.path, self.path.symbol(f"{bundle}_{name}{axis}")) for name in ("count", "step"))
-            if self.path.choose(f"{bundle} goes down axis {axis}", (False, True)):
-                step = -step
+            count = integer(self.path, self.path.symbol(f"{bundle}_count{axis}"))
+            step = integer(self.path, self.path.signed_symbol(f"{bundle}_step{axis}", f"{bundle} goes down axis {axis}"))
             starts.append(start)
             steps.append(step)
             ends.append(start + count * step)

@@ -57,7 +57,7 @@ def small_values(conditions: Sequence[Compare], symbols: Sequence[Symbol]) -> di
         solver.push()
         for atom, name in variables.items():
             if isinstance(entry(atom).kind, Symbol):
-                solver.add(name <= bound)
+                solver.add(name <= bound, name >= -bound)
         if solver.check() == z3.sat:
             model = solver.model()
             found: dict[Iterator | Symbol, int] = {}

@@ -34,6 +34,8 @@ class Restorable(Protocol):
 
 
 State = TypeVar("State", bound=Restorable)
+LEAST = -(2**63)
+"""Least value of an unknown without another bound: attributes are int64."""
 ENUMERATED = (1, 2, 3, 4)
 """Values that are tried for a symbolic number where the rule needs a plain one (``range(n)``)."""
 
@@ -63,6 +65,8 @@ class Path(Solved):
     """Opaque functions at arguments, and the unknowns that stand for their values."""
     rounded: dict[Any, Index] = field(default_factory=dict)
     """What was computed of numbers and rounded beyond what can be told, and the unknowns that stand for it."""
+    signed: dict[Symbol, str] = field(default_factory=dict)
+    """Unknowns of either sign, and the choice that a question about one makes of them: whether it is negative."""
     truths: dict[Any, bool] = field(default_factory=dict)
     """Comparisons of rounded numbers, of which either outcome is possible, and what is taken here."""
     _settling: list[Deferred] = field(default_factory=list)
@@ -77,7 +81,7 @@ class Path(Solved):
         """Assume what the other path assumes."""
         self.conclusion, self._version, self._fresh = other.conclusion, other._version, other._fresh
         self.opaque, self.values = other.opaque, list(other.values)
-        self.rounded, self.truths = dict(other.rounded), dict(other.truths)
+        self.rounded, self.truths, self.signed = dict(other.rounded), dict(other.truths), dict(other.signed)
         self.conditions, self.alternatives, self.deferred = list(other.conditions), [], list(other.deferred)
         self.choices, self.left_out, self.bounds = dict(other.choices), other.left_out, other.bounds.copy()
         self._solved, self._rewrites, self._memo = dict(other._solved), dict(other._rewrites), dict(other._memo)
@@ -187,12 +191,21 @@ class Path(Solved):
         return index(result)
 
     def _settle(self, asked: Index) -> bool:
-        """Decide one open broadcast that a question is about; return whether there was one."""
+        """Decide one open sign or broadcast that a question is about; return whether there was one."""
+        if (symbol := next((each for each in self.signed if each in atoms_of(asked)), None)) is not None:
+            self._settle_sign(symbol)
+            return True
         for each in self.deferred:
             if each not in self._settling and any(atom in atoms_of(asked) for atom in atoms_of(self.canonical(each.result))):
                 self._settle_one(each)
                 return True
         return False
+
+    def _settle_sign(self, symbol: Symbol) -> None:
+        negative = self.choose(self.signed[symbol], (False, True))
+        del self.signed[symbol]
+        size = index(self.fresh(1, "s"))
+        self.assume(Compare(index(symbol), "==", -size if negative else size))
 
     def settle_all(self) -> None:
         """Decide every open broadcast that the right side asks for, and say of the others what they are."""
@@ -222,9 +235,18 @@ class Path(Solved):
         else:
             raise Ended("the sizes do not broadcast")
 
-    def exact_quotient(self, value: Index, divisor: Index) -> Index | None:
-        """Return value / divisor when the divisor divides (assumed on the left side), else None."""
+    def exact_quotient(self, value: Index, divisor: Index, *, signed: bool = False) -> Index | None:
+        """Return value / divisor when the divisor divides (assumed on the left side), else None.
+
+        It is positive; where it is ``signed``, not zero, and its sign stays open where it shows that it divides.
+        """
         value, divisor = self.canonical(value), self.canonical(divisor)
+        if signed:
+            quotient, rest = divide_terms(value, divisor)
+            if not rest.terms:
+                return quotient if self.demand(Compare(divisor, "!=", index(0))) else None
+            if self.ask(Compare(divisor, "<", index(0))):
+                value, divisor = -self.canonical(value), -self.canonical(divisor)
         if not self.demand(Compare(index(0), "<", divisor)):
             return None
         quotient, rest = divide_terms(value, self.canonical(divisor))
@@ -239,6 +261,14 @@ class Path(Solved):
     def symbol(self, name: str, minimum: int = 1) -> Index:
         """Return a fresh integer unknown of at least ``minimum``; names are unique on a path."""
         return self._aged(Symbol(name, minimum))
+
+    def signed_symbol(self, name: str, choice: str) -> Index:
+        """Return a fresh integer unknown other than zero; ``choice`` names that it is negative, where that matters."""
+        symbol = Symbol(name, LEAST)
+        self.signed[symbol] = choice
+        self._aged(symbol)
+        self.assume(Compare(index(symbol), "!=", index(0)))
+        return index(symbol)
 
     def real(self, name: str) -> Index:
         """Return a fresh real unknown."""

@@ -133,15 +133,12 @@ class SymbolicInteger(Reasoned):
     def must_reach(self, minimum: int) -> bool:
         return self.path.demand(Compare(index(minimum), "<=", self.value))
 
-    def divided(self, total: Any, divisor: Any) -> Any | None:
-        quotient = self.path.exact_quotient(index_of(total), index_of(divisor))
+    def divided(self, total: Any, divisor: Any, *, signed: bool = False) -> Any | None:
+        quotient = self.path.exact_quotient(index_of(total), index_of(divisor), signed=signed)
         return None if quotient is None else integer(self.path, quotient)
 
     def widened(self, other: Any) -> Any | None:
         return integer(self.path, self.path.broadcast(self.value, index_of(other)))
-
-    def is_negative(self) -> bool:
-        return bool(self < 0)
 
 
 def integer(path: Path, value: Size) -> Any:

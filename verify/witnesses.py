@@ -14,6 +14,7 @@ from egraph.tensor.expr.index import Iterator, RealSymbol, Symbol
 from egraph.tensor.expr.scope import Scope, Tensor
 from verify.facts import Facts
 from verify.literals import Literal0
+from verify.paths import LEAST
 from verify.polynomials import DataAtom, FloorAtom, Polynomial, entry, variable
 
 _INSTANCES = 6  # kept with facts
@@ -21,6 +22,7 @@ _FEWEST = 2  # taken from other facts, before new ones are drawn
 _DRAWS = 48  # to find them
 _EXTENSIONS = 4  # of one instance by values for what only the question speaks of
 _SPREAD = (0, 0, 1, 1, 2, 3, 4, 7)
+_EITHER = (1, 1, -1, 2, -2, 3)  # of symbols without a bound below
 _LARGEST = 16  # value of a symbol at which sides are evaluated
 
 
@@ -52,7 +54,7 @@ class Instance:
     def _draw(self, atom: int) -> int:
         match entry(atom).kind:
             case Symbol(_, minimum):
-                value = minimum + self.random.choice(_SPREAD)
+                value = minimum + self.random.choice(_SPREAD) if minimum > LEAST else self.random.choice(_EITHER)
             case RealSymbol():
                 value = self.random.randint(-3, 3)
             case Iterator():

@@ -12,7 +12,7 @@ from egraph.tensor.node import Node
 from egraph.tensor.ops.dtypes import EVERY, indexed, same_dtype
 from egraph.tensor.ops.sampling import SIZES, Sample, draw_broadcastable, draw_shape
 from egraph.tensor.ops.scopes import pointwise, read, read_broadcast
-from egraph.tensor.ops.sizes import at_least, axis_of, broadcasts_to, divide, entries, is_negative, known, refuse, same, show_shape
+from egraph.tensor.ops.sizes import at_least, axis_of, broadcasts_to, divide, entries, known, refuse, same, show_shape
 from egraph.tensor.ops.spec import OpSpec, Shape, Values
 
 
@@ -90,7 +90,7 @@ def _slice_shape(shapes: Sequence[Shape], a: Values) -> Shape:
         if known(step) == 0:
             refuse(f"step of axis {axis} must not be 0")
         reason = f"axis {axis}: end - start must be a multiple of the step"
-        count = divide(start - end, -step, reason) if is_negative(step) else divide(end - start, step, reason)
+        count = divide(end - start, step, reason, signed=True)
         at_least(count, 1, f"axis {axis}: start {start}, end {end}, step {step} select nothing; size must be at least 1")
         last = start + (count - 1) * step
         for edge in (start, last):

@@ -36,16 +36,15 @@ class Reasoned(ABC):
         """Return whether this is at least the minimum, as a shape rule demands."""
 
     @abstractmethod
-    def divided(self, total: Any, divisor: Any) -> Any | None:
-        """Return total / divisor (one of them is this size) where it divides, as a shape rule demands, else None."""
+    def divided(self, total: Any, divisor: Any, *, signed: bool = False) -> Any | None:
+        """Return total / divisor (one of them is this size) where it divides, as a shape rule demands, else None.
+
+        The divisor is positive; where it is ``signed``, not zero.
+        """
 
     @abstractmethod
     def widened(self, other: Any) -> Any | None:
         """Return the broadcast with another size, or None when they do not broadcast."""
-
-    @abstractmethod
-    def is_negative(self) -> bool:
-        """Return whether this is less than zero."""
 
 
 _broadcasting: ContextVar[Callable[[Size, Size], Size | None] | None] = ContextVar("broadcasting", default=None)
@@ -94,8 +93,6 @@ def is_zero(size: Size) -> bool:
 
 def is_negative(size: Size) -> bool:
     """size < 0, for a symbolic size never"""
-    if isinstance(size, Reasoned):
-        return size.is_negative()
     value = known(size)
     return value is not None and value < 0
 
@@ -138,14 +135,19 @@ def product(sizes: Sequence[Size]) -> Size:
     return simplify(total)
 
 
-def divide(total: Size, divisor: Size, reason: str) -> Size:
-    """Return total / divisor; refuse with the reason unless the divisor divides (as polynomials where symbolic)."""
+def divide(total: Size, divisor: Size, reason: str, *, signed: bool = False) -> Size:
+    """Return total / divisor; refuse with the reason unless the divisor divides (as polynomials where symbolic).
+
+    The divisor has to be positive; where it is ``signed``, not zero.
+    """
     if isinstance(total, Reasoned) or isinstance(divisor, Reasoned):
         asked: Any = total if isinstance(total, Reasoned) else divisor
-        whole: Size | None = asked.divided(total, divisor)
+        whole: Size | None = asked.divided(total, divisor, signed=signed)
         if whole is None:
             refuse(f"{reason}: {total} by {divisor}")
         return whole
+    if signed and is_negative(divisor):
+        return divide(-total, -divisor, reason)
     if isinstance(total, int) and isinstance(divisor, int):
         if divisor < 1 or total % divisor:
             refuse(f"{reason}: {total} by {divisor}")
