@@ -30,8 +30,9 @@ def slice_of_pad(x: Tensor, p: Attributes, a: Attributes) -> Steps:
     padded = slice_(pad(x, p), a)
     yield padded
     lasts = [s + (n - 1) * step for s, n, step in zip(a.starts, padded.shape, a.steps, strict=True)]
-    lows, highs = [min(s, e) for s, e in zip(a.starts, lasts, strict=True)], [max(s, e) for s, e in zip(a.starts, lasts, strict=True)]
-    inside = all(before <= low and high < before + size for before, low, high, size in zip(p.before, lows, highs, x.shape, strict=True))
+    ends = [(start, last) for start, last in zip(a.starts, lasts, strict=True)]
+    inside = all(before <= each and each < before + size
+                 for before, pair, size in zip(p.before, ends, x.shape, strict=True) for each in pair)
     require(inside, "the slice must lie within x")
     yield slice_(x, starts=tuple(s - b for s, b in zip(a.starts, p.before, strict=True)),
                  ends=tuple(e - b for e, b in zip(a.ends, p.before, strict=True)), steps=a.steps)

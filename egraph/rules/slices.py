@@ -40,7 +40,7 @@ def slice_of_concat(x: list[Tensor], c: Attributes, a: Attributes) -> Steps:
     last = a.starts[axis] + (result.shape[axis] - 1) * a.steps[axis]
     for each in x:
         end = begin + each.shape[axis]
-        if begin <= min(a.starts[axis], last) and max(a.starts[axis], last) < end:
+        if begin <= a.starts[axis] and begin <= last and a.starts[axis] < end and last < end:
             starts = tuple(s - begin if i == axis else s for i, s in enumerate(a.starts))
             ends = tuple(e - begin if i == axis else e for i, e in enumerate(a.ends))
             yield slice_(each, starts=starts, ends=ends, steps=a.steps)
