@@ -20,9 +20,9 @@ from bench.corpora.statements import infer_ranks
 from bench.corpora.taso_operators import same_pad
 from bench.corpora.terms import Application, Term, names, parse
 from egraph.errors import RuleError
-from egraph.optimize.garbage_collection import ALLOCATIONS, rare_collections
 from egraph.rule import Binding, Mismatch, Rule
 from egraph.tensor import TensorType
+from runtime.garbage_collection import ALLOCATIONS, rare_collections
 from verify.proof import Proof
 from verify.prove import Effort, prove
 from verify.random_binding import Refused

@@ -12,8 +12,8 @@ from bench.corpora.judge import Judgement, Pains, Prover, judge_all
 from bench.corpora.read import read_corpus
 from bench.corpora.results import Found, summary, write
 from egraph.errors import RuleError
-from egraph.optimize.garbage_collection import rare_collections
 from egraph.rule import Rule
+from runtime.garbage_collection import rare_collections
 from verify.budget import Exhausted, at_most
 from verify.proof import Proof
 from verify.prove import Effort, prove

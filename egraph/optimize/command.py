@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from egraph.optimize.asked_sizes import with_shapes
 from egraph.optimize.gaps import ONNXRUNTIME, Gap
-from egraph.optimize.garbage_collection import rare_collections
 from egraph.optimize.options import Options
 from egraph.optimize.outcome import FEW_REPEATS, Outcome
 from egraph.optimize.pipeline import optimize
 from egraph.optimize.progress import Progress, process_started
 from egraph.optimize.sizes import SizesOutcome, optimize_sizes
+from runtime.garbage_collection import rare_collections
 from runtime.leftovers import own_temporary_files
 
 if TYPE_CHECKING:
