@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
+from itertools import islice
 from random import Random
 from typing import Any
 
@@ -26,10 +27,12 @@ from verify.random_testing import CRASHES, Data, Difference, Instance, compare, 
 
 NUMBERS = (0.0, 1.0, 0.5, -1.0, 2.0, -0.5, 0.0625, 3.0, -2.0, 100.0, 6.0, 0.25)
 """What named numbers are, besides what Z3 finds: ends and middles of the ranges that guards single out."""
-ATTEMPTS = 64
-"""Instances of a case that are drawn, at most."""
-MODELS, LARGER, SHARES = 60, ((2, 2, 3, 3, 4, 5, 7), (2, 5, 6, 8, 9, 11)), (0.2, 0.4, 0.6)
-"""Besides the smallest values of the symbols, so many larger ones are looked for; in each, a share of the symbols has a lower bound."""
+ATTEMPTS, FEWEST = 384, 16
+"""Instances of all open cases of a rule that are drawn, at most, and of each case, where there are many."""
+MOST = 64
+"""Instances of one case, at most."""
+LARGER, SHARES = ((2, 2, 3, 3, 4, 5, 7), (2, 5, 6, 8, 9, 11)), (0.2, 0.4, 0.6)
+"""Besides the smallest values of the symbols, larger ones are looked for; in each, a share of the symbols has a lower bound."""
 MOST_ELEMENTS = 1 << 20
 """Larger instances are not evaluated."""
 DATA: tuple[Data, ...] = ("signed", "zeros", "integers", "positive")
@@ -37,10 +40,15 @@ DATA: tuple[Data, ...] = ("signed", "zeros", "integers", "positive")
 Values = Mapping[Symbol | RealSymbol, int | Fraction]
 
 
-def examined(rule: Rule | MergeRule, case: Case) -> Difference | bool:
+def attempts_for(cases: int) -> int:
+    """Return how many instances of each of so many open cases are drawn."""
+    return min(MOST, max(FEWEST, ATTEMPTS // max(1, cases)))
+
+
+def examined(rule: Rule | MergeRule, case: Case, attempts: int = MOST) -> Difference | bool:
     """Return how the sides differ at an instance of a case, or whether they are proved equal at all that were found, of some."""
     confirmed = False
-    for instance, fits in _instances(rule, case):
+    for instance, fits in _instances(rule, case, attempts):
         look()
         for position, data in enumerate(DATA):
             try:
@@ -56,14 +64,14 @@ def examined(rule: Rule | MergeRule, case: Case) -> Difference | bool:
     return confirmed and not case.is_opaque
 
 
-def _instances(rule: Rule | MergeRule, case: Case) -> Iterator[tuple[Instance, bool]]:
+def _instances(rule: Rule | MergeRule, case: Case, attempts: int) -> Iterator[tuple[Instance, bool]]:
     """Yield instances near a case, and whether they meet all of its conditions."""
     conditions = case.assumptions.conditions
     symbols = sorted({atom for value in _indices(case) for atom in _symbols(value)}, key=lambda symbol: symbol.name)
     random = Random(case.scope_note)
-    models = list(_models(conditions, symbols, random))
+    models = list(islice(_models(conditions, symbols, random), attempts))
     seen: list[object] = []
-    for attempt in range(ATTEMPTS if models else 0):
+    for attempt in range(attempts if models else 0):
         values = dict(models[attempt % len(models)])
         for value in _indices(case):
             for atom in atoms(value):
@@ -95,7 +103,7 @@ def _models(conditions: Sequence[Compare], symbols: Sequence[Symbol], random: Ra
     if smallest is None:
         return
     yield smallest
-    for attempt in range(MODELS):
+    for attempt in range(MOST):
         look()
         share, bounds = SHARES[attempt % len(SHARES)], LARGER[attempt % len(LARGER)]
         larger = [Compare(index(random.choice(bounds)), "<=", index(symbol)) for symbol in symbols if random.random() < share]

@@ -30,7 +30,7 @@ from verify.equality import prove_equal
 from verify.identities import respelt
 from verify.nan import has_nan, is_nan
 from verify.opaque import TRANSCENDENTAL, applies, forgotten, without_laws
-from verify.open_cases import examined
+from verify.open_cases import attempts_for, examined
 from verify.outcome import Equal, Open, Outcome
 from verify.paths import TooManyPaths
 from verify.proof import Obligation, Proof
@@ -164,7 +164,7 @@ def _examined(rule: Rule | MergeRule, attempt: Attempt) -> Difference | None:
     if isinstance(rule, Rule) and rule.ranks is not None:
         return None
     for case in attempt.open:
-        found = examined(rule, case)
+        found = examined(rule, case, attempts_for(len(attempt.open)))
         if isinstance(found, Difference):
             return found
         attempt.unconfirmed += not found
