@@ -196,7 +196,9 @@ class Path(Solved):
             self._settle_sign(symbol)
             return True
         for each in self.deferred:
-            if each not in self._settling and any(atom in atoms_of(asked) for atom in atoms_of(self.canonical(each.result))):
+            result = self.canonical(each.result)
+            is_open = any(result == other.result for other in self.deferred)  # else it is another size, whatever the operands are
+            if each not in self._settling and is_open and any(atom in atoms_of(asked) for atom in atoms_of(result)):
                 self._settle_one(each)
                 return True
         return False
