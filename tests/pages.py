@@ -54,6 +54,7 @@ PACKAGES = {
     "lower/cost": "what kernels cost",
     "lower/candidates": "kernels laid over the e-graph",
     "lower/eoperator": "what generated kernels compute",
+    "lower/calls": "fragments as calls of a library",
     "lower/targets": "what code is for",
     "lower/targets/reference": "operators by their meanings",
     "lower/targets/cpu": "the CPU's libraries and generator",

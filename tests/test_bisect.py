@@ -12,8 +12,8 @@ from egraph.onnx import importer
 from egraph.optimize.estimated import shipped_rules
 from egraph.rule import Equation, Rule, Tensor, rule
 from egraph.rule_operators import relu, tanh
+from lower.calls import epilogue
 from lower.cost.model import CostModel
-from lower.targets.cpu.onednn import epilogue
 from tests.commands import build_model
 from verify.bisect.__main__ import main
 from verify.bisect.search import AnyRule, Settings, bisect, first_wrong

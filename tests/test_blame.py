@@ -25,9 +25,9 @@ from egraph.optimize.search import plain_program
 from egraph.tensor import Graph, Kernel, Program, TensorType, attributes, make
 from egraph.tensor.ops import apply
 from egraph.tolerance import Tolerance
+from lower.calls import epilogue
 from lower.cost.model import CostModel
 from lower.cost.roofline import DeviceSpeed
-from lower.targets.cpu.onednn import epilogue
 from runtime.feeds import FeedSpec
 from runtime.profile import Database
 from tests.commands import build_model

@@ -22,11 +22,11 @@ from egraph.tensor import (
 )  # fmt: skip
 from egraph.tensor.ops import OPS, apply
 from egraph.tensor.ops.reference import evaluate
+from lower.calls.call import LibraryCall
 from lower.candidates.tile import Tiling
 from lower.compile import CompileOptions, plan_program
 from lower.steps import bind
 from lower.targets import lowering
-from lower.targets.cpu.onednn.call import LibraryCall
 from lower.targets.cpu.onednn.match import IMPLEMENTATIONS, match
 from lower.views import Window
 from tests.lowering import float32

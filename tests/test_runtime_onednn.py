@@ -13,7 +13,7 @@ import onnxruntime
 import pytest
 from onnx import helper
 
-from lower.targets.cpu.onednn.epilogue import BINARY, ELTWISE
+from lower.calls.epilogue import BINARY, ELTWISE
 from lower.targets.cpu.onednn.reductions import ALGORITHMS
 from runtime.devices.cpu.program import CpuProgram
 from runtime.errors import KernelError

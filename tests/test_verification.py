@@ -14,9 +14,9 @@ from egraph.optimize.outcome import summary
 from egraph.optimize.search import refused
 from egraph.tensor import OPAQUE, Candidate, Node, TensorType, format_fragment, placeholder
 from egraph.tensor.ops import apply
+from lower.calls.call import LibraryCall
 from lower.cost.model import CostModel
 from lower.cost.roofline import DeviceSpeed
-from lower.targets.cpu.onednn.call import LibraryCall
 from lower.targets.cpu.onednn.match import match
 from runtime import Session
 from runtime.feeds import PERIOD, FeedSpec, random_feeds

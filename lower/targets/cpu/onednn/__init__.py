@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from egraph.errors import LowerError
 from egraph.tensor import Kernel
+from lower.calls.call import LibraryCall
+from lower.calls.tiles import Matcher, library_tiles
 from lower.targets import Launch, Library
-from lower.targets.cpu.onednn.call import LibraryCall
-from lower.targets.cpu.onednn.match import match
-from lower.targets.cpu.onednn.tiles import library_tiles
+from lower.targets.cpu.onednn.match import implementations, match
 
 if TYPE_CHECKING:
     from lower.steps import StepWriter
@@ -26,4 +27,4 @@ def library_launch(writer: StepWriter, kernel: Kernel) -> Launch:
     return Launch(inputs, writer.window(kernel.output, call.destination), call.spec())
 
 
-LIBRARY = Library("onednn", library_tiles, library_launch)
+LIBRARY = Library("onednn", partial(library_tiles, matcher=Matcher(implementations, lru_cache(maxsize=1 << 15)(match))), library_launch)

@@ -2,24 +2,53 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from egraph.tensor import Node, walk
-from lower.targets.cpu.onednn.call import Anchor, Argument, Base, LibraryCall, PostOperation
-from lower.targets.cpu.onednn.contractions import convolution, convolution_as_matmul, matmul, transposed_convolution
-from lower.targets.cpu.onednn.epilogue import Spine, spine
+from lower.calls.call import Anchor, Argument, Base, LibraryCall, PostOperation
+from lower.calls.contractions import convolution, convolution_as_matmul, matmul, transposed_convolution
+from lower.calls.epilogue import Spine, spine
 from lower.targets.cpu.onednn.reductions import global_pooling, layer_normalization, local_response, pooling, reduction, resampling, softmax
 from lower.views import Reason, Window, contiguous
 
 Resolver = Callable[[Node, Base], "tuple[Anchor, ...] | Reason"]
 
+LANES, MOST_LANES = 16, 64
+SAFE_BLOCK_BYTES = 1 << 19
+"""Weights of one block of outputs, up to which a strided deconvolution sums in one go and its epilogue is right."""
+
+
+def _deconvolution(node: Node, base: Base) -> tuple[Anchor, ...] | Reason:
+    """A transposed convolution, with an epilogue only where it does not sum in parts."""
+    anchors = transposed_convolution(node, base)
+    return anchors if isinstance(anchors, str) else tuple(replace(anchor, fuses_nothing=_partial_sums(node)) for anchor in anchors)
+
+
+def _partial_sums(node: Node) -> Reason:
+    """Return why a strided deconvolution may have no epilogue; empty where it may.
+
+    Where the weights do not fit in the cache, oneDNN 3.2 (brgconv_strided) sums over blocks of input channels and
+    applies bias and post-operations to every partial sum. Wrong results were seen from 1 MiB on, with 1 MiB of cache.
+    """
+    a: dict[str, Any] = dict(node.attributes)
+    if all(step == 1 for step in a["strides"]):
+        return ""
+    inputs, outputs, *taps = node.inputs[1].type.sizes
+    lanes = min(MOST_LANES, -(-outputs // LANES) * LANES)
+    block_bytes = 4 * inputs // a["group"] * math.prod(taps) * lanes
+    if block_bytes <= SAFE_BLOCK_BYTES:
+        return ""
+    return f"a strided deconvolution with {block_bytes >> 10} KiB of weights for {lanes} outputs sums in parts, before its epilogue"
+
+
 IMPLEMENTATIONS: tuple[tuple[str, tuple[str, ...], Resolver], ...] = (
     ("onednn.convolution", ("Conv",), convolution),
     ("onednn.matmul", ("Conv",), convolution_as_matmul),
     ("onednn.matmul", ("MatMul",), matmul),
-    ("onednn.deconvolution", ("ConvTranspose",), transposed_convolution),
+    ("onednn.deconvolution", ("ConvTranspose",), _deconvolution),
     ("onednn.pooling", ("MaxPool", "AveragePool"), pooling),
     ("onednn.pooling", ("ReduceMean",), global_pooling),
     ("onednn.reduction", ("ReduceSum", "ReduceMean"), reduction),

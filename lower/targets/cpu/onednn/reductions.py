@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from egraph.tensor import Node
-from lower.targets.cpu.onednn.call import Anchor, Argument, Base
-from lower.targets.cpu.onednn.contractions import channels_first, dilations, operand, split_pads
+from lower.calls.call import Anchor, Argument, Base
+from lower.calls.contractions import channels_first, dilations, operand, split_pads
 from lower.views import Reason, Window
 
 FUSES = frozenset({"eltwise"})

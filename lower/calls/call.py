@@ -1,4 +1,4 @@
-"""What a library call is: a primitive, windows over a fragment's operands, post-operations."""
+"""What a call of a library is: a primitive, windows over a fragment's operands, post-operations."""
 
 from __future__ import annotations
 

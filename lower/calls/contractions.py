@@ -1,4 +1,4 @@
-"""How the library computes Conv, ConvTranspose and MatMul."""
+"""Conv, ConvTranspose and MatMul as calls of a library."""
 
 from __future__ import annotations
 
@@ -7,13 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from egraph.tensor import Node
-from lower.targets.cpu.onednn.call import Anchor, Argument, Base
+from lower.calls.call import Anchor, Argument, Base
 from lower.views import Reason, Window, read
 
 FUSES = frozenset({"eltwise", "binary", "prelu"})
-LANES, MOST_LANES = 16, 64
-SAFE_BLOCK_BYTES = 1 << 19
-"""Weights of one block of outputs, up to which a strided deconvolution sums in one go and its epilogue is right."""
 
 
 def operand(node: Node, role: str, base: Base) -> tuple[Argument, Node] | Reason:
@@ -97,24 +94,7 @@ def transposed_convolution(node: Node, base: Base) -> tuple[Anchor, ...] | Reaso
         Argument("src", source[0].operand, arrange(source[0].window)),
         Argument("weights", weights[0].operand, kernel, packed=weights[0].packed),
     )
-    return (Anchor("deconvolution", parameters, arguments, arrange, 1, FUSES, _partial_sums(node)),)
-
-
-def _partial_sums(node: Node) -> Reason:
-    """Return why a strided deconvolution may have no epilogue; empty where it may.
-
-    Where the weights do not fit in the cache, oneDNN 3.2 (brgconv_strided) sums over blocks of input channels and
-    applies bias and post-operations to every partial sum. Wrong results were seen from 1 MiB on, with 1 MiB of cache.
-    """
-    a: dict[str, Any] = dict(node.attributes)
-    if all(step == 1 for step in a["strides"]):
-        return ""
-    inputs, outputs, *taps = node.inputs[1].type.sizes
-    lanes = min(MOST_LANES, -(-outputs // LANES) * LANES)
-    block_bytes = 4 * inputs // a["group"] * math.prod(taps) * lanes
-    if block_bytes <= SAFE_BLOCK_BYTES:
-        return ""
-    return f"a strided deconvolution with {block_bytes >> 10} KiB of weights for {lanes} outputs sums in parts, before its epilogue"
+    return (Anchor("deconvolution", parameters, arguments, arrange, 1, FUSES),)
 
 
 def convolution_as_matmul(node: Node, base: Base) -> tuple[Anchor, ...] | Reason:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from functools import lru_cache
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from egraph.tensor import ENode, Node, walk
+from lower.calls.call import LibraryCall
+from lower.calls.epilogue import BINARY, ELTWISE
 from lower.candidates.tile import Tile, Tiling, tensors_of
-from lower.targets.cpu.onednn.epilogue import BINARY, ELTWISE
-from lower.targets.cpu.onednn.match import implementations, match
-from lower.views import Window, contiguous, read
+from lower.views import Reason, Window, contiguous, read
 
 READINGS = 3
 """Ways to read one operand through views, at most."""
@@ -23,9 +23,17 @@ READS_VIEWS = ("MatMul", "Conv", "ConvTranspose", "MaxPool", "AveragePool")
 GATES = ("Sigmoid", "HardSigmoid")
 
 
-def library_tiles(tiling: Tiling) -> Iterator[tuple[int, Tile]]:
+@dataclass(frozen=True)
+class Matcher:
+    """What a library computes in one call: the names of its implementations by operator, and whether a fragment is such a call."""
+
+    implementations: Callable[[str], tuple[str, ...]]
+    match: Callable[[Node, str], LibraryCall | Reason]
+
+
+def library_tiles(tiling: Tiling, matcher: Matcher) -> Iterator[tuple[int, Tile]]:
     """Yield every tile whose fragment the library computes in one call and that no other tile makes superfluous."""
-    kept = _Kept(tiling)
+    kept = _Kept(tiling, matcher)
     frontier = _anchors(tiling, kept)
     for _ in range(ROUNDS if tiling.fused else 0):
         frontier = _grow(tiling, frontier, kept)
@@ -42,20 +50,21 @@ class _Kept:
     Two such tiles differ in constants alone (a scale folded into the weights, or not), which cost nothing at run time.
     """
 
-    def __init__(self, tiling: Tiling) -> None:
-        self.tiling = tiling
+    def __init__(self, tiling: Tiling, matcher: Matcher) -> None:
+        self.tiling, self.matcher = tiling, matcher
+        self._verdicts: dict[tuple[Node, str], bool] = {}
         self._best: dict[int, dict[tuple[object, ...], tuple[int, Tile]]] = {}
 
     def offer(self, number: int, tile: Tile) -> bool:
         """Take a tile unless it is superfluous or the class has enough."""
         best = self._best.setdefault(number, {})
-        signature, length = _signature(tile)
+        signature, length = self._signature(tile)
         old = best.get(signature)
         if old is None and sum(key[0] == tile.implementation for key in best) >= BEAM:
             return False
         if old is not None and old[0] <= length:
             return False
-        if not _matches(self.tiling, tile.fragment, tile.implementation.name):
+        if not self._matches(tile):
             return False
         best[signature] = (length, tile)
         return True
@@ -65,14 +74,19 @@ class _Kept:
             for _, tile in best.values():
                 yield number, tile
 
+    def _signature(self, tile: Tile) -> tuple[tuple[object, ...], int]:
+        """Return what a tile reads and does at its anchor, and its number of operators."""
+        nodes = [node for node in walk((tile.fragment,)) if node.op != "Placeholder"]
+        anchor = next(node for node in nodes if self.matcher.implementations(node.op))
+        moved = tuple(node.attributes for node in nodes if node.op == "Transpose")
+        shapes = tuple(operand.type.shape for operand in anchor.inputs)
+        return (tile.implementation, anchor.op, anchor.attributes, shapes, tensors_of(tile.fragment), moved), len(nodes)
 
-def _signature(tile: Tile) -> tuple[tuple[object, ...], int]:
-    """Return what a tile reads and does at its anchor, and its number of operators."""
-    nodes = [node for node in walk((tile.fragment,)) if node.op != "Placeholder"]
-    anchor = next(node for node in nodes if implementations(node.op))
-    moved = tuple(node.attributes for node in nodes if node.op == "Transpose")
-    shapes = tuple(operand.type.shape for operand in anchor.inputs)
-    return (tile.implementation, anchor.op, anchor.attributes, shapes, tensors_of(tile.fragment), moved), len(nodes)
+    def _matches(self, tile: Tile) -> bool:
+        key = self.tiling.canonical(tile.fragment)[0], tile.implementation.name
+        if key not in self._verdicts:
+            self._verdicts[key] = not isinstance(self.matcher.match(*key), str)
+        return self._verdicts[key]
 
 
 def _anchors(tiling: Tiling, kept: _Kept) -> dict[int, list[Tile]]:
@@ -81,7 +95,7 @@ def _anchors(tiling: Tiling, kept: _Kept) -> dict[int, list[Tile]]:
         if number in tiling.leaves:
             continue
         for node in nodes:
-            for implementation in implementations(node.op):
+            for implementation in kept.matcher.implementations(node.op):
                 for fragment, covered in _anchor_fragments(tiling, number, node):
                     tile = Tile(fragment, (node, *covered), tiling.implementation(implementation))
                     if kept.offer(number, tile):
@@ -164,14 +178,3 @@ def _extended(tiling: Tiling, number: int, node: ENode, frontier: dict[int, list
                         gated = tiling.build(other, gate, [tile.fragment])
                         pair = [tile.fragment, gated] if side == 0 else [gated, tile.fragment]
                         yield Tile(tiling.build(number, node, pair), (node, gate, *tile.covered), tile.implementation)
-
-
-def _matches(tiling: Tiling, fragment: Node, implementation: str) -> bool:
-    return _matches_canonical(tiling.canonical(fragment)[0], implementation)
-
-
-@lru_cache(maxsize=1 << 15)
-def _matches_canonical(fragment: Node, implementation: str) -> bool:
-    return not isinstance(match(fragment, implementation), str)
-
-

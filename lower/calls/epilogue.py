@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from egraph.tensor import Node, walk
-from lower.targets.cpu.onednn.call import Base, PostOperation
+from lower.calls.call import Base, PostOperation
 from lower.views import Reason, Window, back, read
 
 Eltwise = Callable[[Mapping[str, Any]], tuple[str, float, float] | Reason]
