@@ -27,11 +27,13 @@ EDGES: dict[str, tuple[str, ...]] = {
     "verify.generate": (*LANGUAGE, "verify", "egraph.engine"),
     "runtime": (),
     "runtime.devices.cpu": ("runtime",),
+    "runtime.devices.cuda": ("runtime",),
     "runtime.devices.reference": ("runtime", "egraph.tensor"),
     "runtime.profile.__main__": ("runtime", "runtime.devices.cpu"),
     "lower": ("egraph.tensor", "runtime.plan"),
     "lower.cost": ("egraph.tensor", "lower.targets", "runtime.profile"),
     "lower.targets.cpu": ("egraph.tensor", "lower", "runtime.cache", "runtime.devices.cpu.native"),
+    "lower.targets.cuda": ("egraph.tensor", "lower"),
     "lower.targets.reference": ("egraph.tensor", "lower"),
     "egraph.optimize": (
         *(*LANGUAGE, "egraph.derive", "egraph.partial", "egraph.onnx", "egraph.engine", "egraph.extract"),

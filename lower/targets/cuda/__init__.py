@@ -1,0 +1,1 @@
+"""CUDA: generated kernels, and NVIDIA's libraries."""

@@ -1,0 +1,12 @@
+"""Generate CUDA kernels for eOperators: fused elementwise, movement and reduction fragments, from their meaning.
+
+``generate(request, target)`` returns a request's text, its launches, and, where NVRTC or nvcc is, its code for the target's
+architecture with the compiler's report. A launch's parameters are pointers: ``in<k>`` is the operand of placeholder k, ``out``
+the result. Each points at the first element; shapes and strides are compiled in (``KernelRequest``), nothing is allocated.
+Nothing may overlap, except where ``may_overwrite(fragment)`` names the placeholder.
+"""
+
+from lower.targets.cuda.generator.generate import generate, write
+from lower.targets.cuda.generator.kernel import OUTPUT, GeneratedKernel, Launch, Report, launches_from_json
+
+__all__ = ["OUTPUT", "GeneratedKernel", "Launch", "Report", "generate", "launches_from_json", "write"]

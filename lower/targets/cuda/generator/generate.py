@@ -1,0 +1,46 @@
+"""From a request to CUDA text, and on to a cubin where a compiler is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from egraph.errors import LowerError
+from egraph.tensor import Target
+from lower.eoperator.request import KernelRequest, kernel_of, may_overwrite, supports
+from lower.targets.cuda.generator.compiler import compile_text
+from lower.targets.cuda.generator.functions import PREAMBLE, TYPES
+from lower.targets.cuda.generator.kernel import OUTPUT, GeneratedKernel, Launch
+from lower.targets.cuda.generator.schedules import Scheduler
+from lower.targets.cuda.generator.writer import Writer
+
+MOST_BLOCKS = (1 << 31) - 1
+"""Blocks of a launch along x, at most, on every device."""
+
+
+def generate(request: KernelRequest, target: Target) -> GeneratedKernel:
+    """Return a request's kernel for a target; without a compiler its text and launches alone. LowerError where it is not generated."""
+    kernel = write(request)
+    compiled = compile_text(kernel.text, kernel.launches, target.architecture)
+    return kernel if compiled is None else replace(kernel, cubin=compiled[0], report=compiled[1])
+
+
+def write(request: KernelRequest) -> GeneratedKernel:
+    """Return a request's text and launches, which are the same for all architectures; LowerError where it is not generated."""
+    reason = supports(request.fragment)
+    if reason is not None:
+        raise LowerError(f"no kernel can be generated: {reason}", where=request.symbol)
+    kernel = kernel_of(request)
+    names = sorted(kernel.sizes, key=int)
+    parameters = {name: f"in{name}" for name in names}
+    writer = Writer(parameters, kernel.dtypes)
+    shape = Scheduler(kernel, writer).write(kernel)
+    if shape.blocks > MOST_BLOCKS:
+        raise LowerError(f"{shape.blocks} blocks are more than a launch has", where=request.symbol)
+    alone = "" if may_overwrite(request.fragment) else " __restrict__"
+    declared = [f"const {TYPES[kernel.dtypes[name]]}*{alone} {parameters[name]}" for name in names]
+    declared.append(f"{TYPES[kernel.output_dtype]}*{alone} {OUTPUT}")
+    threads = shape.block[0] * shape.block[1]
+    head = f'extern "C" __global__ void __launch_bounds__({threads}) {request.symbol}({", ".join(declared)}) {{'
+    body = [f"  {line}" for line in writer.blocks[0].lines]
+    launch = Launch(request.symbol, (shape.blocks, 1, 1), (*shape.block, 1), 0, (*parameters.values(), OUTPUT))
+    return GeneratedKernel("\n".join([PREAMBLE + head, *body, "}", ""]), (launch,))

@@ -1,0 +1,1 @@
+"""CUDA devices, and what checks programs for them where there is none."""

@@ -1,0 +1,338 @@
+// CUDA on one thread of a processor, to check what kernels compute and how they meet: nothing here says anything about time.
+//
+// The threads of a block are fibers, run one after another, each until it waits; blocks run one after another. Shared memory is
+// full of NaN before each block. Operands end where a page begins that may not be touched. What a device would not forgive is an
+// error: threads that wait at different barriers, or leave while others wait; lanes that a shuffle names and that do not take
+// part; a block of more than 1024 threads; an access outside of an operand; a write to what is only read.
+#include <setjmp.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <math.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#if !defined(__x86_64__) || defined(EINSAT_UCONTEXT)
+#include <ucontext.h>
+#endif
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __launch_bounds__(...)
+#define __CUDA_ARCH__ 900
+
+struct einsat_uint3 { unsigned x, y, z; };
+static einsat_uint3 threadIdx, blockIdx, blockDim, gridDim;
+static const int warpSize = 32;
+
+static inline int min(int a, int b) { return a < b ? a : b; }
+static inline unsigned min(unsigned a, unsigned b) { return a < b ? a : b; }
+static inline int max(int a, int b) { return a > b ? a : b; }
+static inline unsigned max(unsigned a, unsigned b) { return a > b ? a : b; }
+static inline float __int_as_float(unsigned bits) { float value; memcpy(&value, &bits, 4); return value; }
+
+enum { EINSAT_MOST_THREADS = 1024, EINSAT_STACK_BYTES = 64 * 1024, EINSAT_MOST_OPERANDS = 256, EINSAT_MOST_SHARED_BYTES = 48 * 1024 };
+enum einsat_state { EINSAT_READY, EINSAT_AT_BARRIER, EINSAT_AT_SHUFFLE, EINSAT_DONE };
+
+struct einsat_thread {
+  einsat_state state;
+  int line;          // where it waits
+  unsigned mask;     // of the shuffle it waits at
+  int source;        // the lane whose value it asks for
+  uint64_t value;    // what it gives, then what it gets
+};
+
+typedef void (*einsat_kernel)(void **);
+static einsat_thread einsat_threads[EINSAT_MOST_THREADS];
+static int einsat_current, einsat_count;
+static char *einsat_stacks, *einsat_message;
+static size_t einsat_message_bytes;
+static bool einsat_failed;
+static einsat_kernel einsat_running;
+static void **einsat_arguments;
+
+static void einsat_fail(const char *format, long a = 0, long b = 0, long c = 0) {
+  if (!einsat_failed) snprintf(einsat_message, einsat_message_bytes, format, a, b, c);
+  einsat_failed = true;
+}
+
+// Switches between the scheduler and a thread.
+#if defined(__x86_64__) && !defined(EINSAT_UCONTEXT)
+extern "C" void einsat_switch(void **from, void *to);
+asm(R"(
+.text
+.local einsat_switch
+.type einsat_switch, @function
+einsat_switch:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+.size einsat_switch, .-einsat_switch
+)");
+static void *einsat_scheduler, *einsat_contexts[EINSAT_MOST_THREADS];
+static void einsat_body();
+static void einsat_prepare(int thread) {
+  uintptr_t *top = (uintptr_t *)(einsat_stacks + (size_t)(thread + 1) * EINSAT_STACK_BYTES);
+  top[-2] = (uintptr_t)einsat_body;  // where the first switch returns to; the stack is then 8 bytes off 16, as after a call
+  einsat_contexts[thread] = top - 8;
+}
+static void einsat_resume(int thread) { einsat_switch(&einsat_scheduler, einsat_contexts[thread]); }
+static void einsat_wait() { einsat_switch(&einsat_contexts[einsat_current], einsat_scheduler); }
+#else
+static ucontext_t einsat_scheduler, einsat_contexts[EINSAT_MOST_THREADS];
+static void einsat_body();
+static void einsat_prepare(int thread) {
+  getcontext(&einsat_contexts[thread]);
+  einsat_contexts[thread].uc_stack.ss_sp = einsat_stacks + (size_t)thread * EINSAT_STACK_BYTES;
+  einsat_contexts[thread].uc_stack.ss_size = EINSAT_STACK_BYTES;
+  einsat_contexts[thread].uc_link = nullptr;
+  makecontext(&einsat_contexts[thread], einsat_body, 0);
+}
+static void einsat_resume(int thread) { swapcontext(&einsat_scheduler, &einsat_contexts[thread]); }
+static void einsat_wait() { swapcontext(&einsat_contexts[einsat_current], &einsat_scheduler); }
+#endif
+
+static void einsat_body() {
+  einsat_running(einsat_arguments);
+  einsat_threads[einsat_current].state = EINSAT_DONE;
+  einsat_wait();
+}
+
+__attribute__((noinline)) static void einsat_barrier(int line) {
+  einsat_thread &self = einsat_threads[einsat_current];
+  self.state = EINSAT_AT_BARRIER;
+  self.line = line;
+  einsat_wait();
+}
+
+__attribute__((noinline)) static uint64_t einsat_exchange(int line, unsigned mask, uint64_t value, int source) {
+  einsat_thread &self = einsat_threads[einsat_current];
+  self = {EINSAT_AT_SHUFFLE, line, mask, source, value};
+  einsat_wait();
+  return self.value;
+}
+
+template <typename T> static T einsat_shuffle(int line, unsigned mask, T value, int source) {
+  static_assert(sizeof(T) <= 8, "a shuffle moves at most 8 bytes");
+  uint64_t bits = 0;
+  memcpy(&bits, &value, sizeof(T));
+  bits = einsat_exchange(line, mask, bits, source);
+  memcpy(&value, &bits, sizeof(T));
+  return value;
+}
+
+static int einsat_lane() { return einsat_current % 32; }
+#define __syncthreads() einsat_barrier(__LINE__)
+#define __syncwarp(...) ((void)einsat_exchange(__LINE__, 0xffffffffu, 0, einsat_lane()))
+#define __shfl_sync(mask, value, source) einsat_shuffle(__LINE__, mask, value, (source) & 31)
+#define __shfl_xor_sync(mask, value, bits) einsat_shuffle(__LINE__, mask, value, einsat_lane() ^ (bits))
+#define __shfl_up_sync(mask, value, by) einsat_shuffle(__LINE__, mask, value, einsat_lane() - (int)(by) < 0 ? einsat_lane() : einsat_lane() - (int)(by))
+#define __shfl_down_sync(mask, value, by) einsat_shuffle(__LINE__, mask, value, einsat_lane() + (int)(by) > 31 ? einsat_lane() : einsat_lane() + (int)(by))
+
+// Lets the lanes of a warp go on that wait for each other; returns whether some did.
+static bool einsat_exchanged(int first) {
+  bool any = false;
+  int lanes = einsat_count - first < 32 ? einsat_count - first : 32;
+  for (int lane = 0; lane < lanes; ++lane) {
+    einsat_thread &self = einsat_threads[first + lane];
+    if (self.state != EINSAT_AT_SHUFFLE) continue;
+    unsigned mask = lanes == 32 ? self.mask : self.mask & ((1u << lanes) - 1);
+    if (!(mask >> lane & 1)) return einsat_fail("line %ld: lane %ld shuffles and is not in the mask", self.line, lane), false;
+    bool here = true;
+    for (int other = 0; other < lanes; ++other) {
+      einsat_thread &peer = einsat_threads[first + other];
+      if (mask >> other & 1) here = here && peer.state == EINSAT_AT_SHUFFLE && peer.line == self.line && peer.mask == self.mask;
+    }
+    if (!here) continue;
+    uint64_t given[32];
+    for (int other = 0; other < lanes; ++other) given[other] = einsat_threads[first + other].value;
+    for (int other = 0; other < lanes; ++other) {
+      if (!(mask >> other & 1)) continue;
+      einsat_thread &peer = einsat_threads[first + other];
+      if (peer.source >= lanes || !(mask >> peer.source & 1))
+        return einsat_fail("line %ld: lane %ld asks for the value of lane %ld, which takes no part", peer.line, other, peer.source), false;
+      peer.value = given[peer.source];
+      peer.state = EINSAT_READY;
+    }
+    any = true;
+  }
+  return any;
+}
+
+static uint64_t einsat_random_state;
+static unsigned einsat_random() {
+  einsat_random_state = einsat_random_state * 6364136223846793005ull + 1442695040888963407ull;
+  return (unsigned)(einsat_random_state >> 33);
+}
+
+static void einsat_shuffled(unsigned *order, unsigned count) {
+  for (unsigned k = count; k > 1; --k) {
+    unsigned other = einsat_random() % k, kept = order[k - 1];
+    order[k - 1] = order[other];
+    order[other] = kept;
+  }
+}
+
+enum { EINSAT_ASCENDING, EINSAT_DESCENDING, EINSAT_RANDOM };
+
+static void einsat_ordered(unsigned *order, unsigned count, int kind) {
+  for (unsigned k = 0; k < count; ++k) order[k] = kind == EINSAT_DESCENDING ? count - 1 - k : k;
+  if (kind == EINSAT_RANDOM) einsat_shuffled(order, count);
+}
+
+static void einsat_run_block(int order_kind) {
+  unsigned order[EINSAT_MOST_THREADS];
+  for (int k = 0; k < einsat_count; ++k) {
+    einsat_threads[k].state = EINSAT_READY;
+    einsat_prepare(k);
+  }
+  einsat_ordered(order, einsat_count, order_kind);
+  for (;;) {
+    if (order_kind == EINSAT_RANDOM) einsat_shuffled(order, einsat_count);
+    for (int k = 0; k < einsat_count; ++k) {
+      einsat_current = order[k];
+      if (einsat_threads[einsat_current].state != EINSAT_READY) continue;
+      threadIdx = {einsat_current % blockDim.x, einsat_current / blockDim.x % blockDim.y, einsat_current / blockDim.x / blockDim.y};
+      einsat_resume(einsat_current);
+      if (einsat_failed) return;
+    }
+    bool any = false;
+    for (int first = 0; first < einsat_count; first += 32) any = einsat_exchanged(first) || any;
+    if (einsat_failed) return;
+    if (any) continue;
+    int done = 0, waiting = -1;
+    for (int k = 0; k < einsat_count; ++k) {
+      einsat_thread &thread = einsat_threads[k];
+      if (thread.state == EINSAT_AT_SHUFFLE)
+        return einsat_fail("line %ld: thread %ld shuffles with lanes that take no part", thread.line, k);
+      if (thread.state == EINSAT_DONE) ++done;
+      else if (waiting < 0) waiting = k;
+      else if (einsat_threads[waiting].line != thread.line)
+        return einsat_fail("thread %ld waits at the barrier of line %ld, another one elsewhere", waiting, einsat_threads[waiting].line);
+    }
+    if (done == einsat_count) return;
+    if (done) return einsat_fail("line %ld: thread %ld waits at a barrier, %ld others are gone", einsat_threads[waiting].line, waiting, done);
+    for (int k = 0; k < einsat_count; ++k) einsat_threads[k].state = EINSAT_READY;
+  }
+}
+
+// Operands, each with a page before and after it that may not be touched.
+struct einsat_operand { char *pages, *data; size_t bytes, page_bytes; bool is_written; };
+static einsat_operand einsat_operands[EINSAT_MOST_OPERANDS];
+static int einsat_operand_count;
+static sigjmp_buf einsat_escape;
+
+static void einsat_fault(int, siginfo_t *info, void *) {
+  char *address = (char *)info->si_addr;
+  for (int k = 0; k < einsat_operand_count; ++k) {
+    einsat_operand &one = einsat_operands[k];
+    if (address < one.pages || address >= one.pages + one.page_bytes) continue;
+    if (address >= one.data && address < one.data + one.bytes) einsat_fail("parameter %ld is written, and is only to be read", k);
+    else einsat_fail("an access at byte %ld of parameter %ld, which has %ld bytes", address - one.data, k, one.bytes);
+    siglongjmp(einsat_escape, 1);
+  }
+  einsat_fail("an access to memory that belongs to no parameter");
+  siglongjmp(einsat_escape, 1);
+}
+
+static bool einsat_place(einsat_operand &one, const void *content) {
+  size_t page = (size_t)sysconf(_SC_PAGESIZE), inside = (one.bytes + 15 + page) / page * page;
+  one.page_bytes = inside + 2 * page;
+  one.pages = (char *)mmap(nullptr, one.page_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (one.pages == MAP_FAILED) return false;
+  memset(one.pages + page, 0xff, inside);
+  one.data = (char *)((uintptr_t)(one.pages + page + inside - one.bytes) & ~(uintptr_t)15);
+  memcpy(one.data, content, one.bytes);
+  mprotect(one.pages, page, PROT_NONE);
+  mprotect(one.pages + page + inside, page, PROT_NONE);
+  if (!one.is_written) mprotect(one.pages + page, inside, PROT_READ);
+  return true;
+}
+
+static bool einsat_untouched(const einsat_operand &one) {
+  size_t page = (size_t)sysconf(_SC_PAGESIZE);
+  for (char *at = one.pages + page; at < one.pages + one.page_bytes - page; ++at)
+    if ((at < one.data || at >= one.data + one.bytes) && (unsigned char)*at != 0xff) return false;
+  return true;
+}
+
+static void einsat_run_grid(const unsigned *grid, int order_kind, char *shared, size_t shared_bytes) {
+  size_t blocks = (size_t)grid[0] * grid[1] * grid[2];
+  unsigned *order = (unsigned *)malloc(blocks * sizeof(unsigned));
+  einsat_ordered(order, (unsigned)blocks, order_kind);
+  if (sigsetjmp(einsat_escape, 1) == 0) {
+    for (size_t k = 0; k < blocks && !einsat_failed; ++k) {
+      blockIdx = {order[k] % grid[0], order[k] / grid[0] % grid[1], order[k] / grid[0] / grid[1]};
+      if (shared_bytes) memset(shared, 0xff, shared_bytes);
+      einsat_run_block(order_kind);
+    }
+  }
+  free(order);
+}
+
+// Runs a kernel on copies of its operands; `content` of those that are written is replaced. Operands with equal `content` are one.
+extern "C" int einsat_launch(einsat_kernel kernel, char *shared, size_t shared_bytes, const unsigned *grid, const unsigned *block,
+                             int count, void **content, const size_t *bytes, const unsigned char *is_written, int order_kind,
+                             uint64_t seed, char *message, size_t message_bytes) {
+  einsat_message = message, einsat_message_bytes = message_bytes, einsat_failed = false;
+  einsat_running = kernel, einsat_random_state = seed * 2654435761u + 1;
+  einsat_count = (int)(block[0] * block[1] * block[2]);
+  if (einsat_count < 1 || einsat_count > EINSAT_MOST_THREADS) return einsat_fail("a block of %ld threads", einsat_count), 1;
+  if (shared_bytes > EINSAT_MOST_SHARED_BYTES) return einsat_fail("%ld bytes of shared memory", (long)shared_bytes), 1;
+  if (grid[1] > 65535 || grid[2] > 65535 || block[2] > 64) return einsat_fail("a launch beyond the limits along y or z"), 1;
+  if (count > EINSAT_MOST_OPERANDS) return einsat_fail("%ld operands", count), 1;
+  gridDim = {grid[0], grid[1], grid[2]}, blockDim = {block[0], block[1], block[2]};
+  if (!einsat_stacks) {
+    void *stacks = mmap(nullptr, (size_t)EINSAT_MOST_THREADS * EINSAT_STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (stacks == MAP_FAILED) return einsat_fail("no memory for stacks"), 1;
+    einsat_stacks = (char *)stacks;
+  }
+  void *arguments[EINSAT_MOST_OPERANDS];
+  einsat_operand_count = 0;
+  for (int k = 0; k < count; ++k) {
+    einsat_operand &one = einsat_operands[k];
+    one = {nullptr, nullptr, bytes[k], 0, is_written[k] != 0};
+    int same = 0;
+    while (same < k && content[same] != content[k]) ++same;
+    einsat_operand_count = k + 1;
+    if (same < k) arguments[k] = arguments[same];
+    else if (!einsat_place(one, content[k])) einsat_fail("no memory for parameter %ld", k);
+    else arguments[k] = one.data;
+  }
+  einsat_arguments = arguments;
+  static char handler_stack[64 * 1024];
+  stack_t stack = {}, stack_before;
+  stack.ss_sp = handler_stack, stack.ss_size = sizeof handler_stack;
+  struct sigaction action = {}, segment_before, bus_before;
+  action.sa_sigaction = einsat_fault, action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+  sigaltstack(&stack, &stack_before);
+  sigaction(SIGSEGV, &action, &segment_before);
+  sigaction(SIGBUS, &action, &bus_before);
+  if (!einsat_failed) einsat_run_grid(grid, order_kind, shared, shared_bytes);
+  sigaction(SIGSEGV, &segment_before, nullptr);
+  sigaction(SIGBUS, &bus_before, nullptr);
+  sigaltstack(&stack_before, nullptr);
+  for (int k = 0; k < einsat_operand_count; ++k) {
+    einsat_operand &one = einsat_operands[k];
+    if (!one.data) continue;
+    if (!einsat_failed && !einsat_untouched(one)) einsat_fail("parameter %ld is written beside its %ld bytes", k, (long)one.bytes);
+    if (one.is_written) memcpy(content[k], one.data, one.bytes);
+    munmap(one.pages, one.page_bytes);
+  }
+  return einsat_failed;
+}
