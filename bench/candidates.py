@@ -35,7 +35,7 @@ from egraph.tensor import Candidate, FrozenEGraph
 from lower.candidates import candidates as lay_candidates
 from lower.compile import CompileOptions
 from lower.cost.model import CostModel, is_measurable, without_twins
-from lower.cost.roofline import DeviceSpeed
+from lower.roofline import DeviceSpeed
 from runtime.judge import ONLY_REFERENCE
 from runtime.measure import Effort, Worker
 from runtime.profile import Database

@@ -18,11 +18,11 @@ from lower.drafts import Order, order
 from lower.eoperator import KernelRequest
 from lower.placement import Placement, is_sized, place_all
 from lower.steps import ExportGraph, StepWriter
-from lower.targets import default_target, lowering
+from lower.targets import default_target, lowering_for
 from lower.weights import write_weights
 from runtime.plan import OPAQUE_STEP, Buffer, Plan, Port, Step
 
-PLAN, WEIGHTS, KERNELS, MANIFEST = "plan.json", "weights.safetensors", "kernels.so", "manifest.json"
+PLAN, WEIGHTS, MANIFEST = "plan.json", "weights.safetensors", "manifest.json"
 
 
 @dataclass(frozen=True)
@@ -46,20 +46,20 @@ def compile_program(program: Program, folder: Path, options: CompileOptions | No
     if tensors:
         write_weights(folder / WEIGHTS, tensors)
     if writer.requests:
-        _compile_kernels(list(writer.requests.values()), folder / KERNELS, options)
+        _compile_kernels(list(writer.requests.values()), folder / writer.lowering.generator.file, options)
     for name, source in writer.carried.items():
         shutil.copyfile(writer.lowering.build(source), folder / name)
     for name, model in writer.models.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(model)
     (folder / PLAN).write_text(plan.to_json(), encoding="utf-8")
-    _write_manifest(folder, options, [*writer.carried, *writer.models])
+    _write_manifest(folder, options, [writer.lowering.generator.file, *writer.carried, *writer.models])
     return plan
 
 
 def plan_program(program: Program, options: CompileOptions) -> tuple[Plan, StepWriter]:
     """Return the plan and what has to be written beside it; compiles nothing."""
-    way, sequence = lowering(options.target.kind), order(program)
+    way, sequence = lowering_for(options.target), order(program)
     placement = place_all(program, sequence, way.generator.may_overwrite, options.threads)
     writer = StepWriter(program, placement, way, options.export_graph)
     inputs = tuple(
@@ -90,7 +90,7 @@ def _output(writer: StepWriter, sequence: Order, placement: Placement, name: str
 
 
 def _compile_kernels(requests: Sequence[KernelRequest], path: Path, options: CompileOptions) -> None:
-    compiler = lowering(options.target.kind).generator.compiler
+    compiler = lowering_for(options.target).generator.compiler
     assert compiler is not None
     compiled = compiler.compile(requests, path, threads=options.threads)
     for request in requests:
@@ -111,7 +111,7 @@ def keep_subnormals(folder: Path) -> None:
 
 def _write_manifest(folder: Path, options: CompileOptions, models: Sequence[str]) -> None:
     files = {}
-    for name in (PLAN, WEIGHTS, KERNELS, *models):
+    for name in (PLAN, WEIGHTS, *models):
         path = folder / name
         if path.exists():
             with path.open("rb") as file:

@@ -14,7 +14,9 @@ from runtime.plan import Plan
 from runtime.sizes import ORIGINAL, Sizes, main_folder
 from runtime.weights import Weights
 
-PLAN, WEIGHTS, KERNELS, DISPATCHER, MANIFEST = "plan.json", "weights.safetensors", "kernels.so", "dispatch.so", "manifest.json"
+PLAN, WEIGHTS, DISPATCHER, MANIFEST = "plan.json", "weights.safetensors", "dispatch.so", "manifest.json"
+KERNELS = ("kernels.so", "kernels.json")
+"""Files of generated kernels; an artefact has one, which its device reads."""
 SUFFIX, MODEL_SUFFIX = ".einsat", ".opt.onnx"
 
 
@@ -44,7 +46,8 @@ class Artefact:
         main = main_folder(folder)
         if weights is None:
             weights = Weights(main / WEIGHTS) if (main / WEIGHTS).exists() else {}
-        return Artefact(folder, plan, weights, _existing(folder / KERNELS), _existing(main / DISPATCHER), Sizes.read(folder))
+        kernels = next((folder / name for name in KERNELS if (folder / name).exists()), None)
+        return Artefact(folder, plan, weights, kernels, _existing(main / DISPATCHER), Sizes.read(folder))
 
     def at(self, folder: str) -> Artefact:
         """Return the artefact of one of several sizes, which shares the weights, or of the model as it was given."""

@@ -30,6 +30,9 @@ from runtime.storage import Areas, is_contiguous
 class Executable:
     """A runnable plan. ``models`` gives an onnxruntime step's model (a path or its bytes) by its name in the plan.
 
+    ``on`` names the device, where it is not the plan's own: one that is described (``cuda:h100``). A model that onnxruntime runs as a whole
+    needs none.
+
     A forked child may go on with those of its parent.
     """
 
@@ -43,14 +46,17 @@ class Executable:
         models: Callable[[str], str | bytes] | None = None,
         dispatcher_path: Path | None = None,
         libraries: Callable[[str], Path] | None = None,
+        on: str | None = None,
     ) -> None:
         self.plan = plan
-        self.device = device(plan.device)
+        self._alone = _is_one_model(plan)
+        self.device = device(plan.device if on is None or self._alone else on)
+        if self.device.name != plan.device:
+            raise ArtefactError(f"the program is for the device {plan.device!r}, not for {on!r}", fix="optimise the model for that one")
         self.threads = threads or openmp_default()
         self._lock = threading.Lock()
         self._closed = False
         self._last: dict[str, Value] = {}
-        self._alone = _is_one_model(plan)
         self._python_steps = {i: step for i, step in enumerate(plan.steps) if self._is_python(step)}
         files = Files(kernels, dispatcher_path, libraries)
         self.arithmetic = self.device.arithmetic(files)

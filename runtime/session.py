@@ -40,14 +40,17 @@ class Session:
     and threads that share a core only wait for each other at the end of every kernel.
 
     Of an artefact for several sizes, each plan is opened when an input first has its sizes.
+
+    ``on`` names a device that is described (``cuda:h100``): the program is executed and checked without one.
     """
 
-    def __init__(self, path: str | Path | Artefact, *, threads: int | None = None) -> None:
+    def __init__(self, path: str | Path | Artefact, *, threads: int | None = None, on: str | None = None) -> None:
         if threads is not None and threads < 1:
             raise InvalidArgument(f"threads must be at least 1, got {threads}")
         self.artefact = path if isinstance(path, Artefact) else Artefact.open(Path(path))
         self.plan: Plan = self.artefact.plan
         """Of an artefact for several sizes, the one of the model as it was given, which names them."""
+        self._on = on
         self._threads = min(threads or openmp_default(), usable_cores())
         self._output_names = [port.name for port in self.plan.outputs]
         self._fed: Mapping[str, Any] | None = None
@@ -60,7 +63,7 @@ class Session:
         if self._sizes is None:
             self._executable = Executable(
                 self.plan, self.artefact.weights, threads=self._threads, kernels=self.artefact.kernels,
-                models=self.artefact.model, dispatcher_path=self.artefact.dispatcher, libraries=self.artefact.library,
+                models=self.artefact.model, dispatcher_path=self.artefact.dispatcher, libraries=self.artefact.library, on=on,
             )  # fmt: skip
             self._run_whole = self._executable.run_whole
         else:
@@ -171,7 +174,7 @@ class Session:
         if not self._is_open:
             raise ExecutionError("the session is closed", where=str(self.artefact.folder))
         if folder not in self._opened:
-            opened = Session(self.artefact.at(folder), threads=self._threads)
+            opened = Session(self.artefact.at(folder), threads=self._threads, on=self._on)
             if self._opened.setdefault(folder, opened) is not opened:  # another thread was faster
                 opened.close()
             if not self._is_open and (late := self._opened.pop(folder, None)) is not None:  # closed meanwhile

@@ -57,6 +57,7 @@ PACKAGES = {
     "lower/calls": "fragments as calls of a library",
     "lower/targets": "what code is for",
     "lower/targets/reference": "operators by their meanings",
+    "lower/targets/cuda": "kernels and libraries of NVIDIA's GPUs",
     "lower/targets/cpu": "the CPU's libraries and generator",
     "lower/targets/cpu/onednn": "the vendor library",
     "lower/targets/cpu/attention": "attention in blocks of rows",

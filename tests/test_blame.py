@@ -27,7 +27,7 @@ from egraph.tensor.ops import apply
 from egraph.tolerance import Tolerance
 from lower.calls import epilogue
 from lower.cost.model import CostModel
-from lower.cost.roofline import DeviceSpeed
+from lower.roofline import DeviceSpeed
 from runtime.feeds import FeedSpec
 from runtime.profile import Database
 from tests.commands import build_model

@@ -29,7 +29,7 @@ from egraph.tensor.ops import apply
 from egraph.tolerance import Tolerance
 from lower.compile import CompileOptions
 from lower.cost.model import CostModel
-from lower.cost.roofline import DeviceSpeed
+from lower.roofline import DeviceSpeed
 from runtime.feeds import FeedSpec
 from runtime.measure import Effort, Load, Timing, Worker
 from runtime.profile import Database

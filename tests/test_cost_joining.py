@@ -5,7 +5,7 @@ from __future__ import annotations
 from egraph.tensor import VIEW, Candidate
 from egraph.tensor.ops import apply
 from lower.cost.model import CostModel, is_joining, joined_for_free
-from lower.cost.roofline import DeviceSpeed
+from lower.roofline import DeviceSpeed
 from runtime.profile import Database
 from tests.fragments import leaf
 from tests.implementations import GENERATED

@@ -13,7 +13,7 @@ from egraph.tensor.ops import apply
 from lower.compile import CompileOptions
 from lower.cost.families import family
 from lower.cost.model import CostModel, jobs, without_twins
-from lower.cost.roofline import DeviceSpeed
+from lower.roofline import DeviceSpeed
 from runtime.measure import Timing, Worker
 from runtime.profile import Database, Record
 from tests.fragments import leaf

@@ -21,7 +21,7 @@ from egraph.tensor import Graph, Kernel, Node, OnnxContext, Program, TensorType,
 from egraph.tensor.ops import OPS, apply
 from egraph.tensor.ops.reference import evaluate
 from lower.cost.model import CostModel
-from lower.cost.roofline import DeviceSpeed
+from lower.roofline import DeviceSpeed
 from runtime.profile import Database
 from tests.implementations import GENERATED, PRODUCT
 

@@ -20,7 +20,7 @@ from egraph.optimize.outcome import Outcome
 from egraph.optimize.search import plain_program
 from egraph.tensor import Graph, Program
 from lower.cost.model import CostModel
-from lower.cost.roofline import DeviceSpeed
+from lower.roofline import DeviceSpeed
 from runtime.profile import Database
 from tests.commands import build_model, command, files_below
 

@@ -19,7 +19,7 @@ from egraph.optimize.search import plain_program
 from egraph.tensor import Candidate, Program
 from lower.compile import CompileOptions, compile_program
 from lower.cost.model import CostModel, KernelKey
-from lower.cost.roofline import DeviceSpeed
+from lower.roofline import DeviceSpeed
 from runtime import Session
 from runtime.profile import Database, Record
 from tests.commands import build_model

@@ -24,7 +24,7 @@ from egraph.tensor.ops import apply
 from egraph.tolerance import Tolerance
 from lower.candidates import candidates
 from lower.cost.model import FAILED_COST_US, CostModel
-from lower.cost.roofline import DeviceSpeed
+from lower.roofline import DeviceSpeed
 from runtime.feeds import FeedSpec, random_feeds
 from runtime.measure import Effort, Worker
 from runtime.profile import Database, Record

@@ -24,7 +24,7 @@ from egraph.optimize.search import Search, program_digest, search, search_again
 from egraph.tensor import Candidate, Graph, Program
 from egraph.tolerance import Tolerance
 from lower.cost.model import CostModel
-from lower.cost.roofline import DeviceSpeed
+from lower.roofline import DeviceSpeed
 from runtime.profile import Database, Record
 from tests.test_search import Clock, budget_of
 

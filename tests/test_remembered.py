@@ -23,8 +23,8 @@ from egraph.tensor.text import format_selection
 from egraph.tolerance import Tolerance
 from lower.candidates import candidates
 from lower.cost.model import CostModel, without_twins
-from lower.cost.roofline import DeviceSpeed
 from lower.eoperator.request import MAXIMUM_TERMS, supports, supports_by_parts
+from lower.roofline import DeviceSpeed
 from runtime.profile import Database, Record, SearchRow
 from tests.fragments import leaf
 

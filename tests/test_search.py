@@ -27,7 +27,7 @@ from egraph.tensor import Candidate, FrozenEGraph, Graph, Node, Program, Selecti
 from egraph.tensor.ops import apply
 from lower.candidates import candidates
 from lower.cost.model import CostModel, jobs, without_twins
-from lower.cost.roofline import DeviceSpeed
+from lower.roofline import DeviceSpeed
 from runtime.profile import Database, Record
 from tests.implementations import GENERATED
 

@@ -33,7 +33,7 @@ from egraph.tensor.text import (
 )  # fmt: skip
 from lower.candidates import candidates
 from lower.cost.model import CostModel, without_twins
-from lower.cost.roofline import DeviceSpeed
+from lower.roofline import DeviceSpeed
 from runtime.profile import Database
 from tests.conftest import GOLDEN
 from tests.graphs import random_model

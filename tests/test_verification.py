@@ -16,7 +16,7 @@ from egraph.tensor import OPAQUE, Candidate, Node, TensorType, format_fragment, 
 from egraph.tensor.ops import apply
 from lower.calls.call import LibraryCall
 from lower.cost.model import CostModel
-from lower.cost.roofline import DeviceSpeed
+from lower.roofline import DeviceSpeed
 from lower.targets.cpu.onednn.match import match
 from runtime import Session
 from runtime.feeds import PERIOD, FeedSpec, random_feeds

@@ -46,7 +46,7 @@ def _run() -> int:
         with interruption.heeded():
             if arguments.export_jobs:
                 return run_export(options, arguments.export_jobs)
-            return run_stages(options, arguments.target) if arguments.target else run(options)
+            return run_stages(options, arguments.to) if arguments.to else run(options)
     except CheckFailed as error:
         print(f"check failed: {error}\nnothing was written", file=sys.stderr)
         return 3

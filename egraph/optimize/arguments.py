@@ -13,7 +13,7 @@ from egraph.optimize.options import DEFAULT_BUCKETS, Asked, Choice, Options, cho
 from egraph.policy import Policy
 from egraph.tolerance import Tolerance
 from runtime.cores import usable_cores
-from runtime.devices import HOST, NAMES
+from runtime.devices import DESCRIBED, HOST, NAMES
 
 EXAMPLES = """examples:
   python -m egraph.optimize model.onnx                          write model.opt.onnx and model.einsat/ beside the model
@@ -27,6 +27,7 @@ EXAMPLES = """examples:
   python -m egraph.optimize --from saturated.txt --to selected.txt   run one stage alone on what another one wrote
   python -m egraph.optimize model.onnx --export-jobs jobs.zip   write the kernels to measure, for another process or machine
   python -m egraph.optimize model.onnx --import-profiles records.jsonl   use what was measured there
+  python -m egraph.optimize model.onnx --target cuda:h100       for a GPU that need not be here: by estimates, checked without one
   python -m egraph.optimize model.onnx --policy extract.share=0.1   tune a stage; --policy help lists what can be tuned
   python -m egraph.optimize --list-rules                        show every rule with its equation and verdict
 
@@ -132,7 +133,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("model", type=_path, nargs="?", help="the ONNX model to optimise")
     add = parser.add_argument_group("what to do").add_argument
     add("-o", "--output", type=_path, metavar="OUT", help="a folder, or the new model's name ending in .onnx (default: beside the model)")
-    add("--device", default=HOST, choices=NAMES, help="what to optimise for; on reference, costs are estimates (default: cpu)")
+    add("--device", default=HOST, choices=NAMES, help="what to optimise for; on reference and cuda, costs are estimates (default: cpu)")
+    told = "optimise for a GPU that need not be here: costs are estimates, and the program is executed and checked without one"
+    add("--target", dest="device", choices=DESCRIBED, default=argparse.SUPPRESS, help=told)
     add("--threads", type=_at_least(1), metavar="N", help="threads that the program will use (default: all usable cores)")
     told = "give an input its sizes, or a size of the model's its number (NAME=SIZE); several: 32..512, 32/64, see below; repeatable"
     add("--shape", type=parse_sizes, action="append", default=[], metavar="NAME:SIZES", help=told)
@@ -148,7 +151,7 @@ def build_parser() -> argparse.ArgumentParser:
     add = group.add_argument
     add("--from", dest="source", type=_path, metavar="FILE", help="start from a stage's text, as --dump-dir and --to write it")
     told = "write the result of this stage and end: a file called imported.txt, saturated.txt, selected.txt or plan.txt"
-    add("--to", dest="target", type=_path, metavar="FILE", help=told)
+    add("--to", dest="to", type=_path, metavar="FILE", help=told)
     add = parser.add_argument_group("rules").add_argument
     add("--rules", type=_path, action="append", default=[], metavar="FILE", help="a Python file with RULES = (...); repeatable")
     add("--skip-rule", action="append", default=[], metavar="NAME", help="do without a rule; repeatable")
@@ -201,14 +204,14 @@ def to_options(arguments: argparse.Namespace) -> Options:
     """Return the options; raises ModelError on what argparse cannot see."""
     if arguments.model is None and arguments.source is None:
         raise ModelError("no model was given", fix="python -m egraph.optimize model.onnx (or --list-rules, --help)")
-    if arguments.source and (arguments.model or not (arguments.target or arguments.export_jobs) or arguments.source.suffix != ".txt"):
+    if arguments.source and (arguments.model or not (arguments.to or arguments.export_jobs) or arguments.source.suffix != ".txt"):
         fix = "python -m egraph.optimize --from saturated.txt --to selected.txt"
         raise ModelError("--from takes a stage's text in the place of a model, and needs --to or --export-jobs", where="--from", fix=fix)
-    if arguments.target and arguments.export_jobs:
+    if arguments.to and arguments.export_jobs:
         raise ModelError("--to and --export-jobs write one file each and end: give one of them", where="--export-jobs")
     if arguments.export_jobs and arguments.again:
         raise ModelError("--export-jobs exports what no one has measured yet: --again does not go with it", where="--export-jobs")
-    if arguments.target and (arguments.output or arguments.report or arguments.dump_dir or arguments.json):
+    if arguments.to and (arguments.output or arguments.report or arguments.dump_dir or arguments.json):
         raise ModelError("--to writes one file and prints nothing: -o, --report, --dump-dir and --json do not go with it", where="--to")
     cores = usable_cores()
     if (arguments.threads or 1) > cores:
@@ -275,7 +278,7 @@ def _asked_sizes(arguments: argparse.Namespace) -> tuple[dict[str, tuple[int, ..
         raise ModelError("a stage's text has no names of sizes left", where="--shape", fix="give --shape where the text is written")
     if asked.has_several:
         single = {
-            "--to": arguments.target, "--export-jobs": arguments.export_jobs, "--dump-dir": arguments.dump_dir, "--report": arguments.report
+            "--to": arguments.to, "--export-jobs": arguments.export_jobs, "--dump-dir": arguments.dump_dir, "--report": arguments.report
         }  # fmt: skip
         for option, value in single.items():
             if value:

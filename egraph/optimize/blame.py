@@ -28,6 +28,7 @@ from egraph.policy import SaturationPolicy
 from egraph.rule import Binding, MergeRule, Rule
 from egraph.tensor import Graph, Kernel, Node, Program, TensorType, attributes, make, rewrite, walk
 from lower.compile import CompileOptions
+from lower.targets import name_of
 from runtime import Session
 from runtime.feeds import Values, random_array
 from runtime.judge import WrongResult, judge
@@ -96,7 +97,7 @@ def _wrong_kernels(
         found: Any = None
         feeds = {f"x{i}": np.require(values[node], requirements="C") for i, node in enumerate(kernel.inputs) if node.op != "Constant"}
         try:
-            with Session(place, threads=options.threads) as session:
+            with Session(place, threads=options.threads, on=name_of(options.target)) as session:
                 found = session.run(None, feeds)[0]
             judge(found, values[kernel.output])
         except WrongResult as error:

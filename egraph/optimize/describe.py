@@ -22,7 +22,7 @@ from egraph.optimize.trial import ORIGINAL, PLAIN, Entry, Trial
 from egraph.rule import MergeRule, Rule
 from egraph.tensor import Candidate, Graph, Kernel, Node, Program, format_fragment, walk
 from lower.cost.model import CostModel, KernelKey
-from lower.cost.roofline import Work, work
+from lower.roofline import Work, work
 from runtime.profile.versions import library_version
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -27,7 +27,7 @@ from egraph.tensor import Candidate, FrozenEGraph, Graph, Program, walk
 from lower.candidates import candidates
 from lower.compile import CompileOptions, compile_program
 from lower.cost.model import CostModel, without_twins
-from lower.cost.roofline import DeviceSpeed
+from lower.roofline import DeviceSpeed
 from lower.targets import lowering
 from runtime import Session
 from runtime.devices import HOST
@@ -62,9 +62,9 @@ def _operators(rule: Rule | MergeRule) -> frozenset[str]:
     return inside((rule if isinstance(rule, Rule) else rule.member).pattern)
 
 
-def estimate(laid: Mapping[int, tuple[Candidate, ...]]) -> Mapping[int, tuple[Candidate, ...]]:
-    """Price candidates by what they move and compute, whatever they are code for."""
-    model = CostModel(Database.in_memory(), "estimated", DeviceSpeed())
+def estimate(laid: Mapping[int, tuple[Candidate, ...]], speed: DeviceSpeed | None = None) -> Mapping[int, tuple[Candidate, ...]]:
+    """Price candidates by what they move and compute, and by what their device is said to reach."""
+    model = CostModel(Database.in_memory(), "estimated", speed or DeviceSpeed())
     return model.price(without_twins(model, laid))
 
 
@@ -73,15 +73,16 @@ def estimated_programs(
     rules: Sequence[Rule | MergeRule] | None = None,
     *,
     limits: Limits = SMALL,
-    price: Price = estimate,
+    price: Price | None = None,
     count: int = 1,
     seed: int = 0,
     device: str = HOST,
 ) -> tuple[Program, ...]:
     """Return up to ``count`` programs for a device, the cheapest first; all shipped rules unless ``rules`` are given."""
     frozen = grown(graph, shipped_rules() if rules is None else rules, limits)
-    folder = Folder(graph)
-    selections = extract(frozen, price(candidates(frozen, lowering(device).target)), count, EXTRACT_SECONDS, seed)
+    folder, way = Folder(graph), lowering(device)
+    price = price or partial(estimate, speed=way.speed)
+    selections = extract(frozen, price(candidates(frozen, way.target)), count, EXTRACT_SECONDS, seed)
     return tuple(folder.fold(to_program(frozen, selection, graph)) for selection in selections)
 
 
@@ -103,7 +104,7 @@ def open_program(program: Program, *, threads: int = 1, device: str = HOST) -> S
     """Compile a program and load it; its files are gone when this returns, the session keeps what it needs."""
     with tempfile.TemporaryDirectory(prefix="einsat-") as folder:
         compile_program(program, Path(folder), compile_options(threads, device))
-        return Session(folder, threads=threads)
+        return Session(folder, threads=threads, on=device)
 
 
 def open_session(model: str | Path | onnx.ModelProto, *, threads: int = 1, device: str = HOST) -> Session:

@@ -22,9 +22,9 @@ from egraph.errors import EinsatError, LowerError
 from egraph.onnx.integer_ranges import FLAGS, integer_ranges
 from egraph.policy import MeasurePolicy
 from egraph.tensor import Graph, Implementation, Kernel, Node, Program, TensorType, attributes, make, placeholders, rewrite, walk
-from lower.compile import KERNELS, PLAN, WEIGHTS, CompileOptions, plan_program
+from lower.compile import PLAN, WEIGHTS, CompileOptions, plan_program
 from lower.eoperator import KernelRequest
-from lower.targets import CodeCompiler, Compiled, lowering
+from lower.targets import CodeCompiler, Compiled, lowering_for
 from lower.weights import write_weights
 from runtime.errors import LibraryMissing
 from runtime.feeds import PERIOD, FeedSpec, Values, random_array
@@ -38,7 +38,7 @@ def compile_batch(programs: Sequence[Program], folder: Path, options: CompileOpt
     """
     planned = [_planned(program, options) for program in programs]
     wanted = {symbol: request for one in planned if isinstance(one, _Planned) for symbol, request in one.requests.items()}
-    shared = folder / KERNELS
+    shared = folder / lowering_for(options.target).generator.file
     failed: dict[str, LowerError] = {}
     if wanted:
         failures = compile_requests(list(wanted.values()), shared, options).failures
@@ -56,14 +56,14 @@ def compile_batch(programs: Sequence[Program], folder: Path, options: CompileOpt
 
 def compile_requests(requests: Sequence[KernelRequest], path: Path, options: CompileOptions) -> Compiled:
     """Compile generated kernels for the target of ``options`` into one file."""
-    compiler = lowering(options.target.kind).generator.compiler
+    compiler = lowering_for(options.target).generator.compiler
     assert compiler is not None, "only a target with a compiler has requests"
     return compiler.compile(requests, path, threads=options.threads)
 
 
 def uncompiled(programs: Sequence[Program], options: CompileOptions) -> int:
     """Return how many of the programs' generated kernels were not compiled before."""
-    compiler = lowering(options.target.kind).generator.compiler
+    compiler = lowering_for(options.target).generator.compiler
     return len(compiler.uncompiled(list(kernel_requests(programs, options).values()), threads=options.threads)) if compiler else 0
 
 
@@ -98,7 +98,7 @@ def _written(one: _Planned, place: Path, shared: Path) -> Path:
         (place / name).parent.mkdir(exist_ok=True)
         (place / name).write_bytes(model)
     if one.requests:
-        os.link(shared, place / KERNELS)
+        os.link(shared, place / shared.name)
     for name, library in one.carried.items():
         shutil.copyfile(library, place / name)
     (place / PLAN).write_text(one.plan.to_json(), encoding="utf-8")
@@ -219,7 +219,7 @@ def compiling_ahead(
     Without programs no compiler is started. A kernel that fails is met again where it is needed. ``tell`` hears of compiled kernels
     and the seconds that they took.
     """
-    way = lowering(options.target.kind)
+    way = lowering_for(options.target)
     compiler = way.generator.compiler
     if not programs or compiler is None:
         yield lambda: None

@@ -16,8 +16,8 @@ from egraph.tensor import Candidate, Implementation, Node, Program, Target, Tens
 from egraph.tensor.ops import apply
 from lower.compile import CompileOptions
 from lower.cost.model import CostModel, KernelKey, is_measurable
-from lower.cost.roofline import DeviceSpeed, Work, work
-from lower.targets import Lowering, lowering
+from lower.roofline import DeviceSpeed, Work, work
+from lower.targets import Lowering, lowering_for
 from runtime.judge import REFERENCE_MODEL
 from runtime.measure import FROM_MEMORY, Effort, Engine, Load, Timing, Worker, measure
 from runtime.profile import Database, Record
@@ -190,7 +190,7 @@ def _calibration(way: Lowering) -> dict[str, tuple[Node, Implementation]]:
 
 def calibration_jobs(target: Target) -> dict[str, Job]:
     """Return what is timed to know how fast the device is, by name."""
-    kernels = _calibration(lowering(target.kind)).items()
+    kernels = _calibration(lowering_for(target)).items()
     found = {name: Job(fragment, implementation, format_fragment(fragment)) for name, (fragment, implementation) in kernels}
     return found | {"call": replace(found["launch"], text=f"Session.run: {found['launch'].text}", engine="einsat")}
 
@@ -212,6 +212,8 @@ def calibration_programs(database: Database, device: str, target: Target, genera
 
 def calibrate(database: Database, device: str, target: Target, measurer: Measurer | None, generator: str = "") -> DeviceSpeed:
     """Return the device's speed from a few standard kernels, measured once and kept in the database like any other."""
+    if (described := lowering_for(target).speed) is not None:
+        return described
     jobs = calibration_jobs(target)
     if measurer is not None:
         for _ in range(2):  # what hung is tried once more: everything is estimated by these

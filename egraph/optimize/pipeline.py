@@ -51,7 +51,7 @@ from egraph.rule import MergeRule, Rule
 from egraph.tensor import Graph, Program
 from lower.compile import PLAN, keep_subnormals
 from lower.cost.model import CostModel
-from lower.cost.roofline import DeviceSpeed
+from lower.roofline import DeviceSpeed
 from lower.targets import Lowering, lowering
 from runtime import Session
 from runtime.artefact import Artefact
@@ -246,7 +246,7 @@ class Run:
     def _trial(self, rules: Sequence[Rule | MergeRule], measurer: Measurer | None, device: str) -> Trial:
         """Search, compile and time the finalists."""
         options, progress = self.options, self.progress
-        plain = plain_program(self.graph, self._prices(device, DeviceSpeed()), seed=options.seed)
+        plain = plain_program(self.graph, self._prices(device, self.lowering.speed or DeviceSpeed()), seed=options.seed)
         key = search_key(self.graph, rules, options, (*self.derivations.told(), self.lowering.generator_digest))
         earlier = usable_search(self.database, device, key, options)
         needed: list[Program] = []
@@ -372,7 +372,7 @@ class Run:
             if best is not None:
                 Path(best.contender.path).rename(self.artefact)
             self.progress.stage("check the saved files")
-            with Session(self.artefact, threads=threads) as session:
+            with Session(self.artefact, threads=threads, on=self.options.device) as session:
                 return self._check(session, exporting.result(), best, is_repeated=is_repeated)
 
     def _checked_with_subnormals(self, error: Disagreement, best: Entry | None, *, is_repeated: bool) -> tuple[CheckResult, str] | None:
@@ -382,7 +382,7 @@ class Run:
         keep_subnormals(self.artefact)
         saved = open_onnxruntime(self.model_file, self.options.threads)
         try:
-            with Session(self.artefact, threads=self.options.threads) as session:
+            with Session(self.artefact, threads=self.options.threads, on=self.options.device) as session:
                 checked = self._check(session, saved, best, is_repeated=is_repeated)
         except Disagreement:
             return None  # something else is to blame: it is found out without them

@@ -205,7 +205,7 @@ class Repair:
 
     def _difference(self, entry: Entry) -> Disagreement | None:
         try:
-            with Session(entry.contender.path, threads=self.options.threads) as session:
+            with Session(entry.contender.path, threads=self.options.threads, on=self.options.device) as session:
                 run: RunModel = partial(session.run, None)
                 self.compared({entry.contender.name: run}, lambda inputs: False, 1, entry, is_first=True)
         except Disagreement as error:
@@ -264,7 +264,7 @@ class Repair:
         with tempfile.TemporaryDirectory(prefix="einsat-repair-", dir=self.work) as folder:
             place = Path(folder) / "program"
             compile_entry(Entry(Contender("", "", "einsat", str(place)), self.folder.fold(program)), self.compile_options)
-            with Session(place, threads=self.options.threads) as session:
+            with Session(place, threads=self.options.threads, on=self.options.device) as session:
                 results: Sequence[Any] = session.run(None, feeds)
         return results
 

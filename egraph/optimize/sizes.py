@@ -325,7 +325,7 @@ def _check_saved(
     """
     reference = open_original(standard, options.threads)
     names = [output.name for output in reference.get_outputs()]
-    with Session(main, threads=options.threads) as session:
+    with Session(main, threads=options.threads, on=options.device) as session:
 
         def run_plainly(feeds: Mapping[str, Any]) -> Sequence[Any]:
             results: Sequence[Any] = open_onnxruntime(standard, options.threads, optimise=False).run(None, dict(feeds))

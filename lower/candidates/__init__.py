@@ -12,7 +12,7 @@ from egraph.policy import CandidatesPolicy
 from egraph.tensor import Candidate, FrozenEGraph, Implementation, Node, Target
 from lower.candidates.tile import Tile, Tiling, tensors_of
 from lower.candidates.view_tiles import opaque_tiles, view_tiles
-from lower.targets import default_target, lowering
+from lower.targets import default_target, lowering_for
 
 Supports = Callable[[Node], str | None]
 
@@ -32,7 +32,7 @@ def candidates(
     (None when it can); by default the generator for ``target`` is asked. Without ``fused``, every kernel is one operator, and from
     the time on that ``is_late`` says so, every further one is.
     """
-    way = lowering((target or default_target()).kind)
+    way = lowering_for(target or default_target())
     tiling = Tiling(frozen, target or way.target, fused=fused, policy=policy, is_late=is_late)
     needed = [number for number in frozen.classes if number not in tiling.leaves]
     found: dict[int, dict[Tile, None]] = {number: {} for number in needed}

@@ -16,8 +16,8 @@ from egraph.policy import CostPolicy
 from egraph.tensor import Candidate, Implementation, Node, Program, Target, format_fragment, walk
 from egraph.tensor.ops.movement import joins_outermost
 from lower.cost.families import Family, family
-from lower.cost.roofline import DeviceSpeed, Work
-from lower.cost.roofline import work as count_work
+from lower.roofline import DeviceSpeed, Work
+from lower.roofline import work as count_work
 from lower.targets import default_target
 from runtime.profile import Database, Record
 from runtime.profile.versions import LEAST_FROM_MEMORY_BYTES, from_memory, in_place
@@ -94,7 +94,7 @@ class CostModel:
             if (of := self.family(candidate)) is not None:
                 self._relatives.setdefault(of, {})[key] = amount.size_bytes, found.median_us
             elif candidate.implementation.is_generated:
-                self._ratios.setdefault(amount.size_bytes.bit_length(), {})[key] = found.median_us / self.speed.estimate_us(amount)
+                self._ratios.setdefault(amount.size_bytes.bit_length(), {})[key] = found.median_us / self.speed.kernel_us(candidate, amount)
         return found
 
     def family(self, candidate: Candidate) -> Family | None:
@@ -162,7 +162,8 @@ class CostModel:
         of = self.family(candidate)
         relatives = self._relatives.get(of) if of is not None else None
         if not relatives:
-            return self.speed.estimate_us(amount) * (self._faster_than_estimated(amount) if candidate.implementation.is_generated else 1.0)
+            faster = self._faster_than_estimated(amount) if candidate.implementation.is_generated else 1.0
+            return self.speed.kernel_us(candidate, amount) * faster
         key = min(relatives, key=lambda one: (abs(relatives[one][0] - amount.size_bytes), one))
         size_bytes, time_us = relatives[key]
         moving_us = (amount.size_bytes - size_bytes) / (self.speed.memory_gigabytes_s * 1e3)

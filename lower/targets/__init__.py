@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from egraph.errors import LowerError
 from egraph.tensor import Implementation, Kernel, Node, Target
 from lower.eoperator import KernelRequest
+from lower.roofline import DeviceSpeed
 from runtime.plan import Plan
 
 if TYPE_CHECKING:
@@ -105,6 +106,8 @@ class Generator:
     may_overwrite: Callable[[Node], frozenset[int]]
     spec: Callable[[KernelRequest], Mapping[str, Any]]
     compiler: CodeCompiler | None = None
+    file: str = "kernels.so"
+    """The artefact's file of compiled kernels."""
 
 
 def no_compiler(source: Path) -> Path:
@@ -134,6 +137,8 @@ class Lowering:
     prepare: Callable[[], object] = nothing
     prepare_artefact: Callable[[], object] = nothing
     complete: Callable[[Path], object] = nothing
+    speed: DeviceSpeed | None = None
+    """What the target is said to reach, where its device is not timed."""
 
     def library_of(self, implementation: Implementation) -> Library | None:
         """Return the library that an implementation belongs to."""
@@ -159,12 +164,34 @@ def kinds() -> tuple[str, ...]:
 
 
 @cache
-def lowering(kind: str = DEFAULT) -> Lowering:
-    """Return how programs become plans of this kind of target; its libraries are imported now, no compiler is."""
+def lowering(name: str = DEFAULT) -> Lowering:
+    """Return how programs become plans of a target: of a kind, or of one that is described (``cuda:h100``).
+
+    The target's libraries are imported now, no compiler is.
+    """
+    kind, _, described = name.partition(":")
+    ways = _ways(kind)
+    if described not in ways:
+        raise LowerError(f"there is no target {name!r}", fix=f"there are {', '.join(f'{kind}:{each}' if each else kind for each in ways)}")
+    return ways[described]
+
+
+def lowering_for(target: Target) -> Lowering:
+    """Return how programs become plans of exactly this target."""
+    return next((way for way in _ways(target.kind).values() if way.target == target), lowering(target.kind))
+
+
+def name_of(target: Target) -> str:
+    """Return the name of a target, which is that of its device, too."""
+    return next((f"{target.kind}:{name}" for name, way in _ways(target.kind).items() if name and way.target == target), target.kind)
+
+
+def _ways(kind: str) -> Mapping[str, Lowering]:
+    """Return the lowerings of a kind: its own, and by name those of devices that are described."""
     if kind not in kinds():
         raise LowerError(f"there is no target {kind!r}", fix=f"there are {', '.join(kinds())}")
-    found: Lowering = importlib.import_module(f"{__name__}.{kind}.lowering").LOWERING
-    return found
+    module = importlib.import_module(f"{__name__}.{kind}.lowering")
+    return {"": module.LOWERING, **getattr(module, "DESCRIBED", {})}
 
 
 def default_target() -> Target:

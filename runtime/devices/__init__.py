@@ -22,8 +22,11 @@ if TYPE_CHECKING:
 NAMES = (
     "cpu",
     "reference",
+    "cuda",
 )  # fmt: skip
 """The devices that there are; ``lower.targets`` has what code is made for each."""
+DESCRIBED = ("cuda:h100", "cuda:h200", "cuda:a100")
+"""Devices that need not be at hand: programs for them are executed and checked elsewhere, and nothing is timed."""
 HOST = NAMES[0]
 """The device of those who name none: the processor that Python, onnxruntime and the measuring process run on."""
 
@@ -118,8 +121,10 @@ class Device(Protocol):
 @cache
 def device(name: str) -> Device:
     """Return a device by its name; what it needs is imported now, or when a plan needs it."""
-    if name not in NAMES:
+    if name not in (*NAMES, *DESCRIBED):
         fix = "run it with the version that wrote it, or optimise the model again"
-        raise ArtefactError(f"there is no device {name!r}; there are {', '.join(NAMES)}", fix=fix)
-    found: Device = importlib.import_module(f"{__name__}.{name}.device").DEVICE
+        raise ArtefactError(f"there is no device {name!r}; there are {', '.join((*NAMES, *DESCRIBED))}", fix=fix)
+    kind, _, described = name.partition(":")
+    module = importlib.import_module(f"{__name__}.{kind}.device")
+    found: Device = module.DESCRIBED[described] if described else module.DEVICE
     return found

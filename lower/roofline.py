@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
-from egraph.tensor import Node, TensorType, walk
+from egraph.tensor import Candidate, Node, TensorType, walk
 from egraph.tensor.expr.products import contracted_operations
 from egraph.tensor.expr.scope import Tensor
 from egraph.tensor.ops import OPS
@@ -93,3 +93,7 @@ class DeviceSpeed:
         additions = max(0.0, amount.flops - amount.functions)
         computing_us = (amount.functions + additions / ADDITIONS_A_FUNCTION) / (self.other_gigaflops_s * 1e3)
         return self.launch_us + max(moving_us, computing_us)
+
+    def kernel_us(self, candidate: Candidate, amount: Work) -> float:
+        """Return what a kernel of this work takes; some devices look at how it is computed, too."""
+        return self.estimate_us(amount)

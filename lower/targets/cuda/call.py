@@ -1,0 +1,101 @@
+"""What NVIDIA's libraries have in common: an epilogue of a summand, a bias and an activation, in this order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from egraph.tensor import Node, walk
+from lower.calls.call import Anchor, Argument, Base, LibraryCall
+from lower.calls.epilogue import Spine, spine
+from lower.views import Reason, Window, contiguous
+
+Resolver: TypeAlias = Callable[[Node, Base], "tuple[Anchor, ...] | Reason"]
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """activation(contraction + summand + bias); a bias is a vector, broadcast, and a summand has the result's shape."""
+
+    summand: Argument | None = None
+    bias: Argument | None = None
+    activation: str = ""
+
+    @property
+    def is_empty(self) -> bool:
+        return self.summand is None and self.bias is None and not self.activation
+
+
+def epilogue_of(anchor: Anchor, found: Spine, destination: Window) -> Epilogue | Reason:
+    """Return the post-operations as one epilogue, or why the libraries' form does not hold them."""
+    epilogue = Epilogue()
+    for operation in found.post_operations:
+        if epilogue.activation:
+            return "the libraries fuse nothing after an activation"
+        if operation.window is None:
+            if (operation.algorithm, operation.alpha) == ("relu", 0.0) or operation.algorithm == "gelu_tanh":
+                epilogue = replace(epilogue, activation=operation.algorithm)
+                continue
+            return f"the libraries fuse no {operation.algorithm}"
+        if operation.algorithm != "add" or operation.kind != "binary":
+            return f"the libraries fuse no {operation.algorithm} of two tensors"
+        window = anchor.arrange(operation.window)
+        if isinstance(window, str):
+            return window
+        window = window.unbroadcast()
+        assert operation.operand is not None
+        if window.shape == destination.shape and epilogue.summand is None:
+            epilogue = replace(epilogue, summand=Argument("", operation.operand, window))
+        elif anchor.bias_axis is not None and epilogue.bias is None and _varies_along(window, anchor.bias_axis):
+            if window.shape[anchor.bias_axis] != destination.shape[anchor.bias_axis]:
+                return "a bias is one number for all outputs"
+            epilogue = replace(epilogue, bias=Argument("bias", operation.operand, window))
+        else:
+            return "the libraries add a vector of biases and one summand of the result's shape, nothing else"
+    return epilogue
+
+
+def _varies_along(window: Window, axis: int) -> bool:
+    axis %= len(window.shape)
+    return all(size == 1 for i, size in enumerate(window.shape) if i != axis)
+
+
+def match_call(
+    fragment: Node,
+    resolvers: Mapping[str, Resolver],
+    completed: Callable[[Anchor, Window, Epilogue], LibraryCall | Reason],
+    bases: Mapping[int, Window] | None,
+    destination: Window | None,
+) -> LibraryCall | Reason:
+    """Return the library call that computes ``fragment``, or why there is none.
+
+    ``bases[i]`` is where placeholder i lies and ``destination`` where the result goes (row-major by default).
+    """
+    for node in walk((fragment,)):
+        if node.type.dtype != "float32":
+            return f"the libraries are used for float32 only, not {node.type.dtype}"
+        if not node.type.is_static or 0 in node.type.sizes:
+            return f"{node.type} is empty or has unknown sizes"
+
+    def base(leaf: Node) -> Window:
+        return (bases or {}).get(leaf.integer("index")) or contiguous(leaf.type.sizes)
+
+    found = spine(fragment, frozenset(resolvers), destination or contiguous(fragment.type.sizes), base)
+    if isinstance(found, str):
+        return found
+    anchors = resolvers[found.anchor.op](found.anchor, base)
+    if isinstance(anchors, str):
+        return anchors
+    reason = "no arrangement fits"
+    for anchor in anchors:
+        arranged = anchor.arrange(found.destination)
+        if isinstance(arranged, str):
+            reason = arranged
+            continue
+        epilogue = epilogue_of(anchor, found, arranged)
+        call = epilogue if isinstance(epilogue, str) else completed(anchor, arranged, epilogue)
+        if not isinstance(call, str):
+            return call
+        reason = call
+    return reason

@@ -1,0 +1,87 @@
+"""cuBLASLt: matrix products, also those that convolutions of one tap are, with a summand, a bias and an activation.
+
+Operands are matrices with a leading dimension, transposed or not, and batches one stride apart; the result is row-major. Which of its
+kernels runs is asked of the library on the device, within a bound on workspace: its heuristics answer nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any
+
+from egraph.errors import LowerError
+from egraph.tensor import Kernel, Node
+from lower.calls.call import Anchor, LibraryCall
+from lower.calls.contractions import convolution_as_matmul, matmul
+from lower.calls.tiles import Matcher, library_tiles
+from lower.targets import Launch, Library
+from lower.targets.cuda.call import Epilogue, match_call
+from lower.views import Reason, Window
+from runtime.devices.cuda.cublas import WORKSPACE_BYTES, matrix
+
+if TYPE_CHECKING:
+    from lower.steps import StepWriter
+
+NAME = "cublas.matmul"
+RESOLVERS = {"MatMul": matmul, "Conv": convolution_as_matmul}
+
+
+def implementations(op: str) -> tuple[str, ...]:
+    """Return the names of the implementations of an operator."""
+    return (NAME,) if op in RESOLVERS else ()
+
+
+def match(
+    fragment: Node, implementation: str, *, bases: Mapping[int, Window] | None = None, destination: Window | None = None
+) -> LibraryCall | Reason:
+    """Return the call that computes a fragment, or why there is none."""
+    return match_call(fragment, RESOLVERS, _completed, bases, destination)
+
+
+def _completed(anchor: Anchor, destination: Window, epilogue: Epilogue) -> LibraryCall | Reason:
+    shape, result = destination.shape, matrix(destination.shape, destination.strides)
+    if isinstance(result, str) or result.is_transposed:
+        return "the result is no row-major matrix"
+    arguments = [replace(argument, window=_batched(argument.window, shape), packed=False) for argument in anchor.arguments]
+    post_operations: list[Mapping[str, Any]] = []
+    if epilogue.bias is not None:
+        if not epilogue.bias.window.is_contiguous:
+            return "a bias does not lie densely"
+        arguments.append(epilogue.bias)
+    if epilogue.summand is not None:
+        post_operations.append({"kind": "binary", "algorithm": "add", "argument": len(arguments)})
+        arguments.append(epilogue.summand)
+    if epilogue.activation:
+        post_operations.append({"kind": "eltwise", "algorithm": epilogue.activation, "alpha": 0.0, "beta": 0.0})
+    for argument in arguments:
+        if argument.role == "bias":
+            continue
+        found = matrix(argument.window.shape, argument.window.strides)
+        if isinstance(found, str):
+            return found
+        if argument.role == "" and found.is_transposed:
+            return "a summand is no row-major matrix"
+    return LibraryCall("matmul", anchor.parameters, tuple(arguments), destination, tuple(post_operations))
+
+
+def _batched(window: Window, result: tuple[int, ...]) -> Window:
+    """Return an operand repeated for every batch of the result."""
+    return window.expand((*result[: len(result) - 2], *window.shape[-2:]))
+
+
+def _launch(writer: StepWriter, kernel: Kernel) -> Launch:
+    places = writer.placement.places
+    bases = {i: places[node].window for i, node in enumerate(kernel.inputs)}
+    call = match(kernel.fragment, kernel.implementation.name, bases=bases, destination=places[kernel.output].window)
+    if not isinstance(call, LibraryCall):
+        raise LowerError(f"{kernel.implementation} cannot compute this kernel: {call}", where=str(kernel.output))
+    inputs = tuple(writer.window(kernel.inputs[argument.operand], argument.window) for argument in call.arguments)
+    target = kernel.implementation.target or writer.lowering.target
+    spec = {**call.spec(), "precision": target.precision, "workspace_bytes": WORKSPACE_BYTES}
+    return Launch(inputs, writer.window(kernel.output, call.destination), spec)
+
+
+MATCHER = Matcher(implementations, lru_cache(maxsize=1 << 15)(match))
+LIBRARY = Library("cublas", partial(library_tiles, matcher=MATCHER), _launch)

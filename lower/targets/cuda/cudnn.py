@@ -1,0 +1,141 @@
+"""cuDNN: convolutions and transposed ones, with what its float32 engines fuse: a summand, a bias, a Relu, in this order.
+
+Which epilogues have an engine was asked of cuDNN 9.24 for a described H100 and A100 (``python -m bench.cuda_plans``). What a step
+asks for is a graph; where cuDNN is installed its favourite plan is named in it, else the device takes the library's favourite.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any
+
+from egraph.errors import LowerError
+from egraph.tensor import Kernel, Node, Target
+from lower.calls.call import Anchor, Base, LibraryCall
+from lower.calls.contractions import convolution, operand, transposed_convolution
+from lower.calls.tiles import Matcher, library_tiles
+from lower.targets import Launch, Library
+from lower.targets.cuda.call import Epilogue, Resolver, match_call
+from lower.views import Reason, Window
+from runtime.devices.cuda import cudnn
+from runtime.devices.cuda.gpus import gpu_of
+from runtime.plan import Buffer
+
+if TYPE_CHECKING:
+    from lower.steps import StepWriter
+
+
+def _with_model_weights(node: Node, anchors: tuple[Anchor, ...] | Reason, base: Base) -> tuple[Anchor, ...] | Reason:
+    """Take the weights as the model has them: cuDNN finds groups by the channels, and transposes by itself."""
+    if isinstance(anchors, str):
+        return anchors
+    weights = operand(node.inputs[1], "weights", base)
+    if isinstance(weights, str):
+        return weights
+    return tuple(replace(anchor, arguments=(anchor.arguments[0], weights[0])) for anchor in anchors)
+
+
+def _convolution(node: Node, base: Base) -> tuple[Anchor, ...] | Reason:
+    return _with_model_weights(node, convolution(node, base), base)
+
+
+def _deconvolution(node: Node, base: Base) -> tuple[Anchor, ...] | Reason:
+    return _with_model_weights(node, transposed_convolution(node, base), base)
+
+
+RESOLVERS: Mapping[str, tuple[tuple[str, Resolver], ...]] = {
+    "cudnn.convolution": (("Conv", _convolution),),
+    "cudnn.deconvolution": (("ConvTranspose", _deconvolution),),
+}
+
+
+def implementations(op: str) -> tuple[str, ...]:
+    """Return the names of the implementations of an operator."""
+    return tuple(name for name, resolvers in RESOLVERS.items() if any(op == each for each, _ in resolvers))
+
+
+def match(
+    fragment: Node, implementation: str, *, bases: Mapping[int, Window] | None = None, destination: Window | None = None
+) -> LibraryCall | Reason:
+    """Return the call that computes a fragment, or why there is none."""
+    return match_call(fragment, dict(RESOLVERS[implementation.partition("@")[0]]), _completed, bases, destination)
+
+
+def _completed(anchor: Anchor, destination: Window, epilogue: Epilogue) -> LibraryCall | Reason:
+    source, weights = anchor.arguments
+    if anchor.primitive == "deconvolution" and not epilogue.is_empty:
+        return "cuDNN fuses nothing with the gradient of a convolution"
+    if epilogue.activation not in ("", "relu"):
+        return f"no float32 engine of cuDNN fuses {epilogue.activation}"
+    if epilogue.bias is None and not epilogue.is_empty:
+        return "cuDNN fuses a summand or a Relu together with a bias alone"
+    windows = [source.window, destination, *([epilogue.summand.window] if epilogue.summand else [])]
+    ordered = _in_one_order(windows)
+    if ordered is None:
+        return "source, summand and result do not lie densely in one order"
+    is_last, windows = ordered
+    if not weights.window.is_contiguous or (is_last and not weights.packed):
+        return "the weights do not lie in the order of the data, and are not constant"
+    arguments = [replace(source, window=windows[0]), weights]
+    if epilogue.bias is not None:
+        shape = epilogue.bias.window.shape
+        if any(size > 1 for axis, size in enumerate(shape) if axis != 1):
+            return "a bias varies along more than the channels"
+        arguments.append(epilogue.bias)
+    post_operations: list[Mapping[str, Any]] = []
+    if epilogue.summand is not None:
+        post_operations.append({"kind": "binary", "algorithm": "add", "argument": len(arguments)})
+        arguments.append(replace(epilogue.summand, window=windows[2]))
+    if epilogue.activation:
+        post_operations.append({"kind": "eltwise", "algorithm": epilogue.activation, "alpha": 0.0, "beta": 0.0})
+    packed = [replace(each, packed=is_last and each.role == "weights") for each in arguments]
+    return LibraryCall(anchor.primitive, anchor.parameters, tuple(packed), windows[1], tuple(post_operations))
+
+
+def _in_one_order(windows: Sequence[Window]) -> tuple[bool, list[Window]] | None:
+    """Return the windows as dense channels-first data, or as dense channels-last data, and which; None where neither fits all."""
+    rank = len(windows[0].shape)
+    for is_last, order in ((False, tuple(range(rank))), (True, (0, *range(2, rank), 1))):
+        ordered = [window.in_order(order) for window in windows]
+        if all(window is not None for window in ordered):
+            return is_last, [window for window in ordered if window is not None]
+    return None
+
+
+def _launch(writer: StepWriter, kernel: Kernel) -> Launch:
+    places = writer.placement.places
+    bases = {i: places[node].window for i, node in enumerate(kernel.inputs)}
+    call = match(kernel.fragment, kernel.implementation.name, bases=bases, destination=places[kernel.output].window)
+    if not isinstance(call, LibraryCall):
+        raise LowerError(f"{kernel.implementation} cannot compute this kernel: {call}", where=str(kernel.output))
+    spec = call.spec()
+    inputs = tuple(writer.window(kernel.inputs[argument.operand], argument.window) for argument in call.arguments)
+    target = kernel.implementation.target or writer.lowering.target
+    buffers = [Buffer("float32", argument.window.shape, argument.window.strides, "arena") for argument in call.arguments]
+    output = Buffer("float32", call.destination.shape, call.destination.strides, "arena")
+    spec["precision"] = target.precision
+    plan = favourite(json.dumps(spec, sort_keys=True), tuple(buffers), output, target)
+    if isinstance(plan, str):
+        raise LowerError(f"cuDNN has no plan for this kernel: {plan}", where=str(kernel.output))
+    return Launch(inputs, writer.window(kernel.output, call.destination), {**spec, **plan})
+
+
+@lru_cache(maxsize=1 << 10)
+def favourite(spec: str, operands: tuple[Buffer, ...], output: Buffer, target: Target) -> Mapping[str, Any] | str:
+    """Return the plan that cuDNN prefers for a described GPU, an empty choice where it is not installed, its words where it has none."""
+    if not cudnn.is_installed():
+        return {"engine": None, "knobs": {}, "workspace_bytes": cudnn.WORKSPACE_BYTES}
+    described = json.loads(spec)
+    packed = cudnn.with_packed(described, operands)
+    plans = cudnn.engine_plans(described, packed, output, gpu_of(target.features), target.precision)
+    if isinstance(plans, str):
+        return plans
+    fitting = [plan for plan in plans if plan.workspace_bytes <= cudnn.WORKSPACE_BYTES]
+    return fitting[0].spec if fitting else "every plan needs more workspace than is given"
+
+
+MATCHER = Matcher(implementations, lru_cache(maxsize=1 << 15)(match))
+LIBRARY = Library("cudnn", partial(library_tiles, matcher=MATCHER), _launch)

@@ -1,0 +1,116 @@
+"""How programs become plans for CUDA: generated kernels, cuDNN and cuBLASLt; a target for each kind of GPU that is described."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from time import perf_counter
+
+from egraph.errors import LowerError
+from egraph.tensor import Implementation, Target
+from lower.candidates.eoperator_tiles import eoperator_tiles
+from lower.eoperator import KernelRequest
+from lower.eoperator.request import may_overwrite, supports_by_parts
+from lower.targets import Compiler, Generator, Library, Lowering
+from lower.targets.cuda.costs import GpuSpeed
+from lower.targets.cuda.generator import generate
+from runtime.devices.cuda import kernels
+from runtime.devices.cuda.gpus import GPUS, Gpu
+
+LIBRARIES = (
+    "cudnn",
+    "cublas",
+)  # fmt: skip
+"""The libraries whose kernels compete with generated ones on CUDA: modules beside this file, each with its ``LIBRARY``."""
+DEFAULT_GPU = "h100"
+
+
+@dataclass
+class _Compiled:
+    """Kernels in a file."""
+
+    failures: dict[KernelRequest, LowerError] = field(default_factory=dict)
+    compiled: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Compiler:
+    """The generator, and NVRTC or nvcc where one is."""
+
+    target: Target
+
+    def compile(self, requests: Sequence[KernelRequest], path: Path, *, threads: int) -> _Compiled:
+        found, result, started = {}, _Compiled(), perf_counter()
+        for request in requests:
+            try:
+                found[request.symbol] = _kernel(request, self.target)
+                result.compiled += 1
+            except LowerError as error:
+                result.failures[request] = error
+        kernels.write(path, found)
+        result.seconds = perf_counter() - started
+        return result
+
+    def uncompiled(self, requests: Sequence[KernelRequest], *, threads: int) -> list[KernelRequest]:
+        return []  # a kernel takes less than a second: nothing is compiled ahead
+
+    def kept(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def borrowed(self, count: int) -> AbstractContextManager[Sequence[Compiler]]:
+        return nullcontext(())
+
+    def most_processes(self) -> int:
+        return 1
+
+    def digest(self) -> str:
+        return _digest()
+
+
+@cache
+def _kernel(request: KernelRequest, target: Target) -> kernels.Kernel:
+    made = generate(request, target)
+    launches = tuple(kernels.Launch(each.symbol, each.grid, each.block, each.shared_bytes, each.parameters) for each in made.launches)
+    architecture = target.architecture if made.cubin else ""
+    return kernels.Kernel(made.text, launches, architecture, made.registers or 0, made.cubin)
+
+
+@cache
+def _digest() -> str:
+    """Return a hash of what decides which code is generated."""
+    folder = Path(__file__).parent / "generator"
+    found = hashlib.sha256()
+    for path in sorted(folder.glob("*.py")):
+        found.update(path.read_bytes())
+    return found.hexdigest()[:16]
+
+
+def _library(name: str) -> Library:
+    found: Library = importlib.import_module(f"lower.targets.cuda.{name}").LIBRARY
+    return found
+
+
+def _lowering(gpu: Gpu) -> Lowering:
+    target = Target("cuda", gpu.architecture, (gpu.name,))
+    generator = Generator(
+        eoperator_tiles, supports_by_parts, may_overwrite, lambda request: {"symbol": request.symbol}, _Compiler(target), kernels.FILE
+    )
+    return Lowering(
+        target,
+        Implementation.parse(kernels.GENERATED_STEP, target),
+        generator,
+        tuple(_library(name) for name in LIBRARIES),
+        Implementation.parse("cublas.matmul", target),
+        speed=GpuSpeed(gpu=gpu),
+    )
+
+
+DESCRIBED: Mapping[str, Lowering] = {name: _lowering(gpu) for name, gpu in GPUS.items()}
+"""By the name after the colon of ``--target cuda:NAME``."""
+LOWERING = DESCRIBED[DEFAULT_GPU]

@@ -1,0 +1,219 @@
+"""cuBLASLt: a plan's ``cublas`` step as one product with an epilogue, by the library's C functions.
+
+The bindings that are published ask for a driver before they describe a product; these functions describe it anywhere, so that everything
+up to the choice of a kernel is checked without a device.
+
+The library thinks in columns: a row-major result is the product of the operands, swapped and transposed. So nothing is copied, and a bias
+along our columns is one along its rows, which is what its epilogue adds.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+from runtime.devices.cuda.cudnn import roles
+from runtime.errors import ArtefactError, KernelError, LibraryMissing
+from runtime.plan import Buffer
+
+CUBLAS_STEP = "cublas"
+WORKSPACE_BYTES = 32 << 20
+"""Workspace that a product may have, in bytes: what the library recommends for Hopper."""
+
+NAME = "libcublasLt.so.13"
+REAL = 0
+"""CUDA_R_32F."""
+COMPUTE_FLOAT32, COMPUTE_TF32 = 68, 77
+"""CUBLAS_COMPUTE_32F, which uses no tensor core for float32 data, and CUBLAS_COMPUTE_32F_FAST_TF32."""
+TRANSPOSE_A, TRANSPOSE_B, EPILOGUE, BIAS_POINTER = 3, 4, 7, 8
+"""Attributes of cublasLtMatmulDesc_t."""
+BATCH_COUNT, BATCH_OFFSET = 5, 6
+"""Attributes of cublasLtMatrixLayout_t."""
+MOST_WORKSPACE = 1
+"""CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES."""
+EPILOGUES: Mapping[tuple[str, bool], int] = {
+    ("", False): 1, ("relu", False): 2, ("", True): 4, ("relu", True): 6, ("gelu_tanh", False): 32, ("gelu_tanh", True): 36,
+}  # fmt: skip
+"""cublasLtEpilogue_t by activation and whether there is a bias; the library's Gelu is the one with a hyperbolic tangent."""
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Equal matrices ``batch_stride`` apart: rows (or, transposed, columns) of ``leading`` elements one after the other."""
+
+    batch: int
+    batch_stride: int
+    rows: int
+    columns: int
+    leading: int
+    is_transposed: bool
+
+
+def matrix(shape: Sequence[int], strides: Sequence[int]) -> Matrix | str:
+    """Return a window of batches of matrices as the library takes them, or why it does not."""
+    (rows, columns), (down, across) = shape[-2:], strides[-2:]
+    batch = [(size, stride) for size, stride in zip(shape[:-2], strides[:-2], strict=True) if size > 1]
+    for (_, outer), (size, inner) in pairwise(batch):
+        if outer != size * inner:
+            return "the batches do not lie one stride apart"
+    count, step = math.prod(size for size, _ in batch), batch[-1][1] if batch else 0
+    if across == 1 or columns == 1:
+        leading = down if rows > 1 else columns
+        if leading >= columns:
+            return Matrix(count, step, rows, columns, leading, False)
+    if down == 1 or rows == 1:
+        leading = across if columns > 1 else rows
+        if leading >= rows:
+            return Matrix(count, step, rows, columns, leading, True)
+    return "neither rows nor columns lie side by side"
+
+
+@dataclass(frozen=True)
+class Product:
+    """A step as the library's arguments: ``left`` times ``right`` plus ``summand`` plus bias, through an activation."""
+
+    left: Matrix
+    right: Matrix
+    result: Matrix
+    summand: Matrix | None
+    has_bias: bool
+    activation: str
+    precision: str
+
+
+def product_of(spec: Mapping[str, Any], operands: Sequence[Buffer], output: Buffer) -> Product:
+    """Return what a step asks of the library; raises ArtefactError on what it does not take."""
+    by_role = roles(spec, operands)
+    found = {name: matrix(each.shape, each.strides) for name, each in (*by_role.items(), ("dst", output)) if name != "bias"}
+    for name, each in found.items():
+        if isinstance(each, str):
+            raise ArtefactError(f"cuBLASLt does not take {name}: {each}", fix="optimise the model again")
+    kept = {name: each for name, each in found.items() if isinstance(each, Matrix)}
+    left, right, result = kept["src"], kept["weights"], kept["dst"]
+    fits = left.columns == right.rows and (left.rows, right.columns) == (result.rows, result.columns)
+    if not fits or result.is_transposed or {left.batch, right.batch} - {result.batch}:
+        raise ArtefactError("the sizes of a product do not fit each other", fix="optimise the model again")
+    activation = next((each["algorithm"] for each in spec["post_ops"] if each["kind"] == "eltwise"), "")
+    return Product(left, right, result, kept.get("summand"), "bias" in by_role, activation, spec.get("precision", "float32"))
+
+
+class _Algorithm(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_uint64 * 8)]
+
+
+class _Heuristic(ctypes.Structure):
+    _fields_ = [
+        ("algorithm", _Algorithm), ("workspace_bytes", ctypes.c_size_t), ("state", ctypes.c_int),
+        ("waves", ctypes.c_float), ("reserved", ctypes.c_int * 4),
+    ]  # fmt: skip
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """Load the library: the one that pip installed, else the system's."""
+    places = [f"{folder}/{NAME}" for folder in _package_folders()]
+    for place in (*places, NAME):
+        try:
+            return ctypes.CDLL(place)
+        except OSError:
+            continue
+    raise LibraryMissing(f"{NAME} cannot be loaded", fix="pip install 'einsat[cuda]', or install the CUDA toolkit")
+
+
+def _package_folders() -> list[str]:
+    folders = []
+    for package in ("nvidia.cu13", "nvidia.cublas"):
+        try:
+            spec = importlib.util.find_spec(package)
+        except ModuleNotFoundError:
+            continue
+        folders += [f"{folder}/lib" for folder in (spec.submodule_search_locations or ())] if spec else []
+    return folders
+
+
+def _checked(status: int, what: str) -> None:
+    if status != 0:
+        raise KernelError(f"cuBLASLt: {what} failed with status {status}")
+
+
+def new_handle() -> ctypes.c_void_p:
+    """Return a handle of the library; it needs a device."""
+    handle = ctypes.c_void_p()
+    _checked(library().cublasLtCreate(ctypes.byref(handle)), "making a handle")
+    return handle
+
+
+class Call:
+    """A product, described to the library; no device is needed until :meth:`choose` asks its heuristics for a kernel."""
+
+    def __init__(self, product: Product) -> None:
+        self._product, self._lt = product, library()
+        self._description = ctypes.c_void_p()
+        compute = COMPUTE_TF32 if product.precision == "tf32" else COMPUTE_FLOAT32
+        _checked(self._lt.cublasLtMatmulDescCreate(ctypes.byref(self._description), compute, REAL), "describing a product")
+        # The library's first operand is our right one.
+        self._describe(TRANSPOSE_A, ctypes.c_int32(product.right.is_transposed))
+        self._describe(TRANSPOSE_B, ctypes.c_int32(product.left.is_transposed))
+        self._describe(EPILOGUE, ctypes.c_int32(EPILOGUES[product.activation, product.has_bias]))
+        self._layouts = [self._layout(each) for each in (product.right, product.left, product.summand or product.result, product.result)]
+        self._chosen = _Heuristic()
+
+    def _describe(self, attribute: int, value: Any) -> None:
+        status = self._lt.cublasLtMatmulDescSetAttribute(self._description, attribute, ctypes.byref(value), ctypes.sizeof(value))
+        _checked(status, f"attribute {attribute} of a product")
+
+    def _layout(self, each: Matrix) -> ctypes.c_void_p:
+        """Describe a matrix in columns: a row-major one is its own transpose there."""
+        layout = ctypes.c_void_p()
+        rows, columns = (each.rows, each.columns) if each.is_transposed else (each.columns, each.rows)
+        status = self._lt.cublasLtMatrixLayoutCreate(
+            ctypes.byref(layout), REAL, ctypes.c_uint64(rows), ctypes.c_uint64(columns), ctypes.c_int64(each.leading)
+        )
+        _checked(status, f"describing {each}")
+        for attribute, value in ((BATCH_COUNT, ctypes.c_int32(each.batch)), (BATCH_OFFSET, ctypes.c_int64(each.batch_stride))):
+            status = self._lt.cublasLtMatrixLayoutSetAttribute(layout, attribute, ctypes.byref(value), ctypes.sizeof(value))
+            _checked(status, f"attribute {attribute} of {each}")
+        return layout
+
+    def choose(self, handle: ctypes.c_void_p, workspace_bytes: int) -> int:
+        """Take the kernel that the library thinks the best; return the workspace that it needs, in bytes."""
+        preference, count = ctypes.c_void_p(), ctypes.c_int()
+        _checked(self._lt.cublasLtMatmulPreferenceCreate(ctypes.byref(preference)), "describing a preference")
+        value = ctypes.c_uint64(workspace_bytes)
+        status = self._lt.cublasLtMatmulPreferenceSetAttribute(preference, MOST_WORKSPACE, ctypes.byref(value), ctypes.sizeof(value))
+        _checked(status, "bounding the workspace")
+        status = self._lt.cublasLtMatmulAlgoGetHeuristic(
+            handle, self._description, *self._layouts, preference, 1, ctypes.byref(self._chosen), ctypes.byref(count)
+        )
+        self._lt.cublasLtMatmulPreferenceDestroy(preference)
+        if status != 0 or count.value == 0:
+            raise KernelError(f"cuBLASLt has no kernel for a product (status {status})", where=repr(self._product))
+        return int(self._chosen.workspace_bytes)
+
+    def run(self, handle: ctypes.c_void_p, addresses: Mapping[str, int], workspace: int, workspace_bytes: int, stream: int) -> None:
+        """Launch on a stream; ``addresses`` by role."""
+        if self._product.has_bias:
+            self._describe(BIAS_POINTER, ctypes.c_void_p(addresses["bias"]))
+        one, beta = ctypes.c_float(1.0), ctypes.c_float(float(self._product.summand is not None))
+        a, b, c, d = self._layouts
+        result = ctypes.c_void_p(addresses["dst"])
+        summand = ctypes.c_void_p(addresses.get("summand", addresses["dst"]))
+        status = self._lt.cublasLtMatmul(
+            handle, self._description, ctypes.byref(one), ctypes.c_void_p(addresses["weights"]), a, ctypes.c_void_p(addresses["src"]), b,
+            ctypes.byref(beta), summand, c, result, d, ctypes.byref(self._chosen.algorithm),
+            ctypes.c_void_p(workspace), ctypes.c_size_t(workspace_bytes), ctypes.c_void_p(stream),
+        )  # fmt: skip
+        _checked(status, "a product")
+
+    def close(self) -> None:
+        """Free the descriptions."""
+        for layout in self._layouts:
+            self._lt.cublasLtMatrixLayoutDestroy(layout)
+        self._layouts = []
+        self._lt.cublasLtMatmulDescDestroy(self._description)

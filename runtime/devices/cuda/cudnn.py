@@ -1,0 +1,189 @@
+"""cuDNN's graphs: what a plan's ``cudnn`` step asks for, as the library's own description, with a device or without one.
+
+A step keeps an engine and its knobs by name, never the library's serialised plan: that one holds for one version and one device. Without a
+device, plans are listed and built for a described one (:data:`runtime.devices.cuda.gpus.GPUS`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from runtime.devices.cuda.gpus import Gpu
+from runtime.errors import ArtefactError, LibraryMissing
+from runtime.plan import Buffer
+
+CUDNN_STEP = "cudnn"
+WORKSPACE_BYTES = 32 << 20
+"""Workspace that a step may have, in bytes: one allocation is shared by all steps, which follow each other."""
+CHOICES = re.compile(rb'"engine":\{"engineId":(\d+).*?"knobChoices":(\{[^}]*\})')
+"""Where a serialised plan says which engine it is, and its choices."""
+KNOB_PREFIX = "CUDNN_KNOB_TYPE_"
+TENSOR_CORES = ("tf32",)
+"""Precisions of float32 data that may use tensor cores; strict float32 may not."""
+
+
+@dataclass(frozen=True)
+class EnginePlan:
+    """One way in which the library computes a graph. ``knobs`` are its choices, by their names."""
+
+    engine: int
+    knobs: Mapping[str, int]
+    workspace_bytes: int
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        return {"engine": self.engine, "knobs": dict(self.knobs), "workspace_bytes": self.workspace_bytes}
+
+
+def library() -> Any:
+    """Return the library's Python half; raises LibraryMissing where it or the library is not installed."""
+    try:
+        import cudnn
+    except (ImportError, OSError) as error:
+        raise LibraryMissing(f"cuDNN's frontend cannot be loaded: {error}", fix="pip install 'einsat[cuda]'") from error
+    return cudnn
+
+
+def is_installed() -> bool:
+    """Return whether plans can be listed here."""
+    try:
+        library()
+    except LibraryMissing:
+        return False
+    return True
+
+
+def roles(spec: Mapping[str, Any], operands: Sequence[Buffer]) -> dict[str, Buffer]:
+    """Return a step's operands by role; ``summand`` is what its epilogue adds that has the result's shape."""
+    by_role = {role: operands[position] for role, position in spec["arguments"].items()}
+    for operation in spec["post_ops"]:
+        if operation["kind"] == "binary":
+            by_role["summand"] = operands[operation["argument"]]
+    return by_role
+
+
+class Graph:
+    """A step as a graph of the library: ``uids`` are the names of its tensors, ``dst`` the result's."""
+
+    def __init__(
+        self, spec: Mapping[str, Any], operands: Mapping[str, Buffer], output: Buffer, *, gpu: Gpu | None = None, handle: Any = None
+    ) -> None:
+        self._cudnn = cudnn = library()
+        real = cudnn.data_type.FLOAT
+        place: dict[str, Any] = {"handle": handle} if gpu is None else {
+            "device_property": cudnn.create_device_properties(gpu.cudnn_properties())
+        }  # fmt: skip
+        self.graph = graph = cudnn.pygraph(io_data_type=real, intermediate_data_type=real, compute_data_type=real, **place)
+        self.uids: dict[str, int] = {}
+
+        def tensor(role: str) -> Any:
+            buffer = operands[role]
+            self.uids[role] = len(self.uids) + 1
+            return graph.tensor(
+                name=role, dim=list(buffer.shape), stride=list(buffer.strides), data_type=real, uid=self.uids[role]
+            )
+
+        window = {
+            "pre_padding": list(spec["pads_before"]), "post_padding": list(spec["pads_after"]),
+            "stride": list(spec["strides"]), "dilation": list(spec["dilations"]),
+        }  # fmt: skip
+        source, weights = tensor("src"), tensor("weights")
+        if spec["primitive"] == "convolution":
+            result = graph.conv_fprop(image=source, weight=weights, name="convolution", **window)
+        elif spec["primitive"] == "deconvolution":
+            result = graph.conv_dgrad(loss=source, filter=weights, name="deconvolution", **window)
+            result.set_dim(list(output.shape))
+        else:
+            raise ArtefactError(f"cuDNN computes no {spec['primitive']!r} here", fix="optimise the model again")
+        for role in ("summand", "bias"):
+            if role in operands:
+                result = graph.add(a=result, b=tensor(role), name=role)
+        for operation in spec["post_ops"]:
+            if operation["kind"] == "eltwise":
+                result = graph.relu(result, name="relu")
+        self.uids["dst"] = len(self.uids) + 1
+        result.set_output(True).set_data_type(real).set_stride(list(output.strides)).set_uid(self.uids["dst"])
+        graph.validate()
+        graph.build_operation_graph()
+
+    def plans(self, precision: str) -> list[EnginePlan]:
+        """List what the library can build, its own favourite first; a graph is planned once."""
+        cudnn, graph = self._cudnn, self.graph
+        graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
+        if precision not in TENSOR_CORES:
+            graph.deselect_numeric_notes([cudnn.numerical_note.TENSOR_CORE, cudnn.numerical_note.DOWN_CONVERT_INPUTS])
+        found = []
+        for index in range(graph.get_execution_plan_count()):
+            try:
+                graph.build_plan_at_index(index)
+            except cudnn.cudnnGraphNotSupportedError:
+                continue
+            found.append((index, self._described()))
+        self._indices = {(plan.engine, _key(plan.knobs)): index for index, plan in reversed(found)}
+        return list({(plan.engine, _key(plan.knobs)): plan for _, plan in found}.values())
+
+    def _described(self) -> EnginePlan:
+        """Return the plan that was built last. Some knobs have names in what is serialised alone, so they are read there."""
+        match = CHOICES.search(bytes(self.graph.serialize()))
+        if match is None:
+            raise ArtefactError("a serialised plan of cuDNN does not name its engine", fix="install the version of the extra 'cuda'")
+        knobs = {name.removeprefix(KNOB_PREFIX): int(value) for name, value in sorted(json.loads(match[2]).items())}
+        return EnginePlan(int(match[1]), knobs, int(self.graph.get_workspace_size()))
+
+    def build(self, spec: Mapping[str, Any], precision: str) -> int:
+        """Build the plan that a step names, or the library's favourite where it names none; return its workspace in bytes."""
+        listed = self.plans(precision)
+        if not listed:
+            raise ArtefactError("cuDNN has no plan for a step here", fix="optimise the model for this device again")
+        if spec.get("engine") is None:
+            engine, knobs = listed[0].engine, listed[0].knobs
+        else:
+            engine, knobs = spec["engine"], spec["knobs"]
+        index = self._indices.get((engine, _key(knobs)))
+        if index is None:
+            choices = ", ".join(f"{name}={value}" for name, value in knobs.items())
+            what = f"cuDNN {self._cudnn.backend_version()} does not offer engine {engine} ({choices}) for a step"
+            raise ArtefactError(what, fix="optimise the model again with the version of cuDNN that this machine has")
+        self.graph.build_plan_at_index(index)
+        self._index = index
+        return int(self.graph.get_workspace_size())
+
+    def run(self, addresses: Mapping[str, int], workspace: int) -> None:
+        """Launch the plan that was built on the stream of its handle."""
+        pack = {uid: addresses[role] for role, uid in self.uids.items()}
+        self.graph.execute_plan_at_index(pack, workspace, self._index)
+
+
+def _key(knobs: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(knobs.items()))
+
+
+def engine_plans(
+    spec: Mapping[str, Any], operands: Sequence[Buffer], output: Buffer, gpu: Gpu, precision: str
+) -> tuple[EnginePlan, ...] | str:
+    """List the plans of a step for a described GPU; the library's words where it has none."""
+    cudnn = library()
+    try:
+        found = Graph(spec, roles(spec, operands), output, gpu=gpu).plans(precision)
+    except (cudnn.cudnnGraphNotSupportedError, RuntimeError) as error:
+        return " ".join(str(error).split())[:200]
+    return tuple(found) or "every engine of the library uses tensor cores"
+
+
+def with_packed(spec: Mapping[str, Any], operands: Sequence[Buffer]) -> list[Buffer]:
+    """Return a step's operands as the library sees them: constants that it wants in the data's order are laid out anew at load."""
+    packed = {spec["arguments"][role] for role in spec["packed"]}
+    return [replace(each, strides=channels_last(each.shape), offset=0) if i in packed else each for i, each in enumerate(operands)]
+
+
+def channels_last(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides of an array whose second axis is the innermost in memory."""
+    order = (0, *range(2, len(shape)), 1)
+    strides, step = [0] * len(shape), 1
+    for axis in reversed(order):
+        strides[axis], step = step, step * shape[axis]
+    return tuple(strides)

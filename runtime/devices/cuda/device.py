@@ -1,0 +1,92 @@
+"""CUDA devices: the GPU of this machine, and described ones (``cuda:h100``), on which programs are recorded, executed and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+import numpy as np
+
+from runtime.devices import Files
+from runtime.devices.cuda.gpus import GPUS, Gpu
+from runtime.devices.cuda.program import CudaProgram
+from runtime.devices.host import Ieee
+from runtime.plan import Plan
+
+ESTIMATING = ("nvidia-cudnn-frontend", "nvidia-cudnn-cu13", "nvidia-matmul-heuristics")
+"""Packages that say which plans there are for a described GPU and what its products take: without them others are estimated."""
+
+
+@dataclass(frozen=True)
+class _Cuda:
+    """What all CUDA devices say of themselves."""
+
+    name: str = "cuda"
+    is_timed: bool = False
+
+    def stays_in_cache(self, weights_bytes: int) -> bool:
+        return True
+
+    def is_disturbed(self, threads: int) -> bool:
+        return False
+
+    def allocate(self, size_bytes: int) -> np.ndarray:
+        return np.empty(size_bytes, np.uint8)
+
+    def arithmetic(self, files: Files) -> Ieee:
+        return Ieee()
+
+
+@dataclass(frozen=True)
+class RecordedDevice(_Cuda):
+    """A described GPU: nothing runs on a device, and nothing is timed."""
+
+    gpu: Gpu = GPUS["h100"]
+
+    @property
+    def architecture(self) -> str:
+        return self.gpu.architecture
+
+    def key(self, threads: int) -> str:
+        installed = [f"{package} {found}" for package in ESTIMATING if (found := _version(package))]
+        return " | ".join([f"cuda:{self.gpu.name}", "recorded without a GPU", *([", ".join(installed)] if installed else []), "estimated"])
+
+    def load(self, plan: Plan, weights: Mapping[str, np.ndarray], native: frozenset[int], *, threads: int, files: Files) -> CudaProgram:
+        from runtime.devices.cuda.recorded import RecordedDriver, check_live_ranges
+
+        check_live_ranges(plan)
+        return CudaProgram(plan, weights, native, RecordedDriver(self.gpu), files.kernels)
+
+
+@dataclass(frozen=True)
+class CudaDevice(_Cuda):
+    """The GPU of this machine. Costs are estimates as long as no profiles of it are imported."""
+
+    @property
+    def architecture(self) -> str:
+        from runtime.devices.cuda.cupy_driver import architecture
+
+        return architecture()
+
+    def key(self, threads: int) -> str:
+        from runtime.devices.cuda.cupy_driver import device_name
+
+        return f"cuda | {device_name()} | estimated"
+
+    def load(self, plan: Plan, weights: Mapping[str, np.ndarray], native: frozenset[int], *, threads: int, files: Files) -> CudaProgram:
+        from runtime.devices.cuda.cupy_driver import CupyDriver
+
+        return CudaProgram(plan, weights, native, CupyDriver(), files.kernels)
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+DEVICE = CudaDevice()
+DESCRIBED = {name: RecordedDevice(gpu=gpu) for name, gpu in GPUS.items()}
+"""By the name after the colon of ``--target cuda:NAME``."""

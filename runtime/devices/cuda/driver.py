@@ -1,0 +1,85 @@
+"""What a program asks of CUDA: memory, streams, events, graphs, launches. One driver has a GPU; one records, executes and checks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from runtime.devices.cuda.kernels import Kernel, Launch
+from runtime.plan import Buffer
+
+COMPUTE, COPIES = 0, 1
+"""Streams: what computes, and what moves inputs and outputs beside it."""
+STREAMS = (COMPUTE, COPIES)
+ALIGNMENT_BYTES = 256
+"""What the driver's own allocations are aligned to."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A buffer in the device's memory: its window, and the address of the element at its offset."""
+
+    buffer: Buffer
+    address: int
+
+
+class LibraryCall(Protocol):
+    """A vendor library's call, planned before anything is captured."""
+
+    @property
+    def workspace_bytes(self) -> int: ...
+
+
+class Driver(Protocol):
+    """CUDA, for one device and one program."""
+
+    def allocate(self, size_bytes: int, what: str) -> int:
+        """Return the address of new memory."""
+
+    def upload(self, address: int, host: np.ndarray, stream: int) -> None:
+        """Copy a contiguous host array to the device, in the order of the stream."""
+
+    def download(self, host: np.ndarray, address: int, stream: int) -> None:
+        """Copy from the device to a contiguous host array, in the order of the stream."""
+
+    def load(self, name: str, kernel: Kernel) -> Any:
+        """Return a generated kernel's code, loaded."""
+
+    def plan(self, kind: str, spec: Mapping[str, Any], operands: Sequence[Buffer], output: Buffer) -> LibraryCall:
+        """Return a library's call, planned."""
+
+    def launch(self, code: Any, launch: Launch, arguments: Sequence[Place], written: int, stream: int) -> None:
+        """Launch a generated kernel; ``written`` is the position of the argument that it writes."""
+
+    def call(self, call: Any, operands: Sequence[Place], output: Place, workspace: int, workspace_bytes: int, stream: int) -> None:
+        """Run a library's call."""
+
+    def copy(self, source: Place, target: Place, stream: int) -> None:
+        """Copy elements from one window to another of the same shape."""
+
+    def record(self, stream: int) -> Any:
+        """Return an event after everything that the stream was given so far."""
+
+    def wait(self, stream: int, event: Any) -> None:
+        """Have a stream wait for an event."""
+
+    def begin_capture(self, stream: int) -> None:
+        """Have a stream note what it is given, and not run it."""
+
+    def end_capture(self, stream: int) -> Any:
+        """Return what was noted, as a graph."""
+
+    def replay(self, graph: Any, stream: int) -> None:
+        """Launch a graph."""
+
+    def synchronise(self, stream: int) -> None:
+        """Wait for a stream."""
+
+    def elapsed_us(self, start: Any, end: Any) -> float:
+        """Return the time between two events that are over."""
+
+    def close(self) -> None:
+        """Free memory, code and handles."""

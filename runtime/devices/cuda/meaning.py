@@ -1,0 +1,74 @@
+"""What a library's call means: its recipe as operators, evaluated as the reference device evaluates everything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from runtime.devices.cuda.cudnn import TENSOR_CORES
+from runtime.errors import ArtefactError, LibraryMissing
+
+if TYPE_CHECKING:
+    from egraph.tensor import Node
+
+TF32_DROPPED_BITS = 13
+"""Bits of a float32's fraction that TF32 does not have."""
+
+
+def evaluate_call(spec: Mapping[str, Any], operands: Sequence[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
+    """Return the result of a call, computed in float64 from its recipe alone and rounded to float32."""
+    try:
+        from egraph.tensor import TensorType, placeholder
+        from egraph.tensor.ops.reference import evaluate
+    except ImportError as error:
+        what = "library calls are executed by the meanings of their operators here, and the package that holds them is not installed"
+        raise LibraryMissing(what, fix="pip install einsat") from error
+    leaves = {placeholder(i, TensorType("float32", each.shape)): each for i, each in enumerate(operands)}
+    fragment = _fragment(spec, list(leaves), shape)
+    if fragment.type.sizes != shape:
+        raise ArtefactError(f"a call of {spec['primitive']} computes {fragment.type.sizes}, and its result is {shape}")
+    if spec.get("precision") in TENSOR_CORES:
+        multiplied = [spec["arguments"][role] for role in ("src", "weights")]
+        leaves = {leaf: rounded_to_tf32(each) if i in multiplied else each for i, (leaf, each) in enumerate(leaves.items())}
+    with np.errstate(all="ignore"):
+        return evaluate((fragment,), leaves)[0].astype(np.float32)
+
+
+def rounded_to_tf32(array: np.ndarray) -> np.ndarray:
+    """Return float32 numbers with the ten bits of fraction that a tensor core takes, rounded to nearest."""
+    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
+    half = np.uint32(1 << (TF32_DROPPED_BITS - 1))
+    kept = (bits + half) & np.uint32(0xFFFFFFFF << TF32_DROPPED_BITS & 0xFFFFFFFF)
+    return np.where(np.isfinite(array), kept.view(np.float32), array)
+
+
+def _fragment(spec: Mapping[str, Any], leaves: Sequence[Node], shape: tuple[int, ...]) -> Node:
+    from egraph.tensor.ops import apply
+
+    roles = {role: leaves[position] for role, position in spec["arguments"].items()}
+    source, weights = roles["src"], roles["weights"]
+    if spec["primitive"] == "matmul":
+        result = apply("MatMul", source, weights)
+    else:
+        windows: dict[str, Any] = {
+            "strides": tuple(spec["strides"]), "dilations": tuple(spec["dilations"]),
+            "pads": (*spec["pads_before"], *spec["pads_after"]), "layout": "NCHW",
+        }  # fmt: skip
+        channels = source.type.sizes[1]
+        if spec["primitive"] == "convolution":
+            result = apply("Conv", source, weights, group=channels // weights.type.sizes[1], **windows)
+        else:
+            group, none = shape[1] // weights.type.sizes[1], (0,) * len(spec["strides"])
+            result = apply("ConvTranspose", source, weights, group=group, output_padding=none, **windows)
+    for operation in spec["post_ops"]:
+        if operation["kind"] == "binary":
+            result = apply("Add", result, leaves[operation["argument"]])
+    if "bias" in roles:
+        result = apply("Add", result, roles["bias"])
+    for operation in spec["post_ops"]:
+        if operation["kind"] == "eltwise":
+            activation = {"relu": ("Relu", {}), "gelu_tanh": ("Gelu", {"approximate": "tanh"})}[operation["algorithm"]]
+            result = apply(activation[0], result, **activation[1])
+    return result

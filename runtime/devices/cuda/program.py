@@ -1,0 +1,241 @@
+"""A plan on a CUDA device: one arena, weights uploaded once, each run of steps captured as a graph and replayed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from runtime.devices.cuda import kernels as kernel_file
+from runtime.devices.cuda.cublas import CUBLAS_STEP
+from runtime.devices.cuda.cudnn import CUDNN_STEP, with_packed
+from runtime.devices.cuda.driver import ALIGNMENT_BYTES, COMPUTE, COPIES, Driver, Place
+from runtime.dtypes import numpy_dtype
+from runtime.errors import ArtefactError
+from runtime.plan import COPY_STEP, Buffer, Plan, Step
+from runtime.storage import Areas, Storage, extent, is_contiguous
+
+LIBRARY_STEPS = (CUDNN_STEP, CUBLAS_STEP)
+Command = Callable[[], None]
+"""What a step puts into the stream that computes."""
+
+
+class CudaProgram:
+    """Steps of one plan on one driver.
+
+    Inputs are uploaded on a stream of their own, for which the steps wait; outputs are downloaded on it once the steps are done. The
+    first time a run of steps is launched its kernels are launched one by one, so that libraries have made what they make only once;
+    the second time they are captured.
+    """
+
+    def __init__(
+        self, plan: Plan, weights: Mapping[str, np.ndarray], native: frozenset[int], driver: Driver, generated: Path | None
+    ) -> None:
+        self.plan, self.driver = plan, driver
+        self.implementations: Mapping[int, str] = {}
+        self.copies: Counter[str] = Counter(to_device=0, to_host=0)
+        """Copies for steps that run on the host, one by one."""
+        Storage(plan, weights, lambda size_bytes: np.empty(0, np.uint8))  # refuses windows that leave their areas
+        self._weights = weights
+        self._areas = Areas(plan)
+        self._arena = driver.allocate(plan.arena_bytes, "arena")
+        self._ports = [driver.allocate(size_bytes, f"{area} {key!r}") for (area, key), size_bytes in self._sized_areas()]
+        self._constants: dict[str, int] = {}
+        self._kernels = kernel_file.read(generated) if generated is not None else {}
+        self._pending: list[Callable[[int], None]] = []
+        self._commands: dict[int, Command] = {}
+        self._workspace_bytes = 0
+        for index in sorted(native):
+            self._commands[index] = self._command(plan.steps[index])
+        self._workspace = driver.allocate(self._workspace_bytes, "workspace")
+        self._upload_weights()
+        self._written = {index: self._outputs_of(plan.steps[index]) for index in native}
+        self._graphs: dict[tuple[int, int], object] = {}
+        self._seen: set[tuple[int, int]] = set()
+        self._bound: list[np.ndarray] = []
+        self._fresh: set[int] = set()
+
+    def _sized_areas(self) -> list[tuple[tuple[str, str], int]]:
+        return list(zip(self._areas.numbers, self._areas.sizes_bytes, strict=True))
+
+    def _upload_weights(self) -> None:
+        """Copy all constants into one allocation, once."""
+        used = dict.fromkeys(buffer.key for buffer in self.plan.buffers if buffer.area == "weight")
+        arrays: dict[str, np.ndarray] = {key: self._weights[key] for key in used}
+        for name, array in self._packed.items():
+            arrays[name] = array
+        offsets, end = {}, 0
+        for key, array in arrays.items():
+            offsets[key] = end
+            end += -(-array.nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        base = self.driver.allocate(end, "weights")
+        for key, array in arrays.items():
+            self._constants[key] = base + offsets[key]
+            self.driver.upload(self._constants[key], np.ascontiguousarray(array).reshape(-1), COPIES)
+        self._uploaded = self.driver.record(COPIES)
+        self.driver.wait(COMPUTE, self._uploaded)
+        self.driver.synchronise(COPIES)
+        self._weights = {}
+
+    @property
+    def _packed(self) -> dict[str, np.ndarray]:
+        """Return the constants that libraries want in another order, by name."""
+        packed = {}
+        for step in self.plan.steps:
+            for position in _packed_positions(step):
+                buffer = self.plan.buffers[step.inputs[position]]
+                packed[_packed_name(buffer)] = np.moveaxis(_constant(buffer, self._weights), 1, -1)
+        return packed
+
+    def _command(self, step: Step) -> Command:
+        operands = [self.plan.buffers[i] for i in step.inputs]
+        output = self.plan.buffers[step.outputs[0]]
+        driver = self.driver
+        if step.kind == COPY_STEP:
+            return lambda: driver.copy(self.place(operands[0]), self.place(output), COMPUTE)
+        if step.kind == kernel_file.GENERATED_STEP:
+            return self._generated(step, operands, output)
+        if step.kind in LIBRARY_STEPS:
+            return self._library(step, operands, output)
+        fix = "optimise the model for this device: --target cuda:h100"
+        raise ArtefactError(f"a CUDA device knows no steps of kind {step.kind!r}", where=step.name, fix=fix)
+
+    def _generated(self, step: Step, operands: Sequence[Buffer], output: Buffer) -> Command:
+        kernel = self._kernels.get(step.spec["symbol"])
+        if kernel is None:
+            raise ArtefactError(f"the plan needs the kernel {step.spec['symbol']!r}, and the artefact has none", where=step.name)
+        code = self.driver.load(step.spec["symbol"], kernel)
+        named = {f"in{i}": buffer for i, buffer in enumerate(operands)} | {"out": output}
+
+        def run() -> None:
+            for launch in kernel.launches:
+                arguments = [self.place(named[name]) for name in launch.parameters]
+                self.driver.launch(code, launch, arguments, launch.parameters.index("out"), COMPUTE)
+
+        return run
+
+    def _library(self, step: Step, operands: Sequence[Buffer], output: Buffer) -> Command:
+        packed = with_packed(step.spec, operands)
+        call = self.driver.plan(step.kind, step.spec, packed, output)
+        self._workspace_bytes = max(self._workspace_bytes, call.workspace_bytes)
+        moved = {position: _packed_name(operands[position]) for position in _packed_positions(step)}
+
+        def run() -> None:
+            places = [
+                Place(buffer, self._constants[moved[i]]) if i in moved else self.place(buffer) for i, buffer in enumerate(packed)
+            ]
+            self.driver.call(call, places, self.place(output), self._workspace, self._workspace_bytes, COMPUTE)
+
+        return run
+
+    def place(self, buffer: Buffer) -> Place:
+        """Return where a buffer lies."""
+        match buffer.area:
+            case "arena":
+                base = self._arena
+            case "weight":
+                base = self._constants[buffer.key]
+            case _:
+                base = self._ports[self._areas.numbers[buffer.area, buffer.key]]
+        return Place(buffer, base + buffer.offset * numpy_dtype(buffer.dtype).itemsize)
+
+    def _outputs_of(self, step: Step) -> list[int]:
+        written = [self.plan.buffers[i] for i in step.outputs]
+        return [self._areas.numbers["output", buffer.key] for buffer in written if buffer.area == "output"]
+
+    def bind(self, areas: Sequence[np.ndarray]) -> None:
+        """Upload inputs; what has begun with the last ones is over, since outputs were waited for."""
+        self._bound = list(areas)
+        for number, (area, _) in enumerate(self._areas.numbers):
+            if area == "input":
+                self.driver.upload(self._ports[number], np.ascontiguousarray(self._bound[number]).reshape(-1), COPIES)
+        self.driver.wait(COMPUTE, self.driver.record(COPIES))
+
+    def launch(self, first: int, last: int) -> None:
+        graph = self._graphs.get((first, last))
+        if graph is None and (first, last) in self._seen:
+            self.driver.begin_capture(COMPUTE)
+            try:
+                self._run(first, last)
+            finally:
+                graph = self._graphs[first, last] = self.driver.end_capture(COMPUTE)
+        if graph is None:
+            self._seen.add((first, last))
+            self._run(first, last)
+        else:
+            self.driver.replay(graph, COMPUTE)
+        for index in range(first, last):
+            self._fresh.update(self._written.get(index, ()))
+
+    def _run(self, first: int, last: int) -> None:
+        for index in range(first, last):
+            self._commands[index]()
+
+    def synchronise(self) -> None:
+        if self._fresh:
+            self.driver.wait(COPIES, self.driver.record(COMPUTE))
+            for number in sorted(self._fresh):
+                target = self._bound[number].reshape(-1).view(np.uint8)[: self._areas.sizes_bytes[number]]
+                self.driver.download(target, self._ports[number], COPIES)
+            self._fresh.clear()
+            self.driver.synchronise(COPIES)
+        self.driver.synchronise(COMPUTE)
+
+    def read(self, buffer: Buffer) -> np.ndarray:
+        dtype = numpy_dtype(buffer.dtype)
+        first, last = extent(buffer)
+        flat = np.empty(last - first, dtype)
+        if flat.size:
+            self.copies["to_host"] += 1
+            place = self.place(buffer)
+            self.driver.download(flat.view(np.uint8), place.address + (first - buffer.offset) * dtype.itemsize, COMPUTE)
+            self.driver.synchronise(COMPUTE)
+        strides = [stride * dtype.itemsize for stride in buffer.strides]
+        return np.ndarray(buffer.shape, dtype, flat.data, (buffer.offset - first) * dtype.itemsize, strides)
+
+    def write(self, buffer: Buffer, value: np.ndarray) -> None:
+        self.copies["to_device"] += 1
+        if not is_contiguous(buffer):
+            raise ArtefactError("a step of the host writes into a window with gaps", where=str(buffer), fix="optimise the model again")
+        if value.size:
+            self.driver.upload(self.place(buffer).address, np.ascontiguousarray(value).reshape(-1), COMPUTE)
+        if buffer.area == "output":
+            self._fresh.add(self._areas.numbers["output", buffer.key])
+
+    def time(self, count: int, *, evict: bool, weights_from_memory: bool) -> list[int]:
+        """Return the nanoseconds of each of ``count`` replays, by events; operands stay where they are."""
+        steps = len(self.plan.steps)
+        for _ in range(2):
+            self.launch(0, steps)
+        return [self._timed(0, steps) for _ in range(count)]
+
+    def profile(self, count: int) -> list[list[int]]:
+        return [[self._timed(index, index + 1) for index in range(len(self.plan.steps))] for _ in range(count)]
+
+    def _timed(self, first: int, last: int) -> int:
+        start = self.driver.record(COMPUTE)
+        self.launch(first, last)
+        end = self.driver.record(COMPUTE)
+        self.driver.synchronise(COMPUTE)
+        return round(1e3 * self.driver.elapsed_us(start, end))
+
+    def close(self) -> None:
+        self._commands.clear()
+        self._graphs.clear()
+        self.driver.close()
+
+
+def _packed_positions(step: Step) -> list[int]:
+    return [step.spec["arguments"][role] for role in step.spec.get("packed", ())] if step.kind in LIBRARY_STEPS else []
+
+
+def _packed_name(buffer: Buffer) -> str:
+    return f"{buffer.key} {buffer.offset} {buffer.shape} channels last"
+
+
+def _constant(buffer: Buffer, weights: Mapping[str, np.ndarray]) -> np.ndarray:
+    dtype = numpy_dtype(buffer.dtype)
+    strides = [stride * dtype.itemsize for stride in buffer.strides]
+    return np.ndarray(buffer.shape, dtype, weights[buffer.key].reshape(-1).view(np.uint8).data, buffer.offset * dtype.itemsize, strides)
