@@ -54,7 +54,7 @@ def random_epilogue(random: Random, node: Node) -> Node:
     return node
 
 
-def library_error(fragment: Node, implementation: str, seed: int) -> float | None:
+def library_error(fragment: Node, implementation: str, seed: int, on: str = "cpu") -> float | None:
     """Return the error relative to the largest value, None where the library refuses to be asked at all."""
     from runtime import Executable
     from runtime.errors import KernelError
@@ -71,10 +71,10 @@ def library_error(fragment: Node, implementation: str, seed: int) -> float | Non
     arrays = {named[leaf]: value for leaf, value in values.items()}
     root = bind(fragment, operands)
     graph = Graph("one", tuple(o for o in operands if o.op == "Input"), (("y", root),), arrays)
-    kernel = Kernel(fragment, tuple(operands), root, lowering().implementation(implementation))
-    plan, _ = plan_program(Program(graph, (kernel,), 0.0), CompileOptions())
+    kernel = Kernel(fragment, tuple(operands), root, lowering(on).implementation(implementation))
+    plan, _ = plan_program(Program(graph, (kernel,), 0.0), CompileOptions(target=lowering(on).target))
     try:
-        executable = Executable(plan, arrays, threads=1)
+        executable = Executable(plan, arrays, threads=1, on=on)
     except KernelError:
         return None
     got = executable.run({o.string("name"): arrays[o.string("name")] for o in graph.inputs})["y"]

@@ -12,7 +12,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from egraph.errors import LowerError
-from egraph.tensor import Kernel, Node
+from egraph.tensor import Kernel, Node, Target
 from lower.calls.call import Anchor, LibraryCall
 from lower.calls.contractions import convolution_as_matmul, matmul
 from lower.calls.tiles import Matcher, library_tiles
@@ -83,5 +83,9 @@ def _launch(writer: StepWriter, kernel: Kernel) -> Launch:
     return Launch(inputs, writer.window(kernel.output, call.destination), spec)
 
 
+def library(target: Target) -> Library:
+    """Return the library; it is the same for all targets."""
+    return Library("cublas", partial(library_tiles, matcher=MATCHER), _launch)
+
+
 MATCHER = Matcher(implementations, lru_cache(maxsize=1 << 15)(match))
-LIBRARY = Library("cublas", partial(library_tiles, matcher=MATCHER), _launch)

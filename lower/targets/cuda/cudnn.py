@@ -105,22 +105,32 @@ def _in_one_order(windows: Sequence[Window]) -> tuple[bool, list[Window]] | None
     return None
 
 
+def _planned(call: LibraryCall, target: Target) -> Mapping[str, Any] | Reason:
+    """Return a step's recipe, with the plan that the library prefers."""
+    spec = {**call.spec(), "precision": target.precision}
+    operands = tuple(Buffer("float32", each.window.shape, each.window.strides, "arena") for each in call.arguments)
+    output = Buffer("float32", call.destination.shape, call.destination.strides, "arena")
+    plan = favourite(json.dumps(spec, sort_keys=True), operands, output, target)
+    return plan if isinstance(plan, str) else {**spec, **plan}
+
+
+def _match_planned(fragment: Node, implementation: str, target: Target) -> LibraryCall | Reason:
+    """Return the call that computes a fragment where the library has a plan for it, as far as can be asked here."""
+    call = match(fragment, implementation)
+    if isinstance(call, LibraryCall) and isinstance(reason := _planned(call, target), str):
+        return reason
+    return call
+
+
 def _launch(writer: StepWriter, kernel: Kernel) -> Launch:
     places = writer.placement.places
     bases = {i: places[node].window for i, node in enumerate(kernel.inputs)}
     call = match(kernel.fragment, kernel.implementation.name, bases=bases, destination=places[kernel.output].window)
-    if not isinstance(call, LibraryCall):
-        raise LowerError(f"{kernel.implementation} cannot compute this kernel: {call}", where=str(kernel.output))
-    spec = call.spec()
+    spec = call if isinstance(call, str) else _planned(call, kernel.implementation.target or writer.lowering.target)
+    if isinstance(call, str) or isinstance(spec, str):
+        raise LowerError(f"{kernel.implementation} cannot compute this kernel: {spec}", where=str(kernel.output))
     inputs = tuple(writer.window(kernel.inputs[argument.operand], argument.window) for argument in call.arguments)
-    target = kernel.implementation.target or writer.lowering.target
-    buffers = [Buffer("float32", argument.window.shape, argument.window.strides, "arena") for argument in call.arguments]
-    output = Buffer("float32", call.destination.shape, call.destination.strides, "arena")
-    spec["precision"] = target.precision
-    plan = favourite(json.dumps(spec, sort_keys=True), tuple(buffers), output, target)
-    if isinstance(plan, str):
-        raise LowerError(f"cuDNN has no plan for this kernel: {plan}", where=str(kernel.output))
-    return Launch(inputs, writer.window(kernel.output, call.destination), {**spec, **plan})
+    return Launch(inputs, writer.window(kernel.output, call.destination), spec)
 
 
 @lru_cache(maxsize=1 << 10)
@@ -137,5 +147,7 @@ def favourite(spec: str, operands: tuple[Buffer, ...], output: Buffer, target: T
     return fitting[0].spec if fitting else "every plan needs more workspace than is given"
 
 
-MATCHER = Matcher(implementations, lru_cache(maxsize=1 << 15)(match))
-LIBRARY = Library("cudnn", partial(library_tiles, matcher=MATCHER), _launch)
+def library(target: Target) -> Library:
+    """Return the library for one target: where it is installed, only calls that it has a plan for are candidates."""
+    planned = lru_cache(maxsize=1 << 15)(partial(_match_planned, target=target))
+    return Library("cudnn", partial(library_tiles, matcher=Matcher(implementations, planned)), _launch)

@@ -26,7 +26,7 @@ LIBRARIES = (
     "cudnn",
     "cublas",
 )  # fmt: skip
-"""The libraries whose kernels compete with generated ones on CUDA: modules beside this file, each with its ``LIBRARY``."""
+"""The libraries whose kernels compete with generated ones on CUDA: modules beside this file, each with its ``library``."""
 DEFAULT_GPU = "h100"
 
 
@@ -91,8 +91,8 @@ def _digest() -> str:
     return found.hexdigest()[:16]
 
 
-def _library(name: str) -> Library:
-    found: Library = importlib.import_module(f"lower.targets.cuda.{name}").LIBRARY
+def _library(name: str, target: Target) -> Library:
+    found: Library = importlib.import_module(f"lower.targets.cuda.{name}").library(target)
     return found
 
 
@@ -105,7 +105,7 @@ def _lowering(gpu: Gpu) -> Lowering:
         target,
         Implementation.parse(kernels.GENERATED_STEP, target),
         generator,
-        tuple(_library(name) for name in LIBRARIES),
+        tuple(_library(name, target) for name in LIBRARIES),
         Implementation.parse("cublas.matmul", target),
         speed=GpuSpeed(gpu=gpu),
     )
