@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runtime.devices import DESCRIBED
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -20,6 +22,7 @@ EXAMPLES = """examples:
   python -m runtime.run model.einsat --inputs image.npy       a model with one input
   python -m runtime.run model.einsat --inputs feeds.npz       arrays by input name
   python -m runtime.run model.einsat --profile --threads 2    microseconds of every kernel
+  python -m runtime.run model.einsat --on cuda:h100           execute a program for a GPU without one
 """
 
 
@@ -33,6 +36,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--repeat", type=_positive, default=1, metavar="N", help="time N runs after two warm-up runs (default 1)")
     result.add_argument("--threads", type=_positive, metavar="N", help="threads, never more than cores (default OMP_NUM_THREADS, else all)")
     result.add_argument("--seed", type=int, default=0, help="seed of the random inputs (default 0)")
+    result.add_argument("--on", choices=DESCRIBED, help="execute and check a program for such a GPU without one")
     result.add_argument("--profile", action="store_true", help="also time every kernel")
     result.add_argument("--json", action="store_true", help="print one JSON object")
     return result
@@ -80,7 +84,7 @@ def summary(arguments: argparse.Namespace) -> dict[str, Any]:
     from runtime.input_file import Declared, read_inputs
     from runtime.session import Session
 
-    with Session(arguments.artefact, threads=arguments.threads) as session:
+    with Session(arguments.artefact, threads=arguments.threads, on=arguments.on) as session:
         feeds = random_inputs(session.executable.plan, arguments.seed) if arguments.inputs is None else read_inputs(
             arguments.inputs, [Declared(port.name, port.dtype, port.shape) for port in session.plan.inputs],
             shape_fix="save arrays of these sizes, or optimise the model for yours: python -m egraph.optimize MODEL --shape NAME:SIZES",

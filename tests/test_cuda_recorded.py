@@ -82,6 +82,17 @@ def test_programs_compute_what_their_operators_mean(name: str, tmp_path: Path) -
                 np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
+def test_inputs_and_outputs_stay_on_the_device(tmp_path: Path) -> None:
+    loaded = opened(chain(), tmp_path).loaded
+    assert isinstance(loaded, CudaProgram)
+    for factor in (1, 2, 3):
+        np.from_dlpack(loaded.array("x"))[...] = factor * X
+        loaded.replay()
+        np.testing.assert_array_equal(np.from_dlpack(loaded.array("y")), 8 * factor * X)
+    with pytest.raises(ArtefactError, match="does not lie on the device"):
+        CudaProgram(replace(chain(), outputs=(Port("a", "float32", (SIZE,), 1),)), {}, frozenset(), loaded.driver, None).array("a")
+
+
 def overlapping(plan: Plan) -> Plan:
     return replace(plan, buffers=(*plan.buffers[:2], replace(plan.buffers[2], offset=SIZE // 2), plan.buffers[3]), steps=(
         *plan.steps[:2], Step("cuda", "late", (1,), (3,), {"symbol": "twice"})

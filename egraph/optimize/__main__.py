@@ -24,6 +24,7 @@ def _run() -> int:
     with interruption.deferred():  # imports take long enough to be interrupted
         from egraph.errors import CheckFailed, EinsatError
         from egraph.optimize.arguments import parse, to_options
+        from runtime.errors import ExecutionError
 
     arguments = parse(None)
     try:
@@ -50,7 +51,7 @@ def _run() -> int:
     except CheckFailed as error:
         print(f"check failed: {error}\nnothing was written", file=sys.stderr)
         return 3
-    except EinsatError as error:
+    except (EinsatError, ExecutionError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
 

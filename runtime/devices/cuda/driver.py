@@ -60,6 +60,9 @@ class Driver(Protocol):
     def copy(self, source: Place, target: Place, stream: int) -> None:
         """Copy elements from one window to another of the same shape."""
 
+    def array(self, place: Place) -> Any:
+        """Return a window as an array on the device, which others take by DLPack without a copy."""
+
     def record(self, stream: int) -> Any:
         """Return an event after everything that the stream was given so far."""
 

@@ -69,6 +69,6 @@ def _fragment(spec: Mapping[str, Any], leaves: Sequence[Node], shape: tuple[int,
         result = apply("Add", result, roles["bias"])
     for operation in spec["post_ops"]:
         if operation["kind"] == "eltwise":
-            activation = {"relu": ("Relu", {}), "gelu_tanh": ("Gelu", {"approximate": "tanh"})}[operation["algorithm"]]
-            result = apply(activation[0], result, **activation[1])
+            is_relu = operation["algorithm"] == "relu"
+            result = apply("Relu", result) if is_relu else apply("Gelu", result, approximate="tanh")
     return result

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -172,6 +173,22 @@ class CudaProgram:
     def _run(self, first: int, last: int) -> None:
         for index in range(first, last):
             self._commands[index]()
+
+    def array(self, name: str) -> Any:
+        """Return an input or output where it lies on the device: ``torch.from_dlpack(program.array("x")).copy_(x)`` fills an input."""
+        ports = {port.name: port for port in (*self.plan.inputs, *self.plan.outputs)}
+        buffer = self.plan.buffers[ports[name].buffer]
+        if buffer.area not in ("input", "output"):
+            raise ArtefactError(f"{name!r} does not lie on the device by itself", where=str(buffer))
+        return self.driver.array(self.place(buffer))
+
+    def replay(self) -> None:
+        """Run all steps on what lies in :meth:`array` of each input, and leave the outputs there; nothing is copied."""
+        if len(self._commands) != len(self.plan.steps):
+            raise ArtefactError("some steps run on the host: use Session.run", fix="optimise the model again, or use Session.run")
+        self.launch(0, len(self.plan.steps))
+        self._fresh.clear()
+        self.driver.synchronise(COMPUTE)
 
     def synchronise(self) -> None:
         if self._fresh:

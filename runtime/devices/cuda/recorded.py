@@ -189,6 +189,11 @@ class RecordedDriver:
         start, end = self._view(source), self._view(target)
         self._give(stream, _Work("copy", [_span(source)], [_span(target)], lambda: np.copyto(end, start.copy())))
 
+    def array(self, place: Place) -> np.ndarray:
+        memory, (start, size_bytes) = self._memory(place.address, 0, "an array"), _span(place)
+        memory.written[start - memory.start : start - memory.start + size_bytes] = True
+        return self._view(place)
+
     def record(self, stream: int) -> Event:
         return Event(tuple(self._clocks[stream]))
 

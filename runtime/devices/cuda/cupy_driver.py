@@ -1,0 +1,210 @@
+"""CUDA by CuPy: the GPU of this machine. Nothing here has run on a device yet: see docs/cuda.md.
+
+CuPy launches, and does not compile where the artefact has code for this device; cuDNN's plans are rebuilt by engine and knobs, cuBLASLt's
+kernels are chosen by its heuristics.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from runtime.devices.cuda import cublas, cudnn
+from runtime.devices.cuda.driver import COMPUTE, STREAMS, LibraryCall, Place
+from runtime.devices.cuda.gpus import STATIC_SHARED_BYTES
+from runtime.devices.cuda.kernels import Kernel, Launch
+from runtime.dtypes import numpy_dtype
+from runtime.errors import ArtefactError, ExecutionError, KernelError, LibraryMissing
+from runtime.plan import Buffer
+from runtime.storage import extent
+
+WITHOUT = "--target cuda:h100 optimises for a GPU that is elsewhere; runtime.run --on cuda:h100 executes a program without one"
+
+
+def library() -> Any:
+    """Return CuPy, once it is sure that there is a device; every error says what is there and what is missing."""
+    try:
+        import cupy
+    except (ImportError, OSError) as error:
+        raise LibraryMissing(f"CuPy cannot be loaded: {error}", fix=f"pip install 'einsat[cuda]'; {WITHOUT}") from error
+    try:
+        count = cupy.cuda.runtime.getDeviceCount()
+    except Exception as error:  # CuPy's own class is known only where it can be imported
+        versions = f"CuPy {cupy.__version__}, CUDA runtime {cupy.cuda.runtime.runtimeGetVersion()}"
+        raise ExecutionError(f"there is no CUDA driver that can be used ({versions}): {error}", fix=WITHOUT) from error
+    if count == 0:
+        raise ExecutionError(f"CuPy {cupy.__version__} finds no CUDA device", fix=WITHOUT)
+    return cupy
+
+
+def architecture() -> str:
+    """Return what code runs on this machine's GPU: ``sm_90``."""
+    return f"sm_{library().cuda.Device().compute_capability}"
+
+
+def device_name() -> str:
+    """Return the name of this machine's GPU, with what decides how fast it is: the versions of driver and libraries."""
+    cupy = library()
+    name = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)["name"].decode()
+    return f"{name}, driver {cupy.cuda.runtime.driverGetVersion()}, CuPy {cupy.__version__}"
+
+
+@dataclass(frozen=True)
+class _Code:
+    """A generated kernel's functions, by symbol."""
+
+    functions: Mapping[str, Any]
+
+
+@dataclass
+class _Call:
+    """A library's call: ``run`` takes addresses by role, a workspace, its size and the stream."""
+
+    workspace_bytes: int
+    names: Callable[[Sequence[Place], Place], Mapping[str, int]]
+    run: Callable[[Mapping[str, int], int, int, int], None]
+
+
+class CupyDriver:
+    """A driver of this machine's GPU."""
+
+    def __init__(self) -> None:
+        self._cupy = library()
+        self._streams = [self._cupy.cuda.Stream(non_blocking=True) for _ in STREAMS]
+        self._memories: list[Any] = []
+        self._kept: dict[int, list[np.ndarray]] = {stream: [] for stream in STREAMS}
+        """Host memory that copies under way read, by stream."""
+        self._cudnn_handle: Any = None
+        self._cublas_handle: Any = None
+
+    def allocate(self, size_bytes: int, what: str) -> int:
+        try:
+            memory = self._cupy.cuda.Memory(max(1, size_bytes))
+        except Exception as error:  # out of memory has two classes
+            free, total = self._cupy.cuda.runtime.memGetInfo()
+            stated = f"{size_bytes} bytes for {what}: {free} of {total} bytes are free"
+            raise ExecutionError(f"the GPU has no {stated}", fix="end what else uses it, or optimise for a smaller batch") from error
+        self._memories.append(memory)
+        return int(memory.ptr)
+
+    def upload(self, address: int, host: np.ndarray, stream: int) -> None:
+        if host.size:
+            self._kept[stream].append(host)
+            runtime = self._cupy.cuda.runtime
+            runtime.memcpyAsync(address, host.ctypes.data, host.nbytes, runtime.memcpyHostToDevice, self._streams[stream].ptr)
+
+    def download(self, host: np.ndarray, address: int, stream: int) -> None:
+        if host.size:
+            runtime = self._cupy.cuda.runtime
+            runtime.memcpyAsync(host.ctypes.data, address, host.nbytes, runtime.memcpyDeviceToHost, self._streams[stream].ptr)
+
+    def load(self, name: str, kernel: Kernel) -> _Code:
+        here = architecture()
+        if kernel.cubin is None:
+            module = self._cupy.RawModule(code=kernel.text, options=("--std=c++17",))
+        elif kernel.architecture != here:
+            what = f"the program has code for {kernel.architecture}, and this GPU is {device_name()} ({here})"
+            raise ArtefactError(what, where=name, fix="optimise the model with --target for this kind of GPU")
+        else:
+            with tempfile.TemporaryDirectory(prefix="einsat-") as folder:
+                path = Path(folder) / "kernel.cubin"
+                path.write_bytes(kernel.cubin)
+                module = self._cupy.RawModule(path=str(path))
+                functions = self._functions(module, kernel)
+            return _Code(functions)
+        return _Code(self._functions(module, kernel))
+
+    @staticmethod
+    def _functions(module: Any, kernel: Kernel) -> dict[str, Any]:
+        """Load each function now: nothing may be loaded while a stream is captured."""
+        functions = {}
+        for launch in kernel.launches:
+            functions[launch.symbol] = module.get_function(launch.symbol)
+            functions[launch.symbol].compile()
+            if launch.shared_bytes > STATIC_SHARED_BYTES:
+                functions[launch.symbol].max_dynamic_shared_size_bytes = launch.shared_bytes
+        return functions
+
+    def plan(self, kind: str, spec: Mapping[str, Any], operands: Sequence[Buffer], output: Buffer) -> LibraryCall:
+        def names(places: Sequence[Place], result: Place) -> Mapping[str, int]:
+            found = {role: places[position].address for role, position in spec["arguments"].items()}
+            for operation in spec["post_ops"]:
+                if operation["kind"] == "binary":
+                    found["summand"] = places[operation["argument"]].address
+            return {**found, "dst": result.address}
+
+        if kind == cublas.CUBLAS_STEP:
+            if self._cublas_handle is None:
+                self._cublas_handle = cublas.new_handle()
+            handle, product = self._cublas_handle, cublas.Call(cublas.product_of(spec, operands, output))
+            needed = product.choose(handle, spec["workspace_bytes"])
+            return _Call(needed, names, lambda addresses, workspace, size, stream: product.run(handle, addresses, workspace, size, stream))
+        graph = cudnn.Graph(spec, cudnn.roles(spec, operands), output, handle=self._cudnn())
+        needed = graph.build(spec, spec["precision"])
+        if needed > cudnn.WORKSPACE_BYTES:
+            raise KernelError(f"a plan of cuDNN needs {needed} bytes of workspace, more than {cudnn.WORKSPACE_BYTES}")
+        return _Call(needed, names, lambda addresses, workspace, size, stream: graph.run(addresses, workspace))
+
+    def _cudnn(self) -> Any:
+        """Return the library's handle, bound to the stream that computes."""
+        if self._cudnn_handle is None:
+            self._cudnn_handle = cudnn.library().create_handle()
+            cudnn.library().set_stream(handle=self._cudnn_handle, stream=self._streams[COMPUTE].ptr)
+        return self._cudnn_handle
+
+    def launch(self, code: _Code, launch: Launch, arguments: Sequence[Place], written: int, stream: int) -> None:
+        pointers = tuple(np.uint64(place.address) for place in arguments)
+        with self._streams[stream]:
+            code.functions[launch.symbol](launch.grid, launch.block, pointers, shared_mem=launch.shared_bytes)
+
+    def call(self, call: _Call, operands: Sequence[Place], output: Place, workspace: int, workspace_bytes: int, stream: int) -> None:
+        call.run(call.names(operands, output), workspace, workspace_bytes, self._streams[stream].ptr)
+
+    def copy(self, source: Place, target: Place, stream: int) -> None:
+        with self._streams[stream]:
+            self._cupy.copyto(self.array(target), self.array(source))
+
+    def array(self, place: Place) -> Any:
+        dtype = numpy_dtype(place.buffer.dtype)
+        first, last = extent(place.buffer)
+        start = place.address + (first - place.buffer.offset) * dtype.itemsize
+        memory = self._cupy.cuda.UnownedMemory(start, max(1, (last - first) * dtype.itemsize), self)
+        pointer = self._cupy.cuda.MemoryPointer(memory, place.address - start)
+        strides = tuple(stride * dtype.itemsize for stride in place.buffer.strides)
+        return self._cupy.ndarray(place.buffer.shape, dtype, pointer, strides)
+
+    def record(self, stream: int) -> Any:
+        return self._streams[stream].record()
+
+    def wait(self, stream: int, event: Any) -> None:
+        self._streams[stream].wait_event(event)
+
+    def begin_capture(self, stream: int) -> None:
+        self._streams[stream].begin_capture()
+
+    def end_capture(self, stream: int) -> Any:
+        return self._streams[stream].end_capture()
+
+    def replay(self, graph: Any, stream: int) -> None:
+        graph.launch(self._streams[stream])
+
+    def synchronise(self, stream: int) -> None:
+        try:
+            self._streams[stream].synchronize()
+        except Exception as error:  # CuPy's own class is known only where it can be imported
+            raise KernelError(f"the GPU reports an error: {error}", fix="run it again with CUDA_LAUNCH_BLOCKING=1") from error
+        self._kept[stream].clear()
+
+    def elapsed_us(self, start: Any, end: Any) -> float:
+        return 1e3 * float(self._cupy.cuda.get_elapsed_time(start, end))
+
+    def close(self) -> None:
+        if self._cudnn_handle is not None:
+            cudnn.library().destroy_handle(self._cudnn_handle)
+            self._cudnn_handle = None
+        self._memories.clear()
