@@ -231,7 +231,8 @@ static void einsat_run_block(int order_kind) {
   }
 }
 
-// Operands, each with a page before and after it that may not be touched.
+// Operands, each with memory before and after it that may not be touched: of addresses alone, so much costs nothing.
+static const size_t einsat_fence_bytes = (size_t)64 << 20;
 struct einsat_operand { char *pages, *data; size_t bytes, page_bytes; bool is_written; };
 static einsat_operand einsat_operands[EINSAT_MOST_OPERANDS];
 static int einsat_operand_count;
@@ -250,24 +251,28 @@ static void einsat_fault(int, siginfo_t *info, void *) {
   siglongjmp(einsat_escape, 1);
 }
 
+static size_t einsat_inside(const einsat_operand &one) { return one.page_bytes - 2 * einsat_fence_bytes; }
+
 static bool einsat_place(einsat_operand &one, const void *content) {
   size_t page = (size_t)sysconf(_SC_PAGESIZE), inside = (one.bytes + 15 + page) / page * page;
-  one.page_bytes = inside + 2 * page;
-  one.pages = (char *)mmap(nullptr, one.page_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  one.page_bytes = inside + 2 * einsat_fence_bytes;
+  one.pages = (char *)mmap(nullptr, one.page_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (one.pages == MAP_FAILED) return false;
-  memset(one.pages + page, 0xff, inside);
-  one.data = (char *)((uintptr_t)(one.pages + page + inside - one.bytes) & ~(uintptr_t)15);
+  char *first = one.pages + einsat_fence_bytes;
+  if (mprotect(first, inside, PROT_READ | PROT_WRITE)) return munmap(one.pages, one.page_bytes), false;
+  memset(first, 0xff, inside);
+  one.data = (char *)((uintptr_t)(first + inside - one.bytes) & ~(uintptr_t)15);
   memcpy(one.data, content, one.bytes);
-  mprotect(one.pages, page, PROT_NONE);
-  mprotect(one.pages + page + inside, page, PROT_NONE);
-  if (!one.is_written) mprotect(one.pages + page, inside, PROT_READ);
+  if (!one.is_written) mprotect(first, inside, PROT_READ);
   return true;
 }
 
 static bool einsat_untouched(const einsat_operand &one) {
-  size_t page = (size_t)sysconf(_SC_PAGESIZE);
-  for (char *at = one.pages + page; at < one.pages + one.page_bytes - page; ++at)
-    if ((at < one.data || at >= one.data + one.bytes) && (unsigned char)*at != 0xff) return false;
+  char *first = one.pages + einsat_fence_bytes;
+  for (char *at = first; at < first + einsat_inside(one); ++at) {
+    if (at == one.data && one.bytes) at += one.bytes - 1;
+    else if ((unsigned char)*at != 0xff) return false;
+  }
   return true;
 }
 
