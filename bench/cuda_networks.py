@@ -1,0 +1,111 @@
+"""Take networks through ``--target cuda:h100`` on the recorded device: search, lower, run, check. Costs are estimates; there is no GPU.
+
+    python -m bench.cuda_networks [MODEL ...] [--batch N] [--target cuda:h100] [--budget 60s] [--record [FOLDER]]
+
+Each network runs at the sizes of its paper, through the command line. The error is the largest of any output against onnxruntime.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from bench.environment import ROOT
+from bench.models import MODELS
+from bench.record import RESULTS, opening, origin, record
+from runtime.devices import DESCRIBED
+
+NETWORKS = ("infogan", "dcgan", "fsrcnn", "gcn_block", "resnet18", "csrnet", "longformer_block")
+"""The networks of the published comparison."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One network on the recorded device."""
+
+    model: str
+    batch: int
+    target: str
+    status: str
+    steps: dict[str, int]
+    """Steps by their kind."""
+    max_rel_err: float | None
+    estimated_before_us: float | None
+    estimated_after_us: float | None
+    arena_bytes: int
+    stop_reason: str
+    device: str
+    """The key that costs are filed under: it names the libraries that were asked for plans and estimates."""
+    message: str = ""
+
+
+def taken(name: str, batch: int, target: str, budget: str, folder: Path) -> Row:
+    """Optimise a network; its row."""
+    path = folder / f"{name}.onnx"
+    onnx.save(MODELS[name].make(batch), path)
+    command = [sys.executable, "-m", "egraph.optimize", str(path), "--target", target, "--budget", budget, "--check", "1", "--json", "-q"]
+    done = subprocess.run([*command, "--database", str(folder / "p.sqlite")], cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        return Row(name, batch, target, "failed", {}, None, None, None, 0, "", "", done.stderr.strip()[-300:])
+    printed: dict[str, Any] = json.loads(done.stdout)
+    plan = json.loads((folder / f"{name}.einsat" / "plan.json").read_text())
+    estimated = printed["estimated_us"]
+    return Row(
+        name, batch, target, printed["status"], dict(sorted(Counter(step["kind"] for step in plan["steps"]).items())),
+        printed["max_rel_err"], estimated["unoptimized"], estimated["optimized"], plan["arena_bytes"],
+        printed["search"]["stop_reason"], printed["device"],
+    )  # fmt: skip
+
+
+def page(found: list[Row], where: dict[str, Any]) -> str:
+    """Return the table."""
+    lines = [
+        "# Networks on the recorded CUDA device", "", *opening(where, ("egglog", "onnxruntime")),
+        "**Nothing ran on a GPU.** Kernels ran as their own CUDA text on a processor, library calls by their recipes' meanings; times are",
+        "estimates, and compare a network with itself alone.", "",
+        "| network | batch | target | status | steps | error | estimated, plain | estimated, optimised | arena |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]  # fmt: skip
+    for row in found:
+        steps = ", ".join(f"{count} {kind}" for kind, count in row.steps.items())
+        error = f"{row.max_rel_err:.1g}" if row.max_rel_err is not None else row.message.replace("\n", " ")
+        times = [f"{us:.0f} us" if us is not None else "" for us in (row.estimated_before_us, row.estimated_after_us)]
+        lines.append(
+            f"| {row.model} | {row.batch} | {row.target} | {row.status} | {steps} | {error} | {times[0]} | {times[1]} "
+            f"| {row.arena_bytes / 1e6:.1f} MB |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    form = argparse.RawTextHelpFormatter
+    parser = argparse.ArgumentParser(prog="python -m bench.cuda_networks", description=__doc__, formatter_class=form)
+    parser.add_argument("models", nargs="*", default=NETWORKS, help=f"networks (default: {' '.join(NETWORKS)})")
+    parser.add_argument("--batch", type=int, default=1, help="batch size (default 1)")
+    parser.add_argument("--target", choices=DESCRIBED, default=DESCRIBED[0], help=f"what for (default {DESCRIBED[0]})")
+    parser.add_argument("--budget", default="60s", help="time for each (default 60s)")
+    parser.add_argument("--record", type=Path, nargs="?", const=RESULTS, metavar="FOLDER", help="write cuda_networks.json and .md")
+    arguments = parser.parse_args()
+    found = []
+    for name in arguments.models:
+        with tempfile.TemporaryDirectory(prefix="einsat-bench-") as folder:
+            found.append(taken(name, arguments.batch, arguments.target, arguments.budget, Path(folder)))
+        print(found[-1], flush=True)
+        where = origin(1, ["python", "-m", "bench.cuda_networks"])
+        if arguments.record:
+            record(arguments.record, "cuda_networks", where, found, page(found, where))
+    print(page(found, where))
+    return int(any(row.status == "failed" for row in found))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
