@@ -3,11 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+CUDA_STAMP := $(VENV)/.cuda-installed
 DEMO_STAMP := $(VENV)/.demo-installed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-ray lint prove mutate fuzz bench searches conformance docs clean
+.PHONY: help venv demo test test-cuda test-ray lint prove mutate fuzz bench searches conformance docs clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -35,6 +36,13 @@ test: venv ## lint, types, tests
 test-ray: venv ## jobs on a Ray cluster of two local nodes, one of which is killed
 	$(PIP) --editable '.[ray]'
 	$(BIN)/python -m pytest tests/test_runner.py
+
+$(CUDA_STAMP): $(STAMP)
+	$(PIP) --editable '.[test,cuda]'
+	touch $(CUDA_STAMP)
+
+test-cuda: $(CUDA_STAMP) ## what needs CUDA's libraries (3 GB), and no GPU: plans, compilation, the recorded device
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -rs tests/test_cuda_*.py
 
 lint: venv ## ruff and mypy --strict
 	$(BIN)/ruff check .

@@ -1,0 +1,290 @@
+"""First contact with a GPU: is what was built without one right? Needs Python, numpy, CuPy and the packages runtime/ and bench/; no more.
+
+    python -m bench.gpu_first_contact --prepare FOLDER [MODEL ...] [--target cuda:h200]    where the optimiser is installed
+    python -m bench.gpu_first_contact FOLDER [--seconds 540] [-o contact.jsonl]            where the GPU is
+
+The first writes artefacts with inputs and the outputs that onnxruntime computes. The second asks one question after another and writes
+each answer down at once: versions; the device beside its description; code, plans of cuDNN and kernels of cuBLASLt as they load; outputs,
+launched one by one, captured and replayed; times by events beside the estimates; library calls beside PyTorch's. What cannot be asked
+is skipped with the reason, what goes wrong is an answer, too, and the next question follows. It has never run on a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from runtime import Session
+from runtime.artefact import Artefact
+from runtime.devices import DESCRIBED
+from runtime.devices.cuda import cublas, cudnn, kernels
+from runtime.devices.cuda.gpus import GPUS
+from runtime.devices.cuda.program import CudaProgram
+from runtime.plan import Plan, Step
+
+PREPARED = ("dcgan", "infogan", "fsrcnn", "gcn_block", "longformer_block")
+"""Networks whose artefacts together are small enough to travel."""
+TOLERANCE = 1e-3
+"""The largest difference from onnxruntime, relative to the largest output."""
+RUNS = 50
+PACKAGES = (
+    "numpy", "cupy-cuda13x", "cupy-cuda12x", "torch", "triton", "nvidia-cudnn-frontend", "nvidia-cudnn-cu13", "nvidia-cublas",
+)  # fmt: skip
+FEEDS, WANTED = "feeds.npz", "wanted.npz"
+Answer = Mapping[str, Any]
+
+
+class Skipped(Exception):
+    """A question that cannot be asked here; the text says why."""
+
+
+def prepare(folder: Path, names: Sequence[str], target: str, budget: str) -> None:
+    """Write artefacts for a target, with inputs and what onnxruntime computes from them."""
+    import onnx
+    import onnxruntime
+
+    from bench.models import MODELS
+
+    for name in names:
+        place = folder / name
+        place.mkdir(parents=True, exist_ok=True)
+        path = place / f"{name}.onnx"
+        model = MODELS[name].make(1)
+        onnx.save(model, path)
+        command = [sys.executable, "-m", "egraph.optimize", str(path), "--target", target, "--budget", budget, "-q"]
+        subprocess.run(command, check=True)
+        feeds = MODELS[name].feeds(model)
+        reference = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        names_out = [output.name for output in reference.get_outputs()]
+        np.savez(place / FEEDS, **feeds)
+        np.savez(place / WANTED, **dict(zip(names_out, reference.run(None, feeds), strict=True)))
+        path.unlink()
+        (place / f"{name}.opt.onnx").unlink()
+        print(f"prepared {place}")
+
+
+def versions() -> Answer:
+    """Return what is installed."""
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    nvcc = shutil.which("nvcc")
+    told = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=False).stdout.splitlines()[-1:] if nvcc else []
+    return {"python": platform.python_version(), "packages": found, "nvcc": told}
+
+
+def properties() -> Answer:
+    """Return what the device says of itself beside what we say of such a device."""
+    from runtime.devices.cuda.cupy_driver import library
+
+    cupy = library()
+    told = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)
+    name = told["name"].decode()
+    found = {
+        "multiprocessors": told["multiProcessorCount"], "capability": [told["major"], told["minor"]],
+        "shared_bytes": told["sharedMemPerBlockOptin"], "memory_bytes": told["totalGlobalMem"], "l2_bytes": told["l2CacheSize"],
+        "clock_khz": told.get("clockRate"), "memory_clock_khz": told.get("memoryClockRate"),
+    }  # fmt: skip
+    gpu = next((gpu for gpu in GPUS.values() if gpu.name in name.lower()), None)
+    ours = {key: getattr(gpu, key) for key in found} if gpu else {}
+    differing = {key: (value, ours[key]) for key, value in found.items() if gpu and list(np.ravel(value)) != list(np.ravel(ours[key]))}
+    return {"name": name, "driver": cupy.cuda.runtime.driverGetVersion(), **found, "differs_from_description": differing}
+
+
+def _steps(plan: Plan, kind: str) -> Iterator[Step]:
+    return (step for step in plan.steps if step.kind == kind)
+
+
+def code(artefact: Artefact) -> Answer:
+    """Load every generated kernel."""
+    from runtime.devices.cuda.cupy_driver import CupyDriver
+
+    if artefact.kernels is None:
+        raise Skipped("the program has no generated kernels")
+    driver, found = CupyDriver(), kernels.read(artefact.kernels)
+    for name, kernel in found.items():
+        driver.load(name, kernel)
+    return {"kernels": len(found), "compiled_here": sum(kernel.cubin is None for kernel in found.values())}
+
+
+def cudnn_plans(artefact: Artefact) -> Answer:
+    """Rebuild the plans that steps name; a driver does so when it plans a step."""
+    if not cudnn.is_installed():
+        raise Skipped("cuDNN's frontend is not installed")
+    return _planned(artefact.plan, cudnn.CUDNN_STEP)
+
+
+def cublas_kernels(artefact: Artefact) -> Answer:
+    """Ask cuBLASLt's heuristics for a kernel for each product."""
+    return _planned(artefact.plan, cublas.CUBLAS_STEP)
+
+
+def _planned(plan: Plan, kind: str) -> Answer:
+    from runtime.devices.cuda.cupy_driver import CupyDriver
+
+    driver, workspace_bytes, refused = CupyDriver(), [], []
+    for step in _steps(plan, kind):
+        operands = cudnn.with_packed(step.spec, [plan.buffers[i] for i in step.inputs])
+        try:
+            workspace_bytes.append(driver.plan(kind, step.spec, operands, plan.buffers[step.outputs[0]]).workspace_bytes)
+        except Exception as error:  # every plan's error is an answer
+            refused.append(f"{step.name}: {error}")
+    return {"planned": len(workspace_bytes), "workspace_bytes": max(workspace_bytes, default=0), "refused": refused}
+
+
+def outputs(session: Session, folder: Path) -> Answer:
+    """Run a program launched one by one, captured and replayed, and compare each with onnxruntime."""
+    with np.load(folder / FEEDS) as stored, np.load(folder / WANTED) as wanted:
+        feeds = dict(stored)
+        errors = []
+        for _ in range(3):
+            got = dict(zip((each.name for each in session.get_outputs()), session.run(None, feeds), strict=True))
+            errors.append(max(_error(got[name], wanted[name]) for name in wanted))
+    if not max(errors) <= TOLERANCE:
+        raise ArithmeticError(f"relative errors {errors} (launched, captured, replayed) are above {TOLERANCE}")
+    return {"relative_errors": errors}
+
+
+def _error(got: np.ndarray, wanted: np.ndarray) -> float:
+    scale = float(np.abs(wanted).max(initial=0.0)) or 1.0
+    return float(np.abs(got.astype(np.float64) - wanted).max(initial=0.0)) / scale
+
+
+def times(session: Session) -> Answer:
+    """Return the median time of a replay, and of each step beside its estimate, by the device's events."""
+    loaded = session.executable.loaded
+    if not isinstance(loaded, CudaProgram) or any(step.kind == "onnxruntime" for step in session.plan.steps):
+        raise Skipped("some steps run on the host")
+    whole = loaded.time(RUNS, evict=False, weights_from_memory=False)
+    steps = np.median(np.array(loaded.profile(RUNS)), axis=0) / 1e3
+    estimated_us = [step.predicted_us for step in session.plan.steps]
+    rows = [(step.name, float(us), step.predicted_us) for step, us in zip(session.plan.steps, steps, strict=True)]
+    return {"replay_us": statistics.median(whole) / 1e3, "steps_us": float(steps.sum()), "estimated_us": sum(estimated_us), "steps": rows}
+
+
+def torch_calls(artefact: Artefact) -> Answer:
+    """Time each library call as PyTorch makes it: eager, cuDNN in benchmark mode, strict float32."""
+    try:
+        import torch
+    except ImportError as error:
+        raise Skipped("PyTorch is not installed") from error
+    torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = True, False
+    rows = []
+    for step in artefact.plan.steps:
+        if step.kind in (cudnn.CUDNN_STEP, cublas.CUBLAS_STEP):
+            rows.append((step.name, _torch_us(torch, step, artefact.plan), step.predicted_us))
+    return {"calls": rows}
+
+
+def _torch_us(torch: Any, step: Step, plan: Plan) -> float:
+    places = [step.inputs[step.spec["arguments"][role]] for role in ("src", "weights")]
+    data, weights = (torch.rand(plan.buffers[place].shape, device="cuda") for place in places)
+    if step.spec["primitive"] == "matmul":
+        call = lambda: torch.matmul(data, weights)  # noqa: E731 - one of three ways to call
+    else:
+        extra = {"stride": step.spec["strides"], "dilation": step.spec["dilations"], "padding": step.spec["pads_before"]}
+        if step.spec["primitive"] == "convolution":
+            call = lambda: torch.conv2d(data, weights, groups=data.shape[1] // weights.shape[1], **extra)  # noqa: E731
+        else:
+            call = lambda: torch.conv_transpose2d(data, weights, **extra)  # noqa: E731
+    for _ in range(5):
+        call()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    found = []
+    for _ in range(RUNS):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        found.append(1e3 * start.elapsed_time(end))
+    return statistics.median(found)
+
+
+def questions(folder: Path, on: str | None) -> Iterator[tuple[str, Callable[[], Answer]]]:
+    """Yield what to ask; on a described device only what needs none."""
+    yield "versions", versions
+    if on is None:
+        yield "properties", properties
+    for place in sorted(each for each in folder.iterdir() if (each / WANTED).exists()):
+        artefact = Artefact.open(next(place.glob("*.einsat")))
+
+        def with_session(ask: Callable[[Session], Answer], artefact: Artefact = artefact) -> Answer:
+            with Session(artefact, on=on) as session:
+                return ask(session)
+
+        def compared(place: Path = place, with_session: Callable[..., Answer] = with_session) -> Answer:
+            return with_session(lambda session: outputs(session, place))
+
+        if on is None:
+            yield f"{place.name}: code", lambda artefact=artefact: code(artefact)
+            yield f"{place.name}: plans of cuDNN", lambda artefact=artefact: cudnn_plans(artefact)
+            yield f"{place.name}: kernels of cuBLASLt", lambda artefact=artefact: cublas_kernels(artefact)
+        yield f"{place.name}: outputs", compared
+        if on is None:
+            yield f"{place.name}: times", lambda with_session=with_session: with_session(times)
+            yield f"{place.name}: calls by PyTorch", lambda artefact=artefact: torch_calls(artefact)
+
+
+def ask(folder: Path, seconds: float, written: Path, on: str | None) -> int:
+    """Ask until the time is up; return how many answers are errors."""
+    started, failed = time.monotonic(), 0
+    with written.open("w", encoding="utf-8") as file:
+        for name, question in questions(folder, on):
+            begun = time.monotonic()
+            result: dict[str, Any]
+            if begun - started > seconds:
+                result = {"status": "skipped", "why": f"{seconds:.0f} seconds are over"}
+            else:
+                try:
+                    result = {"status": "ok", **question()}
+                except Skipped as error:
+                    result = {"status": "skipped", "why": str(error)}
+                except Exception as error:  # an answer: the next question is asked
+                    result = {"status": "failed", "why": f"{type(error).__name__}: {error}"}
+            failed += result["status"] == "failed"
+            line = json.dumps({"question": name, "seconds": round(time.monotonic() - begun, 3), **result}, default=str)
+            print(line, flush=True)
+            file.write(line + "\n")
+            file.flush()
+    return failed
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line: 0 all is well, 1 something is not."""
+    form = argparse.RawTextHelpFormatter
+    parser = argparse.ArgumentParser(prog="python -m bench.gpu_first_contact", description=__doc__, formatter_class=form)
+    parser.add_argument("folder", type=Path, help="where the artefacts are")
+    parser.add_argument("models", nargs="*", default=PREPARED, help=f"with --prepare: which networks (default {' '.join(PREPARED)})")
+    parser.add_argument("--prepare", action="store_true", help="write the artefacts; needs the optimiser")
+    parser.add_argument("--target", choices=DESCRIBED, default=DESCRIBED[0], help=f"with --prepare: for which GPU (default {DESCRIBED[0]})")
+    parser.add_argument("--budget", default="60s", help="with --prepare: time for each network (default 60s)")
+    parser.add_argument("--seconds", type=float, default=540.0, help="ask for so long at most (default 540)")
+    parser.add_argument("--on", choices=DESCRIBED, help="ask what needs no GPU of the recorded device")
+    parser.add_argument("-o", "--output", type=Path, default=Path("contact.jsonl"), help="the answers (default contact.jsonl)")
+    arguments = parser.parse_args(argv)
+    if arguments.prepare:
+        prepare(arguments.folder, arguments.models, arguments.target, arguments.budget)
+        return 0
+    return int(ask(arguments.folder, arguments.seconds, arguments.output, arguments.on) > 0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
