@@ -1,0 +1,271 @@
+"""Hold every generated CUDA kernel that the bench's models need to its meaning, without a device.
+
+    python -m bench.cuda_kernels                      all models, at all their batch sizes
+    python -m bench.cuda_kernels dcgan infogan        these
+    python -m bench.cuda_kernels --record             all; writes bench/results/cuda_kernels.json and .md
+
+Ctrl-C ends a run early; what is judged by then is shown, and recorded. Programs are chosen by estimates.
+Each kernel is compiled for sm_80 and sm_90 (where NVRTC or nvcc is) and run on the processor in
+three orders of its threads, on random operands, against its meaning in float64. Nothing here says how long a kernel takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import math
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import onnx
+
+from bench.eoperators import cases
+from bench.inputs import parse_shapes
+from bench.models import MODELS, BenchModel
+from bench.record import RESULTS, opening, origin, record
+from egraph.errors import EinsatError
+from egraph.onnx import importer
+from egraph.optimize.estimated import compile_options, estimated_programs
+from egraph.tensor import Target, format_fragment, placeholders
+from egraph.tensor.expr.index import length
+from egraph.tensor.ops.reference import evaluate
+from lower.compile import plan_program
+from lower.eoperator.request import KernelRequest, dense, kernel_of
+from lower.eoperator.terms import Term, subterms
+from lower.targets.cuda.generator import OUTPUT, GeneratedKernel, Report, generate, write
+from lower.targets.cuda.generator.compiler import MISSING, MULTIPROCESSORS, has_compiler
+from runtime.devices.cuda.shim import ORDERS, HostModule, compile_for_host
+from runtime.dtypes import numpy_dtype
+from runtime.errors import ExecutionError
+
+TOLERANCE = 1e-5
+"""Error of an element relative to its size, or to a tenth of the largest element's: sums cancel."""
+MOST_WORK = 2e9
+"""Scalar operations of a kernel that is run here, at most; larger ones are compiled alone."""
+EOPERATORS = "bench.eoperators"
+DEVICE = "cuda"
+"""For which programs are chosen; kernels have the same text for each of its GPUs."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A kernel: who needs it, what compilers say of it, and how far it is off."""
+
+    symbol: str
+    fragment: str
+    models: tuple[str, ...]
+    grid: int
+    block: tuple[int, ...]
+    reports: tuple[Report, ...]
+    error: float | None
+    """The largest error over what is tolerated; None where the kernel was not run."""
+    orders_agree: bool | None
+    exception: str
+
+    @property
+    def is_good(self) -> bool:
+        """Return whether nothing spills and the kernel is right in every order."""
+        spills = any(report.spill_bytes for report in self.reports)
+        return not spills and not self.exception and self.error is not None and self.error <= 1 and bool(self.orders_agree)
+
+
+def requests_of(model: BenchModel, batch: int) -> list[KernelRequest]:
+    """Return what is generated for a model's program, which estimates choose."""
+    graph = importer.load(model.make(batch), shapes=parse_shapes(model.shapes)).graph
+    (program, *_) = estimated_programs(graph, device=DEVICE)
+    _, writer = plan_program(program, compile_options(1, DEVICE))
+    return list(writer.requests.values())
+
+
+def unseen() -> Mapping[str, BenchModel]:
+    """Return the second list's models, where torch is installed, which exports them."""
+    if any(importlib.util.find_spec(name) is None for name in ("torch", "transformers", "onnxscript")):
+        return {}
+    from bench.unseen import MODELS as exported
+
+    return exported
+
+
+def gather(models: Sequence[BenchModel]) -> Iterator[tuple[str, list[KernelRequest]]]:
+    """Yield the name of each model with its requests."""
+    yield EOPERATORS, [KernelRequest(fragment) for fragment in cases().values()]
+    runs = [(position, batch, model) for model in models for position, batch in enumerate(model.batches)]
+    for _, batch, model in sorted(runs, key=lambda run: run[0]):  # every model once before any at a larger batch
+        name = f"{model.name}, batch {batch}"
+        try:
+            yield name, requests_of(model, batch)
+        except (EinsatError, onnx.checker.ValidationError) as error:
+            print(f"{name}: left out: {error}", file=sys.stderr)
+
+
+def work(root: Term) -> float:
+    """Return about how many scalar operations a kernel takes: each term at all places of what it depends on."""
+    return float(sum(math.prod(length(i) for i in term.free) for term in subterms((root,))))
+
+
+def operands(request: KernelRequest) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Return random operands as the fragment sees them, and the memory in which they lie with the request's strides."""
+    random, values, memories = np.random.default_rng(0), [], []
+    for leaf in placeholders(request.fragment):
+        dtype = numpy_dtype(leaf.type.dtype)
+        value = random.standard_normal(leaf.type.sizes) if dtype.kind not in "iub" else random.integers(0, 2, leaf.type.sizes)
+        values.append(np.asarray(value).astype(dtype))
+        position = leaf.integer("index")
+        given = request.input_strides[position] if request.input_strides and position < len(request.input_strides) else None
+        memories.append(laid(values[-1], given or dense(leaf.type.sizes)))
+    return values, memories
+
+
+def laid(value: np.ndarray, strides: Sequence[int]) -> np.ndarray:
+    """Return memory that holds an array with these strides in elements, and no more."""
+    memory = np.zeros(1 + sum((n - 1) * s for n, s in zip(value.shape, strides, strict=True)), value.dtype)
+    viewed(memory, value.shape, strides)[...] = value
+    return memory
+
+
+def viewed(memory: np.ndarray, shape: Sequence[int], strides: Sequence[int]) -> np.ndarray:
+    return np.lib.stride_tricks.as_strided(memory, tuple(shape), tuple(s * memory.itemsize for s in strides))
+
+
+def run(module: HostModule, kernel: GeneratedKernel, request: KernelRequest) -> tuple[float, bool]:
+    """Return the largest error over what is tolerated, and whether all orders give the same bits."""
+    fragment = request.fragment
+    values, memories = operands(request)
+    leaves = placeholders(fragment)
+    with np.errstate(all="ignore"):
+        wanted = np.asarray(evaluate((fragment,), dict(zip(leaves, values, strict=True)))[0], np.float64)
+    strides = request.output_strides or dense(fragment.type.sizes)
+    named = {f"in{leaf.integer('index')}": memory for leaf, memory in zip(leaves, memories, strict=True)}
+    found = []
+    for order in ORDERS:
+        out = laid(np.zeros(fragment.type.sizes, numpy_dtype(fragment.type.dtype)), strides)
+        for launch in kernel.launches:
+            arrays = [{**named, OUTPUT: out}[name] for name in launch.parameters]
+            module.launch(launch.symbol, launch.grid, launch.block, launch.shared_bytes, arrays, order)
+        found.append(out)
+    got = viewed(found[0], fragment.type.sizes, strides).astype(np.float64)
+    finite = np.isfinite(wanted)
+    tolerated = TOLERANCE * (np.abs(wanted) + 0.1 * np.abs(wanted[finite]).max(initial=0.0)) + 1e-30
+    with np.errstate(invalid="ignore"):
+        same = (got == wanted) | (np.isnan(got) & np.isnan(wanted))
+        off = np.where(finite, np.abs(got - wanted) / tolerated, np.where(same, 0.0, np.inf))
+    return float(np.nan_to_num(off, nan=np.inf).max(initial=0.0)), len({each.tobytes() for each in found}) == 1
+
+
+def judge(requests: Sequence[KernelRequest], model: str) -> Iterator[tuple[KernelRequest, Row]]:
+    """Yield a row for each request; those of one model are compiled for the processor in one go."""
+    group = {}
+    for request in requests:
+        try:
+            group[request] = write(request)
+        except EinsatError as error:
+            yield request, Row(request.symbol, format_fragment(request.fragment), (model,), 0, (), (), None, None, error.what)
+    if group:
+        module = compile_for_host("\n".join(kernel.text for kernel in group.values()))
+        for request, kernel in group.items():
+            yield request, judged(module, request, kernel, (model,))
+
+
+def judged(module: HostModule, request: KernelRequest, kernel: GeneratedKernel, models: tuple[str, ...]) -> Row:
+    """Compile a kernel for all architectures and run it."""
+    reports, exception, error, agree = [], "", None, None
+    try:
+        for architecture in MULTIPROCESSORS:
+            compiled = generate(request, Target("cuda", architecture)).report
+            reports += [compiled] if compiled else []
+        amount = work(kernel_of(request).root)
+        if amount > MOST_WORK:
+            exception = f"not run here: about {amount:.0e} operations"
+        else:
+            error, agree = run(module, kernel, request)
+    except (EinsatError, ExecutionError) as problem:
+        exception = problem.what
+    (launch, *_) = kernel.launches
+    fragment = format_fragment(request.fragment)
+    return Row(request.symbol, fragment, models, launch.grid[0], launch.block, tuple(reports), error, agree, exception)
+
+
+def page(rows: Sequence[Row], where: Mapping[str, Any]) -> str:
+    """Return the page: a line a model, then every exception by name."""
+    head = ["# Generated CUDA kernels without a device", "", *opening(where, ("nvidia-cuda-nvrtc", "ziglang"))]
+    head += [
+        "Programs chosen by estimates; every kernel compiled for sm_80 and sm_90 and run on the processor, in three orders of its",
+        "threads, against float64. *error*: the largest over what is tolerated. Nothing ran on a GPU, and nothing here is a time.",
+        *([] if has_compiler() else [f"Nothing was compiled for a GPU: {MISSING}."]),
+        *([] if where["complete"] else ["The run was ended early: what is below it had judged by then."]),
+        *([] if where["unseen"] else ["The networks of `bench.unseen` are left out: torch, which exports them, is not installed."]),
+        "",
+        "| model | kernels | run | right in every order | spill | most registers sm_80, sm_90 | least occupancy sm_90 | error |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name in dict.fromkeys(model for row in rows for model in row.models):
+        head.append(_line(name, [row for row in rows if name in row.models]))
+    head.append(_line("**all, each once**", rows))
+    exceptions = [row for row in rows if not row.is_good]
+    head += ["", "## Exceptions", "", *(f"* `{row.symbol}` ({row.models[0]}): {reason(row)}" for row in exceptions)]
+    return "\n".join([*head, *([] if exceptions else ["None."])]) + "\n"
+
+
+def reason(row: Row) -> str:
+    """Return why a row is an exception."""
+    spilled = [f"{report.spill_bytes} bytes spilled on {report.architecture}" for report in row.reports if report.spill_bytes]
+    wrong = [f"error {row.error:.2f} of what is tolerated"] if row.error is not None and row.error > 1 else []
+    apart = ["the order of threads decides"] if row.orders_agree is False else []
+    return "; ".join([*([row.exception] if row.exception else []), *spilled, *wrong, *apart])
+
+
+def _line(name: str, rows: Sequence[Row]) -> str:
+    ran = [row for row in rows if row.error is not None]
+    right = [row for row in ran if row.orders_agree and (row.error or 0.0) <= 1]
+    spill = sum(any(report.spill_bytes for report in row.reports) for row in rows)
+    reports = [report for row in rows for report in row.reports]
+    registers = ", ".join(
+        str(max((report.registers for report in reports if report.architecture == architecture), default="-"))
+        for architecture in MULTIPROCESSORS
+    )
+    least = min((report.occupancy for report in reports if report.architecture == "sm_90"), default=None)
+    shown = "-" if least is None else f"{least:.2f}"
+    error = max((row.error or 0.0 for row in ran), default=0.0)
+    return f"| {name} | {len(rows)} | {len(ran)} | {len(right)} | {spill} | {registers} | {shown} | {error:.3f} |"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Judge the kernels of models; exit code 1 where one is wrong or spills."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="models of bench.models or bench.unseen; all by default")
+    parser.add_argument("--record", action="store_true", help="write bench/results/cuda_kernels.json and .md")
+    options = parser.parse_args(arguments)
+    exported = unseen()
+    every = {**MODELS, **exported}
+    missing = [name for name in options.models if name not in every]
+    if missing:
+        parser.error(f"there is no {missing[0]}; python -m bench.models lists them")
+    rows: dict[KernelRequest, Row] = {}
+    started, complete = time.perf_counter(), True
+    try:
+        for name, requests in gather([every[name] for name in options.models or every]):
+            for request in set(requests) & set(rows):
+                rows[request] = replace(rows[request], models=(*rows[request].models, name))
+            for request, row in judge([request for request in dict.fromkeys(requests) if request not in rows], name):
+                rows[request] = row
+                if not row.is_good:
+                    print(f"{row.symbol}: {reason(row)}", flush=True)
+            print(f"{name}: {len(requests)} kernels, {len(rows)} so far ({time.perf_counter() - started:.0f} s)", flush=True)
+    except KeyboardInterrupt:
+        complete = False
+    command = ("python", "-m", "bench.cuda_kernels", *(arguments or sys.argv[1:]))
+    where = origin(1, command, tolerance=TOLERANCE, unseen=bool(exported), complete=complete)
+    judged_rows = list(rows.values())
+    text = page(judged_rows, where)
+    print(text)
+    if options.record:
+        record(RESULTS, "cuda_kernels", where, judged_rows, text)
+    return int(any(not row.is_good for row in judged_rows))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
