@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +17,7 @@ from egraph.errors import LowerError
 from egraph.tensor import Node, Target, TensorType, make
 from egraph.tensor.ops import OPS, apply
 from lower.eoperator.request import KernelRequest, supports
-from lower.targets.cuda.generator import GeneratedKernel, generate, launches_from_json, write
+from lower.targets.cuda.generator import GeneratedKernel, compiler, generate, launches_from_json, write
 from lower.targets.cuda.generator.compiler import MISSING, MULTIPROCESSORS, compile_text, has_compiler, occupancy
 from runtime.devices.cuda.shim import HostModule
 from tests.cuda_kernels import by_name, check, compiled, expected, results
@@ -126,6 +130,27 @@ def test_text_is_stable(name: str, golden: Callable[[str, str], None]) -> None:
     golden(f"cuda/{name}.cu", f"// grid {launch.grid}, block {launch.block}\n{kernel.text}")
 
 
+DIGEST = """
+import hashlib
+from lower.eoperator.request import KernelRequest
+from lower.targets.cuda.generator import write
+from tests.test_cuda_generator import fragments
+kernels = [write(KernelRequest(fragment)) for fragment in fragments()]
+print(hashlib.sha256("".join(f"{kernel.text}{kernel.launches}" for kernel in kernels).encode()).hexdigest())
+"""
+
+
+def test_the_same_request_gives_the_same_text_in_every_process() -> None:
+    """Hashes of texts differ between processes, and sets with them."""
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", DIGEST], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(found) == 1
+
+
 def test_launches_survive_their_json(kernels: Kernels) -> None:
     for kernel in kernels.values():
         content: dict[str, Any] = json.loads(json.dumps(kernel.to_json()))
@@ -141,6 +166,21 @@ def test_nothing_spills(architecture: str, kernels: Kernels) -> None:
     code, report = compiled_code  # of many kernels, the most of each
     assert code.startswith(b"\x7fELF") and report.architecture == architecture
     assert report.spill_bytes == 0 and 0 < report.registers <= 255
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+def test_a_toolkit_compiles_where_nvrtc_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler, "_nvrtc", lambda: None)
+    kernel = generate(KernelRequest(GOLDEN["softmax"]), Target("cuda", "sm_80"))
+    assert kernel.cubin is not None and kernel.cubin.startswith(b"\x7fELF")
+    assert kernel.report is not None and kernel.report.registers > 0 and kernel.report.spill_bytes == 0
+
+
+def test_without_a_compiler_there_is_text_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler, "_nvrtc", lambda: None)
+    monkeypatch.setattr(compiler.shutil, "which", lambda _: None)
+    request = KernelRequest(GOLDEN["softmax"])
+    assert not has_compiler() and generate(request, Target("cuda", "sm_90")) == write(request)
 
 
 @needs_compiler

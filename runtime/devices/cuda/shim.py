@@ -17,6 +17,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -51,6 +52,7 @@ class HostModule:
     def __init__(self, library: Path, kernels: Sequence[_Kernel]) -> None:
         self._code = ctypes.CDLL(str(library))
         self._kernels = {kernel.symbol: kernel for kernel in kernels}
+        self._running = Lock()  # threads and operands of a launch are the module's own
 
     @property
     def symbols(self) -> tuple[str, ...]:
@@ -89,14 +91,15 @@ class HostModule:
             written[position] = any(w for w, a in zip(written, addresses, strict=True) if a == address)
         message, shared = ctypes.create_string_buffer(MESSAGE_BYTES), (ctypes.c_void_p * 2)()
         self._code[f"einsat_shared_{symbol}"](shared)
-        failed = self._code.einsat_launch(
-            ctypes.cast(self._code[f"einsat_call_{symbol}"], ctypes.c_void_p),
-            ctypes.c_void_p(shared[0]), ctypes.c_size_t((shared[1] or 0) - (shared[0] or 0)),
-            (ctypes.c_uint * 3)(*grid), (ctypes.c_uint * 3)(*block), ctypes.c_int(count),
-            (ctypes.c_void_p * count)(*addresses), (ctypes.c_size_t * count)(*(array.nbytes for array in arrays)),
-            (ctypes.c_ubyte * count)(*written), ctypes.c_int(ORDERS.index(order)), ctypes.c_uint64(seed),
-            message, ctypes.c_size_t(MESSAGE_BYTES),
-        )  # fmt: skip
+        with self._running:
+            failed = self._code.einsat_launch(
+                ctypes.cast(self._code[f"einsat_call_{symbol}"], ctypes.c_void_p),
+                ctypes.c_void_p(shared[0]), ctypes.c_size_t((shared[1] or 0) - (shared[0] or 0)),
+                (ctypes.c_uint * 3)(*grid), (ctypes.c_uint * 3)(*block), ctypes.c_int(count),
+                (ctypes.c_void_p * count)(*addresses), (ctypes.c_size_t * count)(*(array.nbytes for array in arrays)),
+                (ctypes.c_ubyte * count)(*written), ctypes.c_int(ORDERS.index(order)), ctypes.c_uint64(seed),
+                message, ctypes.c_size_t(MESSAGE_BYTES),
+            )  # fmt: skip
         if failed:
             raise KernelError(f"a kernel fails in {order} order: {message.value.decode()}", where=symbol)
 

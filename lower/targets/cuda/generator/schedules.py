@@ -34,8 +34,10 @@ SQUARE_ROWS = 8
 """Rows of threads that transpose a square together."""
 LEAST_TRANSPOSED = 8
 """Extent of both axes from which squares pay: of less, most threads would idle."""
-MOST_SQUARES = 8
-"""Squares that a block holds, at most: 4224 bytes each, of 48 KB."""
+SHARED_BYTES = 48 * 1024
+"""Shared memory that a block has without asking for more."""
+MOST_SQUARES = SHARED_BYTES // (SQUARE * (SQUARE + 1) * 8)
+"""Squares that a block holds, at most, of elements of eight bytes."""
 LEAST_SHARED_TERMS = 32
 """Terms of a reduction from which threads share it."""
 LEAST_REUSED_TERMS = 4
@@ -171,7 +173,10 @@ class Scheduler:
         works = [math.prod(map(length, term.data[1])) for term in reduces]
         work = max([*works, math.prod(map(length, inner))])
         vector = iterators[-1] if iterators and iterators[-1] in rows else None
-        team = Team.by_columns(rows, work) if vector is not None and _side_by_side(reduces, vector) else Team.by_rows(rows, work)
+        if vector is not None and _side_by_side(reduces, vector):
+            team = Team.by_columns(rows, work, len(reduces))
+        else:
+            team = Team.by_rows(rows, work)
         writer = self.writer
         count = math.prod(map(length, rows))
         if team.lanes == 1:
@@ -272,10 +277,11 @@ class Team:
         return cls(size, 1, size // WARP, False)
 
     @classmethod
-    def by_columns(cls, rows: Sequence[Iterator], work: int) -> Team:
-        """Give 32 columns to a block."""
+    def by_columns(cls, rows: Sequence[Iterator], work: int, reductions: int) -> Team:
+        """Give 32 columns to a block, of which each reduction needs shared memory."""
         few = math.prod(map(length, rows)) * SQUARE_ROWS < ENOUGH_THREADS
-        size = WARP if few and work >= 8 * WARP else SQUARE_ROWS if work >= 2 * SQUARE_ROWS else 4
+        fits = reductions * WARP * WARP * 4 <= SHARED_BYTES
+        size = WARP if few and fits and work >= 8 * WARP else SQUARE_ROWS if work >= 2 * SQUARE_ROWS else 4
         return cls(size, WARP, size, True)
 
 
