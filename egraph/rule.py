@@ -49,8 +49,8 @@ from egraph.tensor import Attributes as AttributeTuple
 from egraph.tensor import Node, TensorType, placeholder
 
 __all__ = [
-    "Admission", "Attributes", "Binding", "Equation", "MergeRule", "Mismatch", "Rounding", "Rule", "Steps", "Tensor", "Verdict", "Weight",
-    "make_rule", "merge_rule", "operation", "require", "require_attribute", "require_number", "rule",
+    "Admission", "Attributes", "Binding", "Correction", "Equation", "MergeRule", "Mismatch", "Rounding", "Rule", "Steps", "Tensor",
+    "Verdict", "Weight", "make_rule", "merge_rule", "operation", "require", "require_attribute", "require_number", "rule",
 ]  # fmt: skip
 
 Rounding: TypeAlias = Literal["exact", "reassociates", "assumes finite"]
@@ -72,6 +72,11 @@ class Binding:
 Admission: TypeAlias = Callable[[Sequence[Binding], Sequence[Node], Sequence[Node]], str]
 """Says why a rule may not be used at a match that its guard accepts ('' where it may): its proof does not reach there, or does not
 speak of these left and right sides."""
+
+
+Correction: TypeAlias = Callable[[Binding, Node, Node], tuple[Node, ...]]
+"""Returns programs that compute a left side, made of a right side that differs from it at some positions; raises Mismatch where there
+are none."""
 
 
 def _bound(variable: Variable, index: int, binding: Binding) -> Tensor:
@@ -98,6 +103,9 @@ class Rule:
     """The ranks of the variables, where the function alone makes the left side (attributes follow from sizes): such a rule
     is proved and tested, never matched; what it builds before it yields its left side must be well-typed too."""
     admits: Admission | None = None
+    corrected: bool = False
+    """Whether the sides may differ at some positions: a match is joined with the left side's operators there, or not at all."""
+    corrects: Correction | None = None
 
     def apply(self, binding: Binding) -> tuple[Node, Node]:
         """Return (left, right) as fragments; placeholder i is ``variables[i]``.
@@ -117,6 +125,15 @@ class Rule:
         if self.admits is not None and (reason := self.admits((binding,), (left.node,), (right.node,))):
             raise Mismatch(reason)
         return left.node, right.node
+
+    def programs(self, binding: Binding) -> tuple[Node, tuple[Node, ...]]:
+        """Return the left side and what a match may join to it: the right side, corrected where the rule says so."""
+        left, right = self.apply(binding)
+        if not self.corrected:
+            return left, (right,)
+        if self.corrects is None:
+            raise Mismatch("it holds in part, and there is nothing here that corrects it")
+        return left, self.corrects(binding, left, right)
 
 
 def hold_to_pattern(rule: Rule, left: Node, numbers: Mapping[str, int], binding: Binding) -> None:
@@ -167,7 +184,7 @@ def _named(function: Callable[..., Any]) -> Closure:
 
 def make_rule(
     function: Callable[..., Any] | Closure, *, name: str = "", text: str = "", lists: Mapping[str, int] | None = None,
-    rounding: Rounding = "exact", phase: str = "main", is_member: bool = False,
+    rounding: Rounding | None = None, phase: str = "main", is_member: bool = False, corrected: bool = False,
 ) -> Rule:  # fmt: skip
     """Return the rule of a function; ``lists``: parameters that take several variables, with how many."""
     closure = function if isinstance(function, Closure) else _named(function)
@@ -184,20 +201,29 @@ def make_rule(
         raise RuleError(what, fix="use it on the left side, or take it out")
     if not text.strip():
         raise RuleError(f"rule {name}: a docstring that states the equation is required")
-    return Rule(name, inspect.cleandoc(text), left.term, variables, bundles, law, rounding, phase)
+    if corrected and rounding == "exact":
+        what = f"rule {name}: a corrected rule is not exact: its corrections are other kernels, which add in another order"
+        raise RuleError(what, fix='say nothing, or rounding="reassociates"')
+    rounding = rounding or ("reassociates" if corrected else "exact")
+    return Rule(name, inspect.cleandoc(text), left.term, variables, bundles, law, rounding, phase, corrected=corrected)
 
 
 @overload
 def rule(function: Callable[..., Any], /) -> Rule: ...
 @overload
-def rule(*, rounding: Rounding = "exact", phase: str = "main") -> Callable[[Callable[..., Any]], Rule]: ...
 def rule(
-    function: Callable[..., Any] | None = None, /, *, rounding: Rounding = "exact", phase: str = "main"
+    *, rounding: Rounding | None = None, phase: str = "main", corrected: bool = False
+) -> Callable[[Callable[..., Any]], Rule]: ...  # fmt: skip
+def rule(
+    function: Callable[..., Any] | None = None, /, *, rounding: Rounding | None = None, phase: str = "main", corrected: bool = False
 ) -> Rule | Callable[[Callable[..., Any]], Rule]:
-    """Make a rule of a function; its docstring's first line is the equation shown to people."""
+    """Make a rule of a function; its docstring's first line is the equation shown to people.
+
+    ``corrected``: the sides may differ at some positions; each match is joined with the left side's operators there.
+    """
 
     def build(f: Callable[..., Any]) -> Rule:
-        return make_rule(f, rounding=rounding, phase=phase)
+        return make_rule(f, rounding=rounding, phase=phase, corrected=corrected)
 
     return build if function is None else build(function)
 

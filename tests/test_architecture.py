@@ -22,7 +22,7 @@ EDGES: dict[str, tuple[str, ...]] = {
     "egraph.onnx": ("egraph.tensor",),
     "egraph.engine": ("egraph.tensor", "egraph.rewrite", "egraph.derive"),
     "egraph.extract": ("egraph.tensor",),
-    "verify": (*LANGUAGE, "runtime.garbage_collection"),
+    "verify": (*LANGUAGE, "egraph.partial", "runtime.garbage_collection"),
     "verify.__main__": (*LANGUAGE, "verify", "runtime.runner", "runtime.errors"),
     "verify.generate": (*LANGUAGE, "verify", "egraph.engine"),
     "runtime": (),

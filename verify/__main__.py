@@ -184,13 +184,15 @@ def _proved(rule: Rule | MergeRule, effort: Effort, position: int, count: int) -
     """Return the proof of a rule, and say on a terminal's standard error which is being made."""
     from egraph.errors import RuleError
     from egraph.rewrite.values import Refusal
+    from egraph.rule import Rule as OneRule
+    from verify.corrected import prove_corrected
     from verify.prove import prove
 
     shown = sys.stderr.isatty()
     if shown:
         print(f"\r\x1b[K{position + 1} of {count}: {rule.name}", end="", file=sys.stderr, flush=True)
     try:
-        return prove(rule, effort)
+        return prove_corrected(rule, effort) if isinstance(rule, OneRule) and rule.corrected else prove(rule, effort)
     except RuleError as error:
         return refused(Refusal(error, rule.name))
     finally:

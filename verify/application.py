@@ -63,24 +63,25 @@ def _proof(left: Scope, right: Scope) -> Outcome:
         return Open(f"not decided within {MOST_WORK} units of work")
 
 
-def equal_at_sizes(left: Node, right: Node, rounding: Rounding = "reassociates") -> str:
+def equal_at_sizes(left: Node, right: Node, rounding: Rounding = "reassociates", numbers: Mapping[int, float] | None = None) -> str:
     """Return what stays open when two fragments over the same placeholders are compared; '' when they are proved equal.
 
-    Equal for all contents of the operands: random operands at a few positions refute, a proof decides. Laws that need more
-    than the rounding class allows count as open.
+    Equal for all contents of the operands, but for constants that are ``numbers``: random operands at a few positions refute, a
+    proof decides. Laws that need more than the rounding class allows count as open.
     """
+    numbers = numbers or {}
     if left.type != right.type:
         return f"the left side is {left.type}, the right side {right.type}"
     try:
-        sides = fragment_expression(left), fragment_expression(right)
+        sides = fragment_expression(left, numbers), fragment_expression(right, numbers)
         found = difference(*sides, drawn(left.type.sizes))
         if found:
-            return located(found, left, right, {})
+            return located(found, left, right, numbers)
         outcome = _proof(*sides)
     except EinsatError as error:
         return str(error)
     if isinstance(outcome, Open):
         suspected = tuple(outcome.at.get(f"o{axis}", 0) for axis in range(left.type.rank))
-        return located(difference(*sides, [suspected]) or outcome.obligation, left, right, {})
+        return located(difference(*sides, [suspected]) or outcome.obligation, left, right, numbers)
     needed = sorted(outcome.facts - set(ONLY_ROUNDING))
     return f"it holds under assumptions only: {', '.join(needed)}" if needed and rounding != "assumes finite" else ""

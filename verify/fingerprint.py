@@ -35,7 +35,7 @@ def rule_key(rule: Rule | MergeRule) -> str:
     """Return the hash of what a rule says and of the meanings of the operators that it may use."""
     laws = (rule.law,) if isinstance(rule, Rule) else (rule.law, rule.member.law)
     one = _pattern_rule(rule)
-    shared = repr(rule.shared) if isinstance(rule, MergeRule) else ""
+    shared = repr(rule.shared) if isinstance(rule, MergeRule) else "corrected" if rule.corrected else ""
     values = (rule.name, rule.text, rule.rounding, repr(one.pattern), repr(one.variables), repr(one.attribute_variables), shared)
     operators = _named((_source(_TENSORS_MODULE), repr(one.pattern)))
     for law in laws:

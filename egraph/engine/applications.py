@@ -171,8 +171,8 @@ class Application(Rewrite, ABC):
                 return Mismatch(f"{variable.name} must be of {variable.dtype}, not {other}")
         try:
             if isinstance(self.rule, Rule):
-                left, right = self.rule.apply(bindings[0])
-                lefts, rights = [left], [right]
+                left, several = self.rule.programs(bindings[0])
+                lefts, rights = [left], list(several)
             else:
                 lefts, rights = map(list, self.rule.apply(bindings))
         except Mismatch as mismatch:
@@ -263,7 +263,8 @@ class Rewriting(Application):
                 self.decline(template, (match,))
             else:
                 left, terms = self.matched(match)
-                self.join(template, slots, (root,), (left,), terms=terms)
+                count = len(template.results)
+                self.join(template, slots, (root,) * count, (left,) * count, terms=terms)
         self.matches += used
         return used
 

@@ -59,7 +59,7 @@ def explain(rule: Rule | MergeRule, node: Node, graph: Graph) -> Explanation:
     reasons = []
     for attempt in (a for a in attempts if not a.problem):
         try:
-            rule.apply(_binding(rule, attempt, graph))
+            rule.programs(_binding(rule, attempt, graph))
         except Mismatch as mismatch:
             reasons.append(str(mismatch))
         else:

@@ -17,9 +17,9 @@ from egraph.errors import RuleError
 from egraph.optimize.options import Allow
 from egraph.partial.stitching import partial_rule
 from egraph.rewrite.file import load_rules
-from egraph.rule import Binding, MergeRule, Rule
-from egraph.tensor import Node
-from egraph.tensor.boxes import Box
+from egraph.rule import Binding, MergeRule, Mismatch, Rule
+from egraph.tensor import Node, format_fragment
+from egraph.tensor.boxes import Box, axis_names
 from egraph.tensor.ops.reference import fragment_expression
 from verify.certificates import certify, shipped
 from verify.proof import Proof
@@ -75,6 +75,45 @@ class Admission:
         return found.reason
 
 
+@dataclass(eq=False)
+class Correction:
+    """What corrects a rule that holds in part: each kind of match once, where a program is proved equal to the left side.
+
+    A user's rule is compared on random operands, too, as every rule that does not ship.
+    """
+
+    rule: Rule
+    corrected: list[str] = field(default_factory=list)
+    """Where the sides of each kind of match differ."""
+    compared: list[Comparison] = field(default_factory=list)
+    _known: dict[object, tuple[Node, ...] | Mismatch] = field(default_factory=dict, repr=False)
+
+    def __call__(self, binding: Binding, left: Node, right: Node) -> tuple[Node, ...]:
+        numbers = {i: binding.numbers[v.name] for i, v in enumerate(self.rule.variables) if v.name in binding.numbers}
+        key = left, right, tuple(numbers.items())
+        if key not in self._known:
+            self._known[key] = self._corrected(left, right, numbers)
+        known = self._known[key]
+        if isinstance(known, Mismatch):
+            raise known
+        return known
+
+    def _corrected(self, left: Node, right: Node, numbers: Mapping[int, float]) -> tuple[Node, ...] | Mismatch:
+        from verify.comparison import compare_sides
+        from verify.corrected import corrected
+
+        found = corrected(left, right, numbers, self.rule.rounding)
+        if not found.programs:
+            return Mismatch(found.reason)
+        compared = compare_sides((left,) * len(found.programs), found.programs, numbers)
+        if compared.reason:
+            return Mismatch(compared.reason)
+        self.compared.append(compared)
+        if found.where is not None and found.where.boxes:
+            self.corrected.append(f"{format_fragment(left)} {found.where.describe(axis_names(left))}")
+        return found.programs
+
+
 def admitted(
     rules: Iterable[Rule | MergeRule], *, unsafe: bool = False, where: Mapping[str, Path] | None = None, tell: Tell = lambda text: None
 ) -> tuple[Rule | MergeRule, ...]:
@@ -82,7 +121,7 @@ def admitted(
 
     A user's rule is proved here unless that has been done; where that fails, RuleError is raised. A shipped rule whose
     certificate is not current has its applications proved one by one. A shipped rule without a proof is left out.
-    ``unsafe`` lets rules without a proof in.
+    ``unsafe`` lets rules without a proof in, but for those that are corrected: each of their matches needs one.
     """
     rules = tuple(rules)
     files = where or {}
@@ -92,7 +131,9 @@ def admitted(
     stale = 0
     for rule in rules:
         certificate = users.get(rule.name) or certificates.current(rule)
-        if certificate is None:
+        if isinstance(rule, Rule) and rule.corrected and (unsafe or certificate is None or certificate.is_proved):
+            chosen.append(replace(rule, verdict="proved for these sizes", corrects=Correction(rule)))
+        elif certificate is None:
             stale += 1
             chosen.append(replace(rule, verdict="proved for these sizes", admits=Admission(rule, covers=False)))
         elif certificate.is_proved:
@@ -116,7 +157,12 @@ SECONDS = 60.0
 def _prove(rule: Rule | MergeRule) -> Proof:
     from verify.prove import Effort, prove  # half a second, and seldom needed
 
-    return prove(rule, Effort(seconds=SECONDS))
+    effort = Effort(seconds=SECONDS)
+    if isinstance(rule, Rule) and rule.corrected:
+        from verify.corrected import prove_corrected
+
+        return prove_corrected(rule, effort)
+    return prove(rule, effort)
 
 
 def unproved(rules: Iterable[Rule | MergeRule]) -> tuple[str, ...]:
@@ -124,12 +170,17 @@ def unproved(rules: Iterable[Rule | MergeRule]) -> tuple[str, ...]:
     return tuple(f"{rule.name} ({rule.verdict})" for rule in rules if rule.verdict not in PROVED)
 
 
-def notes(rules: Iterable[Rule | MergeRule]) -> tuple[str, ...]:
-    """Return which rules were proved at the sizes of their matches, outside what their certificates cover, and what was compared."""
+def notes(rules: Sequence[Rule | MergeRule]) -> tuple[str, ...]:
+    """Return which rules were proved at the sizes of their matches, outside what their certificates cover, what was corrected and
+    what was compared."""
     gates = {rule.name: rule.admits for rule in rules if isinstance(rule.admits, Admission)}
     proved = [f"{name} {gate.proved_here}" for name, gate in gates.items() if gate.proved_here]
     told = [f"kinds of matches outside a certificate, proved at their own sizes: {', '.join(proved)}"] if proved else []
+    corrections = {rule.name: rule.corrects for rule in rules if isinstance(rule, Rule) and isinstance(rule.corrects, Correction)}
+    for name, correction in corrections.items():
+        told += [f"{name} is corrected, and proved as a whole: {where}" for where in correction.corrected]
     compared = {name: gate.compared for name, gate in gates.items() if gate.tried}
+    compared |= {name: correction.compared for name, correction in corrections.items()}
     compared["those of shipped rules"] = [found for gate in gates.values() if not gate.tried for found in gate.compared]
     for name, kinds in compared.items():
         if kinds:

@@ -195,8 +195,8 @@ def difference(rule: Rule | MergeRule, bindings: Sequence[Binding], *, seed: int
     lefts: tuple[Node, ...]
     rights: tuple[Node, ...]
     if isinstance(rule, Rule):
-        left, right = replace(rule, admits=None).apply(bindings[0])
-        lefts, rights = (left,), (right,)
+        left, rights = replace(rule, admits=None).programs(bindings[0])
+        lefts = (left,) * len(rights)
         numbers = {i: bindings[0].numbers[v.name] for i, v in enumerate(rule.variables) if v.name in bindings[0].numbers}
     else:
         lefts, rights = replace(rule, admits=None).apply(bindings)

@@ -1,0 +1,118 @@
+"""Rules that hold in part, corrected where they do not: at a match, the right side with the left side's operators at its boxes.
+
+Nothing of this is trusted: each program is proved equal to the left side as a whole, at the sizes of the match.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from egraph.errors import EinsatError
+from egraph.partial.stitching import stitches
+from egraph.rewrite.clock import OutOfTime, within
+from egraph.rule import Rounding, Rule
+from egraph.tensor import Node, format_fragment
+from egraph.tensor.boxes import axis_names
+from egraph.tensor.ops.reference import fragment_expression
+from verify.application import equal_at_sizes
+from verify.disagreement import Disagreement, disagreement
+from verify.proof import Failure, Proof
+from verify.prove import Effort, prove
+from verify.random_testing import Instance, draws
+
+BEYOND_CORRECTION: tuple[Failure, ...] = ("vacuous", "same sides", "missing guard", "raises", "rounding", "language")
+"""What is wrong with a rule whether its sides agree or not."""
+EFFORT = Effort()
+DRAWN = 4
+"""Random applications for each that ``Effort.applications`` asks for: those without a position to correct show nothing."""
+
+
+@dataclass(frozen=True)
+class Corrected:
+    """What becomes of one application: programs that are proved to compute the left side, or the reason why there are none."""
+
+    programs: tuple[Node, ...]
+    reason: str = ""
+    where: Disagreement | None = None
+
+
+def corrected(left: Node, right: Node, numbers: Mapping[int, float], rounding: Rounding) -> Corrected:
+    """Return ``right`` with the operators of ``left`` at the positions where it differs, proved."""
+    where = disagreement(fragment_expression(left, numbers), fragment_expression(right, numbers))
+    if where is None:
+        return Corrected((), "where the sides differ is not decided at these sizes")
+    if where.is_total:
+        return Corrected((), "the sides differ everywhere: there is nothing of the right side to keep", where)
+    programs = stitches(left, right, where.boxes)
+    if not programs:
+        reason = f"{where.describe(axis_names(left))}, and no operator computes the left side there alone"
+        return Corrected((), reason, where)
+    judged = [(program, equal_at_sizes(left, program, rounding, numbers)) for program in programs]
+    proved = tuple(program for program, reason in judged if not reason)
+    return Corrected(proved, "" if proved else f"corrected, it could not be proved: {judged[0][1]}", where)
+
+
+def prove_corrected(rule: Rule, effort: Effort = EFFORT) -> Proof:
+    """Return the verdict on a rule that is corrected where its sides differ: that of each application, as random ones show.
+
+    A rule whose sides are equal everywhere is proved as any other.
+    """
+    start = time.process_time()
+    proof = prove(rule, effort)
+    if proof.is_proved or proof.failure in BEYOND_CORRECTION:
+        return proof
+    found: list[tuple[Instance, Corrected]] = []
+    try:
+        with within(effort.seconds):
+            for instance in islice(draws(rule, effort.seed, effort.tries), DRAWN * effort.applications):
+                found.append((instance, _of(rule, instance)))
+                if sum(bool(each.programs) and _differs(each) for _, each in found) >= effort.applications:
+                    break
+    except OutOfTime as reached:
+        if not found:
+            return replace(proof, failure="time", reason=f"time: {reached}")
+    differing = [(instance, each) for instance, each in found if _differs(each) or each.reason]
+    proved = [(instance, each) for instance, each in differing if each.programs]
+    if not proved:
+        told = differing[0][1].reason if differing else "no random application differs at some positions and agrees at others"
+        return replace(proof, verdict="unknown", failure="difference", reason=f"it cannot be corrected: {told}")
+    instance, best = min(proved, key=lambda pair: _share(pair[1]))
+    scope = f"each application at its own sizes, corrected where its sides differ, as {len(proved)} of {len(differing)} random ones"
+    refused = next((each.reason for _, each in differing if not each.programs), "")
+    return replace(
+        proof, verdict="proved for these sizes", failure="", scope=scope, reason=f"not corrected: {refused}" if refused else "",
+        covers={"tree": False}, counterexample=None, obligations=(), where=told_of(best.where, instance),
+        cases=len(proved), exact_cases=0, seconds=time.process_time() - start,
+    )  # fmt: skip
+
+
+def told_of(where: Disagreement | None, instance: Instance) -> str:
+    """Return ``equal except where h = 7 mod 8, for <left side> == <right side>``."""
+    if where is None:
+        return ""
+    (left,), (right,) = instance.left, instance.right
+    return f"{where.describe(axis_names(left))}, for {format_fragment(left)} == {format_fragment(right)}"
+
+
+def _of(rule: Rule, instance: Instance) -> Corrected:
+    (left,), (right,) = instance.left, instance.right
+    try:
+        return corrected(left, right, instance.numbers, rule.rounding)
+    except (EinsatError, RecursionError) as error:
+        return Corrected((), f"{type(error).__name__}: {error}")
+
+
+def _differs(each: Corrected) -> bool:
+    return each.where is not None and bool(each.where.boxes)
+
+
+def _share(each: Corrected) -> float:
+    """Return which part of the result is corrected."""
+    assert each.where is not None
+    size = 1
+    for length in each.where.shape:
+        size *= length
+    return each.where.cells / size
