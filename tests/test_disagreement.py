@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -15,14 +16,20 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from egraph.partial.moves import Regrouping
-from egraph.tensor import Node
+from egraph.rewrite.file import load_rules
+from egraph.rule import Binding, Rule
+from egraph.tensor import Node, TensorType, attributes
 from egraph.tensor.boxes import Mask, boxes_of, cells, describe_boxes, mask_of, progressions
+from egraph.tensor.expr.index import Symbol
 from egraph.tensor.ops.reference import fragment_expression
 from tests.fragments import conv, leaf, matmul, reshape, transpose
 from tests.mutants import everywhere, pairs
 from verify.application import equal_at_sizes
+from verify.cases import cases
 from verify.disagreement import Disagreement, differing, disagreement, error_bound, points_of
 from verify.named_arrays import PRIME
+from verify.parametric import parametric, proved_outside
+from verify.suggest import suggestion
 
 NAMES = "nhwc"
 
@@ -136,8 +143,8 @@ def test_a_refusal_says_where_the_sides_differ() -> None:
 
 
 RULES_THAT_HOLD_IN_PART = '''
-from egraph.rule import Attributes, Steps, Tensor, require, rule
-from egraph.rule_operators import pad
+from egraph.rule import Attributes, Steps, Tensor, Weight, require, rule
+from egraph.rule_operators import conv, pad
 
 @rule
 def edges_are_zeros(x: Tensor, p: Attributes) -> Steps:
@@ -146,13 +153,79 @@ def edges_are_zeros(x: Tensor, p: Attributes) -> Steps:
     require(p.mode == "edge", "the edge must be repeated")
     yield pad(x, p.but(mode="constant"))
 
-RULES = (edges_are_zeros,)
+@rule
+def under_each_other(x: Tensor, w: Weight, a: Attributes) -> Steps:
+    """conv(x, w) = conv(pairs of images under each other, w)"""
+    yield conv(x, w, a)
+    require(a.layout == "NCHW" and x.rank == 4 and x.shape[1] == 1 and x.shape[0] % 2 == 0, "pairs of images of one channel")
+    require(w.shape[0] == 1 and a.group == 1, "one filter")
+    n, c, h, v = x.shape
+    tall = conv(x.reshape(n // 2, c, 2 * h, v), w, a)
+    require(tall.shape[2] == 2 * h and tall.shape[3] == v, "the result must be as large as the image")
+    yield tall.reshape(n, 1, h, v)
+
+RULES = (edges_are_zeros, under_each_other)
 '''
 
 
-def test_a_users_rule_that_holds_in_part_is_told_with_its_boxes(tmp_path: Path) -> None:
-    rules = tmp_path / "rules.py"
-    rules.write_text(RULES_THAT_HOLD_IN_PART, encoding="utf-8")
-    done = subprocess.run([sys.executable, "-m", "verify", str(rules), "--json"], capture_output=True, text=True, check=False)
+@pytest.fixture(scope="module")
+def in_part(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("in_part") / "rules.py"
+    path.write_text(RULES_THAT_HOLD_IN_PART, encoding="utf-8")
+    return path
+
+
+def rule_of(path: Path, name: str) -> Rule:
+    (found,) = [each for each in load_rules(path) if each.name == name]
+    assert isinstance(found, Rule)
+    return found
+
+
+def test_boxes_of_a_users_rule_are_linear_in_its_sizes(in_part: Path) -> None:
+    rows, images = islice(parametric(rule_of(in_part, "edges_are_zeros")), 2)
+    assert rows.describe() == "equal except where axis 0 < p.before[0] or axis 0 >= p.before[0] + x.shape[0]"
+    assert len(images.boxes) == 4 and rows.exact == rows.drawn and not rows.given
+    pairs = next(parametric(rule_of(in_part, "under_each_other")))
+    assert "n = 0 mod 2, h >= x.shape[2] - a.pads[2] or n = 1 mod 2, h < a.pads[0]" in pairs.describe()
+
+
+def test_boxes_for_all_sizes_are_those_of_brute_force_at_any(in_part: Path) -> None:
+    """At sizes that were not drawn, those of single rows included, where boxes meet or have no position."""
+    rule = rule_of(in_part, "edges_are_zeros")
+    rows = next(parametric(rule))
+    for size, before, after in ((23, 4, 13), (1, 1, 1), (1, 0, 5), (2, 3, 0), (19, 0, 0)):
+        values = {Symbol("x0"): size, Symbol("p_before0", 0): before, Symbol("p_after0", 0): after}
+        bundle = attributes(mode="edge", value=0.0, before=(before,), after=(after,))
+        left, right = rule.apply(Binding({"x": TensorType("float32", (size,))}, {"p": bundle}))
+        mask = everywhere(left, right)
+        assert (mask_of(rows.at(values), mask.shape) == mask).all() and cells(rows.at(values)) == mask.sum()
+
+
+@pytest.mark.parametrize("name", ["edges_are_zeros", "under_each_other"])
+def test_boxes_for_all_sizes_that_are_a_cell_too_small_are_not_proved(in_part: Path, name: str) -> None:
+    rule = rule_of(in_part, name)
+    case, found = next(cases(rule)), next(parametric(rule))
+    case = replace(case, assumptions=case.assumptions.assume(*found.given))
+    assert proved_outside(case, found.boxes)
+    smaller = 0
+    for number, box in enumerate(found.boxes):
+        for axis, run in enumerate(box):
+            for less in () if run is None else (replace(run, first=run.first + run.step), replace(run, last=run.last - run.step)):
+                changed = (*box[:axis], less, *box[axis + 1 :])
+                assert not proved_outside(case, (*found.boxes[:number], changed, *found.boxes[number + 1 :]))
+                smaller += 1
+    assert smaller >= 4
+
+
+def test_a_guard_is_suggested_that_leaves_no_box(in_part: Path) -> None:
+    guard = "all(n == 0 for n in p.before) and all(n == 0 for n in p.after)"
+    assert guard in suggestion(rule_of(in_part, "edges_are_zeros"))
+
+
+def test_a_users_rule_that_holds_in_part_is_told_with_its_boxes(in_part: Path) -> None:
+    command = [sys.executable, "-m", "verify", str(in_part), "--rule", "edges_are_zeros", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
-    assert re.match(r"equal except where axis \d", json.loads(done.stdout)["rules"][0]["where"])
+    (told,) = json.loads(done.stdout)["rules"]
+    assert told["where"].startswith("equal except where axis 0 < p.before[0] or")
+    assert told["boxes"][0]["boxes"][0] == {"axis 0": {"first": "0", "last": "p.before[0] - 1", "step": "1"}}

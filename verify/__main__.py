@@ -141,17 +141,18 @@ def refused(refusal: Refusal) -> Proof:
 
 
 def with_suggestion(rule: Rule | MergeRule, proof: Proof, seconds: float) -> Proof:
-    """Add where the sides of a refuted rule differ, and a guard that would make it provable, where one is found in time."""
+    """Add where the sides of a rule differ, and a guard that would make it provable, where one is found in time."""
     from egraph.rewrite.clock import OutOfTime, within
     from egraph.rule import Rule as OneRule
 
     may_help = proof.verdict in ("refuted", "unknown") and proof.failure in ("", "difference", "missing guard")
     try:
         with within(seconds):
-            if proof.verdict == "refuted":
-                from verify.suggest import partly_equal
+            if proof.verdict == "refuted" or proof.where:
+                from verify.suggest import difference_of
 
-                proof = replace(proof, where=partly_equal(rule))
+                where, boxes = difference_of(rule)
+                proof = replace(proof, where=where or proof.where, boxes=boxes)
             if may_help and isinstance(rule, OneRule):
                 from verify.suggest import suggestion
 

@@ -83,7 +83,7 @@ def prove_corrected(rule: Rule, effort: Effort = EFFORT) -> Proof:
     scope = f"each application at its own sizes, corrected where its sides differ, as {len(proved)} of {len(differing)} random ones"
     refused = next((each.reason for _, each in differing if not each.programs), "")
     return replace(
-        proof, verdict="proved for these sizes", failure="", scope=scope, reason=f"not corrected: {refused}" if refused else "",
+        proof, verdict="proved for these sizes", failure="", scope=scope, reason=f"of the others: {refused}" if refused else "",
         covers={"tree": False}, counterexample=None, obligations=(), where=told_of(best.where, instance),
         cases=len(proved), exact_cases=0, seconds=time.process_time() - start,
     )  # fmt: skip

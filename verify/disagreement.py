@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,8 +36,9 @@ MOST_POINTS = 1 << 22
 """Values of iterators, joined by conditions, at which these are evaluated; beyond, the conditions are left out and the boxes grow."""
 MOST_CELLS = 1 << 26
 """Positions of an output that are marked one by one."""
-MOST_SAMPLED, MOST_REFINED = 1 << 10, 16
-"""Positions that are tried one by one for agreement, and boxes of them that are proved equal on their own."""
+MOST_SAMPLED, MOST_REFINED, MOST_TRIED = 1 << 12, 16, 1 << 14
+"""Positions that are tried one by one for agreement, boxes of them that are proved equal on their own, and positions of a whole result
+that are tried."""
 Values = NDArray[np.int64]
 
 
@@ -66,6 +68,14 @@ class Disagreement:
         """Return ``equal except where h = 7 mod 8``, with a name for every axis."""
         return f"equal except where {describe_boxes(self.boxes, self.shape, names)}" if self.boxes else "equal everywhere"
 
+    def to_json(self, names: Sequence[str]) -> dict[str, Any]:
+        """Return the boxes as data, with a name for every axis."""
+        boxes = []
+        for box in self.boxes:
+            axes = zip(names, box, self.shape, strict=True)
+            boxes.append({name: {"first": r[0], "last": r[-1], "step": r.step} for name, r, size in axes if r != range(size)})
+        return {"sizes": list(self.shape), "witness": list(self.witness or ()), "boxes": boxes}
+
 
 def disagreement(left: Scope, right: Scope, units: int = MOST_WORK) -> Disagreement | None:
     """Return where two expressions of one shape, its sizes numbers, may differ; None where that is not decided.
@@ -80,13 +90,27 @@ def disagreement(left: Scope, right: Scope, units: int = MOST_WORK) -> Disagreem
         with at_most(units):
             mask = _unpaired(left, right, shape)
             if 0 < np.count_nonzero(mask) <= MOST_SAMPLED:
-                for box in _agreeing(left, right, mask):
-                    sizes = tuple(map(len, box))
-                    here = tuple(slice(r.start, r.stop, r.step) for r in box)
-                    mask[here] &= _unpaired(restricted(left, box), restricted(right, box), sizes)
+                _refine(left, right, mask)
     except (Exhausted, TooLarge, RecursionError):
         return None
     return Disagreement(boxes_of(mask), shape)
+
+
+def _refine(left: Scope, right: Scope, mask: Mask) -> None:
+    """Take out of a mask what is seen to agree and proved to; what there is no more work for stays in it."""
+    for box in _agreeing(left, right, mask):
+        here = tuple(slice(r.start, r.stop, r.step) for r in box)
+        try:
+            mask[here] &= _unpaired(restricted(left, box), restricted(right, box), tuple(map(len, box)))
+        except (Exhausted, TooLarge, RecursionError):
+            return
+
+
+def seen_to_differ(left: Scope, right: Scope) -> Mask | None:
+    """Return at which positions two expressions of known sizes are seen to differ, by trying all; None where they cannot be tried."""
+    shape = tuple(i.high for i in left.traversal if isinstance(i.high, int))
+    seen = differing(left, right, list(np.ndindex(*shape))) if np.prod(shape, dtype=float) <= MOST_TRIED else None
+    return None if seen is None else seen.reshape(shape)
 
 
 def _unpaired(left: Scope, right: Scope, shape: Sequence[int]) -> Mask:

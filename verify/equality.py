@@ -36,7 +36,7 @@ def prove_equal(left: Scope, right: Scope, assumptions: Assumptions) -> Outcome:
     for axis, (size, other) in enumerate(zip(left.shape, right.shape, strict=True)):
         if not assumptions.equal(size, other):
             return Open(f"axis {axis}: {index(size)} == {index(other)}", assumptions.conditions)
-    output = _places(left, assumptions)
+    output = places_of(left, assumptions)
     found = _Found(is_partial(right))
     try:
         outcome = _compared(left, right, output, assumptions, found)
@@ -47,7 +47,7 @@ def prove_equal(left: Scope, right: Scope, assumptions: Assumptions) -> Outcome:
     return Equal(outcome.facts | found.facts | differences(left, right))
 
 
-def _places(side: Scope, assumptions: Assumptions) -> Output:
+def places_of(side: Scope, assumptions: Assumptions) -> Output:
     """Return the generic position of the output."""
     return tuple(index(0 if assumptions.equal(size, 1) else Iterator(f"o{axis}", 0, size)) for axis, size in enumerate(side.shape))
 
@@ -74,7 +74,7 @@ def _compared(left: Scope, right: Scope, output: Output, assumptions: Assumption
 
 def residues(left: Scope, right: Scope, assumptions: Assumptions) -> Iterable[tuple[Phases, Residue]]:
     """Yield what is left of left minus right over the whole output, or over each phase of it; None where anything may differ."""
-    output = _places(left, assumptions)
+    output = places_of(left, assumptions)
     found = _Found(is_partial(right))
     for phases, values in _parts(left, right, output, assumptions, found):
         beyond_left = bool(found.right) and bool(beyond(found.right, found.left, assumptions, lambda one, other: one == other))

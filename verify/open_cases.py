@@ -67,7 +67,7 @@ def examined(rule: Rule | MergeRule, case: Case, attempts: int = MOST) -> Differ
 def _instances(rule: Rule | MergeRule, case: Case, attempts: int) -> Iterator[tuple[Instance, bool]]:
     """Yield instances near a case, and whether they meet all of its conditions."""
     conditions = case.assumptions.conditions
-    symbols = sorted({atom for value in _indices(case) for atom in _symbols(value)}, key=lambda symbol: symbol.name)
+    symbols = symbols_of(case)
     random = Random(case.scope_note)
     models = list(islice(_models(conditions, symbols, random), attempts))
     seen: list[object] = []
@@ -78,7 +78,7 @@ def _instances(rule: Rule | MergeRule, case: Case, attempts: int) -> Iterator[tu
                 if isinstance(atom, RealSymbol) and (attempt or atom not in values):
                     values[atom] = Fraction(NUMBERS[attempt] if attempt < len(NUMBERS) // 2 else random.choice(NUMBERS))
         try:
-            bindings = _bindings(rule, case, values)
+            bindings = bindings_at(rule, case, values)
             if repr(bindings) in seen:
                 continue
             seen.append(repr(bindings))
@@ -86,10 +86,16 @@ def _instances(rule: Rule | MergeRule, case: Case, attempts: int) -> Iterator[tu
         except (Mismatch, Refused, EinsatError, *CRASHES):
             continue
         if instance.elements <= MOST_ELEMENTS:
-            yield instance, all(_holds(condition, values) for condition in conditions)
+            yield instance, all(holds_at(condition, values) for condition in conditions)
 
 
-def _holds(condition: Compare, values: Values) -> bool:
+def symbols_of(case: Case) -> list[Symbol]:
+    """Return every size that an instance of a case needs."""
+    return sorted({atom for value in _indices(case) for atom in _symbols(value)}, key=lambda symbol: symbol.name)
+
+
+def holds_at(condition: Compare, values: Values) -> bool:
+    """Return whether a condition holds at known values."""
     try:
         gap = _number(condition.right, values) - _number(condition.left, values)
     except Refused:
@@ -146,8 +152,9 @@ def _symbols(value: Index) -> Iterator[Symbol]:
                 yield from _symbols(divisor)
 
 
-def _bindings(rule: Rule | MergeRule, case: Case, values: Values) -> Sequence[Binding]:
-    sizes = {name: tuple(_integer(index(size), values) for size in shape) for name, shape in case.shapes.items()}
+def bindings_at(rule: Rule | MergeRule, case: Case, values: Values) -> Sequence[Binding]:
+    """Return the bindings of an instance of a case."""
+    sizes = {name: tuple(value_at(index(size), values) for size in shape) for name, shape in case.shapes.items()}
     types = {name: TensorType(case.types[name], shape) for name, shape in sizes.items()}
     given = {name: {key: _concrete(value, values) for key, value in bundle.items()} for name, bundle in case.bundles.items()}
     bundles = {name: attributes(**bundle) for name, bundle in given.items()}
@@ -170,7 +177,7 @@ def _bindings(rule: Rule | MergeRule, case: Case, values: Values) -> Sequence[Bi
 def _concrete(value: Any, values: Values) -> Any:
     match value:
         case Index():
-            return _integer(value, values)
+            return value_at(value, values)
         case Ideal(above, below):
             return float(_number(above, values) / _number(below, values))
         case tuple():
@@ -178,7 +185,8 @@ def _concrete(value: Any, values: Values) -> Any:
     return value
 
 
-def _integer(value: Index, values: Values) -> int:
+def value_at(value: Index, values: Values) -> int:
+    """Return a whole number; raises Refused where it is none."""
     found = _number(value, values)
     if found.denominator != 1:
         raise Refused("a size that is not whole")

@@ -51,7 +51,9 @@ class Proof:
     counterexample: Counterexample | None = None
     suggestion: str = ""
     where: str = ""
-    """Where the sides differ at some sizes, when they are equal elsewhere."""
+    """Where the sides differ, when they are equal elsewhere: for all sizes if that can be told, else at some."""
+    boxes: tuple[Mapping[str, Any], ...] = ()
+    """The same as data: the boxes of the first cases, their ends in terms of sizes and attributes; or those at some sizes."""
     covers: Mapping[str, Any] | None = None
     """What the proof covers, as the gate of the e-graph reads it (``verify.scope``)."""
 
@@ -109,6 +111,7 @@ class Proof:
             "name": self.rule, "verdict": self.verdict, "scope": self.scope, "seconds": round(self.seconds, 4), "tests": self.cases,
             "exact_tests": self.exact_cases, "paths": self.paths, "rounding": self.rounding, "facts": sorted(self.facts),
             "failure": self.failure, "reason": self.reason, "suggestion": self.suggestion, "where": self.where,
+            "boxes": [dict(each) for each in self.boxes],
             "obligations": [{"case": o.case, "text": o.text, "conditions": list(o.conditions)} for o in self.obligations],
             "counterexample": self.counterexample.script() if self.counterexample else "",
         }  # fmt: skip

@@ -8,8 +8,10 @@ many others as it can. The first that is then proved is the suggestion.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, islice
 from random import Random
 from typing import Any
 
@@ -22,6 +24,7 @@ from egraph.tensor.boxes import axis_names
 from egraph.tensor.ops import OPS
 from egraph.tensor.ops.reference import fragment_expression
 from verify.disagreement import LITTLE_WORK, disagreement
+from verify.parametric import Parametric, parametric
 from verify.prove import Effort, prove
 from verify.random_binding import Refused, draw_binding
 from verify.random_testing import CRASHES, Data, compare, draws, instantiate
@@ -29,6 +32,8 @@ from verify.random_testing import CRASHES, Data, compare, draws, instantiate
 INSTANCES, DRAWS = 60, 1500
 """Instances that guards are tried on, and draws at most to find them."""
 DATA: tuple[tuple[int, Data], ...] = ((0, "integers"), (1, "signed"))
+SHOWN_CASES = 3
+"""Cases of a rule for which it is told where its sides differ, those of the lowest ranks."""
 COMPARED = 40
 """Random instances of a refuted rule whose sides are compared position by position."""
 PROOFS = 8
@@ -71,7 +76,7 @@ class Tried:
 def suggestion(rule: Rule) -> str:
     """Return a guard with which the rule is proved, as a line of its text; '' where none of the usual ones helps."""
     good, bad = _instances(rule)
-    singles = [_tried(rule, text, good, bad) for text in candidates(rule)]
+    singles = [_tried(rule, text, good, bad) for text in (*guards_from_boxes(_parametric(rule)), *candidates(rule))]
     singles = [one for one in singles if one.kept and (one.missed != frozenset(range(len(bad))) or not bad)]
     pairs = [Tried(a.guards + b.guards, a.kept & b.kept, a.missed & b.missed) for a, b in combinations(singles, 2)]
     useful = [one for one in (*singles, *pairs) if not one.missed and len(one.kept) > 1]
@@ -166,9 +171,38 @@ def _refuses(rule: Rule, text: str, binding: Any) -> bool:
     return False
 
 
-def partly_equal(rule: Rule | MergeRule, seed: int = 0) -> str:
-    """Return ``equal except where h = 7 mod 8, for <left side>``, for the instance equal at most positions; '' where there is none."""
-    best, text = 0.0, ""
+def guards_from_boxes(found: Sequence[Parametric]) -> tuple[str, ...]:
+    """Return conditions under which no position is left where the sides differ: of attributes, for all of their axes at once."""
+    guards: dict[str, None] = {}
+    for each in found:
+        conditions = each.empty()
+        of_axes = [re.fullmatch(r"(\w+\.\w+)\[\d+\] == 0", condition) for condition in conditions]
+        names = dict.fromkeys(match[1] for match in of_axes if match)
+        if conditions and all(of_axes):
+            guards[" and ".join(f"all(n == 0 for n in {name})" for name in names)] = None
+        elif conditions:
+            guards[" and ".join(conditions)] = None
+    return tuple(guards)
+
+
+def difference_of(rule: Rule | MergeRule) -> tuple[str, tuple[dict[str, Any], ...]]:
+    """Return where the sides of a rule differ when they are equal elsewhere, in words and as data: for all sizes if that can be told."""
+    found = _parametric(rule)
+    if found:
+        text = f"{found[0].describe()}: proved for all sizes, {found[0].case}"
+        return text, tuple(each.to_json() for each in found)
+    return _at_sizes(rule)
+
+
+def _parametric(rule: Rule | MergeRule) -> tuple[Parametric, ...]:
+    if isinstance(rule, MergeRule) or rule.ranks is not None:
+        return ()
+    return tuple(islice(parametric(rule), SHOWN_CASES))
+
+
+def _at_sizes(rule: Rule | MergeRule, seed: int = 0) -> tuple[str, tuple[dict[str, Any], ...]]:
+    """Return ``equal except where h = 7 mod 8, for <left side>``, for the instance equal at most positions; nothing where there is none."""
+    best, text, data = 0.0, "", tuple[dict[str, Any], ...]()
     for instance in draws(rule, seed, COMPARED):
         for left, right in zip(instance.left, instance.right, strict=True):
             try:
@@ -180,5 +214,7 @@ def partly_equal(rule: Rule | MergeRule, seed: int = 0) -> str:
                 continue
             share = 1 - difference.cells / left.type.elements
             if share > best:
-                best, text = share, f"{difference.describe(axis_names(left))}, for {format_fragment(left)} == {format_fragment(right)}"
-    return text
+                names = axis_names(left)
+                best, text = share, f"{difference.describe(names)}, for {format_fragment(left)} == {format_fragment(right)}"
+                data = (difference.to_json(names),)
+    return text, data

@@ -9,7 +9,7 @@ from egraph.derive.estimating import estimate
 from egraph.derive.matching.match import match
 from egraph.partial.mutants import Agreement, Mutant, Where, mutants
 from egraph.tensor import Node, make, placeholder, rewrite
-from egraph.tensor.boxes import Box, axis_names, describe_boxes, mask_of, restricted
+from egraph.tensor.boxes import Box, axis_names, describe_boxes, restricted, widened
 from egraph.tensor.expr.index import Index, index
 from egraph.tensor.expr.scope import Compare, Guarded, Read, Scalar, Scope, Tensor, inside
 from egraph.tensor.ops import apply
@@ -32,30 +32,13 @@ def stitches(original: Node, mutant: Node, boxes: Sequence[Box]) -> tuple[Node, 
     if not boxes:
         return (mutant,)
     parts: list[tuple[Box, Node]] = []
-    for box in _widened(boxes, original.type.sizes):
+    for box in widened(boxes, original.type.sizes):
         part = correction(original, box)
         if part is None:
             return ()
         parts.append((box, part))
     beside = _joined(mutant, parts) if len(parts) == len(boxes) else None
     return (_chosen(mutant, parts), *(() if beside is None else (beside,)))
-
-
-def _widened(boxes: Sequence[Box], shape: Sequence[int]) -> tuple[Box, ...]:
-    """Return boxes of the same positions, each over whole axes where all of that is to be corrected: few kernels, some cells twice."""
-    mask = mask_of(boxes, shape)
-    wider_boxes: dict[Box, None] = {}
-    for box in boxes:
-        for axis, size in enumerate(shape):
-            wider = (*box[:axis], range(size), *box[axis + 1 :])
-            if mask[tuple(slice(r.start, r.stop, r.step) for r in wider)].all():
-                box = wider
-        wider_boxes[box] = None
-    return tuple(box for box in wider_boxes if not any(other != box and _holds(other, box) for other in wider_boxes))
-
-
-def _holds(outer: Box, inner: Box) -> bool:
-    return all(set(b) <= set(a) for a, b in zip(outer, inner, strict=True))
 
 
 def correction(root: Node, box: Box) -> Node | None:

@@ -48,20 +48,49 @@ def mask_of(boxes: Sequence[Box], shape: Sequence[int]) -> Mask:
     return mask
 
 
+def widened(boxes: Sequence[Box], shape: Sequence[int]) -> tuple[Box, ...]:
+    """Return boxes of the same positions, each over whole axes where all of that is to be corrected: few kernels, some cells twice."""
+    mask = mask_of(boxes, shape)
+    wider_boxes: dict[Box, None] = {}
+    for box in boxes:
+        for axis, size in enumerate(shape):
+            wider = (*box[:axis], range(size), *box[axis + 1 :])
+            if mask[tuple(slice(r.start, r.stop, r.step) for r in wider)].all():
+                box = wider
+        wider_boxes[box] = None
+    return tuple(box for box in wider_boxes if not any(other != box and _holds(other, box) for other in wider_boxes))
+
+
+def _holds(outer: Box, inner: Box) -> bool:
+    return all(set(b) <= set(a) for a, b in zip(outer, inner, strict=True))
+
+
 def cells(boxes: Sequence[Box]) -> int:
     """Return how many positions disjoint boxes hold."""
     return sum(int(np.prod([len(r) for r in box], dtype=np.int64)) for box in boxes)
 
 
 def progressions(positions: Sequence[int]) -> tuple[range, ...]:
-    """Return disjoint ranges with steps that hold exactly these ascending positions, the longest first found taken first."""
+    """Return disjoint ranges that hold exactly these ascending positions: runs, or ranges with steps where these are fewer."""
+    runs: list[range] = []
+    for position in positions:
+        if runs and runs[-1].stop == position:
+            runs[-1] = range(runs[-1].start, position + 1)
+        else:
+            runs.append(range(position, position + 1))
+    steps = _with_steps(positions) if len(runs) > 1 else runs
+    return tuple(sorted(steps if len(steps) < len(runs) else runs, key=lambda r: r.start))
+
+
+def _with_steps(positions: Sequence[int]) -> list[range]:
+    """Return ranges that hold exactly these positions, the longest first found taken first."""
     left = set(positions)
     ranges: list[range] = []
     while left:
         best = max(_progressions_in(left), key=lambda r: (len(r), -r.step, -r.start))
         ranges.append(best)
         left.difference_update(best)
-    return tuple(sorted(ranges, key=lambda r: r.start))
+    return ranges
 
 
 def describe_boxes(boxes: Sequence[Box], shape: Sequence[int], names: Sequence[str]) -> str:
