@@ -13,12 +13,15 @@ import pytest
 
 from egraph.engine.saturate import Limits, saturate
 from egraph.errors import RuleError
+from egraph.inspect.command import kernels_table
+from egraph.inspect.outcome import read_outcome
 from egraph.onnx import importer
 from egraph.optimize.admission import Correction, admitted, notes
 from egraph.optimize.options import Options
 from egraph.optimize.outcome import Outcome
 from egraph.optimize.pipeline import optimize
 from egraph.optimize.progress import Progress
+from egraph.optimize.stitched import picture
 from egraph.rewrite.file import load_rules
 from egraph.rule import Rule
 from egraph.tensor import Node
@@ -183,3 +186,14 @@ def test_a_corrected_rule_computes_what_onnxruntime_computes(shipped: tuple[Path
     (expected,) = onnxruntime.InferenceSession(str(folder / "m.onnx"), providers=["CPUExecutionProvider"]).run(None, {"x": x})
     (computed,) = Session(str(folder / "out" / "m.einsat")).run(None, {"x": x})
     np.testing.assert_allclose(computed, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_inspect_and_the_report_draw_what_was_corrected(shipped: tuple[Path, Outcome]) -> None:
+    folder, outcome = shipped
+    (one,) = outcome.stitched
+    told = kernels_table(read_outcome(folder / "out" / "m.einsat"))
+    assert told.endswith("\n".join(picture(one))) and "n in {0, 2}, h = 5" in told and "n in {1, 3}, h = 0" in told
+    assert all(part.kernel is not None for part in one.parts)
+    assert "under_each_other is corrected, and proved as a whole" in told
+    (page,) = (folder / "out").rglob("report.html")
+    assert '<svg class="stitched"' in page.read_text(encoding="utf-8")

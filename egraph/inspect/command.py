@@ -20,6 +20,7 @@ from egraph.errors import EinsatError, ModelError
 from egraph.inspect.outcome import read_outcome
 from egraph.inspect.sizes import read_sizes, sizes_json, sizes_text
 from egraph.optimize.outcome import KernelRow, Outcome
+from egraph.optimize.stitched import Stitched, picture
 from runtime.artefact import find_folder
 from runtime.sizes import main_folder
 
@@ -44,6 +45,8 @@ def kernels_table(outcome: Outcome) -> str:
         lines.append(f"{numbers}  {row.name}  [{row.implementation}]{source}")
         if row.rules:
             lines.append(f"{'':>46}by {', '.join(row.rules)}")
+    for one in outcome.stitched:
+        lines += picture(one)
     return "\n".join(lines)
 
 
@@ -69,6 +72,7 @@ def why(outcome: Outcome, node: str) -> dict[str, Any]:
         "kernels": [asdict(row) for row in rows],
         "rules": [asdict(known[name]) for name in dict.fromkeys(rule for row in rows for rule in row.rules) if name in known],
         "derived": [asdict(one) for one in outcome.derived if numbers & set(one.kernels)],
+        "stitched": [asdict(one) for one in outcome.stitched if numbers & {one.kernel, *(part.kernel for part in one.parts)}],
         "before": [asdict(row) for row in outcome.before if sources & set(row.source_nodes)],
     }
 
@@ -86,6 +90,8 @@ def why_text(found: dict[str, Any]) -> str:
         lines.append(f"rule {rule['name']} ({rule['verdict']}, {rule['rounding']}): {rule['equation']}")
     for one in found["derived"]:
         lines += derivation_text(Derived(**one))
+    for one in found["stitched"]:
+        lines += picture(Stitched.from_json(one))
     if not found["rules"]:
         lines.append("no rule made these nodes: they are as in the input, fused where the kernel shows several")
     lines.append("before:")

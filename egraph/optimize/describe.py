@@ -18,6 +18,7 @@ from egraph.optimize.derivations import Gate
 from egraph.optimize.options import Options
 from egraph.optimize.outcome import KERNEL_KINDS, Finalist, Growth, InPlace, KernelRow, Outcome, RuleUse
 from egraph.optimize.race import Race
+from egraph.optimize.stitched import stitched_tensors
 from egraph.optimize.trial import ORIGINAL, PLAIN, Entry, Trial
 from egraph.rule import MergeRule, Rule
 from egraph.tensor import Candidate, Graph, Kernel, Node, Program, format_fragment, walk
@@ -154,10 +155,17 @@ def describe(
         refused=found.choice.refused,
         unsafe_rules=unproved(rules),
         rule_notes=rule_notes(rules),
+        stitched=stitched_tensors(best.program, _corrected(rules, best.program)) if best else (),
         keeps_subnormals=keeps_subnormals,
         subnormal_weights=subnormal_count(graph.tensors.values()),
         in_place=tuple(one for entry in trial.entries for one in _in_place(entry, model)),
     )
+
+
+def _corrected(rules: Sequence[Rule | MergeRule], program: Program) -> frozenset[str]:
+    """Return the names of what corrected a part of a program: rules of a user's that hold in part, and derivations of mutants."""
+    names = {rule.name for rule in rules if isinstance(rule, Rule) and rule.corrected}
+    return frozenset(name for kernel in program.kernels for name in kernel.rules if name in names or ": corrected" in name)
 
 
 def subnormal_count(arrays: Iterable[np.ndarray]) -> int:

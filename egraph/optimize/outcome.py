@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from egraph.optimize.stitched import Stitched
 from egraph.tensor import Implementation
 
 
@@ -181,6 +182,8 @@ class Outcome:
     repeats: int = 0
     """Rounds in which both onnxruntime and what is shipped were timed."""
     in_place: tuple[InPlace, ...] = ()
+    stitched: tuple[Stitched, ...] = ()
+    """Tensors of the shipped program that several kernels fill, box by box."""
     rule_notes: tuple[str, ...] = ()
     """Rules that were proved at the sizes of some matches, outside what their certificates cover."""
     inputs: Mapping[str, int] = field(default_factory=dict)
@@ -292,6 +295,7 @@ class Outcome:
             Derived(**{**one, "steps": tuple(map(tuple, one["steps"])), "kernels": tuple(one["kernels"])}) for one in raw.get("derived", ())
         )
         raw["offered"] = Offered(**raw.get("offered", {}))
+        raw["stitched"] = tuple(map(Stitched.from_json, raw.get("stitched", ())))
         raw["growth"] = tuple(Growth(seconds=0.0, **growth) for growth in raw["growth"])
         raw["refused"] = tuple(Refused(**row) for row in raw.get("refused", ()))
         raw["in_place"] = tuple(InPlace(**one) for one in raw.get("in_place", ()))

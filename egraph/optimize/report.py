@@ -14,6 +14,7 @@ from importlib import resources
 import jinja2
 
 from egraph.optimize.outcome import Growth, KernelRow, Outcome, summary
+from egraph.optimize.stitched import svg
 from egraph.policy import changes
 
 MOST_BOXES = 90
@@ -164,6 +165,7 @@ def render(outcome: Outcome) -> str:
         after=draw(outcome.kernels) if outcome.kernels else "",
         before=draw(outcome.before),
         growth=growth_chart(outcome.growth),
+        stitched=[(one, svg(one)) for one in outcome.stitched],
         refusals=summary(outcome.refused),
         policy=changes(outcome.options.get("policy", {})) or "as shipped",
         tried=[s for s in outcome.rule_statistics if s["rule"] not in {rule.name for rule in outcome.rules}],

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+import numpy as np
+
 from egraph.derive.derivation import Derivation, DerivationRule, Step
 from egraph.derive.estimating import estimate
 from egraph.derive.matching.match import match
 from egraph.partial.mutants import Agreement, Mutant, Where, mutants
 from egraph.tensor import Node, make, placeholder, rewrite
-from egraph.tensor.boxes import Box, axis_names, describe_boxes, restricted, widened
-from egraph.tensor.expr.index import Index, index
+from egraph.tensor.boxes import Box, axis_names, boxes_of, describe_boxes, restricted, widened
+from egraph.tensor.expr.conditions import truth
+from egraph.tensor.expr.index import Index, Iterator, atoms, index, substitute
 from egraph.tensor.expr.scope import Compare, Guarded, Read, Scalar, Scope, Tensor, inside
 from egraph.tensor.ops import apply
 from egraph.tensor.ops.expression import text_of
@@ -22,6 +25,8 @@ MOST_PROPOSED = 4
 """Programs proposed for one operator, at most: each adds nodes to the e-graph, and kernels to measure."""
 MOST_COSTLY = 1.5
 """Programs beyond this multiple of the operator's own estimate are not proposed: estimates are hardly wrong by more."""
+MOST_DRAWN = 1 << 26
+"""Elements of a tensor whose boxes are read back from the program."""
 
 
 def stitches(original: Node, mutant: Node, boxes: Sequence[Box]) -> tuple[Node, ...]:
@@ -87,6 +92,42 @@ def _chosen(mutant: Node, parts: Sequence[tuple[Box, Node]]) -> Node:
         body = Guarded(tuple(conditions), read, body) if conditions else read
     nodes = [mutant, *(part for _, part in parts)]
     return apply("Expression", *nodes, text=text_of(Scope.pointwise(iterators, body)))
+
+
+def parts_of(node: Node) -> tuple[tuple[int, tuple[Box, ...]], ...] | None:
+    """Return the operands that a choice by boxes puts together, each with its boxes, the one that is everywhere else without any;
+    None for what is no such choice.
+    """
+    if node.op != "Expression" or not node.type.sizes:
+        return None
+    scope, free = meaning(node), np.ones(node.type.sizes, np.bool_) if node.type.elements <= MOST_DRAWN else None
+    if scope.summation or not isinstance(scope.body, Guarded) or free is None:
+        return None
+    parts: list[tuple[int, tuple[Box, ...]]] = []
+    body: Scalar = scope.body
+    while isinstance(body, Guarded) and isinstance(body.then, Read) and isinstance(body.then.source, Tensor):
+        inside_box = np.ones((1,) * len(node.type.sizes), np.bool_)
+        for condition in body.conditions:
+            used = [axis for axis, iterator in enumerate(scope.traversal) if iterator in atoms(condition.left) | atoms(condition.right)]
+            if len(used) != 1:
+                return None
+            iterator, size = scope.traversal[used[0]], node.type.sizes[used[0]]
+            holds = [truth(_placed(condition, iterator, position)) for position in range(size)]
+            if None in holds:
+                return None
+            inside_box = inside_box & np.array(holds).reshape([size if axis == used[0] else 1 for axis in range(len(node.type.sizes))])
+        parts.append((int(body.then.source.name), boxes_of(free & inside_box)))
+        free &= ~inside_box
+        body = body.otherwise
+    if not isinstance(body, Read) or not isinstance(body.source, Tensor) or body.source.shape != node.type.sizes:
+        return None
+    operands = [int(body.source.name), *(operand for operand, _ in parts)]
+    return ((operands[0], ()), *parts) if parts and len(set(operands)) == len(operands) else None
+
+
+def _placed(condition: Compare, iterator: Iterator, position: int) -> Compare:
+    left, right = (substitute(side, {iterator: index(position)}) for side in (condition.left, condition.right))
+    return Compare(left, condition.operator, right)
 
 
 def _within(place: Index, positions: range, size: int) -> Iterable[Compare]:

@@ -1,0 +1,217 @@
+"""Stitched tensors of a program: which kernel fills which boxes, as data, as a picture in text and as one in SVG.
+
+          h = 0  h in 1..26  h = 27
+    n = 0 mod 2  .  .  A
+    n = 1 mod 2  B  .  .
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from string import ascii_uppercase
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from egraph.partial.stitching import parts_of
+from egraph.tensor import Kernel, Node, Program, walk
+from egraph.tensor.boxes import Box, axis_names, cells, describe_boxes, progressions
+
+Owners: TypeAlias = NDArray[np.int16]
+
+WIDTH, HEIGHT, LEFT, TOP = 300, 180, 90, 26
+"""Size of a drawn tensor, and the room for the names of its axes, in pixels."""
+MOST_MARKS = 64
+"""Positions of a range with a step that are drawn one by one."""
+LETTERS = f".{ascii_uppercase}"
+"""What stands in a picture for each part, the tensor outside of all boxes first."""
+
+
+@dataclass(frozen=True)
+class Filled:
+    """Boxes of a stitched tensor that one kernel fills: ``ranges`` has first, last and step of every axis of every box."""
+
+    kernel: int | None
+    """The kernel's number; None where an input or a constant stands there."""
+    name: str
+    ranges: tuple[tuple[tuple[int, int, int], ...], ...]
+
+    @property
+    def boxes(self) -> tuple[Box, ...]:
+        return tuple(tuple(range(first, last + 1, step) for first, last, step in box) for box in self.ranges)
+
+
+@dataclass(frozen=True)
+class Stitched:
+    """A tensor that several kernels fill: the first part wherever none of the others is."""
+
+    kernel: int | None
+    """The kernel that puts the parts together, or of which that is a part; None where nothing has to be launched."""
+    shape: tuple[int, ...]
+    axes: tuple[str, ...]
+    parts: tuple[Filled, ...]
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Stitched:
+        """Read what ``dataclasses.asdict`` wrote."""
+        parts = []
+        for part in data["parts"]:
+            ranges = tuple(tuple((first, last, step) for first, last, step in box) for box in part["ranges"])
+            parts.append(Filled(part["kernel"], part["name"], ranges))
+        return Stitched(data["kernel"], tuple(data["shape"]), tuple(data["axes"]), tuple(parts))
+
+    def told(self) -> list[str]:
+        """Return what each letter of the picture stands for."""
+        lines = []
+        for letter, part in zip(LETTERS, self.parts, strict=False):
+            where = "everywhere else" if part is self.parts[0] else describe_boxes(part.boxes, self.shape, self.axes)
+            lines.append(f"{letter} {part.name if part.kernel is None else f'kernel {part.kernel}, {part.name}'}: {where}")
+        return lines
+
+    @property
+    def drawn(self) -> tuple[int, int]:
+        """Return the axes of the picture, downwards and to the right: those along which boxes are not whole."""
+        whole = [range(size) for size in self.shape]
+        cut = [axis for axis in range(len(self.shape)) if any(box[axis] != whole[axis] for part in self.parts for box in part.boxes)]
+        others = [axis for axis in range(len(self.shape)) if axis not in cut]
+        first, second = sorted((cut + others)[:2]) if len(self.shape) > 1 else (0, 0)
+        return first, second
+
+    def owners(self) -> Owners:
+        """Return for every position along both drawn axes which part is there, or is there somewhere along the other axes."""
+        down, right = self.drawn
+        rows, columns = self.shape[down], self.shape[right] if right != down else 1
+        found = np.zeros((rows, columns), np.int16)
+        for number, part in reversed(list(enumerate(self.parts))):
+            for box in part.boxes:
+                found[np.ix_(np.array(box[down]), np.array(box[right] if right != down else [0]))] = number
+        return found
+
+
+def stitched_tensors(program: Program, corrected: Collection[str]) -> tuple[Stitched, ...]:
+    """Return the tensors of a program that several kernels fill: choices between results by boxes, and concatenations in which a
+    rule of the names ``corrected`` has a part.
+    """
+    made_by: dict[Node, int | None] = {}
+    names: dict[int, str] = {}
+    found: list[Stitched] = []
+    for kernel in program.kernels:
+        own = None if kernel.implementation.is_free else len(names)
+        if own is None:
+            made_by[kernel.output] = next((made_by[node] for node in kernel.inputs if node in made_by), None)
+        else:
+            names[own], made_by[kernel.output] = kernel.implementation.text, own
+        for node in walk((kernel.fragment,)):
+            parts = parts_of(node)
+            if parts is None and node.op == "Concat" and set(kernel.rules) & set(corrected):
+                parts = _beside(node)
+            if parts is not None:
+                found.append(Stitched(own, node.type.sizes, _axes(node, kernel), _filled(node, parts, kernel, own, made_by, names)))
+    return tuple(found)
+
+
+def _beside(node: Node) -> tuple[tuple[int, tuple[Box, ...]], ...]:
+    """Return the operands of a concatenation with their boxes."""
+    axis, start = node.integer("axis"), 0
+    parts: list[tuple[int, tuple[Box, ...]]] = []
+    for number, operand in enumerate(node.inputs):
+        stop = start + operand.type.sizes[axis]
+        parts.append((number, (tuple(range(start, stop) if k == axis else range(n) for k, n in enumerate(node.type.sizes)),)))
+        start = stop
+    return tuple(parts)
+
+
+def _filled(
+    node: Node, parts: Sequence[tuple[int, tuple[Box, ...]]], kernel: Kernel, own: int | None,
+    made_by: Mapping[Node, int | None], names: Mapping[int, str],
+) -> tuple[Filled, ...]:  # fmt: skip
+    """Return what fills a tensor, what fills most of it first; parts of one kernel are one."""
+    boxes_by: dict[int | None, tuple[Box, ...]] = {}
+    for operand, boxes in parts:
+        leaf = node.inputs[operand]
+        made = made_by.get(kernel.inputs[leaf.integer("index")]) if leaf.op == "Placeholder" else own
+        boxes_by[made] = boxes_by.get(made, ()) + boxes
+    rest = node.type.elements - sum(map(cells, boxes_by.values()))
+    order = sorted(boxes_by, key=lambda made: -(cells(boxes_by[made]) or rest))
+    return tuple(
+        Filled(
+            made, "a weight or an input" if made is None else names[made],
+            tuple(tuple((r[0], r[-1], r.step) for r in box) for box in boxes_by[made]),
+        )
+        for made in order
+    )  # fmt: skip
+
+
+def _axes(node: Node, kernel: Kernel) -> tuple[str, ...]:
+    """Return the names of a stitched tensor's axes: those of the layout of what fills it, where that has one."""
+    plain = axis_names(node)
+    for leaf in node.inputs:
+        below = kernel.inputs[leaf.integer("index")] if leaf.op == "Placeholder" else leaf
+        while below.op in ("Reshape", "Slice") and below.type.rank == node.type.rank:
+            (below,) = below.inputs
+        if below.type.rank == node.type.rank and axis_names(below) != plain:
+            return axis_names(below)
+    return plain
+
+
+def picture(one: Stitched) -> list[str]:
+    """Return a stitched tensor as lines: positions of two axes that are filled alike stand together."""
+    down, right = one.drawn
+    owners = one.owners()
+    rows, columns = _alike(owners), _alike(owners.T) if right != down else [range(1)]
+    if right == down:
+        columns = [range(1)]
+    names = [describe_boxes([_along(one, down, group)], one.shape, one.axes) for group in rows]
+    heads = [describe_boxes([_along(one, right, group)], one.shape, one.axes) for group in columns] if right != down else [""]
+    width = max(map(len, names))
+    lines = [" " * width + "".join(f"  {head}" for head in heads)] if any(heads) else []
+    for name, group in zip(names, rows, strict=True):
+        cells = (f"  {LETTERS[owners[group[0], column[0]]]:{len(head)}}" for head, column in zip(heads, columns, strict=True))
+        lines.append((name.rjust(width) + "".join(cells)).rstrip())
+    shape = ",".join(map(str, one.shape))
+    by = "put together without a kernel" if one.kernel is None else f"put together by kernel {one.kernel}"
+    return [f"stitched [{shape}] over {', '.join(one.axes)}, {by}", *(f"  {line}" for line in lines), *(f"  {line}" for line in one.told())]
+
+
+def _along(one: Stitched, axis: int, positions: range) -> Box:
+    return tuple(positions if k == axis else range(size) for k, size in enumerate(one.shape))
+
+
+def _alike(owners: Owners) -> list[range]:
+    """Return ranges of rows that are equal, in order."""
+    kinds: dict[bytes, list[int]] = {}
+    for position, row in enumerate(owners):
+        kinds.setdefault(row.tobytes(), []).append(position)
+    return sorted((r for positions in kinds.values() for r in progressions(positions)), key=lambda r: (r.start, r.step))
+
+
+def svg(one: Stitched) -> str:
+    """Return a stitched tensor as inline SVG, to scale along both drawn axes."""
+    down, right = one.drawn
+    rows, columns = one.shape[down], one.shape[right] if right != down else 1
+    whole, label = LEFT + WIDTH + 10, 'role="img" aria-label="a tensor, and which kernel fills which part of it"'
+    lines = [
+        f'<svg class="stitched" viewBox="0 0 {whole} {TOP + HEIGHT + 10}" width="{whole}" {label}>',
+        f'<text x="{LEFT}" y="{TOP - 8}">{escape(one.axes[right])}: {columns}</text>' if right != down else "",
+        f'<text x="6" y="{TOP + 14}">{escape(one.axes[down])}: {rows}</text>',
+        f'<rect class="part0" x="{LEFT}" y="{TOP}" width="{WIDTH}" height="{HEIGHT}"><title>{escape(one.told()[0])}</title></rect>',
+    ]
+    for number, (part, told) in enumerate(zip(one.parts, one.told(), strict=False)):
+        for box in part.boxes:
+            across = _marks(box[right], columns, WIDTH) if right != down else [(0.0, float(WIDTH))]
+            for y, height in _marks(box[down], rows, HEIGHT):
+                for x, width in across:
+                    at = f'x="{LEFT + x:.1f}" y="{TOP + y:.1f}" width="{width:.1f}" height="{height:.1f}"'
+                    lines.append(f'<rect class="part{1 + (number - 1) % 4}" {at}><title>{escape(told)}</title></rect>')
+    return "\n".join(line for line in [*lines, "</svg>"] if line)
+
+
+def _marks(positions: range, size: int, pixels: int) -> list[tuple[float, float]]:
+    """Return where positions of an axis are drawn, and how long: runs as one, and so what would be too many marks."""
+    scale = pixels / size
+    if positions.step == 1 or len(positions) > MOST_MARKS:
+        return [(positions[0] * scale, (positions[-1] + 1 - positions[0]) * scale)]
+    return [(position * scale, scale) for position in positions]
