@@ -65,6 +65,9 @@ class SaturationPolicy:
         2, "rounds", "Operators inside a derived program (convolutions of phases) may have derivations of their own.", least=1
     )
     derived_programs: int = tuned(16, "programs", "What one e-class gets from derivations, at most.")
+    derived_regions: int = tuned(
+        12, "regions", "What one rule for regions is offered, at most: those whose operators cost most. Each is searched for a second."
+    )
     derived_groups: int = tuned(32, "groups", "What one rule for groups of operators is offered, at most: the first of the program.")
 
 

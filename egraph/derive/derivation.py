@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from egraph.tensor import Node
 
@@ -67,3 +67,22 @@ class GroupRule:
     merge: Callable[[Sequence[Node]], tuple[Node, ...] | None]
     choose: Callable[[Sequence[Node]], Sequence[Node]] = _all
     rounding: Literal["exact", "reassociates", "assumes finite"] = "reassociates"
+
+
+@dataclass(frozen=True, slots=True)
+class RegionRule:
+    """A way to compute connected operators of the input program, with one or several results, by other programs.
+
+    ``derive`` receives the results as fragments over shared placeholders, and yields for each alternative a program a result; it depends
+    on nothing else. Regions hold at most ``most_operators`` operators of these kinds, of which one at least is among ``costly``.
+    """
+
+    name: str
+    operators: tuple[str, ...]
+    costly: tuple[str, ...]
+    derive: Callable[[tuple[Node, ...]], Iterable[tuple[Derivation, ...]]]
+    rounding: Literal["exact", "reassociates", "assumes finite"] = "reassociates"
+    most_operators: int = 5
+
+
+AnyRule: TypeAlias = DerivationRule | GroupRule | RegionRule

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from egraph.derive.bilinear.convolutions import saving
 from egraph.derive.trees import BALANCE
@@ -13,20 +13,20 @@ LANES = 16
 """Output channels that a convolution computes side by side, wanted or not: 32 to 3 channels at 224x224 take as long as 32 to 16."""
 
 
-def estimate(program: Node) -> int:
-    """Return what a program costs, in operations: its arithmetic, and 4 operations for every byte it moves; constants are free."""
-    return _estimate(program, _arithmetic)
+def estimate(*programs: Node) -> int:
+    """Return what programs cost together, in operations: arithmetic, and 4 operations for every byte moved; constants are free."""
+    return _estimate(programs, _arithmetic)
 
 
 def attainable(program: Node) -> int:
     """Return what a program costs if its convolutions need only the multiplications that the best fast algorithms leave."""
-    return _estimate(program, lambda node: round(_arithmetic(node) / saving(node)))
+    return _estimate((program,), lambda node: round(_arithmetic(node) / saving(node)))
 
 
-def _estimate(program: Node, arithmetic: Callable[[Node], int]) -> int:
+def _estimate(programs: Sequence[Node], arithmetic: Callable[[Node], int]) -> int:
     total = 0
     constant: dict[Node, bool] = {}
-    for node in walk((program,)):
+    for node in walk(programs):
         if node.op == "Placeholder":
             constant[node] = bool(node.attribute("constant"))
             continue

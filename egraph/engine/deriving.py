@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TypeAlias
 
-from egraph.derive.derivation import DerivationRule, GroupRule, Step
+from egraph.derive.derivation import AnyRule, DerivationRule, GroupRule, RegionRule, Step
 from egraph.derive.matching.proposals import groups
 from egraph.engine.applications import Rewrite, RuleStatistics
 from egraph.engine.eclasses import EClasses, Key, Matched, Template, compile_template
 from egraph.engine.explanations import needed
+from egraph.engine.regions import Region, regions
 from egraph.policy import SaturationPolicy
 from egraph.tensor import Node, format_fragment, make, placeholder
 
@@ -43,10 +44,12 @@ class Derivations:
     gives what it has by then.
     """
 
-    rules: tuple[DerivationRule | GroupRule, ...]
+    rules: tuple[AnyRule, ...]
     programs: Callable[[DerivationRule, Node, Stop], Sequence[Judged]]
     grouped: Callable[[GroupRule, Sequence[Node], Stop], Sequence[Judged]] = lambda rule, members, stop: ()
     """What a rule gives for a group over shared placeholders: one program a member, or a reason why there are none."""
+    of_region: Callable[[RegionRule, Sequence[Node], Stop], Sequence[Judged]] = lambda rule, roots, stop: ()
+    """What a rule gives for the results of a region: alternatives one after the other, each of one program a result."""
 
 
 def group_text(members: Sequence[Node]) -> str:
@@ -63,6 +66,7 @@ class Deriving:
         self._derivations, self._classes, self._source, self._policy = derivations, classes, source, policy
         self._by_operator: dict[str, list[DerivationRule]] = {}
         self._group_rules = tuple(rule for rule in derivations.rules if isinstance(rule, GroupRule))
+        self._region_rules = tuple(rule for rule in derivations.rules if isinstance(rule, RegionRule))
         for rule in (rule for rule in derivations.rules if isinstance(rule, DerivationRule)):
             for op in rule.operators:
                 self._by_operator.setdefault(op, []).append(rule)
@@ -78,7 +82,8 @@ class Deriving:
     @property
     def has_work(self) -> bool:
         """Return whether any operator that a rule derives from is in the e-graph, and rounds are left."""
-        looked_for = {*self._by_operator, *(op for rule in self._group_rules if not self.rounds for op in rule.operators)}
+        several: tuple[GroupRule | RegionRule, ...] = () if self.rounds else (*self._group_rules, *self._region_rules)
+        looked_for = {*self._by_operator, *(op for rule in several for op in rule.operators)}
         return self.rounds < self._policy.derivation_rounds and any(op in looked_for for op, _, _ in self._classes.nodes)
 
     def apply(self, stop: Stop, is_late: Stop | None = None) -> int:
@@ -96,7 +101,7 @@ class Deriving:
                 if self._is_due(rule, key) and (rule.name, key) not in self._done:
                     self._done.add((rule.name, key))
                     used += self._derive(rule, key, stop)
-        return used
+        return used + (self._apply_regions(stop) if self.rounds == 1 else 0)
 
     def _is_due(self, rule: DerivationRule, key: Key) -> bool:
         return self.rounds <= rule.rounds or (rule.rounds == 0 and self.rounds == 1 and self._classes.nodes[key].handle in self._given)
@@ -178,6 +183,36 @@ class Deriving:
             key = (node.op, classes.labels.of_node(node), tuple(classes.find(self._source[operand]) for operand in node.inputs))
             lefts[root] = self._matched(key, root)
         return int(self._join(rewrite, rule.name, tuple(each.program for each in judged), tuple(leaves), lefts))
+
+    def _apply_regions(self, stop: Stop) -> int:
+        used = 0
+        for rule in self._region_rules:
+            for region in list(regions(rule, self._classes, list(self._source.values()), self._policy.derived_regions)):
+                if stop():
+                    return used
+                used += self._derive_region(rule, region, stop)
+        return used
+
+    def _derive_region(self, rule: RegionRule, region: Region, stop: Stop) -> int:
+        classes, roots = self._classes, region.roots
+        if any(classes.find(number) != number for number in (*roots, *region.operands)):
+            return 0  # an alternative for another region has made them one with something
+        signature = (rule.name, group_text(region.fragments))
+        rewrite = self._rewrites[rule.name]
+        if not self._judge(rewrite, signature, lambda: self._derivations.of_region(rule, region.fragments, self._is_late), stop):
+            return 0
+        judged = self._judged[signature]
+        rewrite.matches += 1
+        used = 0
+        for start in range(0, len(judged) - len(judged) % len(roots), len(roots)):
+            together = judged[start : start + len(roots)]
+            reasons = dict.fromkeys(f"{each.name}: {each.reason}" for each in together if each.reason)
+            for reason in reasons:
+                rewrite.refuse(reason, roots, lambda: signature[1])
+            if not reasons:
+                lefts = {root: region.matched(classes, root) for root in roots}
+                used += self._join(rewrite, together[0].name, tuple(each.program for each in together), region.operands, lefts)
+        return used
 
     def _join(
         self, rewrite: Rewrite, reason: str, programs: tuple[Node, ...], operands: Sequence[int], lefts: Mapping[int, Matched]

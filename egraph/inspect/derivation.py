@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from egraph.derive.derivation import DerivationRule, GroupRule
+from egraph.derive.derivation import AnyRule, DerivationRule, GroupRule, RegionRule
 from egraph.derive.matching.proposals import groups
 from egraph.derive.registry import DERIVATIONS
 from egraph.engine.deriving import Judged
@@ -25,16 +25,16 @@ LIMITS = Limits(seconds=10.0, e_nodes=2_000, iterations=10)
 """Limits of the saturation of one operator."""
 
 
-def derivation_rule(name: str) -> DerivationRule | GroupRule | None:
+def derivation_rule(name: str) -> AnyRule | None:
     """Return the derivation rule of a name, or the one that gives its programs such names."""
     rules = (*DERIVATIONS, *PARTIAL)
     return next((rule for rule in rules if name == rule.name or name.startswith((f"{rule.name} ", f"{rule.name}:"))), None)
 
 
-def explain_derivation(rule: DerivationRule | GroupRule, name: str, node: Node, graph: Graph, tolerance: Tolerance) -> dict[str, Any]:
+def explain_derivation(rule: AnyRule, name: str, node: Node, graph: Graph, tolerance: Tolerance) -> dict[str, Any]:
     """Try a derivation at an operator as it stands and in the forms that rules give it; a group's, in the model as it stands."""
-    if isinstance(rule, GroupRule):
-        return _explain_group(rule, node, graph, tolerance)
+    if isinstance(rule, GroupRule | RegionRule):
+        return _explain_several(rule, node, graph, tolerance)
     found = {key: programs for key, programs in _judged(rule, node, graph, tolerance).items() if programs}
     named = [one for programs in found.values() for one in programs if name in (rule.name, one.name)]
     proved = sum(not one.reason for one in named)
@@ -50,9 +50,11 @@ def explain_derivation(rule: DerivationRule | GroupRule, name: str, node: Node, 
     }  # fmt: skip
 
 
-def _explain_group(rule: GroupRule, node: Node, graph: Graph, tolerance: Tolerance) -> dict[str, Any]:
+def _explain_several(rule: GroupRule | RegionRule, node: Node, graph: Graph, tolerance: Tolerance) -> dict[str, Any]:
     applies = False
-    members = next((group for group in groups(rule, walk(graph.roots), constants(graph)) if node in group), ())
+    members: tuple[Node, ...] = (node,)
+    if isinstance(rule, GroupRule):
+        members = next((group for group in groups(rule, walk(graph.roots), constants(graph)) if node in group), ())
     if node.op not in rule.operators:
         reason = f"the root must be {' or '.join(rule.operators)}, it is {node.op} {node.type}"
     elif not members:
@@ -61,8 +63,9 @@ def _explain_group(rule: GroupRule, node: Node, graph: Graph, tolerance: Toleran
         gate = Gate((rule,), Database.in_memory(), tolerance)
         saturation = saturate(graph, (), LIMITS, derivations=gate.open())
         refused = [refusal.reason for refusal in saturation.statistics[-1].refusals if node in refusal.nodes]
-        applies = not refused
-        reason = "; ".join(refused) or f"one operator computes {len(members)}, which was proved equal at these sizes"
+        applies = not refused and saturation.statistics[-1].unions > 0
+        proved = f"one operator computes {len(members)}" if isinstance(rule, GroupRule) else "programs of regions were found"
+        reason = "; ".join(refused) or (f"{proved}, which was proved equal at these sizes" if applies else "no program of a region is new")
     return {
         "rule": rule.name, "applies": applies, "node": f"{node.op} {node.type}",
         "matched_operators": int(bool(members)), "pattern_operators": 1, "reason": reason,

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from egraph.derive.derivation import DerivationRule, GroupRule
+from egraph.derive.derivation import AnyRule, DerivationRule, RegionRule
 from egraph.derive.registry import DERIVATIONS
 from egraph.errors import RuleError
 from egraph.optimize.options import Allow
-from egraph.partial.stitching import partial_rule
+from egraph.partial.stitching import partial_rules
 from egraph.rewrite.file import load_rules
 from egraph.rule import Binding, MergeRule, Mismatch, Rule
 from egraph.tensor import Node, format_fragment
@@ -189,10 +189,14 @@ def notes(rules: Sequence[Rule | MergeRule]) -> tuple[str, ...]:
     return tuple(told)
 
 
+FEW_POSITIONS, MANY_POSITIONS = 10, 20
+"""Positions at which a mutant is compared with an operator, before and after those that agree hardly anywhere are left out."""
+
+
 def _agreement(original: Node) -> Callable[[Node], float]:
     from verify.disagreement import agreement
 
-    share = agreement(fragment_expression(original))
+    share = agreement(fragment_expression(original), FEW_POSITIONS, MANY_POSITIONS)
     return lambda program: share(fragment_expression(program))
 
 
@@ -203,7 +207,7 @@ def _where(original: Node, program: Node) -> tuple[Box, ...] | None:
     return None if difference is None else difference.boxes
 
 
-PARTIAL = (partial_rule(_agreement, _where),)
+PARTIAL = partial_rules(_agreement, _where)
 """Joined to the derivation rules where they are asked for."""
 
 
@@ -248,7 +252,7 @@ def choose_rules(
 
 def choose_derivations(
     skip: Sequence[str], *, allow: Allow, enabled: bool = True, partial: bool = False
-) -> tuple[DerivationRule | GroupRule, ...]:  # fmt: skip
+) -> tuple[AnyRule, ...]:  # fmt: skip
     """Return the derivation rules to use; the names in ``skip`` are known to exist."""
     offered = (*DERIVATIONS, *(PARTIAL if partial else ())) if enabled else ()
     return tuple(rule for rule in offered if rule.name not in skip and rule.rounding in ALLOWED[allow])
@@ -266,6 +270,8 @@ def list_rules(files: Sequence[Path]) -> str:
     return "\n".join([*lines, f"{len(rules)} rules" + f", {len(derivations)} derivation rules"])
 
 
-def _derives(rule: DerivationRule | GroupRule) -> str:
-    several = "several " if isinstance(rule, GroupRule) else ""
-    return f"{'computes' if several else 'derives programs of'} {several}{', '.join(rule.operators)}{' by one' if several else ''}"
+def _derives(rule: AnyRule) -> str:
+    operators = ", ".join(rule.operators)
+    if isinstance(rule, DerivationRule):
+        return f"derives programs of {operators}"
+    return f"computes several {operators} by {'others' if isinstance(rule, RegionRule) else 'one'}"

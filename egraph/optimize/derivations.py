@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from egraph.derive.derivation import DerivationRule, GroupRule, Step
+from egraph.derive.derivation import AnyRule, DerivationRule, GroupRule, RegionRule, Step
 from egraph.engine.applications import BROKEN, RuleStatistics
 from egraph.engine.deriving import Derivations, Judged, Stop, group_text
 from egraph.errors import EinsatError
@@ -64,7 +64,7 @@ def prove(left: Node, right: Node, rounding: Rounding) -> str:
 class Gate:
     """Derives, proves and remembers; ``open`` gives the derivations that an e-graph takes."""
 
-    rules: tuple[DerivationRule | GroupRule, ...]
+    rules: tuple[AnyRule, ...]
     database: Database
     tolerance: Tolerance = field(default_factory=Tolerance)
     prover: Prover = prove
@@ -77,7 +77,7 @@ class Gate:
     """Reasons why derivations of some names are not used any more: a program with them failed its check."""
 
     def open(self) -> Derivations:
-        return Derivations(self.rules, self.programs, self.grouped)
+        return Derivations(self.rules, self.programs, self.grouped, self.of_region)
 
     def programs(self, rule: DerivationRule, node: Node, stop: Stop = lambda: False) -> tuple[Judged, ...]:
         """Return what ``rule`` derives for an operator over placeholders, each with the reason why it may not be used.
@@ -89,6 +89,10 @@ class Gate:
     def grouped(self, rule: GroupRule, members: Sequence[Node], stop: Stop = lambda: False) -> tuple[Judged, ...]:
         """Return the programs of a group over shared placeholders, one a member in their order, or one that says why there are none."""
         return self._judge((rule.name, group_text(members)), lambda: self._merge(rule, members, stop), stop)
+
+    def of_region(self, rule: RegionRule, roots: Sequence[Node], stop: Stop = lambda: False) -> tuple[Judged, ...]:
+        """Return the alternatives for a region over shared placeholders one after the other, each of one program a result."""
+        return self._judge((rule.name, group_text(roots)), lambda: self._derive_region(rule, tuple(roots), stop), stop)
 
     def _judge(self, key: tuple[str, str], derive: Callable[[], tuple[Judged, ...]], stop: Stop) -> tuple[Judged, ...]:
         if key not in self.judged:
@@ -175,6 +179,18 @@ class Gate:
             found[node] = Judged(rule.name, node, (), f"deriving failed: {type(error).__name__}: {error}")
         return tuple(found.values())
 
+    def _derive_region(self, rule: RegionRule, roots: tuple[Node, ...], stop: Stop) -> tuple[Judged, ...]:
+        found: list[Judged] = []
+        try:
+            for alternative in rule.derive(roots):
+                if stop():
+                    break
+                for root, one in zip(roots, alternative, strict=True):
+                    found.append(Judged(one.name, one.program, one.steps, self._objection(rule, root, one.program), one.error_bound))
+        except (EinsatError, RecursionError, *BROKEN) as error:
+            return tuple(Judged(rule.name, root, (), f"deriving failed: {type(error).__name__}: {error}") for root in roots)
+        return tuple(found)
+
     def _merge(self, rule: GroupRule, members: Sequence[Node], stop: Stop) -> tuple[Judged, ...]:
         try:
             programs = rule.merge(members)
@@ -191,7 +207,7 @@ class Gate:
             found.append(Judged(rule.name, program, (step,), f"{rule.name}: {reason}" if reason else ""))
         return tuple(found)
 
-    def _objection(self, rule: DerivationRule | GroupRule, node: Node, program: Node) -> str:
+    def _objection(self, rule: AnyRule, node: Node, program: Node) -> str:
         statement = node.digest, program.digest, rule.rounding
         proof = self.database.find(ProofRow, *statement)
         if proof is None or proof.sources != sources_key():

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import starmap
 
 import numpy as np
 
-from egraph.derive.derivation import Derivation, DerivationRule, Step
+from egraph.derive.derivation import Derivation, DerivationRule, RegionRule, Step
 from egraph.derive.estimating import estimate
 from egraph.derive.matching.match import match
+from egraph.partial.generation import AROUND, PRODUCTS, RegionMutant, generated
 from egraph.partial.mutants import Agreement, Mutant, Where, mutants
 from egraph.tensor import Node, make, placeholder, rewrite
 from egraph.tensor.boxes import Box, axis_names, boxes_of, describe_boxes, restricted, widened
@@ -20,7 +23,7 @@ from egraph.tensor.ops.expression import text_of
 from egraph.tensor.ops.reference import meaning
 from egraph.tensor.ops.scopes import grid
 
-NAME = "partial equivalence"
+NAME, REGIONS = "partial equivalence", "mutants of regions"
 MOST_PROPOSED = 4
 """Programs proposed for one operator, at most: each adds nodes to the e-graph, and kernels to measure."""
 MOST_COSTLY = 1.5
@@ -164,21 +167,51 @@ def _joined(mutant: Node, parts: Sequence[tuple[Box, Node]]) -> Node | None:
     return apply("Concat", *along, axis=axis) if len(along) > 1 else along[0]
 
 
-def partial_rule(agreement: Agreement, where: Where) -> DerivationRule:
-    """Return the rule that finds mutants by how they agree, and corrects them where they differ."""
-    return DerivationRule(NAME, ("Conv",), lambda node: stitched(node, lambda: mutants(node, agreement, where)), rounds=0)
+def partial_rules(agreement: Agreement, where: Where) -> tuple[DerivationRule, RegionRule]:
+    """Return the rules that find mutants of operators and of regions by how they agree, and correct them where they differ."""
+
+    def of_operator(node: Node) -> Iterable[Derivation]:
+        mutants_found = (*mutants(node, agreement, where), *map(_alone, generated((node,), agreement, where)))
+        return stitched(node, lambda: mutants_found)
+
+    def of_region(roots: tuple[Node, ...]) -> Iterable[tuple[Derivation, ...]]:
+        return stitched_together(roots, generated(roots, agreement, where))
+
+    return (
+        DerivationRule(NAME, PRODUCTS, of_operator, rounds=0),
+        RegionRule(REGIONS, (*PRODUCTS, *AROUND), PRODUCTS, of_region),
+    )
+
+
+def _alone(mutant: RegionMutant) -> Mutant:
+    return Mutant(mutant.programs[0], mutant.moves, mutant.boxes[0])
 
 
 def stitched(node: Node, find: Callable[[], Iterable[Mutant]]) -> Iterable[Derivation]:
     """Yield programs equal to an operator: mutants with their corrections, those estimated the cheapest first."""
-    names = axis_names(node)
-    derivations: list[Derivation] = []
-    for mutant in find():
-        for program in stitches(node, mutant.program, mutant.boxes):
-            corrected = describe_boxes(mutant.boxes, node.type.sizes, names) if mutant.boxes else ""
-            kind = "corrected" if corrected else "exact"
-            steps = (Step("mutation", "; ".join(mutant.moves)), *((Step("correction", f"where {corrected}"),) if corrected else ()))
-            derivations.append(Derivation(f"{NAME}: {kind}, {' and '.join(mutant.moves)}", program, steps))
-    limit = MOST_COSTLY * estimate(node)
-    cheap = [each for each in derivations if estimate(each.program) <= limit]
-    yield from sorted(cheap, key=lambda each: (estimate(each.program), each.program.digest))[:MOST_PROPOSED]
+    region = (RegionMutant((mutant.program,), mutant.moves, (mutant.boxes,)) for mutant in find())
+    return (derivation for (derivation,) in stitched_together((node,), region, NAME))
+
+
+def stitched_together(roots: tuple[Node, ...], found: Iterable[RegionMutant], name: str = REGIONS) -> Iterable[tuple[Derivation, ...]]:
+    """Yield for each alternative programs equal to the results of a region: mutants with their corrections, the cheapest first."""
+    alternatives: dict[tuple[Node, ...], tuple[Derivation, ...]] = {}
+    limit = MOST_COSTLY * estimate(*roots)
+    for mutant in found:
+        choices = [stitches(*parts) for parts in zip(roots, mutant.programs, mutant.boxes, strict=True)]
+        if not all(choices):
+            continue
+        for number in range(max(map(len, choices))):
+            programs = tuple(choice[min(number, len(choice) - 1)] for choice in choices)
+            if estimate(*programs) <= limit:
+                told = starmap(partial(_told, name, mutant), zip(roots, programs, mutant.boxes, strict=True))
+                alternatives.setdefault(programs, tuple(told))
+    order = sorted(alternatives, key=lambda programs: (estimate(*programs), [program.digest for program in programs]))
+    return map(alternatives.__getitem__, order[:MOST_PROPOSED])
+
+
+def _told(name: str, mutant: RegionMutant, root: Node, program: Node, boxes: Sequence[Box]) -> Derivation:
+    where = describe_boxes(boxes, root.type.sizes, axis_names(root)) if boxes else ""
+    steps = (Step("mutation", "; ".join(mutant.moves)), *((Step("correction", f"where {where}"),) if where else ()))
+    kind = "corrected" if any(mutant.boxes) else "exact"
+    return Derivation(f"{name}: {kind}, {' and '.join(mutant.moves)}", program, steps)

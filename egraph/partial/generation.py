@@ -1,0 +1,317 @@
+"""Generated mutants of regions: programs over rearranged operands that agree with several operators at once, or with one.
+
+A region is a few operators over shared placeholders, with one or several results. Its products (convolutions, matrix products, average
+pools) are first written over operands of other forms; then their operands, as lists, are arranged anew; products of these are led back
+to the results. Types prune, then arithmetic, then values at a few positions; for what is left it is proved where it differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import product
+
+from egraph.derive.estimating import estimate
+from egraph.derive.matching.views import reshaped, transposed
+from egraph.errors import EinsatError
+from egraph.partial.arrangements import Nodes, arranged, exchanges, forms, led_back, padded_axes
+from egraph.partial.moves import Regrouping
+from egraph.partial.mutants import LARGEST_SHARE, Agreement, Where
+from egraph.tensor import Attributes, AttributeValue, Node, make, placeholder, rewrite, walk
+from egraph.tensor.boxes import Box, cells
+from egraph.tensor.ops import OPS, apply
+from egraph.tensor.ops.window import Layout
+
+PRODUCTS = ("Conv", "MatMul", "AveragePool")
+AROUND = ("Add", "Mul", "Concat")
+"""Operators of a region beside its products."""
+MOST_FORMS, ENOUGH_FORMS = 150, 8
+"""Products over other forms of an operator's operands that are compared with it, and that are kept, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How far programs are looked for."""
+
+    tried: int = 300
+    """Programs that are compared with the region at some positions, those with the least arithmetic first."""
+    decided: int = 12
+    """Programs of which it is proved where they differ."""
+    kinds: int = 6
+    """Ways to write the products that are arranged further, at most."""
+    arithmetic: float = 1.5
+    """Programs of more than this multiple of the region's arithmetic are not looked at."""
+    least_agreement: float = 0.4
+
+
+BOUNDS = Bounds()
+
+
+@dataclass(frozen=True, slots=True)
+class RegionMutant:
+    """Programs, one a result of the region, how they came about, and disjoint boxes outside of which each is proved equal."""
+
+    programs: Nodes
+    moves: tuple[str, ...]
+    boxes: tuple[tuple[Box, ...], ...]
+
+    @property
+    def cells(self) -> int:
+        return sum(map(cells, self.boxes))
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """An operator on two operands (or one), whose result is led back by exchanging axes and then by its shape."""
+
+    op: str
+    operands: Nodes
+    attributes: Attributes
+    """Those of the operator, without the groups of a convolution: operands have them."""
+    perm: tuple[int, ...] | None
+    name: str
+
+    @property
+    def kind(self) -> object:
+        """Return what products share whose operands may be joined."""
+        last = self.operands[-1].type.sizes
+        return self.op, self.attributes, [node.type.rank for node in self.operands], last[2:] if self.op == "Conv" else ()
+
+    def back(self, result: Node, goal: Sequence[int]) -> Node:
+        return reshaped(result if self.perm is None else transposed(result, self.perm), goal)
+
+
+def applied(op: str, operands: Nodes, attributes: Attributes) -> Node | None:
+    """Return an operator on operands, a convolution with as many groups as these have; None where types do not allow it."""
+    values = dict(attributes)
+    if op == "Conv":
+        data, weight = (node.type.sizes for node in operands)
+        if len(data) != len(weight):
+            return None
+        channels = data[1 if values["layout"] == "NCHW" else -1]
+        values["group"] = channels // weight[1]
+        if channels % weight[1] or weight[0] % (channels // weight[1]):
+            return None
+    try:
+        return apply(op, *operands, attributes=tuple(sorted(values.items())))
+    except EinsatError:
+        return None
+
+
+def as_it_is(node: Node) -> Product:
+    attributes = tuple((key, value) for key, value in node.attributes if key != "group")
+    return Product(node.op, node.inputs, attributes, None, "")
+
+
+def generated(roots: Nodes, agreement: Agreement, where: Where, bounds: Bounds = BOUNDS) -> tuple[RegionMutant, ...]:
+    """Return mutants of a region, those with the fewest cells to correct first, and of these the cheapest."""
+    agrees = [cache(agreement(root)) for root in roots]
+    limit = bounds.arithmetic * _arithmetic(roots)
+    made: dict[Nodes, tuple[str, ...]] = {}
+    for programs, moves in _programs(roots, agreement, bounds):
+        if programs != roots and programs not in made and _arithmetic(programs) <= limit:
+            made[programs] = moves
+    shares: dict[Nodes, float] = {}
+    for programs in sorted(made, key=lambda each: (_arithmetic(each), len(made[each]), estimate(*each)))[: bounds.tried]:
+        share = 1.0
+        for agrees_with, program in zip(agrees, programs, strict=True):
+            share = min(share, agrees_with(program))
+            if share < bounds.least_agreement:
+                break
+        else:
+            shares[programs] = share
+    result: list[RegionMutant] = []
+    for programs in sorted(shares, key=lambda each: (-shares[each], estimate(*each), len(made[each])))[: bounds.decided]:
+        boxes: list[tuple[Box, ...]] = []
+        for root, program in zip(roots, programs, strict=True):
+            differ = where(root, program)
+            if differ is None or cells(differ) > LARGEST_SHARE * root.type.elements:
+                break
+            boxes.append(differ)
+        else:
+            result.append(RegionMutant(programs, made[programs], tuple(boxes)))
+    return tuple(sorted(result, key=lambda each: (each.cells, estimate(*each.programs), [p.digest for p in each.programs])))
+
+
+def _arithmetic(roots: Nodes) -> int:
+    total = 0
+    for node in walk(roots):
+        flops = OPS[node.op].flops if node.op in OPS else None
+        total += flops([operand.type.sizes for operand in node.inputs], dict(node.attributes)) if flops else 0
+    return total
+
+
+def _programs(roots: Nodes, agreement: Agreement, bounds: Bounds) -> Iterator[tuple[Nodes, tuple[str, ...]]]:
+    yield from _regrouped(roots)
+    below = [node for node in walk(roots) if node.op in PRODUCTS]
+    if not below or any(operand.op != "Placeholder" for node in below for operand in node.inputs):
+        return
+    if set(below) == set(roots):
+        ordered = list(roots)
+        for row in _written(ordered, agreement, bounds):
+            for made, moves in _arranged(row, [node.type.sizes for node in ordered]):
+                programs = tuple(each.back(node, root.type.sizes) for each, node, root in zip(row, made, ordered, strict=True))
+                yield programs, (*dict.fromkeys(each.name for each in row if each.name), *moves)
+    elif len({node.op for node in below}) == 1:
+        for made, moves in _arranged([as_it_is(node) for node in below], [root.type.sizes for root in roots], whole=True):
+            yield made, moves
+
+
+def _written(nodes: Sequence[Node], agreement: Agreement, bounds: Bounds) -> Iterator[list[Product]]:
+    """Yield the products of a region, each written so that all are of one kind, and as they are."""
+    own = [as_it_is(node) for node in nodes]
+    kinds = dict.fromkeys(str(each.kind) for each in own)
+    yield from [own] if len(kinds) == 1 else []
+    if len(kinds) > 1 or len(nodes) == 1:
+        ways = [[each, *rewritten(node, agreement)] for each, node in zip(own, nodes, strict=True)]
+        for kind in list(dict.fromkeys(str(each.kind) for options in ways for each in options))[: bounds.kinds]:
+            row = [next((each for each in options if str(each.kind) == kind), None) for options in ways]
+            if all(each is not None for each in row) and row != own:
+                yield [each for each in row if each is not None]
+    taps = [node.inputs[1].type.sizes[2:] for node in nodes if node.op == "Conv"]
+    if len(taps) == len(nodes) and len(set(taps)) > 1 and len({len(each) for each in taps}) == 1:
+        wide = tuple(map(max, zip(*taps, strict=True)))
+        yield [_widened(as_it_is(node), wide) for node in nodes]
+
+
+def _widened(each: Product, taps: Sequence[int]) -> Product:
+    """Return a convolution with zeros around its taps, as many more on both sides as its window then reaches further."""
+    data, weight = each.operands
+    added = [(want - have) // 2 for want, have in zip(taps, weight.type.sizes[2:], strict=True)]
+    after = [want - have - before for want, have, before in zip(taps, weight.type.sizes[2:], added, strict=True)]
+    wide = padded_axes(weight, {2 + axis: (b, a) for axis, (b, a) in enumerate(zip(added, after, strict=True))})
+    steps = _integers(each.attributes, "dilations")
+    added_pads = [more * step for more, step in zip([*added, *after], [*steps, *steps], strict=True)]
+    pads = tuple(pad + more for pad, more in zip(_integers(each.attributes, "pads"), added_pads, strict=True))
+    values: dict[str, AttributeValue] = {**dict(each.attributes), "pads": pads}
+    return replace(each, operands=(data, wide), attributes=tuple(sorted(values.items())), name="taps padded")
+
+
+def rewritten(node: Node, agreement: Agreement) -> tuple[Product, ...]:
+    """Return products over other forms of an operator's operands that are seen to be equal to it everywhere."""
+    if node.op not in ("Conv", "MatMul"):
+        return ()
+    leaves = [placeholder(k, operand.type, constant=bool(operand.attribute("constant"))) for k, operand in enumerate(node.inputs)]
+    names = dict(zip(leaves, node.inputs, strict=True))
+    found = _rewritten(make(node.op, leaves, node.attributes, node.type), agreement)
+    return tuple(replace(each, operands=tuple(_renamed(operand, names) for operand in each.operands)) for each in found)
+
+
+def _renamed(root: Node, names: dict[Node, Node]) -> Node:
+    return rewrite((root,), lambda old, new: names.get(old) or make(old.op, new, old.attributes, old.type))[root]
+
+
+@cache
+def _rewritten(node: Node, agreement: Agreement) -> tuple[Product, ...]:
+    agrees = agreement(node)
+    own = as_it_is(node)
+    windows = [own.attributes, *_exchanged_windows(own)]
+    tried = 0
+    found: list[Product] = []
+    left, right = (forms(operand) for operand in node.inputs)
+    for (_, x), (_, w) in sorted(product(enumerate(left), enumerate(right)), key=lambda pair: pair[0][0] + pair[1][0]):
+        ways: list[tuple[str, Nodes, Attributes]] = [("MatMul", (x, w), ()), ("MatMul", (w, x), ())]
+        ways += [("Conv", (x, w), each) for each in windows] if node.op == "Conv" and x.type.rank == w.type.rank == node.type.rank else []
+        for op, operands, attributes in ways:
+            result = applied(op, operands, attributes)
+            if result is None or result.type.elements != node.type.elements or _arithmetic((result,)) != _arithmetic((node,)):
+                continue
+            for perm in (None, *exchanges(result.type.rank)):
+                made = Product(op, operands, attributes, perm, f"as {op} of other forms")
+                sizes = [result.type.sizes[axis] for axis in perm] if perm else result.type.sizes
+                program = made.back(result, node.type.sizes)
+                if program is node or (len(sizes) == node.type.rank and tuple(sizes) != node.type.sizes):
+                    continue
+                tried += 1
+                if agrees(program) == 1.0:
+                    found.append(made)
+                    break
+            if tried >= MOST_FORMS or len(found) >= ENOUGH_FORMS:
+                return tuple(found)
+    return tuple(found)
+
+
+def _result(each: Product) -> Node:
+    result = applied(each.op, each.operands, each.attributes)
+    assert result is not None
+    return result
+
+
+def _exchanged_windows(own: Product) -> Iterator[Attributes]:
+    if own.op == "Conv" and own.operands[1].type.rank == 4:
+        top, left, bottom, right = _integers(own.attributes, "pads")
+        strides, dilations = (_integers(own.attributes, name)[::-1] for name in ("strides", "dilations"))
+        values: dict[str, AttributeValue] = {"pads": (left, top, right, bottom), "strides": strides, "dilations": dilations}
+        changed = tuple(sorted((dict(own.attributes) | values).items()))
+        if changed != own.attributes:
+            yield changed
+
+
+def _integers(attributes: Attributes, name: str) -> tuple[int, ...]:
+    value = dict(attributes)[name]
+    assert isinstance(value, tuple)
+    return tuple(number for number in value if isinstance(number, int))
+
+
+def _arranged(row: Sequence[Product], goals: Sequence[tuple[int, ...]], *, whole: bool = False) -> Iterator[tuple[Nodes, tuple[str, ...]]]:
+    """Yield results of arranged operands: of the shapes that the products' own have, or of the region's, and how they were made."""
+    shapes = list(goals) if whole else [_result(each).type.sizes for each in row]
+    first = row[0]
+    lists = tuple(zip(*(each.operands for each in row), strict=True))
+    is_conv = first.op == "Conv"
+    filters = [each.operands[1].type.sizes[0] for each in row] if is_conv else ()
+    groups = sorted({_groups(each) for each in row}) if is_conv else ()
+    options = [list(arranged(lists[0], filters)), *(list(arranged(nodes, (), groups)) for nodes in lists[1:])]
+    for chosen in product(*options):
+        lengths = {len(nodes) for _, nodes in chosen}
+        if len(lengths - {1}) > 1:
+            continue
+        count = max(lengths)
+        spread = [nodes * count if len(nodes) == 1 else nodes for _, nodes in chosen]
+        for attributes in dict.fromkeys(each.attributes for each in row):
+            results = [applied(first.op, operands, attributes) for operands in zip(*spread, strict=True)]
+            if any(result is None for result in results):
+                continue
+            made = tuple(result for result in results if result is not None)
+            for name, programs in led_back(made, shapes, groups):
+                sides = ("data", "weights")
+                moves = [f"{side} {text}" for side, (text, _) in zip(sides, chosen, strict=False) if text]
+                yield programs, (*moves, *([f"results {name}"] if name else []))
+
+
+def _groups(each: Product) -> int:
+    layout = dict(each.attributes)["layout"]
+    data, weight = (node.type.sizes for node in each.operands)
+    return int(data[1 if layout == "NCHW" else -1] // weight[1])
+
+
+def _regrouped(roots: Nodes) -> Iterator[tuple[Nodes, tuple[str, ...]]]:
+    """Yield the region itself over data of which a digit of one axis is one of another: windows then reach across what was apart."""
+    windowed = [node for node in walk(roots) if node.op in ("Conv", "AveragePool")]
+    if len(list(walk(roots))) - len([node for node in walk(roots) if node.op == "Placeholder"]) < 2 or not windowed:
+        return
+    layout = Layout(windowed[0].string("layout"), windowed[0].type.rank - 2)
+    leaves = [node for node in walk(roots) if node.op == "Placeholder"]
+    data = {node for node in leaves if not node.attribute("constant") and node.type.rank == windowed[0].type.rank}
+    data -= {node.inputs[1] for node in windowed if node.op == "Conv"}
+    space = range(layout.first, layout.first + layout.spatial)
+    for axis, factor, folds in product(space, (2, 4), (True, False)):
+        source, target = (axis, 0) if folds else (0, axis)
+        way = Regrouping(source, target, factor, folds, False)
+        moved = {leaf: way.of(leaf) for leaf in data}
+        if any(node is None for node in moved.values()):
+            continue
+        try:
+            below = rewrite(roots, lambda old, new, moved=moved: _over(old, new, moved))  # type: ignore[misc]
+            programs = [way.inverse.of(below[root]) for root in roots]
+        except EinsatError:
+            continue
+        if all(p is not None and p.type == root.type for p, root in zip(programs, roots, strict=True)):
+            yield tuple(p for p in programs if p is not None), (f"axis {source} by {factor} into {target}",)
+
+
+def _over(old: Node, new: Nodes, moved: dict[Node, Node | None]) -> Node:
+    if old.op == "Placeholder":
+        return moved.get(old) or old
+    return apply(old.op, *new, attributes=old.attributes) if old.op in (*PRODUCTS, *AROUND) else make(old.op, new, old.attributes, old.type)
