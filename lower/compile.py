@@ -67,7 +67,7 @@ def plan_program(program: Program, options: CompileOptions) -> tuple[Plan, StepW
     )
     for number, draft in enumerate(sequence.drafts):
         if number not in placement.dropped:
-            writer.add(draft)
+            writer.add(draft, placement.copied.get(number, ()))
     unstored = [node for node in dict.fromkeys(program.graph.roots) if node.op == "Constant" and not is_sized(node)]
     if unstored:
         writer.add_constants(unstored)

@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from egraph.errors import LowerError
-from egraph.tensor import Kernel, Node, Program, numpy_dtype
+from egraph.tensor import Kernel, Node, Program, numpy_dtype, walk
+from egraph.tensor.boxes import Box
 from egraph.tensor.ops.movement import joins_outermost
+from egraph.tensor.ops.stitch import stitch_of
 from lower.drafts import Draft, Order
 from lower.memory import Lifetime, plan_arena
 from lower.views import Window, contiguous, read
@@ -36,20 +38,24 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Concatenation:
-    """A concatenation without work: every operand is written where it will stand."""
+class Slot:
+    """Where an operand of a concatenation or of a stitch is written: where it will stand in the result."""
 
     output: Node
-    offset: int
+    offset: int = 0
+    box: Box | None = None
+    """The positions of the result that are the operand's, where these are no run of its memory."""
 
 
 @dataclass
 class Placement:
-    """Places by value; values without a fixed size have none. ``dropped``: drafts that need no step."""
+    """Places by value; values without a fixed size have none. ``dropped``: drafts that need no step; ``copied``: those of which
+    only parts are copied to where they stand in the result."""
 
     places: dict[Node, Place] = field(default_factory=dict)
     allocations: list[Allocation] = field(default_factory=list)
     dropped: set[int] = field(default_factory=set)
+    copied: dict[int, tuple[tuple[Node, Box], ...]] = field(default_factory=dict)
     offsets: Mapping[int, int] = field(default_factory=dict)
     arena_bytes: int = 0
 
@@ -62,6 +68,11 @@ class Placement:
     def add_weight(self, node: Node) -> None:
         """Place a constant."""
         self.add(node, "weight", node.string("digest"), -1, FOREVER)
+
+    def box(self, node: Node, box: Box) -> Buffer:
+        """Return some positions of a value as the plan's buffer."""
+        place = self.places[node]
+        return self.buffer(Place(place.allocation, _window_of(place.window, box)))
 
     def buffer(self, place: Place) -> Buffer:
         """Return a window of a value as the plan's buffer."""
@@ -106,10 +117,10 @@ class _Placer:
         self.result.offsets, self.result.arena_bytes = arena.offsets, arena.size_bytes
         return self.result
 
-    def _concatenations(self) -> dict[Node, Concatenation]:
+    def _concatenations(self) -> dict[Node, Slot]:
         """Find concatenations along the outermost axis whose operands are all made by steps of their own."""
         made = {node: step for step, draft in enumerate(self.order.drafts) for node in draft.outputs}
-        taken: dict[Node, Concatenation] = {}
+        taken: dict[Node, Slot] = {}
         for step, draft in enumerate(self.order.drafts):
             kernel = draft.kernels[0]
             fragment = kernel.fragment
@@ -122,10 +133,55 @@ class _Placer:
                 continue
             offset = 0
             for root in roots:
-                taken[root] = Concatenation(kernel.output, offset)
+                taken[root] = Slot(kernel.output, offset)
                 offset += root.type.elements
             self.result.dropped.add(step)
+        for step, draft in enumerate(self.order.drafts):
+            self._stitch(step, draft, made, taken)
         return taken
+
+    def _stitch(self, step: int, draft: Draft, made: Mapping[Node, int], taken: dict[Node, Slot]) -> None:
+        """Have a stitch's whole written where the result stands, and its parts over it: by their kernels, or by copies of them."""
+        kernel = draft.kernels[0]
+        found = stitch_of(kernel.fragment) if len(draft.kernels) == 1 and kernel.implementation.is_generated else None
+        whole = None if found is None else self.root.get(kernel.inputs[found.whole], kernel.inputs[found.whole])
+        if found is None or whole is None or not self._is_free(whole, step, made, taken) or not is_sized(kernel.output):
+            return
+        parts = [(kernel.inputs[number], box) for number, box in found.parts]
+        is_plain = [part.type.sizes == tuple(map(len, box)) for part, box in parts]
+        if whole.type.elements != kernel.output.type.elements or not all(p or n in made for p, (n, _) in zip(is_plain, parts, strict=True)):
+            return
+        taken[whole] = Slot(kernel.output)
+        copied: list[tuple[Node, Box]] = []
+        for (part, box), plain in zip(parts, is_plain, strict=True):
+            is_after = plain and part in made and made[part] > made[whole] and part not in self.root
+            if is_after and self._is_free(part, step, made, taken) and self._may_write(part, made[part], kernel.output, box):
+                taken[part] = Slot(kernel.output, box=box)
+            else:
+                copied.append((part, box))
+        if copied:
+            self.result.copied[step] = tuple(copied)
+        else:
+            self.result.dropped.add(step)
+
+    def _is_free(self, root: Node, step: int, made: Mapping[Node, int], taken: Mapping[Node, Slot]) -> bool:
+        """Return whether a value is made by a step, and nothing but one step reads it."""
+        if root not in made or root in taken or not is_sized(root) or root.type.dtype not in NAMES:
+            return False
+        if any(self.root.get(node, node) is root for node in self.program.graph.roots):
+            return False
+        readers = {k for k, draft in enumerate(self.order.drafts) for node in draft.inputs if self.root.get(node, node) is root}
+        return readers == {step} and not self.order.drafts[made[root]].is_opaque
+
+    def _may_write(self, part: Node, step: int, output: Node, box: Box) -> bool:
+        """Return whether a part's kernel can write into a window of the result: into a run all, into others those that are generated.
+
+        Kernels around expressions are unrolled: what they write has to be dense.
+        """
+        kernel = self.order.drafts[step].kernels[0]
+        is_dense = _window_of(contiguous(output.type.sizes), box).is_contiguous
+        unrolled = any(node.op == "Expression" for node in walk((kernel.fragment,)))
+        return is_dense or (kernel.implementation.is_generated and not unrolled)
 
     def _base(self, node: Node) -> Node:
         """Return the value whose allocation holds a value."""
@@ -200,6 +256,8 @@ class _Placer:
         slot = self.slots[node]
         outer = self.result.places.get(slot.output) or self._slot(slot.output)
         self.result.places.setdefault(slot.output, outer)
+        if slot.box is not None:
+            return Place(outer.allocation, _window_of(outer.window, slot.box))
         own = contiguous(node.type.sizes)
         return Place(outer.allocation, Window(outer.window.offset + slot.offset, own.shape, own.strides))
 
@@ -223,6 +281,11 @@ class _Placer:
 
     def _reads(self, kernel: Kernel, allocation: int) -> int:
         return sum(1 for n in kernel.inputs if n in self.result.places and self.result.places[n].allocation == allocation)
+
+
+def _window_of(window: Window, box: Box) -> Window:
+    """Return the window over a box's positions."""
+    return window.slice(tuple(r.start for r in box), tuple(r.stop for r in box), tuple(r.step for r in box))
 
 
 def _roots(order: Order) -> dict[Node, Node]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from egraph.errors import LowerError
 from egraph.tensor import OPAQUE, Graph, Kernel, Node, Program, make, rewrite, walk
+from egraph.tensor.boxes import Box
 from egraph.tensor.types import attributes
 from lower.drafts import Draft
 from lower.eoperator import KernelRequest
@@ -65,9 +66,17 @@ class StepWriter:
         numbered = [(number, buffer) for buffer, number in self.buffers.items()] + self.host_buffers
         return tuple(buffer for _, buffer in sorted(numbered, key=lambda pair: pair[0]))
 
-    def add(self, draft: Draft) -> None:
-        """Append a draft's step."""
+    def add(self, draft: Draft, copied: Sequence[tuple[Node, Box]] = ()) -> None:
+        """Append a draft's step; of a stitch in place, a copy for every part that is not written there by its own kernel."""
         kernel = draft.kernels[0]
+        for part, box in copied:
+            target = self._number(self.placement.box(kernel.output, box))
+            window = self.placement.places[part].window.reshape(tuple(map(len, box)))
+            assert isinstance(window, Window), "a part of other sizes lies densely"
+            share = replace(kernel, cost_us=kernel.cost_us / len(copied))
+            self._append(Step(COPY_STEP, "Stitch", (self.window(part, window),), (target,), {}), [share])
+        if copied:
+            return
         if draft.is_opaque:
             self._opaque(draft)
         elif kernel.implementation.is_generated:

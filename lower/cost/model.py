@@ -7,6 +7,7 @@ Estimates only rank what is not measured yet; extraction is repeated until every
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,9 @@ from typing import TypeAlias
 
 from egraph.policy import CostPolicy
 from egraph.tensor import Candidate, Implementation, Node, Program, Target, format_fragment, walk
+from egraph.tensor.boxes import cells
 from egraph.tensor.ops.movement import joins_outermost
+from egraph.tensor.ops.stitch import stitch_of
 from lower.cost.families import Family, family
 from lower.roofline import DeviceSpeed, Work
 from lower.roofline import work as count_work
@@ -106,8 +109,9 @@ class CostModel:
         return self._families[part]
 
     def is_settled(self, candidate: Candidate) -> bool:
-        """Return whether measuring would tell nothing new: it is measured, free, or cannot be run alone."""
-        return candidate.implementation.is_free or not is_measurable(candidate.fragment) or self.record(candidate) is not None
+        """Return whether measuring would tell nothing new: it is measured, free, runs in place, or cannot be run alone."""
+        unmeasured = candidate.implementation.is_free or is_stitch(candidate) or not is_measurable(candidate.fragment)
+        return unmeasured or self.record(candidate) is not None
 
     def is_wrong(self, candidate: Candidate) -> bool:
         record = None if candidate.implementation.is_free else self.record(candidate)
@@ -143,6 +147,13 @@ class CostModel:
         if record is None:
             return self.estimate_us(candidate) * self._caution_about(candidate)
         return record.median_us if record.median_us is not None else FAILED_COST_US
+
+    def stitched_us(self, candidate: Candidate) -> float:
+        """Return what it takes to copy the parts of a stitch to where they stand in its whole."""
+        found = stitch_of(candidate.fragment)
+        assert found is not None
+        bytes_each = candidate.fragment.type.size_bytes // candidate.fragment.type.elements
+        return math.fsum(self.speed.estimate_us(Work(0.0, 2 * cells([box]) * bytes_each)) for _, box in found.parts)
 
     def program_us(self, program: Program) -> float:
         """Return what a run of a program is predicted to take: its kernels, and the call."""
@@ -201,7 +212,10 @@ class CostModel:
         priced: dict[int, tuple[Candidate, ...]] = {}
         for number, options in candidates.items():
             right = [one for one in options if not self.is_wrong(one)]
-            costs_us = [0.0 if (number, one) in joined else self.cost_us(one) for one in right]
+            costs_us = [
+                0.0 if (number, one) in joined else self.stitched_us(one) if is_in_place(one, candidates) else self.cost_us(one)
+                for one in right
+            ]
             is_needed = all(one.is_spare or cost_us >= FAILED_COST_US for one, cost_us in zip(right, costs_us, strict=True))
             priced[number] = tuple(
                 replace(one, cost_us=FAILED_COST_US if one.is_spare and not is_needed else cost_us)
@@ -295,3 +309,16 @@ def is_joining(candidate: Candidate) -> bool:
     """Return whether a kernel is a concatenation of distinct operands along the outermost axis, and nothing else."""
     fragment = candidate.fragment
     return joins_outermost(fragment) and len(set(fragment.inputs)) == len(fragment.inputs) == len(set(candidate.operands))
+
+
+def is_stitch(candidate: Candidate) -> bool:
+    """Return whether a kernel does nothing but put parts into boxes of a whole."""
+    return candidate.implementation.is_generated and stitch_of(candidate.fragment) is not None
+
+
+def is_in_place(candidate: Candidate, candidates: Mapping[int, tuple[Candidate, ...]]) -> bool:
+    """Return whether ``lower.placement`` can write the parts of a stitch over its whole: that is computed, and no other part of it."""
+    found = stitch_of(candidate.fragment) if is_stitch(candidate) else None
+    if found is None or len(set(candidate.operands)) != len(candidate.operands):
+        return False
+    return candidate.operands[found.whole] in candidates

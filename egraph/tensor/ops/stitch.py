@@ -1,0 +1,109 @@
+"""Stitches: a value that is one tensor but for boxes, where it is others; it needs no kernel where these are written into the first.
+
+{i} if i lies in a box: P[(i - start) / step], else M[i]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from egraph.tensor import Node
+from egraph.tensor.boxes import Box
+from egraph.tensor.expr.conditions import truth
+from egraph.tensor.expr.index import Index, Iterator, atoms, index, simplify, substitute
+from egraph.tensor.expr.scope import Compare, Guarded, Read, Scalar, Tensor
+from egraph.tensor.ops.reference import meaning
+
+MOST_STITCHED = 1 << 12
+"""Places along an axis that are looked at one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stitch:
+    """The operand (by number) that is the whole, and those that stand in disjoint boxes of it."""
+
+    whole: int
+    parts: tuple[tuple[int, Box], ...]
+
+
+@lru_cache(maxsize=1 << 10)
+def stitch_of(fragment: Node) -> Stitch | None:
+    """Return what a fragment puts together, None where it does anything else."""
+    leaves = [_reshaped(operand) for operand in fragment.inputs]
+    if fragment.op != "Expression" or any(leaf.op != "Placeholder" for leaf in leaves) or len(set(leaves)) != len(leaves):
+        return None
+    scope, sizes = meaning(fragment), fragment.type.sizes
+    if scope.summation or max(sizes, default=0) > MOST_STITCHED:
+        return None
+    body: Scalar = scope.body
+    parts: list[tuple[int, Box]] = []
+    while isinstance(body, Guarded):
+        box = _box(body.conditions, scope.traversal, sizes)
+        operand = None if box is None else _operand(body.then, scope.traversal, box)
+        if box is None or operand is None:
+            return None
+        parts.append((operand, box))
+        body = body.otherwise
+    whole = _operand(body, scope.traversal, tuple(map(range, sizes)))
+    if whole is None or not parts or len({whole, *(part for part, _ in parts)}) != len(leaves) or not _are_disjoint(parts):
+        return None
+    number = [leaf.integer("index") for leaf in leaves]
+    return Stitch(number[whole], tuple((number[part], box) for part, box in parts))
+
+
+def _reshaped(node: Node) -> Node:
+    """Return what a node is a reshape of: the same elements one after the other."""
+    while node.op == "Reshape":
+        node = node.inputs[0]
+    return node
+
+
+def _box(conditions: Iterable[Compare], iterators: Sequence[Iterator], sizes: Sequence[int]) -> Box | None:
+    """Return the positions at which conditions of one iterator each hold, as a box."""
+    places = [list(range(size)) for size in sizes]
+    for condition in conditions:
+        axes = [axis for axis, iterator in enumerate(iterators) if iterator in atoms(condition.left) | atoms(condition.right)]
+        if len(axes) != 1:
+            return None
+        (axis,) = axes
+        kept = []
+        for place in places[axis]:
+            here = {iterators[axis]: index(place)}
+            holds = truth(Compare(substitute(condition.left, here), condition.operator, substitute(condition.right, here)))
+            if holds is None:
+                return None
+            kept += [place] if holds else []
+        places[axis] = kept
+    ranges = [_range(kept) for kept in places]
+    return None if any(each is None for each in ranges) else tuple(each for each in ranges if each is not None)
+
+
+def _range(places: Sequence[int]) -> range | None:
+    if not places:
+        return None
+    step = places[1] - places[0] if len(places) > 1 else 1
+    whole = range(places[0], places[-1] + 1, step)
+    return whole if list(whole) == list(places) else None
+
+
+def _operand(body: Scalar, iterators: Sequence[Iterator], box: Box) -> int | None:
+    """Return which operand a scalar reads, all of it, one element after the other as the box has positions."""
+    if not isinstance(body, Read) or not isinstance(body.source, Tensor) or body.source.shape != tuple(map(len, box)):
+        return None
+    for place, iterator, positions in zip(body.indices, iterators, box, strict=True):
+        if len(positions) > 1 and not _counts(place, iterator, positions):
+            return None
+    return int(body.source.name)
+
+
+def _counts(place: Index, iterator: Iterator, positions: range) -> bool:
+    return all(simplify(substitute(place, {iterator: index(at)})) == count for count, at in enumerate(positions))
+
+
+def _are_disjoint(parts: Sequence[tuple[int, Box]]) -> bool:
+    boxes = [[set(positions) for positions in box] for _, box in parts]
+    return all(
+        any(a.isdisjoint(b) for a, b in zip(first, second, strict=True)) for k, first in enumerate(boxes) for second in boxes[k + 1 :]
+    )
