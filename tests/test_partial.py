@@ -93,6 +93,19 @@ def test_a_run_along_one_axis_is_also_joined_without_a_choice() -> None:
     assert [program.op for program in stitches(*of_two_operators())] == ["Expression", "Concat"]
 
 
+def test_corrections_by_the_same_weights_are_one_of_a_larger_batch() -> None:
+    """Rows on both sides of where an image was cut into the batch: away from the border, all taps count for both."""
+    x, w = leaf(0, 1, 12, 6, 2), leaf(1, 2, 2, 3, 1, constant=True)
+    original = conv(x, w, (1, 0, 1, 0))
+    folded = reshape(conv(reshape(x, 3, 4, 6, 2), w, (1, 0, 1, 0)), 1, 12, 6, 2)
+    boxes = boxes_between(original, folded)
+    programs = stitches(original, folded, boxes)
+    counts = [sum(node.op == "Conv" for node in walk((program,))) for program in programs]
+    assert len(boxes) == 2 and counts[0] == 3 and counts[-1] == 2
+    for program in programs:
+        assert equal_at_sizes(original, program) == ""
+
+
 def test_a_correction_reads_its_halo_alone() -> None:
     """Rows 2 and 6 of 12, of a window of two rows: the operator, with the distance of the rows as its stride."""
     original, _, boxes = in_blocks()

@@ -11,6 +11,7 @@ import numpy as np
 from egraph.derive.derivation import Derivation, DerivationRule, RegionRule, Step
 from egraph.derive.estimating import estimate
 from egraph.derive.matching.match import match
+from egraph.derive.matching.merging import along_batch
 from egraph.partial.generation import AROUND, PRODUCTS, RegionMutant, generated
 from egraph.partial.mutants import Agreement, Mutant, Where, mutants
 from egraph.tensor import Node, make, placeholder, rewrite
@@ -46,7 +47,23 @@ def stitches(original: Node, mutant: Node, boxes: Sequence[Box]) -> tuple[Node, 
             return ()
         parts.append((box, part))
     beside = _joined(mutant, parts) if len(parts) == len(boxes) else None
-    return (_chosen(mutant, parts), *(() if beside is None else (beside,)))
+    batched = _batched(parts)
+    others = (beside, None if batched is None else _chosen(mutant, batched))
+    return (_chosen(mutant, parts), *(program for program in others if program is not None))
+
+
+def _batched(parts: Sequence[tuple[Box, Node]]) -> list[tuple[Box, Node]] | None:
+    """Return the corrections with those by one operator on the same weights as one of a larger batch; None where there are none."""
+    alike: dict[object, list[int]] = {}
+    for number, (_, part) in enumerate(parts):
+        if part.op == "Conv":
+            alike.setdefault((part.inputs[1], part.attributes, part.inputs[0].type.sizes[1:]), []).append(number)
+    result = dict(enumerate(parts))
+    for numbers in alike.values():
+        together = along_batch([parts[number][1] for number in numbers]) if len(numbers) > 1 else None
+        for number, part in zip(numbers, together or (), strict=False):
+            result[number] = parts[number][0], part
+    return list(result.values()) if list(result.values()) != list(parts) else None
 
 
 def correction(root: Node, box: Box) -> Node | None:
