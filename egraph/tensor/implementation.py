@@ -4,6 +4,8 @@
 Implementation(kind='library', name='onednn.matmul', target=None)
 >>> Implementation.parse("view").is_free
 True
+>>> Implementation.parse("onednn.matmul").in_precision("bf16").text
+'onednn.matmul@bf16'
 
 An implementation's text is what the profile database and artefacts store; it is parsed once, where it is read.
 """
@@ -19,6 +21,8 @@ Kind: TypeAlias = Literal["library", "generated", "reference", "opaque", "view",
 evaluated; ``opaque``: onnxruntime; ``view`` and ``constant`` launch nothing."""
 
 PLAIN = "float32"
+ELEMENT_TYPES: Mapping[str, str] = {"bf16": "bfloat16", "fp16": "float16", "int8": "int8"}
+"""The element types that kernels of a precision round their operands to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,18 @@ class Implementation:
         precision = precision or (target.precision if target else PLAIN)
         shown = name if precision == PLAIN else f"{name}@{precision}"
         return Implementation(kind, shown, replace(target, precision=precision) if target else None)
+
+    def in_precision(self, precision: str) -> Implementation:
+        """Return the same kernel in another precision."""
+        name = self.name.partition("@")[0]
+        if precision == PLAIN:
+            return Implementation(self.kind, name, replace(self.target, precision=PLAIN) if self.target else None)
+        return Implementation.parse(f"{name}@{precision}", self.target)
+
+    @property
+    def precision(self) -> str:
+        """Return to what a kernel rounds its operands: float32 where it keeps them."""
+        return self.name.partition("@")[2] or PLAIN
 
     @property
     def library(self) -> str:

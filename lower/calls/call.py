@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from lower.views import Reason, Window
@@ -21,6 +21,8 @@ class Argument:
     window: Window
     packed: bool = False
     """Whether the library may keep it in its own format: its value never changes."""
+    dtype: str = ""
+    """The element type in which the library reads it; empty where that is the tensor's."""
 
 
 @dataclass(frozen=True)
@@ -65,10 +67,16 @@ class LibraryCall:
     post_operations: tuple[Mapping[str, Any], ...] = ()
     notes: Mapping[str, Any] = field(default_factory=dict)
 
+    def reading(self, dtype: str, roles: Sequence[str]) -> LibraryCall:
+        """Return the call that reads these operands converted to an element type."""
+        return replace(self, arguments=tuple(replace(a, dtype=dtype) if a.role in roles else a for a in self.arguments))
+
     def spec(self) -> dict[str, Any]:
         """Return the call as a plan step's recipe."""
+        types = {a.role: a.dtype for a in self.arguments if a.dtype}
         return {
             "primitive": self.primitive,
+            **({"types": types} if types else {}),
             **self.parameters,
             "arguments": {a.role: i for i, a in enumerate(self.arguments) if a.role},
             "packed": [a.role for a in self.arguments if a.packed],

@@ -12,10 +12,10 @@ from runtime.devices.cpu import openmp
 from runtime.devices.cpu.native.build import build
 from runtime.errors import ArtefactError, KernelError
 
-INTERFACE = 7
+INTERFACE = 8
 """The version of the interface that dispatch.c's ``einsat_interface`` must return."""
 MOST_DIMENSIONS = 12
-LIBRARY, KERNEL, COPY, NOTHING = 0, 1, 2, 3
+LIBRARY, KERNEL, COPY, NOTHING, SEQUENCE = 0, 1, 2, 3, 4
 PATCH_POINTER, PATCH_MEMORY = 0, 1
 INTEGER, DLTENSOR_POINTER = 1, 7
 KERNEL_PREFIX = "__tvm_ffi_"
@@ -220,6 +220,14 @@ class Table:
         address = self.keep(arguments) if arguments is not None else 0
         count = len(arguments) if isinstance(arguments, ctypes.Array) else 0
         self._steps.append(StepRecord(kind, count, function, address))
+
+    def add_calls(self, name: str, calls: Sequence[tuple[int, Any]]) -> None:
+        """Add one step that calls the library several times: with each primitive, its arguments."""
+        if len(calls) == 1:
+            self.add(name, LIBRARY, *calls[0])
+            return
+        parts = [StepRecord(LIBRARY, len(arguments), primitive, self.keep(arguments)) for primitive, arguments in calls]
+        self.add(name, SEQUENCE, 0, (StepRecord * len(parts))(*parts))
 
     def patch(self, kind: int, area: int, offset_bytes: int, target: int) -> None:
         self._patches.append(PatchRecord(kind, area, offset_bytes, target))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from egraph.tensor import Node, walk
+from egraph.tensor import ELEMENT_TYPES, Node, walk
 from lower.calls.call import Anchor, Argument, Base, LibraryCall, PostOperation
 from lower.calls.contractions import convolution, convolution_as_matmul, matmul, transposed_convolution
 from lower.calls.epilogue import Spine, spine
@@ -59,6 +59,9 @@ IMPLEMENTATIONS: tuple[tuple[str, tuple[str, ...], Resolver], ...] = (
 )
 """Every way to run an operator by the library: (name, operators, resolver)."""
 
+READ_ROUNDED: Mapping[str, tuple[str, ...]] = {"convolution": ("src", "weights"), "matmul": ("src", "weights")}
+"""The operands, by primitive, that kernels of a lower precision read rounded to it; sums and all other operands stay float32."""
+
 MOST_POST_OPERATIONS = 6
 IMAGE_PRIMITIVES = ("convolution", "deconvolution", "pooling", "resampling")
 """Those that the library has real kernels for only where source and result lie in memory in the same order."""
@@ -79,6 +82,7 @@ def match(
     reason = _unsuitable(fragment)
     if reason:
         return reason
+    implementation, _, precision = implementation.partition("@")
 
     def base(leaf: Node) -> Window:
         return (bases or {}).get(leaf.integer("index")) or contiguous(leaf.type.sizes)
@@ -93,9 +97,12 @@ def match(
     reason = "no arrangement fits"
     for anchor in anchors:
         call = _complete(anchor, found)
-        if not isinstance(call, str):
-            return call
-        reason = call
+        if isinstance(call, str):
+            reason = call
+        elif precision and call.primitive not in READ_ROUNDED:
+            reason = f"the library's {call.primitive} is used in float32 only"
+        else:
+            return call.reading(ELEMENT_TYPES[precision], READ_ROUNDED[call.primitive]) if precision else call
     return reason
 
 

@@ -10,7 +10,7 @@
 #define EXPORT __attribute__((visibility("default")))
 #define MAX_RANK 12
 
-enum { STEP_LIBRARY = 0, STEP_KERNEL = 1, STEP_COPY = 2, STEP_NOTHING = 3 };
+enum { STEP_LIBRARY = 0, STEP_KERNEL = 1, STEP_COPY = 2, STEP_NOTHING = 3, STEP_SEQUENCE = 4 };
 enum { PATCH_POINTER = 0, PATCH_MEMORY = 1 };
 
 /* How runs from a step on went lately. */
@@ -25,7 +25,7 @@ typedef struct {
     int32_t kind;
     int32_t count;
     void *function; /* library: the primitive; kernel: its C function */
-    void *arguments;
+    void *arguments; /* sequence: the library's steps that it is made of */
     int32_t runs_alone; /* its regions' members were run one after another, or (-1) wait for each other; 0: not known */
     Pace pace;
 } Step;
@@ -73,7 +73,7 @@ typedef struct {
 } Program;
 
 /* Raised whenever a structure above or a function below changes. */
-EXPORT int einsat_interface(void) { return 7; }
+EXPORT int einsat_interface(void) { return 8; }
 
 /* ------------------------------------------------------------------ threads */
 
@@ -184,6 +184,14 @@ static inline int run_step(const Program *program, const Step *step) {
             copy_axis(copy, 0, copy->source, copy->target);
             return 0;
         }
+        case STEP_SEQUENCE: {
+            const Step *part = step->arguments, *end = part + step->count;
+            for (; part < end; part++) {
+                int status = program->execute(part->function, program->stream, part->count, part->arguments);
+                if (status) return status;
+            }
+            return 0;
+        }
         default: return 0;
     }
 }
@@ -219,7 +227,7 @@ static void block_signals(sigset_t *before) {
 
 static int calls_library(const Program *program) {
     for (int i = 0; i < program->step_count; i++)
-        if (program->steps[i].kind == STEP_LIBRARY) return 1;
+        if (program->steps[i].kind == STEP_LIBRARY || program->steps[i].kind == STEP_SEQUENCE) return 1;
     return 0;
 }
 

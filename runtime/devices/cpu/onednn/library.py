@@ -159,6 +159,14 @@ class Window:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
 
+    def of_type(self, dtype: str) -> Window:
+        """Return where the same elements lie side by side, in the same order, in this type."""
+        strides, step = [1] * len(self.shape), 1
+        for axis in sorted(range(len(self.shape)), key=lambda axis: (self.strides[axis], -axis)):
+            strides[axis] = step
+            step *= self.shape[axis]
+        return Window(dtype, self.shape, tuple(strides))
+
     def with_axes(self, shape: Sequence[int], strides: Sequence[int]) -> Window:
         return Window(self.dtype, tuple(shape), tuple(strides))
 

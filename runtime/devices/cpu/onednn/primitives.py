@@ -20,13 +20,18 @@ from runtime.errors import KernelError
 
 @dataclass(frozen=True)
 class Argument:
-    """One argument of a primitive: ``number`` is the library's; ``packed`` when the library chose another layout."""
+    """One argument of a primitive: ``number`` is the library's; ``packed`` when the library chose another layout or element type.
+
+    ``plain`` says how the operand lies in the plan, where that is something else: it is packed at load, or by ``conversion``,
+    a primitive that runs before this one.
+    """
 
     number: int
     position: int | Literal["dst", "scratchpad"]
     descriptor: Handle
     packed: bool = False
     plain: Handle = 0
+    conversion: Handle = 0
 
 
 @dataclass(frozen=True)
@@ -50,10 +55,16 @@ class _Recipe:
         if spec["primitive"] == "matmul":
             self.windows, self.output = collapse_matmul(self.windows, output, self.positions, _post_positions(spec))
         self.packed = frozenset(spec.get("packed", ()))
+        self.types: Mapping[str, str] = spec.get("types", {})
         self.dst = describe(handles, self.output)
         self.descriptors = {
-            role: describe(handles, self.windows[position], any_format=role in self.packed) for role, position in self.positions.items()
+            role: describe(handles, self.read(role), any_format=role in self.packed) for role in self.positions
         }
+
+    def read(self, role: str) -> Window:
+        """Return how the primitive reads an operand: as it lies, or in another element type."""
+        window = self.windows[self.positions[role]]
+        return window.of_type(self.types[role]) if self.types.get(role, window.dtype) != window.dtype else window
 
     def role(self, name: str) -> Handle:
         if name not in self.descriptors:
@@ -123,14 +134,26 @@ def _argument(recipe: _Recipe, descriptor: Handle, role: str, position: int) -> 
         raise KernelError(f"unknown role {role!r}")
     if recipe.spec["primitive"] == "concat":
         number = names.ARGUMENT_MULTIPLE_SRC + int(role[3:])
+    library, window = recipe.handles.library, recipe.windows[position]
     if role not in recipe.packed:
-        return Argument(number, position, recipe.descriptors[role])
-    library = recipe.handles.library
+        if recipe.read(role) == window:
+            return Argument(number, position, recipe.descriptors[role])
+        plain = describe(recipe.handles, window)
+        return Argument(number, position, recipe.descriptors[role], plain=plain, conversion=_conversion(recipe, plain, role))
     chosen = library.query_descriptor(descriptor, names.QUERY_MEMORY_DESCRIPTORS[role], 1 if role in ("bias", "src1") else 0)
-    plain = describe(recipe.handles, recipe.windows[position])
+    plain = describe(recipe.handles, window)
     if library.equal(chosen, plain):
         return Argument(number, position, plain)
     return Argument(number, position, chosen, packed=True, plain=plain)
+
+
+def _conversion(recipe: _Recipe, plain: Handle, role: str) -> Handle:
+    """Return the primitive that copies an operand into the element type that is read."""
+    handles, engine = recipe.handles, recipe.handles.library.engine
+    description = handles.create(
+        "primitive_desc", "reorder_primitive_desc_create", plain, engine, recipe.descriptors[role], engine, None
+    )
+    return handles.create("primitive", "primitive_create", description)
 
 
 def _post_positions(spec: Mapping[str, Any]) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections import defaultdict
 from collections.abc import Sequence
+from ctypes import Array
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -20,6 +21,9 @@ from runtime.errors import KernelError
 from runtime.plan import Buffer, Step
 from runtime.storage import pointer
 
+LINE_BYTES = 64
+"""What two operands must not share lies so far apart."""
+
 
 class OneDnn:
     """What the onednn steps of one plan own. Made with the first of them: only then is the library loaded."""
@@ -31,7 +35,8 @@ class OneDnn:
         self.packed: list[tuple[Buffer, Handle, np.ndarray]] = []
         self._allocator: Allocator = builder.allocator
         self._packed_allocator = Allocator()  # packed constants may outlive the arena of the program that packed them
-        self._scratchpads: list[Handle] = []
+        self._scratchpads: list[tuple[Handle, int]] = []
+        """Memory in the scratchpad, and how far behind its start it lies, in bytes."""
         self._scratchpad_bytes = 0
         builder.table.call_library(
             execute=library.address("primitive_execute"), set_handle=library.address("memory_set_data_handle"), stream=self.stream
@@ -51,27 +56,36 @@ class OneDnn:
         except KernelError as error:
             raise KernelError(error.what, where=f"step {index} {step.name}: {error.where}", fix=error.fix) from error
         builder.implementations[index] = primitive.implementation
+        calls: list[tuple[int, object]] = []
+        scratchpad_bytes = primitive.scratchpad_bytes
         arguments = (ExecutionArgument * len(primitive.arguments))()
         for slot, argument in zip(arguments, primitive.arguments, strict=True):
             slot.argument = argument.number
             match argument.position:
                 case "scratchpad":
                     slot.memory = self._memory(argument.descriptor, 0)
-                    self._scratchpads.append(slot.memory)
+                    self._scratchpads.append((slot.memory, 0))
                 case "dst":
                     slot.memory = self._buffer_memory(builder, argument.descriptor, output)
                 case position if argument.packed:
                     slot.memory = self._memory(argument.descriptor, self._pack(builder, inputs[position], argument))
+                case position if argument.conversion:
+                    slot.memory = self._memory(argument.descriptor, 0)
+                    start_bytes = -(-scratchpad_bytes // LINE_BYTES) * LINE_BYTES
+                    self._scratchpads.append((slot.memory, start_bytes))
+                    scratchpad_bytes = start_bytes + self.handles.library.size_bytes(argument.descriptor)
+                    source = self._buffer_memory(builder, argument.plain, inputs[position])
+                    calls.append((argument.conversion, _source_and_result(source, slot.memory)))
                 case position:
                     slot.memory = self._buffer_memory(builder, argument.descriptor, inputs[position])
-        self._scratchpad_bytes = max(self._scratchpad_bytes, primitive.scratchpad_bytes)
-        builder.table.add(step.name, native.LIBRARY, primitive.handle, arguments)
+        self._scratchpad_bytes = max(self._scratchpad_bytes, scratchpad_bytes)
+        builder.table.add_calls(step.name, [*calls, (primitive.handle, arguments)])
 
     def finish(self) -> None:
         """Allocate the one scratchpad that all primitives share."""
         self.scratchpad = self._allocator.allocate(self._scratchpad_bytes)
-        for memory in self._scratchpads:
-            self.handles.library.call("memory_set_data_handle", memory, pointer(self.scratchpad))
+        for memory, start_bytes in self._scratchpads:
+            self.handles.library.call("memory_set_data_handle", memory, pointer(self.scratchpad) + start_bytes)
 
     def close(self) -> None:
         self.handles.close()
@@ -113,14 +127,16 @@ class OneDnn:
         reorder = temporary.create("primitive", "primitive_create", description)
         source = temporary.create("memory", "memory_create", argument.plain, engine, builder.storage.locate(buffer)[1])
         target = temporary.create("memory", "memory_create", argument.descriptor, engine, pointer(array))
-        arguments = (ExecutionArgument * 2)(
-            ExecutionArgument(names.ARGUMENTS["src"], source), ExecutionArgument(names.ARGUMENTS["dst"], target)
-        )
-        library.call("primitive_execute", reorder, self.stream, 2, arguments)
+        library.call("primitive_execute", reorder, self.stream, 2, _source_and_result(source, target))
         temporary.close()
         self.packed.append((buffer, argument.descriptor, array))
         _share(library, key, argument.descriptor, array, builder.storage.weights[buffer.key])
         return pointer(array)
+
+
+def _source_and_result(source: Handle, result: Handle) -> Array[ExecutionArgument]:
+    pair = (ExecutionArgument(names.ARGUMENTS["src"], source), ExecutionArgument(names.ARGUMENTS["dst"], result))
+    return (ExecutionArgument * 2)(*pair)
 
 
 Key: TypeAlias = tuple[int | None, str, tuple[int, ...], tuple[int, ...]]
