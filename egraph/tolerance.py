@@ -11,3 +11,7 @@ class Tolerance:
 
     relative: float = 1e-4
     absolute: float = 1e-6
+
+
+ROUNDED_TOLERANCE = Tolerance(1e-2)
+"""What is accepted where products may round their operands, unless the user says something else."""

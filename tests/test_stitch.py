@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lower.cost.roofline import DeviceSpeed
+from lower.roofline import DeviceSpeed
 
 from egraph.extract import extract, to_program
 from egraph.optimize.estimated import estimate, grown, open_program

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from egraph.extract.greedy import greedy
-from egraph.extract.problem import Choice, Chosen, Problem, build_problem, distinct, order, restrict, total
+from egraph.extract.problem import Choice, Chosen, Problem, build_problem, distinct, order, restrict, total, total_error
 from egraph.policy import ExtractPolicy
 from egraph.tensor import Candidate, FrozenEGraph, Selection
 
@@ -56,7 +56,9 @@ def extract(
                 attempt(f"cp-sat {name}", part, first, seconds * policy.variant_share, different)
             else:
                 tried = time.monotonic()
-                found.append((greedy(part, policy.moves), f"greedy {name}", False, time.monotonic() - tried))
+                variant = greedy(part, policy.moves)
+                if total_error(variant) <= 1:
+                    found.append((variant, f"greedy {name}", False, time.monotonic() - tried))
         if first is not best:
             found.append((first, "greedy", False, 0.0))
     return _ranked(problem, found, k, policy.worth_timing)

@@ -4,14 +4,60 @@ from __future__ import annotations
 
 import heapq
 import math
+from dataclasses import replace
 
 from egraph.extract.improve import improve
-from egraph.extract.problem import Chosen, Problem, order
+from egraph.extract.problem import Choice, Chosen, Problem, order, restrict, total, total_error
 from egraph.policy import ExtractPolicy
+
+PRICES = 12
+"""Prices of errors that are tried, at most."""
 
 
 def greedy(problem: Problem, moves: int = ExtractPolicy.moves) -> Chosen:
-    """Return the greedy choice of the roots, bettered by local moves, of which ``moves`` are looked at, at most."""
+    """Return the greedy choice of the roots, bettered by local moves, of which ``moves`` are looked at, at most.
+
+    Where it uses up more than the accepted error, errors are priced: the lowest price is looked for at which a choice is within it.
+    Where every choice uses up more, one is returned that does.
+    """
+    found = _greedy(problem, moves)
+    if total_error(found) <= 1:
+        return found
+    within: Chosen | None = None
+    price, too_low, enough = total(found), 0.0, math.inf
+    for _ in range(PRICES):
+        tried = _greedy(_priced(problem, price), moves)
+        found = {number: next(c for c in problem.choices[number] if _is_same(c, one)) for number, one in tried.items()}
+        if total_error(found) > 1:
+            too_low = price
+        else:
+            within, enough = min(filter(None, (found, within)), key=total), price
+        price = 16 * price if within is None else math.sqrt(enough * (too_low or enough / 256))
+    if within is not None:
+        return within
+    exact = restrict(problem, lambda choice: not choice.error)
+    return _greedy(exact, moves) if exact is not None else found
+
+
+def _priced(problem: Problem, price: float) -> Problem:
+    """Return the problem with errors as costs: so much for all that is accepted."""
+    return Problem(
+        problem.roots,
+        {
+            number: tuple(replace(c, candidate=replace(c.candidate, cost_us=c.cost + price * c.error)) for c in offered)
+            for number, offered in problem.choices.items()
+        },
+    )
+
+
+def _is_same(choice: Choice, priced: Choice) -> bool:
+    one, other = choice.candidate, priced.candidate
+    return (one.fragment, one.operands, one.implementation, one.covered) == (
+        other.fragment, other.operands, other.implementation, other.covered
+    )  # fmt: skip
+
+
+def _greedy(problem: Problem, moves: int) -> Chosen:
     best = _best_sets(problem)
     first = order(problem, best) or _first_computable(problem)
     return improve(problem, first, best, moves)

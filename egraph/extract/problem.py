@@ -23,6 +23,10 @@ class Choice:
     def cost(self) -> float:
         return self.candidate.cost_us
 
+    @property
+    def error(self) -> float:
+        return self.candidate.error
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -136,7 +140,8 @@ def _computable(choices: Mapping[int, Sequence[Choice]]) -> set[int]:
 def _undominated(choices: Sequence[Choice], spare: float) -> tuple[Choice, ...]:
     kept: list[Choice] = []
     for choice in sorted(choices, key=lambda x: x.cost):  # stable: equal costs keep their order
-        if not any(set(k.needs) <= set(choice.needs) and (k.needs != choice.needs or choice.cost > spare * k.cost) for k in kept):
+        rivals = [k for k in kept if set(k.needs) <= set(choice.needs) and k.error <= choice.error]
+        if not any(k.needs != choice.needs or choice.cost > spare * k.cost for k in rivals):
             kept.append(choice)
     return tuple(kept)
 
@@ -147,7 +152,7 @@ def strict(problem: Problem) -> Problem:
     for number, offered in problem.choices.items():
         best: list[Choice] = []
         for choice in sorted(offered, key=lambda x: x.cost):
-            if not any(set(other.needs) <= set(choice.needs) for other in best):
+            if not any(set(other.needs) <= set(choice.needs) and other.error <= choice.error for other in best):
                 best.append(choice)
         kept[number] = tuple(best)
     return _reachable(problem.roots, kept)
@@ -175,6 +180,11 @@ def order(problem: Problem, chosen: Mapping[int, Choice]) -> Chosen | None:
 def total(chosen: Mapping[int, Choice]) -> float:
     """Return the cost of a choice, every class once."""
     return math.fsum(choice.cost for choice in chosen.values())
+
+
+def total_error(chosen: Mapping[int, Choice]) -> float:
+    """Return which part of the accepted error a choice uses up."""
+    return math.fsum(choice.error for choice in chosen.values())
 
 
 def distinct(selections: Iterable[Chosen]) -> list[Chosen]:

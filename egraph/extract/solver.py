@@ -20,6 +20,9 @@ JITTER = 1e-3
 RESOLUTION = 1e7
 """Units of the objective in the cost of the hint: integers with seven digits."""
 
+ERROR_UNITS = 10**7
+"""Units of the errors in all that is accepted."""
+
 SUBSOLVERS = ("core", "max_lp")
 """Cores raise the bound; a linear relaxation supplies the first bounds and solutions that they start from."""
 
@@ -80,6 +83,10 @@ def solve(
         if len(same) < len(program):
             continue  # it holds a choice that is pruned
         model.add_bool_or([variable.negated() for variable in same])
+    if errors := [(choice.error, variable) for offered in picks.values() for choice, variable in offered if choice.error]:
+        # Rounded up: what the sum allows, the errors themselves do. One that is too large alone is one above all that is allowed.
+        units = [math.ceil(min(error, 1.0) * ERROR_UNITS) + (error > 1.0) for error, _ in errors]
+        model.add(sum(unit * variable for unit, (_, variable) in zip(units, errors, strict=True)) <= ERROR_UNITS)
     model.minimize(sum(objective))
     solver = cp_model.CpSolver()
     solver.parameters.random_seed = seed

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from egraph.errors import ModelError
-from egraph.optimize.options import DEFAULT_BUCKETS, Asked, Choice, Options, choice_text, is_several
+from egraph.optimize.options import DEFAULT_BUCKETS, OFFERED, Asked, Choice, Options, choice_text, is_several
 from egraph.policy import Policy
-from egraph.tolerance import Tolerance
+from egraph.tolerance import ROUNDED_TOLERANCE, Tolerance
 from runtime.cores import usable_cores
 from runtime.devices import DESCRIBED, HOST, NAMES
 
@@ -21,6 +21,7 @@ EXAMPLES = """examples:
   python -m egraph.optimize model.onnx --shape ids:1,32..512 --buckets 6   plan for six sizes from 32 to 512; the session picks
   python -m egraph.optimize model.onnx --shape batch=1/8 --shape seq=1/32..512   sizes by the names that the model gives them
   python -m egraph.optimize model.onnx --budget 5m --threads 2  search longer, for two threads
+  python -m egraph.optimize model.onnx --precision auto --tolerance 1e-2   round to bf16 what that makes faster, within 1e-2
   python -m egraph.optimize model.onnx --rules mine.py --json   add your own rules; print one JSON object
   python -m egraph.optimize model.onnx --inputs real.npz        check and time on your own inputs, then check on random ones
   python -m egraph.optimize model.onnx --to saturated.txt       write the e-graph as text and end
@@ -171,9 +172,17 @@ def build_parser() -> argparse.ArgumentParser:
         help="compute with numbers below 1.2e-38 (2.2e-308 in float64) as IEEE 754 says; without, they count as zero, which can be many "
         "times faster ('--allow exact' implies this option)",
     )
+    add(
+        "--precision",
+        choices=list(OFFERED),
+        default="fp32",
+        help="to what products and convolutions may round their operands (sums stay float32): 'fp32' to nothing (default), 'bf16' to bf16 "
+        "wherever that is faster, 'auto' as fast as --tolerance allows; what is beyond --tolerance is never written",
+    )
     group = parser.add_argument_group("checking and measuring")
     add = group.add_argument
-    add("--tolerance", type=parse_tolerance, default=Tolerance(), metavar="REL[,ABS]", help="accepted error (default: 1e-4,1e-6)")
+    told = "accepted error, REL of the largest output plus ABS (default: 1e-4,1e-6; where --precision is not fp32 1e-2,1e-6)"
+    add("--tolerance", type=parse_tolerance, metavar="REL[,ABS]", help=told)
     add(
         "--inputs",
         type=_path,
@@ -237,7 +246,8 @@ def to_options(arguments: argparse.Namespace) -> Options:
         unsafe_rules=arguments.unsafe_rules,
         allow=arguments.allow,
         keep_subnormals=arguments.keep_subnormals,
-        tolerance=arguments.tolerance,
+        tolerance=arguments.tolerance or (ROUNDED_TOLERANCE if OFFERED[arguments.precision] else Tolerance()),
+        precision=arguments.precision,
         inputs=tuple(arguments.inputs),
         checks=arguments.check,
         database=arguments.database,

@@ -21,8 +21,23 @@ import numpy as np
 from egraph.errors import EinsatError, LowerError
 from egraph.onnx.integer_ranges import FLAGS, integer_ranges
 from egraph.policy import MeasurePolicy
-from egraph.tensor import Graph, Implementation, Kernel, Node, Program, TensorType, attributes, make, placeholders, rewrite, walk
+from egraph.tensor import (
+    ELEMENT_TYPES,
+    PLAIN,
+    Graph,
+    Implementation,
+    Kernel,
+    Node,
+    Program,
+    TensorType,
+    attributes,
+    make,
+    placeholders,
+    rewrite,
+    walk,
+)
 from lower.compile import PLAN, WEIGHTS, CompileOptions, plan_program
+from lower.cost.rounding import ROUNDED_OPERATORS
 from lower.eoperator import KernelRequest
 from lower.targets import CodeCompiler, Compiled, lowering_for
 from lower.weights import write_weights
@@ -204,6 +219,27 @@ def reference_graph(graph: Graph) -> Graph:
     return replace(
         graph, inputs=(*graph.inputs, *inputs.values()), outputs=tuple((name, new[node]) for name, node in graph.outputs), tensors={}
     )  # fmt: skip
+
+
+def rounded(graph: Graph, precision: str) -> Graph:
+    """Return the graph with the operands of its products rounded: what kernels of this precision compute."""
+    if precision == PLAIN:
+        return graph
+
+    def change(old: Node, operands: tuple[Node, ...]) -> Node:
+        if old.op in ROUNDED_OPERATORS:
+            operands = (*(rounded_operand(operand, precision) for operand in operands[:2]), *operands[2:])
+        return make(old.op, operands, old.attributes, old.type)
+
+    roots = list(dict.fromkeys(graph.roots))
+    new = rewrite(roots, change)
+    return replace(graph, outputs=tuple((name, new[node]) for name, node in graph.outputs))
+
+
+def rounded_operand(node: Node, precision: str) -> Node:
+    """Return a value converted to the element type of a precision, and back."""
+    narrow = make("Cast", (node,), (), TensorType(ELEMENT_TYPES[precision], node.type.shape))
+    return make("Cast", (narrow,), (), node.type)
 
 
 @contextmanager

@@ -12,6 +12,10 @@ from egraph.tolerance import Tolerance
 from runtime.devices import HOST
 
 Allow: TypeAlias = Literal["exact", "reassociate", "finite"]
+Precision: TypeAlias = Literal["fp32", "bf16", "auto"]
+"""What products may round their operands to: nothing; bf16 wherever that is faster; or as far as the tolerance allows."""
+OFFERED: Mapping[Precision, tuple[str, ...]] = {"fp32": (), "bf16": ("bf16",), "auto": ("bf16",)}
+"""The precisions that kernels are offered in besides float32."""
 Choice: TypeAlias = tuple[range, ...]
 """The sizes that an axis may have: ranges, a number being a range of one."""
 DEFAULT_BUCKETS = 4
@@ -65,6 +69,7 @@ class Options:
     allow: Allow = "finite"
     keep_subnormals: bool = False
     tolerance: Tolerance = field(default_factory=Tolerance)
+    precision: Precision = "fp32"
     inputs: tuple[Path, ...] = ()
     checks: int = 3
     database: Path | None = None
@@ -92,7 +97,7 @@ class Options:
             "rule_files": [path.name for path in self.rule_files], "skip_rules": sorted(self.skip_rules), "derivations": self.derivations,
             "partial": self.partial,
             "keep_subnormals": self.is_exact_below_normal, "unsafe_rules": self.unsafe_rules, "allow": self.allow,
-            "checks": self.checks, "seed": self.seed,
+            "checks": self.checks, "seed": self.seed, "precision": self.precision,
             "inputs": [path.name for path in self.inputs],
             "policy": self.policy.stored(),
             "tolerance": {"relative": self.tolerance.relative, "absolute": self.tolerance.absolute},

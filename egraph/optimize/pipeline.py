@@ -51,6 +51,7 @@ from egraph.rule import MergeRule, Rule
 from egraph.tensor import Graph, Program
 from lower.compile import PLAN, keep_subnormals
 from lower.cost.model import CostModel
+from lower.cost.rounding import ErrorModel
 from lower.roofline import DeviceSpeed
 from lower.targets import Lowering, lowering
 from runtime import Session
@@ -353,8 +354,9 @@ class Run:
         outputs = hashlib.sha256(" ".join(node.digest for node in self.graph.roots).encode()).hexdigest()[:16]
         is_from_memory = not self.device.stays_in_cache(weights_bytes)
         return CostModel(
-            self.database, device, speed, is_from_memory, model=outputs, target=self.lowering.target,
+            self.database, device, speed, is_from_memory, model=outputs, target=stages.target_of(self.options, self.lowering),
             generator=self.lowering.generator_digest, policy=self.options.policy.cost,
+            errors=ErrorModel(self.options.tolerance) if self.options.precision == "auto" else None,
         )  # fmt: skip
 
     def _save_and_check(self, best: Entry | None, *, is_compiled: bool, is_repeated: bool) -> CheckResult:

@@ -96,9 +96,9 @@ def plain_program(graph: Graph, known: CostModel, *, seed: int) -> Program:
 
     What is ``known`` to compute wrong results is left out all the same.
     """
-    model = CostModel(Database.in_memory(), "", known.speed, target=known.target)
+    model = CostModel(Database.in_memory(), "", known.speed, target=replace(known.target, precisions=()))
     frozen = saturate(graph, (), Limits()).frozen
-    laid = lay_candidates(frozen, known.target, fused=False)
+    laid = lay_candidates(frozen, model.target, fused=False)
     smallest = {c: _smallest([one for one in options if not known.is_wrong(one)]) for c, options in laid.items()}
     best = extract(frozen, model.price(smallest), 1, 0.0, seed)  # there is next to nothing to choose
     if not best:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
@@ -26,17 +26,17 @@ from egraph.optimize.budget import Budget
 from egraph.optimize.derivations import Gate
 from egraph.optimize.folding import Folder
 from egraph.optimize.measuring import calibrate
-from egraph.optimize.options import Options
+from egraph.optimize.options import OFFERED, Options
 from egraph.optimize.output import write_beside
 from egraph.optimize.progress import Progress
 from egraph.optimize.search import Choosing, Search, limits_of, programs_of
-from egraph.tensor import FrozenEGraph, Graph, Program, walk
+from egraph.tensor import FrozenEGraph, Graph, Program, Target, walk
 from egraph.tensor.text import Reader, format_egraph, format_graph, format_program, read_egraph, read_graph, read_program
 from egraph.tensor.text.reader import WORD
 from lower.compile import CompileOptions, plan_program
 from lower.cost.model import CostModel
 from lower.plan_text import format_plan, read_plan
-from lower.targets import lowering
+from lower.targets import Lowering, lowering
 from lower.weights import NAMES, write_weights
 from runtime.devices import device
 from runtime.errors import ArtefactError
@@ -255,8 +255,14 @@ def cost_model(graph: Graph, options: Options, database: Database) -> CostModel:
     speed = calibrate(database, key, lowers.target, None, lowers.generator_digest)
     is_from_memory = not runs_on.stays_in_cache(weights_bytes)
     return CostModel(
-        database, key, speed, is_from_memory, generator=lowers.generator_digest, target=lowers.target, policy=options.policy.cost
+        database, key, speed, is_from_memory, generator=lowers.generator_digest, target=target_of(options, lowers),
+        policy=options.policy.cost,
     )  # fmt: skip
+
+
+def target_of(options: Options, lowers: Lowering) -> Target:
+    """Return what programs are for, with the precisions that their kernels may have."""
+    return replace(lowers.target, precisions=OFFERED[options.precision])
 
 
 def saturation_of(result: Saturated) -> Saturation:

@@ -64,6 +64,8 @@ class Candidate:
     cost_us: float = 0.0
     is_spare: bool = False
     """Whether it is there for the case that all other candidates of its class turn out to be of no use."""
+    error: float = 0.0
+    """Which part of the accepted error it uses up, as a square: those of a program add up to 1 at most."""
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,8 @@ class Target:
     """What kernels of this target may use beyond the architecture: a processor's model and instructions."""
     precision: str = PLAIN
     """In which arithmetic a float32 kernel may compute; anything but float32 stands in the implementation's text."""
+    precisions: tuple[str, ...] = ()
+    """The further ones that kernels may be offered in."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from egraph.tensor import ENode, Node, walk
 from lower.calls.call import LibraryCall
@@ -40,8 +40,13 @@ def library_tiles(tiling: Tiling, matcher: Matcher) -> Iterator[tuple[int, Tile]
         if not frontier:
             break
     for number, tile in kept.tiles():
-        if tile.fragment.op != "Reshape":  # the tile below it, viewed, is the same for free
-            yield number, tile
+        if tile.fragment.op == "Reshape":
+            continue  # the tile below it, viewed, is the same for free
+        yield number, tile
+        for precision in tiling.target.precisions:
+            rounding = tiling.implementation(tile.implementation.in_precision(precision).text)
+            if kept.matches(tile.fragment, rounding.name):
+                yield number, replace(tile, implementation=rounding)
 
 
 class _Kept:
@@ -64,7 +69,7 @@ class _Kept:
             return False
         if old is not None and old[0] <= length:
             return False
-        if not self._matches(tile):
+        if not self.matches(tile.fragment, tile.implementation.name):
             return False
         best[signature] = (length, tile)
         return True
@@ -82,8 +87,9 @@ class _Kept:
         shapes = tuple(operand.type.shape for operand in anchor.inputs)
         return (tile.implementation, anchor.op, anchor.attributes, shapes, tensors_of(tile.fragment), moved), len(nodes)
 
-    def _matches(self, tile: Tile) -> bool:
-        key = self.tiling.canonical(tile.fragment)[0], tile.implementation.name
+    def matches(self, fragment: Node, implementation: str) -> bool:
+        """Return whether the library computes a fragment in one call of this implementation."""
+        key = self.tiling.canonical(fragment)[0], implementation
         if key not in self._verdicts:
             self._verdicts[key] = not isinstance(self.matcher.match(*key), str)
         return self._verdicts[key]

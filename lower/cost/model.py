@@ -19,6 +19,7 @@ from egraph.tensor.boxes import cells
 from egraph.tensor.ops.movement import joins_outermost
 from egraph.tensor.ops.stitch import stitch_of
 from lower.cost.families import Family, family
+from lower.cost.rounding import ErrorModel
 from lower.roofline import DeviceSpeed, Work
 from lower.roofline import work as count_work
 from lower.targets import default_target
@@ -54,6 +55,8 @@ class CostModel:
     target: Target = field(default_factory=default_target)
     """What the candidates are code for."""
     policy: CostPolicy = CostPolicy()
+    errors: ErrorModel | None = None
+    """What rounding may cost; None where nothing rounds its operands, or where they may be off by whatever they are."""
 
     def __post_init__(self) -> None:
         self._keys: dict[tuple[Node, Implementation], KernelKey] = {}
@@ -218,7 +221,11 @@ class CostModel:
             ]
             is_needed = all(one.is_spare or cost_us >= FAILED_COST_US for one, cost_us in zip(right, costs_us, strict=True))
             priced[number] = tuple(
-                replace(one, cost_us=FAILED_COST_US if one.is_spare and not is_needed else cost_us)
+                replace(
+                    one,
+                    cost_us=FAILED_COST_US if one.is_spare and not is_needed else cost_us,
+                    error=self.errors.part(one) if self.errors else 0.0,
+                )
                 for one, cost_us in zip(right, costs_us, strict=True)
             )
         return priced

@@ -1,0 +1,75 @@
+"""Error models: how far a kernel moves outputs that rounds the operands of its products.
+
+A sum of n products a b, with both operands rounded to the unit roundoff u and summed in float32, is off by at most
+((1 + u)^2 (1 + v)^n - 1) sum |a b|, with v = 2^-24. That holds for all data, and is far from what data have: roundings are independent
+and as often up as down, so what is usual is c u sqrt(2 sum (a b)^2). Where summands have random signs, this is c u sqrt(2) of the result's
+own size, however long the sum is; where they cancel, by so much more as the magnitudes say that are seen in the model.
+
+Kernels' errors are independent, too, so their squares add up. How far an error of a kernel moves the outputs is measured
+(:mod:`egraph.optimize.precision`); until it is, errors are taken to arrive there as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from egraph.tensor import PLAIN, Candidate, ENode
+from egraph.tolerance import Tolerance
+
+UNIT_ROUNDOFF: Mapping[str, float] = {PLAIN: 2.0**-24, "bf16": 2.0**-8, "fp16": 2.0**-11}
+"""The largest relative error of rounding to nearest, by precision: half of the distance between 1 and the next number."""
+USUAL_PART = math.sqrt(1 / (8 * math.log(2)))
+"""The root mean square of rounding errors over the largest, for numbers whose logarithms are evenly distributed."""
+ROUNDED_OPERATORS = ("MatMul", "Conv")
+"""Operators whose operands kernels of a lower precision round."""
+DERIVED_UNIT = UNIT_ROUNDOFF[PLAIN] * USUAL_PART
+"""What the errors of derivations, which are those of float32, are multiples of."""
+
+
+def largest_error(precision: str, length: int) -> float:
+    """Return the bound on the error of a sum of so many products, relative to the sum of their magnitudes."""
+    return math.expm1(2 * math.log1p(UNIT_ROUNDOFF[precision]) + length * math.log1p(UNIT_ROUNDOFF[PLAIN]))
+
+
+def usual_error(precision: str) -> float:
+    """Return the root mean square error of sums of products, relative to the root of the sum of the products' squares."""
+    return math.sqrt(2) * USUAL_PART * UNIT_ROUNDOFF[precision]
+
+
+def rounded_node(one: Candidate) -> ENode | None:
+    """Return the product or convolution inside of a kernel whose operands it may round, None where there is none."""
+    return next((node for node in one.covered if node.op in ROUNDED_OPERATORS), None)
+
+
+@dataclass
+class ErrorModel:
+    """What kernels that round their operands add to the error of the outputs, by what is known so far."""
+
+    tolerance: Tolerance
+    scale: float = 0.0
+    """By how much programs are farther off than their kernels' errors say together; 0 until one was found to be too far off."""
+    measured: dict[ENode, float] = field(default_factory=dict)
+    """How far the outputs move where this product's operands alone are rounded, relative to the largest output."""
+    derived: Mapping[str, float] = field(default_factory=dict)
+    """The usual relative error of each derivation in float32, by its name."""
+
+    def error(self, one: Candidate) -> float:
+        """Return how far a kernel alone moves the outputs, relative to the largest."""
+        precision = one.implementation.precision
+        if precision == PLAIN:
+            return 0.0
+        node = rounded_node(one)
+        if node is not None and node in self.measured:
+            return self.measured[node]
+        rules = (rule for each in one.covered for rule in each.rules)
+        amplified = max((self.derived[rule] / DERIVED_UNIT for rule in rules if rule in self.derived), default=1.0)
+        return usual_error(precision) * max(1.0, amplified)
+
+    def part(self, one: Candidate) -> float:
+        """Return which part of what the user accepts a kernel uses up, as a square: those of a program add up to 1 at most."""
+        error = self.error(one) if self.scale else 0.0
+        if not error:
+            return 0.0
+        return (self.scale * error / self.tolerance.relative) ** 2 if self.tolerance.relative else math.inf
