@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lower.roofline import DeviceSpeed
 
 from egraph.extract import extract, to_program
 from egraph.optimize.estimated import estimate, grown, open_program
@@ -25,6 +24,7 @@ from egraph.tensor.ops.scopes import grid
 from egraph.tensor.ops.stitch import Stitch, stitch_of
 from lower.candidates import candidates
 from lower.cost.model import CostModel
+from lower.roofline import DeviceSpeed
 from lower.targets import lowering
 from runtime.plan import COPY_STEP
 from runtime.profile import Database

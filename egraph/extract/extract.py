@@ -10,7 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from egraph.extract.greedy import greedy
 from egraph.extract.problem import Choice, Chosen, Problem, build_problem, distinct, order, restrict, total, total_error
 from egraph.policy import ExtractPolicy
-from egraph.tensor import Candidate, FrozenEGraph, Selection
+from egraph.tensor import PLAIN, Candidate, FrozenEGraph, Selection
+
+EXACT = "greedy without rounding"
+"""How the program is found that stays in float32: it takes part in any case where others do not."""
 
 
 def extract(
@@ -25,7 +28,8 @@ def extract(
     """Return up to ``k`` distinct selections, the cheapest first; in no ``seconds``, one that is found by greed.
 
     After the best program come the best that differs in a costly kernel, and, found by greed, programs without each
-    rule that it uses, without each implementation, and without restrictions: they differ where the cost model may be wrong.
+    rule that it uses, without each implementation, and without restrictions: they differ where the cost model may be wrong. Where the best
+    rounds its operands, one that does not is the last, however slow.
     After ``most_seconds`` by the clock, the best that is known by then is returned.
     """
     begun = time.monotonic()
@@ -61,6 +65,8 @@ def extract(
                     found.append((variant, f"greedy {name}", False, time.monotonic() - tried))
         if first is not best:
             found.append((first, "greedy", False, 0.0))
+        if any(map(_rounds, best.values())) and (exact := restrict(problem, lambda choice: not _rounds(choice))):
+            found.append((greedy(exact, policy.moves), EXACT, False, 0.0))
     return _ranked(problem, found, k, policy.worth_timing)
 
 
@@ -69,10 +75,13 @@ def _ranked(
 ) -> tuple[Selection, ...]:
     limit = worth_timing * total(found[0][0])
     unique = {id(chosen) for chosen in distinct(chosen for chosen, *_ in found)}
-    ranked = sorted((entry for entry in found if id(entry[0]) in unique and total(entry[0]) <= limit), key=lambda entry: total(entry[0]))
+    worth = (entry for entry in found if id(entry[0]) in unique and (total(entry[0]) <= limit or entry[1] == EXACT))
+    ranked = sorted(worth, key=lambda entry: total(entry[0]))
+    exact = [entry for entry in ranked[k:] if entry[1] == EXACT]
+    ranked = [*ranked[: k - len(exact)], *exact]
     return tuple(
         Selection({n: choice.candidate for n, choice in chosen.items()}, total(chosen), optimal, method, seconds)
-        for chosen, method, optimal, seconds in ranked[:k]
+        for chosen, method, optimal, seconds in ranked
         if order(problem, chosen) is not None
     )
 
@@ -93,6 +102,10 @@ def _variants(
             part = restrict(problem, _without(name, names_of))
             if part is not None:
                 yield f"without {kind} {name}", part, ()
+
+
+def _rounds(choice: Choice) -> bool:
+    return choice.candidate.implementation.precision != PLAIN
 
 
 def _rules(choice: Choice) -> frozenset[str]:

@@ -151,6 +151,8 @@ def print_table(outcome: Outcome) -> None:
         console.print(f"kernels: {before} before, {after} after ({counts}); largest relative error {outcome.max_rel_err:.2g}")
     if outcome.has_subnormals:
         console.print(outcome.subnormals_told, soft_wrap=True)
+    if outcome.precision_told:
+        console.print(outcome.precision_told, soft_wrap=True)
     if outcome.derivations_told:
         console.print(outcome.derivations_told)
     if outcome.rules:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from egraph.optimize.stitched import Stitched
-from egraph.tensor import Implementation
+from egraph.tensor import PLAIN, Implementation
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,24 @@ class Offered:
 
 
 @dataclass(frozen=True)
+class RoundedProgram:
+    """A program whose error was measured because kernels of it round their operands, or the best one in which none does."""
+
+    rounding: int
+    """Kernels that round."""
+    kernels: int
+    error: float
+    """Relative to the largest output, on the inputs that the check begins with."""
+    predicted_us: float
+    measured_us: float | None
+
+    @property
+    def time_us(self) -> tuple[float, str]:
+        """Return the time, and what to say of it where it was not measured."""
+        return (self.predicted_us, " (predicted)") if self.measured_us is None else (self.measured_us, "")
+
+
+@dataclass(frozen=True)
 class KernelRow:
     """One kernel of a program: what it computes, from where, and how fast."""
 
@@ -68,6 +86,11 @@ class KernelRow:
     def kind(self) -> str:
         """Return what counts and colours go by: library, eoperator, opaque or reference."""
         return Implementation.parse(self.implementation).shown_kind
+
+    @property
+    def precision(self) -> str:
+        """Return to what the kernel rounds the operands of its products."""
+        return Implementation.parse(self.implementation).precision
 
     @property
     def gigaflops_s(self) -> float:
@@ -188,6 +211,11 @@ class Outcome:
     """Rules that were proved at the sizes of some matches, outside what their certificates cover."""
     inputs: Mapping[str, int] = field(default_factory=dict)
     """On how many inputs results were compared: ``given`` by the user, and ``random``."""
+    precisions: Mapping[str, RoundedProgram] = field(default_factory=dict)
+    """Time and error of what is shipped (``chosen``), of the fastest that rounds as it likes (``rounded``), and of the fastest that does
+    not round (``float32``); empty where nothing was allowed to."""
+    precision_note: str = ""
+    """Why nothing rounds although it might."""
     keeps_subnormals: bool = False
     subnormal_weights: int = 0
     """Weights of the model that are subnormal numbers."""
@@ -268,7 +296,34 @@ class Outcome:
             "files": list(self.files),
             **({"subnormals": {"kept": self.keeps_subnormals, "weights": self.subnormal_weights}} if self.has_subnormals else {}),
             **({"unsafe_rules": list(self.unsafe_rules)} if self.unsafe_rules else {}),
+            **({"precision": self._precision()} if self.precisions or self.precision_note else {}),
         }
+
+    def _precision(self) -> dict[str, Any]:
+        """Return what was asked for, what programs of several precisions take and how far they are off, and how many kernels round."""
+        return {
+            "asked": self.options.get("precision", "fp32"),
+            "tolerance": self.options["tolerance"]["relative"],
+            "kernels": dict(sorted(Counter(row.precision for row in self.kernels).items())),
+            "programs": {name: asdict(one) for name, one in self.precisions.items()},
+            **({"note": self.precision_note} if self.precision_note else {}),
+        }
+
+    @property
+    def precision_told(self) -> str:
+        """Return how many kernels round, and how far that is off; empty where nothing was allowed to."""
+        if not (self.precisions or self.precision_note):
+            return ""
+        counts = Counter(row.precision for row in self.kernels)
+        rounding = ", ".join(f"{count} in {name}" for name, count in sorted(counts.items()) if name != PLAIN)
+        told = f"kernels that round their operands: {rounding} of {len(self.kernels)}" if rounding else self.precision_note
+        parts = []
+        for name, shown in (("float32", "in float32"), ("rounded", "rounded wherever that is faster")):
+            if (one := self.precisions.get(name)) is not None and (name != "rounded" or one != self.precisions.get("chosen")):
+                time_us, how = one.time_us
+                parts.append(f"{shown} {time_us:.0f} us{how} at an error of {one.error:.2g}")
+        accepted = f"tolerance {self.options['tolerance']['relative']:g}"
+        return "; ".join([told, *parts, accepted])
 
     def _derivations(self) -> list[dict[str, Any]]:
         """Return the derivations among the rules, each with what derives it and the operators that it was derived for."""
@@ -296,6 +351,7 @@ class Outcome:
         )
         raw["offered"] = Offered(**raw.get("offered", {}))
         raw["stitched"] = tuple(map(Stitched.from_json, raw.get("stitched", ())))
+        raw["precisions"] = {name: RoundedProgram(**one) for name, one in raw.get("precisions", {}).items()}
         raw["growth"] = tuple(Growth(seconds=0.0, **growth) for growth in raw["growth"])
         raw["refused"] = tuple(Refused(**row) for row in raw.get("refused", ()))
         raw["in_place"] = tuple(InPlace(**one) for one in raw.get("in_place", ()))

@@ -23,9 +23,10 @@ from egraph.optimize.folding import Folder
 from egraph.optimize.kernels import compiling_ahead
 from egraph.optimize.measuring import Measurer, calibrate, calibration_programs
 from egraph.optimize.memo import Memo, choices_digest, memo_path, read_memo, write_memo
-from egraph.optimize.options import Options
+from egraph.optimize.options import OFFERED, Options
 from egraph.optimize.outcome import Outcome
 from egraph.optimize.output import Destination, check_report, destination, publish, staging, write_beside
+from egraph.optimize.precision import Rounding, rounding_kernels
 from egraph.optimize.progress import Progress
 from egraph.optimize.race import Contender, Race, not_raced, race, remembered
 from egraph.optimize.records import Earlier, read_checked, read_search, search_key, usable_search, write_checked, write_search
@@ -107,6 +108,7 @@ def _optimize(options: Options, place: Destination, progress: Progress) -> Outco
             run = Run(
                 options, progress, imported.graph, reference, database, worker, work, results / place.model.name,
                 results / place.artefact.name, gate, digest, budget, folder, repair, device(options.device), way,
+                Rounding(reference.samples, options.threads),
             )  # fmt: skip
             outcome = run.repeated() or run.outcome(imported.notes + imported.hints + runs.notes)
             progress.stage("write")
@@ -141,6 +143,7 @@ class Run:
     repair: Repair
     device: Device
     lowering: Lowering
+    rounding: Rounding
     model: CostModel | None = None
     searches: int = 0
     """How often programs were extracted to be timed."""
@@ -195,6 +198,7 @@ class Run:
             trial = self.repair.noticed(trial, measurer, model, lambda found: self._timed(found, plain, key, device, is_measured=True))
             self._file(trial.found, key, device)
         while True:
+            compared = self.rounding.described(trial, model) if OFFERED[options.precision] else ({}, "")
             try:
                 is_repeated = options.frozen or trial.found.choice.is_earlier
                 checked = self._save_and_check(trial.best, is_compiled=True, is_repeated=is_repeated)
@@ -214,6 +218,7 @@ class Run:
             notes=notes, arena_bytes=plan.arena_bytes, keeps_subnormals=plan.keep_subnormals, model_digest=self.model_digest.result(),
         )  # fmt: skip
         outcome = replace(outcome, notes=(*outcome.notes, *self.repair.told), check_notes=tuple(self.repair.learnt))
+        outcome = replace(outcome, precisions=compared[0], precision_note=compared[1])
         self._remember(trial, outcome)
         return self._finish(outcome, checked, trial.best)
 
@@ -309,6 +314,9 @@ class Run:
                 raced = None  # it could be compiled once: say of each program again which can
         if raced is None:
             sizes_bytes, failed = compile_all(entries, self.folder, self.budget, self.work, self.repair.compile_options)
+            if (closer := self._within(found, entries, failed, self._calibrated(None, device))) is not None:
+                self._file(closer, key, device)
+                return self._timed(closer, plain, key, device, is_measured=is_measured)
             for entry in by_importance(entries):
                 error = None if entry.contender.name in (PLAIN, *failed) else self.repair.tested(entry)
                 if error is not None and (other := self.repair.repaired(error, found, entry, self._calibrated(None, device))):
@@ -330,6 +338,31 @@ class Run:
             self.budget.quiet_run_seconds = min(self.budget.quiet_run_seconds, raced.median_us(ORIGINAL) / 1e6)
         return Trial(found, plain, tuple(entries), raced, best, key)
 
+    def _within(self, found: Search, entries: Sequence[Entry], failed: dict[str, str], model: CostModel) -> Search | None:
+        """Measure how far programs that round are off; return others where the best is too far off and there is time for them.
+
+        What is too far off has ``failed``.
+        """
+        limit = self.options.tolerance.relative
+
+        def time_left() -> float:
+            return self.progress.left_seconds - self.repair.seconds
+
+        for rank, entry in enumerate(by_importance(entries)):
+            count = len(rounding_kernels(entry.program))
+            if not count or entry.contender.name in failed:
+                continue
+            error = self.rounding.measure(entry, model)
+            if error <= limit:
+                continue
+            reason = f"{count} kernels round, and its outputs are off by {error:.2g} of the largest, more than {limit:g}"
+            failed[entry.contender.name] = reason
+            may_raise = rank == 0 and time_left() > 0 and not self.options.frozen
+            if may_raise and self.rounding.raise_kernels(self.graph, found, entry, error, model, time_left):
+                self.progress.note(f"{entry.contender.name}: {reason}; those that move outputs most return to float32")
+                return self.repair.extracted(found, model)
+        return None
+
     def _contender(self, name: str, digest: str) -> Contender:
         return Contender(name, digest, "einsat", str(self.work / name.replace(" ", "-")), keep_subnormals=self.repair.keep_subnormals)
 
@@ -349,6 +382,10 @@ class Run:
             self.model = self._prices(device, calibrate(self.database, device, self.lowering.target, measurer, generator))
         return self.model
 
+    def _derived_errors(self) -> dict[str, float]:
+        """Return the usual relative error of each derivation, by its name."""
+        return {name: self.options.policy.check.layer * error for name, error in self.derivations.errors().items()}
+
     def _prices(self, device: str, speed: DeviceSpeed) -> CostModel:
         weights_bytes = sum(array.nbytes for array in self.graph.tensors.values())
         outputs = hashlib.sha256(" ".join(node.digest for node in self.graph.roots).encode()).hexdigest()[:16]
@@ -356,7 +393,7 @@ class Run:
         return CostModel(
             self.database, device, speed, is_from_memory, model=outputs, target=stages.target_of(self.options, self.lowering),
             generator=self.lowering.generator_digest, policy=self.options.policy.cost,
-            errors=ErrorModel(self.options.tolerance) if self.options.precision == "auto" else None,
+            errors=ErrorModel(self.options.tolerance, derived=self._derived_errors) if self.options.precision == "auto" else None,
         )  # fmt: skip
 
     def _save_and_check(self, best: Entry | None, *, is_compiled: bool, is_repeated: bool) -> CheckResult:

@@ -6,6 +6,7 @@ Deterministic and dependency-free. Long programs are drawn with chains of kernel
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -166,11 +167,50 @@ def render(outcome: Outcome) -> str:
         before=draw(outcome.before),
         growth=growth_chart(outcome.growth),
         stitched=[(one, svg(one)) for one in outcome.stitched],
+        precision=precision_chart(outcome),
         refusals=summary(outcome.refused),
         policy=changes(outcome.options.get("policy", {})) or "as shipped",
         tried=[s for s in outcome.rule_statistics if s["rule"] not in {rule.name for rule in outcome.rules}],
     )
     return page
+
+
+POINTS = {"float32": "float32", "chosen": "shipped", "rounded": "rounded wherever that is faster"}
+LEAST_ERROR = 1e-8
+"""Smaller errors are drawn as this one."""
+
+
+def precision_chart(outcome: Outcome) -> str:
+    """Return error over time of the programs of several precisions, with the tolerance, as SVG; the error's axis is logarithmic."""
+    shown = {name: one for name, one in outcome.precisions.items() if math.isfinite(one.error)}
+    if not shown:
+        return ""
+    accepted = max(float(outcome.options["tolerance"]["relative"]), LEAST_ERROR)
+    logs = [math.log10(max(one.error, LEAST_ERROR)) for one in shown.values()] + [math.log10(accepted)]
+    low, high = min(logs) - 0.5, max(logs) + 0.5
+    slowest_us = max(one.time_us[0] for one in shown.values()) or 1.0
+    base = CHART_HEIGHT - CHART_MARGIN
+
+    def height(error: float) -> float:
+        return base - (math.log10(max(error, LEAST_ERROR)) - low) / (high - low) * (base - CHART_MARGIN)
+
+    right = CHART_WIDTH - CHART_MARGIN
+    lines = [
+        f'<svg class="chart" viewBox="0 0 {CHART_WIDTH} {CHART_HEIGHT}" role="img" aria-label="error over time by precision">',
+        f'<line class="axis" x1="{CHART_MARGIN}" y1="{base}" x2="{right}" y2="{base}"/>',
+        f'<line class="limit" x1="{CHART_MARGIN}" y1="{height(accepted):.1f}" x2="{right}" y2="{height(accepted):.1f}"/>',
+        f'<text x="{right}" y="{height(accepted) - 4:.1f}" text-anchor="end">tolerance {accepted:g}</text>',
+    ]
+    places: dict[tuple[float, float], list[str]] = {}
+    for name, one in shown.items():
+        time_us, how = one.time_us
+        x = CHART_MARGIN + 0.6 * time_us / slowest_us * (right - CHART_MARGIN)
+        told = places.setdefault((x, height(one.error)), [f"{format_time(time_us)}{how}, error {one.error:.2g}"])
+        told.insert(-1, POINTS[name])
+    for (x, y), told in places.items():
+        lines.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4"/><text x="{x + 8:.1f}" y="{y + 4:.1f}">{escape(", ".join(told))}</text>')
+    lines.append(f'<text x="{CHART_MARGIN}" y="{CHART_HEIGHT - 10}">time of a run</text>')
+    return "\n".join([*lines, "</svg>"])
 
 
 def growth_chart(growth: Sequence[Growth]) -> str:

@@ -211,6 +211,8 @@ class CostModel:
         What is spare costs as if it failed, unless everything else of its class does.
         """
         self.look_up(candidates)
+        if self.errors:
+            self.errors.look_up()
         joined = joined_for_free(candidates)
         priced: dict[int, tuple[Candidate, ...]] = {}
         for number, options in candidates.items():

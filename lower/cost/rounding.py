@@ -12,7 +12,7 @@ Kernels' errors are independent, too, so their squares add up. How far an error 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from egraph.tensor import PLAIN, Candidate, ENode
@@ -24,6 +24,8 @@ USUAL_PART = math.sqrt(1 / (8 * math.log(2)))
 """The root mean square of rounding errors over the largest, for numbers whose logarithms are evenly distributed."""
 ROUNDED_OPERATORS = ("MatMul", "Conv")
 """Operators whose operands kernels of a lower precision round."""
+LEAST_TOLERANCE = 1e-12
+"""What a tolerance of nothing counts as: no error fits into it."""
 DERIVED_UNIT = UNIT_ROUNDOFF[PLAIN] * USUAL_PART
 """What the errors of derivations, which are those of float32, are multiples of."""
 
@@ -52,8 +54,15 @@ class ErrorModel:
     """By how much programs are farther off than their kernels' errors say together; 0 until one was found to be too far off."""
     measured: dict[ENode, float] = field(default_factory=dict)
     """How far the outputs move where this product's operands alone are rounded, relative to the largest output."""
-    derived: Mapping[str, float] = field(default_factory=dict)
+    derived: Callable[[], Mapping[str, float]] = dict
     """The usual relative error of each derivation in float32, by its name."""
+
+    def __post_init__(self) -> None:
+        self._derived: Mapping[str, float] = {}
+
+    def look_up(self) -> None:
+        """Learn which derivations there are by now."""
+        self._derived = self.derived()
 
     def error(self, one: Candidate) -> float:
         """Return how far a kernel alone moves the outputs, relative to the largest."""
@@ -64,12 +73,16 @@ class ErrorModel:
         if node is not None and node in self.measured:
             return self.measured[node]
         rules = (rule for each in one.covered for rule in each.rules)
-        amplified = max((self.derived[rule] / DERIVED_UNIT for rule in rules if rule in self.derived), default=1.0)
+        amplified = max((self._derived[rule] / DERIVED_UNIT for rule in rules if rule in self._derived), default=1.0)
         return usual_error(precision) * max(1.0, amplified)
 
     def part(self, one: Candidate) -> float:
-        """Return which part of what the user accepts a kernel uses up, as a square: those of a program add up to 1 at most."""
-        error = self.error(one) if self.scale else 0.0
+        """Return which part of what the user accepts a kernel uses up, as a square: those of a program add up to 1 at most.
+
+        Before any program was too far off, only those kernels are left out that would be by themselves.
+        """
+        error = self.error(one)
         if not error:
             return 0.0
-        return (self.scale * error / self.tolerance.relative) ** 2 if self.tolerance.relative else math.inf
+        part = ((self.scale or 1.0) * error / max(self.tolerance.relative, LEAST_TOLERANCE)) ** 2
+        return part if self.scale or part > 1 else 0.0

@@ -1,0 +1,258 @@
+"""Keep programs whose kernels round their operands within the tolerance.
+
+How far a program is off is measured on the inputs that the check begins with, after it was compiled. The first one is the fastest there
+is, whatever it rounds. Where it is too far off, it is found out how far each of its products alone moves the outputs (by onnxruntime, in
+one model in which each rounding has a switch), and by how much the program is farther off than these say together. Then programs are
+extracted again, with the tolerance as a constraint: those kernels return to float32 that move outputs most for the time that they save.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from egraph.errors import EinsatError
+from egraph.extract import to_program
+from egraph.extract.schedule import schedule
+from egraph.onnx import exporter
+from egraph.optimize.check_noise import open_onnxruntime, relative_error
+from egraph.optimize.kernels import rounded_operand
+from egraph.optimize.outcome import RoundedProgram
+from egraph.optimize.rehearsal import Sample
+from egraph.optimize.search import Search, program_digest
+from egraph.optimize.trial import Entry, Trial
+from egraph.tensor import (
+    PLAIN,
+    Candidate,
+    FrozenEGraph,
+    Graph,
+    Kernel,
+    Node,
+    Program,
+    Selection,
+    TensorType,
+    attributes,
+    make,
+    rewrite,
+    walk,
+)
+from lower.cost.model import CostModel
+from lower.cost.rounding import ROUNDED_OPERATORS, ErrorModel, rounded_node
+from runtime import Session
+
+SAFETY = 1.1
+"""By how much more programs are taken to be off than the last one was."""
+ROUNDS = 4
+"""Programs that are found to be too far off, at most; then none rounds its operands any more."""
+NOTHING_FITS = 1e6
+"""A scale of errors with which no kernel that rounds is accepted."""
+SWITCH = "einsat.switch."
+SWITCHED_SHARE = 0.3
+"""Part of the time that is left which may be spent on finding out how far each kernel moves the outputs."""
+
+
+def rounding_kernels(program: Program) -> list[Kernel]:
+    """Return the kernels that round their operands."""
+    return [kernel for kernel in program.kernels if kernel.implementation.precision != PLAIN]
+
+
+def program_error(place: str, samples: Sequence[Sample], threads: int) -> float:
+    """Return how far a compiled program's outputs are off at most, relative to the largest; infinite where it does not run."""
+    largest = 0.0
+    try:
+        with Session(place, threads=threads) as session:
+            for feeds, expected in samples:
+                largest = max(largest, _difference(expected, session.run(None, feeds)))
+    except EinsatError:
+        return math.inf
+    return largest
+
+
+def _difference(expected: Sequence[Any], found: Sequence[Any]) -> float:
+    """Return the largest relative error of float outputs; what is no number is infinitely far off."""
+    errors = [relative_error(want, got) for want, got in zip(expected, found, strict=True) if np.asarray(want).dtype.kind == "f"]
+    return max((error if math.isfinite(error) else math.inf for error in errors), default=0.0)
+
+
+def contributions(
+    program: Program, feeds: Mapping[str, Any], threads: int, time_left: Callable[[], float] = lambda: math.inf
+) -> dict[Node, float]:
+    """Return how far the outputs move where one product of a program alone rounds its operands, relative to the largest.
+
+    Constant operands are not switched: their rounding is taken to move outputs as far as the other operand's. Where there is no time for
+    each product, neighbours are switched together and share what they do.
+    """
+    nodes = list(dict.fromkeys(node for kernel in rounding_kernels(program) for node in products(kernel)))
+    with TemporaryDirectory(prefix="einsat-rounding-") as folder:
+        path = Path(folder) / "switched.onnx"
+        graph, both = switched(program.graph, nodes)
+        exporter.save(graph, path)
+        session = open_onnxruntime(path, threads, optimise=False)
+        names = {port.name for port in session.get_inputs()}
+
+        def outputs(on: Sequence[int]) -> Sequence[Any]:
+            states = {f"{SWITCH}{i}": np.array([i in on]) for i in range(len(nodes))}
+            given = {name: value for name, value in {**feeds, **states}.items() if name in names}
+            results: Sequence[Any] = session.run(None, given)
+            return results
+
+        before_seconds = time_left()
+        exact = outputs(())
+        run_seconds = before_seconds - time_left() if math.isfinite(before_seconds) else 0.0
+        most = max(1, int(SWITCHED_SHARE * time_left() / run_seconds)) if run_seconds > 0 else len(nodes)
+        together = -(-len(nodes) // most)
+        found: dict[Node, float] = {}
+        for start in range(0, len(nodes), together):
+            group = range(start, min(start + together, len(nodes)))
+            error = _difference(exact, outputs(group)) / math.sqrt(len(group))
+            found |= {nodes[i]: error * (1.0 if nodes[i] in both else math.sqrt(2)) for i in group}
+    return found
+
+
+def products(kernel: Kernel) -> list[Node]:
+    """Return the products and convolutions that a kernel computes."""
+    found, stack = [], [kernel.output]
+    seen = set(kernel.inputs)
+    while stack:
+        node = stack.pop()
+        if node not in seen:
+            seen.add(node)
+            stack.extend(node.inputs)
+            found += [node] if node.op in ROUNDED_OPERATORS else []
+    return found
+
+
+def switched(graph: Graph, nodes: Sequence[Node]) -> tuple[Graph, frozenset[Node]]:
+    """Return the graph with a switch for each of these products that rounds its operands, and those with no constant operand."""
+    number = {node: i for i, node in enumerate(nodes)}
+    switches = tuple(make("Input", (), attributes(name=f"{SWITCH}{i}"), TensorType("bool", (1,))) for i in range(len(nodes)))
+    is_constant: dict[Node, bool] = {}
+    roots = list(dict.fromkeys(graph.roots))
+    for node in walk(roots):
+        is_constant[node] = node.op == "Constant" or (bool(node.inputs) and all(is_constant[operand] for operand in node.inputs))
+
+    def change(old: Node, operands: tuple[Node, ...]) -> Node:
+        if old in number:
+            state, pairs = switches[number[old]], zip(old.inputs, operands, strict=True)
+            operands = tuple(
+                make("Where", (state, rounded_operand(new, "bf16"), new), (), new.type) if i < 2 and not is_constant[before] else new
+                for i, (before, new) in enumerate(pairs)
+            )
+        return make(old.op, operands, old.attributes, old.type)
+
+    new = rewrite(roots, change)
+    changed = replace(graph, inputs=graph.inputs + switches, outputs=tuple((name, new[node]) for name, node in graph.outputs))
+    return changed, frozenset(node for node in nodes if not any(is_constant[operand] for operand in node.inputs[:2]))
+
+
+@dataclass
+class Rounding:
+    """What is known of the programs of one run that round their operands."""
+
+    samples: Callable[[], Sequence[Sample]]
+    threads: int
+    programs: dict[str, RoundedProgram] = field(default_factory=dict)
+    """By their digests."""
+    raised: int = 0
+    """How often kernels returned to float32."""
+
+    def measure(self, entry: Entry, model: CostModel) -> float:
+        """Return how far a compiled program is off, and keep it."""
+        error = program_error(entry.contender.path, self.samples(), self.threads)
+        kernels = [kernel for kernel in entry.program.kernels if not kernel.implementation.is_free]
+        self.programs[entry.contender.digest] = RoundedProgram(
+            len(rounding_kernels(entry.program)), len(kernels), error, model.program_us(entry.program), None
+        )
+        return error
+
+    def raise_kernels(
+        self, graph: Graph, found: Search, entry: Entry, error: float, model: CostModel, time_left: Callable[[], float]
+    ) -> bool:
+        """Take programs to be as far off as this one is; return whether others may be within the tolerance."""
+        errors = model.errors
+        if errors is None or self.raised > ROUNDS:
+            return False
+        self.raised += 1
+        if self.raised > ROUNDS or not math.isfinite(error):
+            errors.scale = NOTHING_FITS
+            return True
+        place = _selection_of(graph, found, entry)
+        if place is None:
+            errors.scale = NOTHING_FITS
+            return True
+        frozen, selection = place
+        chosen = [one for one in selection.chosen.values() if one.implementation.precision != PLAIN]
+        self._learn(errors, frozen, selection, entry.program, time_left)
+        together = math.sqrt(sum(errors.error(one) ** 2 for one in chosen))
+        errors.scale = SAFETY * error / together if together > 0 else NOTHING_FITS
+        return True
+
+    def _learn(
+        self, errors: ErrorModel, frozen: FrozenEGraph, selection: Selection, program: Program, time_left: Callable[[], float]
+    ) -> None:
+        feeds, _ = self.samples()[0]
+        alone = contributions(program, feeds, self.threads, time_left)
+        for one, kernel in zip(_in_order(frozen, selection), program.kernels, strict=True):
+            node = rounded_node(one)
+            if kernel.implementation.precision != PLAIN and node is not None:
+                errors.measured[node] = math.sqrt(sum(alone[each] ** 2 for each in products(kernel)))
+
+
+    def described(self, trial: Trial, model: CostModel) -> tuple[dict[str, RoundedProgram], str]:
+        """Return time and error of the programs that a report compares, and why nothing rounds where nothing does."""
+        timed = {entry.contender.digest: trial.raced.median_us(entry.contender.name) for entry in trial.entries[1:]}
+        plain = [entry for entry in trial.entries[1:] if not rounding_kernels(entry.program) and Path(entry.contender.path).exists()]
+        if plain:
+            self.measure(min(plain, key=lambda entry: (timed[entry.contender.digest], model.program_us(entry.program))), model)
+        known = {digest: replace(one, measured_us=_finite(timed.get(digest, math.inf))) for digest, one in self.programs.items()}
+        exact = [one for one in known.values() if not one.rounding]
+        rounding = [one for one in known.values() if one.rounding]
+        found: dict[str, RoundedProgram] = {}
+        if exact:
+            found["float32"] = min(exact, key=lambda one: one.measured_us or one.predicted_us)
+        if trial.best is not None and trial.best.contender.digest in known:
+            found["chosen"] = known[trial.best.contender.digest]
+        if rounding:
+            found["rounded"] = max(rounding, key=lambda one: (one.rounding, -one.predicted_us))
+        is_rounding = "chosen" in found and found["chosen"].rounding > 0
+        return found, "" if is_rounding else self._reason(trial, model, is_tried=bool(rounding))
+
+    def _reason(self, trial: Trial, model: CostModel, *, is_tried: bool) -> str:
+        if is_tried:
+            return "nothing rounds: no program that does was within the tolerance and faster"
+        space = trial.found.space
+        offered = [one for options in space.everything.candidates.values() for one in options] if space is not None else []
+        rounding = [one for one in offered if one.implementation.precision != PLAIN]
+        if space is not None and not rounding:
+            return "nothing rounds: no kernel of this model has a twin that does"
+        records = [record for one in rounding if (record := model.record(one)) is not None]
+        if records and not any(record.median_us is not None for record in records):
+            return f"nothing rounds: this processor lacks what the library needs for it ({records[0].message})"
+        return "nothing rounds: on this processor, no kernel that does is faster where the tolerance allows it"
+
+
+def _finite(time_us: float) -> float | None:
+    return time_us if math.isfinite(time_us) else None
+
+
+def _in_order(frozen: FrozenEGraph, selection: Selection) -> list[Candidate]:
+    """Return the chosen candidates in the order of the program's kernels."""
+    return [selection.chosen[number] for number in schedule(frozen, selection.chosen) if number in selection.chosen]
+
+
+def _selection_of(graph: Graph, found: Search, entry: Entry) -> tuple[FrozenEGraph, Selection] | None:
+    """Return what a program was made of, None where that is not known."""
+    choice, saturation = found.choice, found.saturation
+    places = [(saturation.frozen, one) for one in choice.selections]
+    places += [(saturation.by_rules, one) for one in choice.by_rules if saturation.by_rules is not None]
+    for frozen, selection in places:
+        if frozen is not None and program_digest(to_program(frozen, selection, graph)) == entry.contender.digest:
+            return frozen, selection
+    return None
+
