@@ -32,8 +32,8 @@ LONG_EXTREMA = (
     apply("ReduceMax", leaf(0, 2, 90300), axes=(1,)), apply("ReduceMax", leaf(0, 900, 3), axes=(0,)),
     apply("ReduceMin", leaf(0, 900, 3), axes=(0,)),
 )  # fmt: skip
-WHOLE = [apply("Cast", leaf(0, 5, 37, dtype=dtype)) for dtype in sorted(INTEGERS)]
-KEPT = apply("Reshape", apply("Cast", leaf(0, 3, 70, dtype="int64")), shape=(3, 1, 1, 70))
+WHOLE = [apply("Cast", leaf(0, 5, 37, dtype=dtype), to="float32") for dtype in sorted(INTEGERS)]
+KEPT = apply("Reshape", apply("Cast", leaf(0, 3, 70, dtype="int64"), to="float32"), shape=(3, 1, 1, 70))
 MASK = apply("Mul", apply("Sub", leaf(1, 1), KEPT), leaf(2, 1))
 IN_PLACE = apply("Add", apply("Relu", leaf(0, 7, 37)), leaf(1, 1, 37))
 

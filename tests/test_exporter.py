@@ -25,10 +25,11 @@ from lower.roofline import DeviceSpeed
 from runtime.profile import Database
 from tests.implementations import GENERATED, PRODUCT
 
-FORMS_SINCE = {"Celu": 12, "Round": 11, "Equal": 11, "LessOrEqual": 11, "GreaterOrEqual": 11, "Resize": 18, "ThresholdedRelu": 10}
+FORMS_SINCE = {"Celu": 12, "Round": 11, "Equal": 11, "LessOrEqual": 11, "GreaterOrEqual": 11, "Resize": 18, "ThresholdedRelu": 10,
+               "Saturate": 10, "Quantize": 11}
 """Operators that an older opset does not have at all: models of that opset cannot contain them."""
 
-POSITIVE = frozenset({"Log", "Sqrt", "Pow", "Div", "Reciprocal"})
+POSITIVE = frozenset({"Log", "Sqrt", "Pow", "Div", "Reciprocal", "Quantize"})
 
 
 def run(model: onnx.ModelProto | Path, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -53,6 +54,8 @@ def draw(kind: str, shape: tuple[int, ...], source: np.random.Generator, *, limi
         return np.asarray(source.random(shape) < 0.5)
     if kind in ("int64", "int32"):
         return np.asarray(source.integers(-limit, limit, shape)).astype(kind)
+    if kind in ("int8", "uint8"):
+        return source.integers(0, 100, shape).astype(kind)
     return np.asarray(source.random(shape) + (0.25 if positive else -0.5)).astype(kind)
 
 

@@ -76,11 +76,11 @@ CORE_CASES = (
     "reduce_l2_keep_dims_example", "resize_upsample_scales_linear_half_pixel_symmetric",
     "resize_upsample_sizes_nearest_floor_align_corners", "resize_upsample_scales_cubic", "upsample_nearest", "lrn", "lppool_2d_strides",
     "gelu_tanh_1", "hardswish", "mean_example", "sum_one_input", "prelu_broadcast", "where_example",
-    "rms_normalization_2d_axis1", "center_crop_pad_crop_expanded",
+    "rms_normalization_2d_axis1", "center_crop_pad_crop_expanded", "dynamicquantizelinear",
 )  # fmt: skip
 OPAQUE_CASES = (
     "if", "if_seq", "loop11", "scan9_sum", "lstm_with_peepholes", "top_k", "nonmaxsuppression_two_classes",
-    "maxpool_with_argmax_2d_precomputed_pads", "dynamicquantizelinear", "sequence_insert_at_back",
+    "maxpool_with_argmax_2d_precomputed_pads", "sequence_insert_at_back",
     "string_concat", "add_uint8", "dropout_default_mask", "hardmax_axis_0", "tril", "loop13_seq",
 )  # fmt: skip
 

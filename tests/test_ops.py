@@ -23,7 +23,7 @@ from egraph.tensor.ops.resize import COORDINATE_MODES, NEAREST_MODES
 from tests.onnx_operators import model, run
 
 SAMPLES = int(os.environ.get("EINSAT_OPERATOR_SAMPLES", "24"))
-POSITIVE = {"Log", "Sqrt", "Pow"}
+POSITIVE = {("Log", 0), ("Sqrt", 0), ("Pow", 0), ("Quantize", 1)}
 
 
 def draw(generator: np.random.Generator, op: str, types: Sequence[TensorType], values: Mapping[str, Any]) -> list[np.ndarray]:
@@ -32,18 +32,21 @@ def draw(generator: np.random.Generator, op: str, types: Sequence[TensorType], v
     for position, type_ in enumerate(types):
         if type_.dtype == "bool":
             operands.append(generator.integers(0, 2, type_.sizes).astype(bool))
+        elif type_.dtype in ("int8", "uint8"):
+            operands.append(generator.integers(0, 128, type_.sizes).astype(type_.dtype))
         elif type_.dtype == "int64":
             size = types[0].sizes[values["axis"]] if "axis" in values else 1 << 20
             operands.append(generator.integers(-size, size, type_.sizes))
         else:
             array = generator.normal(size=type_.sizes) * 2
             array = np.where(generator.random(type_.sizes) < 0.5, np.round(2 * array) / 2, array)
-            operands.append(np.asarray(np.abs(array) + 0.25 if op in POSITIVE and position == 0 else array, np.float32))
+            operands.append(np.asarray(np.abs(array) + 0.25 if (op, position) in POSITIVE else array, np.float32))
     return operands
 
 
-NAMED = [spec for spec in OPS.values() if spec.name != "Expression"]
-"""Operators that onnxruntime has by name, and whose attributes hold no sizes as text; test_expression and test_exporter have the other."""
+NAMED = [spec for spec in OPS.values() if spec.name not in ("Expression", "Saturate", "Quantize", "Dequantize")]
+"""Operators that onnxruntime has by name, and whose attributes hold no sizes as text; test_expression, test_quantised and test_exporter
+have the others."""
 
 
 @pytest.mark.parametrize("spec", NAMED, ids=lambda spec: spec.name)
@@ -55,7 +58,7 @@ def test_shape_and_meaning_agree_with_onnxruntime(spec: OpSpec) -> None:
         dtypes = spec.sample_dtypes or ("float32",) * len(shapes)
         types = [TensorType(dtype, shape) for dtype, shape in zip(dtypes, shapes, strict=True)]
         node = apply(spec.name, *(placeholder(i, t) for i, t in enumerate(types)), **values)
-        assert spec.meaning([Tensor(str(i), shape) for i, shape in enumerate(shapes)], values).shape == node.type.shape
+        assert spec.meaning([Tensor(str(i), t.sizes, t.dtype) for i, t in enumerate(types)], values).shape == node.type.shape
         operands = draw(generator, spec.name, types, values)
         ours = evaluate([node], dict(zip(node.inputs, operands, strict=True)))[0]
         try:
@@ -146,7 +149,7 @@ REFUSALS: tuple[tuple[str, str, tuple[TensorType, ...], dict[str, Any]], ...] = 
     ("axis must be in 0..3", "Softmax", (IMAGE,), {"axis": 4}),
     (r"cannot broadcast \[2,3\] with \[2\]: 3 and 2", "Add", (_operand(2, 3), _operand(2)), {}),
     ("one element type, got float32, float64", "Add", (_operand(2), _operand(2, dtype="float64")), {}),
-    ("operand 0 must be one of float32, float64, got int64", "Add", (_operand(2, dtype="int64"),) * 2, {}),
+    ("operand 0 must be one of float32, float64, int32, got int64", "Add", (_operand(2, dtype="int64"),) * 2, {}),
     ("operand 0 must be one of bool", "Where", (_operand(2),) * 3, {}),
     ("indices must be int32 or int64", "Gather", (_operand(2), _operand(2)), {"axis": 0}),
     ("operand 0 has unknown sizes", "Relu", (_operand("batch", 3),), {}),

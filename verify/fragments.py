@@ -96,7 +96,7 @@ class Workshop:
         if operands[0].dtype not in spec.dtypes:
             refuse(f"{op}: operand 0 must be one of {', '.join(sorted(spec.dtypes))}, got {operands[0].dtype}")
         try:
-            dtype = spec.dtype([operand.dtype for operand in operands])
+            dtype = spec.element_type([operand.dtype for operand in operands], dict(attributes))
             shape = spec.shape([operand.shape for operand in operands], dict(attributes))
             sizes = tuple(at_least(simplify(size), 1, "sizes must be at least 1") for size in shape)
         except TypeMismatch as error:

@@ -191,7 +191,8 @@ def _names(term: Pattern | Variable) -> tuple[tuple[str, ...], tuple[str, ...]]:
 def _dtype(term: Pattern | Variable, dtype: str) -> str:
     if isinstance(term, Variable):
         return term.dtype or dtype
-    return OPS[term.op].dtype([_dtype(each, operand_type(term.op, position, dtype)) for position, each in enumerate(term.operands)])
+    operands = [_dtype(each, operand_type(term.op, position, dtype)) for position, each in enumerate(term.operands)]
+    return OPS[term.op].element_type(operands, {} if isinstance(term.attributes, str) else dict(term.attributes))
 
 
 def _demand(term: Pattern | Variable) -> int:
@@ -256,7 +257,8 @@ def operand_type(op: str, position: int, result: str) -> str:
 
 _TYPES: Mapping[tuple[str, int], str] = {
     ("Where", 0): "bool", ("Gather", 1): "int64", ("And", 0): "bool", ("And", 1): "bool", ("Or", 0): "bool", ("Or", 1): "bool",
-    ("Not", 0): "bool", ("Cast", 0): "int64",
+    ("Not", 0): "bool", ("Cast", 0): "int64", ("Dequantize", 0): "uint8", ("Dequantize", 2): "uint8",
+    ("Quantize", 2): "uint8",
 }  # fmt: skip
 
 

@@ -10,15 +10,19 @@ from functools import lru_cache
 
 from egraph.errors import EinsatError
 from egraph.tensor import Attributes, Node, TensorType, make, placeholder, placeholders, walk
+from egraph.tensor.expr.functions import CONVERSIONS
 from egraph.tensor.expr.index import Index, Iterator, index
 from egraph.tensor.expr.scope import Scope
 from egraph.tensor.ops import OPS
+from egraph.tensor.ops.dtypes import BYTES, INTEGERS
 from egraph.tensor.ops.reference import fragment_expression
 from lower.eoperator.tabled import refusal
 from lower.eoperator.terms import Term, Terms, subterms
 
 MAXIMUM_TERMS = 1500
 _COMPARISONS = frozenset({"less", "less_equal", "greater", "greater_equal", "equal", "is_nan"})
+_RING = frozenset({"add", "sub", "mul"})
+"""What int32 is computed with."""
 _LOGICAL = frozenset({"and_", "or_", "not_"})
 _WITHOUT_ARITHMETIC = frozenset({"float16", "bfloat16"})
 
@@ -115,18 +119,33 @@ def _type(term: Term, dtypes: dict[str, str], types: dict[Term, str]) -> str:
                 raise EinsatError(f"a choice between types {sorted(kinds)} is not generated")
             return next(iter(kinds), "")
         case "reduce":
-            if operand_types[0] not in ("float32", ""):
+            if operand_types[0] not in ("float32", "int32", ""):
                 raise EinsatError(f"a reduction of {operand_types[0]} is not generated")
-            return "float32"
+            return operand_types[0] or "float32"
+    if term.data in CONVERSIONS:
+        refused = {"bool", "float64", *_WITHOUT_ARITHMETIC} | (INTEGERS - BYTES if CONVERSIONS[term.data] == "int32" else set())
+        if operand_types[0] in refused:
+            raise EinsatError(f"{term.data} of {operand_types[0]} is not generated")
+        return CONVERSIONS[term.data]
     if term.data in _LOGICAL:
         return "bool"
     values = operand_types[1:] if term.data == "where" else operand_types
     kinds = set(values) - {""}
     if term.data == "where" and len(kinds) <= 1 and not kinds & _WITHOUT_ARITHMETIC:
         return next(iter(kinds), "float32")
+    if kinds == {"int32"} and term.data in _RING:
+        return "int32"
     if not kinds <= {"float32", "bool"}:
-        raise EinsatError(f"{term.data} of {', '.join(sorted(kinds))} is not generated: only float32 arithmetic is")
+        raise EinsatError(f"{term.data} of {', '.join(sorted(kinds))} is not generated: only float32 arithmetic is, and sums and products of int32")
     return "bool" if term.data in _COMPARISONS else "float32"
+
+
+def element_type(root: Term, dtypes: dict[str, str]) -> str:
+    """Return the element type of a term that can be generated, '' for a number."""
+    types: dict[Term, str] = {}
+    for term in subterms((root,)):
+        types[term] = _type(term, dtypes, types)
+    return types[root]
 
 
 @lru_cache(maxsize=64)
@@ -148,16 +167,14 @@ def supports(fragment: Node) -> str | None:
         terms = subterms((kernel.root,))
         if len(terms) > MAXIMUM_TERMS:
             return f"{len(terms)} scalar operations an element are more than {MAXIMUM_TERMS}"
-        types: dict[Term, str] = {}
-        for term in terms:
-            types[term] = _type(term, kernel.dtypes, types)
+        kind = element_type(kernel.root, kernel.dtypes)
         reason = refusal(kernel.table, kernel.iterators, kernel.root, kernel.offset)
         if reason is not None:
             return reason
     except EinsatError as error:
         return error.what
-    if (types[kernel.root] or "float32") != fragment.type.dtype:
-        return f"a result of type {fragment.type.dtype} from {types[kernel.root] or 'constants'} is not generated"
+    if (kind or "float32") != fragment.type.dtype:
+        return f"a result of type {fragment.type.dtype} from {kind or 'constants'} is not generated"
     if max([kernel.output_size, *kernel.sizes.values()]) >= 2**31:
         return "a tensor has more than 2**31 elements"
     return None
@@ -174,7 +191,7 @@ def supports_by_parts(fragment: Node) -> str | None:
         if node.op == "Placeholder":
             terms[node] = 1
             continue
-        computed = node.op in ("Cast", "Gather") and node.inputs[-1].op != "Placeholder"
+        computed = node.op == "Gather" and node.inputs[-1].op != "Placeholder"
         if computed or (node.op == "Expression" and node is not fragment):
             return supports(fragment)
         part = _part(node.op, node.attributes, tuple(operand.type for operand in node.inputs), node.type)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 
+from egraph.tensor.expr.functions import CONVERSIONS
 from egraph.tensor.expr.index import has_reals
 from verify.normal.algebra import add, only_term, plain
 from verify.normal.choices import choose, positive, split, truth, zero
@@ -126,6 +127,7 @@ _DIRECT: Mapping[str, Function] = {
     "or_": _or,
     "not_": _not,
     "where": lambda context, a: choose(context, a[0], a[1], a[2]),
+    **dict.fromkeys(CONVERSIONS, lambda _, a: a[0]),
 }
 
 

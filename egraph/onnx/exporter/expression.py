@@ -19,6 +19,7 @@ from egraph.onnx.types import element_type
 from egraph.tensor import Node
 from egraph.tensor.expr.digits import Digits, split_digits
 from egraph.tensor.expr.evaluate import Evaluator
+from egraph.tensor.expr.functions import CONVERSIONS
 from egraph.tensor.expr.index import Index, Iterator, atoms, known, length
 from egraph.tensor.expr.products import Product, sum_of_products
 from egraph.tensor.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Reduction, Scalar, Table, Tensor
@@ -143,6 +144,8 @@ class _Writer:
                 return e.add("Where", [chosen, self.scalar(then, conditions), self.scalar(otherwise, conditions)])
             case Apply(function, arguments):
                 values = [self.scalar(argument, conditions) for argument in arguments]
+                if function in CONVERSIONS:
+                    return e.add("Cast", values, to=element_type(CONVERSIONS[function]))
                 if function in ONNX:
                     return e.add(ONNX[function], values)
                 if function in LOGIC:

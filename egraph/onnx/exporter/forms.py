@@ -18,12 +18,13 @@ from egraph.onnx.exporter.windows import FORMS as WINDOW_FORMS
 from egraph.onnx.types import element_type
 from egraph.tensor import Node
 from egraph.tensor.ops import OPS
+from egraph.tensor.ops.dtypes import BYTES
 
 Form = Callable[[Emitter, Node, Sequence[str], str], None]
 
 PLAIN = (
     *(spec.name for spec in OPS.values() if spec.category == "elementwise" and spec.onnx == (spec.name,)),
-    "Transpose", "Concat", "Gather", "MatMul", "InstanceNormalization",
+    "Transpose", "Concat", "Gather", "InstanceNormalization",
 )  # fmt: skip
 """Operators whose operands and attributes are ONNX's own, in every opset that has them."""
 
@@ -56,6 +57,31 @@ def _or_equal(strict: str) -> Form:
 
 def _cast(e: Emitter, node: Node, operands: Sequence[str], output: str) -> None:
     e.add("Cast", operands, output=output, to=element_type(node.type.dtype))
+
+
+def _matmul(e: Emitter, node: Node, operands: Sequence[str], output: str) -> None:
+    e.add("MatMulInteger" if node.inputs[0].type.dtype in BYTES else "MatMul", operands, output=output)
+
+
+def _saturate(e: Emitter, node: Node, operands: Sequence[str], output: str) -> None:
+    e.add("QuantizeLinear", [*operands, e.constant(1, "float32"), e.constant(0, node.type.dtype)], output=output)
+
+
+def _quantize(e: Emitter, node: Node, operands: Sequence[str], output: str) -> None:
+    x, scale, zero_point = operands
+    if all(operand.type.elements == 1 for operand in node.inputs[1:]):
+        scalars = [name if operand.type.rank == 0 else e.add("Reshape", [name, e.integers([])])
+                   for name, operand in zip(operands[1:], node.inputs[1:], strict=True)]
+        e.add("QuantizeLinear", [x, *scalars], output=output)
+        return
+    shift = e.add("Cast", [zero_point], to=element_type("float32"))
+    _saturate(e, node, [e.add("Add", [e.add("Round", [e.add("Div", [x, scale])]), shift])], output)
+
+
+def _dequantize(e: Emitter, node: Node, operands: Sequence[str], output: str) -> None:
+    x, scale, zero_point = operands
+    wide = [e.add("Cast", [name], to=element_type("int32")) for name in (x, zero_point)]
+    e.add("Mul", [e.add("Cast", [e.add("Sub", wide)], to=element_type("float32")), scale], output=output)
 
 
 def _hard_swish(e: Emitter, node: Node, operands: Sequence[str], output: str) -> None:
@@ -193,6 +219,10 @@ FORMS: Mapping[str, Form] = {
     "LessOrEqual": _or_equal("Less"),
     "GreaterOrEqual": _or_equal("Greater"),
     "Cast": _cast,
+    "MatMul": _matmul,
+    "Saturate": _saturate,
+    "Quantize": _quantize,
+    "Dequantize": _dequantize,
     "HardSwish": _hard_swish,
     "Mish": _mish,
     "Gelu": _gelu,

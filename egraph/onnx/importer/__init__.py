@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 
 from egraph.errors import TypeMismatch
-from egraph.onnx.importer import contraction, elementwise, movement, normalization, reduction, resize
+from egraph.onnx.importer import contraction, elementwise, movement, normalization, quantisation, reduction, resize
 from egraph.onnx.importer.folding import fold, fold_shape
 from egraph.onnx.importer.infer import infer
 from egraph.onnx.importer.model_file import read_model, to_array
@@ -25,7 +25,12 @@ from egraph.tensor import Graph, Node, OnnxContext, attributes, make, walk
 
 HANDLERS: Mapping[str, elementwise.Handler] = {
     **elementwise.HANDLERS, **movement.HANDLERS, **contraction.HANDLERS, **reduction.HANDLERS, **normalization.HANDLERS, **resize.HANDLERS,
+    **quantisation.HANDLERS,
 }  # fmt: skip
+DOMAINS: Mapping[str, Mapping[str, elementwise.Handler]] = {
+    **dict.fromkeys(("", "ai.onnx"), HANDLERS), "com.microsoft": quantisation.ONNXRUNTIME_HANDLERS,
+}  # fmt: skip
+"""What reads the operators of a domain."""
 
 FOLD_LIMIT_BYTES = 64 << 20
 
@@ -167,14 +172,15 @@ def _results(call: Call) -> list[Node | None]:
     branch = _chosen_branch(call)
     if branch is not None:
         return branch
-    core = call.node.domain in ("", "ai.onnx") and call.node.op_type in HANDLERS and any(v is not None for v in call.operands)
+    handler = DOMAINS.get(call.node.domain, {}).get(call.node.op_type)
+    core = handler is not None and any(v is not None for v in call.operands)
     core = core and all(v is None or usable(v.type) for v in call.operands[:1])
     folded, types = fold(call, core=core)
     if folded is not None:
         return folded
-    if core:
+    if core and handler is not None:
         try:
-            results = HANDLERS[call.node.op_type](call)
+            results = handler(call)
             return results if isinstance(results, list) else [results]
         except (NotCore, TypeMismatch, ValueError):
             pass  # the opaque form below checks the types and runs as onnxruntime runs it

@@ -12,6 +12,7 @@ from egraph.onnx.importer.state import Call, NotCore
 from egraph.onnx.types import dtype_name
 from egraph.tensor import Node
 from egraph.tensor.ops import OPS
+from egraph.tensor.ops.dtypes import BYTES
 
 Handler = Callable[[Call], Node | list[Node | None]]
 
@@ -93,13 +94,15 @@ def _as_type(call: Call, wanted: str) -> Node:
     if wanted == given:
         return call[0]
     if wanted == "bool":
-        number = call[0] if given == "float32" else call.apply("Cast", call[0])
+        number = call[0] if given == "float32" else call.apply("Cast", call[0], to="float32")
         return call.apply("Not", call.apply("Equal", number, call.constant(0, "float32")))
+    if wanted == "int32" and given in BYTES:
+        return call.apply("Cast", call[0], to=wanted)
     if wanted != "float32":
         raise NotCore("the element type changes")
     if given == "bool":
         return call.apply("Where", call[0], call.constant(1, wanted), call.constant(0, wanted))
-    return call.apply("Cast", call[0])
+    return call.apply("Cast", call[0], to=wanted)
 
 
 HANDLERS: Mapping[str, Handler] = {

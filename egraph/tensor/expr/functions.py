@@ -62,6 +62,10 @@ def _where(condition: Array, then: Array, otherwise: Array) -> Array:
     return np.asarray(np.where(condition != 0, then, otherwise))
 
 
+CONVERSIONS: Mapping[str, str] = {f"to_{dtype}": dtype for dtype in ("float32", "int32", "int8", "uint8")}
+"""Functions that say in which element type a number goes on, and what that type is. The number stays: it is one of the type,
+but for the rounding of float32."""
+
 _TABLE = (
     ScalarFunction("add", 2, np.add, lambda a, b: (a + b) % PRIME),
     ScalarFunction("sub", 2, np.subtract, lambda a, b: (a - b) % PRIME),
@@ -93,8 +97,9 @@ _TABLE = (
     ScalarFunction("or_", 2, lambda a, b: np.logical_or(a, b).astype(np.float64), lambda a, b: ((a != 0) | (b != 0)).astype(np.int64)),
     ScalarFunction("not_", 1, lambda a: np.logical_not(a).astype(np.float64), lambda a: (a == 0).astype(np.int64)),
     ScalarFunction("where", 3, _where, _where),
+    *(ScalarFunction(name, 1, lambda a: a, lambda a: a) for name in CONVERSIONS),
     ScalarFunction("is_nan", 1, lambda a: np.isnan(a).astype(np.float64), lambda a: np.zeros_like(a)),
 )
 FUNCTIONS: Mapping[str, ScalarFunction] = {f.name: f for f in _TABLE}
-RATIONAL = frozenset({"add", "sub", "mul", "div", "neg", "reciprocal"})
+RATIONAL = frozenset({"add", "sub", "mul", "div", "neg", "reciprocal", *CONVERSIONS})
 """Functions that F_p computes exactly, so that agreement there bounds the probability of error."""

@@ -19,6 +19,7 @@ from egraph.tensor.ops.normalization import NORMALIZATION
 from egraph.tensor.ops.padding import PADDING
 from egraph.tensor.ops.pooling import POOLING
 from egraph.tensor.ops.predicates import PREDICATES
+from egraph.tensor.ops.quantisation import QUANTISATION
 from egraph.tensor.ops.reduction import REDUCTION
 from egraph.tensor.ops.reshape import RESHAPE
 from egraph.tensor.ops.resize import RESIZE
@@ -31,7 +32,7 @@ OPS: Mapping[str, OpSpec] = MappingProxyType(
         spec.name: spec
         for family in (
             *(ELEMENTWISE, PREDICATES, RESHAPE, MOVEMENT, PADDING, RESIZE),
-            *(CONTRACTION, CONVOLUTION, REDUCTION, POOLING, NORMALIZATION, EXPRESSION),
+            *(QUANTISATION, CONTRACTION, CONVOLUTION, REDUCTION, POOLING, NORMALIZATION, EXPRESSION),
         )
         for spec in family
     }
@@ -79,7 +80,7 @@ def _infer(op: str, types: tuple[TensorType, ...], attributes: Attributes, _text
             raise TypeMismatch(f"operand {position} is empty ({type_})")
     if types[0].dtype not in spec.dtypes:
         raise TypeMismatch(f"operand 0 must be one of {', '.join(sorted(spec.dtypes))}, got {types[0].dtype}")
-    dtype = spec.dtype([type_.dtype for type_ in types])
+    dtype = spec.element_type([type_.dtype for type_ in types], values)
     sizes = []
     for size in spec.shape([type_.sizes for type_ in types], values):
         number = simplify(size)

@@ -8,9 +8,9 @@ from random import Random
 
 from egraph.tensor.expr.index import Index
 from egraph.tensor.expr.scope import Reduction, Scope, Tensor
-from egraph.tensor.ops.dtypes import same_dtype
+from egraph.tensor.ops.dtypes import BYTES, FLOATS, contracted
 from egraph.tensor.ops.sampling import SIZES, Sample, draw_broadcasting
-from egraph.tensor.ops.scopes import broadcast_places, grid, multiply, read
+from egraph.tensor.ops.scopes import broadcast_places, factor, grid, multiply
 from egraph.tensor.ops.sizes import broadcast, plain, refuse, same
 from egraph.tensor.ops.spec import OpSpec, Shape, Values
 
@@ -35,7 +35,7 @@ def _matmul_meaning(operands: Sequence[Tensor], a: Values) -> Scope:
         aligned = batch[len(batch) - len(lead) :]
         return (*broadcast_places(lead, aligned), *matrix)
 
-    body = multiply(read(left, at(left, (row, k))), read(right, at(right, (k, column))))
+    body = multiply(factor(left, at(left, (row, k))), factor(right, at(right, (k, column))))
     return Scope(iterators, sums, Reduction.SUM, body)
 
 
@@ -53,6 +53,7 @@ def _matmul_sample(random: Random) -> Sample:
 
 CONTRACTION: tuple[OpSpec, ...] = (
     OpSpec(
-        "MatMul", 2, "contraction", _matmul_shape, _matmul_meaning, _matmul_sample, dtype=same_dtype, flops=_matmul_flops, onnx=("MatMul",)
+        "MatMul", 2, "contraction", _matmul_shape, _matmul_meaning, _matmul_sample, dtype=contracted, dtypes=FLOATS | BYTES,
+        flops=_matmul_flops, onnx=("MatMul",),
     ),
 )  # fmt: skip

@@ -10,9 +10,9 @@ from egraph.errors import TypeMismatch
 from egraph.tensor.expr.bodies import guarded
 from egraph.tensor.expr.index import Index, Size, index
 from egraph.tensor.expr.scope import ZERO, Compare, Reduction, Scope, Tensor, inside
-from egraph.tensor.ops.dtypes import same_dtype
+from egraph.tensor.ops.dtypes import BYTES, FLOATS, contracted, same_dtype
 from egraph.tensor.ops.sampling import Sample
-from egraph.tensor.ops.scopes import grid, multiply, read
+from egraph.tensor.ops.scopes import factor, grid, multiply, read
 from egraph.tensor.ops.sizes import at_least, divide, entries, is_one, known, plain, quotient, rank_between, refuse, same
 from egraph.tensor.ops.spec import OpSpec, Shape, Values
 from egraph.tensor.ops.window import LAYOUTS, Layout, draw_window, layout_of, window_of
@@ -44,7 +44,7 @@ def _conv_meaning(operands: Sequence[Tensor], a: Values) -> Scope:
     f = out[layout.channel]
     channel = _channel(f, weight.shape[0], weight.shape[1], a["group"], inner)
     positions = window.positions(layout.space(out), taps)
-    body = multiply(read(data, layout.join(out[0], channel, positions)), read(weight, (f, inner, *taps)))
+    body = multiply(factor(data, layout.join(out[0], channel, positions)), factor(weight, (f, inner, *taps)))
     return Scope(iterators, sums, Reduction.SUM, guarded(window.guards(positions, layout.space(data.shape)), body, ZERO))
 
 
@@ -134,7 +134,7 @@ def _transposed_sample(random: Random) -> Sample:
 CONVOLUTION: tuple[OpSpec, ...] = (
     OpSpec(
         "Conv", 2, "contraction", _conv_shape, _conv_meaning, _conv_sample, attributes=("dilations", "group", "layout", "pads", "strides"),
-        dtype=same_dtype, flops=_conv_flops, notes="a bias is an Add; the weight is [F, C/group, ...] in both layouts",
+        dtype=contracted, dtypes=FLOATS | BYTES, flops=_conv_flops, notes="a bias is an Add; the weight is [F, C/group, ...] in both layouts",
     ),
     OpSpec(
         "ConvTranspose", 2, "contraction", _transposed_shape, _transposed_meaning, _transposed_sample,

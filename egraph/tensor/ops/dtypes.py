@@ -8,6 +8,10 @@ from egraph.tensor.ops.sizes import refuse
 
 FLOATS = frozenset({"float32", "float64"})
 BOOLEANS = frozenset({"bool"})
+BYTES = frozenset({"int8", "uint8"})
+"""What quantised numbers are; their products add up in int32."""
+RING = FLOATS | {"int32"}
+"""Types that sums and products are taken in; those of int32 wrap around, and are right wherever the last of them fits."""
 INDICES = frozenset({"int32", "int64"})
 INTEGERS = frozenset({f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)})
 EVERY = INTEGERS | {"bool", "float16", "bfloat16", "float32", "float64"}
@@ -21,15 +25,19 @@ def same_dtype(dtypes: Sequence[str]) -> str:
     return dtypes[0]
 
 
+def contracted(dtypes: Sequence[str]) -> str:
+    """Return the type of sums of products: int32 of bytes, signed or not on either side, else the operands' own."""
+    if dtypes[0] not in BYTES:
+        return same_dtype(dtypes)
+    if dtypes[1] not in BYTES:
+        refuse(f"operands must be both of {' or '.join(sorted(BYTES))}, got {', '.join(dtypes)}")
+    return "int32"
+
+
 def boolean(dtypes: Sequence[str]) -> str:
     """Compare operands of one type."""
     same_dtype(dtypes)
     return "bool"
-
-
-def single(_: Sequence[str]) -> str:
-    """Return the type that integers are converted to."""
-    return "float32"
 
 
 def selected(dtypes: Sequence[str]) -> str:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from random import Random
 
-from egraph.tensor.expr.index import DataIndex, index
-from egraph.tensor.expr.scope import ZERO, IndexNumber, Scalar, Scope, Tensor
+from egraph.tensor.expr.scope import ZERO, Scalar, Scope, Tensor
 from egraph.tensor.expr.scope import apply as call
 from egraph.tensor.ops.activations import ACTIVATIONS
-from egraph.tensor.ops.dtypes import BOOLEANS, FLOATS, INTEGERS, DtypeRule, boolean, same_dtype, selected, single
+from egraph.tensor.ops.dtypes import BOOLEANS, FLOATS, RING, DtypeRule, boolean, same_dtype, selected
 from egraph.tensor.ops.sampling import Sample, draw_broadcastable, draw_broadcasting, draw_shape
-from egraph.tensor.ops.scopes import multiply, pointwise, read, read_broadcast
+from egraph.tensor.ops.scopes import multiply, pointwise, read_broadcast
 from egraph.tensor.ops.sizes import broadcast, broadcasts_to
 from egraph.tensor.ops.spec import OpSpec, Shape, Values
 
@@ -71,15 +70,10 @@ def _prelu_sample(random: Random) -> Sample:
     return (shape, draw_broadcastable(random, shape)), {}
 
 
-def _cast_meaning(operands: Sequence[Tensor], _: Values) -> Scope:
-    """An integer, as it may also stand in an index, taken as a number"""
-    return pointwise("i", operands[0].shape, lambda indices: IndexNumber(index(DataIndex(read(operands[0], indices)))))
-
-
 ELEMENTWISE: tuple[OpSpec, ...] = (
-    _elementwise("Add", "add", 2, commutative=True),
-    _elementwise("Sub", "sub", 2),
-    _elementwise("Mul", "mul", 2, commutative=True),
+    _elementwise("Add", "add", 2, dtypes=RING, commutative=True),
+    _elementwise("Sub", "sub", 2, dtypes=RING),
+    _elementwise("Mul", "mul", 2, dtypes=RING, commutative=True),
     _elementwise("Div", "div", 2),
     _elementwise("Pow", "pow", 2),
     _elementwise("Max", "max", 2, commutative=True),
@@ -93,10 +87,6 @@ ELEMENTWISE: tuple[OpSpec, ...] = (
     _elementwise("Or", "or_", 2, dtypes=BOOLEANS, commutative=True, sample_dtypes=("bool", "bool")),
     _elementwise("Not", "not_", 1, dtypes=BOOLEANS, sample_dtypes=("bool",)),
     _elementwise("Where", "where", 3, dtypes=BOOLEANS, dtype=selected, sample_dtypes=("bool", "float32", "float32")),
-    OpSpec(
-        "Cast", 1, "elementwise", _shape, _cast_meaning, lambda random: ((draw_shape(random),), {}), dtypes=INTEGERS, dtype=single,
-        sample_dtypes=("int64",), notes="integers to float32",
-    ),
     OpSpec(
         "PRelu", 2, "elementwise", _prelu_shape, _meaning(_leak), _prelu_sample, dtype=same_dtype, onnx=("PRelu",),
         notes="slope broadcasts to x, never the other way",

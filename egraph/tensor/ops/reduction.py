@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from random import Random
 
 from egraph.tensor.expr.scope import Reduction, Scalar, Scope, Tensor
 from egraph.tensor.expr.scope import apply as call
+from egraph.tensor.ops.dtypes import RING
 from egraph.tensor.ops.sampling import Sample, draw_shape
 from egraph.tensor.ops.scopes import as_number, grid, pointwise, read
 from egraph.tensor.ops.sizes import axis_of, product, refuse
@@ -59,7 +61,7 @@ def _reduce_spec(name: str, meaning: Callable[[Sequence[Tensor], Values], Scope]
 
 
 REDUCTION: tuple[OpSpec, ...] = (
-    _reduction("ReduceSum", Reduction.SUM),
+    replace(_reduction("ReduceSum", Reduction.SUM), dtypes=RING),
     _reduction("ReduceMax", Reduction.MAX),
     _reduction("ReduceMin", Reduction.MIN),
     _reduction("ReduceProd", Reduction.PROD),

@@ -8,6 +8,8 @@ from fractions import Fraction
 from egraph.tensor.expr.bodies import applied, guarded
 from egraph.tensor.expr.index import Index, Iterator, Size, index, simplify
 from egraph.tensor.expr.scope import Compare, IndexNumber, Number, Read, Scalar, Scope, Tensor
+from egraph.tensor.expr.scope import apply as call
+from egraph.tensor.ops.dtypes import BYTES
 from egraph.tensor.ops.sizes import equal, is_one, known
 
 
@@ -67,6 +69,12 @@ def clamped_read(source: Tensor | Scope, indices: Sequence[Index], axis: int) ->
 
     above = guarded((Compare(position, "<=", last),), at(position), at(last))
     return guarded((Compare(index(0), "<=", position),), above, at(index(0)))
+
+
+def factor(source: Tensor | Scope, indices: Sequence[Size]) -> Scalar:
+    """source[indices], which a sum of products takes: a byte as an int32"""
+    element = read(source, indices)
+    return call("to_int32", element) if isinstance(source, Tensor) and source.dtype in BYTES else element
 
 
 def add(*terms: Scalar) -> Scalar:

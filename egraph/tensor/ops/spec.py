@@ -42,6 +42,7 @@ class OpSpec:
     sample: Callable[[Any], tuple[tuple[tuple[int, ...], ...], dict[str, Any]]]
     attributes: tuple[str, ...] = ()
     dtype: Callable[[Sequence[str]], str] = lambda dtypes: dtypes[0]
+    """The result's element type without an attribute ``to``; raises ``TypeMismatch`` where the operands' types do not go together."""
     dtypes: frozenset[str] = frozenset({"float32", "float64"})
     """Element types of operand 0 that the core operator accepts; a node of another type is imported opaque."""
     sample_dtypes: tuple[str, ...] = ()
@@ -51,3 +52,8 @@ class OpSpec:
     onnx: tuple[str, ...] = ()
     """ONNX operators (default domain) that import one-to-one onto this one; compositions are in ``onnx_import``."""
     notes: str = ""
+
+    def element_type(self, dtypes: Sequence[str], attributes: Values) -> str:
+        """Return the result's element type: what the attribute ``to`` says where there is one, else what follows from the operands."""
+        dtype = self.dtype(dtypes)
+        return str(attributes.get("to", dtype))

@@ -123,6 +123,11 @@ class Functions:
         bits = tirx.reinterpret(typed("int32", lanes(a)), a) & constant(0x7FFFFFFF, tirx.reinterpret(typed("int32", lanes(a)), a))
         return bits > constant(0x7F800000, bits)
 
+    f_to_float32 = staticmethod(lambda a: cast(a, "float32"))
+    f_to_int32 = staticmethod(lambda a: cast(a, "int32"))
+    f_to_int8 = staticmethod(lambda a: cast(cast(a, "int32"), "int8"))
+    f_to_uint8 = staticmethod(lambda a: cast(cast(a, "int32"), "uint8"))
+
     f_sqrt = staticmethod(lambda a: intrinsic("llvm.sqrt", a))
     f_floor = staticmethod(lambda a: intrinsic("llvm.floor", a))
     f_ceil = staticmethod(lambda a: intrinsic("llvm.ceil", a))

@@ -10,6 +10,7 @@ from tvm import tirx
 from egraph.tensor.expr.index import Iterator, known, length
 from egraph.tensor.expr.laws import coefficient, iterators_of
 from egraph.tensor.expr.scope import Reduction
+from lower.eoperator.request import element_type
 from lower.eoperator.terms import Term, subterms
 from lower.targets.cpu.generator.blocks import LANES, UNROLL, Place, Point, Writer, shuffle
 from lower.targets.cpu.generator.functions import Expr, cast, lanes, larger, smaller, widen
@@ -29,7 +30,8 @@ def reduce_at(emitter: Emitter, term: Term, points: tuple[Point, ...]) -> list[E
     vector = iterators[-1] if _along(body, iterators[-1], points) else None
     slots: list[list[Any]] = [[] for _ in points]
     zero = tirx.const(0, "int32")
-    identity = float(reduction.identity.value)
+    kind = element_type(body, emitter.dtypes) or "float32"
+    identity = int(reduction.identity.value) if kind == "int32" else float(reduction.identity.value)
 
     def accumulate(at: tuple[Point, ...], width: int) -> None:
         """Add the body's values at each inner point to the accumulator of each outer one."""
@@ -47,11 +49,11 @@ def reduce_at(emitter: Emitter, term: Term, points: tuple[Point, ...]) -> list[E
                 store = slots[p][q]
                 old = tirx.BufferLoad(store, [zero])
                 count = lanes(old)
-                emitter.append(tirx.BufferStore(store, combine(reduction, old, widen(cast(value, "float32"), count)), [zero]))
+                emitter.append(tirx.BufferStore(store, combine(reduction, old, widen(cast(value, kind), count)), [zero]))
 
     def stretches(low: int, high: int, inside: Callable[[Expr], None]) -> None:
         """Emit a loop. A long sum is added up by stretches: rounding grows with a stretch and their number, not with all terms."""
-        rounds = (high - low) // STRETCH if reduction == "sum" else 0
+        rounds = (high - low) // STRETCH if reduction == "sum" and kind == "float32" else 0
         if rounds < 2:
             emitter.loop(low, high, inside, name="k")
             return
@@ -94,8 +96,8 @@ def reduce_at(emitter: Emitter, term: Term, points: tuple[Point, ...]) -> list[E
             accumulate(at, width)
 
     def accumulator(width: int) -> Any:
-        store = emitter.allocate("float32", width)
-        emitter.append(tirx.BufferStore(store, widen(tirx.const(identity, "float32"), width), [zero]))
+        store = emitter.allocate(kind, width)
+        emitter.append(tirx.BufferStore(store, widen(tirx.const(identity, kind), width), [zero]))
         return store
 
     def prepare(count: int, width: int) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from egraph.tensor.expr.index import Index, Iterator, index, known, length
+from lower.eoperator.request import element_type
 from lower.eoperator.terms import Term, Terms, subterms
 
 if TYPE_CHECKING:
@@ -62,8 +63,9 @@ def write_parts(planner: Planner, iterators: tuple[Iterator, ...], root: Term, o
     columns = (vector,) if vector is not None and vector in division.partial.free else ()
     with emitter.scope(barrier=True):  # what is read of the parts stands after them
         within = copy.copy(planner)
-        within.output, within.output_type = emitter.array("float32", division.elements), "float32"
-        emitter.buffers[division.name], emitter.dtypes[division.name] = within.output, "float32"
+        kind = element_type(division.partial, emitter.dtypes) or "float32"
+        within.output, within.output_type = emitter.array(kind, division.elements), kind
+        emitter.buffers[division.name], emitter.dtypes[division.name] = within.output, kind
         is_streamed, emitter.is_streamed = emitter.is_streamed, False
         with emitter.scope():
             within.reduction((division.part, *columns), division.partial, division.place, whole=False)

@@ -1,0 +1,342 @@
+"""Quantised operators: ONNX's own, and those that onnxruntime's quantiser writes, as integer products and roundings.
+
+An integer product is taken of the bytes as they stand; what the zero points take away from it is computed apart, in int32,
+where everything is exact as long as the true sum fits. Then float32 numbers follow in onnxruntime's order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from egraph.onnx.importer.elementwise import Handler
+from egraph.onnx.importer.state import Call, NotCore, axis_of
+from egraph.onnx.importer.window import window_of
+from egraph.onnx.types import dtype_name
+from egraph.tensor import Node
+from egraph.tensor.ops.dtypes import BYTES
+
+MOST_PRODUCTS = (2**31 - 1) // (255 * 255)
+"""Products of two bytes without their zero points that surely add up to an int32."""
+
+
+# Scales and zero points
+
+
+def _along(call: Call, node: Node, axis: int, rank: int) -> Node:
+    """Return one number, or one for each place along an axis, in a shape that broadcasts."""
+    if node.type.elements == 1:
+        return call.reshape(node, ())
+    if node.type.rank != 1:
+        raise NotCore("scales or zero points stand in blocks")
+    return call.reshape(node, tuple(node.type.elements if k == axis else 1 for k in range(rank)))
+
+
+def _scale(call: Call, index: int, axis: int, rank: int) -> Node:
+    if call[index].type.dtype != "float32":
+        raise NotCore("a scale is not float32")
+    return _along(call, call[index], axis, rank)
+
+
+def _zero_point(call: Call, index: int, axis: int, rank: int, dtype: str) -> Node:
+    """Return the zero point as numbers of a type, 0 where it is absent."""
+    if not call.has(index):
+        return call.constant(0, dtype)
+    return _along(call, _as(call, call[index], dtype), axis, rank)
+
+
+def _as(call: Call, node: Node, dtype: str) -> Node:
+    """Return integers as numbers of another type; of constants, the numbers themselves."""
+    data = call.state.data(node)
+    if node.type.dtype == dtype:
+        return node
+    return call.apply("Cast", node, to=dtype) if data is None else call.constant(data, dtype)
+
+
+def _is_zero(call: Call, node: Node) -> bool:
+    data = call.state.data(node)
+    return data is not None and not data.any()
+
+
+def _combined(call: Call, op: str, left: Node, right: Node) -> Node:
+    """Return a product or quotient of scales, computed at once in float32 where both are known."""
+    x, y = call.state.data(left), call.state.data(right)
+    if x is None or y is None:
+        return call.apply(op, left, right)
+    return call.constant(np.multiply(x, y) if op == "Mul" else np.divide(x, y), "float32")
+
+
+def _byte(dtype: str) -> str:
+    if dtype not in BYTES:
+        raise NotCore(f"quantised to {dtype}, not to bytes")
+    return dtype
+
+
+def _axis(call: Call) -> int:
+    if int(call.attribute("block_size", 0)):
+        raise NotCore("scales stand in blocks")
+    per_axis = call.has(1) and call[1].type.elements > 1
+    return axis_of(int(call.attribute("axis", 1)), len(call.shape(0))) if per_axis else 0
+
+
+def _quantize_linear(call: Call) -> Node:
+    wanted = int(call.attribute("output_dtype", 0))
+    to = _byte(call[2].type.dtype if call.has(2) else dtype_name(wanted) if wanted else "uint8")
+    axis, rank = _axis(call), len(call.shape(0))
+    if call[0].type.dtype != "float32":
+        raise NotCore("the numbers are not float32")
+    return call.apply("Quantize", call[0], _scale(call, 1, axis, rank), _zero_point(call, 2, axis, rank, to))
+
+
+def _dequantize_linear(call: Call) -> Node:
+    axis, rank = _axis(call), len(call.shape(0))
+    if call[0].type.dtype == "int32" and call.has(2) and not _is_zero(call, call[2]):
+        raise NotCore("an int32 with a zero point")
+    return call.apply("Dequantize", call[0], _scale(call, 1, axis, rank), _zero_point(call, 2, axis, rank, call[0].type.dtype))
+
+
+def _dynamic_quantize_linear(call: Call) -> list[Node | None]:
+    """Scale and zero point from the least and the largest number, zero between them"""
+    x = call[0]
+    axes = tuple(range(len(call.shape(0))))
+    zero = call.constant(0, "float32")
+    high = call.apply("Max", _whole(call, "ReduceMax", x, axes), zero)
+    low = call.apply("Min", _whole(call, "ReduceMin", x, axes), zero)
+    step = call.apply("Div", call.apply("Sub", high, low), call.constant(255, "float32"))
+    scale = call.apply("Where", call.apply("Equal", high, low), call.constant(1, "float32"), step)
+    zero_point = call.apply("Quantize", call.apply("Neg", low), scale, call.constant(0, "uint8"))
+    return [call.apply("Quantize", x, scale, zero_point), scale, zero_point]
+
+
+def _whole(call: Call, op: str, x: Node, axes: tuple[int, ...]) -> Node:
+    return call.reshape(call.apply(op, x, axes=axes), ()) if axes else x
+
+
+# Integer products
+
+
+def _reduced(call: Call, x: Node, axes: tuple[int, ...]) -> Node:
+    """Return sums of bytes over axes, in int32."""
+    data = call.state.data(x)
+    if data is not None:
+        return call.constant(data.astype(np.int32).sum(axis=axes, keepdims=True, dtype=np.int32), "int32")
+    return call.apply("ReduceSum", _as(call, x, "int32"), axes=axes)
+
+
+def _bounded(products: int) -> None:
+    if products > MOST_PRODUCTS:
+        raise NotCore(f"{products} products of bytes may exceed an int32")
+
+
+def _bytes_of(call: Call, *indices: int) -> None:
+    for index in indices:
+        _byte(call[index].type.dtype)
+
+
+def _minus(call: Call, total: Node, *factors: Node) -> Node:
+    """Return total - factor * factor in int32, without what is zero."""
+    if any(_is_zero(call, factor) for factor in factors):
+        return total
+    return call.apply("Sub", total, call.apply("Mul", *factors))
+
+
+def _product(call: Call, left: Node, right: Node, left_zero: Node, right_zero: Node) -> Node:
+    """sum (a - z) (b - y) = sum a b - z (sum b - K y) - y sum a"""
+    rank_left, rank_right = left.type.rank, right.type.rank
+    if min(rank_left, rank_right) < 2:
+        raise NotCore("an operand is a vector")
+    count = left.type.sizes[-1]
+    _bounded(count)
+    total = call.apply("MatMul", left, right)
+    sums = _reduced(call, right, (rank_right - 2,)) if not _is_zero(call, left_zero) else right_zero
+    if not _is_zero(call, left_zero) and not _is_zero(call, right_zero):
+        sums = call.apply("Sub", sums, call.apply("Mul", right_zero, call.constant(count, "int32")))
+    total = _minus(call, total, left_zero, sums)
+    return total if _is_zero(call, right_zero) else _minus(call, total, right_zero, _reduced(call, left, (rank_left - 1,)))
+
+
+def _row_and_column(call: Call, left: int, left_zero: int, right_zero: int) -> tuple[Node, Node]:
+    """Return the zero points of both operands of a product: one number, one a row on the left, one a column on the right."""
+    rows = call[left].type.rank
+    zeros = [call.constant(0, "int32") if not call.has(index) else _as(call, call[index], "int32") for index in (left_zero, right_zero)]
+    if zeros[0].type.elements > 1:
+        shape = zeros[0].type.sizes
+        if len(shape) != 1:
+            raise NotCore("zero points of every matrix of a batch")
+        zeros[0] = call.reshape(zeros[0], (*shape, 1))
+    elif rows:
+        zeros[0] = call.reshape(zeros[0], ())
+    if zeros[1].type.elements > 1 and zeros[1].type.rank != 1:
+        raise NotCore("zero points of every matrix of a batch")
+    return zeros[0], zeros[1] if zeros[1].type.elements > 1 else call.reshape(zeros[1], ())
+
+
+def _matmul_integer(call: Call) -> Node:
+    _bytes_of(call, 0, 1)
+    return _product(call, call[0], call[1], *_row_and_column(call, 0, 2, 3))
+
+
+def _convolution(call: Call, data: int, weight: int, data_zero: int, weight_zero: int) -> Node:
+    """sum (x - z) (w - y) over the taps that meet data = sum x w - z sum w - y sum (x - z)"""
+    _bytes_of(call, data, weight)
+    x, w = call[data], call[weight]
+    rank, group = w.type.rank, int(call.attribute("group", 1))
+    kernel = w.type.sizes[2:]
+    window = window_of(call, kernel, x.type.sizes[2:])
+    _bounded(math.prod(w.type.sizes[1:]))
+    z = _zero_point(call, data_zero, 0, rank, "int32")
+    y = _zero_point(call, weight_zero, 1, rank, "int32")
+    pads = window.pads
+    known = call.state.data(z)
+    if any(pads) and known is not None and known.any():  # padding is the zero point
+        half = len(pads) // 2
+        x = call.apply("Pad", x, before=(0, 0, *pads[:half]), after=(0, 0, *pads[half:]), mode="constant", value=float(known))
+        pads = (0,) * len(pads)
+
+    def convolved(values: Node, by: Node) -> Node:
+        return call.apply("Conv", values, by, strides=window.strides, pads=pads, dilations=window.dilations, group=group, layout="NCHW")
+
+    def ones(shape: Sequence[int]) -> Node:
+        return call.constant(np.ones(shape), "int8")
+
+    total = convolved(x, w)
+    if not _is_zero(call, z):
+        taps = _reduced(call, w, tuple(range(1, rank)))
+        weights = convolved(ones(x.type.sizes), w) if any(pads) else call.reshape(taps, (1, taps.type.sizes[0], *[1] * (rank - 2)))
+        total = _minus(call, total, z, weights)
+    if not _is_zero(call, y):
+        if group != 1:
+            raise NotCore("a zero point of the weights of a convolution in groups")
+        window_ones = ones((1, *w.type.sizes[1:]))
+        sums = convolved(x, window_ones)
+        if not _is_zero(call, z):
+            sums = _minus(call, sums, z, convolved(ones((1, *x.type.sizes[1:])), window_ones))
+        total = _minus(call, total, y, sums)
+    return total
+
+
+def _conv_integer(call: Call) -> Node:
+    return _convolution(call, 0, 1, 2, 3)
+
+
+def _requantized(call: Call, total: Node, scale: Node, zero_point: Node, to: str) -> Node:
+    """saturate(round(total * scale) + zero_point)"""
+    scaled = call.apply("Mul", _as(call, total, "float32"), scale)
+    if _is_zero(call, zero_point):
+        return call.apply("Saturate", scaled, to=to)
+    return call.apply("Saturate", call.apply("Add", call.apply("Round", scaled), zero_point), to=to)
+
+
+def _result_type(call: Call, zero_point: int) -> str:
+    return _byte(call[zero_point].type.dtype)
+
+
+def _ql_matmul(call: Call) -> Node:
+    _bytes_of(call, 0, 3)
+    zeros = _row_and_column(call, 0, 2, 5)
+    total = _product(call, call[0], call[3], *zeros)
+    rank = total.type.rank
+    left = _scale(call, 1, rank - 2, rank)
+    scale = _combined(call, "Div", _combined(call, "Mul", left, _scale(call, 4, rank - 1, rank)), _scale(call, 6, 0, 0))
+    return _requantized(call, total, scale, _zero_point(call, 7, 0, 0, "float32"), _result_type(call, 7))
+
+
+def _ql_conv(call: Call) -> Node:
+    rank = len(call.shape(0))
+    total = _convolution(call, 0, 3, 2, 5)
+    if call.has(8):
+        total = call.apply("Add", total, call.reshape(call[8], (1, call.shape(8)[0], *[1] * (rank - 2))))
+    scale = _combined(call, "Div", _combined(call, "Mul", _scale(call, 1, 0, 0), _scale(call, 4, 1, rank)), _scale(call, 6, 0, 0))
+    return _requantized(call, total, scale, _zero_point(call, 7, 0, 0, "float32"), _result_type(call, 7))
+
+
+# What onnxruntime's quantiser writes beside ONNX's own operators: float32 between a Dequantize and a Quantize
+
+
+def _dequantized(call: Call, data: int) -> Node:
+    """Return the numbers of (bytes, scale, zero point), the operands from ``data`` on."""
+    _bytes_of(call, data)
+    return call.apply("Dequantize", call[data], _scale(call, data + 1, 0, 0), _zero_point(call, data + 2, 0, 0, call[data].type.dtype))
+
+
+def _quantized_as(call: Call, x: Node, scale: int) -> Node:
+    to = _byte(call[scale + 1].type.dtype)
+    return call.apply("Quantize", x, _scale(call, scale, 0, 0), _zero_point(call, scale + 1, 0, 0, to))
+
+
+def _ql_binary(op: str) -> Handler:
+    def handler(call: Call) -> Node:
+        return _quantized_as(call, call.apply(op, _dequantized(call, 0), _dequantized(call, 3)), 6)
+
+    return handler
+
+
+def _ql_unary(function: Callable[[Call, Node], Node]) -> Handler:
+    def handler(call: Call) -> Node:
+        if not call.has(4):
+            raise NotCore("without a zero point of the result")
+        return _quantized_as(call, function(call, _dequantized(call, 0)), 3)
+
+    return handler
+
+
+def _leaky_relu(call: Call, x: Node) -> Node:
+    return call.apply("LeakyRelu", x, alpha=float(np.float32(call.attribute("alpha", 0.01))))
+
+
+def _global_average(call: Call, x: Node) -> Node:
+    if int(call.attribute("channels_last", 0)):
+        raise NotCore("channels last")
+    return call.apply("ReduceMean", x, axes=tuple(range(2, x.type.rank)))
+
+
+def _softmax(call: Call, x: Node) -> Node:
+    axis = axis_of(int(call.attribute("axis", -1)), x.type.rank)
+    if int(call.attribute("opset", 13)) < 13 and axis != x.type.rank - 1:
+        raise NotCore("a softmax over several axes")
+    return call.apply("Softmax", x, axis=axis)
+
+
+def _ql_concat(call: Call) -> Node:
+    """Concat of (bytes, scale, zero point) each, the result's scale and zero point before all"""
+    if (len(call.operands) - 2) % 3:
+        raise NotCore("operands do not come in threes")
+    parts = [_dequantized(call, k) for k in range(2, len(call.operands), 3)]
+    axis = axis_of(int(call.attribute("axis", 0)), parts[0].type.rank)
+    return _quantized_as(call, call.apply("Concat", *parts, axis=axis), 0)
+
+
+def _matmul_integer_to_float(call: Call) -> Node:
+    """(a - z) (b - y) * (scale * scale) + bias"""
+    _bytes_of(call, 0, 1)
+    total = _product(call, call[0], call[1], *_row_and_column(call, 0, 4, 5))
+    rank = total.type.rank
+    scale = _combined(call, "Mul", _scale(call, 2, 0, 0), _scale(call, 3, rank - 1, rank))
+    result = call.apply("Mul", _as(call, total, "float32"), scale)
+    return call.apply("Add", result, call[6]) if call.has(6) else result
+
+
+HANDLERS: Mapping[str, Handler] = {
+    "QuantizeLinear": _quantize_linear,
+    "DequantizeLinear": _dequantize_linear,
+    "DynamicQuantizeLinear": _dynamic_quantize_linear,
+    "MatMulInteger": _matmul_integer,
+    "ConvInteger": _conv_integer,
+    "QLinearMatMul": _ql_matmul,
+    "QLinearConv": _ql_conv,
+}
+ONNXRUNTIME_HANDLERS: Mapping[str, Handler] = {
+    "QuantizeLinear": _quantize_linear,
+    "DequantizeLinear": _dequantize_linear,
+    "QLinearAdd": _ql_binary("Add"),
+    "QLinearMul": _ql_binary("Mul"),
+    "QLinearSigmoid": _ql_unary(lambda call, x: call.apply("Sigmoid", x)),
+    "QLinearLeakyRelu": _ql_unary(_leaky_relu),
+    "QLinearSoftmax": _ql_unary(_softmax),
+    "QLinearGlobalAveragePool": _ql_unary(_global_average),
+    "QLinearConcat": _ql_concat,
+    "MatMulIntegerToFloat": _matmul_integer_to_float,
+}
+"""Operators of the domain com.microsoft."""
