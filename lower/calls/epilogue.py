@@ -28,6 +28,7 @@ ELTWISE: Mapping[str, Eltwise] = {
     "Sigmoid": lambda a: ("logistic", 0.0, 0.0),
     "Tanh": lambda a: ("tanh", 0.0, 0.0),
     "Elu": lambda a: ("elu", float(a["alpha"]), 0.0),
+    "Round": lambda a: ("round", 0.0, 0.0),
     "Exp": lambda a: ("exp", 0.0, 0.0),
     "Sqrt": lambda a: ("sqrt", 0.0, 0.0),
     "Abs": lambda a: ("abs", 0.0, 0.0),
@@ -41,6 +42,8 @@ ELTWISE: Mapping[str, Eltwise] = {
 }
 BINARY = {"Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "PRelu": "prelu"}
 """Not Max and Min: the library's give the other operand where the contraction's result is NaN."""
+CONVERTING = ("Cast", "Saturate", "Quantize", "Dequantize")
+"""Epilogues of products of bytes, whose first operand is the product."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,8 @@ def _take(node: Node, holds: set[Node], base: Base) -> tuple[list[PostOperation]
     if node.op in ELTWISE:
         recipe = ELTWISE[node.op](dict(node.attributes))
         return recipe if isinstance(recipe, str) else ([PostOperation("eltwise", *recipe)], node.inputs[0])
+    if node.op in CONVERTING:
+        return _converted(node, holds, base)
     if node.op not in BINARY:
         return f"{node.op} is not an epilogue of the library"
     left, right = node.inputs
@@ -124,6 +129,29 @@ def _take(node: Node, holds: set[Node], base: Base) -> tuple[list[PostOperation]
     if node.op == "Div":
         return "a number divided by the contraction's result is not an epilogue of the library"
     return [PostOperation("binary", "add", operand=number, window=window), PostOperation("eltwise", "linear", -1.0, 0.0)], below
+
+
+def _converted(node: Node, holds: set[Node], base: Base) -> tuple[list[PostOperation], Node] | Reason:
+    """Return a conversion from int32 or to bytes as steps in float32; the library rounds and saturates what it stores as bytes."""
+    below, *others = node.inputs
+    if below.type.dtype not in ("int32", "float32"):
+        return f"{node.op} of bytes is not an epilogue of the library"
+    windows = []
+    for other in others:
+        operand = read(other, base)
+        if other in holds or isinstance(operand, str):
+            return f"an operand of {node.op} is computed"
+        windows.append((operand[0].integer("index"), operand[1].expand(node.type.sizes)))
+
+    def binary(algorithm: str, position: int) -> PostOperation:
+        return PostOperation("binary", algorithm, operand=windows[position][0], window=windows[position][1])
+
+    match node.op:
+        case "Quantize":
+            return [binary("add", 1), PostOperation("eltwise", "round"), binary("div", 0)], below
+        case "Dequantize":
+            return [binary("mul", 0), binary("sub", 1)], below
+    return [], below
 
 
 def _gated(node: Node) -> tuple[list[PostOperation], Node] | Reason:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from egraph.tensor import ENode, Node, walk
 from lower.calls.call import LibraryCall
-from lower.calls.epilogue import BINARY, ELTWISE
+from lower.calls.epilogue import BINARY, CONVERTING, ELTWISE
 from lower.candidates.tile import Tile, Tiling, tensors_of
 from lower.views import Reason, Window, contiguous, read
 
@@ -170,9 +170,10 @@ def _grow(tiling: Tiling, frontier: dict[int, list[Tile]], kept: _Kept) -> dict[
 
 
 def _extended(tiling: Tiling, number: int, node: ENode, frontier: dict[int, list[Tile]]) -> Iterator[Tile]:
-    if node.op in ELTWISE or node.op in ("Reshape", "Transpose"):
+    if node.op in ELTWISE or node.op in CONVERTING or node.op in ("Reshape", "Transpose"):
+        others = [tiling.leaf(child) for child in node.children[1:]]
         for tile in frontier.get(node.children[0], ()):
-            yield Tile(tiling.build(number, node, [tile.fragment]), (node, *tile.covered), tile.implementation)
+            yield Tile(tiling.build(number, node, [tile.fragment, *others]), (node, *tile.covered), tile.implementation)
     elif node.op in BINARY:
         for side in (0, 1):
             other = node.children[1 - side]

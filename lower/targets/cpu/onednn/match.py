@@ -8,9 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 from egraph.tensor import ELEMENT_TYPES, Node, walk
+from egraph.tensor.ops.dtypes import BYTES
 from lower.calls.call import Anchor, Argument, Base, LibraryCall, PostOperation
 from lower.calls.contractions import convolution, convolution_as_matmul, matmul, transposed_convolution
 from lower.calls.epilogue import Spine, spine
+from lower.targets.cpu.onednn.integers import is_integer, unsuitable_arguments
+from lower.targets.cpu.onednn.integers import unsuitable as unsuitable_integers
 from lower.targets.cpu.onednn.reductions import global_pooling, layer_normalization, local_response, pooling, reduction, resampling, softmax
 from lower.views import Reason, Window, contiguous
 
@@ -96,26 +99,29 @@ def match(
         return anchors
     reason = "no arrangement fits"
     for anchor in anchors:
-        call = _complete(anchor, found)
+        call = _complete(anchor, found, fragment)
         if isinstance(call, str):
             reason = call
-        elif precision and call.primitive not in READ_ROUNDED:
-            reason = f"the library's {call.primitive} is used in float32 only"
+        elif precision and (call.primitive not in READ_ROUNDED or found.anchor.type.dtype != "float32"):
+            reason = f"the library's {call.primitive} of {found.anchor.type.dtype} rounds no operand"
         else:
             return call.reading(ELEMENT_TYPES[precision], READ_ROUNDED[call.primitive]) if precision else call
     return reason
 
 
 def _unsuitable(fragment: Node) -> Reason | None:
+    if is_integer(fragment) and (reason := unsuitable_integers(fragment)):
+        return reason
     for node in walk((fragment,)):
-        if node.type.dtype != "float32":
-            return f"the library is used for float32 only, not {node.type.dtype}"
         if not node.type.is_static or 0 in node.type.sizes:
             return f"{node.type} is empty or has unknown sizes"
     return None
 
 
-def _complete(anchor: Anchor, found: Spine) -> LibraryCall | Reason:
+def _complete(anchor: Anchor, found: Spine, fragment: Node) -> LibraryCall | Reason:
+    of_bytes = found.anchor.inputs[0].type.dtype in BYTES
+    if of_bytes and (refused := unsuitable_arguments(fragment, anchor, anchor.arguments)):
+        return refused
     destination = anchor.arrange(found.destination)
     if isinstance(destination, str):
         return destination
@@ -146,7 +152,7 @@ def _complete(anchor: Anchor, found: Spine) -> LibraryCall | Reason:
         post_operations.append({"kind": "binary", "algorithm": operation.algorithm, "argument": len(arguments)})
         arguments.append(Argument("", operation.operand, window))
     if anchor.primitive in IMAGE_PRIMITIVES:
-        ordered = _in_one_order(arguments[0].window, destination)
+        ordered = _in_one_order(arguments[0].window, destination, channels_last=of_bytes)
         if ordered is None:
             return "source and result do not lie densely in one order, and only the reference implementation bridges that"
         arguments[0], destination = replace(arguments[0], window=ordered[0]), ordered[1]
@@ -204,10 +210,10 @@ def _has_unit_stride(window: Window, axes: tuple[int, ...]) -> bool:
     return any(window.shape[axis] == 1 or window.strides[axis] == 1 for axis in axes)
 
 
-def _in_one_order(source: Window, destination: Window) -> tuple[Window, Window] | None:
-    """Return both windows in the first order of axes (channels first, channels last) in which both lie densely."""
+def _in_one_order(source: Window, destination: Window, *, channels_last: bool) -> tuple[Window, Window] | None:
+    """Return both windows in the first order of axes (channels first unless only ``channels_last`` will do) in which both lie densely."""
     rank = len(source.shape)
-    for axes in (tuple(range(rank)), (0, *range(2, rank), 1)):
+    for axes in ((0, *range(2, rank), 1),) if channels_last else (tuple(range(rank)), (0, *range(2, rank), 1)):
         found = source.in_order(axes), destination.in_order(axes)
         if found[0] is not None and found[1] is not None:
             return found[0], found[1]
