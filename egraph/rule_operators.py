@@ -38,6 +38,26 @@ def tanh(x: Tensor) -> Tensor:
     return operation("Tanh", x)
 
 
+def cast(x: Tensor, *, to: str) -> Tensor:
+    """Return integers as numbers of another type."""
+    return operation("Cast", x, to=to)
+
+
+def saturate(x: Tensor, *, to: str) -> Tensor:
+    """Return the nearest bytes."""
+    return operation("Saturate", x, to=to)
+
+
+def quantize(x: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
+    """Return round(x / scale) + zero_point, saturated."""
+    return operation("Quantize", x, scale, zero_point)
+
+
+def dequantize(x: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
+    """Return (x - zero_point) * scale."""
+    return operation("Dequantize", x, scale, zero_point)
+
+
 def exp(x: Tensor) -> Tensor:
     """Return e to the x."""
     return operation("Exp", x)

@@ -12,6 +12,7 @@ import numpy as np
 
 from egraph.tensor import Node, walk
 from egraph.tensor.expr.bodies import reads_of
+from egraph.tensor.expr.functions import CONVERSIONS
 from egraph.tensor.expr.index import DataIndex, Floor, Index, Iterator, Modulo, Symbol, index
 from egraph.tensor.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Table, Tensor
 from egraph.tensor.ops import OPS
@@ -25,7 +26,7 @@ FUNCTIONS: Mapping[str, str] = {
     "round": "np.round({})", "less": "np.float64({} < {})", "less_equal": "np.float64({} <= {})", "greater": "np.float64({} > {})",
     "greater_equal": "np.float64({} >= {})", "equal": "np.float64({} == {})", "and_": "np.float64(np.logical_and({}, {}))",
     "or_": "np.float64(np.logical_or({}, {}))", "not_": "np.float64(np.logical_not({}))", "where": "np.where({} != 0, {}, {})",
-    "is_nan": "np.float64(np.isnan({}))",
+    "is_nan": "np.float64(np.isnan({}))", **dict.fromkeys(CONVERSIONS, "{}"),
 }  # fmt: skip
 """Scalar functions over numpy values; they work elementwise too."""
 

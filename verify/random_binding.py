@@ -18,6 +18,7 @@ from egraph.rule import Binding, Rule
 from egraph.tensor import Attributes, TensorType, attributes
 from egraph.tensor.ops import OPS, infer
 from egraph.tensor.ops.attributes import BOUNDS
+from egraph.tensor.ops.dtypes import BYTES
 from verify.proposals import propose
 from verify.shapes import Shape, narrower, size
 
@@ -202,6 +203,8 @@ def _demand(term: Pattern | Variable) -> int:
 
 
 NUMBERS = (2.0, 3.0, 0.5, 0.25, -1.5, 1.0, 6.0)
+WHOLE = (0.0, 1.0, 7.0)
+"""Numbers of bytes."""
 ENDS = (0.0, -0.0, math.inf, -math.inf, math.nan)
 """Numbers at which guards have to say what they mean; they are drawn where a rule asks for numbers at all."""
 
@@ -223,12 +226,13 @@ def draw_binding(rule: Rule, random: Random, shared: Binding | None = None, sing
             draw.shapes[variable.name] = narrower(random, (2, 3))
     kinds = element_types(rule)
     types = {v.name: TensorType(kinds[v.name], draw.shapes[v.name]) for v in rule.variables}
-    known = {v.name: 1.0 if types[v.name].elements == 1 else 0.5 for v in rule.variables if v.constant and kinds[v.name] in FLOATS}
+    known = {v.name: 1.0 if types[v.name].elements == 1 else 0.5 for v in rule.variables if v.constant and kinds[v.name] in (*FLOATS, *BYTES)}
     ends = ENDS if asks_for_numbers(rule) else ()
-    numbers = {
-        name: random.choice(ends) if ends and random.random() < 0.25 else random.choice(NUMBERS)
-        for name, chance in known.items() if random.random() < chance
-    }  # fmt: skip
+    numbers = {}
+    for name, chance in known.items():
+        if random.random() < chance:
+            whole = kinds[name] in BYTES
+            numbers[name] = random.choice(ends) if ends and not whole and random.random() < 0.25 else random.choice(WHOLE if whole else NUMBERS)
     return Binding(types, {name: _with_ends(bundle, random) for name, bundle in draw.bundles.items()}, numbers)
 
 

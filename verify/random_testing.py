@@ -268,7 +268,7 @@ def draw_values(instance: Instance, seed: int, data: Data) -> dict[Node, np.ndar
         drawn = generator.standard_normal(shape) * generator.choice((0.3, 1.0, 3.0))
         if leaf.type.dtype == "bool":
             drawn = generator.integers(0, 2, shape).astype(np.float64)
-        elif leaf.type.dtype not in FLOATS:
+        elif leaf.type.dtype not in FLOATS and number is None:
             bound = _most(leaf, instance)
             drawn = generator.integers(-bound, bound, shape).astype(np.float64)
         elif number is not None:

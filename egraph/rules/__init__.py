@@ -19,6 +19,7 @@ from egraph.rules import (
     normalization,
     padding,
     pooling,
+    quantisation,
     reductions,
     reshapes,
     slices,
@@ -40,6 +41,7 @@ FAMILIES: Mapping[str, tuple[Rule | MergeRule, ...]] = MappingProxyType({
     "reductions": reductions.RULES,
     "layout": layout.RULES,
     "merges": merges.RULES,
+    "quantisation": quantisation.RULES,
 })
 """The rules of each family module."""
 

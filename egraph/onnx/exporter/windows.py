@@ -11,6 +11,8 @@ from egraph.errors import LowerError
 from egraph.onnx.exporter.emitter import Emitter
 from egraph.tensor import Node
 
+LEAST = {"int8": -128, "uint8": 0}
+"""What loses every maximum of bytes."""
 Body = Callable[[Emitter, Node, dict[str, Any], Sequence[str], str], None]
 
 
@@ -57,7 +59,7 @@ def _too_wide(a: dict[str, Any]) -> bool:
 def _max_pool(e: Emitter, node: Node, a: dict[str, Any], operands: Sequence[str], output: str) -> None:
     data = operands[0]
     if _too_wide(a):
-        data = _padded(e, data, a["pads"], float("-inf"), node.type.dtype)
+        data = _padded(e, data, a["pads"], LEAST.get(node.type.dtype, float("-inf")), node.type.dtype)
         a["pads"] = [0] * len(a["pads"])
     if e.opset < 10:
         _refuse_dilations(e, node, a)

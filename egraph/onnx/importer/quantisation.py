@@ -28,10 +28,16 @@ MOST_PRODUCTS = (2**31 - 1) // (255 * 255)
 def _along(call: Call, node: Node, axis: int, rank: int) -> Node:
     """Return one number, or one for each place along an axis, in a shape that broadcasts."""
     if node.type.elements == 1:
-        return call.reshape(node, ())
+        return _shaped(call, node, ())
     if node.type.rank != 1:
         raise NotCore("scales or zero points stand in blocks")
-    return call.reshape(node, tuple(node.type.elements if k == axis else 1 for k in range(rank)))
+    return _shaped(call, node, tuple(node.type.elements if k == axis else 1 for k in range(rank)))
+
+
+def _shaped(call: Call, node: Node, shape: tuple[int, ...]) -> Node:
+    """Return a node in another shape; a constant stays one, whose value can be asked for."""
+    data = call.state.data(node)
+    return call.reshape(node, shape) if data is None else call.constant(data.reshape(shape), node.type.dtype)
 
 
 def _scale(call: Call, index: int, axis: int, rank: int) -> Node:
@@ -165,12 +171,12 @@ def _row_and_column(call: Call, left: int, left_zero: int, right_zero: int) -> t
         shape = zeros[0].type.sizes
         if len(shape) != 1:
             raise NotCore("zero points of every matrix of a batch")
-        zeros[0] = call.reshape(zeros[0], (*shape, 1))
+        zeros[0] = _shaped(call, zeros[0], (*shape, 1))
     elif rows:
-        zeros[0] = call.reshape(zeros[0], ())
+        zeros[0] = _shaped(call, zeros[0], ())
     if zeros[1].type.elements > 1 and zeros[1].type.rank != 1:
         raise NotCore("zero points of every matrix of a batch")
-    return zeros[0], zeros[1] if zeros[1].type.elements > 1 else call.reshape(zeros[1], ())
+    return zeros[0], zeros[1] if zeros[1].type.elements > 1 else _shaped(call, zeros[1], ())
 
 
 def _matmul_integer(call: Call) -> Node:
@@ -204,7 +210,7 @@ def _convolution(call: Call, data: int, weight: int, data_zero: int, weight_zero
     total = convolved(x, w)
     if not _is_zero(call, z):
         taps = _reduced(call, w, tuple(range(1, rank)))
-        weights = convolved(ones(x.type.sizes), w) if any(pads) else call.reshape(taps, (1, taps.type.sizes[0], *[1] * (rank - 2)))
+        weights = convolved(ones(x.type.sizes), w) if any(pads) else _shaped(call, taps, (1, taps.type.sizes[0], *[1] * (rank - 2)))
         total = _minus(call, total, z, weights)
     if not _is_zero(call, y):
         if group != 1:

@@ -10,7 +10,6 @@ from egraph.onnx.importer.movement import pad_node
 from egraph.onnx.importer.state import Call, NotCore, axis_of
 from egraph.onnx.importer.window import ceil_growth, window_of
 from egraph.tensor import Node
-from egraph.tensor.ops.dtypes import BYTES
 
 
 def reduce(call: Call, op: str, node: Node, axes: tuple[int, ...], *, keep: bool) -> Node:
@@ -71,12 +70,8 @@ def _max_pool(call: Call) -> list[Node | None]:
     window = window_of(call, call.attribute("kernel_shape", []), space)
     count, growth = len(space), ceil_growth(call, window, space)
     pads = (*window.pads[:count], *(p + g for p, g in zip(window.pads[count:], growth, strict=True)))
-    of_bytes = call[0].type.dtype in BYTES
-    data = call.apply("Cast", call[0], to="float32") if of_bytes else call[0]
-    result = call.apply("MaxPool", data, kernel_shape=window.kernel, strides=window.strides, pads=pads, dilations=window.dilations,
+    result = call.apply("MaxPool", call[0], kernel_shape=window.kernel, strides=window.strides, pads=pads, dilations=window.dilations,
                         layout="NCHW")
-    if of_bytes:
-        result = call.apply("Saturate", result, to=call[0].type.dtype)
     return [result] + [None] * (len(call.node.output) - 1)
 
 

@@ -12,8 +12,9 @@ from egraph.tensor.expr.bodies import guarded
 from egraph.tensor.expr.index import Index, Size, index
 from egraph.tensor.expr.scope import ONE, ZERO, Number, Reduction, Scalar, Scope, Tensor, inside, number
 from egraph.tensor.expr.scope import apply as call
+from egraph.tensor.ops.dtypes import BYTES, FLOATS
 from egraph.tensor.ops.sampling import Sample, draw_float, draw_shape
-from egraph.tensor.ops.scopes import add, as_number, grid, multiply, pointwise, read
+from egraph.tensor.ops.scopes import add, as_number, factor, grid, multiply, pointwise, read
 from egraph.tensor.ops.sizes import at_least, axis_of, is_zero, plain, product, refuse
 from egraph.tensor.ops.spec import OpSpec, Shape, Values
 from egraph.tensor.ops.window import LAYOUTS, Layout, Window, draw_window, every_window_reads, layout_of, window_of
@@ -41,7 +42,7 @@ def _pooled(data: Tensor, a: Values, kind: Reduction, identity: Number, prefix: 
     iterators, out = grid(prefix, _pool_shape([data.shape], a))
     sums, taps = grid(f"{prefix}k", a["kernel_shape"])
     positions = window.positions(layout.space(out), taps)
-    element = read(data, layout.join(out[0], out[layout.channel], positions))
+    element = factor(data, layout.join(out[0], out[layout.channel], positions))
     return Scope(iterators, sums, kind, guarded(window.guards(positions, layout.space(data.shape)), element, identity))
 
 
@@ -134,11 +135,19 @@ def _lrn_sample(random: Random) -> Sample:
     return (shape,), {**values, "bias": draw_float(random, 1, 2), "axis": random.choice((1, 3))}
 
 
+def _max_meaning(operands: Sequence[Tensor], a: Values) -> Scope:
+    """The largest element of a window; of bytes a byte again"""
+    data = operands[0]
+    largest = _pooled(data, a, Reduction.MAX, Number(-math.inf), "i" if data.dtype not in BYTES else "s")
+    if data.dtype not in BYTES:
+        return largest
+    return pointwise("i", largest.shape, lambda indices: call(f"to_{data.dtype}", read(largest, indices)))
+
+
 POOLING: tuple[OpSpec, ...] = (
     OpSpec(
-        "MaxPool", 1, "reduction", _pool_shape, lambda operands, a: _pooled(operands[0], a, Reduction.MAX, Number(-math.inf), "i"),
-        _pool_sample, attributes=("dilations", "kernel_shape", "layout", "pads", "strides"), flops=_pool_flops,
-        notes="ceil_mode is a larger end pad",
+        "MaxPool", 1, "reduction", _pool_shape, _max_meaning, _pool_sample, dtypes=FLOATS | BYTES,
+        attributes=("dilations", "kernel_shape", "layout", "pads", "strides"), flops=_pool_flops, notes="ceil_mode is a larger end pad",
     ),
     OpSpec(
         "AveragePool", 1, "reduction", _average_shape, _average_meaning, _average_sample,

@@ -12,7 +12,7 @@ from egraph.tensor.expr.laws import coefficient, iterators_of
 from egraph.tensor.expr.scope import Compare, Read, Tensor
 from lower.eoperator.terms import Term
 from lower.targets.cpu.generator.blocks import Block, Place, Point, Writer, sequence, shuffle
-from lower.targets.cpu.generator.functions import Expr, Functions, cast, constant, element, lanes, select, widen
+from lower.targets.cpu.generator.functions import Expr, Functions, cast, constant, element, lanes, number, select, widen
 from lower.targets.cpu.generator.reduction import reduce_at
 from lower.targets.cpu.generator.streaming import streams
 
@@ -165,8 +165,7 @@ class Emitter(Writer):
         for position, (value, child) in enumerate(zip(values, children, strict=True)):
             wanted = "bool" if position < start else common
             if child.kind == "number" and wanted != "float32":
-                number = bool(child.data) if wanted == "bool" else float(child.data) if wanted.startswith("float") else int(child.data)
-                value = tirx.const(number, wanted)
+                value = number(child.data, wanted)
             elif wanted == "bool" and element(value) != "bool":
                 value = tirx.NE(value, constant(0, value))
             elif element(value) != wanted:
@@ -235,8 +234,9 @@ class Emitter(Writer):
         numbers = [child.kind == "number" for child in term.children]
         wanted = element(branches[1 if numbers[0] else 0][1])
         result = self.allocate(wanted, count)
-        for block, value in branches:
-            block.statements.append(tirx.BufferStore(result, widen(cast(value, wanted), count), [tirx.const(0, "int32")]))
+        for (block, value), child in zip(branches, term.children, strict=True):
+            value = number(child.data, wanted) if child.kind == "number" else cast(value, wanted)
+            block.statements.append(tirx.BufferStore(result, widen(value, count), [tirx.const(0, "int32")]))
         then, otherwise = (sequence(block.statements) for block, _ in branches)
         self.blocks[self._at].statements.append(tirx.IfThenElse(self.condition(term.data, point), then, otherwise))
         return tirx.BufferLoad(result, [tirx.const(0, "int32")])

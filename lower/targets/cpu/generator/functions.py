@@ -10,6 +10,7 @@ import math
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 from tvm import tirx
 
 Expr = Any
@@ -34,6 +35,16 @@ def constant(value: float | int | bool, like: Expr) -> Expr:
     """Return a constant of the type of ``like``."""
     scalar = tirx.const(value, element(like))
     return scalar if lanes(like) == 1 else tirx.Broadcast(scalar, lanes(like))
+
+
+def number(value: Fraction | float, name: str) -> Expr:
+    """Return a number as a constant of an element type; an integer takes its least or largest for an infinity."""
+    if name.startswith("float"):
+        return tirx.const(float(value), name)
+    if name == "bool":
+        return tirx.const(bool(value), name)
+    limits = np.iinfo(name)
+    return tirx.const(int(min(max(value, int(limits.min)), int(limits.max))), name)
 
 
 def widen(value: Expr, count: int) -> Expr:

@@ -13,7 +13,7 @@ from egraph.tensor.expr.scope import Reduction
 from lower.eoperator.request import element_type
 from lower.eoperator.terms import Term, subterms
 from lower.targets.cpu.generator.blocks import LANES, UNROLL, Place, Point, Writer, shuffle
-from lower.targets.cpu.generator.functions import Expr, cast, lanes, larger, smaller, widen
+from lower.targets.cpu.generator.functions import Expr, cast, lanes, larger, number, smaller, widen
 from lower.targets.cpu.generator.streaming import fetch
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ def reduce_at(emitter: Emitter, term: Term, points: tuple[Point, ...]) -> list[E
     slots: list[list[Any]] = [[] for _ in points]
     zero = tirx.const(0, "int32")
     kind = element_type(body, emitter.dtypes) or "float32"
-    identity = int(reduction.identity.value) if kind == "int32" else float(reduction.identity.value)
 
     def accumulate(at: tuple[Point, ...], width: int) -> None:
         """Add the body's values at each inner point to the accumulator of each outer one."""
@@ -97,7 +96,7 @@ def reduce_at(emitter: Emitter, term: Term, points: tuple[Point, ...]) -> list[E
 
     def accumulator(width: int) -> Any:
         store = emitter.allocate(kind, width)
-        emitter.append(tirx.BufferStore(store, widen(tirx.const(identity, kind), width), [zero]))
+        emitter.append(tirx.BufferStore(store, widen(number(reduction.identity.value, kind), width), [zero]))
         return store
 
     def prepare(count: int, width: int) -> None:

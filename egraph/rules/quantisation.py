@@ -1,0 +1,189 @@
+"""Quantised models: products of dequantised numbers as products of bytes, and bytes moved in place of numbers.
+
+An equation here is one over the reals, as everywhere: ``dequantize`` is exact, and ``quantize`` rounds alike on both sides.
+"""
+
+from __future__ import annotations
+
+from egraph.rule import Attributes, Equation, Rule, Steps, Tensor, Weight, operation, require, require_number, rule
+from egraph.rule_operators import (
+    cast,
+    concat,
+    conv,
+    dequantize,
+    gather,
+    max_pool,
+    pad,
+    quantize,
+    reduce_sum,
+    relu,
+    reshape,
+    saturate,
+    slice_,
+    transpose,
+)
+from egraph.rules.axes import along, channel_axis
+from egraph.rules.family import named, snake
+from egraph.rules.matmul import row_vector
+
+MOST_PRODUCTS = (2**31 - 1) // (255 * 255)
+"""Products of two bytes that surely add up to an int32."""
+
+
+def _number(s: Tensor) -> Tensor:
+    """Return the one number that a tensor holds as a scalar."""
+    require(s.type.elements == 1, "scale and zero point must be one number")
+    return s.reshape()
+
+
+# Sums of int32 that become numbers
+
+
+@rule(rounding="reassociates")
+def number_of_sum(x: Tensor[int32], c: Weight[int32]) -> Equation:
+    """number(x + c) = number(x) + number(c)"""
+    return cast(x + c, to="float32") == cast(x, to="float32") + cast(c, to="float32")
+
+
+@rule(rounding="reassociates")
+def number_of_difference(x: Tensor[int32], y: Tensor[int32]) -> Equation:
+    """number(x - y) = number(x) - number(y)"""
+    return cast(x - y, to="float32") == cast(x, to="float32") - cast(y, to="float32")
+
+
+# Integer products
+
+
+@rule(rounding="reassociates")
+def matmul_of_dequantized(x: Tensor, s: Tensor, z: Tensor, w: Weight, t: Weight, y: Weight) -> Steps:
+    """dequantize(x, s, z) dequantize(w, t, 0) = dequantize(x w, s * t, z * sum w)"""
+    yield dequantize(x, s, z) @ dequantize(w, t, y)
+    require_number(y, 0.0)
+    require(w.rank == 2 and x.rank >= 2, "the weight must be a matrix")
+    require(w.shape[0] <= MOST_PRODUCTS, "the sums must fit into int32")
+    scale = _number(s) * row_vector(t, w.rank, w.shape[1])
+    zero = cast(_number(z), to="int32") * reduce_sum(cast(w, to="int32"), axes=(0,))
+    yield dequantize(x @ w, scale, zero)
+
+
+def _conv_scale(s: Tensor, t: Tensor, w: Tensor, a: Attributes, rank: int) -> Tensor:
+    """Return s * t along the output channels."""
+    require(t.rank <= w.rank, "the scale must not add axes")
+    shape = (1,) * (w.rank - t.rank) + t.shape
+    require(all(size == 1 for size in shape[1:]), "the scale must vary along the output channels alone")
+    return _number(s) * along(t.reshape(shape[0]), channel_axis(a, rank), rank)
+
+
+def _conv_zero(z: Tensor, w: Tensor, a: Attributes, rank: int) -> Tensor:
+    """Return z * sum w along the output channels."""
+    sums = reduce_sum(cast(w, to="int32"), axes=tuple(range(1, w.rank))).reshape(w.shape[0])
+    return cast(_number(z), to="int32") * along(sums, channel_axis(a, rank), rank)
+
+
+def _require_int32(w: Tensor) -> None:
+    require(w.type.elements // w.shape[0] <= MOST_PRODUCTS, "the sums must fit into int32")
+
+
+@rule(rounding="reassociates")
+def conv_of_dequantized(x: Tensor, s: Tensor, z: Tensor, w: Weight, t: Weight, y: Weight, a: Attributes) -> Steps:
+    """conv(dequantize(x, s, z), dequantize(w, t, 0)) = dequantize(conv(x, w), s * t, z * sum w)"""
+    yield conv(dequantize(x, s, z), dequantize(w, t, y), a)
+    require_number(y, 0.0)
+    require(not any(a.pads), "nothing must be padded")
+    _require_int32(w)
+    yield dequantize(conv(x, w, a), _conv_scale(s, t, w, a, x.rank), _conv_zero(z, w, a, x.rank))
+
+
+@rule(rounding="reassociates")
+def conv_of_dequantized_around_zero(x: Tensor, s: Tensor, z: Weight, w: Weight, t: Weight, y: Weight, a: Attributes) -> Steps:
+    """conv(dequantize(x, s, 0), dequantize(w, t, 0)) = dequantize(conv(x, w), s * t, 0)"""
+    yield conv(dequantize(x, s, z), dequantize(w, t, y), a)
+    require_number(y, 0.0)
+    require_number(z, 0.0)
+    require(any(a.pads), "something must be padded")
+    _require_int32(w)
+    yield dequantize(conv(x, w, a), _conv_scale(s, t, w, a, x.rank), cast(_number(z), to="int32"))
+
+
+@rule(rounding="reassociates")
+def padded_conv_of_dequantized(x: Tensor, s: Tensor, z: Weight, w: Weight, t: Weight, y: Weight, a: Attributes) -> Steps:
+    """conv(dequantize(x, s, z), dequantize(w, t, 0)) = dequantize(conv(pad(x, z), w), s * t, z * sum w)"""
+    yield conv(dequantize(x, s, z), dequantize(w, t, y), a)
+    require_number(y, 0.0)
+    require(z.number is not None and z.number != 0, "the zero point must be one known number, and not zero")
+    require(any(a.pads), "something must be padded")
+    _require_int32(w)
+    n = x.rank - 2
+    before, after = a.pads[:n], a.pads[n:]
+    if a.layout == "NCHW":
+        padded = pad(x, before=(0, 0, *before), after=(0, 0, *after), mode="constant", value=z.number or 0.0)
+    else:
+        padded = pad(x, before=(0, *before, 0), after=(0, *after, 0), mode="constant", value=z.number or 0.0)
+    yield dequantize(conv(padded, w, a.but(pads=(0,) * (2 * n))), _conv_scale(s, t, w, a, x.rank), _conv_zero(z, w, a, x.rank))
+
+
+# Rectifiers that saturation makes superfluous
+
+
+@rule
+def saturate_relu(x: Tensor) -> Equation:
+    """saturate(relu(x)) = saturate(x),  unsigned"""
+    return saturate(relu(x), to="uint8") == saturate(x, to="uint8")
+
+
+@rule
+def quantize_relu(x: Tensor, s: Weight, z: Weight[uint8]) -> Steps:
+    """quantize(relu(x), s, 0) = quantize(x, s, 0),  unsigned, s > 0"""
+    yield quantize(relu(x), s, z)
+    require_number(z, 0.0)
+    require(s.number is not None and s.number > 0, "the scale must be one known positive number")
+    yield quantize(x, s, z)
+
+
+# Bytes moved in place of numbers
+
+
+def _moved_dequantized(op: str) -> Rule:
+    def law(x: Tensor, s: Tensor, z: Tensor, a: Attributes) -> Steps:
+        yield operation(op, dequantize(x, s, z), by=a)
+        yield dequantize(operation(op, x, by=a), _number(s), _number(z))
+
+    return named(law, f"{snake(op)}_of_dequantized", f"{op}(dequantize(x, s, z)) = dequantize({op}(x), s, z),  s and z one number each")
+
+
+def _moved_quantized(op: str) -> Rule:
+    def law(x: Tensor, s: Tensor, z: Tensor, a: Attributes) -> Steps:
+        yield quantize(operation(op, x, by=a), s, z)
+        yield operation(op, quantize(x, _number(s), _number(z)), by=a)
+
+    return named(law, f"{snake(op)}_before_quantize", f"quantize({op}(x), s, z) = {op}(quantize(x, s, z)),  s and z one number each")
+
+
+@rule
+def gather_of_dequantized(x: Tensor, s: Tensor, z: Tensor, i: Tensor[int64], a: Attributes) -> Steps:
+    """gather(dequantize(x, s, z), i) = dequantize(gather(x, i), s, z),  s and z one number each"""
+    yield gather(dequantize(x, s, z), i, a)
+    yield dequantize(gather(x, i, a), _number(s), _number(z))
+
+
+@rule
+def concat_of_dequantized(x: Tensor, y: Tensor, s: Tensor, z: Tensor, a: Attributes) -> Steps:
+    """concat(dequantize(x, s, z), dequantize(y, s, z)) = dequantize(concat(x, y), s, z),  s and z one number each"""
+    yield concat(dequantize(x, s, z), dequantize(y, s, z), a=a)
+    yield dequantize(concat(x, y, a=a), _number(s), _number(z))
+
+
+@rule
+def max_pool_of_dequantized(x: Tensor, s: Weight, z: Tensor, a: Attributes) -> Steps:
+    """max_pool(dequantize(x, s, z)) = dequantize(max_pool(x), s, z),  s > 0 and z one number"""
+    yield max_pool(dequantize(x, s, z), a)
+    require(s.number is not None and s.number > 0, "the scale must be one known positive number")
+    yield dequantize(max_pool(x, a), _number(s), _number(z))
+
+
+RULES: tuple[Rule, ...] = (
+    number_of_sum, number_of_difference, matmul_of_dequantized, conv_of_dequantized, conv_of_dequantized_around_zero,
+    padded_conv_of_dequantized, saturate_relu, quantize_relu,
+    *(_moved_dequantized(op) for op in ("Reshape", "Transpose", "Slice")), *(_moved_quantized(op) for op in ("Reshape", "Transpose")),
+    gather_of_dequantized, concat_of_dequantized, max_pool_of_dequantized,
+)
