@@ -93,6 +93,11 @@ class Formula:
                 return z3.If(first > 0, 1.0, z3.If(first < 0, -1.0, z3.RealVal(0)))
             case "floor":
                 return z3.ToReal(z3.ToInt(first))
+            case "round":  # the nearest integer, of two the even one
+                whole = z3.FreshInt()
+                off = first - z3.ToReal(whole)
+                self.meant += [off <= 0.5, off >= -0.5, z3.Implies(z3.Or(off == 0.5, off == -0.5), whole % 2 == 0)]
+                return z3.ToReal(whole)
             case "where":
                 return z3.If(first != 0, values[1], last)
             case "sqrt":

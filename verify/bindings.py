@@ -105,6 +105,8 @@ class Binder:
                 return (1,)
             case "Concat" if position:
                 return (len(before[0].shape),)
+            case "Quantize" | "Dequantize" if position:  # one number, or as many axes as what they scale
+                return sorted({0, len(before[0].shape)})
             case "LayerNormalization" | "PRelu" if position:
                 return [rank for rank in allowed if rank <= len(before[0].shape)]
         if OPS[op].category == "elementwise" or op in ("Reshape", "Expand", "Transpose"):

@@ -246,6 +246,21 @@ def _along_axis(result: Shape | None, known: Known, fixed: Values | None, random
     return ([shape], fixed or {"axis": random.choice((random.randrange(len(shape)), len(shape) - 1))}) if shape else None
 
 
+def _scaled(result: Shape | None, known: Known, fixed: Values | None, random: Random) -> Proposal:
+    """One number for all, mostly; else one for each place along the first or the last axis, or anything that broadcasts."""
+    data = known[0] if known[0] is not None else result
+    if data is None:
+        return None
+    if not data or random.random() < 0.6:
+        drawn: Shape = ()
+    elif random.random() < 0.7:
+        axis = random.choice((0, len(data) - 1))
+        drawn = tuple(n if k == axis else 1 for k, n in enumerate(data))
+    else:
+        drawn = narrower(random, data)
+    return [data, *(drawn if shape is None else shape for shape in known[1:])], fixed or {}
+
+
 def _local_response(result: Shape | None, known: Known, fixed: Values | None, random: Random) -> Proposal:
     found = _along_axis(result, known, fixed, random)
     if found is None or fixed:
@@ -271,6 +286,7 @@ def _instance_normalization(result: Shape | None, known: Known, fixed: Values | 
 
 
 _PROPOSERS: Mapping[str, Callable[[Shape | None, Known, Values | None, Random], Proposal]] = {
+    "Quantize": _scaled, "Dequantize": _scaled,
     "Reshape": _reshape, "Transpose": _transpose, "Concat": _concat, "Slice": _slice, "Pad": _pad, "Expand": _expand, "MatMul": _matmul,
     **{op: _reduction(op) for op in ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd")},
     "Softmax": _along_axis, "LogSoftmax": _along_axis, "LRN": _local_response, "LayerNormalization": _layer_normalization,

@@ -5,6 +5,8 @@ An equation here is one over the reals, as everywhere: ``dequantize`` is exact, 
 
 from __future__ import annotations
 
+import math
+
 from egraph.rule import Attributes, Equation, Rule, Steps, Tensor, Weight, operation, require, require_number, rule
 from egraph.rule_operators import (
     cast,
@@ -30,10 +32,8 @@ MOST_PRODUCTS = (2**31 - 1) // (255 * 255)
 """Products of two bytes that surely add up to an int32."""
 
 
-def _number(s: Tensor) -> Tensor:
-    """Return the one number that a tensor holds as a scalar."""
-    require(s.type.elements == 1, "scale and zero point must be one number")
-    return s.reshape()
+def _require_numbers(s: Tensor, z: Tensor) -> None:
+    require(s.rank == 0 and z.rank == 0, "scale and zero point must be one number without axes")
 
 
 # Sums of int32 that become numbers
@@ -61,23 +61,25 @@ def matmul_of_dequantized(x: Tensor, s: Tensor, z: Tensor, w: Weight, t: Weight,
     require_number(y, 0.0)
     require(w.rank == 2 and x.rank >= 2, "the weight must be a matrix")
     require(w.shape[0] <= MOST_PRODUCTS, "the sums must fit into int32")
-    scale = _number(s) * row_vector(t, w.rank, w.shape[1])
-    zero = cast(_number(z), to="int32") * reduce_sum(cast(w, to="int32"), axes=(0,))
+    _require_numbers(s, z)
+    scale = s * row_vector(t, w.rank, w.shape[1])
+    zero = cast(z, to="int32") * reduce_sum(cast(w, to="int32"), axes=(0,))
     yield dequantize(x @ w, scale, zero)
 
 
 def _conv_scale(s: Tensor, t: Tensor, w: Tensor, a: Attributes, rank: int) -> Tensor:
     """Return s * t along the output channels."""
-    require(t.rank <= w.rank, "the scale must not add axes")
-    shape = (1,) * (w.rank - t.rank) + t.shape
-    require(all(size == 1 for size in shape[1:]), "the scale must vary along the output channels alone")
-    return _number(s) * along(t.reshape(shape[0]), channel_axis(a, rank), rank)
+    if t.rank == 0:
+        return s * t
+    require(t.rank == w.rank, "the scale must have no axes or all")
+    require(all(size == 1 for size in t.shape[1:]), "the scale must vary along the output channels alone")
+    return s * along(t.reshape(t.shape[0]), channel_axis(a, rank), rank)
 
 
 def _conv_zero(z: Tensor, w: Tensor, a: Attributes, rank: int) -> Tensor:
     """Return z * sum w along the output channels."""
     sums = reduce_sum(cast(w, to="int32"), axes=tuple(range(1, w.rank))).reshape(w.shape[0])
-    return cast(_number(z), to="int32") * along(sums, channel_axis(a, rank), rank)
+    return cast(z, to="int32") * along(sums, channel_axis(a, rank), rank)
 
 
 def _require_int32(w: Tensor) -> None:
@@ -89,6 +91,7 @@ def conv_of_dequantized(x: Tensor, s: Tensor, z: Tensor, w: Weight, t: Weight, y
     """conv(dequantize(x, s, z), dequantize(w, t, 0)) = dequantize(conv(x, w), s * t, z * sum w)"""
     yield conv(dequantize(x, s, z), dequantize(w, t, y), a)
     require_number(y, 0.0)
+    _require_numbers(s, z)
     require(not any(a.pads), "nothing must be padded")
     _require_int32(w)
     yield dequantize(conv(x, w, a), _conv_scale(s, t, w, a, x.rank), _conv_zero(z, w, a, x.rank))
@@ -100,17 +103,21 @@ def conv_of_dequantized_around_zero(x: Tensor, s: Tensor, z: Weight, w: Weight, 
     yield conv(dequantize(x, s, z), dequantize(w, t, y), a)
     require_number(y, 0.0)
     require_number(z, 0.0)
+    _require_numbers(s, z)
     require(any(a.pads), "something must be padded")
     _require_int32(w)
-    yield dequantize(conv(x, w, a), _conv_scale(s, t, w, a, x.rank), cast(_number(z), to="int32"))
+    yield dequantize(conv(x, w, a), _conv_scale(s, t, w, a, x.rank), cast(z, to="int32"))
 
 
-@rule(rounding="reassociates")
-def padded_conv_of_dequantized(x: Tensor, s: Tensor, z: Weight, w: Weight, t: Weight, y: Weight, a: Attributes) -> Steps:
+@rule(rounding="assumes finite")
+def padded_conv_of_dequantized(x: Tensor, s: Weight, z: Weight, w: Weight, t: Weight, y: Weight, a: Attributes) -> Steps:
     """conv(dequantize(x, s, z), dequantize(w, t, 0)) = dequantize(conv(pad(x, z), w), s * t, z * sum w)"""
     yield conv(dequantize(x, s, z), dequantize(w, t, y), a)
     require_number(y, 0.0)
     require(z.number is not None and z.number != 0, "the zero point must be one known number, and not zero")
+    finite = all(c.number is None or -math.inf < c.number < math.inf for c in (s, t))
+    require(finite, "the scales must be finite: padding would be no number")
+    _require_numbers(s, z)
     require(any(a.pads), "something must be padded")
     _require_int32(w)
     n = x.rank - 2
@@ -136,7 +143,7 @@ def quantize_relu(x: Tensor, s: Weight, z: Weight[uint8]) -> Steps:
     """quantize(relu(x), s, 0) = quantize(x, s, 0),  unsigned, s > 0"""
     yield quantize(relu(x), s, z)
     require_number(z, 0.0)
-    require(s.number is not None and s.number > 0, "the scale must be one known positive number")
+    require(s.number is not None and 0 < s.number < math.inf, "the scale must be one known positive number")
     yield quantize(x, s, z)
 
 
@@ -146,7 +153,8 @@ def quantize_relu(x: Tensor, s: Weight, z: Weight[uint8]) -> Steps:
 def _moved_dequantized(op: str) -> Rule:
     def law(x: Tensor, s: Tensor, z: Tensor, a: Attributes) -> Steps:
         yield operation(op, dequantize(x, s, z), by=a)
-        yield dequantize(operation(op, x, by=a), _number(s), _number(z))
+        _require_numbers(s, z)
+        yield dequantize(operation(op, x, by=a), s, z)
 
     return named(law, f"{snake(op)}_of_dequantized", f"{op}(dequantize(x, s, z)) = dequantize({op}(x), s, z),  s and z one number each")
 
@@ -154,7 +162,8 @@ def _moved_dequantized(op: str) -> Rule:
 def _moved_quantized(op: str) -> Rule:
     def law(x: Tensor, s: Tensor, z: Tensor, a: Attributes) -> Steps:
         yield quantize(operation(op, x, by=a), s, z)
-        yield operation(op, quantize(x, _number(s), _number(z)), by=a)
+        _require_numbers(s, z)
+        yield operation(op, quantize(x, s, z), by=a)
 
     return named(law, f"{snake(op)}_before_quantize", f"quantize({op}(x), s, z) = {op}(quantize(x, s, z)),  s and z one number each")
 
@@ -163,22 +172,25 @@ def _moved_quantized(op: str) -> Rule:
 def gather_of_dequantized(x: Tensor, s: Tensor, z: Tensor, i: Tensor[int64], a: Attributes) -> Steps:
     """gather(dequantize(x, s, z), i) = dequantize(gather(x, i), s, z),  s and z one number each"""
     yield gather(dequantize(x, s, z), i, a)
-    yield dequantize(gather(x, i, a), _number(s), _number(z))
+    _require_numbers(s, z)
+    yield dequantize(gather(x, i, a), s, z)
 
 
 @rule
 def concat_of_dequantized(x: Tensor, y: Tensor, s: Tensor, z: Tensor, a: Attributes) -> Steps:
     """concat(dequantize(x, s, z), dequantize(y, s, z)) = dequantize(concat(x, y), s, z),  s and z one number each"""
     yield concat(dequantize(x, s, z), dequantize(y, s, z), a=a)
-    yield dequantize(concat(x, y, a=a), _number(s), _number(z))
+    _require_numbers(s, z)
+    yield dequantize(concat(x, y, a=a), s, z)
 
 
 @rule
 def max_pool_of_dequantized(x: Tensor, s: Weight, z: Tensor, a: Attributes) -> Steps:
     """max_pool(dequantize(x, s, z)) = dequantize(max_pool(x), s, z),  s > 0 and z one number"""
     yield max_pool(dequantize(x, s, z), a)
-    require(s.number is not None and s.number > 0, "the scale must be one known positive number")
-    yield dequantize(max_pool(x, a), _number(s), _number(z))
+    require(s.number is not None and 0 < s.number < math.inf, "the scale must be one known positive number")
+    _require_numbers(s, z)
+    yield dequantize(max_pool(x, a), s, z)
 
 
 RULES: tuple[Rule, ...] = (

@@ -154,6 +154,9 @@ def _positive(context: Context, value: Value) -> Value:
     simpler = _of_same_sign(context, value) or _without_floor(context, value)
     if simpler is not None:
         return positive(context, simpler)
+    rounded = _without_round(context, value)
+    if rounded is not None:
+        return rounded
     canonical, flipped = _oriented(context, value)
     if constant(canonical) is not None:
         return _positive(context, canonical)
@@ -185,6 +188,19 @@ def _without_floor(context: Context, value: Value) -> Value | None:
     match varying.terms:
         case (Term(factor, (), (), (Call("floor", (inner,)),)),) if factor < 0:
             return add(context, number(math.ceil(offset / -factor)), negated(inner))
+    return None
+
+
+def _without_round(context: Context, value: Value) -> Value | None:
+    """[round(v) >= m] = [v >= m - 1/2] for even m, > for odd m, and the same from above: a tie goes to the even number"""
+    varying, offset = split_constant(value)
+    match varying.terms:
+        case (Term(factor, (), (), (Call("round", (inner,)),)),):
+            up = factor > 0
+            bound = math.floor(-offset / factor) + 1 if up else math.ceil(offset / -factor) - 1
+            room = add(context, inner, number(Fraction(1, 2) - bound)) if up else add(context, number(bound + Fraction(1, 2)), negated(inner))
+            strict = positive(context, room)
+            return strict if bound % 2 else add(context, strict, zero(context, room))
     return None
 
 

@@ -48,7 +48,8 @@ def _scale(call: Call, index: int, axis: int, rank: int) -> Node:
 
 def _zero_point(call: Call, index: int, axis: int, rank: int, dtype: str) -> Node:
     """Return the zero point as numbers of a type, 0 where it is absent."""
-    if not call.has(index):
+    data = call.data(index)
+    if not call.has(index) or (data is not None and not data.any()):
         return call.constant(0, dtype)
     return _along(call, _as(call, call[index], dtype), axis, rank)
 
