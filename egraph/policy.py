@@ -174,13 +174,26 @@ class RacePolicy:
 
     share: float = tuned(0.25, "part of the budget", "Race at most, but until every contender has run a few times.", most=1)
     least_seconds: float = tuned(2.0, "seconds", "Race so long at least, however little time is left.")
-    rounds: int = tuned(7, "rounds", "At most; the fastest is known earlier where it is so in each of them.", least=1)
-    least_rounds: int = tuned(3, "rounds", "At least, unless a model is slow.", least=1)
+    rounds: int = tuned(40, "rounds", "At most; a race ends earlier once its winner is known.", least=1)
+    least_rounds: int = tuned(5, "rounds", "At least, unless a model is slow.", least=1)
+    confidence: float = tuned(
+        0.995, "probability", "With which a contender is faster before it wins against one that is preferred to it.", least=0.5, most=1
+    )
+    noise: float = tuned(
+        0.08,
+        "part of a contender's time",
+        "By which one round may be off: few rounds that agree by chance prove little.",
+    )
+    margin: float = tuned(
+        0.015, "part of the winner's time", "By which nobody may be faster when a race ends: less is not worth more rounds."
+    )
     runs: int = tuned(3, "runs", "Of each contender in a round, at least.", least=1)
     settle_seconds: float = tuned(0.02, "seconds", "Between turns: a thread pool that has just worked keeps spinning for a while.")
-    turn_seconds: float = tuned(0.25, "seconds", "One contender's part of a round, unless a few runs take longer.")
-    first_gap: float = tuned(2.0, "times the fastest", "Who takes longer in the first round is not timed again.", least=1)
-    gap: float = tuned(1.3, "times the fastest", "Who takes longer after later rounds is not timed again.", least=1)
+    turn_seconds: float = tuned(
+        0.1, "seconds", "One contender's part of a round, unless a few runs take longer: many short rounds tell more than few long ones."
+    )
+    first_gap: float = tuned(3.0, "times the fastest", "Who takes longer in the first round is not timed again.", least=1)
+    gap: float = tuned(1.3, "times the fastest", "Who took longer in every round is not timed again.", least=1)
     memory_share: float = tuned(
         0.6, "part of the free memory", "What all contenders may fill together; beyond it only one is loaded at a time.", most=1
     )

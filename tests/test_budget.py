@@ -159,7 +159,8 @@ def _raced(
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     contenders = [Contender(name, name, "onnxruntime", name) for name in run_seconds]
     raced = race(
-        contenders, FEEDS, failed={}, essential="original", threads=1, seed=0, database=Database.in_memory(), device="d",
+        contenders, FEEDS, failed={}, preferred=list(run_seconds), essential="original", threads=1, seed=0,
+        database=Database.in_memory(), device="d",
         seconds=seconds, run_seconds=run_seconds["original"],
     )  # fmt: skip
     return raced, happened

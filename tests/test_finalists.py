@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from egraph.optimize import race as finalists
-from egraph.optimize.race import Contender, Race, engine_for, is_clear, is_decided, race, remembered, still_running
+from egraph.optimize.race import Contender, Race, engine_for, is_clear, race, remembered, still_running
 from egraph.policy import RacePolicy
 from runtime.feeds import FeedSpec
 from runtime.measure import Load, Timing, Worker
@@ -31,7 +31,8 @@ def _race(folder: Path, size_bytes: int, policy: RacePolicy = RacePolicy()) -> R
     database = Database.in_memory()
     assert remembered(contenders, FEEDS, database=database, device="d", frozen=False) is None
     raced = race(
-        contenders, FEEDS, failed={}, essential="one", threads=1, seed=0, database=database, device="d", seconds=3.0, policy=policy
+        contenders, FEEDS, failed={}, preferred=["one", "two"], essential="one", threads=1, seed=0, database=database,
+        device="d", seconds=3.0, policy=policy,
     )  # fmt: skip
     again = remembered(contenders, FEEDS, database=database, device="d", frozen=True)
     assert again is not None and again.remembered and again.timings == raced.timings
@@ -58,7 +59,8 @@ def test_everyone_is_timed_whether_or_not_all_fit(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(Worker, "close", counted_close)
     monkeypatch.setattr(finalists, "available_bytes", lambda: free_bytes)
     result = _race(tmp_path, 1 << 20, RacePolicy(first_gap=1e9, gap=1e9))  # so short a run may take any time on a busy machine
-    assert all(timing.status == "ok" and 3 <= len(timing.samples_us) <= RacePolicy.rounds for timing in result.timings.values())
+    assert all(timing.status == "ok" for timing in result.timings.values())
+    assert all(RacePolicy.least_rounds <= len(timing.samples_us) <= RacePolicy.rounds for timing in result.timings.values())
     assert most[0] == (2 if free_bytes else 1)
 
 
@@ -75,15 +77,9 @@ def test_few_rounds_do_where_they_take_long_and_the_original_is_far_off() -> Non
         timings = {"original": Timing("ok", (original,)), **{str(i): Timing("ok", (us,)) for i, us in enumerate(programs)}}
         return is_clear(timings, list(timings), "original")
 
-    assert is_enough(9.0, 4.0, 4.1, 8.0) and is_enough(1.0, 3.0, 2.5) and is_enough(1.0)
+    assert is_enough(13.0, 4.0, 4.1, 8.0) and is_enough(1.0, 4.0, 3.5) and is_enough(1.0)
     assert not is_enough(7.0, 4.0, 9.0) and not is_enough(4.0, 7.0)
     assert is_clear({"original": Timing("ok", (1.0,)), "program": Timing("failed")}, ["original", "program"], "original")
-
-
-def test_a_race_is_decided_when_one_is_fastest_in_every_round() -> None:
-    assert is_decided([Timing("ok", (1.0, 1.1)), Timing("ok", (1.2, 1.3)), Timing("failed")])
-    assert not is_decided([Timing("ok", (1.0, 1.25)), Timing("ok", (1.2, 1.3))])
-    assert not is_decided([Timing("failed")])
 
 
 def test_onnxruntime_does_without_its_arena_where_that_would_fill_the_memory() -> None:

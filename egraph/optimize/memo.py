@@ -38,7 +38,7 @@ class Memo:
     choices: str
     """A digest of what the search chose."""
     contenders: tuple[tuple[str, str], ...]
-    """Name and digest of all that took part in the race."""
+    """Name and digest of all that took part in the race, first who wins where nobody is faster beyond doubt."""
 
 
 def memo_path(model_digest: str, device: str, options: Options) -> Path | None:

@@ -39,6 +39,7 @@ from egraph.optimize.trial import (
     Entry,
     Trial,
     by_importance,
+    by_preference,
     compile_all,
     compile_cheapest,
     compile_entry,
@@ -160,7 +161,7 @@ class Run:
             return None
         contenders = [self._contender(name, digest) for name, digest in memo.contenders]
         raced = self._remembered(contenders, device, frozen=False)
-        if raced is None or fastest([c.name for c in contenders if c.name != ORIGINAL], raced) != memo.outcome.shipped:
+        if raced is None or fastest([c.name for c in contenders], raced, options.policy.race) != memo.outcome.shipped:
             return None
         self.progress.note(earlier.told())
         self.progress.stage("compile the program")
@@ -245,7 +246,8 @@ class Run:
         """Keep which program the search led to, where the profile database can say again that it does."""
         path = memo_path(self.model_digest.result(), outcome.device, self.options)
         if path is not None and read_search(self.database, outcome.device, trial.search_key) is not None:
-            contenders = ((ORIGINAL, outcome.model_digest), *((e.contender.name, e.contender.digest) for e in trial.entries))
+            digests = {ORIGINAL: outcome.model_digest, **{e.contender.name: e.contender.digest for e in trial.entries}}
+            contenders = tuple((name, digests[name]) for name in trial.preferred)
             program = next((e.program for e in trial.entries if trial.best and e.contender == trial.best.contender), None)
             write_memo(path, Memo(outcome, program, trial.search_key, choices_digest(trial.found.text), contenders))
 
@@ -304,8 +306,8 @@ class Run:
             cheapest = compile_cheapest(entries, self.folder, self.repair.compile_options)
             return Trial(found, plain, tuple(entries), not_raced(contenders), cheapest, key)
         raced = None if is_measured and not choice.is_earlier else self._remembered(contenders, device, frozen=options.frozen)
-        names = [entry.contender.name for entry in entries]
-        best = entry_named(fastest(names, raced), entries) if raced else None
+        preferred, policy = by_preference(entries, self.derivations.errors()), options.policy.race
+        best = entry_named(fastest(preferred, raced, policy), entries) if raced else None
         if raced and best:
             best = best.folded(self.folder)
             try:
@@ -326,17 +328,17 @@ class Run:
                     failed[entry.contender.name] = f"its outputs differ: {error.what}"
             largest_bytes = max(sizes_bytes.values(), default=0)
             contenders = [replace(c, size_bytes=sizes_bytes.get(c.name, sizes_bytes.get(PLAIN, largest_bytes))) for c in contenders]
-            seconds = min(options.policy.race.share * options.budget_seconds, progress.left_seconds - self.budget.check_seconds)
+            seconds = min(policy.share * options.budget_seconds, progress.left_seconds - self.budget.check_seconds)
             raced = race(
-                contenders, self.reference.runs.specs, failed=failed, essential=ORIGINAL, inputs=self.reference.given.raced,
-                threads=options.threads, seed=options.seed, database=self.database, device=device,
-                seconds=max(options.policy.race.least_seconds, seconds), run_seconds=self.budget.run_seconds,
-                generator=self.lowering.generator_digest, policy=options.policy.race,
+                contenders, self.reference.runs.specs, failed=failed, preferred=preferred, essential=ORIGINAL,
+                inputs=self.reference.given.raced, threads=options.threads, seed=options.seed, database=self.database, device=device,
+                seconds=max(policy.least_seconds, seconds), run_seconds=self.budget.run_seconds,
+                generator=self.lowering.generator_digest, policy=policy,
             )  # fmt: skip
-            best = entry_named(fastest(names, raced), entries)
+            best = entry_named(fastest(preferred, raced, policy), entries)
             best = best and best.folded(self.folder)
             self.budget.quiet_run_seconds = min(self.budget.quiet_run_seconds, raced.median_us(ORIGINAL) / 1e6)
-        return Trial(found, plain, tuple(entries), raced, best, key)
+        return Trial(found, plain, tuple(entries), raced, best, key, preferred)
 
     def _within(self, found: Search, entries: Sequence[Entry], failed: dict[str, str], model: CostModel) -> Search | None:
         """Measure how far programs that round are off; return others where the best is too far off and there is time for them.
@@ -443,7 +445,7 @@ class Run:
             if self.progress.left_seconds > self.repair.seconds:
                 return self._trial(rules, measurer, device), rules
         self.repair.too_late(error, best)
-        return without(trial, best, f"its outputs differ: {error.what}", self.folder), rules
+        return without(trial, best, f"its outputs differ: {error.what}", self.folder, self.options.policy.race), rules
 
     def _check(self, session: Session, saved: Any, best: Entry | None, *, is_repeated: bool) -> CheckResult:
         """Compare the artefact, and the standard model where it is not the original itself, with the original.

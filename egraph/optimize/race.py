@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from egraph.errors import EinsatError, LowerError
+from egraph.optimize.paired import is_decided, slowdown
 from egraph.policy import RacePolicy
 from runtime.feeds import FeedSpec
 from runtime.measure import Effort, Engine, Load, Timing, Worker
@@ -91,6 +92,7 @@ def race(
     feeds: tuple[FeedSpec, ...],
     *,
     failed: Mapping[str, str],
+    preferred: Sequence[str],
     essential: str,
     threads: int,
     seed: int,
@@ -106,15 +108,16 @@ def race(
 
     ``inputs``: a file to read inputs from, instead of random ones, and a digest of what is in it.
     Contenders come in the order of their importance: where runs take long, the last are not timed once ``seconds`` are over.
-    ``failed``: contenders that cannot be run, with the reason. The ``essential`` one is timed in every round; who is far
-    behind the fastest is given up, and nobody is timed further once the fastest has been so in every round.
+    ``preferred``: their names, first who wins where nobody is faster beyond doubt. ``failed``: contenders that cannot be run, with the
+    reason. The ``essential`` one is timed in every round; who is behind the fastest, far or beyond doubt, is given up, and nobody is
+    timed further once the winner is known.
     """
     group = race_key(contenders, feeds, inputs[1], generator)
     timings = {name: Timing("failed", message=reason) for name, reason in failed.items()}
     runners = [c for c in contenders if c.name not in failed]
     timings |= _interleave(
-        runners, feeds, essential=essential, threads=threads, seed=seed, seconds=seconds, run_seconds=run_seconds, inputs=inputs[0],
-        policy=policy,
+        runners, feeds, preferred=preferred, essential=essential, threads=threads, seed=seed, seconds=seconds, run_seconds=run_seconds,
+        inputs=inputs[0], policy=policy,
     )  # fmt: skip
     if lacking := [timing.message for timing in timings.values() if timing.lacks_library]:
         raise LowerError(f"programs cannot be run on this machine: {lacking[0]}")  # not remembered: it says nothing about them
@@ -144,6 +147,7 @@ def _interleave(
     contenders: Sequence[Contender],
     feeds: tuple[FeedSpec, ...],
     *,
+    preferred: Sequence[str],
     essential: str,
     threads: int,
     seed: int,
@@ -193,11 +197,11 @@ def _interleave(
                     workers[c.name].close()
             kept = still_running([c.name for c in running], timings, round_number, essential, policy)
             running = [c for c in running if c.name in kept]
-            left = [timings[name] for name in kept]
             is_over = time.monotonic() > deadline
             if is_slow and 2 * time.monotonic() - started > deadline:
                 break  # there is no time for another round
-            is_told = round_number + 1 >= policy.least_rounds and (is_over or is_decided(left))
+            left = [name for name in preferred if name in kept]
+            is_told = round_number + 1 >= policy.least_rounds and (is_over or is_decided(left, timings, policy))
             if is_told or (is_over and is_clear(timings, kept, essential, policy.first_gap)):
                 break
     finally:
@@ -220,8 +224,16 @@ def still_running(
 ) -> list[str]:
     """Return who can still be the fastest, and the ``essential`` one."""
     gap = policy.gap if round_number else policy.first_gap
-    limit = gap * min((timings[name].median_us for name in names), default=float("inf"))
-    return [name for name in names if name == essential or timings[name].median_us <= limit]
+    fastest = min((timings[name] for name in names), key=lambda timing: timing.median_us, default=Timing("failed"))
+
+    def may_win(timing: Timing) -> bool:
+        """Return whether it was near the fastest in some round, and is not slower beyond doubt."""
+        rounds = zip(fastest.samples_us, timing.samples_us, strict=False)
+        if not any(own_us <= gap * best_us for best_us, own_us in rounds):
+            return False
+        return round_number + 1 < policy.least_rounds or slowdown(fastest.samples_us, timing.samples_us, policy)[0] <= policy.margin
+
+    return [name for name in names if name == essential or may_win(timings[name])]
 
 
 def is_clear(timings: Mapping[str, Timing], names: Sequence[str], essential: str, gap: float = RacePolicy.first_gap) -> bool:
@@ -230,8 +242,3 @@ def is_clear(timings: Mapping[str, Timing], names: Sequence[str], essential: str
     own_us, best_us = timings[essential].median_us, min(others, default=math.inf)
     return max(own_us, best_us) > gap * min(own_us, best_us)
 
-
-def is_decided(timings: Sequence[Timing]) -> bool:
-    """Return whether the slowest round of the fastest is faster than everyone else's fastest round."""
-    ranked = sorted((t for t in timings if t.samples_us), key=lambda t: t.median_us)
-    return bool(ranked) and all(max(ranked[0].samples_us) < min(other.samples_us) for other in ranked[1:])

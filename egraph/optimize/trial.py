@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from egraph.errors import EinsatError, ModelError
 from egraph.optimize.budget import Budget
 from egraph.optimize.folding import Folder
+from egraph.optimize.paired import winner
 from egraph.optimize.race import Contender, Race
 from egraph.optimize.search import Search, program_digest
+from egraph.policy import RacePolicy
 from egraph.tensor import Program
 from lower.compile import CompileOptions, compile_program
 from runtime.measure import Timing
@@ -42,6 +44,8 @@ class Trial:
     best: Entry | None
     search_key: str
     """What the search is filed under."""
+    preferred: tuple[str, ...] = ()
+    """The names of all contenders, first who wins where nobody is faster beyond doubt."""
 
 
 def by_importance(entries: Sequence[Entry]) -> list[Entry]:
@@ -55,12 +59,26 @@ def entry_named(name: str, entries: Sequence[Entry]) -> Entry | None:
     return next((entry for entry in entries if entry.contender.name == name), None)
 
 
-def fastest(names: Sequence[str], raced: Race) -> str:
-    """Return the name of the fastest contender: that of onnxruntime on the original model unless a program is faster."""
+def by_preference(entries: Sequence[Entry], derived: Container[str]) -> tuple[str, ...]:
+    """Return the contenders' names in the order in which they win where nobody is faster beyond doubt.
+
+    The model as it was given is first and the plain program last; of others, first what has fewer kernels by ``derived`` programs, which
+    round more, then what is predicted to take less.
+    """
+
+    def effort(entry: Entry) -> tuple[bool, int, float]:
+        kernels = sum(any(name in derived for name in kernel.rules) for kernel in entry.program.kernels)
+        return entry.contender.name == PLAIN, kernels, entry.program.cost_us
+
+    return (ORIGINAL, *(entry.contender.name for entry in sorted(entries, key=effort)))
+
+
+def fastest(preferred: Sequence[str], raced: Race, policy: RacePolicy) -> str:
+    """Return the name of the winner: that of onnxruntime on the original model unless a program is faster beyond doubt."""
     if raced.timings[ORIGINAL].status != "ok":
         raise ModelError(f"onnxruntime cannot time the original model: {raced.timings[ORIGINAL].message}")
-    best = min(names, key=raced.median_us, default=ORIGINAL)
-    return best if raced.median_us(best) < raced.median_us(ORIGINAL) else ORIGINAL
+    return winner(preferred, raced.timings, policy) or ORIGINAL
+
 
 def gain(trial: Trial) -> float:
     """Return how many times as fast as the original the best program of a race is."""
@@ -68,11 +86,10 @@ def gain(trial: Trial) -> float:
     return trial.raced.median_us(ORIGINAL) / min(others, default=float("inf"))
 
 
-def without(trial: Trial, wrong: Entry, reason: str, folder: Folder) -> Trial:
+def without(trial: Trial, wrong: Entry, reason: str, folder: Folder, policy: RacePolicy) -> Trial:
     """Return the trial with the best of what is left where a program is given up for a reason."""
     raced = replace(trial.raced, timings={**trial.raced.timings, wrong.contender.name: Timing("failed", message=reason)})
-    name = fastest([entry.contender.name for entry in trial.entries if raced.timings[entry.contender.name].status == "ok"], raced)
-    best = next((entry for entry in trial.entries if entry.contender.name == name), None)
+    best = entry_named(fastest(trial.preferred, raced, policy), trial.entries)
     return replace(trial, raced=raced, best=best and best.folded(folder))
 
 

@@ -19,10 +19,7 @@ from egraph.rule_operators import (
     quantize,
     reduce_sum,
     relu,
-    reshape,
     saturate,
-    slice_,
-    transpose,
 )
 from egraph.rules.axes import along, channel_axis
 from egraph.rules.family import named, snake

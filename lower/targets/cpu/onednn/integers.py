@@ -12,8 +12,8 @@ from functools import lru_cache
 
 from egraph.tensor import Node, placeholders, walk
 from egraph.tensor.ops.dtypes import BYTES
+from lower.calls.call import Anchor, Argument
 from lower.targets.cpu.generator.library import processor
-from lower.targets.cpu.onednn.call import Anchor, Argument
 from lower.views import Reason
 
 PRODUCTS = ("MatMul", "Conv")

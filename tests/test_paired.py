@@ -1,0 +1,95 @@
+"""Who wins a race: simulated machines that drift, and that are disturbed in bursts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from egraph.optimize.paired import is_decided, is_faster, slowdown, winner
+from egraph.optimize.race import Contender, Race, race
+from egraph.policy import RacePolicy
+from runtime.measure import Effort, Load, Timing, Worker
+from runtime.profile import Database
+
+RACES = 40
+FACTORS: Mapping[str, Callable[[int, np.random.Generator], float]] = {
+    "drifting": lambda turn, random: (1 + 0.01 * turn) * random.lognormal(0.0, 0.02),
+    "bursty": lambda turn, random: random.lognormal(0.0, 0.02) * (random.uniform(1.3, 3.0) if random.random() < 0.1 else 1.0),
+}
+
+
+@pytest.fixture(params=sorted(FACTORS))
+def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Time what a contender's path says, times what the machine makes of it."""
+    random, turns = np.random.default_rng(7), [0]
+    paths: dict[int, str] = {}
+
+    def load(self: Worker, what: Load) -> Timing:
+        paths[id(self)] = what.path
+        return Timing("ok")
+
+    def timed(self: Worker, effort: Effort) -> Timing:
+        turns[0] += 1
+        return Timing("ok", (float(paths[id(self)]) * FACTORS[request.param](turns[0] % 200, random),))
+
+    for name, function in (("load", load), ("time", timed), ("start", lambda self, threads: None)):
+        monkeypatch.setattr(Worker, name, function)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    return str(request.param)
+
+
+def _race(times_us: Mapping[str, float], policy: RacePolicy = RacePolicy()) -> Race:
+    """Race contenders, each preferred to those after it."""
+    contenders = [Contender(name, name, "einsat", str(time_us)) for name, time_us in times_us.items()]
+    return race(
+        contenders, (), failed={}, preferred=list(times_us), essential=contenders[0].name, threads=1, seed=0,
+        database=Database.in_memory(), device="d", seconds=1000.0, policy=policy,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("right", "times_us"),
+    [
+        ("quick", {"original": 100.0, "quick": 94.0, "plain": 110.0}),
+        ("quick", {"original": 100.0, "slow": 80.0, "quick": 72.0}),
+        ("original", {"original": 100.0, "alike": 100.0, "too": 100.0}),
+        ("simple", {"original": 100.0, "simple": 70.0, "derived": 70.0}),
+    ],
+)
+def test_the_right_program_wins_on_a_noisy_machine(machine: str, right: str, times_us: Mapping[str, float]) -> None:
+    won = sum(winner(list(times_us), _race(times_us).timings) == right for _ in range(RACES))
+    assert won >= 0.95 * RACES
+
+
+def test_a_race_goes_on_while_it_is_undecided(machine: str) -> None:
+    clear, close = ({"original": 100.0, "program": time_us} for time_us in (40.0, 97.0))
+    rounds = [len(_race(times_us).timings["original"].samples_us) for times_us in (clear, close)]
+    assert RacePolicy.least_rounds <= rounds[0] < rounds[1] <= RacePolicy.rounds
+
+
+def test_one_program_that_was_a_little_faster_in_few_rounds_is_not_shipped() -> None:
+    """3 % in three rounds of a machine that is off by as much proves nothing."""
+    timings = {"original": Timing("ok", (103.0, 99.0, 104.0)), "program": Timing("ok", (100.0, 100.0, 100.0))}
+    assert winner(["original", "program"], timings) == "original" and not is_decided(["original", "program"], timings)
+    timings["original"] = Timing("ok", (103.0, 102.9, 103.1) * 8)
+    timings["program"] = Timing("ok", (100.0,) * 24)
+    assert winner(["original", "program"], timings) == "program" and is_decided(["original", "program"], timings)
+    assert winner(["original", "program"], timings, RacePolicy(noise=1.0)) == "original"
+
+
+def test_a_machine_that_changes_between_rounds_is_slower_for_everyone() -> None:
+    first = tuple(100.0 * 1.3**number for number in range(8))
+    low, high = slowdown(first, tuple(1.1 * time_us for time_us in first))
+    assert 0.05 < low < np.log(1.1) < high < 0.15
+    assert (low, high) == slowdown(first, tuple(1.1 * time_us for time_us in first)), "the same rounds give the same verdict"
+
+
+def test_who_has_no_time_or_was_given_up_does_not_win() -> None:
+    timings = {"original": Timing("failed"), "early": Timing("ok", (1.0,)), "late": Timing("ok", (2.0, 2.0))}
+    assert winner(list(timings), timings) == "late" and winner(["original"], timings) is None
+    assert is_faster(timings["late"], timings["original"]) and not is_faster(timings["original"], timings["late"])
+    assert winner(list(timings), {**timings, "early": replace(timings["early"], samples_us=(1.0, 1.0))}) == "early"
