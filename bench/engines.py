@@ -65,12 +65,21 @@ def onnxruntime_engine(model: Path, feeds: Feeds, threads: int) -> Run:
 
 def openvino_engine(model: Path, feeds: Feeds, threads: int) -> Run:
     """OpenVINO, latency hint, float32."""
+    return _openvino(model, feeds, threads, INFERENCE_PRECISION_HINT="f32")
+
+
+def openvino_default_engine(model: Path, feeds: Feeds, threads: int) -> Run:
+    """OpenVINO, latency hint, in the precision that it chooses for the processor."""
+    return _openvino(model, feeds, threads)
+
+
+def _openvino(model: Path, feeds: Feeds, threads: int, **more: str) -> Run:
     import openvino
 
     core = openvino.Core()
     network = core.read_model(str(model))
     network.reshape({port.any_name: list(feeds[port.any_name].shape) for port in network.inputs})
-    settings = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
+    settings = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", **more}
     request = core.compile_model(network, "CPU", settings).create_infer_request()
     return lambda: list(request.infer(feeds).values())
 
@@ -162,12 +171,15 @@ def einsat_engine(model: Path, feeds: Feeds, threads: int) -> Run:
 WITHOUT_DERIVATIONS = "einsat_rules_only"
 """Our own optimiser with ``--no-derivations``: no peer, it shows what derivations add."""
 OURS = ("einsat", WITHOUT_DERIVATIONS)
+OPENVINO_DEFAULT = "openvino_default"
+"""OpenVINO as it comes, which may round to bf16: beside it belong errors, so that only bench.precision times it."""
 
 ENGINES: Mapping[str, Callable[[Path, Feeds, int], Run]] = {
     "einsat": einsat_engine,
     WITHOUT_DERIVATIONS: einsat_engine,
     "onnxruntime": onnxruntime_engine,
     "openvino": openvino_engine,
+    OPENVINO_DEFAULT: openvino_default_engine,
     "torch_compile": torch_compile_engine,
     "tvm": tvm_engine,
 }

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from bench.engines import ENGINES, OURS
+from bench.engines import ENGINES, OPENVINO_DEFAULT, OURS
 from bench.environment import differences, environment
 from bench.models import MODELS
 from bench.row import Request, measure_row
@@ -30,7 +30,10 @@ from bench.table import table
 from bench.unseen import UNSEEN
 
 RESULTS = Path(__file__).parent / "results"
-NEEDS = {**dict.fromkeys(OURS, "runtime"), "onnxruntime": "onnxruntime", "openvino": "openvino", "torch_compile": "torch", "tvm": "tvm"}
+NEEDS = {
+    **dict.fromkeys(OURS, "runtime"), "onnxruntime": "onnxruntime", **dict.fromkeys(("openvino", OPENVINO_DEFAULT), "openvino"),
+    "torch_compile": "torch", "tvm": "tvm",
+}  # fmt: skip
 LISTS = {"own": MODELS, "unseen": UNSEEN}
 Rows = dict[tuple[str, int], dict[str, Any]]
 
@@ -40,7 +43,7 @@ class BadArguments(Exception):
 
 
 def installed_engines() -> tuple[str, ...]:
-    return tuple(name for name in ENGINES if importlib.util.find_spec(NEEDS[name]) is not None)
+    return tuple(name for name in ENGINES if name != OPENVINO_DEFAULT and importlib.util.find_spec(NEEDS[name]) is not None)
 
 
 def engines_by_model(texts: Sequence[str]) -> Mapping[str, tuple[str, ...]]:

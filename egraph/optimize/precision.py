@@ -232,7 +232,9 @@ class Rounding:
         if space is not None and not rounding:
             return "nothing rounds: no kernel of this model has a twin that does"
         records = [record for one in rounding if (record := model.record(one)) is not None]
-        if records and not any(record.median_us is not None for record in records):
+        if space is None or not records:
+            return "nothing rounds: no kernel that does was measured in this run's budget"
+        if not any(record.median_us is not None for record in records):
             return f"nothing rounds: this processor lacks what the library needs for it ({records[0].message})"
         return "nothing rounds: on this processor, no kernel that does is faster where the tolerance allows it"
 

@@ -26,6 +26,8 @@ ROUNDED_OPERATORS = ("MatMul", "Conv")
 """Operators whose operands kernels of a lower precision round."""
 LEAST_TOLERANCE = 1e-12
 """What a tolerance of nothing counts as: no error fits into it."""
+HOPELESS = 4.0
+"""Kernels that alone are expected to be off by so many tolerances are left out from the start: expectations are coarse."""
 DERIVED_UNIT = UNIT_ROUNDOFF[PLAIN] * USUAL_PART
 """What the errors of derivations, which are those of float32, are multiples of."""
 
@@ -79,10 +81,10 @@ class ErrorModel:
     def part(self, one: Candidate) -> float:
         """Return which part of what the user accepts a kernel uses up, as a square: those of a program add up to 1 at most.
 
-        Before any program was too far off, only those kernels are left out that would be by themselves.
+        Before any program was too far off, only those kernels are left out of which that can be expected.
         """
         error = self.error(one)
         if not error:
             return 0.0
         part = ((self.scale or 1.0) * error / max(self.tolerance.relative, LEAST_TOLERANCE)) ** 2
-        return part if self.scale or part > 1 else 0.0
+        return part if self.scale or part > HOPELESS**2 else 0.0

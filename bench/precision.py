@@ -1,0 +1,183 @@
+"""Time and error by precision: this optimiser in float32 and within a tolerance, OpenVINO as it comes and in float32, onnxruntime.
+
+    python -m bench.precision                          the models below, printed
+    python -m bench.precision --record                 also written into bench/results/precision.json and .md
+    python -m bench.precision --only resnet50,minilm --budget 20s --tolerance 1e-3
+
+On processors with units for it OpenVINO rounds to bf16 unless told otherwise, and so may this optimiser with --precision auto, kernel by
+kernel. Errors are of the largest output, against onnxruntime on the original model, on the inputs that engines are timed on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from bench.engines import OPENVINO_DEFAULT, outputs_file
+from bench.interleave import EngineFailed, EngineProcess, interleave
+from bench.models import MODELS, BenchModel
+from bench.record import RESULTS, opening, origin, record
+from bench.row import RowFailed, run_optimizer, without_places
+from bench.run import LISTS
+from bench.table import geometric_mean
+from bench.watched import Watched
+from egraph.optimize.check_noise import relative_error
+from runtime.devices.cpu.core_distance import line_ns
+
+CHOSEN = ("bert_base", "minilm", "resnet50", "vit", "distilbert", "mobilenet_v2")
+"""Models whose time goes into products and convolutions; those of bench.unseen take torch."""
+PEERS: Mapping[str, str] = {"onnxruntime": "onnxruntime", "openvino": OPENVINO_DEFAULT, "openvino f32": "openvino"}
+"""The peers' columns and their engines."""
+OURS: Mapping[str, tuple[str, ...]] = {"einsat": (), "einsat auto": ("--precision", "auto")}
+"""This optimiser's columns, and the flags that make them."""
+COLUMNS = (*PEERS, *OURS)
+SECONDS = 1.5
+"""Timing budget of an engine and model."""
+LIMIT_SECONDS = 300.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """Medians and errors by column, why others have none, and what the optimiser told of precisions."""
+
+    model: str
+    median_us: Mapping[str, float] = field(default_factory=dict)
+    max_rel_err: Mapping[str, float] = field(default_factory=dict)
+    failed: Mapping[str, str] = field(default_factory=dict)
+    precision: Mapping[str, Any] = field(default_factory=dict)
+
+    def line(self) -> str:
+        """Return the row as one of a table: milliseconds, and the error in brackets."""
+        cells = []
+        for name in COLUMNS:
+            time_us, error = self.median_us.get(name), self.max_rel_err.get(name)
+            told = "" if error is None else f" ({error:.1e})"
+            cells.append("failed" if time_us is None else f"{time_us / 1e3:,.3f}{told}")
+        kernels = ", ".join(f"{count} {name}" for name, count in self.precision.get("kernels", {}).items())
+        return f"| {self.model} | {' | '.join(cells)} | {kernels} |"
+
+    def ratio(self, peer: str) -> float | None:
+        """Return how many times as long as within the tolerance a column takes."""
+        mine, other = self.median_us.get("einsat auto"), self.median_us.get(peer)
+        return other / mine if mine and other else None
+
+
+def measured(entry: BenchModel, threads: int, budget: str, tolerance: str) -> Row:
+    """Optimise a model in each way, then time all in turns."""
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        folder = Path(name)
+        source = folder / f"{entry.name}.onnx"
+        failed: dict[str, str] = {}
+        told: dict[str, Any] = {}
+        try:
+            model = entry.make(1)
+        except Exception as error:  # a model may need a package that is not here
+            return Row(entry.name, failed=dict.fromkeys(COLUMNS, f"{type(error).__name__}: {error}"))
+        onnx.save(model, source)
+        feeds = entry.feeds(model)
+        paths: dict[str, tuple[str, Path]] = {label: (engine, source) for label, engine in PEERS.items()}
+        for label, flags in OURS.items():
+            command = ["--json", "-q", "--threads", str(threads), "--budget", budget, "--database", str(folder / "profile.sqlite")]
+            command += [a for shape in entry.shapes for a in ("--shape", shape)]
+            more = [*flags, "--tolerance", tolerance] if flags else []
+            try:
+                _, printed = run_optimizer(
+                    [sys.executable, "-m", "egraph.optimize", str(source), *command, *more, "-o", str(folder / label.replace(" ", "-"))],
+                    time.monotonic() + LIMIT_SECONDS,
+                )
+            except RowFailed as error:
+                failed[label] = str(error)
+                continue
+            told = printed.get("precision", told)
+            paths[label] = "einsat", folder / label.replace(" ", "-") / f"{entry.name}.einsat"
+        processes: dict[str, EngineProcess] = {}
+        for label, (engine, path) in paths.items():
+            place = folder / f"{label} feeds"
+            place.mkdir()
+            np.savez(place / "feeds.npz", allow_pickle=False, **feeds)
+            try:
+                processes[label] = stack.enter_context(EngineProcess(engine, path, place / "feeds.npz", threads))
+            except EngineFailed as error:
+                failed[label] = str(error)
+        errors = {label: _error(folder, label, paths) for label in processes if label != "onnxruntime" and "onnxruntime" in processes}
+        watched = {label: Watched(one, partial(line_ns, threads)) for label, one in processes.items()}
+        times, late = interleave(watched, seconds=SECONDS * len(watched))
+        medians = {label: statistics.median(values) / 1e3 for label, values in times.items() if values}
+        return Row(entry.name, medians, errors, without_places({**failed, **late}, {name: "."}), told)
+
+
+def _error(folder: Path, label: str, paths: Mapping[str, tuple[str, Path]]) -> float:
+    """Return an engine's largest relative error against onnxruntime; infinite where its outputs have other shapes."""
+    files = [outputs_file(folder / f"{name} feeds", paths[name][0]) for name in ("onnxruntime", label)]
+    with np.load(files[0]) as wanted, np.load(files[1]) as found:
+        pairs = [(wanted[key], found[key]) for key in wanted if key in found]
+        if len(pairs) != len(wanted.files) or any(one.shape != other.shape for one, other in pairs):
+            return float("inf")
+        return max(relative_error(*pair) for pair in pairs)
+
+
+def page(rows: Sequence[Row], where: Mapping[str, Any]) -> str:
+    """Return what is said about all models."""
+    means = []
+    for peer in COLUMNS[:-1]:
+        ratios = [ratio for row in rows if (ratio := row.ratio(peer)) is not None]
+        means += [f"{geometric_mean(ratios):.2f} over {peer} ({len(ratios)} models)"] if ratios else []
+    lines = [
+        "# Time and error by precision", "", *opening(where, ("onnxruntime", "openvino", "onednn-cpu-gomp")),
+        "Batch 1, medians in milliseconds, in brackets the largest error of an output over its largest magnitude, against",
+        "onnxruntime; from numpy inputs to numpy outputs, in turns, each in its own process, threads:",
+        f"{where['threads']}. `openvino` as it comes, `openvino f32` told to stay in float32; `einsat auto` with --precision auto",
+        f"--tolerance {where['tolerance']}; --budget {where['budget']}.",
+        "", f"`einsat auto` in the geometric mean: {'; '.join(means)}.", "",
+        f"| model | {' | '.join(COLUMNS)} | kernels |", "|---|" + "---|" * (len(COLUMNS) + 1), *(row.line() for row in rows), "",
+        *(f"* {row.model}: {row.precision['note']}" for row in rows if "note" in row.precision),
+        *(f"* {row.model}, {label}: {reason}" for row in rows for label, reason in row.failed.items()),
+    ]  # fmt: skip
+    return "\n".join([*lines, ""])
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure the chosen models; with --record, put them on record as they are measured."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.precision", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    known = {name: entry for models in LISTS.values() for name, entry in models.items()} | dict(MODELS)
+    parser.add_argument("--only", default=",".join(CHOSEN), help=f"comma-separated names (default: {','.join(CHOSEN)})")
+    parser.add_argument("--threads", type=int, default=2, metavar="N", help="of each engine (default: 2)")
+    parser.add_argument("--budget", default="35s", metavar="TIME", help="of each optimisation (default: 35s)")
+    parser.add_argument("--tolerance", default="1e-2", metavar="REL", help="accepted error of `einsat auto` (default: 1e-2)")
+    parser.add_argument("--record", action="store_true", help="write precision.json and precision.md")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder that they are written to")
+    options = parser.parse_args(arguments)
+    names = options.only.split(",")
+    if unknown := [name for name in names if name not in known]:
+        parser.error(f"there is no model {', '.join(unknown)}; python -m bench.models lists them")
+    if importlib.util.find_spec("openvino") is None:
+        print("openvino is not installed: its columns stay empty")
+    command = ["python -m bench.precision", f"--only {options.only}"]
+    where = origin(options.threads, command, tolerance=options.tolerance, budget=options.budget)
+    rows: list[Row] = []
+    for name in names:
+        rows.append(measured(known[name], options.threads, options.budget, options.tolerance))
+        print(rows[-1].line(), flush=True)
+        for label, reason in rows[-1].failed.items():
+            print(f"  {label}: {reason}", flush=True)
+        if options.record:
+            record(options.results, "precision", where, rows, page(rows, where))
+
+
+if __name__ == "__main__":
+    main()
