@@ -201,7 +201,7 @@ def test_what_is_written_is_within_the_tolerance(
 
     def cost_us(model: CostModel, one: Candidate) -> float:
         rounds, record = one.implementation.precision != "float32", model.record(one)
-        if rounds and record is not None and record.median_us is None:
+        if rounds and record is not None and record.status == "failed":
             pytest.skip(f"the library has no bf16 kernel on this processor: {record.message}")
         return usual(model, one) if not one.implementation.is_library else 1.0 if rounds else 50.0
 
