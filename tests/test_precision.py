@@ -15,13 +15,19 @@ from egraph.extract import extract
 from egraph.extract.greedy import greedy
 from egraph.extract.problem import Choice, Problem, total, total_error
 from egraph.extract.solver import solve
+from egraph.optimize.budget import Budget
+from egraph.optimize.chooser import Chooser
 from egraph.optimize.kernels import kernel_program, rounded
-from egraph.tensor import Candidate, ENode, Implementation, Node, Target, TensorType, placeholder
+from egraph.optimize.progress import Progress
+from egraph.tensor import Candidate, ENode, Implementation, Node, Selection, Target, TensorType, placeholder
 from egraph.tensor.ops import apply
 from egraph.tolerance import Tolerance
 from lower.candidates import candidates
+from lower.cost.model import CostModel, key_of
+from lower.cost.roofline import DeviceSpeed
 from lower.cost.rounding import UNIT_ROUNDOFF, ErrorModel, largest_error, usual_error
 from lower.targets import lowering
+from runtime.profile import Database, Record
 from tests.lowering import Model, float32
 
 RANDOM = np.random.default_rng(5)
@@ -185,3 +191,26 @@ def test_extraction_of_an_egraph_respects_the_accepted_error() -> None:
         assert rounding <= 2
     best = extract(frozen, priced, 1, 2.0)[0]
     assert sum("@" in one.implementation.text for one in best.chosen.values()) == 2
+
+
+def test_where_time_is_short_a_program_that_does_not_round_is_found_too() -> None:
+    b = Model()
+    frozen = saturate(b.graph(apply("MatMul", b.input(8, 16), b.weight(16, 16))), (), Limits()).frozen
+
+    def chooser(precisions: tuple[str, ...]) -> Chooser:
+        target = replace(lowering().target, precisions=precisions)
+        database = Database.in_memory()
+        for options in candidates(frozen, target, fused=False).values():
+            for one in options:
+                rounds = one.implementation.precision != "float32"
+                database.put(Record("d", *key_of(one), "ok", (1.0 if rounds else 5.0,)))
+        model = CostModel(database, "d", DeviceSpeed(), target=target)
+        budget = Budget(Progress(-1, 0.001))
+        slow = {(True, False): 1e9, (False, True): 1e9}
+        return Chooser(frozen, candidates(frozen, target, fused=False), model, budget, 1.0, 0, longest=slow)
+
+    def precisions(selections: tuple[Selection, ...]) -> list[set[str]]:
+        return [{one.implementation.precision for one in selection.chosen.values()} for selection in selections]
+
+    assert precisions(chooser(()).choose_in_time(4, is_timed=True)) == [{"float32"}]
+    assert precisions(chooser(("bf16",)).choose_in_time(4, is_timed=True)) == [{"bf16"}, {"float32"}]

@@ -17,7 +17,7 @@ from egraph.optimize.budget import Budget
 from egraph.optimize.measuring import Measures
 from egraph.optimize.rehearsal import DerivedPart, Rehearsal, RunProgram
 from egraph.policy import MeasurePolicy
-from egraph.tensor import Candidate, FrozenEGraph, Graph, Selection
+from egraph.tensor import PLAIN, Candidate, FrozenEGraph, Graph, Selection
 from lower.cost.model import CostModel, jobs, unmeasured, without_twins
 
 Rounds: TypeAlias = tuple[tuple[int, int, bool], ...]
@@ -79,7 +79,15 @@ class Chooser:
             return self.choose(count, most_seconds=spare_seconds)
         if self.settled:
             return self.settled
-        return self.choose(1, greedy=self.needed_seconds(1) > spare_seconds, most_seconds=spare_seconds)
+        return self._with_exact(self.choose(1, greedy=self.needed_seconds(1) > spare_seconds, most_seconds=spare_seconds))
+
+    def _with_exact(self, selections: tuple[Selection, ...]) -> tuple[Selection, ...]:
+        """Return the best program, and where it rounds its operands one that does not: the first may be too far off."""
+        best, policy = selections[0], self.budget.policy.extract
+        if all(one.implementation.precision == PLAIN for one in best.chosen.values()):
+            return selections
+        exact = {n: tuple(one for one in options if one.implementation.precision == PLAIN) for n, options in self.candidates.items()}
+        return (best, *extract(self.frozen, self.model.price(exact), 1, 0.0, self.seed, policy))
 
     def needed_seconds(self, count: int, *, greedy: bool = False) -> float:
         """Return how long an extraction will take, by those that were made."""
