@@ -23,7 +23,7 @@ def per_channel(s: Tensor, axis: int, rank: int, channels: int) -> Tensor:
     require(s.rank <= rank, "the constant must not add axes")
     shape = (1,) * (rank - s.rank) + s.shape
     require(all(size == 1 for i, size in enumerate(shape) if i != axis), "the constant must vary along the channels alone")
-    require(shape[axis] in (1, channels), "the constant must hold one number, or one a channel")
+    require(shape[axis] in (channels, 1), "the constant must hold one number, or one a channel")
     return s.reshape(shape[axis])
 
 

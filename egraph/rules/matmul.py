@@ -25,7 +25,7 @@ def row_vector(s: Tensor, rank: int, columns: int) -> Tensor:
     require(s.rank <= rank, "the constant must not add axes")
     shape = padded_shape(s.shape, rank)
     require(all(size == 1 for size in shape[:-1]), "the constant must vary along the last axis alone")
-    require(shape[-1] in (1, columns), "the constant must not widen the last axis")
+    require(shape[-1] in (columns, 1), "the constant must not widen the last axis")
     return s.reshape(shape[-1])
 
 

@@ -110,7 +110,7 @@ def bias_into_layer_normalization(x: Tensor, s: Weight, b: Weight, c: Weight, a:
 def _channel_vector(c: Tensor, x: Tensor) -> Tensor:
     require(c.rank <= x.rank, "the constant must not add axes")
     shape = padded_shape(c.shape, x.rank)
-    require(all(size == 1 for i, size in enumerate(shape) if i != 1) and shape[1] in (1, x.shape[1]), "one number a channel is needed")
+    require(all(size == 1 for i, size in enumerate(shape) if i != 1) and shape[1] in (x.shape[1], 1), "one number a channel is needed")
     return c.reshape(shape[1])
 
 

@@ -172,12 +172,13 @@ def average_pool_before_bias(x: Tensor, b: Weight, a: Attributes) -> Steps:
     """average_pool(x + b) = average_pool(x) + b,  b one number a channel, padding not counted"""
     whole = x + b
     yield average_pool(whole, a)
+    require(whole.rank == x.rank, "the bias must not widen x")
+    axis = channel_axis(a, x.rank)
+    per_channel(b, axis, x.rank, x.shape[axis])
     require(whole.shape == x.shape, "the bias must not widen x")
     if any(a.pads):
         require(not a.count_include_pad, "counted padding lacks the bias")
         require(all(d == 1 for d in a.dilations), "dilated windows may hold no element to which the bias is added")
-    axis = channel_axis(a, x.rank)
-    per_channel(b, axis, x.rank, x.shape[axis])
     yield average_pool(x, a) + b
 
 
@@ -186,9 +187,10 @@ def average_pool_before_scale(x: Tensor, s: Weight, a: Attributes) -> Steps:
     """average_pool(x * s) = average_pool(x) * s,  s one number a channel"""
     whole = x * s
     yield average_pool(whole, a)
-    require(whole.shape == x.shape, "the scale must not widen x")
+    require(whole.rank == x.rank, "the scale must not widen x")
     axis = channel_axis(a, x.rank)
     per_channel(s, axis, x.rank, x.shape[axis])
+    require(whole.shape == x.shape, "the scale must not widen x")
     yield average_pool(x, a) * s
 
 
