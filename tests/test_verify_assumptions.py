@@ -15,7 +15,7 @@ from egraph.tensor.expr.scope import Compare, Read, Tensor
 from verify import solver
 from verify.assumptions import Assumptions
 from verify.facts import Facts
-from verify.literals import Literal0
+from verify.literals import Literal0, at_minimums
 from verify.polynomials import Polynomial, divide, to_index, to_polynomial
 from verify.witnesses import instances as instances_of
 
@@ -332,3 +332,8 @@ def test_questions_that_differ_by_names_are_asked_once(monkeypatch: pytest.Monke
     assert not holds(n, m, 4) and not holds(k, h, 4) and len(asked) == 2
     assert not holds(n, Symbol("pad of this test", 0), 4) and len(asked) == 3
     solver._contradicts.cache_clear()
+
+
+def test_high_powers_are_written_out_once_for_each_exponent() -> None:
+    power = Index(((tuple([N] * 64), 1),))  # two to the 64th terms, were like ones not joined
+    assert at_minimums(to_polynomial(power - 1)) and not at_minimums(to_polynomial(power - 2))

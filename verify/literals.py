@@ -95,13 +95,16 @@ def at_minimums(value: Polynomial) -> bool:
     """Return whether a polynomial in symbols is >= 0: with each written as its minimum plus something, no coefficient is negative."""
     shifted: dict[Monomial, int] = {}
     for monomial, coefficient in value.terms.items():
-        parts: list[tuple[Monomial, int]] = [((), coefficient)]
+        parts: dict[Monomial, int] = {(): coefficient}
         for atom in monomial:
             kind = entry(atom).kind
             if not isinstance(kind, Symbol):
                 return False
-            with_atom = [((*m, atom), c) for m, c in parts]
-            parts = with_atom + [(m, c * kind.minimum) for m, c in parts] if kind.minimum else with_atom
-        for m, c in parts:
+            product = {(*m, atom): c for m, c in parts.items()}
+            if kind.minimum:  # like terms are joined: a power of n has one for each exponent, not two for each factor
+                for m, c in parts.items():
+                    product[m] = product.get(m, 0) + c * kind.minimum
+            parts = product
+        for m, c in parts.items():
             shifted[m] = shifted.get(m, 0) + c
     return all(c >= 0 for c in shifted.values())
