@@ -166,3 +166,26 @@ def test_what_pools_refuse_is_demanded_of_the_right_side() -> None:
 
     found, _ = all_cases(wider)
     assert any("must be smaller than the window" in case.ill_typed for case in found)
+
+
+def test_which_operand_is_repeated_is_no_case_where_nothing_asks() -> None:
+    found = list(cases(rule_named("scale_into_layer_normalization"), ranks=(0, 1, 2)))
+    assert len(found) == len({tuple(case.choices.items()) for case in found}) > 40
+
+
+def test_the_sign_of_a_step_is_open_where_nothing_asks() -> None:
+    found = list(cases(rule_named("slice_into_relu"), ranks=(1, 2)))
+    assert [case.choices for case in found] == [{"rank of x": 1}, {"rank of x": 2}]
+    assert all(isinstance(prove_equal(case.left[0], case.right[0], case.assumptions), Equal) for case in found)
+    assert all(case.assumptions.consistent() and not case.left_out for case in found)
+
+
+def test_a_step_of_zero_is_no_step() -> None:
+    @rule
+    def law(x: Tensor, a: Attributes) -> Steps:
+        """slice(x) = slice(x), of which no step is zero"""
+        yield slice_(x, a)
+        require(a.steps[0] == 0, "no step is zero")
+        yield x
+
+    assert not list(cases(law, ranks=(1,)))
