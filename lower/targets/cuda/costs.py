@@ -26,10 +26,18 @@ MEASURED_H100: Sequence[tuple[int, float]] = (
 gpu_dot_fusion_cost_model.cc."""
 MEASURED_FLOOR_US = 5.3
 """What those kernels took besides moving, in microseconds: the two smallest sizes differ by nothing else."""
+SMALL = 2
+"""Measured sizes, the first ones, that say what the floor is and nothing about moving."""
 REPLAYED_LAUNCH_US = 2.0
 """A kernel's launch and end inside of a replayed graph, in microseconds: a guess between XLA's 1 and the floor above."""
 CALL_US = 12.0
 """Launching a graph, copying small inputs and outputs and waiting, in microseconds: a guess."""
+HOST_STEP_US = 40.0
+"""Waiting for the device, a call of onnxruntime and starting again, in microseconds: a guess."""
+HOST_GIGABYTES_S = 12.0
+"""Gigabytes a second between host and device, from memory that is not locked: a guess of half of what PCIe 4 x16 reaches."""
+HOST_GIGAFLOPS_S = 50.0
+"""What onnxruntime reaches beside a GPU, in thousand million operations a second: a guess."""
 TILES = ((128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (32, 32))
 """Rows and columns of a product that one block computes."""
 TILE_EFFICIENCY = {32: 0.35, 64: 0.6, 128: 0.85}
@@ -115,7 +123,7 @@ class GpuSpeed(DeviceSpeed):
 
     def moving_us(self, size_bytes: float) -> float:
         """Return what moving bytes takes, between the measured sizes by a straight line."""
-        points = [(0, 0.0), *((size, max(0.0, size / rate / 1e3 - MEASURED_FLOOR_US)) for size, rate in MEASURED_H100)]
+        points = [(0, 0.0), *((size, max(0.0, size / rate / 1e3 - MEASURED_FLOOR_US)) for size, rate in MEASURED_H100[SMALL:])]
         scale = H100.memory_gigabytes_s / self.gpu.memory_gigabytes_s
         for (low, start_us), (high, end_us) in pairwise(points):
             if size_bytes <= high:
@@ -141,6 +149,8 @@ class GpuSpeed(DeviceSpeed):
         return min(times)
 
     def kernel_us(self, candidate: Candidate, amount: Work) -> float:
+        if candidate.implementation.is_opaque:
+            return HOST_STEP_US + amount.size_bytes / HOST_GIGABYTES_S / 1e3 + amount.flops / HOST_GIGAFLOPS_S / 1e3
         products = [product for node in walk((candidate.fragment,)) if (product := product_of(node)) is not None]
         is_library = candidate.implementation.is_library
         computing_us = 0.0
