@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -68,8 +69,10 @@ def prepare(folder: Path, names: Sequence[str], target: str, budget: str) -> Non
         feeds = MODELS[name].feeds(model)
         reference = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
         names_out = [output.name for output in reference.get_outputs()]
-        np.savez(place / FEEDS, **feeds)
-        np.savez(place / WANTED, **dict(zip(names_out, reference.run(None, feeds), strict=True)))
+        outputs: dict[str, Any] = dict(zip(names_out, reference.run(None, feeds), strict=True))
+        given: dict[str, Any] = dict(feeds)
+        np.savez(place / FEEDS, **given)
+        np.savez(place / WANTED, **outputs)
         path.unlink()
         (place / f"{name}.opt.onnx").unlink()
         print(f"prepared {place}")
@@ -147,9 +150,9 @@ def _planned(plan: Plan, kind: str) -> Answer:
     return {"planned": len(workspace_bytes), "workspace_bytes": max(workspace_bytes, default=0), "refused": refused}
 
 
-def outputs(session: Session, folder: Path) -> Answer:
+def outputs(artefact: Artefact, on: str | None, folder: Path) -> Answer:
     """Run a program launched one by one, captured and replayed, and compare each with onnxruntime."""
-    with np.load(folder / FEEDS) as stored, np.load(folder / WANTED) as wanted:
+    with np.load(folder / FEEDS) as stored, np.load(folder / WANTED) as wanted, Session(artefact, on=on) as session:
         feeds = dict(stored)
         errors = []
         for _ in range(3):
@@ -165,15 +168,18 @@ def _error(got: np.ndarray, wanted: np.ndarray) -> float:
     return float(np.abs(got.astype(np.float64) - wanted).max(initial=0.0)) / scale
 
 
-def times(session: Session) -> Answer:
+def times(artefact: Artefact) -> Answer:
     """Return the median time of a replay, and of each step beside its estimate, by the device's events."""
-    loaded = session.executable.loaded
-    if not isinstance(loaded, CudaProgram) or any(step.kind == "onnxruntime" for step in session.plan.steps):
+    planned = artefact.plan.steps
+    if any(step.kind == "onnxruntime" for step in planned):
         raise Skipped("some steps run on the host")
-    whole = loaded.time(RUNS, evict=False, weights_from_memory=False)
-    steps = np.median(np.array(loaded.profile(RUNS)), axis=0) / 1e3
-    estimated_us = [step.predicted_us for step in session.plan.steps]
-    rows = [(step.name, float(us), step.predicted_us) for step, us in zip(session.plan.steps, steps, strict=True)]
+    with Session(artefact) as session:
+        loaded = session.executable.loaded
+        assert isinstance(loaded, CudaProgram), "the program is for CUDA"
+        whole = loaded.time(RUNS, evict=False, weights_from_memory=False)
+        steps = np.median(np.array(loaded.profile(RUNS)), axis=0) / 1e3
+    estimated_us = [step.predicted_us for step in planned]
+    rows = [(step.name, float(us), step.predicted_us) for step, us in zip(planned, steps, strict=True)]
     return {"replay_us": statistics.median(whole) / 1e3, "steps_us": float(steps.sum()), "estimated_us": sum(estimated_us), "steps": rows}
 
 
@@ -194,27 +200,28 @@ def torch_calls(artefact: Artefact) -> Answer:
 def _torch_us(torch: Any, step: Step, plan: Plan) -> float:
     places = [step.inputs[step.spec["arguments"][role]] for role in ("src", "weights")]
     data, weights = (torch.rand(plan.buffers[place].shape, device="cuda") for place in places)
+    call: Callable[[], object]
     if step.spec["primitive"] == "matmul":
-        call = lambda: torch.matmul(data, weights)  # noqa: E731 - one of three ways to call
+        call = partial(torch.matmul, data, weights)
     else:
         extra = {"stride": step.spec["strides"], "dilation": step.spec["dilations"], "padding": step.spec["pads_before"]}
         if step.spec["primitive"] == "convolution":
-            call = lambda: torch.conv2d(data, weights, groups=data.shape[1] // weights.shape[1], **extra)  # noqa: E731
+            call = partial(torch.conv2d, data, weights, groups=data.shape[1] // weights.shape[1], **extra)
         else:
-            call = lambda: torch.conv_transpose2d(data, weights, **extra)  # noqa: E731
+            call = partial(torch.conv_transpose2d, data, weights, **extra)
     for _ in range(5):
         call()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         call()
-    found = []
+    found: list[float] = []
     for _ in range(RUNS):
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
         graph.replay()
         end.record()
         torch.cuda.synchronize()
-        found.append(1e3 * start.elapsed_time(end))
+        found.append(1e3 * float(start.elapsed_time(end)))
     return statistics.median(found)
 
 
@@ -226,21 +233,14 @@ def questions(folder: Path, on: str | None) -> Iterator[tuple[str, Callable[[], 
     for place in sorted(each for each in folder.iterdir() if (each / WANTED).exists()):
         artefact = Artefact.open(next(place.glob("*.einsat")))
 
-        def with_session(ask: Callable[[Session], Answer], artefact: Artefact = artefact) -> Answer:
-            with Session(artefact, on=on) as session:
-                return ask(session)
-
-        def compared(place: Path = place, with_session: Callable[..., Answer] = with_session) -> Answer:
-            return with_session(lambda session: outputs(session, place))
-
         if on is None:
-            yield f"{place.name}: code", lambda artefact=artefact: code(artefact)
-            yield f"{place.name}: plans of cuDNN", lambda artefact=artefact: cudnn_plans(artefact)
-            yield f"{place.name}: kernels of cuBLASLt", lambda artefact=artefact: cublas_kernels(artefact)
-        yield f"{place.name}: outputs", compared
+            yield f"{place.name}: code", partial(code, artefact)
+            yield f"{place.name}: plans of cuDNN", partial(cudnn_plans, artefact)
+            yield f"{place.name}: kernels of cuBLASLt", partial(cublas_kernels, artefact)
+        yield f"{place.name}: outputs", partial(outputs, artefact, on, place)
         if on is None:
-            yield f"{place.name}: times", lambda with_session=with_session: with_session(times)
-            yield f"{place.name}: calls by PyTorch", lambda artefact=artefact: torch_calls(artefact)
+            yield f"{place.name}: times", partial(times, artefact)
+            yield f"{place.name}: calls by PyTorch", partial(torch_calls, artefact)
 
 
 def ask(folder: Path, seconds: float, written: Path, on: str | None) -> int:

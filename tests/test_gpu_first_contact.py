@@ -83,7 +83,7 @@ def test_on_a_bare_machine_without_a_gpu_every_question_has_an_answer(folder: Pa
 def test_artefacts_are_prepared_through_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from bench.models import MODELS, BenchModel
 
-    monkeypatch.setitem(MODELS, "tiny", BenchModel("tiny", lambda batch: model()))  # type: ignore[index]
+    monkeypatch.setitem(MODELS, "tiny", BenchModel("tiny", lambda batch: model()))
     gpu_first_contact.main([str(tmp_path), "tiny", "--prepare", "--target", "cuda:a100", "--budget", "15s"])
     assert {path.name for path in (tmp_path / "tiny").iterdir()} == {"tiny.einsat", gpu_first_contact.FEEDS, gpu_first_contact.WANTED}
     assert gpu_first_contact.main([str(tmp_path), "--on", "cuda:a100", "-o", str(tmp_path / "out.jsonl")]) == 0
