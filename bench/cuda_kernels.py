@@ -85,9 +85,9 @@ def unseen() -> Mapping[str, BenchModel]:
     """Return the second list's models, where torch is installed, which exports them."""
     if any(importlib.util.find_spec(name) is None for name in ("torch", "transformers", "onnxscript")):
         return {}
-    from bench.unseen import MODELS as exported
+    from bench.unseen import UNSEEN
 
-    return exported
+    return UNSEEN
 
 
 def gather(models: Sequence[BenchModel]) -> Iterator[tuple[str, list[KernelRequest]]]:

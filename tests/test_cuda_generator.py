@@ -29,6 +29,20 @@ needs_compiler = pytest.mark.skipif(not has_compiler(), reason=MISSING)
 Kernels = dict[Node, GeneratedKernel]
 
 
+def products() -> list[Node]:
+    """Return what is computed in tiles: products with a prologue and an epilogue, batched, transposed; convolutions."""
+    taps: dict[str, Any] = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "group": 1}
+    tokens = apply("Add", apply("MatMul", apply("Relu", leaf(0, 3, 70, 50)), leaf(1, 50, 67)), leaf(2, 67))
+    return [
+        apply("Gelu", tokens, approximate="none"),
+        apply("MatMul", leaf(0, 2, 64, 64), leaf(1, 2, 64, 128)),
+        apply("MatMul", apply("Transpose", leaf(0, 37, 90), perm=(1, 0)), leaf(1, 37, 40)),
+        apply("Transpose", apply("MatMul", leaf(0, 65, 33), leaf(1, 33, 129)), perm=(1, 0)),
+        apply("Relu", apply("Conv", leaf(0, 1, 9, 13, 11), leaf(1, 40, 9, 3, 3), layout="NCHW", **taps)),
+        apply("Conv", leaf(0, 2, 7, 8, 12), leaf(1, 33, 12, 3, 3), layout="NHWC", **taps),
+    ]
+
+
 def fragments() -> list[Node]:
     """Return what the processor's generator is tested with, and what takes other ways here."""
     found = [fragment for fragment in [*samples(list(OPS), 1), *chains()] if supports(fragment) is None]
@@ -43,6 +57,7 @@ def fragments() -> list[Node]:
         apply("ReduceMax", leaf(0, 20, 45), axes=(0,)),
         apply("Softmax", leaf(0, 2, 300, 45), axis=1),
         apply("ReduceMean", leaf(0, 3, 40000), axes=(0, 1)),
+        *products(),
         apply("Sub", leaf(0, 30, 7, 41), apply("ReduceSum", leaf(0, 30, 7, 41), axes=(0, 1))),
     ]
     return list(dict.fromkeys([*found, *ways, *LONG, *LONG_EXTREMA, *WITH_NAN, *SOFTMAX, *WHOLE, MASK, IN_PLACE]))
@@ -116,6 +131,7 @@ GOLDEN: dict[str, Node] = {
     "bias_relu": apply("Relu", apply("Add", leaf(0, 1, 6, 5, 7), leaf(1, 6, 1, 1))),
     "transpose": apply("Transpose", apply("Relu", leaf(0, 1, 40, 5, 7)), perm=(0, 2, 3, 1)),
     "softmax": apply("Softmax", leaf(0, 5, 1100), axis=1),
+    "product": apply("Relu", apply("MatMul", leaf(0, 70, 50), leaf(1, 50, 67))),
     "column_sums": apply("ReduceSum", leaf(0, 600, 70), axes=(0,)),
     "padded_window": apply(
         "MaxPool", leaf(0, 1, 8, 9, 16), layout="NHWC", kernel_shape=(3, 3), strides=(2, 2), pads=(1, 1, 1, 1), dilations=(1, 1)

@@ -39,8 +39,7 @@ def write(request: KernelRequest) -> GeneratedKernel:
     alone = "" if may_overwrite(request.fragment) else " __restrict__"
     declared = [f"const {TYPES[kernel.dtypes[name]]}*{alone} {parameters[name]}" for name in names]
     declared.append(f"{TYPES[kernel.output_dtype]}*{alone} {OUTPUT}")
-    threads = shape.block[0] * shape.block[1]
-    head = f'extern "C" __global__ void __launch_bounds__({threads}) {request.symbol}({", ".join(declared)}) {{'
+    head = f'extern "C" __global__ void __launch_bounds__({shape.bounds}) {request.symbol}({", ".join(declared)}) {{'
     body = [f"  {line}" for line in writer.blocks[0].lines]
     launch = Launch(request.symbol, (shape.blocks, 1, 1), (*shape.block, 1), 0, (*parameters.values(), OUTPUT))
     return GeneratedKernel("\n".join([PREAMBLE + head, *body, "}", ""]), (launch,))

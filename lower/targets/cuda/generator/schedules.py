@@ -3,7 +3,8 @@
 *Elements*: a thread an element, neighbouring threads neighbouring elements; windows and short reductions run within a thread.
 *Tiles of tables*: a thread a tile of elements that are computed together. *Transposes*: squares through shared memory, so that
 reads and writes are both contiguous. *Rows*: the threads of a warp, or of a block, share a row's reductions and then its elements.
-*Columns*: 32 neighbouring columns lie side by side, and the block's rows of threads share their reductions.
+*Columns*: 32 neighbouring columns lie side by side, and the block's rows of threads share their reductions. *Products*: tiles of
+sums of products (``products``).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from lower.eoperator.terms import Term, indices_of, subterms
 from lower.eoperator.transforms import merge, simplify_reductions, split_digits, with_reciprocals
 from lower.targets.cuda.generator.functions import TYPES
 from lower.targets.cuda.generator.kernel import OUTPUT
+from lower.targets.cuda.generator.products import product_of, write_product
 from lower.targets.cuda.generator.writer import STRETCH, Value, Writer, plus
 
 WARP = 32
@@ -46,6 +48,8 @@ WARP_TERMS = 1024
 """Terms that a warp reduces alone, at most; of longer rows a block takes care."""
 WARPS = 4
 """Warps of a block, each with a row of its own."""
+PRODUCT_BLOCKS = 2
+"""Blocks of products that a multiprocessor must hold: 128 registers a thread. Left alone, ptxas once took 40 and spilled."""
 ENOUGH_THREADS = 1 << 16
 """Threads that keep a device busy: reductions of so many columns are not shared."""
 
@@ -56,6 +60,13 @@ class Shape:
 
     blocks: int
     block: tuple[int, int]
+    resident: int = 0
+    """Blocks that a multiprocessor must be able to hold, which bounds their registers; 0: the compiler decides."""
+
+    @property
+    def bounds(self) -> str:
+        """Return the arguments of ``__launch_bounds__``."""
+        return f"{self.block[0] * self.block[1]}" + (f", {self.resident}" if self.resident else "")
 
 
 class Scheduler:
@@ -76,6 +87,12 @@ class Scheduler:
         iterators, replace = merge(self.table, iterators, [offset, *indices_of((root,))])
         if replace:
             root, offset = self.table.substitute(root, replace), self.table.index(offset, replace)
+        reduces = [term for term in subterms((root,)) if term.kind == "reduce"]
+        if len(reduces) == 1 and reduces[0] in unconditional(root):
+            product = product_of(self.table, kernel.sizes, iterators, reduces[0])
+            if product is not None:
+                blocks, threads = write_product(self.writer, product, lambda: self._store(root, offset))
+                return Shape(blocks, (threads, 1), PRODUCT_BLOCKS)
         shared = shared_reductions(iterators, root)
         if shared:
             return self._shared(iterators, root, offset, shared)

@@ -1,0 +1,150 @@
+"""Sums of products, in tiles: what the rows and the columns of a tile need is staged in shared memory, stretch by stretch of the sum.
+
+A matrix product is one, and so is a convolution, whatever computes its operands (prologue) and its result (epilogue).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from egraph.tensor.expr.index import Index, Iterator, bounds, length
+from egraph.tensor.expr.laws import coefficient, iterators_of
+from egraph.tensor.expr.scope import Reduction
+from lower.eoperator.terms import Term, Terms, subterms
+from lower.targets.cuda.generator.writer import Value, Writer
+
+SIDE = 64
+"""Rows and columns of a tile."""
+LANES = 16
+"""Threads along each side of a tile; a thread computes every sixteenth row and column of it."""
+EACH = SIDE // LANES
+DEPTH = 16
+"""Terms of the sum that are staged at once."""
+PADDING = 4
+"""Elements between the stages' rows, so that a stage's columns lie in different banks."""
+LEAST_SIDE = 32
+"""Rows, and columns, from which tiles pay: of fewer, half of their threads idle."""
+LEAST_TERMS = 32
+"""Terms from which staging pays."""
+
+
+@dataclass(frozen=True)
+class Product:
+    """``term`` = sum over ``summed`` of ``left * right``; they depend on ``rows`` and ``columns``, and on all else of the result."""
+
+    term: Term
+    summed: tuple[Iterator, ...]
+    left: Term
+    right: Term
+    rows: tuple[Iterator, ...]
+    columns: tuple[Iterator, ...]
+    others: tuple[Iterator, ...]
+
+
+def product_of(table: Terms, sizes: Mapping[str, int], iterators: Sequence[Iterator], term: Term) -> Product | None:
+    """Return the only reduction of a kernel as a product that is worth tiles, None where it is none."""
+    factors = _factors(table, sizes, term.children[0]) if term.data[0] == Reduction.SUM else None
+    if factors is None:
+        return None
+    left, right = factors
+    if iterators and iterators[-1] in left.free and iterators[-1] not in right.free:
+        left, right = right, left  # neighbouring threads have neighbouring columns
+    rows = tuple(i for i in iterators if i in left.free and i not in right.free)
+    columns = tuple(i for i in iterators if i in right.free and i not in left.free)
+    others = tuple(i for i in iterators if i not in (*rows, *columns))
+    if set(others) - term.free:
+        return None  # elements that differ in these alone would compute the sum again
+    enough = min(_count(rows), _count(columns)) >= LEAST_SIDE and _count(term.data[1]) >= LEAST_TERMS
+    return Product(term, term.data[1], left, right, rows, columns, others) if enough else None
+
+
+def _factors(table: Terms, sizes: Mapping[str, int], body: Term) -> tuple[Term, Term] | None:
+    """Return two factors of a summand; the conditions of a guard go to the factor that has what they depend on."""
+    zero = table.number(Fraction(0))
+    if body.kind == "apply" and body.data == "mul":
+        left, right = body.children
+        return left, right
+    if body.kind != "guard" or body.children[1] is not zero:
+        return None
+    inner = _factors(table, sizes, body.children[0])
+    if inner is None:
+        return None
+    needed = frozenset().union(*(iterators_of(c.left - c.right) for c in body.data))
+    for guarded, other in (inner, inner[::-1]):
+        if needed <= guarded.free and _is_inside(sizes, other):
+            return table.guard(body.data, guarded, zero), other
+    return None
+
+
+def _is_inside(sizes: Mapping[str, int], term: Term) -> bool:
+    """Return whether a term reads inside of its tensors wherever its iterators stand."""
+    for read in subterms((term,)):
+        if read.kind == "read":
+            limits = bounds(read.data[1])
+            if limits is None or limits[0] < 0 or limits[1] >= sizes[read.data[0]]:
+                return False
+    return True
+
+
+def _count(iterators: Sequence[Iterator]) -> int:
+    return math.prod(map(length, iterators))
+
+
+def write_product(writer: Writer, product: Product, store: Callable[[], None]) -> tuple[int, int]:
+    """Write a product's kernel; ``store`` stores an element where all iterators are bound. Return its blocks and their threads."""
+    rows, columns, terms = _count(product.rows), _count(product.columns), _count(product.summed)
+    tiles = -(-rows // SIDE), -(-columns // SIDE)
+    writer.line(f"__shared__ float lefts[{DEPTH}][{SIDE + PADDING}];")
+    writer.line(f"__shared__ float rights[{DEPTH}][{SIDE + PADDING}];")
+    writer.line(f"const int row = (int)(blockIdx.x / {tiles[1]}u % {tiles[0]}u) * {SIDE};")
+    writer.line(f"const int column = (int)(blockIdx.x % {tiles[1]}u) * {SIDE};")
+    writer.bind_digits(product.others, f"blockIdx.x / {tiles[0] * tiles[1]}u" if product.others else "0")
+    writer.line(f"const int y = threadIdx.x / {LANES}, x = threadIdx.x % {LANES};")
+    writer.line(f"float sums[{EACH}][{EACH}] = {{}};")
+    with writer.braces(f"for (int first = 0; first < {terms}; first += {DEPTH})"):
+        _stage(writer, "lefts", product.left, product.rows, "row", product.summed)
+        _stage(writer, "rights", product.right, product.columns, "column", product.summed)
+        writer.line("__syncthreads();")
+        with writer.braces(f"for (int k = 0; k < {DEPTH}; ++k)"):
+            writer.line(f"float left[{EACH}], right[{EACH}];")
+            each = f"for (int i = 0; i < {EACH}; ++i)"
+            writer.line(f"{each} left[i] = lefts[k][y + i * {LANES}];")
+            writer.line(f"{each} right[i] = rights[k][x + i * {LANES}];")
+            writer.line(f"{each} for (int j = 0; j < {EACH}; ++j) sums[i][j] += left[i] * right[j];")
+        writer.line("__syncthreads();")
+    writer.line("#pragma unroll")
+    with writer.braces(f"for (int i = 0; i < {EACH}; ++i)"):
+        writer.line("#pragma unroll")
+        with writer.braces(f"for (int j = 0; j < {EACH}; ++j)"):
+            writer.line(f"const int m = row + y + i * {LANES}, n = column + x + j * {LANES};")
+            with writer.braces(f"if (m < {rows} && n < {columns})", barrier=True):
+                writer.bind_digits(product.rows, "m")
+                writer.bind_digits(product.columns, "n")
+                writer.give(product.term, Value("sums[i][j]", "float"))
+                store()
+    return _count(product.others) * tiles[0] * tiles[1], LANES * LANES
+
+
+def _stage(writer: Writer, name: str, factor: Term, across: Sequence[Iterator], start: str, summed: Sequence[Iterator]) -> None:
+    """Compute a factor for a tile's rows or columns and a stretch of the sum, neighbouring threads along what is contiguous."""
+    extent, terms = _count(across), _count(summed)
+    reads = [term.data[1] for term in subterms((factor,)) if term.kind == "read"]
+    by_terms = _contiguous(reads, summed[-1]) > _contiguous(reads, across[-1])
+    with writer.braces(f"for (int place = threadIdx.x; place < {SIDE * DEPTH}; place += {LANES * LANES})"):
+        k, m = (f"place % {DEPTH}", f"place / {DEPTH}") if by_terms else (f"place / {SIDE}", f"place % {SIDE}")
+        writer.line(f"const int k = {k}, m = {m};")
+        writer.line("float staged = 0.0f;")
+        with writer.braces(f"if ({start} + m < {extent} && first + k < {terms})", barrier=True):
+            writer.line(f"const int across = {start} + m, term = first + k;")
+            writer.bind_digits(across, "across")
+            writer.bind_digits(summed, "term")
+            value = writer.value(factor)
+            writer.line(f"staged = {value.text};")
+        writer.line(f"{name}[k][m] = staged;")
+
+
+def _contiguous(reads: Sequence[Index], iterator: Iterator) -> int:
+    return sum(coefficient(read, iterator) in (1, -1) for read in reads)
