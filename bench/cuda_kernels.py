@@ -21,7 +21,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import onnx
 
 from bench.eoperators import cases
 from bench.inputs import parse_shapes
@@ -90,16 +89,18 @@ def unseen() -> Mapping[str, BenchModel]:
     return UNSEEN
 
 
-def gather(models: Sequence[BenchModel]) -> Iterator[tuple[str, list[KernelRequest]]]:
-    """Yield the name of each model with its requests."""
+def gather(models: Sequence[BenchModel]) -> Iterator[tuple[str, list[KernelRequest] | str]]:
+    """Yield the name of each model with its requests, or why it is left out."""
     yield EOPERATORS, [KernelRequest(fragment) for fragment in cases().values()]
     runs = [(position, batch, model) for model in models for position, batch in enumerate(model.batches)]
     for _, batch, model in sorted(runs, key=lambda run: run[0]):  # every model once before any at a larger batch
         name = f"{model.name}, batch {batch}"
         try:
             yield name, requests_of(model, batch)
-        except (EinsatError, onnx.checker.ValidationError) as error:
-            print(f"{name}: left out: {error}", file=sys.stderr)
+        except EinsatError as error:
+            yield name, error.what
+        except FileNotFoundError as error:  # a package that brings the model
+            yield name, str(error)
 
 
 def work(root: Term) -> float:
@@ -198,6 +199,7 @@ def page(rows: Sequence[Row], where: Mapping[str, Any]) -> str:
         *([] if has_compiler() else [f"Nothing was compiled for a GPU: {MISSING}."]),
         *([] if where["complete"] else ["The run was ended early: what is below it had judged by then."]),
         *([] if where["unseen"] else ["The networks of `bench.unseen` are left out: torch, which exports them, is not installed."]),
+        *(f"{name} is left out: {why}." for name, why in where["left_out"].items()),
         "",
         "| model | kernels | run | right in every order | spill | most registers sm_80, sm_90 | least occupancy sm_90 | error |",
         "|---|---|---|---|---|---|---|---|",
@@ -245,9 +247,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if missing:
         parser.error(f"there is no {missing[0]}; python -m bench.models lists them")
     rows: dict[KernelRequest, Row] = {}
+    left_out: dict[str, str] = {}
     started, complete = time.perf_counter(), True
     try:
         for name, requests in gather([every[name] for name in options.models or every]):
+            if isinstance(requests, str):
+                left_out[name] = requests
+                print(f"{name} is left out: {requests}", flush=True)
+                continue
             for request in set(requests) & set(rows):
                 rows[request] = replace(rows[request], models=(*rows[request].models, name))
             for request, row in judge([request for request in dict.fromkeys(requests) if request not in rows], name):
@@ -258,7 +265,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         complete = False
     command = ("python", "-m", "bench.cuda_kernels", *(arguments or sys.argv[1:]))
-    where = origin(1, command, tolerance=TOLERANCE, unseen=bool(exported), complete=complete)
+    where = origin(1, command, tolerance=TOLERANCE, unseen=bool(exported), complete=complete, left_out=left_out)
     judged_rows = list(rows.values())
     text = page(judged_rows, where)
     print(text)

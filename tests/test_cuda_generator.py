@@ -194,7 +194,7 @@ def test_a_toolkit_compiles_where_nvrtc_is_not_installed(monkeypatch: pytest.Mon
 
 def test_without_a_compiler_there_is_text_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiler, "_nvrtc", lambda: None)
-    monkeypatch.setattr(compiler.shutil, "which", lambda _: None)
+    monkeypatch.setattr(shutil, "which", lambda _: None)
     request = KernelRequest(GOLDEN["softmax"])
     assert not has_compiler() and generate(request, Target("cuda", "sm_90")) == write(request)
 
