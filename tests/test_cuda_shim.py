@@ -71,6 +71,11 @@ extern "C" __global__ void hungry(const float* in, float* out) {
   __syncthreads();
   out[threadIdx.x] = much[63 - threadIdx.x];
 }
+extern "C" __global__ void deep(const float* in, float* out) {
+  volatile float own[20000];
+  for (int k = 19999; k >= 0; --k) own[k] = in[threadIdx.x];
+  out[threadIdx.x] = own[0];
+}
 extern "C" __global__ void __launch_bounds__(32) bounded(const float* in, float* out) { out[threadIdx.x] = in[threadIdx.x]; }
 extern "C" __global__ void numbered(const float* in, float* out) {
   unsigned block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
@@ -115,6 +120,7 @@ FAULTS = {
     "asks_outside": "lane 16", "reads_behind": "at byte 16384 of parameter 0", "reads_before": "of parameter 0",
     "writes_behind": "of parameter 1", "writes_beside": "written beside", "writes_input": "parameter 0 is written",
     "writes_nowhere": "belongs to no parameter", "hungry": "52000 bytes of shared memory", "bounded": "at most 32",
+    "deep": "of a thread's own",
 }  # fmt: skip
 
 

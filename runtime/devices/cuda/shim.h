@@ -49,6 +49,10 @@ typedef void (*einsat_kernel)(void **);
 static einsat_thread einsat_threads[EINSAT_MOST_THREADS];
 static int einsat_current, einsat_count;
 static char *einsat_stacks, *einsat_message;
+static size_t einsat_page() { return (size_t)sysconf(_SC_PAGESIZE); }
+static char *einsat_stack(int thread) {  // after a page that may not be touched
+  return einsat_stacks + (size_t)thread * (EINSAT_STACK_BYTES + einsat_page()) + einsat_page();
+}
 static size_t einsat_message_bytes;
 static bool einsat_failed;
 static einsat_kernel einsat_running;
@@ -87,7 +91,7 @@ einsat_switch:
 static void *einsat_scheduler, *einsat_contexts[EINSAT_MOST_THREADS];
 static void einsat_body();
 static void einsat_prepare(int thread) {
-  uintptr_t *top = (uintptr_t *)(einsat_stacks + (size_t)(thread + 1) * EINSAT_STACK_BYTES);
+  uintptr_t *top = (uintptr_t *)(einsat_stack(thread) + EINSAT_STACK_BYTES);
   top[-2] = (uintptr_t)einsat_body;  // where the first switch returns to; the stack is then 8 bytes off 16, as after a call
   einsat_contexts[thread] = top - 8;
 }
@@ -98,7 +102,7 @@ static ucontext_t einsat_scheduler, einsat_contexts[EINSAT_MOST_THREADS];
 static void einsat_body();
 static void einsat_prepare(int thread) {
   getcontext(&einsat_contexts[thread]);
-  einsat_contexts[thread].uc_stack.ss_sp = einsat_stacks + (size_t)thread * EINSAT_STACK_BYTES;
+  einsat_contexts[thread].uc_stack.ss_sp = einsat_stack(thread);
   einsat_contexts[thread].uc_stack.ss_size = EINSAT_STACK_BYTES;
   einsat_contexts[thread].uc_link = nullptr;
   makecontext(&einsat_contexts[thread], einsat_body, 0);
@@ -247,14 +251,14 @@ static void einsat_fault(int, siginfo_t *info, void *) {
     else einsat_fail("an access at byte %ld of parameter %ld, which has %ld bytes", address - one.data, k, one.bytes);
     siglongjmp(einsat_escape, 1);
   }
-  einsat_fail("an access to memory that belongs to no parameter");
+  einsat_fail("an access to memory that belongs to no parameter, or more than %ld bytes of a thread's own", EINSAT_STACK_BYTES);
   siglongjmp(einsat_escape, 1);
 }
 
 static size_t einsat_inside(const einsat_operand &one) { return one.page_bytes - 2 * einsat_fence_bytes; }
 
 static bool einsat_place(einsat_operand &one, const void *content) {
-  size_t page = (size_t)sysconf(_SC_PAGESIZE), inside = (one.bytes + 15 + page) / page * page;
+  size_t page = einsat_page(), inside = (one.bytes + 15 + page) / page * page;
   one.page_bytes = inside + 2 * einsat_fence_bytes;
   one.pages = (char *)mmap(nullptr, one.page_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (one.pages == MAP_FAILED) return false;
@@ -303,9 +307,11 @@ extern "C" int einsat_launch(einsat_kernel kernel, char *shared, size_t shared_b
   if (count > EINSAT_MOST_OPERANDS) return einsat_fail("%ld operands", count), 1;
   gridDim = {grid[0], grid[1], grid[2]}, blockDim = {block[0], block[1], block[2]};
   if (!einsat_stacks) {
-    void *stacks = mmap(nullptr, (size_t)EINSAT_MOST_THREADS * EINSAT_STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    size_t bytes = (size_t)EINSAT_MOST_THREADS * (EINSAT_STACK_BYTES + einsat_page());
+    void *stacks = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (stacks == MAP_FAILED) return einsat_fail("no memory for stacks"), 1;
     einsat_stacks = (char *)stacks;
+    for (int k = 0; k < EINSAT_MOST_THREADS; ++k) mprotect(einsat_stack(k) - einsat_page(), einsat_page(), PROT_NONE);
   }
   void *arguments[EINSAT_MOST_OPERANDS];
   einsat_operand_count = 0;
