@@ -14,8 +14,8 @@ from runtime.devices.cuda import shim
 from runtime.devices.cuda.shim import ORDERS, HostModule, Order, compile_for_host
 from runtime.errors import KernelError
 from tests.cuda_kernels import TOLERANCE, by_name, expected
+from tests.kernels import feeds
 from tests.test_cuda_generator import fragments
-from tests.test_eoperator import feeds
 
 ONE = (1, 1, 1)
 BARRIER = "__syncthreads();"
