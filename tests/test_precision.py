@@ -24,8 +24,8 @@ from egraph.tensor.ops import apply
 from egraph.tolerance import Tolerance
 from lower.candidates import candidates
 from lower.cost.model import CostModel, key_of
-from lower.cost.roofline import DeviceSpeed
 from lower.cost.rounding import UNIT_ROUNDOFF, ErrorModel, largest_error, usual_error
+from lower.roofline import DeviceSpeed
 from lower.targets import lowering
 from runtime.profile import Database, Record
 from tests.lowering import Model, float32
