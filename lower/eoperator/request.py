@@ -123,7 +123,7 @@ def _type(term: Term, dtypes: dict[str, str], types: dict[Term, str]) -> str:
                 raise EinsatError(f"a reduction of {operand_types[0]} is not generated")
             return operand_types[0] or "float32"
     if term.data in CONVERSIONS:
-        refused = {"bool", "float64", *_WITHOUT_ARITHMETIC} | (INTEGERS - BYTES if CONVERSIONS[term.data] == "int32" else set())
+        refused = {"bool", "float64", *_WITHOUT_ARITHMETIC} | (INTEGERS - BYTES - {"int32"} if CONVERSIONS[term.data] == "int32" else set())
         if operand_types[0] in refused:
             raise EinsatError(f"{term.data} of {operand_types[0]} is not generated")
         return CONVERSIONS[term.data]

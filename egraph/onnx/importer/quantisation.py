@@ -299,6 +299,14 @@ def _global_average(call: Call, x: Node) -> Node:
     return call.apply("ReduceMean", x, axes=tuple(range(2, x.type.rank)))
 
 
+def _average(call: Call, x: Node) -> Node:
+    if int(call.attribute("channels_last", 0)) or int(call.attribute("ceil_mode", 0)):
+        raise NotCore("channels last, or ceil_mode")
+    window = window_of(call, call.attribute("kernel_shape", []), x.type.sizes[2:])
+    return call.apply("AveragePool", x, kernel_shape=window.kernel, strides=window.strides, pads=window.pads, dilations=window.dilations,
+                      count_include_pad=int(call.attribute("count_include_pad", 0)), layout="NCHW")
+
+
 def _softmax(call: Call, x: Node) -> Node:
     axis = axis_of(int(call.attribute("axis", -1)), x.type.rank)
     if int(call.attribute("opset", 13)) < 13 and axis != x.type.rank - 1:
@@ -313,6 +321,23 @@ def _ql_concat(call: Call) -> Node:
     parts = [_dequantized(call, k) for k in range(2, len(call.operands), 3)]
     axis = axis_of(int(call.attribute("axis", 0)), parts[0].type.rank)
     return _quantized_as(call, call.apply("Concat", *parts, axis=axis), 0)
+
+
+def _q_gemm(call: Call) -> Node:
+    """alpha * scale * scale * (A' B' + C), quantised where a scale is given"""
+    _bytes_of(call, 0, 3)
+    left = call.transpose(call[0], (1, 0)) if call.attribute("transA", 0) else call[0]
+    right = call.transpose(call[3], (1, 0)) if call.attribute("transB", 0) else call[3]
+    if float(call.attribute("alpha", 1.0)) != 1.0:
+        raise NotCore("a factor of the product")
+    left_zero, right_zero = _zero_point(call, 2, 0, 0, "int32"), _zero_point(call, 5, 1, 2, "int32")
+    total = _product(call, left, right, left_zero, right_zero)
+    total = call.apply("Add", total, call[6]) if call.has(6) else total
+    scale = _combined(call, "Mul", _scale(call, 1, 0, 0), _scale(call, 4, 1, 2))
+    if not call.has(7):
+        return call.apply("Mul", _as(call, total, "float32"), scale)
+    scale = _combined(call, "Div", scale, _scale(call, 7, 0, 0))
+    return _requantized(call, total, scale, _zero_point(call, 8, 0, 0, "float32"), _result_type(call, 8))
 
 
 def _matmul_integer_to_float(call: Call) -> Node:
@@ -342,8 +367,10 @@ ONNXRUNTIME_HANDLERS: Mapping[str, Handler] = {
     "QLinearSigmoid": _ql_unary(lambda call, x: call.apply("Sigmoid", x)),
     "QLinearLeakyRelu": _ql_unary(_leaky_relu),
     "QLinearSoftmax": _ql_unary(_softmax),
+    "QLinearAveragePool": _ql_unary(_average),
     "QLinearGlobalAveragePool": _ql_unary(_global_average),
     "QLinearConcat": _ql_concat,
+    "QGemm": _q_gemm,
     "MatMulIntegerToFloat": _matmul_integer_to_float,
 }
 """Operators of the domain com.microsoft."""

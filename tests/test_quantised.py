@@ -1,0 +1,242 @@
+"""Quantised operators: bit for bit what onnxruntime computes, without a step of onnxruntime, by rules and without."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from onnx import parser
+
+from egraph.onnx import importer
+from egraph.optimize.estimated import estimated_programs, open_program
+from egraph.rules import RULES
+from egraph.tensor import Graph, Program, TensorType, placeholder, walk
+from egraph.tensor.ops import apply
+from lower.targets.cpu.onednn import integers
+from lower.targets.cpu.onednn.match import match
+from runtime import Session
+
+HEADER = '<ir_version: 9, opset_import: ["": 21, "com.microsoft": 1]> quantised '
+MATRIX, WEIGHT = (5, 37), (37, 9)
+IMAGE, KERNEL = (1, 3, 9, 8), (4, 3, 3, 3)
+drawn = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def model(text: str) -> onnx.ModelProto:
+    return parser.parse_model(HEADER + text)
+
+
+@cache
+def opened(text: str, *, by_rules: bool) -> tuple[Session, onnxruntime.InferenceSession, Program]:
+    """Return a session of ours and one of onnxruntime's on a model, and our program."""
+    proto = model(text)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = 1, 4
+    theirs = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    (program,) = estimated_programs(importer.load(proto).graph, rules=RULES if by_rules else ())
+    return open_program(program), theirs, program
+
+
+def agree(text: str, feeds: dict[str, Any], *, by_rules: bool = False) -> None:
+    """Compare every output, bit for bit."""
+    ours, theirs, _ = opened(text, by_rules=by_rules)
+    given_feeds = {name: np.asarray(value) for name, value in feeds.items()}
+    for one, other in zip(ours.run(None, given_feeds), theirs.run(None, given_feeds), strict=True):
+        assert one.dtype == other.dtype
+        np.testing.assert_array_equal(one, other)
+
+
+def has_no_opaque_step(text: str, *, by_rules: bool = False) -> bool:
+    return not any(kernel.implementation.is_opaque for kernel in opened(text, by_rules=by_rules)[2].kernels)
+
+
+def of_bytes(shape: tuple[int, ...], dtype: str) -> st.SearchStrategy[np.ndarray]:
+    """Bytes: anything, the extremes often."""
+    limits = np.iinfo(dtype)
+    low, high = int(limits.min), int(limits.max)
+    return arrays(dtype, shape, elements=st.one_of(st.integers(low, high), st.sampled_from((low, high, 0))))
+
+
+SCALES = st.sampled_from((0.25, 1.0, 0.0078125, 0.013, 0.37, 3.0)).map(np.float32)
+"""Powers of two, which make ties of halves, and others."""
+HALVES = st.integers(-600, 600).map(lambda n: n / 2)
+FAR = st.sampled_from((3.4e38, -3.4e38, 1e9, -1e9, 0.0, -0.0, 2.0**31, -(2.0**31), 127.5, 128.5, -128.5, 254.5, 255.5))
+
+
+def numbers(shape: tuple[int, ...]) -> st.SearchStrategy[np.ndarray]:
+    """Ties, what saturates, and anything between."""
+    return arrays(np.float32, shape, elements=st.one_of(HALVES, FAR, st.floats(-300, 300, width=32)))
+
+
+@drawn
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@given(x=numbers(MATRIX), s=SCALES, data=st.data())
+def test_quantize_linear(dtype: str, x: np.ndarray, s: np.float32, data: st.DataObject) -> None:
+    z = data.draw(of_bytes((), dtype))
+    text = f"(float[5,37] x, float s, {dtype} z) => ({dtype}[5,37] y) {{ y = QuantizeLinear(x, s, z) }}"
+    agree(text, {"x": x * s if data.draw(st.booleans()) and np.isfinite(x * s).all() else x, "s": s, "z": z})
+    assert has_no_opaque_step(text)
+
+
+@drawn
+@given(x=numbers(MATRIX), s=arrays(np.float32, 37, elements=SCALES), z=of_bytes((37,), "int8"))
+def test_quantize_linear_along_an_axis(x: np.ndarray, s: np.ndarray, z: np.ndarray) -> None:
+    text = "(float[5,37] x, float[37] s, int8[37] z) => (int8[5,37] y) { y = QuantizeLinear(x, s, z) }"
+    agree(text, {"x": x, "s": s, "z": z})
+    assert has_no_opaque_step(text)
+
+
+@drawn
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@given(s=SCALES, data=st.data())
+def test_dequantize_linear(dtype: str, s: np.float32, data: st.DataObject) -> None:
+    text = f"({dtype}[5,37] x, float s, {dtype} z) => (float[5,37] y) {{ y = DequantizeLinear(x, s, z) }}"
+    agree(text, {"x": data.draw(of_bytes(MATRIX, dtype)), "s": s, "z": data.draw(of_bytes((), dtype))})
+    assert has_no_opaque_step(text)
+
+
+@drawn
+@given(x=arrays(np.int32, (5, 37)), s=arrays(np.float32, 5, elements=SCALES))
+def test_dequantize_linear_of_int32_without_zero_point(x: np.ndarray, s: np.ndarray) -> None:
+    text = "(int32[5,37] x, float[5] s) => (float[5,37] y) { y = DequantizeLinear <axis = 0> (x, s) }"
+    agree(text, {"x": x, "s": s})
+    assert has_no_opaque_step(text)
+
+
+@drawn
+@given(x=arrays(np.float32, MATRIX, elements=st.one_of(HALVES, st.floats(-1e6, 1e6, width=32, allow_subnormal=False))))
+def test_dynamic_quantize_linear(x: np.ndarray) -> None:
+    text = "(float[5,37] x) => (uint8[5,37] y, float s, uint8 z) { y, s, z = DynamicQuantizeLinear(x) }"
+    agree(text, {"x": x})
+    assert has_no_opaque_step(text)
+
+
+@drawn
+@given(a=of_bytes(MATRIX, "uint8"), b=of_bytes(WEIGHT, "int8"), z=of_bytes((), "uint8"), y=of_bytes((9,), "int8"))
+def test_matmul_integer(a: np.ndarray, b: np.ndarray, z: np.ndarray, y: np.ndarray) -> None:
+    text = "(uint8[5,37] a, int8[37,9] b, uint8 z, int8[9] y) => (int32[5,9] c) { c = MatMulInteger(a, b, z, y) }"
+    agree(text, {"a": a, "b": b, "z": z, "y": y})
+    agree(text, {"a": a, "b": b, "z": z, "y": y}, by_rules=True)
+    assert has_no_opaque_step(text) or not integers.multiplies_bytes()
+
+
+@drawn
+@given(a=of_bytes(MATRIX, "int8"), b=of_bytes(WEIGHT, "uint8"))
+def test_matmul_integer_without_zero_points(a: np.ndarray, b: np.ndarray) -> None:
+    agree("(int8[5,37] a, uint8[37,9] b) => (int32[5,9] c) { c = MatMulInteger(a, b) }", {"a": a, "b": b})
+
+
+@drawn
+@given(x=of_bytes(IMAGE, "uint8"), w=of_bytes(KERNEL, "int8"), z=of_bytes((), "uint8"), by_rules=st.booleans())
+def test_conv_integer_pads_with_the_zero_point(x: np.ndarray, w: np.ndarray, z: np.ndarray, by_rules: bool) -> None:
+    text = "(uint8[1,3,9,8] x, int8[4,3,3,3] w, uint8 z) => (int32[1,4,5,8] y) { y = ConvInteger<pads=[1,1,1,1], strides=[2,1]>(x, w, z) }"
+    agree(text, {"x": x, "w": w, "z": z}, by_rules=by_rules)
+
+
+@drawn
+@given(a=of_bytes(MATRIX, "uint8"), b=of_bytes(WEIGHT, "int8"), s=SCALES, t=arrays(np.float32, 9, elements=SCALES),
+       z=of_bytes((), "uint8"), u=st.sampled_from((1.0, 64.0, 500.0)).map(np.float32), v=of_bytes((), "uint8"))  # fmt: skip
+def test_qlinear_matmul(a: Any, b: Any, s: Any, t: Any, z: Any, u: Any, v: Any) -> None:
+    text = ("(uint8[5,37] a, float s, uint8 z, int8[37,9] b, float[9] t, int8[9] y, float u, uint8 v) => (uint8[5,9] c) "
+            "{ c = QLinearMatMul(a, s, z, b, t, y, u, v) }")  # fmt: skip
+    agree(text, {"a": a, "s": s, "z": z, "b": b, "t": t, "y": np.zeros(9, np.int8), "u": u, "v": v})
+    assert has_no_opaque_step(text) or not integers.multiplies_bytes()
+
+
+def _qlinear_conv(z: int, dtype: str) -> str:
+    """Return a convolution with constant scales and zero points, as the quantiser writes it."""
+    return (f"({dtype}[1,3,9,8] x, int8[4,3,3,3] w, int32[4] b) => ({dtype}[1,4,9,8] y) "
+            f"<float s = {{0.013}}, {dtype} z = {{{z}}}, float[4] t = {{0.25, 0.37, 0.0078125, 0.5}}, int8[4] o = {{0, 0, 0, 0}}, "
+            f"float u = {{1.5}}, {dtype} v = {{7}}> {{ y = QLinearConv<pads=[1,1,1,1]>(x, s, z, w, t, o, u, v, b) }}")  # fmt: skip
+
+
+@drawn
+@pytest.mark.parametrize(("dtype", "z"), [("uint8", 0), ("uint8", 113), ("int8", -5)])
+@given(data=st.data(), b=arrays(np.int32, 4, elements=st.integers(-(2**20), 2**20)), by_rules=st.booleans())
+def test_qlinear_conv(dtype: str, z: int, data: st.DataObject, b: np.ndarray, by_rules: bool) -> None:
+    text = _qlinear_conv(z, dtype)
+    agree(text, {"x": data.draw(of_bytes(IMAGE, dtype)), "w": data.draw(of_bytes(KERNEL, "int8")), "b": b}, by_rules=by_rules)
+
+
+@pytest.mark.parametrize(("operator", "operands"), [("QLinearMul", 2), ("QLinearSigmoid", 1), ("QLinearLeakyRelu", 1)])
+@drawn
+@given(data=st.data())
+def test_operators_that_the_quantiser_adds_are_at_most_one_step_off(operator: str, operands: int, data: st.DataObject) -> None:
+    """onnxruntime looks these up in tables or multiplies ratios of scales first: a number at a tie may go the other way."""
+    names = [("a", "s", "z"), ("b", "t", "y")][:operands]
+    inputs = ", ".join(f"uint8[5,37] {x}, float {s}, uint8 {z}" for x, s, z in names)
+    listed = ", ".join(", ".join(name) for name in names)
+    text = f"({inputs}, float u, uint8 v) => (uint8[5,37] c) {{ c = com.microsoft.{operator}({listed}, u, v) }}"
+    feeds = {"u": data.draw(SCALES), "v": data.draw(of_bytes((), "uint8"))}
+    for x, s, z in names:
+        feeds |= {x: data.draw(of_bytes(MATRIX, "uint8")), s: data.draw(SCALES), z: data.draw(of_bytes((), "uint8"))}
+    ours, theirs, _ = opened(text, by_rules=False)
+    feeds = {name: np.asarray(value) for name, value in feeds.items()}
+    (one,), (other,) = ours.run(None, feeds), theirs.run(None, feeds)
+    assert np.abs(one.astype(int) - other.astype(int)).max() <= 1
+    assert has_no_opaque_step(text)
+
+
+def test_sums_that_may_not_fit_stay_opaque() -> None:
+    count = 33026
+    text = f"(uint8[1,{count}] a, uint8[{count},1] b) => (int32[1,1] c) {{ c = MatMulInteger(a, b) }}"
+    assert "Opaque" in {node.op for node in walk(importer.load(model(text)).graph.roots)}
+    shorter = text.replace(str(count), str(count - 1))
+    assert "Opaque" not in {node.op for node in walk(importer.load(model(shorter)).graph.roots)}
+
+
+def graph_of(text: str) -> Graph:
+    return importer.load(model(text)).graph
+
+
+def test_other_element_types_stay_opaque() -> None:
+    for dtype in ("int16", "float8e4m3fn"):
+        text = f"(float[5,37] x, float s, {dtype} z) => ({dtype}[5,37] y) {{ y = QuantizeLinear(x, s, z) }}"
+        assert "Opaque" in {node.op for node in walk(graph_of(text).roots)}
+
+
+PAIRS = """(float[1,3,9,8] x, int8[4,3,3,3] w) => (float[1,4,9,8] y)
+<float s = {0.013}, uint8 z = {0}, float t = {0.25}, int8 o = {0}, float u = {1.5}, uint8 v = {3}> {
+q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) e = DequantizeLinear(w, t, o) c = Conv<pads=[1,1,1,1]>(d, e)
+r = Relu(c) p = QuantizeLinear(r, u, v) y = DequantizeLinear(p, u, v) }"""
+
+
+@drawn
+@given(x=arrays(np.float32, IMAGE, elements=st.floats(-4, 4, width=32)), data=st.data())
+def test_pairs_around_a_convolution_become_one_product_of_bytes(x: np.ndarray, data: st.DataObject) -> None:
+    """The equation is one over the reals: a number may be rounded to the next byte, never further."""
+    weight = data.draw(of_bytes(KERNEL, "int8"))
+    text = PAIRS.replace("int8[4,3,3,3] w)", "int8[4,3,3,3] unused)").replace(
+        "<float s", f"<int8[4,3,3,3] w = {{{', '.join(map(str, WEIGHTS.reshape(-1)))}}}, float s")
+    ours, theirs, program = opened(text, by_rules=True)
+    feeds = {"x": x, "unused": weight}
+    (one,), (other,) = ours.run(None, feeds), theirs.run(None, feeds)
+    assert np.abs(one - other).max() <= 1.5 + 1e-5
+    products = [node for kernel in program.kernels for node in walk((kernel.fragment,)) if node.op == "Conv"]
+    assert [node.type.dtype for node in products] == ["int32"]
+    assert has_no_opaque_step(text, by_rules=True) or not integers.multiplies_bytes()
+
+
+WEIGHTS = np.random.default_rng(5).integers(-127, 128, KERNEL).astype(np.int8)
+
+
+def _leaf(index: int, dtype: str, *sizes: int, constant: bool = False) -> Any:
+    return placeholder(index, TensorType(dtype, sizes), constant=constant)
+
+
+def test_the_library_multiplies_bytes_only_where_the_processor_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    product = apply("MatMul", _leaf(0, "uint8", 4, 8), _leaf(1, "int8", 8, 16, constant=True))
+    monkeypatch.setattr(integers, "multiplies_bytes", lambda: True)
+    assert not isinstance(match(product, "onednn.matmul"), str)
+    assert "signed bytes" in str(match(apply("MatMul", _leaf(0, "uint8", 4, 8), _leaf(1, "uint8", 8, 16)), "onednn.matmul"))
+    summed = apply("Add", product, _leaf(2, "int32", 16))
+    assert "would compute it in float32" in str(match(summed, "onednn.matmul"))
+    monkeypatch.setattr(integers, "multiplies_bytes", lambda: False)
+    assert "saturate" in str(match(product, "onednn.matmul"))
