@@ -10,12 +10,17 @@ from egraph.tensor import Candidate, Node, TensorType, walk
 from egraph.tensor.expr.products import contracted_operations
 from egraph.tensor.expr.scope import Tensor
 from egraph.tensor.ops import OPS
+from egraph.tensor.ops.dtypes import BYTES
 
 FUNCTIONS = frozenset({
     "Exp", "Log", "Tanh", "Sigmoid", "Erf", "Gelu", "Softplus", "Mish", "Pow", "Sin", "Cos", "Elu", "Celu", "Selu", "Softmax", "LogSoftmax",
 })  # fmt: skip
 """Operators that evaluate a function by polynomials: one element takes as long as many additions."""
 ADDITIONS_A_FUNCTION = 16
+
+
+BYTES_A_FLOAT = 4
+"""Products of bytes that processors do in the time of one of float32."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,8 @@ def node_flops(node: Node) -> float:
     if node.op == "Expression" and (shared := _contracted(node)) is not None:
         return shared
     if spec.flops is not None:
-        return float(spec.flops([operand.type.sizes for operand in node.inputs], dict(node.attributes)))
+        count = float(spec.flops([operand.type.sizes for operand in node.inputs], dict(node.attributes)))
+        return count / BYTES_A_FLOAT if node.inputs[0].type.dtype in BYTES else count
     if spec.category in ("view", "movement"):
         return 0.0
     largest = max([operand.type.elements for operand in node.inputs], default=0)
