@@ -184,6 +184,21 @@ def test_operators_that_the_quantiser_adds_are_at_most_one_step_off(operator: st
     assert has_no_opaque_step(text)
 
 
+ADDED = """(uint8[5,37] a, uint8[5,37] b) => (uint8[5,37] c)
+<float s = {0.013}, uint8 z = {113}, float t = {0.0371}, uint8 y = {7}, float u = {0.029}, uint8 v = {100}>
+{ c = com.microsoft.QLinearAdd(a, s, z, b, t, y, u, v) }"""
+AVERAGED = """(int8[2,3,7,5] a) => (int8[2,3,1,1] c) <float s = {0.013}, int8 z = {-13}, float u = {0.0029}, int8 v = {10}>
+{ c = com.microsoft.QLinearGlobalAveragePool(a, s, z, u, v) }"""
+
+
+@drawn
+@given(a=of_bytes(MATRIX, "uint8"), b=of_bytes(MATRIX, "uint8"), c=of_bytes((2, 3, 7, 5), "int8"))
+def test_sums_and_averages_of_bytes(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
+    agree(ADDED, {"a": a, "b": b})
+    agree(AVERAGED, {"a": c})
+    assert has_no_opaque_step(ADDED) and has_no_opaque_step(AVERAGED)
+
+
 def test_sums_that_may_not_fit_stay_opaque() -> None:
     count = 33026
     text = f"(uint8[1,{count}] a, uint8[{count},1] b) => (int32[1,1] c) {{ c = MatMulInteger(a, b) }}"

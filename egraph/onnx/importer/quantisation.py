@@ -22,6 +22,8 @@ MOST_PRODUCTS = (2**31 - 1) // (255 * 255)
 """Products of two bytes without their zero points that surely add up to an int32."""
 
 
+COMBINE: Mapping[str, Callable[..., np.ndarray]] = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide}
+
 # Scales and zero points
 
 
@@ -68,11 +70,11 @@ def _is_zero(call: Call, node: Node) -> bool:
 
 
 def _combined(call: Call, op: str, left: Node, right: Node) -> Node:
-    """Return a product or quotient of scales, computed at once in float32 where both are known."""
+    """Return a product, quotient, sum or difference of scales, computed at once in float32 where both are known."""
     x, y = call.state.data(left), call.state.data(right)
     if x is None or y is None:
         return call.apply(op, left, right)
-    return call.constant(np.multiply(x, y) if op == "Mul" else np.divide(x, y), "float32")
+    return call.constant(COMBINE[op](x, y), "float32")
 
 
 def _byte(dtype: str) -> str:
@@ -273,11 +275,20 @@ def _quantized_as(call: Call, x: Node, scale: int) -> Node:
     return call.apply("Quantize", x, _scale(call, scale, 0, 0), _zero_point(call, scale + 1, 0, 0, to))
 
 
-def _ql_binary(op: str) -> Handler:
-    def handler(call: Call) -> Node:
-        return _quantized_as(call, call.apply(op, _dequantized(call, 0), _dequantized(call, 3)), 6)
+def _ql_mul(call: Call) -> Node:
+    return _quantized_as(call, call.apply("Mul", _dequantized(call, 0), _dequantized(call, 3)), 6)
 
-    return handler
+
+def _ql_add(call: Call) -> Node:
+    """saturate(a s/u + (b t/u + (v - (z s/u + y t/u)))): fused multiplications and additions, as onnxruntime adds bytes"""
+    _bytes_of(call, 0, 3)
+    result = _scale(call, 6, 0, 0)
+    ratios = [_combined(call, "Div", _scale(call, k, 0, 0), result) for k in (1, 4)]
+    zeros = [_zero_point(call, k, 0, 0, "float32") for k in (2, 5)]
+    shifts = [_combined(call, "Mul", ratio, zero) for ratio, zero in zip(ratios, zeros, strict=True)]
+    fixed = _combined(call, "Sub", _zero_point(call, 7, 0, 0, "float32"), _combined(call, "Add", *shifts))
+    left, right = (call.apply("Mul", _as(call, call[k], "float32"), ratio) for k, ratio in zip((0, 3), ratios, strict=True))
+    return call.apply("Saturate", call.apply("Add", left, call.apply("Add", right, fixed)), to=_result_type(call, 7))
 
 
 def _ql_unary(function: Callable[[Call, Node], Node]) -> Handler:
@@ -293,10 +304,19 @@ def _leaky_relu(call: Call, x: Node) -> Node:
     return call.apply("LeakyRelu", x, alpha=float(np.float32(call.attribute("alpha", 0.01))))
 
 
-def _global_average(call: Call, x: Node) -> Node:
+def _global_average(call: Call) -> Node:
+    """saturate(round(sum (x - z) * (s / (u count))) + v)"""
+    _bytes_of(call, 0)
     if int(call.attribute("channels_last", 0)):
         raise NotCore("channels last")
-    return call.apply("ReduceMean", x, axes=tuple(range(2, x.type.rank)))
+    axes = tuple(range(2, len(call.shape(0))))
+    count = math.prod(call.shape(0)[2:])
+    _bounded(count)
+    zero = _zero_point(call, 2, 0, 0, "int32")
+    total = _minus(call, _reduced(call, call[0], axes), zero, call.constant(count, "int32"))
+    share = _combined(call, "Mul", _scale(call, 3, 0, 0), call.constant(count, "float32"))
+    scale = _combined(call, "Div", _scale(call, 1, 0, 0), share)
+    return _requantized(call, total, scale, _zero_point(call, 4, 0, 0, "float32"), _result_type(call, 4))
 
 
 def _average(call: Call, x: Node) -> Node:
@@ -362,13 +382,13 @@ HANDLERS: Mapping[str, Handler] = {
 ONNXRUNTIME_HANDLERS: Mapping[str, Handler] = {
     "QuantizeLinear": _quantize_linear,
     "DequantizeLinear": _dequantize_linear,
-    "QLinearAdd": _ql_binary("Add"),
-    "QLinearMul": _ql_binary("Mul"),
+    "QLinearAdd": _ql_add,
+    "QLinearMul": _ql_mul,
     "QLinearSigmoid": _ql_unary(lambda call, x: call.apply("Sigmoid", x)),
     "QLinearLeakyRelu": _ql_unary(_leaky_relu),
     "QLinearSoftmax": _ql_unary(_softmax),
     "QLinearAveragePool": _ql_unary(_average),
-    "QLinearGlobalAveragePool": _ql_unary(_global_average),
+    "QLinearGlobalAveragePool": _global_average,
     "QLinearConcat": _ql_concat,
     "QGemm": _q_gemm,
     "MatMulIntegerToFloat": _matmul_integer_to_float,

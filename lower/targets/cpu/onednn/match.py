@@ -163,7 +163,7 @@ def _complete(anchor: Anchor, found: Spine, fragment: Node) -> LibraryCall | Rea
     if anchor.primitive == "matmul":
         arguments = [replace(argument, window=argument.window.as_matrix()) for argument in arguments]
         destination = destination.as_matrix()
-        slow = _unsupported_product(arguments, destination, fuses=len(arguments) > 2 or bool(post_operations))
+        slow = _unsupported_product(arguments, destination, is_plain=not of_bytes and len(arguments) == 2 and not post_operations)
         if slow:
             return slow
     if not all(window.is_nested for window in (destination, *(argument.window for argument in arguments))):
@@ -196,10 +196,10 @@ def _is_scalar_epilogue(post_operations: Sequence[Mapping[str, Any]], destinatio
     return bool(functions - {"relu"}) and destination.in_order(channels_last) is None
 
 
-def _unsupported_product(arguments: Sequence[Argument], destination: Window, *, fuses: bool) -> Reason | None:
+def _unsupported_product(arguments: Sequence[Argument], destination: Window, *, is_plain: bool) -> Reason | None:
     """Return why only the reference implementation computes a product from or into windows that lie like these."""
-    if fuses and not _has_unit_stride(destination, (-1,)) and destination.shape[-2] > 1:
-        return "the result is written transposed, and only the reference implementation then fuses anything"
+    if not is_plain and not _has_unit_stride(destination, (-1,)) and destination.shape[-2] > 1:
+        return "the result is written transposed, and only the reference implementation then takes bytes or fuses anything"
     if any(not argument.packed and not _has_unit_stride(argument.window, (-1, -2)) for argument in arguments[:2]):
         return "an operand has neither its rows nor its columns side by side, and only the reference implementation takes that"
     return None
