@@ -154,7 +154,7 @@ def hold_to_pattern(rule: Rule, left: Node, numbers: Mapping[str, int], binding:
 
 
 _VARIABLE = re.compile(r"(?P<list>list\[)?(?P<kind>Tensor|Weight)(\[['\"]?(?P<type>\w+)['\"]?\])?(?(list)\])")
-_ELEMENTS = {"bool": "bool", "int": "int64", "int64": "int64", "int32": "int32", "int8": "int8", "uint8": "uint8", "float": None, "float32": None}
+_ELEMENTS = {"bool": "bool", "int": "int64", "int64": "int64", "float": None, "float32": None}
 """What may stand in ``Tensor[bool]``; a plain tensor is one of numbers, or of what the operator that reads it takes."""
 
 

@@ -226,13 +226,17 @@ def draw_binding(rule: Rule, random: Random, shared: Binding | None = None, sing
             draw.shapes[variable.name] = narrower(random, (2, 3))
     kinds = element_types(rule)
     types = {v.name: TensorType(kinds[v.name], draw.shapes[v.name]) for v in rule.variables}
-    known = {v.name: 1.0 if types[v.name].elements == 1 else 0.5 for v in rule.variables if v.constant and kinds[v.name] in (*FLOATS, *BYTES)}
+    kept = (*FLOATS, *BYTES)
+    known = {v.name: 1.0 if types[v.name].elements == 1 else 0.5 for v in rule.variables if v.constant and kinds[v.name] in kept}
     ends = ENDS if asks_for_numbers(rule) else ()
     numbers = {}
     for name, chance in known.items():
-        if random.random() < chance:
-            whole = kinds[name] in BYTES
-            numbers[name] = random.choice(ends) if ends and not whole and random.random() < 0.25 else random.choice(WHOLE if whole else NUMBERS)
+        if random.random() >= chance:
+            continue
+        if kinds[name] in BYTES:
+            numbers[name] = random.choice(WHOLE)
+        else:
+            numbers[name] = random.choice(ends) if ends and random.random() < 0.25 else random.choice(NUMBERS)
     return Binding(types, {name: _with_ends(bundle, random) for name, bundle in draw.bundles.items()}, numbers)
 
 
@@ -256,12 +260,15 @@ def element_types(rule: Rule) -> Mapping[str, str]:
 
 def operand_type(op: str, position: int, result: str) -> str:
     """Return the element type of an operand of an operator with a given result."""
-    return _TYPES.get((op, position)) or ("float32" if OPS[op].category == "elementwise" and op != "Where" else result)
+    if (op, position) in _TYPES:
+        return _TYPES[op, position]
+    follows = op == "Where" or (op in ("Add", "Sub", "Mul") and result == "int32") or OPS[op].category != "elementwise"
+    return result if follows else "float32"
 
 
 _TYPES: Mapping[tuple[str, int], str] = {
     ("Where", 0): "bool", ("Gather", 1): "int64", ("And", 0): "bool", ("And", 1): "bool", ("Or", 0): "bool", ("Or", 1): "bool",
-    ("Not", 0): "bool", ("Cast", 0): "int64", ("Dequantize", 0): "uint8", ("Dequantize", 2): "uint8",
+    ("Not", 0): "bool", ("Cast", 0): "int32", ("Dequantize", 0): "uint8", ("Dequantize", 2): "uint8",
     ("Quantize", 2): "uint8",
 }  # fmt: skip
 

@@ -37,13 +37,13 @@ def _require_numbers(s: Tensor, z: Tensor) -> None:
 
 
 @rule(rounding="reassociates")
-def number_of_sum(x: Tensor[int32], c: Weight[int32]) -> Equation:
+def number_of_sum(x: Tensor, c: Weight) -> Equation:
     """number(x + c) = number(x) + number(c)"""
     return cast(x + c, to="float32") == cast(x, to="float32") + cast(c, to="float32")
 
 
 @rule(rounding="reassociates")
-def number_of_difference(x: Tensor[int32], y: Tensor[int32]) -> Equation:
+def number_of_difference(x: Tensor, y: Tensor) -> Equation:
     """number(x - y) = number(x) - number(y)"""
     return cast(x - y, to="float32") == cast(x, to="float32") - cast(y, to="float32")
 
@@ -136,9 +136,10 @@ def saturate_relu(x: Tensor) -> Equation:
 
 
 @rule
-def quantize_relu(x: Tensor, s: Weight, z: Weight[uint8]) -> Steps:
+def quantize_relu(x: Tensor, s: Weight, z: Weight) -> Steps:
     """quantize(relu(x), s, 0) = quantize(x, s, 0),  unsigned, s > 0"""
     yield quantize(relu(x), s, z)
+    require(z.type.dtype == "uint8", "the bytes must be unsigned")
     require_number(z, 0.0)
     require(s.number is not None and 0 < s.number < math.inf, "the scale must be one known positive number")
     yield quantize(x, s, z)
@@ -166,7 +167,7 @@ def _moved_quantized(op: str) -> Rule:
 
 
 @rule
-def gather_of_dequantized(x: Tensor, s: Tensor, z: Tensor, i: Tensor[int64], a: Attributes) -> Steps:
+def gather_of_dequantized(x: Tensor, s: Tensor, z: Tensor, i: Tensor, a: Attributes) -> Steps:
     """gather(dequantize(x, s, z), i) = dequantize(gather(x, i), s, z),  s and z one number each"""
     yield gather(dequantize(x, s, z), i, a)
     _require_numbers(s, z)

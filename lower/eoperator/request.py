@@ -24,6 +24,8 @@ _COMPARISONS = frozenset({"less", "less_equal", "greater", "greater_equal", "equ
 _RING = frozenset({"add", "sub", "mul"})
 """What int32 is computed with."""
 _LOGICAL = frozenset({"and_", "or_", "not_"})
+_WIDE = INTEGERS - BYTES - {"int32"}
+"""Integers that an int32 may not hold."""
 _WITHOUT_ARITHMETIC = frozenset({"float16", "bfloat16"})
 
 
@@ -123,8 +125,8 @@ def _type(term: Term, dtypes: dict[str, str], types: dict[Term, str]) -> str:
                 raise EinsatError(f"a reduction of {operand_types[0]} is not generated")
             return operand_types[0] or "float32"
     if term.data in CONVERSIONS:
-        refused = {"bool", "float64", *_WITHOUT_ARITHMETIC} | (INTEGERS - BYTES - {"int32"} if CONVERSIONS[term.data] == "int32" else set())
-        if operand_types[0] in refused:
+        refused = {"bool", "float64", *_WITHOUT_ARITHMETIC}
+        if operand_types[0] in refused | (_WIDE if CONVERSIONS[term.data] == "int32" else set()):
             raise EinsatError(f"{term.data} of {operand_types[0]} is not generated")
         return CONVERSIONS[term.data]
     if term.data in _LOGICAL:
@@ -136,7 +138,7 @@ def _type(term: Term, dtypes: dict[str, str], types: dict[Term, str]) -> str:
     if kinds == {"int32"} and term.data in _RING:
         return "int32"
     if not kinds <= {"float32", "bool"}:
-        raise EinsatError(f"{term.data} of {', '.join(sorted(kinds))} is not generated: only float32 arithmetic is, and sums and products of int32")
+        raise EinsatError(f"{term.data} of {', '.join(sorted(kinds))} is not generated: only that of float32 is, and sums of int32")
     return "bool" if term.data in _COMPARISONS else "float32"
 
 

@@ -198,7 +198,8 @@ def _without_round(context: Context, value: Value) -> Value | None:
         case (Term(factor, (), (), (Call("round", (inner,)),)),):
             up = factor > 0
             bound = math.floor(-offset / factor) + 1 if up else math.ceil(offset / -factor) - 1
-            room = add(context, inner, number(Fraction(1, 2) - bound)) if up else add(context, number(bound + Fraction(1, 2)), negated(inner))
+            half = Fraction(1, 2)
+            room = add(context, inner, number(half - bound)) if up else add(context, number(bound + half), negated(inner))
             strict = positive(context, room)
             return strict if bound % 2 else add(context, strict, zero(context, room))
     return None

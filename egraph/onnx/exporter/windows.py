@@ -34,7 +34,8 @@ def _channels_first(body: Body) -> Callable[[Emitter, Node, Sequence[str], str],
 
 
 def _conv(e: Emitter, node: Node, a: dict[str, Any], operands: Sequence[str], output: str) -> None:
-    e.add("ConvInteger" if node.type.dtype == "int32" else node.op, operands, output=output, kernel_shape=list(node.inputs[1].type.sizes[2:]), **a)
+    op = "ConvInteger" if node.type.dtype == "int32" else node.op
+    e.add(op, operands, output=output, kernel_shape=list(node.inputs[1].type.sizes[2:]), **a)
 
 
 def _space(node: Node) -> tuple[int, ...]:

@@ -134,7 +134,8 @@ def _transposed_sample(random: Random) -> Sample:
 CONVOLUTION: tuple[OpSpec, ...] = (
     OpSpec(
         "Conv", 2, "contraction", _conv_shape, _conv_meaning, _conv_sample, attributes=("dilations", "group", "layout", "pads", "strides"),
-        dtype=contracted, dtypes=FLOATS | BYTES, flops=_conv_flops, notes="a bias is an Add; the weight is [F, C/group, ...] in both layouts",
+        dtype=contracted, dtypes=FLOATS | BYTES, flops=_conv_flops,
+        notes="a bias is an Add; the weight is [F, C/group, ...] in both layouts",
     ),
     OpSpec(
         "ConvTranspose", 2, "contraction", _transposed_shape, _transposed_meaning, _transposed_sample,
