@@ -22,6 +22,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import onnx
+from onnx import version_converter
 
 from bench.environment import environment
 from bench.inputs import feeds_for
@@ -32,8 +33,10 @@ from bench.run import write
 from bench.table import table
 
 Form: TypeAlias = Literal["dynamic", "QDQ", "QOperator"]
+OLDEST_OPSET = 13
+"""The first in which pairs have a scale for each channel."""
 OLDEST_IR = 8
-"""Of older models the quantiser cannot raise the opset, where weights are no inputs."""
+"""Of models of older formats the opset cannot be raised, where weights are no inputs."""
 CALIBRATION_INPUTS = 4
 """Random inputs that the ranges of static forms are taken from."""
 
@@ -64,7 +67,9 @@ def quantised(recipe: Recipe, batch: int) -> onnx.ModelProto:
     from onnxruntime import quantization as q
 
     model = MODELS[recipe.source].make(batch)
-    model.ir_version = max(model.ir_version, OLDEST_IR)
+    if model.opset_import[0].version < OLDEST_OPSET:
+        model.ir_version = max(model.ir_version, OLDEST_IR)
+        model = version_converter.convert_version(model, OLDEST_OPSET)
     with TemporaryDirectory(prefix="einsat-") as folder:
         source, target = Path(folder) / "float.onnx", Path(folder) / "quantised.onnx"
         onnx.save(model, source)
