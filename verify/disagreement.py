@@ -213,7 +213,7 @@ def _projected(term: Summand, shape: Sequence[int]) -> Mask:
     mask = np.ones((1,) * len(shape), np.bool_)
     for conditions, iterators in _joined(term):
         output = [a for a in iterators if _name(a) in axes]
-        lengths = {a: _range(a) for a in iterators}
+        lengths = {a: iterator_range(a) for a in iterators}
         if np.prod([len(r) for r in lengths.values()], dtype=float) > MOST_POINTS:
             continue
         inner = [a for a in iterators if a not in output]
@@ -222,7 +222,7 @@ def _projected(term: Summand, shape: Sequence[int]) -> Mask:
         values = dict(zip(order, grid, strict=True))
         holds = np.ones([len(lengths[a]) for a in order], np.bool_)
         for condition in conditions:
-            holds &= _truth(condition, values)
+            holds &= truth_of(condition, values)
         reached = holds.any(axis=tuple(range(len(output), len(order))))
         mask = mask & reached.reshape([size if any(axes[_name(a)] == axis for a in output) else 1 for axis, size in enumerate(shape)])
     return np.broadcast_to(mask, tuple(shape))
@@ -248,15 +248,17 @@ def _name(atom: int) -> str:
     return kind.name if isinstance(kind, Iterator) else ""
 
 
-def _range(atom: int) -> range:
+def iterator_range(atom: int) -> range:
+    """Return the values of an iterator; more than can be tried where its ends are no numbers."""
     low, high = entry(atom).low, entry(atom).high
     assert low is not None and high is not None, "an iterator has a range"
     first, stop = low.constant, high.constant
     return range(first, stop) if first is not None and stop is not None else range(MOST_POINTS + 1)
 
 
-def _truth(condition: Literal0, values: dict[int, Values]) -> Mask:
-    value = _value(condition.value, values)
+def truth_of(condition: Literal0, values: dict[int, Values]) -> Mask:
+    """Return where a condition holds, at known values of its iterators; ``values`` takes what is computed on the way."""
+    value = value_of(condition.value, values)
     match condition.relation:
         case "==":
             return np.equal(value, 0)
@@ -268,7 +270,8 @@ def _truth(condition: Literal0, values: dict[int, Values]) -> Mask:
             return np.greater_equal(value, 0)
 
 
-def _value(value: Polynomial, values: dict[int, Values]) -> Values:
+def value_of(value: Polynomial, values: dict[int, Values]) -> Values:
+    """Return a polynomial at known values of its iterators; ``values`` takes what is computed on the way."""
     total = np.zeros((), np.int64)
     for monomial, coefficient in value.terms.items():
         product = np.array(coefficient, np.int64)
@@ -282,7 +285,7 @@ def _atom(atom: int, values: dict[int, Values]) -> Values:
     if atom not in values:
         kind = entry(atom).kind
         assert isinstance(kind, FloorAtom), "iterators have values, and conditions on data are left out"
-        values[atom] = _value(kind.numerator, values) // _value(kind.divisor, values)
+        values[atom] = value_of(kind.numerator, values) // value_of(kind.divisor, values)
     return values[atom]
 
 

@@ -1,0 +1,123 @@
+"""Decide from few points of the output where two multilinear programs agree: PET's theorems 1 and 2, as a check on what is proved.
+
+Theorem 1: where on a box the sums of both programs run over the same values, and what they read moves with the position, agreement at
+one point and at its neighbour along every axis is agreement everywhere. Theorem 2: on random operands modulo a prime p, programs with n
+reads in a product that differ at a point agree there with a probability of at most n/p.
+
+Floor-divisions, which reshapes bring, move what is read in jumps: boxes end there, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from egraph.tensor.boxes import Box, Mask, boxes_of
+from egraph.tensor.expr.index import Iterator
+from egraph.tensor.expr.scope import Scope
+from verify.assumptions import Assumptions
+from verify.disagreement import Values, differing, error_bound, iterator_range, points_of, truth_of, value_of
+from verify.equality import places_of
+from verify.facts import Facts
+from verify.forms import Names, Read, Summand, Unsupported, form_of
+from verify.literals import closure
+from verify.normal import normalise
+from verify.polynomials import FloorAtom, Polynomial, entry
+
+MOST_POINTS = 1 << 22
+"""Positions of the output times values of a term's iterators, at most."""
+
+
+@dataclass(frozen=True)
+class FewPoints:
+    """The boxes on which m + 1 points tell for all, those of them at a point of which the programs differ, and how sure that is."""
+
+    boxes: tuple[Box, ...]
+    differing: tuple[Box, ...]
+    points: int
+    tests: int
+    missed: float
+    """The probability that a difference was missed at any of the points is at most this."""
+
+    def describe(self) -> str:
+        """Return ``12 boxes, 40 points, 2 tests: 3 boxes differ; that one was missed has a probability of at most 3.5e-17``."""
+        told = f"{len(self.boxes)} boxes, {self.points} points, {self.tests} tests: {len(self.differing)} boxes differ; "
+        return f"{told}that one was missed has a probability of at most {self.missed:.2g}"
+
+
+def few_points(left: Scope, right: Scope, tests: int = 2) -> FewPoints | None:
+    """Return where two expressions of one shape, its sizes numbers, agree, from m + 1 points a box; None where they are not multilinear."""
+    boxes = _boxes(left, right)
+    if boxes is None:
+        return None
+    points = [(number, point) for number, box in enumerate(boxes) for point in points_of(box)]
+    apart = differing(left, right, [point for _, point in points], tests)
+    if apart is None:
+        return None
+    found = dict.fromkeys(number for (number, _), differs in zip(points, apart, strict=True) if differs)
+    missed = min(1.0, len(points) * error_bound(left, right, tests))
+    return FewPoints(boxes, tuple(boxes[number] for number in found), len(points), tests, missed)
+
+
+def _boxes(left: Scope, right: Scope) -> tuple[Box, ...] | None:
+    """Return boxes of positions at which both sides sum over the same values, and read what moves with the position."""
+    assumptions = Assumptions(facts=Facts(at_sizes=True))
+    output = places_of(left, assumptions)
+    shape = tuple(i.high for i in left.traversal if isinstance(i.high, int))
+    kinds: dict[bytes, int] = {}
+    labels = np.zeros(shape, np.int64)
+    for side, prefix in ((left, "l"), (right, "r")):
+        try:
+            terms = form_of(normalise(side, output, assumptions, set(), None), assumptions.facts, Names(prefix)).terms
+        except Unsupported:
+            return None
+        for term in terms:
+            signature = _signature(term, shape)
+            if signature is None:
+                return None
+            together = np.concatenate([labels.reshape(-1, 1), signature], axis=1)
+            kinds = {}
+            numbers = [kinds.setdefault(row.tobytes(), len(kinds)) for row in together]
+            labels = np.array(numbers, np.int64).reshape(shape)
+    return tuple(box for kind in range(max(len(kinds), 1)) for box in boxes_of(labels == kind))
+
+
+def _signature(term: Summand, shape: Sequence[int]) -> Values | None:
+    """Return a row for every position of the output, equal where a term sums over the same values and reads move with the position."""
+    if any(not isinstance(part, Read) for part in term.parts) or term.numerator.constant is None or term.denominator.constant is None:
+        return None
+    polynomials = [*(c.value for c in term.conditions), *(place for part in term.parts if isinstance(part, Read) for place in part.indices)]
+    atoms = set().union(*map(closure, polynomials))
+    if any(not isinstance(entry(atom).kind, Iterator | FloorAtom) for atom in atoms):
+        return None
+    ranges = [iterator_range(atom) for atom in term.iterators]
+    count = int(np.prod([len(r) for r in ranges], dtype=np.int64))
+    if count * np.prod(shape, dtype=float) > MOST_POINTS:
+        return None
+    grid = np.meshgrid(*(np.arange(n) for n in shape), *(np.array(r, np.int64) for r in ranges), indexing="ij", sparse=True)
+    axes = {f"o{axis}": grid[axis] for axis in range(len(shape))}
+    output = {atom: kind for atom in atoms if isinstance(kind := entry(atom).kind, Iterator) and kind.name in axes}
+    values = {atom: axes[kind.name] for atom, kind in output.items()} | dict(zip(term.iterators, grid[len(shape) :], strict=True))
+    whole = (*shape, *(len(r) for r in ranges))
+    counts: Mask = np.ones(whole, np.bool_)
+    for condition in term.conditions:
+        counts = counts & truth_of(condition, values)
+    rows = [counts.reshape(-1, count).astype(np.int64)]
+    for part in term.parts:
+        assert isinstance(part, Read), "other parts were left out above"
+        rows += [np.where(counts, _unmoved(place, values, whole, len(shape)), 0).reshape(-1, count) for place in part.indices]
+    return np.concatenate(rows, axis=1)
+
+
+def _unmoved(place: Polynomial, values: dict[int, Values], whole: Sequence[int], axes: int) -> Values:
+    """Return what an index is beside a multiple of each position: the same all over a box on which it moves with the position."""
+    rest = np.broadcast_to(value_of(place, values), tuple(whole)).astype(np.int64)
+    for axis in range(axes):
+        steps = np.diff(rest, axis=axis)
+        if steps.size:
+            slopes, often = np.unique(steps, return_counts=True)
+            along = np.arange(whole[axis]).reshape([-1 if k == axis else 1 for k in range(len(whole))])
+            rest = rest - int(slopes[np.argmax(often)]) * along
+    return rest
