@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,10 +26,12 @@ from egraph.optimize.stitched import picture
 from egraph.rewrite.file import load_rules
 from egraph.rule import Rule
 from egraph.tensor import Node
+from egraph.tensor.expr.scope import Scope
 from lower.cost.model import CostModel
 from runtime import Session
 from tests.fragments import conv, leaf, reshape
 from verify.corrected import corrected, prove_corrected
+from verify.disagreement import Disagreement, disagreement
 from verify.prove import Effort
 
 RULES = '''
@@ -140,19 +143,14 @@ def test_whatever_is_joined_is_proved_and_the_uncorrected_side_never_is(mine: Pa
 
 def test_a_false_correction_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Boxes that are not all of the difference, as a defect of what finds them would give: the proof of the whole refuses."""
-    from dataclasses import replace
-
-    from verify import corrected as module
-
-    whole = module.disagreement
     assert corrected(*of_pairs(), {}, "reassociates").programs
 
-    def partly(*sides: object) -> object:
-        found = whole(*sides)  # type: ignore[arg-type]
+    def partly(left: Scope, right: Scope) -> Disagreement:
+        found = disagreement(left, right)
         assert found is not None
         return replace(found, boxes=found.boxes[1:])
 
-    monkeypatch.setattr(module, "disagreement", partly)
+    monkeypatch.setattr("verify.corrected.disagreement", partly)
     result = corrected(*of_pairs(), {}, "reassociates")
     assert not result.programs and result.reason.startswith("corrected, it could not be proved: ")
 

@@ -28,8 +28,9 @@ from tests.mutants import everywhere, pairs
 from verify.application import equal_at_sizes
 from verify.cases import cases
 from verify.disagreement import Disagreement, disagreement, error_bound
-from verify.few_points import few_points
+from verify.few_points import FewPoints, few_points
 from verify.named_arrays import PRIME
+from verify.open_cases import Values
 from verify.parametric import parametric, proved_outside
 from verify.suggest import suggestion
 
@@ -118,9 +119,13 @@ def test_boxes_are_those_of_brute_force_on_many_draws(pair: tuple[Node, Node]) -
     assert_boxes_are_those_of_brute_force(pair)
 
 
+def points_between(left: Node, right: Node) -> FewPoints | None:
+    return few_points(fragment_expression(left), fragment_expression(right))
+
+
 def assert_few_points_tell(pair: tuple[Node, Node]) -> None:
     """Boxes at whose m + 1 points the programs agree are those without a position that differs; every other one has such a position."""
-    found = few_points(*map(fragment_expression, pair))
+    found = points_between(*pair)
     assert found is not None
     sizes, mask = pair[0].type.sizes, everywhere(*pair)
     assert mask_of(found.boxes, sizes).all() and cells(found.boxes) == mask.size
@@ -133,18 +138,19 @@ def test_few_points_of_a_box_tell_for_all_of_it() -> None:
     """Five kinds of rows, those of either image of a pair where it touches the other among them, by three kinds of columns."""
     pair = under_each_other(4, 4)
     assert_few_points_tell(pair)
-    found = few_points(*map(fragment_expression, pair))
+    found = points_between(*pair)
     assert found is not None and 0 < len(found.differing) < len(found.boxes)
-    assert found.missed == found.points * (2 / PRIME) ** 2 == found.points * error_bound(*map(fragment_expression, pair), tests=2)
+    bound = error_bound(fragment_expression(pair[0]), fragment_expression(pair[1]), tests=2)
+    assert found.missed == found.points * bound and bound == (2 / PRIME) ** 2
     told = "15 boxes, 53 points, 2 tests: 6 boxes differ; that one was missed has a probability of at most 1.9e-10"
     assert found.describe() == told
 
 
 def test_boxes_of_few_points_end_at_the_boundaries_of_reshapes() -> None:
     x = leaf(0, 4, 6)
-    found = few_points(*map(fragment_expression, (reshape(x, 3, 8), reshape(cut(x, (0, 0), (4, 6)), 3, 8))))
+    found = points_between(reshape(x, 3, 8), reshape(cut(x, (0, 0), (4, 6)), 3, 8))
     assert found is not None and len(found.boxes) > 3 and not found.differing  # rows of six in rows of eight
-    assert few_points(*map(fragment_expression, (apply("Exp", x), x))) is None  # not multilinear
+    assert points_between(apply("Exp", x), x) is None  # not multilinear
 
 
 @settings(max_examples=15, deadline=None)
@@ -226,7 +232,7 @@ def test_boxes_for_all_sizes_are_those_of_brute_force_at_any(in_part: Path) -> N
     rule = rule_of(in_part, "edges_are_zeros")
     rows = next(parametric(rule))
     for size, before, after in ((23, 4, 13), (1, 1, 1), (1, 0, 5), (2, 3, 0), (19, 0, 0)):
-        values = {Symbol("x0"): size, Symbol("p_before0", 0): before, Symbol("p_after0", 0): after}
+        values: Values = {Symbol("x0"): size, Symbol("p_before0", 0): before, Symbol("p_after0", 0): after}
         bundle = attributes(mode="edge", value=0.0, before=(before,), after=(after,))
         left, right = rule.apply(Binding({"x": TensorType("float32", (size,))}, {"p": bundle}))
         mask = everywhere(left, right)

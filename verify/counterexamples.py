@@ -14,6 +14,9 @@ from typing import Any, TypeAlias
 from egraph.errors import EinsatError
 from egraph.rule import Binding, MergeRule, Mismatch, Rule
 from egraph.tensor import TensorType, attributes, format_fragment
+from egraph.tensor.boxes import axis_names
+from egraph.tensor.ops.reference import fragment_expression
+from verify.disagreement import LITTLE_WORK, disagreement
 from verify.numpy_script import script
 from verify.random_binding import Refused
 from verify.random_testing import CRASHES, Data, Difference, Instance, compare, draws, instantiate
@@ -51,7 +54,18 @@ class Counterexample:
         told += [f"left  {_flat(found.left)}", f"right {_flat(found.right)}"]
         modulo = " in the integers modulo 2^31 - 1" if found.field == "prime" else ""
         told.append(f"first difference at {at}: left {found.left[at]}, right {found.right[at]}{modulo}")
-        return tuple(told)
+        return (*told, *_where(found))
+
+
+def _where(found: Difference) -> tuple[str, ...]:
+    """Return at which positions the sides of a counterexample differ whatever its operands hold, where that is not everywhere."""
+    left, right = found.instance.left[found.position], found.instance.right[found.position]
+    try:
+        first, second = (fragment_expression(side, found.instance.numbers) for side in (left, right))
+        where = disagreement(first, second, LITTLE_WORK)
+    except EinsatError:
+        return ()
+    return (where.describe(axis_names(left)),) if where is not None and where.boxes and not where.is_total else ()
 
 
 def _flat(value: Any) -> str:

@@ -240,8 +240,8 @@ def _of_case(rule: Rule, case: Case) -> Parametric | None:
     shape = tuple(index(size) for size in case.left[0].shape)
     sums = _Sums(_basis(case, shape), drawn)
     guesses: list[tuple[int, Parametric, Sequence[_Drawn]]] = []
-    for boxes, alike in _fitted(drawn, shape, sums):
-        guess = Parametric(case.scope_note, boxes, shape, axes, _sizes_of(case), (), 0, len(drawn))
+    for runs, alike in _fitted(drawn, shape, sums):
+        guess = Parametric(case.scope_note, runs, shape, axes, _sizes_of(case), (), 0, len(drawn))
         guesses.append((sum(guess.is_exact(one.values, one.sizes, one.boxes) for one in drawn), guess, alike))
     for exact, guess, alike in sorted(guesses, key=lambda each: -each[0]):
         for given in dict.fromkeys(((), _alike(case, alike), _alike(case, drawn))) if exact else ():
