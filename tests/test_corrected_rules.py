@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -98,6 +101,16 @@ def test_a_corrected_rule_is_proved_application_by_application(mine: Path) -> No
         proof = prove_corrected(named(mine, name), Effort(tests=8))
         assert proof.verdict == "proved for these sizes" and "corrected where its sides differ" in proof.scope
         assert proof.where.startswith("equal except where")
+
+
+def test_the_command_tells_the_boxes_of_a_corrected_rule_whenever_it_is_asked(mine: Path) -> None:
+    """Also the second time, when the verdict comes from a certificate."""
+    command = [sys.executable, "-m", "verify", str(mine), "--rule", "edges_are_zeros", "--jsonl"]
+    for _ in range(2):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        told = json.loads(done.stdout)
+        assert done.returncode == 0 and told["verdict"] == "proved for these sizes", done.stderr
+        assert told["where"].startswith("equal except where axis 0 < p.before[0]") and told["boxes"][0]["sizes"] == "all"
 
 
 def test_a_rule_that_differs_everywhere_is_not_corrected(mine: Path) -> None:

@@ -123,7 +123,8 @@ def proofs(found: Sequence[Found], arguments: argparse.Namespace) -> Iterator[Pr
             continue
         rule = each
         if rule.name in known:
-            yield known[rule.name].to_proof(rule)
+            proof = known[rule.name].to_proof(rule)
+            yield with_suggestion(rule, proof, arguments.seconds) if _may_differ(rule) and not arguments.no_suggestions else proof
             continue
         proof = next(made)
         if not arguments.shipped and arguments.ranks is None:
@@ -140,6 +141,13 @@ def refused(refusal: Refusal) -> Proof:
     return Proof(refusal.name, "unknown", "", 0.0, 0, 0, 0, "exact", failure="language", reason=f"not in the language: {reason}")
 
 
+def _may_differ(rule: Rule | MergeRule) -> bool:
+    """Return whether the sides of a rule that is proved may differ somewhere."""
+    from egraph.rule import Rule as OneRule
+
+    return isinstance(rule, OneRule) and rule.corrected
+
+
 def with_suggestion(rule: Rule | MergeRule, proof: Proof, seconds: float) -> Proof:
     """Add where the sides of a rule differ, and a guard that would make it provable, where one is found in time."""
     from egraph.rewrite.clock import OutOfTime, within
@@ -148,7 +156,7 @@ def with_suggestion(rule: Rule | MergeRule, proof: Proof, seconds: float) -> Pro
     may_help = proof.verdict in ("refuted", "unknown") and proof.failure in ("", "difference", "missing guard")
     try:
         with within(seconds):
-            if proof.verdict == "refuted" or proof.where:
+            if proof.verdict == "refuted" or _may_differ(rule):
                 from verify.suggest import difference_of
 
                 where, boxes = difference_of(rule)
