@@ -8,7 +8,7 @@ from itertools import islice
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, Phase, assume, given, settings
 
 from egraph.engine.saturate import Limits, saturate
 from egraph.optimize.admission import PARTIAL
@@ -148,15 +148,16 @@ def moved_by_one(case: Case) -> Iterator[tuple[Box, ...]]:
 def wrong_stitches(case: Case) -> Iterator[Node]:
     """Yield stitched programs with one box, or one edge of one, moved by a cell, as far as values in a prime field tell them apart."""
     original, mutant, boxes = case
-    for changed in moved_by_one(case):
-        yield from stitches(original, mutant, changed)
-    for program in stitches(original, mutant, boxes):
-        yield from (wrong for wrong in with_an_edge_moved(program) if program.op == "Expression" and everywhere(original, wrong).any())
+    made = [program for changed in moved_by_one(case) for program in stitches(original, mutant, changed)]
+    choices = [program for program in stitches(original, mutant, boxes) if program.op == "Expression"]
+    for program in dict.fromkeys((*made, *(wrong for choice in choices for wrong in with_an_edge_moved(choice)))):
+        if everywhere(original, program, 1).any():
+            yield program
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_box_moved_by_one_cell_is_refused(case: str) -> None:
-    wrong = dict.fromkeys(wrong_stitches(CASES[case]()))
+    wrong = list(wrong_stitches(CASES[case]()))
     assert len(wrong) >= WRONG[case]
     for program in wrong:
         assert equal_at_sizes(CASES[case]()[0], program), program
@@ -171,15 +172,15 @@ MOVED_BOXES = 500
 def test_five_hundred_boxes_moved_by_one_cell_are_refused() -> None:
     count = 0
 
-    @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+    @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.filter_too_much], phases=(Phase.generate,))
     @given(pairs())
     def check(pair: tuple[Node, Node]) -> None:
         nonlocal count
         if count >= MOVED_BOXES:
             return
         boxes = boxes_between(*pair)
-        assume(boxes and cells(boxes) < pair[0].type.elements and len(boxes) < 8)
-        for program in dict.fromkeys(islice(wrong_stitches((*pair, boxes)), 40)):
+        assume(boxes and cells(boxes) < pair[0].type.elements and len(boxes) < 5)
+        for program in islice(wrong_stitches((*pair, boxes)), 25):
             count += 1
             assert equal_at_sizes(pair[0], program), program
 
