@@ -193,21 +193,23 @@ FEW_POSITIONS, MANY_POSITIONS = 10, 20
 """Positions at which a mutant is compared with an operator, before and after those that agree hardly anywhere are left out."""
 
 
-def _agreement(original: Node) -> Callable[[Node], float]:
+def agreement_with(original: Node) -> Callable[[Node], float]:
+    """Return what says at which share of some positions a program is seen to agree with an operator."""
     from verify.disagreement import agreement
 
     share = agreement(fragment_expression(original), FEW_POSITIONS, MANY_POSITIONS)
     return lambda program: share(fragment_expression(program))
 
 
-def _where(original: Node, program: Node) -> tuple[Box, ...] | None:
+def boxes_between(original: Node, program: Node) -> tuple[Box, ...] | None:
+    """Return disjoint boxes outside of which a program is proved equal to an operator; None where that is not decided."""
     from verify.disagreement import LITTLE_WORK, disagreement
 
     difference = disagreement(fragment_expression(original), fragment_expression(program), LITTLE_WORK)
     return None if difference is None else difference.boxes
 
 
-PARTIAL = partial_rules(_agreement, _where)
+PARTIAL = partial_rules(agreement_with, boxes_between)
 """Joined to the derivation rules where they are asked for."""
 
 

@@ -1,0 +1,30 @@
+"""The bench of partial rewrites: mutants alone, corrected and exact beside the operator itself, and the page of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import bench.partial as bench
+
+QUICK = ["--rounds", "1", "--runs", "1"]
+
+
+def test_recording_writes_the_best_of_every_kind(tmp_path: Path) -> None:
+    bench.main(["2@4 n2", "--record", "--results", str(tmp_path), *QUICK])
+    stored, page = json.loads((tmp_path / "partial.json").read_text()), (tmp_path / "partial.md").read_text()
+    rows = stored["rows"]
+    assert {row["kind"] for row in rows} >= {"base", "mutant alone", "corrected"}
+    assert all(row["error"] < 1e-4 for row in rows if row["kind"] != "mutant alone")
+    assert all(row["error"] > 1e-2 and row["corrected_cells"] > 0 for row in rows if row["kind"] == "mutant alone")
+    best = max(row["times_as_fast"] for row in rows if row["kind"] == "corrected")
+    assert f"| {best:.2f} |" in page and "| asked for | 2@4 n2 |" in page
+    assert max(row["times_as_fast"] for row in rows if row["kind"] == "base") == 1.0
+
+
+def test_what_is_no_operator_is_told_before_anything_is_timed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        bench.main(["wide"])
+    assert "'wide' is no operator" in capsys.readouterr().err
