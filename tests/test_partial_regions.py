@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import starmap
 
 import numpy as np
@@ -12,39 +12,30 @@ import pytest
 
 from egraph.derive.derivation import Derivation, RegionRule
 from egraph.engine.saturate import Limits, Saturation, saturate
+from egraph.inspect.derivation import derivation_rule, explain_derivation
 from egraph.onnx.exporter import export
-from egraph.optimize.admission import PARTIAL
+from egraph.optimize.admission import PARTIAL, agreement_with, boxes_between, list_rules
 from egraph.optimize.derivations import Gate
 from egraph.partial.arrangements import arranged, led_back
 from egraph.partial.generation import RegionMutant, generated
 from egraph.partial.stitching import stitched_together, stitches
 from egraph.tensor import Graph, Node, TensorType, attributes, make, placeholders, rewrite, walk
-from egraph.tensor.boxes import Box, cells, mask_of
+from egraph.tensor.boxes import cells, mask_of
 from egraph.tensor.ops import apply
-from egraph.tensor.ops.reference import evaluate, fragment_expression
+from egraph.tensor.ops.reference import evaluate
+from egraph.tolerance import Tolerance
 from runtime.profile import Database
 from tests.fragments import concat, conv, leaf, matmul
 from tests.mutants import everywhere
 from verify.application import equal_at_sizes
-from verify.disagreement import LITTLE_WORK, agreement, disagreement
 
 SECONDS = 5.0
 """Of processor time in which a published program is found."""
 Region = tuple[Node, ...]
 
 
-def agrees(original: Node) -> Callable[[Node], float]:
-    share = agreement(fragment_expression(original), 10, 20)
-    return lambda program: share(fragment_expression(program))
-
-
-def where(original: Node, program: Node) -> tuple[Box, ...] | None:
-    boxes = disagreement(fragment_expression(original), fragment_expression(program), LITTLE_WORK)
-    return None if boxes is None else boxes.boxes
-
-
 def found(region: Region) -> tuple[RegionMutant, ...]:
-    return generated(region, agrees, where)
+    return generated(region, agreement_with, boxes_between)
 
 
 def weight(position: int, *shape: int) -> Node:
@@ -278,3 +269,12 @@ def test_a_region_that_a_rule_gets_wrong_is_refused() -> None:
 def test_every_alternative_corrects_no_more_than_its_bound() -> None:
     region = two_groups_of_one_input(4)
     assert all(cells(boxes) <= 0.6 * root.type.elements for each in found(region) for root, boxes in zip(region, each.boxes, strict=True))
+
+
+def test_inspect_and_the_list_of_rules_know_regions() -> None:
+    (rule,) = REGIONS
+    assert derivation_rule(f"{rule.name}: exact, data joined along axis 1") is rule
+    assert f"computes several {', '.join(rule.operators)} by others" in list_rules(())
+    relu = apply("Relu", entry("x", 2, 2))
+    told = explain_derivation(rule, rule.name, relu, Graph("net", (relu.inputs[0],), (("y", relu),), {}), Tolerance())
+    assert not told["applies"] and told["reason"].startswith("the root must be Conv or ")
