@@ -71,7 +71,7 @@ def _contracted(node: Node) -> float | None:
 def work(fragment: Node) -> Work:
     """Count a kernel's arithmetic and its traffic."""
     nodes = list(walk((fragment,)))
-    contracts = any(node.op in OPS and OPS[node.op].category == "contraction" for node in nodes)
+    contracts = any(node.op in OPS and OPS[node.op].category in ("contraction", "recurrence") for node in nodes)
     moved = size_bytes(fragment.type) + sum(size_bytes(node.type) for node in nodes if node.op == "Placeholder")
     functions = sum(node.type.elements for node in nodes if node.op in FUNCTIONS and node.type.is_static)
     return Work(math.fsum(node_flops(node) for node in nodes), moved, contracts, float(functions))

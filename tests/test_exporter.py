@@ -201,7 +201,7 @@ def test_opaque_kernels_may_read_one_tensor_twice() -> None:
     """As an LSTM does whose two initial states are the same zeros."""
     model = parser.parse_model(
         '<ir_version: 8, opset_import: ["": 18]> g (float[2,1,3] x) => (float[2,1,1,4] y) '
-        "{ y = LSTM<hidden_size = 4>(x, w, r, b, , h, c) }"
+        "{ y = LSTM<hidden_size = 4, clip = 9.0>(x, w, r, b, , h, c) }"
     )
     random = np.random.default_rng(0)
     states = {name: np.zeros((1, 1, 4)) for name in "hc"}

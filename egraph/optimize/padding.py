@@ -63,6 +63,8 @@ class Padding:
                 return "" if _begins_with(there, here) else f"{told} has other values at the smaller size"
         if small.op not in OPS:
             return f"{told} is run by onnxruntime: what it does with added rows is not known"
+        if OPS[small.op].category == "recurrence":
+            return f"{told} folds along time: its last states would come after added rows"
         keys = _key(small), _key(large)
         if keys not in self.judged:
             self.judged[keys] = begins_alike(meaning(small), meaning(large))

@@ -162,6 +162,8 @@ def supports(fragment: Node) -> str | None:
     for node in walk((fragment,)):
         if node.op != "Placeholder" and node.op not in OPS:
             return f"{node.op} has no meaning to generate code from"
+        if node.op in OPS and OPS[node.op].category == "recurrence":
+            return f"{node.op} is a fold, whose steps are not generated"
         if not node.type.is_static:
             return f"{node.op} has unknown sizes ({node.type})"
     try:

@@ -14,11 +14,13 @@ import numpy as np
 from egraph.errors import LowerError
 from egraph.onnx.exporter.emitter import Emitter
 from egraph.onnx.exporter.expression import expression
+from egraph.onnx.exporter.recurrence import recurrence
 from egraph.onnx.exporter.windows import FORMS as WINDOW_FORMS
 from egraph.onnx.types import element_type
 from egraph.tensor import Node
 from egraph.tensor.ops import OPS
 from egraph.tensor.ops.dtypes import BYTES
+from egraph.tensor.ops.recurrence import GATES
 
 Form = Callable[[Emitter, Node, Sequence[str], str], None]
 
@@ -237,4 +239,5 @@ FORMS: Mapping[str, Form] = {
     "Softmax": _softmax,
     "LogSoftmax": _softmax,
     "LayerNormalization": _layer_normalization,
+    **dict.fromkeys(GATES, recurrence),
 }

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 
 from egraph.errors import TypeMismatch
-from egraph.onnx.importer import contraction, elementwise, movement, normalization, quantisation, reduction, resize
+from egraph.onnx.importer import contraction, elementwise, movement, normalization, quantisation, recurrence, reduction, resize
 from egraph.onnx.importer.folding import fold, fold_shape
 from egraph.onnx.importer.infer import infer
 from egraph.onnx.importer.model_file import read_model, to_array
@@ -25,7 +25,7 @@ from egraph.tensor import Graph, Node, OnnxContext, attributes, make, walk
 
 HANDLERS: Mapping[str, elementwise.Handler] = {
     **elementwise.HANDLERS, **movement.HANDLERS, **contraction.HANDLERS, **reduction.HANDLERS, **normalization.HANDLERS, **resize.HANDLERS,
-    **quantisation.HANDLERS,
+    **quantisation.HANDLERS, **recurrence.HANDLERS,
 }  # fmt: skip
 DOMAINS: Mapping[str, Mapping[str, elementwise.Handler]] = {
     **dict.fromkeys(("", "ai.onnx"), HANDLERS), "com.microsoft": quantisation.ONNXRUNTIME_HANDLERS,

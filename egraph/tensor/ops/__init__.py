@@ -20,6 +20,7 @@ from egraph.tensor.ops.padding import PADDING
 from egraph.tensor.ops.pooling import POOLING
 from egraph.tensor.ops.predicates import PREDICATES
 from egraph.tensor.ops.quantisation import QUANTISATION
+from egraph.tensor.ops.recurrence import RECURRENCE
 from egraph.tensor.ops.reduction import REDUCTION
 from egraph.tensor.ops.reshape import RESHAPE
 from egraph.tensor.ops.resize import RESIZE
@@ -32,7 +33,7 @@ OPS: Mapping[str, OpSpec] = MappingProxyType(
         spec.name: spec
         for family in (
             *(ELEMENTWISE, PREDICATES, RESHAPE, MOVEMENT, PADDING, RESIZE),
-            *(QUANTISATION, CONTRACTION, CONVOLUTION, REDUCTION, POOLING, NORMALIZATION, EXPRESSION),
+            *(QUANTISATION, CONTRACTION, CONVOLUTION, REDUCTION, POOLING, NORMALIZATION, RECURRENCE, EXPRESSION),
         )
         for spec in family
     }

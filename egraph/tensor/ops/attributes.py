@@ -8,11 +8,11 @@ from typing import Any
 
 from egraph.tensor.ops.sizes import refuse
 
-_INTEGER = ("axis", "count_include_pad", "exclude_outside", "group", "size")
+_INTEGER = ("axis", "count_include_pad", "exclude_outside", "group", "keeps_cell", "linear_before_reset", "size")
 _FLOAT = ("alpha", "beta", "bias", "cubic_coeff_a", "epsilon", "gamma", "max", "min", "value")
 BOUNDS = ("max", "min", "value")
 """Floats that may be infinite; none may be NaN."""
-_TEXT = ("approximate", "coordinate_mode", "layout", "mode", "nearest_mode", "text", "to")
+_TEXT = ("activation", "approximate", "coordinate_mode", "direction", "layout", "mode", "nearest_mode", "text", "to")
 _INTEGERS = (
     "after", "axes", "before", "dilations", "ends", "kernel_shape", "output_padding", "pads", "perm", "shape", "sizes", "starts",
     "steps", "strides",

@@ -71,6 +71,8 @@ def evaluate(roots: Iterable[Node], leaves: Mapping[Node, np.ndarray], field: Fi
             raise EinsatError(f"no value was given for {node.op} {dict(node.attributes)}")
         elif node.op not in OPS:
             raise EinsatError(f"{node.op} has no meaning to evaluate", fix="evaluate opaque nodes with onnxruntime")
+        elif field == "float64" and (step_by_step := OPS[node.op].evaluate) is not None:
+            values[node] = step_by_step([values[operand] for operand in node.inputs], dict(node.attributes))
         else:
             operands = {str(i): values[operand] for i, operand in enumerate(node.inputs)}
             types = tuple(operand.type for operand in node.inputs)

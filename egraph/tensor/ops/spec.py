@@ -17,10 +17,10 @@ Shape: TypeAlias = tuple[Size, ...]
 Values: TypeAlias = Mapping[str, Any]
 """An operator's attributes by name."""
 
-Category: TypeAlias = Literal["elementwise", "view", "movement", "contraction", "reduction", "normalization"]
+Category: TypeAlias = Literal["elementwise", "view", "movement", "contraction", "reduction", "normalization", "recurrence"]
 """elementwise: output[i] depends on the operands' (broadcast) element i alone · view: a reshape of the same bytes ·
 movement: elements are only moved, dropped, repeated or padded · contraction: products summed ·
-reduction, normalization: windows or axes are reduced."""
+reduction, normalization: windows or axes are reduced · recurrence: a fold along an axis."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,8 @@ class OpSpec:
     sample_dtypes: tuple[str, ...] = ()
     """Element types of a sample's operands where they are not all float32 (a condition, indices)."""
     flops: Callable[[Sequence[tuple[int, ...]], Values], int] | None = None
+    evaluate: Callable[[Sequence[Any], Values], Any] | None = None
+    """Computes float64 operands step by step, where the meaning of many steps is too large an expression."""
     commutative: bool = False
     onnx: tuple[str, ...] = ()
     """ONNX operators (default domain) that import one-to-one onto this one; compositions are in ``onnx_import``."""

@@ -20,6 +20,7 @@ from runtime.devices.cpu.native import build
 LIBRARIES = (
     "onednn",
     "attention",
+    "recurrence",
 )  # fmt: skip
 """The libraries whose kernels compete with generated ones on the CPU: folders beside this file, each with its ``LIBRARY``."""
 

@@ -133,8 +133,12 @@ static int has_wide_vectors(int *has_512) {
 static void choose(Problem *problem) {
     problem->compute = compute_plain;
 #if defined(__x86_64__)
-    int has_512 = 0;
-    if (has_wide_vectors(&has_512)) problem->compute = has_512 ? compute_avx512 : compute_avx2;
+    static int has_wide = -1, has_512 = 0; /* asked once: virtual machines take 10 us to answer */
+    if (__atomic_load_n(&has_wide, __ATOMIC_ACQUIRE) < 0) {
+        int wide = has_wide_vectors(&has_512);
+        __atomic_store_n(&has_wide, wide, __ATOMIC_RELEASE);
+    }
+    if (__atomic_load_n(&has_wide, __ATOMIC_ACQUIRE)) problem->compute = has_512 ? compute_avx512 : compute_avx2;
 #endif
 }
 

@@ -164,7 +164,7 @@ def _through(view: Node, axes: Axes) -> Axes | Reason:
     return axes.slice(view)
 
 
-def _back(view: Node, axes: Axes) -> Axes | Reason:
+def written_below(view: Node, axes: Axes) -> Axes | Reason:
     """Return where a view's operand is written so that the view lies there."""
     if view.op == "Reshape":
         return axes.reshape(view.inputs[0].type.sizes)
@@ -200,7 +200,7 @@ def match(fragment: Node, *, bases: Mapping[int, Window] | None = None, destinat
     node = fragment
     while node.op in ("Reshape", "Transpose"):
         assert isinstance(result, Axes)
-        result = _back(node, result)
+        result = written_below(node, result)
         if isinstance(result, str):
             return result
         node = node.inputs[0]

@@ -1,0 +1,68 @@
+"""Match a fragment that is a recurrence over views of its operands, seen through a transpose or a reshape."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from egraph.tensor import Node
+from egraph.tensor.ops.recurrence import DIRECTIONS, GATES
+from lower.targets.cpu.attention.match import Axes, merged, written_below
+from lower.views import Reason, Window, contiguous, read
+
+KINDS = {("LSTM", ""): 0, ("GRU", "0"): 1, ("GRU", "1"): 2, ("RNN", "tanh"): 3, ("RNN", "relu"): 4}
+"""By operator and what tells its forms apart, as recurrence.c numbers them."""
+
+
+@dataclass(frozen=True)
+class RecurrenceCall:
+    """A complete call: the numbers of its operands with the windows over them, and where states are written [t, d, b, j]."""
+
+    operands: tuple[tuple[int, Window], ...]
+    destination: Window
+    kind: int
+    direction: int
+    keeps_cell: bool
+
+    def spec(self) -> dict[str, object]:
+        """Return the call as a plan step's recipe."""
+        return {"function": "recurrence", "integers": [self.kind, self.direction, int(self.keeps_cell)]}
+
+
+def match(fragment: Node, *, bases: Mapping[int, Window] | None = None, destination: Window | None = None) -> RecurrenceCall | Reason:
+    """Return the call that computes ``fragment``, or why there is none; row-major places unless told otherwise."""
+    node = fragment
+    result: Axes | Reason = Axes.of(destination or contiguous(fragment.type.sizes))
+    while node.op in ("Reshape", "Transpose"):
+        assert isinstance(result, Axes)
+        result = written_below(node, result)
+        if isinstance(result, str):
+            return result
+        node = node.inputs[0]
+    if node.op not in GATES or node.type.dtype != "float32":
+        return f"{node.op} is no recurrence of float32 numbers"
+    assert isinstance(result, Axes)
+    joined = [merged(axis) for axis in result.axes]
+    if any(len(axis) > 1 for axis in joined):
+        return "an axis of the result does not lie at one distance"
+    strides = tuple(axis[0][1] if axis else math.prod(result.shape[at + 1 :]) for at, axis in enumerate(joined))
+    written = Window(result.offset, result.shape, strides)
+    operands = []
+    for position, operand in enumerate(node.inputs):
+        found = read(operand, lambda leaf: (bases or {}).get(leaf.integer("index")) or contiguous(leaf.type.sizes))
+        if isinstance(found, str):
+            return found
+        leaf, window = found
+        operands.append((leaf.integer("index"), window))
+        if position == 1 and not window.is_contiguous:
+            return "the recurrent weights do not lie side by side"
+    for window in (written, *(window for _, window in operands)):
+        if window.shape[-1] > 1 and window.strides[-1] != 1:
+            return "units do not lie side by side"
+    attributes = dict(node.attributes)
+    form = str(attributes.get("linear_before_reset", attributes.get("activation", "")))
+    return RecurrenceCall(
+        tuple(operands), written, KINDS[node.op, form], list(DIRECTIONS).index(node.string("direction")),
+        keeps_cell=bool(attributes.get("keeps_cell")),
+    )  # fmt: skip
