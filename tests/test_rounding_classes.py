@@ -7,12 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from egraph.errors import EinsatError
 from egraph.rule import Attributes, Equation, Rounding, Rule, Steps, Tensor, Weight, operation, require, require_number, rule
 from egraph.rule_operators import reciprocal, reduce_mean, reduce_sum, relu
 from egraph.rules import RULES, rule_named
+from egraph.tensor.expr.compose import identity
+from egraph.tensor.expr.scope import Tensor as Operand
 from verify.prove import Effort, prove
 from verify.random_testing import check_rule
-from verify.special_values import broken, first_difference
+from verify.special_values import broken, broken_case, first_difference
 
 
 @pytest.mark.parametrize("each", RULES, ids=lambda each: str(each.name))
@@ -139,3 +142,9 @@ def test_a_window_in_the_padding_is_met_by_a_case() -> None:
     wrong = replace(rule_named("scale_into_conv"), rounding="reassociates")
     proof = prove(wrong, Effort(tests=8))
     assert proof.failure == "rounding" and "nan on the left side and 0 on the right" in proof.reason
+
+
+def test_a_case_of_thousands_of_millions_of_elements_is_not_evaluated() -> None:
+    side = identity(Operand("x", (2**31,), "float32"))
+    with pytest.raises(EinsatError, match="too large"):
+        broken_case(side, side, {}, "exact")

@@ -12,6 +12,7 @@ Both sides are evaluated in float64 by the operators' meanings. What may differ,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -44,6 +45,8 @@ NUMBERS = (0.0, -0.0, np.inf, -np.inf, np.nan)
 """What a constant that is one number may be; the guard decides whether the rule applies."""
 SHARES = (0.03, 0.15, 0.5)
 """How much of an operand is special."""
+MOST_ELEMENTS = 1 << 22
+"""Elements of an operand or a result of a case that is evaluated, at most: a guard may ask for a size of thousands of millions."""
 TOLERANCE = 1e-9
 """Relative to the largest finite magnitude of an operand or a result: what float64 rounding explains."""
 
@@ -167,6 +170,9 @@ def broken_case(
     scopes = [*scopes_of(left), *scopes_of(right)]
     sums = any(scope.summation and scope.reduction in ("sum", "prod") for scope in scopes)
     tensors = {read.source.name: read.source for scope in scopes for read in reads_of(scope.body) if isinstance(read.source, Tensor)}
+    shapes = [left.shape, right.shape, *(tensor.shape for tensor in tensors.values())]
+    if max(math.prod(concrete(size, sizes) for size in shape) for shape in shapes) > MOST_ELEMENTS:
+        raise EinsatError("the case is too large to be evaluated")
     generator = np.random.default_rng(0)
     for kind in held(rounding, sums=sums):
         values = {
