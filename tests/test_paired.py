@@ -93,3 +93,10 @@ def test_who_has_no_time_or_was_given_up_does_not_win() -> None:
     assert winner(list(timings), timings) == "late" and winner(["original"], timings) is None
     assert is_faster(timings["late"], timings["original"]) and not is_faster(timings["original"], timings["late"])
     assert winner(list(timings), {**timings, "early": replace(timings["early"], samples_us=(1.0, 1.0))}) == "early"
+
+
+def test_who_was_given_up_is_compared_in_the_rounds_that_it_ran() -> None:
+    """The machine became half as fast after two rounds."""
+    timings = {"original": Timing("ok", (1.0, 1.0, 2.0, 2.0, 2.0)), "slow": Timing("ok", (1.5, 1.5)), "none": Timing("failed")}
+    raced = Race(timings, remembered=False)
+    assert raced.median_us("original") == 2.0 and raced.median_us("slow") == 3.0 and raced.median_us("none") == np.inf

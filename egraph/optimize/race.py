@@ -50,7 +50,11 @@ class Race:
     remembered: bool
 
     def median_us(self, name: str) -> float:
-        return self.timings[name].median_us
+        """Return a contender's median; of who was given up, what it would be over all rounds, by those in which it ran."""
+        samples_us, longest_us = self.timings[name].samples_us, max((t.samples_us for t in self.timings.values()), key=len)
+        if not samples_us or len(samples_us) == len(longest_us):
+            return self.timings[name].median_us
+        return statistics.median(longest_us) * statistics.median(own / other for own, other in zip(samples_us, longest_us, strict=False))
 
 
 def not_raced(contenders: Sequence[Contender]) -> Race:
