@@ -30,7 +30,7 @@ from lower.cost.model import CostModel
 from lower.roofline import DeviceSpeed
 from runtime.feeds import FeedSpec
 from runtime.profile import Database
-from tests.commands import build_model
+from tests.commands import build_model, first_program
 
 
 def program_and_feeds(folder: Path) -> tuple[importer.ImportResult, Program, dict[str, np.ndarray]]:
@@ -69,7 +69,7 @@ def inject_wrong_relu(monkeypatch: pytest.MonkeyPatch) -> None:
         "_timing",
         lambda self, *arguments: unverified(replace(self, options=replace(self.options, export_graph=None)), *arguments),
     )
-    monkeypatch.setattr("egraph.optimize.trial.winner", lambda preferred, timings, policy: "program 1")
+    monkeypatch.setattr("egraph.optimize.trial.winner", first_program)
 
 
 def test_a_wrong_kernel_is_found_and_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,6 +112,7 @@ def test_rounding_that_the_model_amplifies_is_told_from_errors() -> None:
 def test_without_time_to_replace_it_a_wrong_program_gives_way_to_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inject_wrong_relu(monkeypatch)
     monkeypatch.setattr(Repair, "seconds", 1e9)
+    monkeypatch.setattr(Repair, "tested", lambda self, entry: None)  # or it would not be timed
     model = build_model(tmp_path / "m.onnx")
     options = Options(model, tmp_path / "out", budget_seconds=60.0, finalists=1, database=tmp_path / "p.sqlite", verbosity=-1)
     outcome = optimize(options, Progress(-1, 60.0))

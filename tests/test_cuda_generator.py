@@ -22,7 +22,8 @@ from lower.targets.cuda.generator.compiler import MISSING, MULTIPROCESSORS, comp
 from runtime.devices.cuda.shim import HostModule
 from tests.cuda_kernels import by_name, check, compiled, expected, results
 from tests.fragments import leaf
-from tests.kernels import IN_PLACE, LONG, LONG_EXTREMA, MASK, SOFTMAX, STRIDED, WHOLE, WITH_NAN, chains, feeds, samples
+from tests.kernels import chains, feeds, samples
+from tests.test_eoperator import IN_PLACE, LONG, LONG_EXTREMA, MASK, SOFTMAX, STRIDED, WHOLE, WITH_NAN
 
 ARCHITECTURES = tuple(MULTIPROCESSORS)
 needs_compiler = pytest.mark.skipif(not has_compiler(), reason=MISSING)

@@ -36,13 +36,13 @@ def _require_numbers(s: Tensor, z: Tensor) -> None:
 # Sums of int32 that become numbers
 
 
-@rule(rounding="reassociates")
+@rule(rounding="assumes finite")
 def number_of_sum(x: Tensor, c: Weight) -> Equation:
     """number(x + c) = number(x) + number(c)"""
     return cast(x + c, to="float32") == cast(x, to="float32") + cast(c, to="float32")
 
 
-@rule(rounding="reassociates")
+@rule(rounding="assumes finite")
 def number_of_difference(x: Tensor, y: Tensor) -> Equation:
     """number(x - y) = number(x) - number(y)"""
     return cast(x - y, to="float32") == cast(x, to="float32") - cast(y, to="float32")
@@ -51,7 +51,7 @@ def number_of_difference(x: Tensor, y: Tensor) -> Equation:
 # Integer products
 
 
-@rule(rounding="reassociates")
+@rule(rounding="assumes finite")
 def matmul_of_dequantized(x: Tensor, s: Tensor, z: Tensor, w: Weight, t: Weight, y: Weight) -> Steps:
     """dequantize(x, s, z) dequantize(w, t, 0) = dequantize(x w, s * t, z * sum w)"""
     yield dequantize(x, s, z) @ dequantize(w, t, y)
@@ -83,7 +83,7 @@ def _require_int32(w: Tensor) -> None:
     require(w.type.elements // w.shape[0] <= MOST_PRODUCTS, "the sums must fit into int32")
 
 
-@rule(rounding="reassociates")
+@rule(rounding="assumes finite")
 def conv_of_dequantized(x: Tensor, s: Tensor, z: Tensor, w: Weight, t: Weight, y: Weight, a: Attributes) -> Steps:
     """conv(dequantize(x, s, z), dequantize(w, t, 0)) = dequantize(conv(x, w), s * t, z * sum w)"""
     yield conv(dequantize(x, s, z), dequantize(w, t, y), a)
@@ -94,7 +94,7 @@ def conv_of_dequantized(x: Tensor, s: Tensor, z: Tensor, w: Weight, t: Weight, y
     yield dequantize(conv(x, w, a), _conv_scale(s, t, w, a, x.rank), _conv_zero(z, w, a, x.rank))
 
 
-@rule(rounding="reassociates")
+@rule(rounding="assumes finite")
 def conv_of_dequantized_around_zero(x: Tensor, s: Tensor, z: Weight, w: Weight, t: Weight, y: Weight, a: Attributes) -> Steps:
     """conv(dequantize(x, s, 0), dequantize(w, t, 0)) = dequantize(conv(x, w), s * t, 0)"""
     yield conv(dequantize(x, s, z), dequantize(w, t, y), a)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from egraph.tensor.expr.functions import CONVERSIONS
 from egraph.tensor.expr.index import Floor, Index, Iterator, Modulo, Size, Symbol, index, substitute
 from egraph.tensor.expr.laws import iterators_of
 from egraph.tensor.expr.scope import Apply, Compare, Guarded, IndexNumber, Number, Read, Scalar, Scope, Table, Tensor
@@ -25,6 +26,7 @@ from verify.normal.products import multiply
 from verify.normal.signs import filled, sign
 from verify.normal.tables import contracted, grid_of, replaced, tabulated
 from verify.normal.terms import Call, Element, Extremum, Factor, IndexFactor, Product, Term, Value
+from verify.normal.whole_numbers import LARGEST_INT32, NO_OVERFLOW, magnitude
 
 Places = Mapping[Iterator | Symbol, Size]
 
@@ -118,6 +120,8 @@ class Instantiation:
                 return self._chosen(test, then, otherwise, where)
             case Apply(function, arguments):
                 given = [self.scalar(a, where) for a in arguments]
+                if function in CONVERSIONS and magnitude(arguments[0]) > LARGEST_INT32:
+                    self.context.use(NO_OVERFLOW)
                 if self.context.ways is not None and function in PARTIAL:
                     note(self.context, function, given)
                 return call(self.context, function, given)

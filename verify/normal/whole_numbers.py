@@ -1,0 +1,54 @@
+"""How large whole numbers get: arithmetic in int32 wraps around, and the normal form reads it as arithmetic on all whole numbers.
+
+Ring laws hold for numbers that wrap around as for those that do not; a conversion to float32 is where the two part.
+"""
+
+from __future__ import annotations
+
+import math
+
+from egraph.errors import EinsatError
+from egraph.tensor.expr.functions import CONVERSIONS
+from egraph.tensor.expr.index import length
+from egraph.tensor.expr.scope import Apply, Guarded, Number, Read, Reduction, Scalar, Scope, Tensor
+
+LARGEST_INT32 = 2**31 - 1
+NO_OVERFLOW = "sums and products of int32 that do not overflow"
+"""The fact about data that a conversion rests on where its argument may be beyond int32."""
+MAGNITUDES = {"bool": 1, "uint8": 255, "int8": 128}
+"""The largest magnitude of an element, by type; what is no sum or product is within its own type."""
+
+
+def magnitude(value: Scalar) -> float:
+    """Return the largest magnitude of an expression over whole numbers, infinity where nothing is known."""
+    match value:
+        case Number(constant):
+            return abs(float(constant))
+        case Read(Tensor(_, _, dtype), _):
+            return MAGNITUDES.get(dtype, LARGEST_INT32)
+        case Read(Scope() as scope, _):
+            return _magnitude_of(scope)
+        case Apply("min", (Apply("max", (_, Number(low))), Number(high))):
+            return max(abs(float(low)), abs(float(high)))
+        case Apply("add" | "sub", (left, right)):
+            return magnitude(left) + magnitude(right)
+        case Apply("mul", (left, right)):
+            return magnitude(left) * magnitude(right)
+        case Apply("neg" | "abs", (inner,)):
+            return magnitude(inner)
+        case Apply("where", (_, then, otherwise)) | Guarded(_, then, otherwise):
+            return max(magnitude(then), magnitude(otherwise))
+        case Apply(function, (inner,)) if function in CONVERSIONS:
+            return magnitude(inner)
+    return math.inf
+
+
+def _magnitude_of(scope: Scope) -> float:
+    """Return the largest magnitude of a scope's elements: of a sum, of as many terms as there are."""
+    body = magnitude(scope.body)
+    if not scope.summation or scope.reduction in (Reduction.MAX, Reduction.MIN):
+        return body
+    try:
+        return body * math.prod(map(length, scope.summation)) if scope.reduction == Reduction.SUM else math.inf
+    except EinsatError:  # of symbolic length
+        return math.inf
