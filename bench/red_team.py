@@ -126,7 +126,7 @@ def judged(path: Path, seconds: float) -> list[Judged]:
         except EinsatError as error:
             found.append(replace(judgement, reason=error.what, seconds=time.process_time() - start))
             continue
-        judgement = replace(judgement, verdict=str(proof.verdict), scope=proof.scope, reason=proof.told_briefly)
+        judgement = replace(judgement, verdict=str(proof.verdict), scope=proof.scope, reason=proof.brief_verdict)
         found.append(at_gate(replace(judgement, seconds=time.process_time() - start), each, proof, path))
     return found
 

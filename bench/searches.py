@@ -125,11 +125,11 @@ def measured(published: Published, repeats: int) -> Row:
     return Row(
         published.name, published.to, effort.seen, published.einnet_states, spent[0], spent[1], spent[2],
         () if answer is None else tuple(step.rule for step in states[answer].steps),
-        "" if answer is None else _told(made[answer]), sum(program is not None for program in made), sum(proved),
+        "" if answer is None else _program_text(made[answer]), sum(program is not None for program in made), sum(proved),
     )  # fmt: skip
 
 
-def _told(program: Node | None) -> str:
+def _program_text(program: Node | None) -> str:
     """Return the operators of a program with their results, without views and leaves."""
     nodes = walk((program,)) if program is not None else ()
     return ", ".join(f"{node.op} {node.type}" for node in nodes if node.op not in ("Placeholder", "Reshape"))

@@ -6,7 +6,7 @@ import pytest
 
 from runtime.cores import usable_cores
 from runtime.devices.cpu.core_distance import line_ns, share_one_core
-from runtime.profile.__main__ import cores_told, main
+from runtime.profile.__main__ import describe_cores, main
 from runtime.worker import Steady
 
 
@@ -28,7 +28,7 @@ def test_the_command_tells_how_near_the_cores_were(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("runtime.profile.__main__.line_ns", lambda threads: next(found))
     monkeypatch.setattr("runtime.profile.__main__.PAUSE_SECONDS", 0.0)
     monkeypatch.setattr("runtime.profile.__main__.ROUNDS", 3)
-    assert cores_told(2) == "a line that another core has read takes 4.1 ns to write (quartiles 4.0 and 14.5)"
+    assert describe_cores(2) == "a line that another core has read takes 4.1 ns to write (quartiles 4.0 and 14.5)"
 
 
 def test_cores_that_pass_lines_as_fast_as_one_are_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -140,7 +140,7 @@ def test_errors_above_the_tolerance_and_what_failed_a_check_are_left_out() -> No
     assert names(saturate(chain(3, 4), (), derivations=gate.open()).frozen) == {"coarse"}
     assert gate.leave_out(["coarse", "some_rule"], "the check failed") == ("coarse",)
     assert not names(saturate(chain(3, 4), (), derivations=gate.open()).frozen)
-    assert "coarse" in gate.told()
+    assert "coarse" in gate.decisive()
 
 
 def test_budgets_hold_for_derivations_too() -> None:

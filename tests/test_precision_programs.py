@@ -226,7 +226,7 @@ def test_what_is_written_is_within_the_tolerance(
     assert told["asked"] == precision and told["tolerance"] == tolerance
     assert Outcome.from_manifest(json.loads(json.dumps(outcome.to_manifest()))).precisions == found
     assert "error over time by precision" in (tmp_path / "layers.einsat" / "report.html").read_text()
-    assert outcome.precision_told.startswith("kernels that round their operands" if typed else "nothing rounds")
+    assert outcome.precision_text.startswith("kernels that round their operands" if typed else "nothing rounds")
 
 
 def test_nothing_rounds_and_nothing_is_told_unless_asked() -> None:

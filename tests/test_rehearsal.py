@@ -124,7 +124,7 @@ def test_what_would_lose_digits_is_expected_to_and_left_out_before_it_is_chosen(
     assert derived_at(program) == EVERY and "largest error" in one.rehearsal.difference(program)
     found, _, _ = one.search(one.rehearsal)
     assert derived_at(found.programs[0]) == EVERY - {"conv1"} and not one.rehearsal.difference(found.programs[0])
-    assert len(one.rehearsal.told) == 1 and "sizes that this model computes" in one.rehearsal.told[0]
+    assert len(one.rehearsal.notes) == 1 and "sizes that this model computes" in one.rehearsal.notes[0]
 
 
 def test_what_is_at_fault_is_bisected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,13 +132,13 @@ def test_what_is_at_fault_is_bisected(tmp_path: Path, monkeypatch: pytest.Monkey
     one = case(tmp_path, 200.0)
     found, _, _ = one.search(one.rehearsal)
     assert derived_at(found.programs[0]) == EVERY - {"conv1"} and not one.rehearsal.difference(found.programs[0])
-    assert one.rehearsal.told and all("1 of 3 uses of derived programs are left out" in text for text in one.rehearsal.told)
+    assert one.rehearsal.notes and all("1 of 3 uses of derived programs are left out" in text for text in one.rehearsal.notes)
 
 
 def test_usual_values_leave_everything_in(tmp_path: Path) -> None:
     one = case(tmp_path, 0.0)
     found, _, _ = one.search(one.rehearsal)
-    assert derived_at(found.programs[0]) == EVERY and not one.rehearsal.told
+    assert derived_at(found.programs[0]) == EVERY and not one.rehearsal.notes
 
 
 def test_after_a_failed_check_other_programs_come_from_the_same_e_graph(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_a_filed_search_is_read_back_and_other_records_are_not() -> None:
     found = Earlier(18, 3, 60.0, "[]", (Refused("slow", "onednn.softmax", "Softmax(%0:float32[4])", "a reference"),))
     write_search(database, "here", "key", found)
     assert read_search(database, "here", "key") == found and read_search(database, "there", "key") is None
-    assert "60 s budget, 3 of the chosen kernels unmeasured" in found.told()
+    assert "60 s budget, 3 of the chosen kernels unmeasured" in found.describe()
     database.put(SearchRow("here", "key", 18, 3, 60.0, "[]", (("slow", "onednn.softmax"),), ()))
     assert read_search(database, "here", "key") is None
 

@@ -107,9 +107,9 @@ def test_the_manifest_leaves_out_what_differs_from_run_to_run() -> None:
 def test_what_came_of_derivations_is_said(offered: Offered, kernels: tuple[int, ...], told: str) -> None:
     derived = tuple(Derived("winograd", "bilinear", "conv", (), (number,)) for number in kernels)
     made = dataclasses.replace(outcome(), offered=offered, derived=derived)
-    assert made.derivations_told == (f"derivations: {told}" if told else "")
+    assert made.derivations_text == (f"derivations: {told}" if told else "")
     assert told in render(made) and made.to_json().get("derived_programs", {}) == (dataclasses.asdict(offered) if told else {})
-    assert Outcome.from_manifest(json.loads(json.dumps(made.to_manifest()))).derivations_told == made.derivations_told
+    assert Outcome.from_manifest(json.loads(json.dumps(made.to_manifest()))).derivations_text == made.derivations_text
 
 
 def test_boxes_stand_below_their_operands_and_apart() -> None:

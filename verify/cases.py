@@ -369,7 +369,7 @@ def _scope(workshop: Workshop, term: SymbolicTerm) -> Scope:
 
 
 def _case(path: Path, binder: Binder, pointwise: bool, **found: Any) -> Case:
-    notes = [f"{name} {_told(value)}" for name, value in path.choices.items()]
+    notes = [f"{name} {_shown(value)}" for name, value in path.choices.items()]
     facts = {ROUNDED} if binder.workshop.rounded else set()
     if binder.fixed.numbers or binder.fixed.values:
         notes.append(FLOAT32)
@@ -397,5 +397,5 @@ def _is_float32(number: float | Quotient) -> bool:
     return not isinstance(number, Quotient) and is_float32(number)
 
 
-def _told(value: object) -> str:
+def _shown(value: object) -> str:
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)

@@ -51,7 +51,7 @@ class Certificate:
         """Return the certificate of a proof made from texts with this hash."""
         return Certificate(
             proof.rule, key, proof.verdict, proof.scope, dict(proof.covers or {}), tuple(sorted(proof.facts)), proof.paths, proof.cases,
-            proof.exact_cases, float(f"{proof.seconds:.2g}"), proof.told_briefly,
+            proof.exact_cases, float(f"{proof.seconds:.2g}"), proof.brief_verdict,
         )  # fmt: skip
 
     def to_proof(self, rule: Rule | MergeRule) -> Proof:

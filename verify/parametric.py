@@ -121,7 +121,7 @@ class Parametric:
 
     def describe(self) -> str:
         """Return ``equal except where axis 0 < p.before[0] or axis 0 >= x.shape[0] + p.before[0]``."""
-        told = (", ".join(self._told(axis, run) for axis, run in enumerate(box) if run is not None) for box in self.boxes)
+        told = (", ".join(self._run_text(axis, run) for axis, run in enumerate(box) if run is not None) for box in self.boxes)
         given = " and ".join(f"{self.text(each.left)} = {self.text(each.right)}" for each in self.given)
         return f"equal except {'' if self.exact == self.drawn else 'at most '}where {' or '.join(dict.fromkeys(told))}" + (
             f", if {given}" if given else "")  # fmt: skip
@@ -155,7 +155,7 @@ class Parametric:
             ],
         }  # fmt: skip
 
-    def _told(self, axis: int, run: Run) -> str:
+    def _run_text(self, axis: int, run: Run) -> str:
         name, first, last = self.axes[axis], self.text(run.first), self.text(run.last)
         beyond, before = (run.last + run.step - self.shape[axis]).constant, (run.step - run.first).constant
         to_the_end = beyond is not None and beyond >= 0

@@ -66,7 +66,7 @@ class Proof:
         return f"{1e3 * self.seconds:.0f} ms" if self.seconds < 10 else f"{self.seconds:.0f} s"
 
     @property
-    def told(self) -> str:
+    def verdict_text(self) -> str:
         """Return the verdict with its scope."""
         match self.verdict:
             case "proved":
@@ -84,7 +84,7 @@ class Proof:
         return f"{'also ' if self.is_proved else ''}tested on {self.cases} shapes{exact}"
 
     @property
-    def told_briefly(self) -> str:
+    def brief_verdict(self) -> str:
         """Return why there is no proof, in a line; '' where there is one."""
         if self.is_proved:
             return ""

@@ -75,7 +75,7 @@ def write(folder: Path, found: Sequence[Found], seconds: float, command: str) ->
     """Write corpora.json and corpora.md."""
     known = about(command)
     corpora = [
-        {"corpus": each.name, "entries": each.entries, "verdicts": each.counts, "judged": [_told(one) for one in each.judged]}
+        {"corpus": each.name, "entries": each.entries, "verdicts": each.counts, "judged": [_judgement_row(one) for one in each.judged]}
         for each in found
     ]  # fmt: skip
     text = json.dumps({**known, "cpu_seconds": round(seconds, 1), "corpora": corpora}, indent=1)
@@ -111,7 +111,7 @@ def _row(found: Found) -> str:
     return f"| {' | '.join(map(str, cells))} |"
 
 
-def _told(found: Judgement) -> dict[str, object]:
+def _judgement_row(found: Judgement) -> dict[str, object]:
     told = {
         "id": found.entry.name, "verdict": found.decision, "corpus_verdict": found.entry.claim, "agrees": found.agrees,
         "guard": found.guard, "repeats": found.repeats, "seconds": round(found.seconds, 4),

@@ -168,7 +168,7 @@ def _tally(rules: Sequence[Rule | MergeRule], choices: Sequence[_Choice], drawn:
         stillborn=sum(each.stillborn for each in choices), idle=sum(each.idle for each in choices),
         false=sum(each.false or bool(each.difference) for each in found), rejected=fates["rejected"], slow=fates["slow"],
         proved=len(proved), compared=sum(each.compared for each in proved),
-        wrong=tuple(f"{each.told}\n{each.difference}" for each in proved if each.difference),
-        proved_names=tuple(each.told for each in proved), by_change=by_change,
+        wrong=tuple(f"{each.name}\n{each.difference}" for each in proved if each.difference),
+        proved_names=tuple(each.name for each in proved), by_change=by_change,
         without=tuple(rule.name for number, rule in enumerate(rules) if number not in mutated),
     )  # fmt: skip

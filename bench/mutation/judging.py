@@ -50,7 +50,7 @@ class Seen:
 class Judged:
     """What became of a mutant. ``false``: a few instances refute it; ``difference``: how a proved one differs, looked for thoroughly."""
 
-    told: str
+    name: str
     change: str
     fate: Literal["rejected", "slow", "proved"]
     false: bool
@@ -90,13 +90,13 @@ def judged(mutant: Mutant, seed: int, cases: int, *, false: bool) -> Judged:
         with limited(SECONDS), at_most(UNITS):
             proof = prove(mutant.rule, Effort(tests=0, open_cases=1, applications=0))
     except (TooSlow, Exhausted, MemoryError):
-        return Judged(mutant.told, mutant.change, "slow", false)
+        return Judged(mutant.description, mutant.change, "slow", false)
     except BROKEN:
-        return Judged(mutant.told, mutant.change, "rejected", false)
+        return Judged(mutant.description, mutant.change, "rejected", false)
     if proof.verdict != "proved" or proof.covers is None:
-        return Judged(mutant.told, mutant.change, "rejected", false)
+        return Judged(mutant.description, mutant.change, "rejected", false)
     found = compared(mutant.rule, proof.covers["tree"], seed, cases)
-    return Judged(mutant.told, mutant.change, "proved", false, found.instances, found.difference)
+    return Judged(mutant.description, mutant.change, "proved", false, found.instances, found.difference)
 
 
 def compared(rule: Rule | MergeRule, tree: Tree, seed: int, cases: int, tries: int = DRAWS) -> Seen:

@@ -35,7 +35,7 @@ class Mutant:
     """The changed function."""
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         return f"{self.rule.name}: {self.change} in {' '.join(self.line.split())}"
 
 

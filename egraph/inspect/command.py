@@ -36,9 +36,9 @@ def kernels_table(outcome: Outcome) -> str:
     lines += outcome.rule_notes
     if outcome.status == "unchanged":
         lines.append("onnxruntime executes the model unchanged; the kernels of the unoptimised program are:")
-    lines.append(outcome.subnormals_told)
-    if outcome.precision_told:
-        lines.append(outcome.precision_told)
+    lines.append(outcome.subnormals_text)
+    if outcome.precision_text:
+        lines.append(outcome.precision_text)
     lines.append(f"{'#':>4} {'time us':>9} {'Mflop':>9} {'kbytes':>9} {'flop/byte':>9}  kernel")
     for number, row in enumerate(outcome.kernels or outcome.before):
         time = f"{'' if row.is_measured else '~'}{row.time_us:.1f}"

@@ -201,7 +201,7 @@ class Space:
             kept = rehearsal.kept(sorted(errors, key=lambda at: (errors[at], at)), differs)
             lost = [at for at in errors if at not in kept]
             names = sorted({rule for at in lost for node in applications[at].covered for rule in node.rules if rule in self.part.errors})
-            rehearsal.told.append(f"{len(lost)} of {len(errors)} uses of derived programs are left out ({', '.join(names)}): {reason}")
+            rehearsal.notes.append(f"{len(lost)} of {len(errors)} uses of derived programs are left out ({', '.join(names)}): {reason}")
             # At last whatever is derived there is left out, not only what expects as large an error.
             is_last = number + 1 == rehearsal.policy.bisections
             self.leave_out({at: 0.0 if is_last else errors[at] for at in lost})

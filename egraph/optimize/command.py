@@ -123,7 +123,7 @@ def print_sizes(outcome: SizesOutcome) -> None:
         left_out = "; ".join(map(outcome.sizes.text, outcome.left_out))
         why = "for want of time (--budget TIME gives more), or since the model does not take it"
         console.print(f"not planned: {left_out}, {why}", soft_wrap=True)
-    for gap in map(Gap.told, outcome.gaps):
+    for gap in map(Gap.describe, outcome.gaps):
         runs = gap["runs"] if gap["runs"] == ONNXRUNTIME else f"padded to {gap['runs']}"
         console.print(f"{gap['sizes']}: {runs} ({gap['why']})", soft_wrap=True)
     console.print("other sizes: onnxruntime runs the model as it was given")
@@ -150,11 +150,11 @@ def print_table(outcome: Outcome) -> None:
         counts = ", ".join(f"{count} {kind}" for kind, count in outcome.kernel_counts.items() if count)
         console.print(f"kernels: {before} before, {after} after ({counts}); largest relative error {outcome.max_rel_err:.2g}")
     if outcome.has_subnormals:
-        console.print(outcome.subnormals_told, soft_wrap=True)
-    if outcome.precision_told:
-        console.print(outcome.precision_told, soft_wrap=True)
-    if outcome.derivations_told:
-        console.print(outcome.derivations_told)
+        console.print(outcome.subnormals_text, soft_wrap=True)
+    if outcome.precision_text:
+        console.print(outcome.precision_text, soft_wrap=True)
+    if outcome.derivations_text:
+        console.print(outcome.derivations_text)
     if outcome.rules:
         rules = Table(title="rules used", title_justify="left")
         for column in ("rule", "kernels", "verdict", "equation"):

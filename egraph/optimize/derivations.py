@@ -108,7 +108,7 @@ class Gate:
             self.judged[key] = tuple(map(self._tolerated, found))
         return tuple(replace(one, reason=one.reason or self.left_out.get(one.name, "")) for one in self.judged[key])
 
-    def told(self) -> tuple[str, ...]:
+    def decisive(self) -> tuple[str, ...]:
         """Return what, beside the operators, decides which programs are given."""
         names = [rule.name for rule in self.rules]
         return (*names, *sorted(self.left_out), f"{self.tolerance.relative:g}") if names else ()

@@ -44,7 +44,7 @@ class Gap:
     def _large(self) -> dict[str, int]:
         return dict(zip(self.names, self.point, strict=True))
 
-    def told(self) -> dict[str, str]:
+    def describe(self) -> dict[str, str]:
         """Return which sizes these are, what runs them, and why, in words."""
         numbers = f"{self.low}..{self.high}" if self.low < self.high else str(self.low)
         sizes = ",".join(f"{n}={numbers if i == self.size else self.point[i]}" for i, n in enumerate(self.names))
@@ -74,7 +74,7 @@ def find_gaps(
                 if high[name] - low[name] > 1:
                     whole = Gap(names, size, low[name] + 1, high[name] - 1, tuple(high.values()), "")
                     gaps += _ways(whole, low, high, outcomes, prover)
-                    progress.update(f"{gaps[-1].told()['sizes']}: {gaps[-1].told()['runs']}")
+                    progress.update(f"{gaps[-1].describe()['sizes']}: {gaps[-1].describe()['runs']}")
     return tuple(gaps)
 
 

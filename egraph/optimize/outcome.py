@@ -226,7 +226,7 @@ class Outcome:
         return self.keeps_subnormals or self.subnormal_weights > 0
 
     @property
-    def subnormals_told(self) -> str:
+    def subnormals_text(self) -> str:
         """Return what becomes of subnormal numbers when the program runs."""
         weights = f" ({self.subnormal_weights} weights are)" if self.subnormal_weights else ""
         if self.keeps_subnormals:
@@ -251,7 +251,7 @@ class Outcome:
         return {"unoptimized": costs_us["unoptimized"], "optimized": costs_us[self.shipped]}
 
     @property
-    def derivations_told(self) -> str:
+    def derivations_text(self) -> str:
         """Return what came of derivations; empty where nothing was derived."""
         offered, kernels = self.offered, {number for one in self.derived for number in one.kernels}
         if not offered.programs:
@@ -310,7 +310,7 @@ class Outcome:
         }
 
     @property
-    def precision_told(self) -> str:
+    def precision_text(self) -> str:
         """Return how many kernels round, and how far that is off; empty where nothing was allowed to."""
         if not (self.precisions or self.precision_note):
             return ""

@@ -163,7 +163,7 @@ class Run:
         raced = self._remembered(contenders, device, frozen=False)
         if raced is None or fastest([c.name for c in contenders], raced, options.policy.race) != memo.outcome.shipped:
             return None
-        self.progress.note(earlier.told())
+        self.progress.note(earlier.describe())
         self.progress.stage("compile the program")
         self.repair.keep_subnormals = memo.outcome.keeps_subnormals
         try:
@@ -218,7 +218,7 @@ class Run:
             trial, self.graph, model, checked, rules, self.derivations, options, is_timed=self.device.is_timed,
             notes=notes, arena_bytes=plan.arena_bytes, keeps_subnormals=plan.keep_subnormals, model_digest=self.model_digest.result(),
         )  # fmt: skip
-        outcome = replace(outcome, notes=(*outcome.notes, *self.repair.told), check_notes=tuple(self.repair.learnt))
+        outcome = replace(outcome, notes=(*outcome.notes, *self.repair.notes), check_notes=tuple(self.repair.learnt))
         outcome = replace(outcome, precisions=compared[0], precision_note=compared[1])
         self._remember(trial, outcome)
         return self._finish(outcome, checked, trial.best)
@@ -255,7 +255,7 @@ class Run:
         """Search, compile and time the finalists."""
         options, progress = self.options, self.progress
         plain = plain_program(self.graph, self._prices(device, self.lowering.speed or DeviceSpeed()), seed=options.seed)
-        key = search_key(self.graph, rules, options, (*self.derivations.told(), self.lowering.generator_digest))
+        key = search_key(self.graph, rules, options, (*self.derivations.decisive(), self.lowering.generator_digest))
         earlier = usable_search(self.database, device, key, options)
         needed: list[Program] = []
         if measurer is not None and earlier is None:
@@ -279,9 +279,9 @@ class Run:
             )  # fmt: skip
         self._file(stages.dumped_search(options.dump_folder, self.graph, found), key, device)
         if earlier and found.choice.is_earlier:
-            progress.note(earlier.told())
+            progress.note(earlier.describe())
         self.worker.close()
-        for text in self.repair.told:
+        for text in self.repair.notes:
             progress.note(text)
         return self._timed(found, plain, key, device, is_measured=measurer is not None)
 

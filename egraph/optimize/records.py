@@ -34,7 +34,7 @@ class Earlier:
     looks: tuple[int, ...] = ()
     """Where time ended the saturation, see :class:`egraph.engine.saturate.Saturation`."""
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """Return one line for people."""
         rest = f", {self.unmeasured} of the chosen kernels unmeasured" if self.unmeasured else ""
         return f"the search of an earlier run is used ({self.budget_seconds:g} s budget{rest}); a larger --budget or --again continues it"

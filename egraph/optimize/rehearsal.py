@@ -166,7 +166,7 @@ class Rehearsal:
     run_seconds: float = 0.0
     errors: Callable[[], Mapping[str, float]] = dict
     """The relative error to expect of each derivation, by its name."""
-    told: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     """What was left out, in words."""
     policy: CheckPolicy = CheckPolicy()
 

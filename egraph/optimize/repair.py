@@ -179,7 +179,7 @@ class Repair:
     keep_subnormals: bool
     learnt: list[str] = field(default_factory=list)
     """What failed checks taught, in words."""
-    told: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     """What was left out of programs before they were compiled, in words."""
     attempts: int = 0
     """Programs that were found to be wrong."""
@@ -241,13 +241,13 @@ class Repair:
         for kernel, reason in blamed.kernels:
             filed_under = model.device_of(kernel.fragment), format_fragment(kernel.fragment), kernel.implementation.text
             model.file(Record(*filed_under, "wrong", (), reason, model.generator_of(kernel.implementation)))
-        rehearsal = replace(self.rehearsal(), samples=((error.feeds, self.reference.answer(error.feeds)),), told=[])
+        rehearsal = replace(self.rehearsal(), samples=((error.feeds, self.reference.answer(error.feeds)),), notes=[])
         is_numeric = bool(rehearsal.difference(entry.program))
         run = None if is_numeric else self._run_compiled
         other = self.extracted(found, model, rehearsal, run, wrong=entry.contender.digest)
-        if not blamed.kernels and not rehearsal.told:
+        if not blamed.kernels and not rehearsal.notes:
             return None
-        what = "; ".join([*([str(blamed)] if blamed.kernels else []), *rehearsal.told])
+        what = "; ".join([*([str(blamed)] if blamed.kernels else []), *rehearsal.notes])
         self.learn(f"a first program failed the check ({error.what}) and was given up for one without what is to blame: {what}")
         return other
 
@@ -257,7 +257,7 @@ class Repair:
         return Rehearsal(
             self.graph, self.folder, self.reference.samples(), self.options.tolerance, self.options.threads,
             lambda: self.progress.left_seconds - budget.after_search_seconds(),
-            budget.open_seconds, budget.run_seconds, self.derivations.errors, self.told, self.options.policy.check,
+            budget.open_seconds, budget.run_seconds, self.derivations.errors, self.notes, self.options.policy.check,
         )  # fmt: skip
 
     def _run_compiled(self, program: Program, feeds: Mapping[str, Any]) -> Sequence[Any]:

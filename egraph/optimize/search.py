@@ -360,7 +360,7 @@ class Choosing:
         if left() > rehearsal.seconds and (expected := rehearsal.expected_errors(space.part, space.laid)):
             space.leave_out(expected)
             reason = "their transforms would lose too many digits on values of the sizes that this model computes"
-            rehearsal.told.append(f"derived programs of {len(expected)} values are left out: {reason}")
+            rehearsal.notes.append(f"derived programs of {len(expected)} values are left out: {reason}")
         everything.refine(measurer, left, quick(self.budget.policy.measure))
         space.rehearse(self.graph, rehearsal)
         settled = everything.settle(measurer, left, rounds)

@@ -121,7 +121,7 @@ class SizesOutcome:
             ],
             "left_out": [dict(zip((size.name for size in self.sizes.sizes), sizes, strict=True)) for sizes in self.left_out],
             "others": "onnxruntime",
-            "between": [gap.told() for gap in self.gaps],
+            "between": [gap.describe() for gap in self.gaps],
             "checked_between": dict(self.checked),
             "weights_bytes": self.weights_bytes,
             "seconds_total": round(self.seconds_total, 3),
@@ -365,7 +365,7 @@ def _write_manifest(main: Path, checked: Mapping[str, float], gaps: Sequence[Gap
     """Add to the main folder's manifest what the runtime does not write."""
     manifest = json.loads((main / MANIFEST).read_text(encoding="utf-8"))
     manifest["files"][SIZES] = hashlib.sha256((main / SIZES).read_bytes()).hexdigest()
-    manifest["between"] = [gap.told() for gap in gaps]
+    manifest["between"] = [gap.describe() for gap in gaps]
     manifest["checked_between"] = dict(checked)
     _write_json(main / MANIFEST, manifest)
 

@@ -63,7 +63,7 @@ class Stitched:
             parts.append(Filled(part["kernel"], part["name"], ranges))
         return Stitched(data["kernel"], tuple(data["shape"]), tuple(data["axes"]), tuple(parts))
 
-    def told(self) -> list[str]:
+    def describe(self) -> list[str]:
         """Return what each letter of the picture stands for."""
         lines = []
         for letter, part in zip(LETTERS, self.parts, strict=False):
@@ -173,7 +173,8 @@ def picture(one: Stitched) -> list[str]:
         lines.append((name.rjust(width) + "".join(cells)).rstrip())
     shape = ",".join(map(str, one.shape))
     by = "put together without a kernel" if one.kernel is None else f"put together by kernel {one.kernel}"
-    return [f"stitched [{shape}] over {', '.join(one.axes)}, {by}", *(f"  {line}" for line in lines), *(f"  {line}" for line in one.told())]
+    head = f"stitched [{shape}] over {', '.join(one.axes)}, {by}"
+    return [head, *(f"  {line}" for line in (*lines, *one.describe()))]
 
 
 def _along(one: Stitched, axis: int, positions: range) -> Box:
@@ -197,9 +198,9 @@ def svg(one: Stitched) -> str:
         f'<svg class="stitched" viewBox="0 0 {whole} {TOP + HEIGHT + 10}" width="{whole}" {label}>',
         f'<text x="{LEFT}" y="{TOP - 8}">{escape(one.axes[right])}: {columns}</text>' if right != down else "",
         f'<text x="6" y="{TOP + 14}">{escape(one.axes[down])}: {rows}</text>',
-        f'<rect class="part0" x="{LEFT}" y="{TOP}" width="{WIDTH}" height="{HEIGHT}"><title>{escape(one.told()[0])}</title></rect>',
+        f'<rect class="part0" x="{LEFT}" y="{TOP}" width="{WIDTH}" height="{HEIGHT}"><title>{escape(one.describe()[0])}</title></rect>',
     ]
-    for number, (part, told) in enumerate(zip(one.parts, one.told(), strict=False)):
+    for number, (part, told) in enumerate(zip(one.parts, one.describe(), strict=False)):
         for box in part.boxes:
             across = _marks(box[right], columns, WIDTH) if right != down else [(0.0, float(WIDTH))]
             for y, height in _marks(box[down], rows, HEIGHT):

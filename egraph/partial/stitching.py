@@ -221,13 +221,13 @@ def stitched_together(roots: tuple[Node, ...], found: Iterable[RegionMutant], na
         for number in range(max(map(len, choices))):
             programs = tuple(choice[min(number, len(choice) - 1)] for choice in choices)
             if estimate(*programs) <= limit:
-                told = starmap(partial(_told, name, mutant), zip(roots, programs, mutant.boxes, strict=True))
+                told = starmap(partial(_derivation_of, name, mutant), zip(roots, programs, mutant.boxes, strict=True))
                 alternatives.setdefault(programs, tuple(told))
     order = sorted(alternatives, key=lambda programs: (estimate(*programs), [program.digest for program in programs]))
     return map(alternatives.__getitem__, order[:MOST_PROPOSED])
 
 
-def _told(name: str, mutant: RegionMutant, root: Node, program: Node, boxes: Sequence[Box]) -> Derivation:
+def _derivation_of(name: str, mutant: RegionMutant, root: Node, program: Node, boxes: Sequence[Box]) -> Derivation:
     where = describe_boxes(boxes, root.type.sizes, axis_names(root)) if boxes else ""
     steps = (Step("mutation", "; ".join(mutant.moves)), *((Step("correction", f"where {where}"),) if where else ()))
     kind = "corrected" if any(mutant.boxes) else "exact"

@@ -199,7 +199,7 @@ def closure_of(function: Callable[..., Any]) -> Closure:
         read = read_function(node, names.path)
         if isinstance(node, ast.Lambda):  # what is known of it, its annotations too, was set from outside
             told = function.__annotations__
-            parameters = tuple(replace(each, annotation=_told(told.get(each.name)) or each.annotation) for each in read.parameters)
+            parameters = tuple(replace(each, annotation=_annotated(told.get(each.name)) or each.annotation) for each in read.parameters)
             read = replace(read, parameters=parameters)
         plain = [each.name for each in read.parameters if not each.named and not each.kind]
         values = dict(zip(reversed(plain), reversed(function.__defaults__ or ()), strict=False)) | (function.__kwdefaults__ or {})
@@ -214,7 +214,7 @@ def closure_of(function: Callable[..., Any]) -> Closure:
     return known
 
 
-def _told(annotation: object) -> str:
+def _annotated(annotation: object) -> str:
     return annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
 
 

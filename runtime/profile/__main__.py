@@ -60,7 +60,7 @@ def parser() -> argparse.ArgumentParser:
     return main
 
 
-def cores_told(threads: int | None) -> str:
+def describe_cores(threads: int | None) -> str:
     """Look for two seconds, since a virtual machine's cores move; return the median and the quartiles."""
     found: list[float] = []
     for _ in range(ROUNDS):
@@ -94,7 +94,7 @@ def measured(arguments: argparse.Namespace, database: Database) -> Measured:
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.command == "cores":
-        print(cores_told(arguments.threads or None))
+        print(describe_cores(arguments.threads or None))
         return 0
     database = Database.open(arguments.database, read_only=arguments.command in ("list", "export"))
     if arguments.command == "import" and not database.writable:

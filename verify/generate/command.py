@@ -103,7 +103,7 @@ def _command(found: Generated[Proof]) -> str:
 
 def _file(found: Generated[Proof], operators: Sequence[str]) -> str:
     title = f"{', '.join(operators)}, up to {found.settings.depth} operators a side."
-    texts = [f"# {accepted.outcome.told}\n{accepted.text}" for accepted in found.accepted]
+    texts = [f"# {accepted.outcome.verdict_text}\n{accepted.text}" for accepted in found.accepted]
     return module_text(texts, [rule.name for rule in found.rules], title, _command(found))
 
 
@@ -130,7 +130,7 @@ def _report(found: Generated[Proof], comparison: Comparison | None, output: Path
         "operators": list(settings.operators), "depth": settings.depth, "variables": settings.variables, "typings": found.contexts,
         "terms": found.terms, "equations": found.candidates, "instances": found.instances, "shown_by_others": found.derived,
         "rules": [{"name": a.rule.name, "equation": a.rule.text, "guards": [g.condition for g in a.guards], "rounding": a.rule.rounding,
-                   "verdict": a.outcome.told} for a in found.accepted],
+                   "verdict": a.outcome.verdict_text} for a in found.accepted],
         "not_proved": [f"{draft.left} = {draft.right}" for draft in found.open], "stop_reason": found.stop_reason,
         "seconds": round(found.seconds, 2), "file": str(output) if output else None,
         "comparison": None if comparison is None else {
