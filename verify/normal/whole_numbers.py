@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 
-from egraph.errors import EinsatError
 from egraph.tensor.expr.functions import CONVERSIONS
 from egraph.tensor.expr.index import length
 from egraph.tensor.expr.scope import Apply, Guarded, Number, Read, Reduction, Scalar, Scope, Tensor
@@ -36,6 +35,8 @@ def magnitude(value: Scalar) -> float:
             return magnitude(left) * magnitude(right)
         case Apply("neg" | "abs", (inner,)):
             return magnitude(inner)
+        case Guarded(_, then, Number(identity)) if math.isinf(identity):  # of a maximum, which has another element
+            return magnitude(then)
         case Apply("where", (_, then, otherwise)) | Guarded(_, then, otherwise):
             return max(magnitude(then), magnitude(otherwise))
         case Apply(function, (inner,)) if function in CONVERSIONS:
@@ -50,5 +51,5 @@ def _magnitude_of(scope: Scope) -> float:
         return body
     try:
         return body * math.prod(map(length, scope.summation)) if scope.reduction == Reduction.SUM else math.inf
-    except EinsatError:  # of symbolic length
+    except ValueError:  # of symbolic length
         return math.inf
