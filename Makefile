@@ -8,7 +8,7 @@ DEMO_STAMP := $(VENV)/.demo-installed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-cuda test-ray lint prove mutate fuzz bench searches conformance docs clean
+.PHONY: help venv demo test cuda-libraries test-cuda test-ray lint prove mutate fuzz bench searches conformance docs clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -41,7 +41,9 @@ $(CUDA_STAMP): $(STAMP)
 	$(PIP) --editable '.[test,cuda]'
 	touch $(CUDA_STAMP)
 
-test-cuda: $(CUDA_STAMP) ## what needs CUDA's libraries (3 GB), and no GPU: plans, compilation, the recorded device
+cuda-libraries: $(CUDA_STAMP) ## install CUDA's libraries (3 GB) into .venv
+
+test-cuda: $(CUDA_STAMP) ## what needs CUDA's libraries, and no GPU: plans, compilation, the recorded device
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -rs tests/test_cuda_*.py
 
 lint: venv ## ruff and mypy --strict
