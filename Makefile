@@ -35,7 +35,7 @@ test: venv ## lint, types, tests
 
 test-ray: venv ## jobs on a Ray cluster of two local nodes, one of which is killed
 	$(PIP) --editable '.[ray]'
-	$(BIN)/python -m pytest tests/test_runner.py
+	$(BIN)/python -m pytest tests/runtime/test_runner.py
 
 $(CUDA_STAMP): $(STAMP)
 	$(PIP) --editable '.[test,cuda]'
@@ -44,7 +44,7 @@ $(CUDA_STAMP): $(STAMP)
 cuda-libraries: $(CUDA_STAMP) ## install CUDA's libraries (3 GB) into .venv
 
 test-cuda: $(CUDA_STAMP) ## what needs CUDA's libraries, and no GPU: plans, compilation, the recorded device
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -rs tests/test_cuda_*.py
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -rs tests/lower/test_cuda_*.py tests/runtime/test_cuda_*.py
 
 lint: venv ## ruff and mypy --strict
 	$(BIN)/ruff check .
@@ -57,7 +57,7 @@ mutate: venv ## judge 2,000 mutants of the shipped rules; writes bench/results/m
 	$(BIN)/python -m bench.mutation --mutants 2000 --results bench/results
 
 fuzz: venv ## random graphs and random rule instances for ten minutes
-	$(BIN)/python -m pytest -m slow --hypothesis-profile random tests/test_fuzz.py tests/test_partial.py tests/test_disagreement.py --timeout 1200
+	$(BIN)/python -m pytest -m slow --hypothesis-profile random tests/project/test_fuzz.py tests/egraph/partial/test_partial.py tests/verify/test_disagreement.py --timeout 1200
 
 conformance: venv ## every node test of the ONNX backend suite through Session
 	$(BIN)/python -m bench.conformance

@@ -114,7 +114,7 @@ def laws() -> str:
     """Return docs/laws.md."""
     return f"""# Laws of the normal form
 
-Every law by which the prover rewrites values, made by `make docs` from `verify/normal/laws.py`. `tests/test_normal_laws.py` tests
+Every law by which the prover rewrites values, made by `make docs` from `verify/normal/laws.py`. `tests/verify/test_normal_laws.py` tests
 each row as its last column says, shows that the normal form applies it and records what it asks for, and fails where a function of
 `verify/normal` that rewrites has no row. Laws of quotients, remainders and conditions over indices stand in
 `egraph/tensor/expr/laws.py`, each proved by Z3.

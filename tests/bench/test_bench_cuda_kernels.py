@@ -1,0 +1,56 @@
+"""The table of generated CUDA kernels: strides, what is wrong, and what is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench import cuda_kernels
+from bench.cuda_kernels import judge, main, page, reason
+from bench.models import BenchModel
+from bench.record import origin
+from egraph.tensor.ops import apply
+from lower.eoperator.request import KernelRequest
+from lower.targets.cuda.generator import GeneratedKernel, write
+from tests.support.fragments import leaf
+
+STRIDED = KernelRequest(apply("Relu", leaf(0, 3, 5, 6)), output_strides=(90, 18, 1), input_strides=((60, 12, 2),))
+SOFTMAX = KernelRequest(apply("Softmax", leaf(0, 5, 1100), axis=1))
+
+
+def test_right_kernels_are_good_with_their_strides() -> None:
+    rows = [row for _, row in judge([STRIDED, SOFTMAX], "model")]
+    assert [row.symbol for row in rows] == [STRIDED.symbol, SOFTMAX.symbol]
+    assert all(row.is_good and row.orders_agree and row.error is not None and row.error < 1 for row in rows)
+
+
+def test_wrong_kernels_are_exceptions_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(request: KernelRequest) -> GeneratedKernel:
+        kernel = write(request)
+        text = kernel.text.replace("__syncthreads();", "", 1).replace("einsat_max(v_1, 0.0f)", "v_1")
+        return replace(kernel, text=text)
+
+    monkeypatch.setattr(cuda_kernels, "write", wrong)
+    rows = [row for _, row in judge([STRIDED, SOFTMAX], "model")]
+    assert not any(row.is_good for row in rows)
+    where = origin(1, ("bench",), unseen=True, complete=True, left_out={"other": "its package is not installed"})
+    text = page(rows, where)
+    assert all(f"`{row.symbol}` (model): {reason(row)}" in text and reason(row) for row in rows)
+    assert "other is left out: its package is not installed." in text
+
+
+def test_ending_early_keeps_what_was_judged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def gather(models: Sequence[BenchModel]) -> Iterator[tuple[str, list[KernelRequest] | str]]:
+        yield "first", [STRIDED]
+        yield "second", [STRIDED]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cuda_kernels, "gather", gather)
+    monkeypatch.setattr(cuda_kernels, "RESULTS", tmp_path)
+    assert main(["--record"]) == 0
+    recorded = (tmp_path / "cuda_kernels.md").read_text()
+    assert "| second | 1 | 1 | 1 |" in recorded and "ended early" in recorded
+    assert "second" in capsys.readouterr().out

@@ -1,0 +1,41 @@
+"""Time and error by precision: a row has both for all that ran, and says why others have none."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench import precision
+from bench.record import origin
+from tests.bench.test_bench import TINY
+
+
+def test_a_row_has_times_and_errors(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(precision, "LISTS", {"own": {"tiny": TINY}})
+    monkeypatch.setattr(precision, "MODELS", {})
+    monkeypatch.setattr(precision, "SECONDS", 0.1)
+    monkeypatch.setattr(precision, "PEERS", {"onnxruntime": "onnxruntime", "openvino": "no_such_engine"})
+    monkeypatch.setattr(precision, "COLUMNS", ("onnxruntime", "openvino", *precision.OURS))
+    precision.main(["--only", "tiny", "--threads", "1", "--budget", "15s", "--record", "--results", str(tmp_path)])
+    stored = json.loads((tmp_path / "precision.json").read_text())
+    (row,) = stored["rows"]
+    assert set(row["median_us"]) == {"onnxruntime", "einsat", "einsat auto"} and set(row["failed"]) == {"openvino"}
+    assert set(row["max_rel_err"]) == {"einsat", "einsat auto"}
+    assert row["max_rel_err"]["einsat"] <= 1e-4 and row["max_rel_err"]["einsat auto"] <= 1e-2
+    assert row["precision"]["asked"] == "auto" and stored["tolerance"] == "1e-2"
+    text = (tmp_path / "precision.md").read_text()
+    assert "| tiny |" in text and "over onnxruntime (1 models)" in text and "* tiny, openvino: " in text
+    with pytest.raises(SystemExit):
+        precision.main(["--only", "tiny,huge"])
+    assert "no model huge" in capsys.readouterr().err
+
+
+def test_a_model_that_cannot_be_made_says_why() -> None:
+    def fail(batch: int) -> None:
+        raise FileNotFoundError("no such package")
+
+    row = precision.measured(type(TINY)("broken", fail), 1, "5s", "1e-2")
+    assert set(row.failed) == set(precision.COLUMNS) and "no such package" in row.failed["einsat"]
+    assert "| broken | failed |" in precision.page([row], origin(1, ["x"], tolerance="1e-2", budget="5s"))

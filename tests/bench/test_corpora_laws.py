@@ -1,0 +1,36 @@
+"""Laws of tensor operators, true and false, in the statement forms of rule corpora: none that is false is proved."""
+
+from __future__ import annotations
+
+from bench.corpora.judge import Judgement, judge
+from bench.corpora.read import read_corpus
+from tests.support.paths import CORPORA
+from verify.prove import Effort, prove
+
+DATA = CORPORA
+EFFORT = Effort(tests=0, open_cases=1, applications=0)
+
+
+def judged(name: str) -> list[Judgement]:
+    return [judge(entry, lambda rule: prove(rule, EFFORT)) for entry in read_corpus(DATA / f"{name}.json")]
+
+
+def test_laws_are_told_from_what_only_looks_like_one() -> None:
+    """Slices, paddings, logic, selections, extrema, exponentials, roots, floors, products: what is true is proved, what is false is not."""
+    found = judged("laws")
+    assert len(found) > 100
+    for judgement in found:
+        false = judgement.entry.claim == "refuted"
+        assert (judgement.decision == "refuted") == false, (judgement.entry.text, judgement.decision, judgement.reason)
+        assert false or judgement.decision.startswith("proved"), (judgement.entry.text, judgement.reason)
+
+
+def test_informal_rewrites_are_judged() -> None:
+    """Windows, layouts, activations, reductions: a false rewrite is refuted, or proved where a guard leaves its true cases."""
+    found = judged("rewrites")
+    assert len(found) > 60
+    for judgement in found:
+        if judgement.entry.expected == "sound":
+            assert judgement.decision.startswith("proved"), (judgement.entry.text, judgement.reason)
+        else:
+            assert judgement.decision == "refuted" or judgement.guard, (judgement.entry.text, judgement.decision)

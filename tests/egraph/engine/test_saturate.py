@@ -1,0 +1,330 @@
+"""Saturation: what is found, when it stops, what is counted, and that it is the same each time."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from egraph.engine.eclasses import UnsoundRule
+from egraph.engine.egglog import Engine
+from egraph.engine.encode import count_matches
+from egraph.engine.saturate import Limits, saturate
+from egraph.errors import RuleError
+from egraph.rule import (
+    Attributes,
+    Binding,
+    Equation,
+    MergeRule,
+    Rule,
+    Steps,
+    Tensor,
+    Weight,
+    merge_rule,
+    operation,
+    require,
+    require_number,
+    rule,
+)
+from egraph.rules import RULES
+from egraph.rules.merges import split
+from egraph.tensor import FrozenEGraph, Graph, Node, TensorType, attributes, make, walk
+from egraph.tensor.ops import apply
+from tests.support.paths import ROOT
+
+
+def given(name: str, *shape: int) -> Node:
+    return make("Input", (), attributes(name=name), TensorType("float32", shape))
+
+
+def weight(name: str, *shape: int) -> Node:
+    return make("Constant", (), attributes(digest=name), TensorType("float32", shape))
+
+
+def graph(*roots: Node, **tensors: float) -> Graph:
+    """Return a graph; constants hold distinct values unless a number is given for their name."""
+    arrays = {}
+    for node in walk(roots):
+        if node.op == "Constant":
+            name = node.string("digest")
+            sizes = node.type.sizes
+            values = np.arange(node.type.elements, dtype=np.float32).reshape(sizes) + len(name)
+            arrays[name] = np.full(sizes, tensors[name], np.float32) if name in tensors else values
+    inputs = tuple(node for node in walk(roots) if node.op == "Input")
+    return Graph("test", inputs, tuple((f"y{i}", root) for i, root in enumerate(roots)), arrays)
+
+
+def holds(frozen: FrozenEGraph, number: int, term: Node) -> bool:
+    """Return whether a class holds a term of the operator language."""
+    return any(
+        node.op == term.op
+        and node.attributes == term.attributes
+        and len(node.children) == len(term.inputs)
+        and all(holds(frozen, child, operand) for child, operand in zip(node.children, term.inputs, strict=True))
+        for node in frozen.classes[number]
+    )
+
+
+def picture(frozen: FrozenEGraph) -> str:
+    sources = {number: node.digest for number, node in frozen.source.items()}
+    return repr((dict(frozen.classes), dict(frozen.types), frozen.roots, sorted(frozen.constants), sources))
+
+
+@rule
+def commute(x: Tensor, y: Tensor) -> Equation:
+    """x + y = y + x"""
+    return x + y == y + x
+
+
+@rule
+def associate(x: Tensor, y: Tensor, z: Tensor) -> Equation:
+    """(x + y) + z = x + (y + z)"""
+    return (x + y) + z == x + (y + z)
+
+
+@rule
+def matmul_associative(a: Tensor, b: Tensor, c: Tensor) -> Equation:
+    """(A B) C = A (B C)"""
+    return (a @ b) @ c == a @ (b @ c)
+
+
+@rule
+def relu_twice(x: Tensor) -> Equation:
+    """relu(relu(x)) = relu(x)"""
+    return operation("Relu", operation("Relu", x)) == operation("Relu", x)
+
+
+@rule
+def transpose_pair(x: Tensor, a: Attributes, b: Attributes) -> Steps:
+    """transpose(transpose(x)) = x, where the second undoes the first"""
+    yield operation("Transpose", operation("Transpose", x, by=a), by=b)
+    require(tuple(a.perm[i] for i in b.perm) == tuple(range(x.rank)), "the second must undo the first")
+    yield x
+
+
+@rule
+def scale_weight(x: Tensor, w: Weight, s: Weight) -> Equation:
+    """(x w) s = x (w s)"""
+    return (x @ w) * s == x @ (w * s)
+
+
+def _member(x: Tensor, w: Weight) -> Tensor:
+    return x @ w
+
+
+@merge_rule(member=_member, shared=("x",))
+def merge_matmuls(x: Tensor, w: list[Weight]) -> list[Tensor]:
+    """[x w1, ..., x wn] = slices of x [w1 ... wn]"""
+    wide = x @ operation("Concat", *w, axis=w[0].rank - 1)
+    return split(wide, wide.rank - 1, [each.shape[-1] for each in w])
+
+
+X, Y, Z = given("x", 4, 6), given("y", 4, 6), given("z", 4, 6)
+
+
+@pytest.mark.parametrize(
+    ("rules", "start", "goal"),
+    [
+        ([commute], apply("Add", X, Y), apply("Add", Y, X)),
+        ([commute, associate], apply("Add", apply("Add", X, Y), Z), apply("Add", Y, apply("Add", Z, X))),
+        ([relu_twice], apply("Relu", apply("Relu", apply("Relu", X))), apply("Relu", X)),
+        (
+            [matmul_associative],
+            apply("MatMul", apply("MatMul", X, given("b", 6, 3)), given("c", 3, 2)),
+            apply("MatMul", X, apply("MatMul", given("b", 6, 3), given("c", 3, 2))),
+        ),
+        (
+            [transpose_pair],
+            apply("Relu", apply("Transpose", apply("Transpose", X, perm=(1, 0)), perm=(1, 0))),
+            apply("Relu", X),
+        ),
+        (
+            [scale_weight],
+            apply("Mul", apply("MatMul", X, weight("w", 6, 5)), weight("s", 5)),
+            apply("MatMul", X, apply("Mul", weight("w", 6, 5), weight("s", 5))),
+        ),
+    ],
+)
+def test_goal_is_found(rules: list[Rule], start: Node, goal: Node) -> None:
+    result = saturate(graph(start), rules)
+    assert result.stop_reason == "saturated"
+    assert holds(result.frozen, result.frozen.roots[0], goal)
+    assert not holds(saturate(graph(start), []).frozen, 0, goal)
+
+
+def test_constant_variables_match_only_constants() -> None:
+    start = apply("Mul", apply("MatMul", X, given("w", 6, 5)), weight("s", 5))
+    assert sum(s.matches for s in saturate(graph(start), [scale_weight]).statistics) == 0
+
+
+def test_constants_are_found_upwards() -> None:
+    w = apply("Neg", apply("Exp", weight("w", 6, 5)))
+    frozen = saturate(graph(apply("MatMul", X, w)), []).frozen
+    constant_ops = {node.op for number in frozen.constants for node in frozen.classes[number]}
+    assert constant_ops == {"Neg", "Exp", "Constant"}
+
+
+def test_refusals_say_why_and_where() -> None:
+    inner = apply("Transpose", given("t", 2, 3, 4), perm=(1, 2, 0))
+    root = apply("Transpose", inner, perm=(1, 2, 0))
+    result = saturate(graph(root), [transpose_pair, relu_twice])
+    (refusal,) = result.statistics[0].refusals
+    assert (refusal.reason, refusal.count, refusal.nodes) == ("the second must undo the first", 1, (root,))
+    assert "float32[2,3,4]" in refusal.example
+    assert not result.statistics[1].refusals and not result.statistics[1].matches
+
+
+@rule
+def times_one(x: Tensor, one: Weight) -> Steps:
+    """x * 1 = x"""
+    yield x * one
+    require_number(one, 1.0)
+    yield x
+
+
+@pytest.mark.parametrize(("first", "second"), [(1.0, 2.0), (2.0, 1.0)])
+def test_what_a_guard_says_of_one_number_is_not_said_of_another(first: float, second: float) -> None:
+    """Matches of equal types share their right sides, but not where they differ in a number."""
+    roots = [apply("Mul", given(f"x{k}", 4, 6), weight(f"w{k}", 4, 6)) for k in (0, 1)]
+    result = saturate(graph(*roots, w0=first, w1=second), [times_one])
+    is_input = [any(node.op == "Input" for node in result.frozen.classes[root]) for root in result.frozen.roots]
+    assert is_input == [first == 1.0, second == 1.0]
+    (refusal,) = result.statistics[0].refusals
+    assert refusal.count == 1 and "must be 1.0 everywhere, got 2.0" in refusal.reason
+
+
+@pytest.mark.parametrize(("number", "used"), [(1.0, True), (1.0 + 1e-8, True), (1.0 + 1e-7, False), (-1.0, False)])
+def test_a_number_is_known_to_the_precision_of_float32(number: float, used: bool) -> None:
+    result = saturate(graph(apply("Mul", X, weight("w", 4, 6)), w=number), [times_one])
+    assert (result.statistics[0].unions == 1) == used
+
+
+def test_provenance_names_the_first_rule() -> None:
+    frozen = saturate(graph(apply("Add", X, Y)), [commute]).frozen
+    assert [node.rule for node in frozen.classes[frozen.roots[0]]] == ["", "commute"]
+
+
+def test_type_alarm_names_the_rule() -> None:
+    class Wrong(Rule):
+        def apply(self, binding: Binding) -> tuple[Node, Node]:
+            left, _ = Rule.apply(self, binding)
+            return left, apply("Reshape", left, shape=(24,))
+
+    wrong = Wrong(**{name: getattr(commute, name) for name in commute.__dataclass_fields__} | {"name": "wrong_shape"})
+    with pytest.raises(UnsoundRule, match="wrong_shape"):
+        saturate(graph(apply("Add", X, Y)), [wrong])
+
+
+def test_joined_inputs_raise_the_alarm() -> None:
+    @rule
+    def first_of_two(x: Tensor, y: Tensor) -> Equation:
+        """x + y = x"""
+        return x + y == x
+
+    @rule
+    def second_of_two(x: Tensor, y: Tensor) -> Equation:
+        """x + y = y"""
+        return x + y == y
+
+    with pytest.raises(UnsoundRule, match="two different inputs"):
+        saturate(graph(apply("Add", X, Y)), [first_of_two, second_of_two])
+
+
+def test_stop_reasons() -> None:
+    chain = X
+    for i in range(12):
+        chain = apply("Add", chain, given(f"i{i}", 4, 6))
+    many = graph(chain)
+    growing = [commute, associate]
+    assert saturate(many, growing, Limits(iterations=1)).stop_reason == "iterations"
+    by_size = saturate(many, growing, Limits(e_nodes=500))
+    assert by_size.stop_reason == "e-nodes"
+    assert by_size.iterations[-1].e_nodes < 600
+    assert saturate(many, growing, Limits(seconds=0.0)).stop_reason == "time"
+    stopped = saturate(many, growing, interrupted=lambda: True)
+    assert stopped.stop_reason == "interrupted"
+    assert stopped.frozen.types[stopped.frozen.roots[0]] == chain.type
+
+
+def test_two_rules_of_one_name_are_refused() -> None:
+    with pytest.raises(RuleError, match="two rules are called 'relu_twice'"):
+        saturate(graph(X), [relu_twice, relu_twice])
+
+
+def test_neutral_constants_do_not_grow_without_end() -> None:
+    ones, more = weight("a", 4, 6), weight("b", 6)
+    root = apply("Add", apply("Mul", apply("Mul", X, ones), more), apply("Relu", X))
+    result = saturate(graph(root, a=1.0, b=1.0), RULES, Limits(seconds=20))
+    assert result.stop_reason == "saturated"
+    assert holds(result.frozen, result.frozen.roots[0], apply("Add", X, apply("Relu", X)))
+
+
+@pytest.mark.parametrize("count", [2, 3, 12])
+def test_merges_take_all_at_once(count: int) -> None:
+    roots = [apply("MatMul", X, weight("w" * (i + 1), 6, 2 + i % 3)) for i in range(count)]
+    result = saturate(graph(*roots), [merge_matmuls])
+    assert result.stop_reason == "saturated"
+    e_nodes = sum(map(len, result.frozen.classes.values()))
+    assert e_nodes < 12 * count
+    products = [number for number, nodes in result.frozen.classes.items() if any(node.op == "MatMul" for node in nodes)]
+    widths = [result.frozen.types[number].sizes[-1] for number in products]
+    assert sum(2 + i % 3 for i in range(count)) in widths
+
+
+def test_wide_joins_are_not_started() -> None:
+    sums = [apply("Add", given(f"a{i}", 4, 6), given(f"b{i}", 4, 6)) for i in range(1001)]
+
+    @rule
+    def one_class(x: Tensor, y: Tensor) -> Equation:
+        """relu(x) + relu(y) = relu(y) + relu(x)"""
+        return operation("Relu", x) + operation("Relu", y) == operation("Relu", y) + operation("Relu", x)
+
+    relus = {0: [(i,) for i in range(1, 1002)]}
+    assert count_matches(one_class.pattern, {"Add": {2000: [(0, 0)]}, "Relu": relus}) == 1001 * 1001
+    assert count_matches(one_class.pattern, {"Add": {2000: [(0, 0)]}, "Relu": {0: [(1,)]}}) == 1
+    assert saturate(graph(*sums), [associate]).stop_reason == "saturated"
+
+
+def test_merges_never_join_dependent_operators() -> None:
+    first = apply("MatMul", given("s", 6, 6), weight("w", 6, 6))
+    second = apply("MatMul", first, weight("ww", 6, 6))
+    (statistics,) = saturate(graph(second), [merge_matmuls]).statistics
+    assert statistics.unions == 0
+
+
+def test_same_result_in_every_process() -> None:
+    here = str(ROOT)
+    script = "from tests.egraph.engine.test_saturate import sample_picture; print(sample_picture())"
+    texts = []
+    for seed in ("1", "2"):
+        environment = os.environ | {"PYTHONHASHSEED": seed}
+        done = subprocess.run([sys.executable, "-c", script], cwd=here, env=environment, capture_output=True, text=True, check=True)
+        texts.append(done.stdout)
+    assert texts[0] == texts[1] == sample_picture() + "\n"
+
+
+def sample_picture() -> str:
+    branches = [apply("MatMul", X, weight("w" * (i + 1), 6, 5)) for i in range(3)]
+    root = apply("Add", apply("Add", branches[0], branches[1]), apply("Relu", apply("Relu", branches[2])))
+    rules: list[Rule | MergeRule] = [commute, associate, relu_twice, merge_matmuls]
+    return picture(saturate(graph(root), rules).frozen)
+
+
+def test_a_closed_engine_may_be_collected_in_any_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What holds an engine forms cycles, and the garbage collector runs in whatever thread allocates."""
+    told: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", told.append)
+    engine = Engine()
+    cycle: list[object] = [engine]
+    cycle.append(cycle)
+    engine.close()
+    del engine, cycle
+    thread = threading.Thread(target=gc.collect)
+    thread.start()
+    thread.join()
+    assert not told

@@ -1,0 +1,234 @@
+"""Export: every core operator in several opsets, programs with fused kernels, opaque nodes, external data, folding."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper, parser
+
+from egraph.errors import LowerError
+from egraph.onnx import exporter, importer
+from egraph.onnx.exporter.build import DOMAIN, Builder
+from egraph.onnx.exporter.store import Inline
+from egraph.onnx.types import array_type, tensor_digest
+from egraph.optimize.search import plain_program
+from egraph.tensor import Graph, Kernel, Node, OnnxContext, Program, TensorType, attributes, make, placeholder, walk
+from egraph.tensor.ops import OPS, apply
+from egraph.tensor.ops.reference import evaluate
+from lower.cost.model import CostModel
+from lower.roofline import DeviceSpeed
+from runtime.profile import Database
+from tests.support.implementations import GENERATED, PRODUCT
+
+FORMS_SINCE = {"Celu": 12, "Round": 11, "Equal": 11, "LessOrEqual": 11, "GreaterOrEqual": 11, "Resize": 18, "ThresholdedRelu": 10,
+               "Saturate": 10, "Quantize": 11}
+"""Operators that an older opset does not have at all: models of that opset cannot contain them."""
+
+POSITIVE = frozenset({"Log", "Sqrt", "Pow", "Div", "Reciprocal", "Quantize"})
+
+
+def run(model: onnx.ModelProto | Path, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    source = str(model) if isinstance(model, Path) else model.SerializeToString()
+    return list(onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"]).run(None, feeds))
+
+
+def leaf(name: str, shape: tuple[int, ...], dtype: str = "float32") -> Node:
+    return make("Input", (), attributes(name=name), TensorType(dtype, shape))
+
+
+def constant(array: np.ndarray) -> tuple[Node, dict[str, np.ndarray]]:
+    digest = tensor_digest(array)
+    return make("Constant", (), attributes(digest=digest), array_type(array)), {digest: array}
+
+
+def draw(kind: str, shape: tuple[int, ...], source: np.random.Generator, *, limit: int, positive: bool) -> np.ndarray:
+    if kind == "bool":
+        return np.asarray(source.random(shape) < 0.5)
+    if kind in ("int64", "int32"):
+        return np.asarray(source.integers(-limit, limit, shape)).astype(kind)
+    if kind in ("int8", "uint8"):
+        return source.integers(0, 100, shape).astype(kind)
+    return np.asarray(source.random(shape) + (0.25 if positive else -0.5)).astype(kind)
+
+
+@pytest.mark.parametrize("opset", [9, 13, 18, 21])
+@pytest.mark.parametrize("op", sorted(OPS))
+def test_every_operator_in_every_opset_means_what_its_specification_says(op: str, opset: int) -> None:
+    spec = OPS[op]
+    if opset < FORMS_SINCE.get(op, 9):
+        pytest.skip("no model of this opset can contain it")
+    for seed in range(4):
+        source = np.random.default_rng(seed)
+        shapes, values = spec.sample(random.Random(f"{op}{seed}"))
+        kinds = spec.sample_dtypes or ("float32",) * len(shapes)
+        limit = shapes[0][values["axis"]] if op == "Gather" else 3
+        operands = [leaf(f"x{k}", shape, kind) for k, (shape, kind) in enumerate(zip(shapes, kinds, strict=True))]
+        drawn = [draw(kind, shape, source, limit=limit, positive=op in POSITIVE) for shape, kind in zip(shapes, kinds, strict=True)]
+        feeds = {f"x{k}": value for k, value in enumerate(drawn)}
+        root = apply(op, *operands, **values)
+        graph = Graph("one", tuple(dict.fromkeys(operands)), (("y", root),), {})
+        builder = Builder.start(graph, graph.roots, Inline(), {})
+        builder.emitter.opset = opset
+        if opset < 19 and (values.get("mode") == "wrap" or (op == "AveragePool" and set(values["dilations"]) != {1})):
+            continue  # only a newer model can hold these
+        if opset < 10 and op == "MaxPool" and set(values["dilations"]) != {1}:
+            with pytest.raises(LowerError, match="newer opset"):
+                builder.finish()
+            continue
+        model = builder.finish()
+        model.opset_import[0].version = opset
+        onnx.checker.check_model(model)
+        (expected,) = evaluate([root], {operand: feeds[f"x{k}"] for k, operand in enumerate(operands)})
+        (found,) = run(model, feeds)
+        assert found.shape == root.type.shape
+        np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-5, err_msg=f"{op} {shapes} {values}")
+
+
+def fused_program() -> Program:
+    x, w = leaf("x", (2, 3)), np.arange(6, dtype=np.float32).reshape(3, 2)
+    weight, tensors = constant(w)
+    product = apply("MatMul", x, weight)
+    total = apply("Add", apply("Relu", product), apply("Tanh", product))
+    graph = Graph("fused", (x,), (("y", total),), tensors, origins={product: ("project",), total: ("total",)}, names={product: "hidden"})
+    p, q = placeholder(0, x.type), placeholder(1, weight.type, constant=True)
+    h = placeholder(0, product.type)
+    kernels = (
+        Kernel(apply("MatMul", p, q), (x, weight), product, PRODUCT),
+        Kernel(apply("Add", apply("Relu", h), apply("Tanh", h)), (product,), total, GENERATED, rules=("fuse",)),
+    )
+    return Program(graph, kernels, 0.0)
+
+
+def test_a_fused_kernel_is_a_function_that_any_runtime_can_run() -> None:
+    model = exporter.export(fused_program())
+    onnx.checker.check_model(model, full_check=True)
+    fused = [node for node in model.graph.node if node.domain == DOMAIN]
+    assert [function.name for function in model.functions] == [fused[0].op_type]
+    assert [node.op_type for node in model.graph.node if node.domain == ""] == ["MatMul"]
+    assert model.graph.node[0].output[0] == "hidden"
+    assert {entry.key: entry.value for entry in fused[0].metadata_props} == {"einsat.rules": "fuse", "einsat.source_nodes": "total"}
+    x = np.array([[1, -2, 3], [-4, 5, -6]], dtype=np.float32)
+    hidden = x @ np.arange(6, dtype=np.float32).reshape(3, 2)
+    np.testing.assert_allclose(run(model, {"x": x})[0], np.maximum(hidden, 0) + np.tanh(hidden), rtol=1e-5)
+
+
+def test_equal_programs_export_to_equal_bytes() -> None:
+    first, second = (exporter.export(fused_program()).SerializeToString(deterministic=True) for _ in range(2))
+    assert first == second
+
+
+def test_constants_above_the_limit_go_beside_the_model(tmp_path: Path) -> None:
+    x, array = leaf("x", (1, 64)), np.arange(64 * 32, dtype=np.float32).reshape(64, 32)
+    weight, tensors = constant(array)
+    graph = Graph("g", (x,), (("y", apply("MatMul", x, weight)),), tensors)
+    path = tmp_path / "model.onnx"
+    assert exporter.save(graph, path, external_above_bytes=100) == (path, tmp_path / "model.onnx.data")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["model.onnx", "model.onnx.data"]
+    feed = np.ones((1, 64), dtype=np.float32)
+    np.testing.assert_allclose(run(path, {"x": feed})[0], feed @ array)
+    again = importer.load(path).graph
+    assert [isinstance(data, np.memmap) for data in again.tensors.values()] == [True]
+    assert again.tensors.keys() == tensors.keys()
+
+
+def test_a_folder_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(LowerError, match="cannot be written"):
+        exporter.save(fused_program(), tmp_path / "missing" / "model.onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"old")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("egraph.onnx.exporter.os.fsync", full)
+    with pytest.raises(LowerError, match="No space left"):
+        exporter.save(fused_program(), path)
+    assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("model.onnx", b"old")]
+
+
+def test_outputs_that_are_inputs_constants_or_each_other() -> None:
+    x = leaf("x", (2,))
+    weight, tensors = constant(np.array([3.0, 4.0], dtype=np.float32))
+    y = apply("Relu", x)
+    model = exporter.export(Graph("g", (x, leaf("unused", (1,))), (("a", x), ("b", weight), ("c", y), ("d", y)), tensors))
+    onnx.checker.check_model(model, full_check=True)
+    found = run(model, {"x": np.array([-1, 2], dtype=np.float32), "unused": np.zeros(1, np.float32)})
+    assert [value.tolist() for value in found] == [[-1, 2], [3, 4], [0, 2], [0, 2]]
+
+
+def test_opaque_nodes_keep_an_old_opset_that_their_meaning_needs() -> None:
+    model = parser.parse_model(
+        '<ir_version: 7, opset_import: ["": 11]> g (float[3,4] x) => (float[3,4] y, int64[1,4] i) <int64 k = {0}> '
+        "{ r = Relu(x) y = CumSum(r, k) i = ArgMax<axis = 0>(y) }"
+    )
+    kept = exporter.export(importer.load(model).graph)
+    x = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
+    for a, b in zip(run(model, {"x": x}), run(kept, {"x": x}), strict=True):
+        np.testing.assert_array_equal(a, b)
+    split = parser.parse_model(
+        '<ir_version: 7, opset_import: ["": 11]> g (int64[4] x) => (int64[2] a, int64[2] b) { a, b = Split<axis = 0, split = [2, 2]>(x) }'
+    )
+    assert exporter.export(importer.load(split).graph).opset_import[0].version == 18  # an integer Split is core
+
+
+def test_programs_read_several_results_of_opaque_kernels() -> None:
+    model = parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 18]> g (int64[3,4] ids) => (float[3,2] y, int64[3,2] places, float[3,4] real) '
+        "<int64[1] k = {2}> { real = Cast<to = 1>(ids) top, places = TopK(real, k) y = Relu(top) }"
+    )
+    program = plain_program(importer.load(model).graph, CostModel(Database.in_memory(), "", DeviceSpeed()), seed=0)
+    assert {"Opaque", "OpaqueOutput", "Relu"} <= {kernel.fragment.op for kernel in program.kernels}
+    exported = exporter.export(program)
+    onnx.checker.check_model(exported, full_check=True)
+    ids = np.random.default_rng(0).permutation(12).reshape(3, 4) - 6
+    for a, b in zip(run(model, {"ids": ids}), run(exported, {"ids": ids}), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_opaque_kernels_may_read_one_tensor_twice() -> None:
+    """As an LSTM does whose two initial states are the same zeros."""
+    model = parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 18]> g (float[2,1,3] x) => (float[2,1,1,4] y) '
+        "{ y = LSTM<hidden_size = 4, clip = 9.0>(x, w, r, b, , h, c) }"
+    )
+    random = np.random.default_rng(0)
+    states = {name: np.zeros((1, 1, 4)) for name in "hc"}
+    weights = {"w": random.normal(size=(1, 16, 3)), "r": random.normal(size=(1, 16, 4)), "b": random.normal(size=(1, 32))} | states
+    model.graph.initializer.extend(numpy_helper.from_array(value.astype(np.float32), name) for name, value in weights.items())
+    program = plain_program(importer.load(model).graph, CostModel(Database.in_memory(), "", DeviceSpeed()), seed=0)
+    (kernel,) = [kernel for kernel in program.kernels if kernel.fragment.op == "Opaque"]
+    assert len(kernel.inputs) == 5 and len(kernel.fragment.inputs) == 6
+    feeds = {"x": random.normal(size=(2, 1, 3)).astype(np.float32)}
+    for a, b in zip(run(model, feeds), run(exporter.export(program), feeds), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_random_operators_are_never_folded_or_merged() -> None:
+    """Not even where their operand is a constant."""
+    nodes = [helper.make_node("RandomNormalLike", ["shaped"], [name]) for name in ("a", "b")]
+    nodes.append(helper.make_node("Sub", ["a", "b"], ["y"]))
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])]
+    shaped = [numpy_helper.from_array(np.zeros(2, dtype=np.float32), "shaped")]
+    made = helper.make_graph(nodes, "g", [], outputs, shaped)
+    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    graph = importer.load(model).graph
+    assert len([node for node in walk(graph.roots) if node.op == "Opaque"]) == 2
+    assert np.abs(run(exporter.export(graph), {})[0]).min() > 0
+
+
+def test_functions_of_the_source_model_survive_when_they_cannot_be_inlined() -> None:
+    context = OnnxContext((("", 18), ("local", 1)), (), 10)
+    x = leaf("x", (2,))
+    assert exporter.export(Graph("g", (x,), (("y", apply("Relu", x)),), {}, context=context)).opset_import[1].domain == "local"

@@ -1,0 +1,135 @@
+"""A program that fails the check: what is to blame is found, left out, and another program is shipped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from egraph.errors import CheckFailed
+from egraph.onnx import importer
+from egraph.optimize import measuring
+from egraph.optimize.blame import _alone, _is_rounding, blame
+from egraph.optimize.check import Disagreement, check
+from egraph.optimize.check_noise import relative_error, shaken
+from egraph.optimize.estimated import compile_options
+from egraph.optimize.options import Options
+from egraph.optimize.pipeline import optimize
+from egraph.optimize.progress import Progress
+from egraph.optimize.repair import Repair
+from egraph.optimize.search import plain_program
+from egraph.tensor import Graph, Kernel, Program, TensorType, attributes, make
+from egraph.tensor.ops import apply
+from egraph.tolerance import Tolerance
+from lower.calls import epilogue
+from lower.cost.model import CostModel
+from lower.roofline import DeviceSpeed
+from runtime.feeds import FeedSpec
+from runtime.profile import Database
+from tests.support.commands import build_model, first_program
+
+
+def program_and_feeds(folder: Path) -> tuple[importer.ImportResult, Program, dict[str, np.ndarray]]:
+    imported = importer.load(build_model(folder / "m.onnx"))
+    program = plain_program(imported.graph, CostModel(Database.in_memory(), "", DeviceSpeed()), seed=0)
+    return imported, program, {"x": np.random.default_rng(0).standard_normal((5, 12)).astype(np.float32)}
+
+
+def test_a_right_program_is_not_blamed(tmp_path: Path) -> None:
+    imported, program, feeds = program_and_feeds(tmp_path)
+    assert str(blame(imported.graph, program, feeds, compile_options(1))) == "every kernel alone and every value by itself agree"
+
+
+def test_a_rule_that_changes_a_value_is_blamed(tmp_path: Path) -> None:
+    """The program of another model, said to come from a rule: tanh where the model has relu."""
+    imported, _, feeds = program_and_feeds(tmp_path)
+    other = importer.load(build_model(tmp_path / "n.onnx", activations=("Tanh", "Tanh")))
+    wrong = plain_program(other.graph, CostModel(Database.in_memory(), "", DeviceSpeed()), seed=0)
+
+    def marked(kernel: Kernel) -> Kernel:
+        return replace(kernel, rules=("relu_is_tanh",)) if wrong.graph.names.get(kernel.output) == "c" else kernel
+
+    found = blame(imported.graph, replace(wrong, kernels=tuple(map(marked, wrong.kernels))), feeds, compile_options(1))
+    assert found.rules == ("relu_is_tanh",) and found.source_nodes == ("relu",) and not found.kernels
+
+
+def inject_wrong_relu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the library compute a Relu after a matmul wrongly, measuring not notice, and extraction like it."""
+    cost_us = CostModel.cost_us
+    cheap = ("Relu(MatMul", "Tanh(MatMul")
+    monkeypatch.setattr(CostModel, "cost_us", lambda self, one: cost_us(self, one) / (1e6 if self.key(one)[0].startswith(cheap) else 1))
+    monkeypatch.setitem(epilogue.ELTWISE, "Relu", lambda a: ("linear", 1.0, 0.25))
+    unverified = measuring.Measurer._timing
+    monkeypatch.setattr(
+        measuring.Measurer,
+        "_timing",
+        lambda self, *arguments: unverified(replace(self, options=replace(self.options, export_graph=None)), *arguments),
+    )
+    monkeypatch.setattr("egraph.optimize.trial.winner", first_program)
+
+
+def test_a_wrong_kernel_is_found_and_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inject_wrong_relu(monkeypatch)
+    model = build_model(tmp_path / "m.onnx")
+    options = Options(model, tmp_path / "out", budget_seconds=90.0, finalists=1, database=tmp_path / "p.sqlite", verbosity=-1)
+    outcome = optimize(options, Progress(-1, 90.0))
+    assert outcome.max_rel_err < 1e-5 and outcome.status == "faster"
+    assert len(outcome.check_notes) == 1 and "onednn.matmul" in outcome.check_notes[0] and "relu" in outcome.check_notes[0]
+    assert [row.kind for row in outcome.refused].count("wrong") >= 1
+    database = Database.open(tmp_path / "p.sqlite")
+    assert any(record.status == "wrong" and "Relu" in record.fragment for record in database.records())
+    database.close()
+
+
+def test_rounding_that_the_model_amplifies_is_told_from_errors() -> None:
+    """y = sin(1000 x) makes a thousandfold of the last bit of x."""
+    specs = (FeedSpec("x", "float32", (64,)),)
+
+    def amplify(feeds: Mapping[str, Any], error: float = 0.0) -> list[np.ndarray]:
+        return [np.sin(np.float32(1e3) * feeds["x"]) * np.float32(1 + error)]
+
+    def run(error: float, *, plain: bool) -> list[str]:
+        checked = check(
+            amplify, {"f": lambda feeds: amplify(feeds, error)}, ["y"], specs,
+            tolerance=Tolerance(1e-4, 0.0), count=1, seed=0, plain=amplify if plain else None,
+        )  # fmt: skip
+        return list(checked.amplified)
+
+    assert run(0.0, plain=True) == []
+    assert len(run(5e-4, plain=True)) == 1
+    with pytest.raises(Disagreement):
+        run(5e-4, plain=False)
+    with pytest.raises(CheckFailed, match="largest error"):
+        run(5e-2, plain=True)
+    moved = shaken({"x": np.ones(100, np.float32), "i": np.arange(3)}, 0)
+    assert 0 < relative_error(np.ones(100), moved["x"]) < 2e-7 and moved["i"].tolist() == [0, 1, 2]
+
+
+def test_without_time_to_replace_it_a_wrong_program_gives_way_to_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inject_wrong_relu(monkeypatch)
+    monkeypatch.setattr(Repair, "seconds", 1e9)
+    monkeypatch.setattr(Repair, "tested", lambda self, entry: None)  # or it would not be timed
+    model = build_model(tmp_path / "m.onnx")
+    options = Options(model, tmp_path / "out", budget_seconds=60.0, finalists=1, database=tmp_path / "p.sqlite", verbosity=-1)
+    outcome = optimize(options, Progress(-1, 60.0))
+    assert outcome.max_rel_err < 1e-5 and outcome.shipped == "unoptimized"
+    assert len(outcome.check_notes) == 1 and "no time to replace what is to blame: --budget 120s" in outcome.check_notes[0]
+
+
+def test_a_kernel_that_its_operands_make_inaccurate_is_not_wrong(tmp_path: Path) -> None:
+    """A difference of nearly equal values: whoever computes it in float32 is off by as much as its operands' last bits."""
+    x, z = (make("Input", (), attributes(name=name), TensorType("float32", (5, 12))) for name in "xz")
+    graph = Graph("g", (x, z), (("y", apply("Softplus", apply("Sub", apply("Exp", x), apply("Exp", z)))),), {})
+    program = plain_program(graph, CostModel(Database.in_memory(), "", DeviceSpeed()), seed=0)
+    difference = next(kernel for kernel in program.kernels if kernel.fragment.op == "Sub")
+    alone = _alone(program.graph, difference)
+
+    def is_rounding(gap: float, found: float) -> bool:
+        feeds = {"x0": np.full((5, 12), 1e6, np.float32), "x1": np.full((5, 12), 1e6 - gap, np.float32)}
+        return _is_rounding(alone, feeds, feeds["x0"] - feeds["x1"], np.full((5, 12), found, np.float32), tmp_path, 1)
+
+    assert is_rounding(1.0, 1.05) and not is_rounding(1.0, 3.0) and not is_rounding(1000.0, 1010.0)

@@ -1,0 +1,354 @@
+"""The budget holds: what comes after a search is foreseen, and what takes seconds is done as often as there is time."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pytest
+
+from egraph.errors import EinsatError, LowerError
+from egraph.optimize import measuring
+from egraph.optimize import race as finalists
+from egraph.optimize.budget import RUNS_OF_A_CONTENDER, Budget, slowdown_of, worked
+from egraph.optimize.check import CheckResult, check, find_feeds
+from egraph.optimize.measuring import Job, Measurer
+from egraph.optimize.progress import Progress, process_started
+from egraph.optimize.race import NO_TIME_TO_RACE, Contender, race
+from egraph.optimize.records import read_checked, write_checked
+from egraph.optimize.reference import Answers
+from egraph.optimize.search import plain_program
+from egraph.policy import BudgetPolicy, CheckPolicy, RacePolicy
+from egraph.tensor import Graph, Program, TensorType, attributes, make, placeholder
+from egraph.tensor.ops import apply
+from egraph.tolerance import Tolerance
+from lower.compile import CompileOptions
+from lower.cost.model import CostModel
+from lower.roofline import DeviceSpeed
+from runtime.feeds import FeedSpec
+from runtime.measure import Effort, Load, Timing, Worker
+from runtime.profile import Database
+from tests.support.implementations import GENERATED
+
+FEEDS = (FeedSpec("x", "float32", (4,)),)
+
+
+def schedule(*, budget_seconds: float = 60.0, open_seconds: float = 0.5, run_seconds: float = 0.01, spent_seconds: float = 0.0) -> Budget:
+    progress = Progress(-1, budget_seconds, time.monotonic() - spent_seconds)
+    return Budget(progress, contenders=6, checks=3, quiet_open_seconds=open_seconds, quiet_run_seconds=run_seconds)
+
+
+def test_compiling_is_foreseen_by_its_pace_without_what_started_the_compiler() -> None:
+    known = schedule()
+    assert known.seconds_to_compile(10) == 0.0, "nothing is known yet"
+    known.compiled(8, 6.0)
+    assert known.seconds_to_compile(8) == pytest.approx(6.0)
+    known.compiled(8, 1.0)
+    known.compiled(0, 5.0)
+    known.compiled(24, 3.0)
+    assert known.seconds_to_compile(8) == pytest.approx(1.0)
+    known.plain_kernels = 16
+    assert known.after_search_seconds(8) == pytest.approx(3.0 + known.race_seconds + known.check_seconds)
+    known.plain_kernels = 10_000
+    most_seconds = BudgetPolicy.compile_share * 60.0 + known.race_seconds + known.check_seconds
+    assert known.after_search_seconds() == pytest.approx(most_seconds), "measuring is worth more than the program without rules"
+
+
+def test_a_slow_model_leaves_more_time_for_what_comes_after_its_search() -> None:
+    quick, slow = schedule(), schedule(run_seconds=4.0)
+    assert quick.after_search_seconds() < 10.0 < slow.after_search_seconds() < 60.0
+    assert slow.check_seconds == pytest.approx(3 * 0.5 + slow.input_seconds), "one input at least"
+    more = replace(quick, contenders=quick.contenders + 2)
+    runs = 1 + RacePolicy.least_rounds * RacePolicy.runs
+    each_seconds = quick.open_seconds + runs * quick.run_seconds
+    assert more.race_seconds - quick.race_seconds == pytest.approx(2 * each_seconds), "each contender is opened, and run as a race asks for"
+    assert slow.race_seconds == pytest.approx(slow.contenders * slow.open_seconds + 2 * RUNS_OF_A_CONTENDER * slow.run_seconds)
+
+
+def test_opening_every_contender_of_a_large_model_gives_way_to_measuring() -> None:
+    large = schedule(open_seconds=2.0)
+    runs = large.contenders * (1 + RacePolicy.least_rounds * RacePolicy.runs)
+    assert large.race_seconds == pytest.approx(RacePolicy.open_share * 60.0 + runs * large.run_seconds)
+    huge = schedule(open_seconds=10.0)
+    assert huge.race_seconds == pytest.approx(2 * 10.0 + runs * huge.run_seconds), "the original and the best are opened"
+
+
+def test_a_check_of_a_quick_model_is_never_shortened() -> None:
+    assert schedule(spent_seconds=100.0).may_check()
+    late, early = schedule(run_seconds=4.0, spent_seconds=50.0), schedule(run_seconds=4.0)
+    assert late.checks * late.input_seconds > CheckPolicy.seconds
+    assert early.may_check() and not late.may_check()
+
+
+def test_kernels_that_the_cache_has_are_not_foreseen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    program, options, known = _plain(), CompileOptions(threads=1), schedule()
+    known.foresee([program], options)
+    assert known.plain_kernels == 2
+    known.compile([program], tmp_path, options)
+    assert known.compilations and known.compilations[0][0] == 2
+    known.foresee([program], options)
+    assert known.plain_kernels == 0
+    assert known.seconds_of(program, options) == pytest.approx(0.5 + 3 * 0.01)
+
+
+def _plain() -> Program:
+    x = make("Input", (), attributes(name="x"), TensorType("float32", (5, 7)))
+    graph = Graph("two", (x,), (("y", apply("Tanh", apply("Exp", x))),), {})
+    return plain_program(graph, CostModel(Database.in_memory(), "", DeviceSpeed()), seed=0)
+
+
+def test_the_budget_begins_with_the_process() -> None:
+    with open("/proc/self/stat", encoding="utf-8") as file:
+        assert int(file.read().split()[0]) == os.getpid()
+    age_seconds = time.monotonic() - process_started()
+    assert 0.0 < age_seconds < 86_400.0
+    time.sleep(0.05)
+    assert time.monotonic() - process_started() > age_seconds
+
+
+def test_what_waits_for_other_processes_is_not_slow() -> None:
+    _, seconds = worked(lambda: time.sleep(0.2))
+    assert seconds < 0.1
+
+
+@dataclass
+class Clockwork:
+    """Seconds that pass when something runs."""
+
+    now: float = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clockwork(monkeypatch: pytest.MonkeyPatch) -> Clockwork:
+    clock = Clockwork()
+    monkeypatch.setattr(time, "monotonic", clock.monotonic)
+    return clock
+
+
+def _raced(
+    clock: Clockwork, monkeypatch: pytest.MonkeyPatch, seconds: float, run_seconds: dict[str, float]
+) -> tuple[finalists.Race, list[str]]:
+    """Race engines that take so long for a run, which a loading has one of; return what happened in order, too."""
+    happened: list[str] = []
+    names: dict[int, str] = {}
+
+    def load(self: Worker, what: Load) -> Timing:
+        names[id(self)] = what.path
+        clock.now += run_seconds[what.path]
+        happened.append(f"load {what.path}")
+        return Timing("ok")
+
+    def time_it(self: Worker, effort: Effort) -> Timing:
+        each = run_seconds[names[id(self)]]
+        count = max(effort.least, min(effort.most, int(effort.seconds / each)))
+        clock.now += count * each
+        happened.append(f"time {names[id(self)]}")
+        return Timing("ok", (each * 1e6,) * count)
+
+    for name, function in (("load", load), ("time", time_it), ("start", lambda self, threads: None)):
+        monkeypatch.setattr(Worker, name, function)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    contenders = [Contender(name, name, "onnxruntime", name) for name in run_seconds]
+    raced = race(
+        contenders, FEEDS, failed={}, preferred=list(run_seconds), essential="original", threads=1, seed=0,
+        database=Database.in_memory(), device="d",
+        seconds=seconds, run_seconds=run_seconds["original"],
+    )  # fmt: skip
+    return raced, happened
+
+
+def test_a_race_of_slow_programs_ends_in_time(clockwork: Clockwork, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each that matters is run once when loaded and once timed; who is left when time is up is named."""
+    raced, happened = _raced(clockwork, monkeypatch, 10.0, {"original": 5.0, "best": 6.0, "plain": 5.0, "other": 2.0})
+    assert happened == ["load original", "load best", "time original", "time best"] and clockwork.now == 22.0
+    assert {name: len(timing.samples_us) for name, timing in raced.timings.items()} == {"original": 1, "best": 1, "plain": 0, "other": 0}
+    assert raced.timings["plain"].message == raced.timings["other"].message == NO_TIME_TO_RACE
+
+
+def test_a_race_of_slow_programs_goes_on_while_there_is_time(clockwork: Clockwork, monkeypatch: pytest.MonkeyPatch) -> None:
+    raced, _ = _raced(clockwork, monkeypatch, 60.0, {"original": 4.0, "best": 3.5, "plain": 4.2})
+    assert len(raced.timings["best"].samples_us) >= 3 and clockwork.now <= 60.0
+
+
+def test_quick_programs_are_timed_in_all_their_rounds_however_late_it_is(clockwork: Clockwork, monkeypatch: pytest.MonkeyPatch) -> None:
+    raced, _ = _raced(clockwork, monkeypatch, 0.0, {"original": 0.01, "best": 0.009, "plain": 0.011})
+    assert all(len(timing.samples_us) == RacePolicy.least_rounds for timing in raced.timings.values())
+
+
+def test_a_race_of_many_programs_that_do_not_fit_ends_in_time(clockwork: Clockwork, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each run is short, but three rounds of three runs of six contenders are not: the last are not timed, the others less often."""
+    run_seconds = dict.fromkeys(["original", "best", "plain", "second", "third", "fourth"], 0.3)
+    raced, happened = _raced(clockwork, monkeypatch, 1.0, run_seconds)
+    assert clockwork.now <= 3.0 and happened[:2] == ["load original", "load best"]
+    assert raced.timings["original"].samples_us and raced.timings["best"].samples_us
+    assert raced.timings["fourth"].message == NO_TIME_TO_RACE
+
+
+def test_a_busy_machine_makes_everything_take_longer() -> None:
+    assert slowdown_of([0.5, 0.5], [1.0, 2.0]) == pytest.approx(3.0)
+    assert slowdown_of([0.01], [0.05]) == 1.0, "too short to tell"
+    assert slowdown_of([1.0], [0.9]) == 1.0 and slowdown_of([0.0], [1.0]) == 8.0
+    quiet = schedule(run_seconds=0.5)
+    busy = replace(quiet, slowdown=3.0)
+    assert busy.after_search_seconds() > 1.5 * quiet.after_search_seconds(), "the least runs of all are kept time for up to a share"
+    assert busy.measuring_seconds() < quiet.measuring_seconds() and busy.seconds_of(_plain(), CompileOptions(threads=1)) > 1.5 + 4.0
+
+
+def test_what_is_shipped_is_compiled_in_the_time_that_is_kept() -> None:
+    known = schedule()
+    known.compiled(10, 10.0)
+    assert known.after_search_seconds(40) == pytest.approx(40.0 + known.race_seconds + known.check_seconds)
+
+
+def test_inputs_of_other_kinds_are_not_tried_late() -> None:
+    """Outputs that tell little ask for more inputs; where there is no time for them, that is said, and remembered."""
+    ran: list[float] = []
+
+    def saturated(feeds: object) -> list[np.ndarray]:
+        x = cast("dict[str, np.ndarray]", feeds)["x"]
+        ran.append(float(x[0]))
+        return [np.ones_like(x)]
+
+    def checked(most: int) -> CheckResult:
+        ran.clear()
+        files = {"file": saturated}
+        return check(saturated, files, ["y"], FEEDS, tolerance=Tolerance(), count=2, seed=0, goes_on=lambda compared: compared < most)
+
+    late, early = checked(3), checked(9)
+    assert late.inputs == 3 and late.is_short and late.weak
+    assert early.inputs == 4 and not early.is_short
+
+
+@pytest.mark.parametrize("inputs", [1, 2, 4])
+def test_a_check_compares_as_many_inputs_as_it_may(inputs: int) -> None:
+    """At least one; what is told is what was compared."""
+    ran: list[float] = []
+
+    def run(feeds: object) -> list[np.ndarray]:
+        x = cast("dict[str, np.ndarray]", feeds)["x"]
+        ran.append(float(x[0]))
+        return [x * 2]
+
+    result = check(run, {"file": run}, ["y"], FEEDS, tolerance=Tolerance(), count=4, seed=0, goes_on=lambda compared: compared < inputs)
+    assert result.inputs == inputs and result.is_short and len(ran) == 2 * inputs == 2 * len(set(ran))
+    whole = check(run, {"file": run}, ["y"], FEEDS, tolerance=Tolerance(), count=4, seed=0)
+    assert whole.inputs == 4 and not whole.is_short
+
+
+def test_a_short_check_is_remembered_until_a_whole_one_was_made() -> None:
+    database = Database.in_memory()
+    write_checked(database, "here", "model", None)
+    assert not list(database.records()), "a whole check needs no record"
+    write_checked(database, "here", "model", 2)
+    assert read_checked(database, "here", "model") == 2 and read_checked(database, "here", "other") is None
+    write_checked(database, "here", "model", None)
+    assert read_checked(database, "here", "model") is None
+
+
+def _measured(monkeypatch: pytest.MonkeyPatch, answer: Timing, *, left_seconds: float, seconds: float) -> tuple[Database, list[float]]:
+    """Measure a kernel whose measurement is expected to take so long; return what was filed, and how long it was waited for."""
+    waited: list[float] = []
+
+    def give(worker: Worker, load: Load, effort: Effort) -> Timing:
+        waited.append(worker.time_out_seconds)
+        return answer
+
+    monkeypatch.setattr("egraph.optimize.measuring.measure", give)
+    monkeypatch.setattr("egraph.optimize.measuring.compile_batch", _no_folders)
+    database = Database.in_memory()
+    measurer = Measurer(database, "here", CompileOptions(threads=1), Worker(time_out_seconds=20.0))
+    job = Job(apply("Exp", placeholder(0, TensorType("float32", (8,)))), GENERATED, "kernel", seconds=seconds)
+    for _ in range(2):
+        measurer.measure([job], _always(left_seconds), lambda told: None)
+    assert measurer.worker.time_out_seconds == 20.0
+    return database, waited
+
+
+def _always(seconds: float) -> Callable[[], float]:
+    return lambda: seconds
+
+
+def _no_folders(programs: list[Program], folder: Path, options: CompileOptions) -> list[Path | EinsatError]:
+    return [folder for _ in programs]
+
+
+def test_kernels_are_waited_for_in_proportion(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _measured(monkeypatch, Timing("ok", (1.0,)), left_seconds=500.0, seconds=10.0)[1] == [60.0, 60.0]
+    assert _measured(monkeypatch, Timing("ok", (1.0,)), left_seconds=500.0, seconds=0.0)[1] == [20.0, 20.0]
+    database, waited = _measured(monkeypatch, Timing("ok", (1.0,)), left_seconds=5.0, seconds=10.0)
+    assert not waited and not list(database.records()), "there is no time for it"
+
+
+def test_a_kernel_is_not_said_to_hang_where_time_was_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    database, waited = _measured(monkeypatch, Timing("hung"), left_seconds=8.0, seconds=0.0)
+    assert waited == [8.0, 8.0] and not list(database.records())
+    database, waited = _measured(monkeypatch, Timing("hung"), left_seconds=30.0, seconds=0.0)
+    assert waited == [20.0, 20.0] and [record.status for record in database.records()] == ["hung"]
+
+
+def test_the_check_begins_with_the_inputs_that_the_original_was_first_run_on() -> None:
+    """And does not run it on them again; other inputs are asked for."""
+    ran: list[float] = []
+
+    class Original:
+        def run(self, names: None, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+            ran.append(float(feeds["x"][0]))
+            return [feeds["x"] * 2]
+
+    x = make("Input", (), attributes(name="x"), TensorType("float32", (4,)))
+    answers, original = Answers(), Original()
+    specs = find_feeds(original, Graph("one", (x,), (("y", apply("Exp", x)),), {}), 3, answers.keep)
+    assert len(ran) == 1
+
+    def reference(feeds: object) -> list[np.ndarray]:
+        given = cast("dict[str, np.ndarray]", feeds)
+        return list(answers.of(given) or original.run(None, given))
+
+    asked: list[float] = []
+
+    def saved(feeds: object) -> list[np.ndarray]:
+        given = cast("dict[str, np.ndarray]", feeds)
+        asked.append(float(given["x"][0]))
+        return [given["x"] * 2]
+
+    check(reference, {"file": saved}, ["y"], specs, tolerance=Tolerance(), count=3, seed=3)
+    assert len(ran) == 3 and ran == asked, "three inputs, and three runs in all"
+
+
+def test_answers_are_found_by_all_that_is_in_the_inputs() -> None:
+    answers = Answers()
+    inputs = {"x": np.arange(4, dtype=np.float32), "s": np.array(["a", "b"], dtype=object), "n": np.array(3)}
+    assert answers.of({}) is None and answers.of(inputs) is None
+    answers.keep(inputs, ["y"])
+    assert answers.of(dict(reversed(inputs.items()))) == ["y"]
+    others = [{"x": inputs["x"].reshape(2, 2)}, {"x": inputs["x"].astype(np.float64)}, {"n": np.array(4)}]
+    others += [{"x": inputs["x"] + 1}, {"s": np.array(["a", "c"], dtype=object)}]
+    assert all(answers.of(inputs | other) is None for other in others)
+
+
+def test_kernels_are_compiled_together_as_far_as_there_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch takes what its kernels took before: one that would end too late is smaller, and none begins that cannot end in time."""
+    left_seconds, batches = 100.0, list[int]()
+
+    def slowly(programs: list[Program], folder: Path, options: CompileOptions) -> list[Path | EinsatError]:
+        nonlocal left_seconds
+        batches.append(len(programs))
+        left_seconds -= 2.0 * len(programs)
+        return [LowerError("not compiled") for _ in programs]
+
+    monkeypatch.setattr(measuring, "compile_batch", slowly)
+    measurer = Measurer(Database.in_memory(), "here", CompileOptions(threads=1), Worker())
+    jobs = [Job(apply("Exp", placeholder(0, TensorType("float32", (size,)))), GENERATED, str(size)) for size in range(1, 101)]
+    measurer.measure(jobs, lambda: left_seconds, lambda told: None)
+    assert batches == [32, 18] and left_seconds == 0.0 and measurer.measured == 32
+    measurer.measure(jobs, lambda: 1.0, lambda told: None)
+    assert len(batches) == 2, "one takes two seconds"

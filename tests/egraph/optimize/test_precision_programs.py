@@ -1,0 +1,236 @@
+"""Programs that round, from compiled kernels to the command: how far they are off, what returns to float32, what is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from egraph.onnx.exporter import serialized
+from egraph.optimize.arguments import parse, to_options
+from egraph.optimize.blame import blame
+from egraph.optimize.check_noise import relative_error
+from egraph.optimize.options import Options, Precision
+from egraph.optimize.outcome import Outcome
+from egraph.optimize.pipeline import optimize
+from egraph.optimize.precision import NOTHING_FITS, Rounding, contributions, products, program_error, rounding_kernels
+from egraph.optimize.progress import Progress
+from egraph.optimize.race import Contender
+from egraph.optimize.search import program_digest
+from egraph.optimize.trial import Entry
+from egraph.tensor import Candidate, Graph, Implementation, Kernel, Node, Program
+from egraph.tensor.ops import apply
+from egraph.tolerance import Tolerance
+from lower.compile import CompileOptions, compile_program
+from lower.cost.model import CostModel
+from lower.cost.rounding import ErrorModel
+from lower.targets import lowering
+from runtime import Session
+from runtime.errors import KernelError
+from tests.support.lowering import Model, choose
+
+RANDOM = np.random.default_rng(9)
+OPTIONS = CompileOptions(threads=1, export_graph=serialized)
+ROUNDING = replace(lowering().target, precisions=("bf16",))
+
+
+def network(layers: int = 3) -> Graph:
+    """A convolution and products, with activations between; the last product has weights a hundredth as large beside a residual."""
+    b = Model()
+    x = b.input(1, 8, 6, 6)
+    y: Node = apply("Relu", b.conv(x, 16, 3))
+    y = apply("Reshape", y, shape=(16, 36))
+    for _ in range(layers):
+        y = apply("Relu", apply("MatMul", y, b.weight(36, 36)))
+    return b.graph(y)
+
+
+def in_precision(program: Program, precisions: Callable[[int], str]) -> Program:
+    """Return the program with its library's products in the precisions that are said by their position."""
+    made, number = [], 0
+    for kernel in program.kernels:
+        if kernel.implementation.name in ("onednn.matmul", "onednn.convolution"):
+            kernel = replace(kernel, implementation=kernel.implementation.in_precision(precisions(number)))
+            number += 1
+        made.append(kernel)
+    return replace(program, kernels=tuple(made))
+
+
+def feeds_of(graph: Graph) -> dict[str, np.ndarray]:
+    return {n.string("name"): RANDOM.standard_normal(n.type.sizes).astype(np.float32) for n in graph.inputs}
+
+
+def run(program: Program, folder: Path, feeds: Mapping[str, Any]) -> Any:
+    """Compile and run; skip where the library refuses what rounds."""
+    compile_program(program, folder, OPTIONS)
+    try:
+        with Session(folder, threads=1) as session:
+            return session.run(None, dict(feeds))
+    except KernelError as error:
+        pytest.skip(f"the library has no bf16 kernel on this processor: {error.what}")
+
+
+def test_a_program_rounds_where_its_implementations_say_so(tmp_path: Path) -> None:
+    """The artefact's steps convert the operands of those kernels and of no others, and the outputs are off by so much."""
+    graph = network()
+    exact = choose(graph, "onednn")
+    assert not rounding_kernels(exact)
+    mixed = in_precision(exact, lambda number: "bf16" if number % 2 else "float32")
+    feeds = feeds_of(graph)
+    expected = run(exact, tmp_path / "exact", feeds)
+    found = run(mixed, tmp_path / "mixed", feeds)
+    plan = json.loads((tmp_path / "mixed" / "plan.json").read_text())
+    typed = sum("types" in step["spec"] for step in plan["steps"])
+    assert typed == len(rounding_kernels(mixed)) == 2
+    error = relative_error(expected[0], found[0])
+    assert 1e-4 < error < 3e-2
+    assert program_error(str(tmp_path / "mixed"), [(feeds, expected)], 1) == pytest.approx(error)
+    assert program_error(str(tmp_path / "exact"), [(feeds, expected)], 1) == 0
+
+
+def test_kernels_that_round_are_not_to_blame_for_it(tmp_path: Path) -> None:
+    """Each alone computes what it means, with its operands rounded; one that means float32 and rounds is wrong."""
+    graph = network(1)
+    rounding = in_precision(choose(graph, "onednn"), lambda _: "bf16")
+    feeds = feeds_of(graph)
+    run(rounding, tmp_path / "rounding", feeds)
+    assert not blame(graph, rounding, feeds, OPTIONS).kernels
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("egraph.optimize.blame.rounded", lambda graph, precision: graph)
+        assert blame(graph, rounding, feeds, OPTIONS).kernels
+
+
+def test_contributions_say_which_product_moves_the_outputs() -> None:
+    """y = x + s (x W): rounding x in a product that is scaled by a thousandth moves y a thousandth as far."""
+    b = Model()
+    x = b.input(16, 64)
+    small = apply("MatMul", x, b.weight(64, 64))
+    graph = b.graph(apply("Add", apply("MatMul", x, b.weight(64, 64)), apply("Mul", small, b.weight(1, 1))))
+    (scale,) = [d for d, a in graph.tensors.items() if a.shape == (1, 1)]
+    tensors = {**graph.tensors, scale: np.full((1, 1), 1e-3, np.float32)}
+    graph = replace(graph, tensors=tensors)
+    program = in_precision(choose(graph, "onednn"), lambda _: "bf16")
+    found = contributions(program, feeds_of(graph), 1)
+    assert len(found) == 2
+    (low,) = (error for node, error in found.items() if node is small)
+    (high,) = (error for node, error in found.items() if node is not small)
+    assert 5e-4 < high < 1e-2
+    assert low == pytest.approx(1e-3 * high, rel=0.7)
+    shared = contributions(program, feeds_of(graph), 1, iter([1.0, 0.9, 0.3 * 0.1]).__next__)
+    assert len(set(shared.values())) == 1
+
+
+class Prices:
+    """What ``Rounding`` asks of a cost model."""
+
+    def __init__(self, errors: ErrorModel) -> None:
+        self.errors = errors
+
+    def program_us(self, program: Program) -> float:
+        return float(len(program.kernels))
+
+
+def test_programs_are_taken_to_be_as_far_off_as_the_last_one_was(tmp_path: Path) -> None:
+    """The scale makes what one program's kernels say together what was measured of it; after a few there is no more rounding."""
+    graph = network(1)
+    program = in_precision(choose(graph, "onednn"), lambda _: "bf16")
+    feeds = feeds_of(graph)
+    expected = run(choose(graph, "onednn"), tmp_path / "exact", feeds)
+    run(program, tmp_path / "rounding", feeds)
+    entry = Entry(Contender("program 1", program_digest(program), "einsat", str(tmp_path / "rounding")), program)
+    rounding = Rounding(lambda: [(feeds, expected)], 1)
+    model: Any = Prices(ErrorModel(Tolerance(1e-9)))
+    error = rounding.measure(entry, model)
+    assert math.isfinite(error) and error > 1e-9
+    assert rounding.programs[program_digest(program)].rounding == 2
+    choice, saturation = SimpleNamespace(selections=(), by_rules=()), SimpleNamespace(frozen=None, by_rules=None)
+    nothing: Any = SimpleNamespace(choice=choice, saturation=saturation)
+    assert rounding.raise_kernels(graph, nothing, entry, error, model, lambda: math.inf)
+    assert model.errors.scale == NOTHING_FITS
+    for _ in range(10):
+        more = rounding.raise_kernels(graph, nothing, entry, error, model, lambda: math.inf)
+    assert not more
+
+
+def test_the_products_of_a_kernel_are_its_own() -> None:
+    b = Model()
+    first = apply("MatMul", b.input(4, 8), b.weight(8, 8))
+    second = apply("Relu", apply("MatMul", first, b.weight(8, 8)))
+    kernel = Kernel(second, (first,), second, Implementation.parse("onednn.matmul"))
+    assert products(kernel) == [second.inputs[0]]
+
+
+def build(path: Path, *, convolutions: bool) -> Path:
+    """Write layers so large that a processor with bf16 units computes them faster in bf16."""
+    random = np.random.default_rng(0)
+    nodes: list[onnx.NodeProto] = []
+    weights: list[onnx.TensorProto] = []
+    last = "x"
+    for layer in range(3):
+        shape = (64, 64, 3, 3) if convolutions else (512, 512)
+        drawn = random.standard_normal(shape) * math.sqrt(2 / math.prod(shape[1:]))
+        weights.append(numpy_helper.from_array(drawn.astype(np.float32), f"w{layer}"))
+        more: dict[str, Any] = {"pads": [1, 1, 1, 1]} if convolutions else {}
+        nodes.append(helper.make_node("Conv" if convolutions else "MatMul", [last, f"w{layer}"], [f"a{layer}"], **more))
+        nodes.append(helper.make_node("Relu", [f"a{layer}"], [f"r{layer}"]))
+        last = f"r{layer}"
+    size = [1, 64, 20, 20] if convolutions else [96, 512]
+    ports = [helper.make_tensor_value_info(name, 1, size) for name in ("x", last)]
+    graph = helper.make_graph(nodes, "layers", ports[:1], ports[1:], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("convolutions", "precision", "tolerance"), [(False, "bf16", 1e-2), (False, "auto", 2e-3), (True, "auto", 1e-2), (False, "bf16", 1e-4)]
+)
+def test_what_is_written_is_within_the_tolerance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, convolutions: bool, precision: Precision, tolerance: float
+) -> None:
+    """Where kernels that round cost less: the fastest program rounds, its error is measured, and what is too far off is not written."""
+    usual = CostModel.cost_us
+
+    def cost_us(model: CostModel, one: Candidate) -> float:
+        rounds, record = one.implementation.precision != "float32", model.record(one)
+        if rounds and record is not None and record.status == "failed":
+            pytest.skip(f"the library has no bf16 kernel on this processor: {record.message}")
+        return usual(model, one) if not one.implementation.is_library else 1.0 if rounds else 50.0
+
+    monkeypatch.setattr(CostModel, "cost_us", cost_us)
+    model = build(tmp_path / "layers.onnx", convolutions=convolutions)
+    options = Options(
+        model, threads=1, budget_seconds=25, precision=precision, tolerance=Tolerance(tolerance), derivations=False,
+        database=tmp_path / "profiles",
+    )  # fmt: skip
+    outcome = optimize(options, Progress(-1, 25.0))
+    assert outcome.max_rel_err <= tolerance + 1e-5
+    found = outcome.precisions
+    assert found["rounded"].rounding == 3
+    assert 5e-4 < found["rounded"].error < 2e-2
+    if found["rounded"].error > tolerance:
+        assert "chosen" not in found or found["chosen"].rounding < 3
+    plan = json.loads((tmp_path / "layers.einsat" / "plan.json").read_text())
+    typed = sum("types" in step["spec"] for step in plan["steps"])
+    assert typed == sum(row.precision == "bf16" for row in outcome.kernels)
+    assert typed == (found["chosen"].rounding if "chosen" in found else 0)
+    told = outcome.to_json()["precision"]
+    assert told["asked"] == precision and told["tolerance"] == tolerance
+    assert Outcome.from_manifest(json.loads(json.dumps(outcome.to_manifest()))).precisions == found
+    assert "error over time by precision" in (tmp_path / "layers.einsat" / "report.html").read_text()
+    assert outcome.precision_text.startswith("kernels that round their operands" if typed else "nothing rounds")
+
+
+def test_nothing_rounds_and_nothing_is_told_unless_asked() -> None:
+    assert Options(Path("x.onnx")).precision == "fp32"
+    assert to_options(parse(["x.onnx"])).tolerance == Tolerance()
+    assert to_options(parse(["x.onnx", "--precision", "auto"])).tolerance.relative == 1e-2
+    assert to_options(parse(["x.onnx", "--precision", "bf16", "--tolerance", "1e-3"])).tolerance.relative == 1e-3

@@ -1,0 +1,169 @@
+"""Derived programs that lose digits on a model's own values are left out of its e-graph, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from egraph.onnx import importer
+from egraph.optimize.admission import choose_derivations, choose_rules
+from egraph.optimize.check_noise import open_onnxruntime
+from egraph.optimize.derivations import Gate
+from egraph.optimize.folding import Folder
+from egraph.optimize.measuring import Measurer
+from egraph.optimize.rehearsal import Rehearsal
+from egraph.optimize.search import Search, program_digest, search, search_again
+from egraph.tensor import Candidate, Graph, Program
+from egraph.tolerance import Tolerance
+from lower.cost.model import CostModel
+from lower.roofline import DeviceSpeed
+from runtime.profile import Database, Record
+from tests.egraph.optimize.test_search import Clock, budget_of
+
+CHANNELS, SIZE = 48, 30
+
+
+def three_convolutions(path: Path, offset: float) -> Path:
+    """Write three convolutions; before the second, a picture is added to all channels, in strengths that its weights cancel."""
+    random = np.random.default_rng(0)
+    strengths = random.standard_normal((CHANNELS, 1, 1))
+    picture = np.float32(offset * strengths * random.standard_normal((1, SIZE, SIZE)))
+    nodes, constants, x = [], [numpy_helper.from_array(picture, "offset")], "x"
+    for k in range(3):
+        w = random.standard_normal((CHANNELS, CHANNELS, 3, 3)).astype(np.float32) * np.float32((9 * CHANNELS) ** -0.5)
+        if k == 1:
+            w -= np.float32(strengths * (w * strengths).sum(axis=1, keepdims=True) / (strengths**2).sum())
+            nodes.append(helper.make_node("Add", [x, "offset"], ["moved"], name="add0"))
+            x = "moved"
+        constants.append(numpy_helper.from_array(w, f"w{k}"))
+        nodes.append(helper.make_node("Conv", [x, f"w{k}"], [f"c{k}"], pads=[0] * 4 if k == 1 else [1] * 4, name=f"conv{k}"))
+        nodes.append(helper.make_node("Relu", [f"c{k}"], [f"r{k}"], name=f"relu{k}"))
+        x = f"r{k}"
+    sizes = [1, CHANNELS, SIZE, SIZE]
+    y = helper.make_tensor_value_info(x, 1, [1, CHANNELS, SIZE - 2, SIZE - 2])
+    graph = helper.make_graph(nodes, "three", [helper.make_tensor_value_info("x", 1, sizes)], [y], constants)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+@dataclass
+class Lot:
+    """Says that convolutions are slow, and everything else quick."""
+
+    clock: Clock
+    measured: int = 0
+
+    def measure_candidates(
+        self, model: CostModel, candidates: Iterable[Candidate], time_left: Callable[[], float], tell: Callable[[str], None]
+    ) -> None:
+        for one in candidates:
+            if not model.is_settled(one):
+                self.measured += 1
+                self.clock.spent_seconds += 1e-3
+                text, implementation = model.key(one)
+                model.file(Record(model.device, text, implementation, "ok", (1e4 if "Conv" in text else 10.0,)))
+
+
+@dataclass(frozen=True)
+class Case:
+    graph: Graph
+    rehearsal: Rehearsal
+    search: Callable[[Rehearsal | None], tuple[Search, CostModel, Clock]]
+
+
+@cache
+def gate() -> Gate:
+    return Gate(choose_derivations((), allow="finite"), Database.in_memory(), prover=lambda left, right, rounding: "")
+
+
+def case(folder: Path, offset: float) -> Case:
+    path = three_convolutions(folder / "m.onnx", offset)
+    graph = importer.load(path).graph
+    feeds = {"x": np.random.default_rng(1).standard_normal((1, CHANNELS, SIZE, SIZE)).astype(np.float32)}
+    expected = open_onnxruntime(path, 1).run(None, feeds)
+    rehearsal = Rehearsal(graph, Folder(graph), [(feeds, expected)], Tolerance(), 1, errors=gate().errors)
+    names = ("conv_channels_last", "transpose_out_of_relu", "transpose_into_add", "transpose_twice")
+    rules = [rule for rule in choose_rules((), (), allow="finite", unsafe=False) if rule.name in names]
+
+    def searched(rehearsal: Rehearsal | None) -> tuple[Search, CostModel, Clock]:
+        clock, model = Clock(10_000.0), CostModel(Database.in_memory(), "here", DeviceSpeed())
+        found = search(
+            graph, rules, lambda: model, cast(Measurer, Lot(clock)), budget_of(clock),
+            finalists=2, max_nodes=5_000, seed=0, derivations=gate().open(), rehearsal=rehearsal,
+        )  # fmt: skip
+        return found, model, clock
+
+    return Case(graph, rehearsal, searched)
+
+
+def derived_at(program: Program) -> set[str]:
+    """Return the convolutions of the model that are computed by derived programs."""
+    return {
+        f"conv{name[-1]}"
+        for kernel in program.kernels
+        if any(rule.startswith("winograd") for rule in kernel.rules)
+        for name in program.graph.origins.get(kernel.output, ())
+        if name.startswith(("conv", "relu", "add"))
+    }
+
+
+EVERY = {"conv0", "conv1", "conv2"}
+
+
+def test_what_would_lose_digits_is_expected_to_and_left_out_before_it_is_chosen(tmp_path: Path) -> None:
+    one = case(tmp_path, 200.0)
+    program = one.search(None)[0].programs[0]
+    assert derived_at(program) == EVERY and "largest error" in one.rehearsal.difference(program)
+    found, _, _ = one.search(one.rehearsal)
+    assert derived_at(found.programs[0]) == EVERY - {"conv1"} and not one.rehearsal.difference(found.programs[0])
+    assert len(one.rehearsal.notes) == 1 and "sizes that this model computes" in one.rehearsal.notes[0]
+
+
+def test_what_is_at_fault_is_bisected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Rehearsal, "expected_errors", lambda self, part, candidates: {})
+    one = case(tmp_path, 200.0)
+    found, _, _ = one.search(one.rehearsal)
+    assert derived_at(found.programs[0]) == EVERY - {"conv1"} and not one.rehearsal.difference(found.programs[0])
+    assert one.rehearsal.notes and all("1 of 3 uses of derived programs are left out" in text for text in one.rehearsal.notes)
+
+
+def test_usual_values_leave_everything_in(tmp_path: Path) -> None:
+    one = case(tmp_path, 0.0)
+    found, _, _ = one.search(one.rehearsal)
+    assert derived_at(found.programs[0]) == EVERY and not one.rehearsal.notes
+
+
+def test_after_a_failed_check_other_programs_come_from_the_same_e_graph(tmp_path: Path) -> None:
+    one = case(tmp_path, 200.0)
+    found, model, clock = one.search(None)
+    wrong = program_digest(found.programs[0])
+    spent = clock.spent_seconds
+    other = search_again(
+        one.graph, found, model, budget_of(clock), one.rehearsal, None, wrong=wrong, finalists=2, seed=0
+    )  # fmt: skip
+    assert other.saturation is found.saturation and clock.spent_seconds == spent, "nothing grows, nothing is measured"
+    assert derived_at(other.programs[0]) == EVERY - {"conv1"} and program_digest(other.programs[0]) != wrong
+
+
+def test_without_time_what_was_not_tried_is_left_out(tmp_path: Path) -> None:
+    one = case(tmp_path, 0.0)
+    left = iter([10.0, 10.0, 0.0, 0.0, 0.0])
+    one.rehearsal.time_left = lambda: next(left)
+    one.rehearsal.open_seconds = 1.0
+    tried: list[frozenset[int]] = []
+
+    def differs(kept: frozenset[int]) -> str:
+        tried.append(kept)
+        return "7 does" if 7 in kept else ""
+
+    assert one.rehearsal.kept(range(8), differs) == {0, 1, 2, 3} and tried == [frozenset(range(4)), frozenset(range(8))]
+    one.rehearsal.time_left = lambda: 10.0
+    assert one.rehearsal.kept(range(8), differs) == set(range(7))

@@ -1,0 +1,403 @@
+"""The order of a search: what rules alone give is settled first and stays in the race, however little time is left."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import pytest
+
+from egraph.derive.derivation import Derivation, DerivationRule
+from egraph.engine.saturate import Limits, saturate
+from egraph.extract import extract
+from egraph.optimize.budget import Budget
+from egraph.optimize.chooser import Chooser, Rounds
+from egraph.optimize.derivations import Gate
+from egraph.optimize.measuring import Measurer
+from egraph.optimize.progress import Progress
+from egraph.optimize.records import Earlier
+from egraph.optimize.search import Search, contending, program_digest, search, shortages
+from egraph.policy import ExtractPolicy, MeasurePolicy, Policy
+from egraph.rules import RULES
+from egraph.tensor import Candidate, FrozenEGraph, Graph, Node, Program, Selection, Target, TensorType, attributes, make, placeholder
+from egraph.tensor.ops import apply
+from lower.candidates import candidates
+from lower.cost.model import CostModel, jobs, without_twins
+from lower.roofline import DeviceSpeed
+from runtime.profile import Database, Record
+from tests.support.implementations import GENERATED
+
+FEW = tuple(rule for rule in RULES if rule.name in ("relu_twice", "transpose_twice", "transpose_into_relu", "add_commutes"))
+
+
+def by_difference(node: Node) -> Iterable[Derivation]:
+    (x,) = node.inputs
+    yield Derivation("by difference", apply("Max", x, apply("Sub", x, x)), ())
+
+
+RULE = DerivationRule("difference", ("Relu",), by_difference)
+
+
+def network() -> Graph:
+    x = make("Input", (), attributes(name="x"), TensorType("float32", (64, 48)))
+    node = apply("Transpose", apply("Relu", apply("Exp", x)), perm=(1, 0))
+    node = apply("Softmax", apply("Add", apply("Relu", apply("Tanh", node)), node), axis=1)
+    return Graph("network", (x,), (("y", apply("Relu", node)),), {})
+
+
+@dataclass
+class Clock:
+    """A budget that is spent by measuring alone: a second a kernel."""
+
+    budget_seconds: float
+    spent_seconds: float = 0.0
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def left_seconds(self) -> float:
+        return max(0.0, self.budget_seconds - self.spent_seconds)
+
+    @property
+    def longer_seconds(self) -> float:
+        return 2 * self.budget_seconds
+
+    def stage(self, name: str) -> None: ...
+    def update(self, text: str) -> None: ...
+    def detail(self, text: str) -> None: ...
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def budget_of(clock: Clock) -> Budget:
+    return Budget(cast(Progress, clock))
+
+
+@dataclass
+class Stopwatch:
+    """Measures by lot: the same kernel takes the same time, a Relu a long one; what is derived promises much, and keeps it or not."""
+
+    clock: Clock
+    derived_us: float = 5_000.0
+    seconds: float = 1.0
+    measured: int = 0
+    order: list[tuple[str, str]] = field(default_factory=list)
+
+    def measure_candidates(
+        self, model: CostModel, candidates: Iterable[Candidate], time_left: Callable[[], float], tell: Callable[[str], None]
+    ) -> None:
+        for one in candidates:
+            if model.is_settled(one):
+                continue
+            if time_left() <= 0:
+                return
+            text, implementation = model.key(one)
+            lot = int(hashlib.sha256(f"{text} {implementation}".encode()).hexdigest()[:8], 16) % 50
+            slow_us = self.derived_us if "Sub(" in text else 1_000.0 if "Relu(" in text else 0.0
+            self.order.append((text, implementation))
+            self.measured += 1
+            self.clock.spent_seconds += self.seconds
+            model.file(Record(model.device, text, implementation, "ok", (10.0 + lot + slow_us,)))
+
+
+def searched(
+    budget_seconds: float, *, derive: bool, derived_us: float = 5_000.0, earlier: Earlier | None = None
+) -> tuple[Search, Stopwatch, CostModel]:
+    clock = Clock(budget_seconds)
+    stopwatch = Stopwatch(clock, derived_us)
+    model = CostModel(Database.in_memory(), "here", DeviceSpeed())
+    gate = Gate((RULE,), Database.in_memory(), prover=lambda left, right, rounding: "")
+    found = search(
+        network(), FEW, lambda: model, cast(Measurer, stopwatch), budget_of(clock),
+        finalists=3, max_nodes=2_000, seed=0, derivations=gate.open() if derive else None, earlier=earlier,
+    )  # fmt: skip
+    return found, stopwatch, model
+
+
+def extract_slowly(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock, spends: Callable[[int, float], float]
+) -> list[tuple[int, float]]:
+    """Let extraction spend that much of the clock's time; return how many selections each is asked for, and in how many seconds."""
+    asked: list[tuple[int, float]] = []
+
+    def slow_extract(
+        frozen: FrozenEGraph, offered: Mapping[int, Sequence[Candidate]], k: int = 1, seconds: float = 10.0, seed: int = 0,
+        policy: ExtractPolicy = ExtractPolicy(), most_seconds: float = math.inf,
+    ) -> tuple[Selection, ...]:
+        asked.append((k, seconds))
+        clock.spent_seconds += spends(k, seconds)
+        return extract(frozen, offered, k, seconds, seed, policy, most_seconds)
+
+    monkeypatch.setattr("egraph.optimize.chooser.extract", slow_extract)
+    return asked
+
+
+@pytest.mark.parametrize(("exact_seconds", "may_be_exact"), [(0.5, True), (45.0, False)])
+def test_a_search_leaves_what_comes_after_it_its_time(monkeypatch: pytest.MonkeyPatch, exact_seconds: float, may_be_exact: bool) -> None:
+    """However long extraction takes: exact ones are made where they fit in, or the programs are found by greed."""
+    clock = Clock(60.0)
+    extractions = extract_slowly(monkeypatch, clock, lambda k, seconds: exact_seconds if seconds else exact_seconds / 10)
+    asked: list[int] = []
+
+    class Foreseen(Budget):
+        def after_search_seconds(self, unmeasured: int = 0) -> float:
+            asked.append(unmeasured)
+            return 15.0 + 0.1 * unmeasured
+
+    model = CostModel(Database.in_memory(), "here", DeviceSpeed())
+    found = search(
+        network(), FEW, lambda: model, cast(Measurer, Stopwatch(clock)), Foreseen(cast(Progress, clock)),
+        finalists=3, max_nodes=2_000, seed=0,
+    )  # fmt: skip
+    assert found.programs and any(seconds for _, seconds in extractions) == may_be_exact
+    assert clock.left_seconds >= 15.0 and max(asked) > 0
+
+
+def test_what_was_settled_is_taken_where_there_is_no_time_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Variants are not extracted after the budget: the best program, all of it measured, stands."""
+    clock = Clock(60.0)
+    extractions = extract_slowly(monkeypatch, clock, lambda k, seconds: 0.1 if k == 1 else 100.0)
+    policy = Policy(extract=ExtractPolicy(exact_over_greedy=1.0, variants_over_greedy=1e4))
+    model = CostModel(Database.in_memory(), "here", DeviceSpeed())
+    found = search(
+        network(), FEW, lambda: model, cast(Measurer, Stopwatch(clock, seconds=0.01)), Budget(cast(Progress, clock), policy=policy),
+        finalists=3, max_nodes=2_000, seed=0,
+    )  # fmt: skip
+    assert {k for k, _ in extractions} == {1} and found.choice.kernels_unmeasured == 0
+    assert found.choice.selections[0].method != "greedy"
+
+
+def spent_us(program: Program, model: CostModel) -> float:
+    return sum(model.cost_us(Candidate(k.fragment, (), (), k.implementation)) for k in program.kernels)
+
+
+@pytest.fixture(scope="module")
+def alone() -> tuple[Search, Stopwatch, CostModel]:
+    return searched(10_000.0, derive=False)
+
+
+def test_what_the_rules_need_is_measured_first_and_their_program_stays(alone: tuple[Search, Stopwatch, CostModel]) -> None:
+    found, stopwatch, model = alone
+    both, with_derivations, _ = searched(10_000.0, derive=True)
+    assert any("Sub(" in text for text, _ in with_derivations.order), "derived programs are tried"
+    pairs = itertools.zip_longest(stopwatch.order, with_derivations.order)
+    same = [one for one, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)]
+    best = found.choice.selections[0]
+    assert {model.key(one) for one in best.chosen.values() if not one.implementation.is_free} <= set(same)
+    assert program_digest(found.programs[0]) in map(program_digest, both.programs)
+
+
+def test_what_extraction_chooses_is_measured_before_what_is_only_possible(alone: tuple[Search, Stopwatch, CostModel]) -> None:
+    found, stopwatch, _ = alone
+    model = CostModel(Database.in_memory(), "here", DeviceSpeed())
+    laid = without_twins(model, candidates(found.saturation.frozen))
+    chosen = extract(found.saturation.frozen, model.price(laid), 1, 0.0)[0].chosen.values()
+    promising = {model.key(one) for one in chosen if not one.implementation.is_free}
+    assert promising == set(stopwatch.order[: len(promising)])
+    assert not {model.key(one) for one in jobs(model, laid)} <= promising
+
+
+def test_derived_programs_that_pay_are_found() -> None:
+    found, _, model = searched(10_000.0, derive=True, derived_us=1.0)
+    assert any("Sub(" in model.key(one)[0] for one in found.choice.selections[0].chosen.values())
+    assert spent_us(found.programs[0], model) < spent_us(found.programs[-1], model), "the rules' own is there too"
+
+
+@pytest.mark.parametrize("kernels", [5, 10, 15, 20, 40])
+def test_derivations_never_cost_what_the_rules_alone_give(kernels: int) -> None:
+    """Time for measuring ends after some number of kernels; the result is as good as the rules' with their part of it for themselves."""
+    both, stopwatch, model = searched(kernels, derive=True)
+    assert both.saturation.by_rules is not None and both.choice.by_rules
+    fair, _, own = searched((1 - MeasurePolicy.derived_share) * kernels, derive=False)
+    best_us = min(spent_us(program, model) for program in both.programs)
+    assert best_us <= spent_us(fair.programs[0], model) + 1e-6 or best_us <= spent_us(fair.programs[0], own) + 1e-6
+    assert stopwatch.clock.spent_seconds <= MeasurePolicy.share * kernels + 1
+
+
+def test_some_time_is_kept_for_what_is_derived(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is measured, what the rules made is offered a part of the time that is there for everything."""
+    offered: list[float] = []
+
+    def settle(self: Chooser, measurer: Measurer, time_left: Callable[[], float], rounds: Rounds) -> tuple[Selection, ...]:
+        offered.append(time_left())
+        return ()
+
+    monkeypatch.setattr(Chooser, "settle", settle)
+    searched(100.0, derive=True)
+    by_rules, everything = offered
+    assert by_rules == pytest.approx((1 - MeasurePolicy.derived_share) * everything) and 0.4 < by_rules / everything < 0.8
+
+
+def test_the_same_search_chooses_both_again() -> None:
+    found, _, _ = searched(10_000.0, derive=True)
+    earlier = Earlier(len(found.saturation.iterations), 0, 10_000.0, found.text, (), found.saturation.looks)
+    again, stopwatch, _ = searched(10_000.0, derive=True, earlier=earlier)
+    assert again.choice.is_earlier and not stopwatch.order
+    assert list(map(program_digest, again.programs)) == list(map(program_digest, found.programs))
+    assert again.text == found.text
+    other, _, _ = searched(10_000.0, derive=True, earlier=replace(earlier, choices='["[]", "[]"]'))
+    assert not other.choice.is_earlier, "what cannot be read is searched anew"
+
+
+def test_who_takes_part_in_the_race(alone: tuple[Search, Stopwatch, CostModel]) -> None:
+    one = alone[0].programs[0]
+    programs = [replace(one, kernels=one.kernels * n, cost_us=10.0 - n) for n in range(5)]
+    assert contending(programs, 0, 3) == tuple(programs[:3])
+    assert contending(programs, 1, 3) == (programs[0], programs[1], programs[4])
+    assert contending([*programs, programs[0]], 1, 2) == (programs[1], programs[0])
+    assert contending(programs, 1, 9) == tuple(programs)
+    assert contending(programs, 1, 1) == (programs[4],)
+    assert contending([*programs[:2], replace(programs[2], cost_us=99.0)], 1, 1) == (programs[1],)
+
+
+def test_derived_programs_that_could_not_be_measured_are_not_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Laying out takes most of the budget: the rules' program gets what is left, and the same search again comes to the same program."""
+    laid: list[int] = []
+
+    def slowly(clock: Clock) -> Callable[..., Mapping[int, Sequence[Candidate]]]:
+        def lay(frozen: FrozenEGraph, target: Target, **more: Any) -> Mapping[int, Sequence[Candidate]]:
+            laid.append(len(frozen.classes))
+            clock.spent_seconds += 25.0
+            return candidates(frozen, target, **more)
+
+        return lay
+
+    clock = Clock(60.0)
+    monkeypatch.setattr("egraph.optimize.search.lay_candidates", slowly(clock))
+    stopwatch, model = Stopwatch(clock, seconds=0.01), CostModel(Database.in_memory(), "here", DeviceSpeed())
+    gate = Gate((RULE,), Database.in_memory(), prover=lambda left, right, rounding: "")
+
+    def found(earlier: Earlier | None = None) -> Search:
+        return search(
+            network(), FEW, lambda: model, cast(Measurer, stopwatch), budget_of(clock),
+            finalists=3, max_nodes=2_000, seed=0, derivations=gate.open(), earlier=earlier,
+        )  # fmt: skip
+
+    first = found()
+    assert first.saturation.by_rules is not None and laid == [len(first.saturation.by_rules.classes)]
+    assert first.choice.selections == () and first.choice.kernels_unmeasured == 0
+    saturation = first.saturation
+    again = found(Earlier(len(saturation.iterations), 0, 60.0, first.text, (), saturation.looks))
+    assert again.choice.is_earlier and len(laid) == 1
+    assert list(map(program_digest, again.programs)) == list(map(program_digest, first.programs))
+
+
+def test_however_slow_a_model_is_some_time_is_left_for_measuring() -> None:
+    quick, slow = (Budget(cast(Progress, Clock(60.0)), quiet_run_seconds=seconds) for seconds in (0.0, 100.0))
+    assert quick.measuring_seconds() == pytest.approx(60.0 * MeasurePolicy.share)
+    assert slow.measuring_seconds() == pytest.approx(60.0 * (1 - MeasurePolicy.kept_share))
+
+
+def chooser(clock: Clock) -> tuple[Chooser, CostModel]:
+    """Return one over the e-graph of the network, in which nothing is measured."""
+    model = CostModel(Database.in_memory(), "here", DeviceSpeed())
+    frozen = saturate(network(), FEW, Limits()).frozen
+    laid = without_twins(model, candidates(frozen))
+    return Chooser(frozen, laid, model, budget_of(clock), 1.0, 0), model
+
+
+SHORT = "of the chosen kernels are estimated): --budget 16s gives it twice as long"
+
+
+@pytest.mark.parametrize(("budget_seconds", "told"), [(10_000.0, ""), (8.0, SHORT)])
+def test_a_search_that_time_ended_says_what_is_missing_and_how_to_give_it_more(budget_seconds: float, told: str) -> None:
+    _, stopwatch, _ = searched(budget_seconds, derive=True)
+    assert [told in note for note in stopwatch.clock.notes] == ([True] if told else [])
+
+
+def test_what_there_was_no_time_for() -> None:
+    saturation = saturate(network(), FEW, Limits())
+    found, _, _ = searched(10_000.0, derive=False)
+    choice = found.choice
+    assert shortages(saturation, choice) == ()
+    assert shortages(replace(saturation, stop_reason="time"), choice) == ("rules and derivations were cut short",)
+    derived = replace(saturation, by_rules=saturation.frozen)
+    assert shortages(derived, choice) == ()
+    late = replace(choice, selections=(), kernels_unmeasured=2)
+    assert shortages(derived, late) == ("derived programs were left out", "2 of the chosen kernels are estimated")
+
+
+def test_families_are_measured_in_half_of_the_time() -> None:
+    each, _ = chooser(Clock(10.0))
+    offered: list[float] = []
+
+    class Asked:
+        def measure_candidates(self, model: CostModel, wanted: Iterable[Candidate], left: Callable[[], float], tell: object) -> None:
+            assert list(wanted)
+            offered.append(left())
+
+    each.measure_families(cast(Measurer, Asked()), lambda: 10.0)
+    assert offered and set(offered) == {5.0}
+
+
+def test_what_holds_kernels_without_a_time_is_not_settled() -> None:
+    clock = Clock(1e9)
+    each, _ = chooser(clock)
+    stopwatch = cast(Measurer, Stopwatch(clock))
+    assert each.refine(stopwatch, lambda: clock.left_seconds, ((1, 1, True),)) == () and each.settled == ()
+    settled = each.refine(stopwatch, lambda: clock.left_seconds, ((100, 1, True),))
+    assert settled and settled == each.settled
+
+
+def test_what_a_program_spends_most_time_in_is_measured_first() -> None:
+    """In all its layers: three small kernels that are alike come before one that is twice as large."""
+    each, model = chooser(Clock(60.0))
+    small, large = (
+        Candidate(apply("Tanh", placeholder(0, TensorType("float32", (512, width)))), (), (), GENERATED) for width in (512, 1024)
+    )
+    assert model.estimate_us(small) < model.estimate_us(large) < 3 * model.estimate_us(small)
+    for chosen, first in (([large, small], large), ([large, small, small, small], small)):
+        selection = Selection(dict(enumerate(chosen)), 0.0, True, "exact", 0.0)
+        assert each._to_measure([selection])[0] == first
+
+
+def test_nothing_is_extracted_or_listed_where_there_is_no_time_to_measure(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(10.0)
+    each, _ = chooser(clock)
+    extractions = extract_slowly(monkeypatch, clock, lambda k, seconds: 4.0)
+    stopwatch = cast(Measurer, Stopwatch(clock))
+    assert each.settle(stopwatch, lambda: 0.0, ((8, 1, False),)) == () and not extractions
+    assert each.settle(stopwatch, lambda: clock.left_seconds - 3.0, ((8, 1, False),)) == ()
+    assert [seconds for _, seconds in extractions] == [0.0], "a second one by greed would take four of the three seconds"
+
+
+def test_kernels_are_fused_as_far_as_there_is_time() -> None:
+    """Laying the kernels of a large e-graph can take longer than everything else: what is late gets one kernel an operator."""
+    frozen = saturate(network(), FEW, Limits()).frozen
+    asked = itertools.count()
+
+    def most_covered(late_after: float) -> list[int]:
+        laid = candidates(frozen, is_late=lambda: next(asked) >= late_after)
+        assert all(laid.values()), "every class has a kernel"
+        return [max(len(one.covered) for one in options) for options in laid.values()]
+
+    whole, late = most_covered(math.inf), most_covered(0)
+    assert set(late) == {1} and max(whole) > 2
+
+    def chosen(budget_seconds: float, least_seconds: float) -> int:
+        clock = Clock(budget_seconds)
+        policy = Policy(measure=MeasurePolicy(laid_least_seconds=least_seconds))
+        clock.spent_seconds = 50.0
+        model = CostModel(Database.in_memory(), "here", DeviceSpeed())
+        found = search(
+            network(), FEW, lambda: model, cast(Measurer, Stopwatch(clock, seconds=0.0)), Budget(cast(Progress, clock), policy=policy),
+            finalists=1, max_nodes=2_000, seed=0,
+        )  # fmt: skip
+        return len(found.programs[0].kernels)
+
+    assert chosen(55.0, 0.0) > chosen(1_000.0, 0.0)
+    assert chosen(55.0, 1.0) == chosen(1_000.0, 0.0), "a small e-graph takes no time"
+
+
+def test_an_exact_extraction_ends_in_time() -> None:
+    _, model = chooser(Clock(60.0))
+    frozen = saturate(network(), FEW, Limits()).frozen
+    priced = model.price(without_twins(model, candidates(frozen)))
+    (exact,) = extract(frozen, priced, 1, 5.0)
+    (late,) = extract(frozen, priced, 1, 5.0, most_seconds=0.0)
+    assert exact.method == "cp-sat" and late.method == "greedy"
+    assert len(extract(frozen, priced, 4, 5.0)) > len(extract(frozen, priced, 4, 5.0, most_seconds=0.0))

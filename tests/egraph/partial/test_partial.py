@@ -1,0 +1,287 @@
+"""Mutants and their corrections: found by moves, stitched, proved; a box that is moved by one cell is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import islice
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, assume, given, settings
+
+from egraph.engine.saturate import Limits, saturate
+from egraph.optimize.admission import PARTIAL
+from egraph.optimize.derivations import Gate
+from egraph.partial.mutants import Mutant, mutants
+from egraph.partial.stitching import correction, stitched, stitches
+from egraph.tensor import Graph, Node, TensorType, attributes, make, walk
+from egraph.tensor.boxes import Box, cells, mask_of
+from egraph.tensor.ops import apply
+from egraph.tensor.ops.reference import evaluate, fragment_expression
+from runtime.profile import Database
+from tests.support.fragments import conv, leaf, reshape
+from tests.support.mutants import everywhere, pairs, with_an_edge_moved
+from verify.application import equal_at_sizes
+from verify.disagreement import LITTLE_WORK, agreement, differing, disagreement
+
+Case = tuple[Node, Node, tuple[Box, ...]]
+
+
+@cache
+def mutants_of(node: Node) -> tuple[Mutant, ...]:
+    """Return what the search finds, with the prover of the tests."""
+
+    def agrees(original: Node) -> Callable[[Node], float]:
+        share = agreement(fragment_expression(original))
+        return lambda program: share(fragment_expression(program))
+
+    def where(original: Node, program: Node) -> tuple[Box, ...] | None:
+        boxes = disagreement(fragment_expression(original), fragment_expression(program), LITTLE_WORK)
+        return None if boxes is None else boxes.boxes
+
+    return mutants(node, agrees, where)
+
+
+def nchw(data: tuple[int, ...], weight: tuple[int, ...], pads: tuple[int, ...], stride: int = 1, dilation: int = 1) -> Node:
+    return conv(leaf(0, *data), leaf(1, *weight, constant=True), pads, stride, dilation, "NCHW")
+
+
+def under_each_other(images: int = 4, size: int = 4) -> Case:
+    x, w = leaf(0, images, size, 3, 2), leaf(1, 2, 2, 3, 3, constant=True)
+    original = conv(x, w, (1, 1, 1, 1))
+    tall = reshape(conv(reshape(x, images // 2, 2 * size, 3, 2), w, (1, 1, 1, 1)), images, size, 3, 2)
+    return original, tall, boxes_between(original, tall)
+
+
+def in_blocks() -> Case:
+    x, w = leaf(0, 1, 12, 3, 2), leaf(1, 2, 2, 2, 1, constant=True)
+    original = conv(x, w, (0, 0, 1, 0))
+    folded = reshape(conv(reshape(x, 3, 4, 3, 2), w, (0, 0, 1, 0)), 1, 12, 3, 2)
+    return original, folded, boxes_between(original, folded)
+
+
+def of_two_operators() -> Case:
+    x, w, v = leaf(0, 1, 12, 2, 2), leaf(1, 3, 2, 3, 1, constant=True), leaf(2, 2, 3, 3, 1, constant=True)
+
+    def of(image: Node) -> Node:
+        return conv(conv(image, w, (1, 0, 1, 0)), v, (1, 0, 1, 0))
+
+    folded = reshape(of(reshape(x, 2, 6, 2, 2)), 1, 12, 2, 2)
+    return of(x), folded, boxes_between(of(x), folded)
+
+
+def boxes_between(left: Node, right: Node) -> tuple[Box, ...]:
+    boxes = disagreement(fragment_expression(left), fragment_expression(right))
+    assert boxes is not None
+    return boxes.boxes
+
+
+CASES = {"under each other": under_each_other, "in blocks": in_blocks, "two operators": of_two_operators}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_stitched_program_is_proved(case: str) -> None:
+    original, mutant, boxes = CASES[case]()
+    assert boxes and equal_at_sizes(original, mutant)
+    programs = stitches(original, mutant, boxes)
+    assert programs
+    for program in programs:
+        assert equal_at_sizes(original, program) == ""
+
+
+def test_a_run_along_one_axis_is_also_joined_without_a_choice() -> None:
+    assert [program.op for program in stitches(*of_two_operators())] == ["Expression", "Concat"]
+
+
+def test_corrections_by_the_same_weights_are_one_of_a_larger_batch() -> None:
+    """Rows on both sides of where an image was cut into the batch: away from the border, all taps count for both."""
+    x, w = leaf(0, 1, 12, 6, 2), leaf(1, 2, 2, 3, 1, constant=True)
+    original = conv(x, w, (1, 0, 1, 0))
+    folded = reshape(conv(reshape(x, 3, 4, 6, 2), w, (1, 0, 1, 0)), 1, 12, 6, 2)
+    boxes = boxes_between(original, folded)
+    programs = stitches(original, folded, boxes)
+    counts = [sum(node.op == "Conv" for node in walk((program,))) for program in programs]
+    assert len(boxes) == 2 and counts[0] == 3 and counts[-1] == 2
+    for program in programs:
+        assert equal_at_sizes(original, program) == ""
+
+
+def test_a_correction_reads_its_halo_alone() -> None:
+    """Rows 2 and 6 of 12, of a window of two rows: the operator, with the distance of the rows as its stride."""
+    original, _, boxes = in_blocks()
+    part = correction(original, boxes[0])
+    assert part is not None and part.type.sizes == (1, 2, 3, 2)
+    assert any(node.op == "Conv" for node in walk((part,)))
+    program = correction(of_two_operators()[0], of_two_operators()[2][0])
+    assert program is not None
+    (inner,) = [n for n in walk((program,)) if n.op == "Conv" and n.inputs[0].op in ("Slice", "Placeholder", "Pad")]
+    assert inner.type.sizes[1] < 12  # the first operator, too, computes what the second needs there and no more
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@given(pairs())
+def test_whatever_differs_in_part_is_corrected(pair: tuple[Node, Node]) -> None:
+    boxes = boxes_between(*pair)
+    assume(boxes and cells(boxes) < pair[0].type.elements and len(boxes) < 5)
+    for program in stitches(*pair, boxes):
+        assert equal_at_sizes(pair[0], program) == ""
+        assert not everywhere(pair[0], program, 1).any()
+
+
+def moved_by_one(case: Case) -> Iterator[tuple[Box, ...]]:
+    """Yield boxes of which one is moved, cut short or begun late by one cell, so that a position that differs is left out."""
+    original, _, boxes = case
+    differing_cells = mask_of(boxes, original.type.sizes)
+    for number, box in enumerate(boxes):
+        for axis, r in enumerate(box):
+            size = original.type.sizes[axis]
+            changed = [range(r.start + by, r.stop + by, r.step) for by in (-1, 1)] + [r[1:], r[:-1]]
+            for new in changed:
+                if not len(new) or new[0] < 0 or new[-1] >= size:
+                    continue
+                made = (*boxes[:number], (*box[:axis], new, *box[axis + 1 :]), *boxes[number + 1 :])
+                if (differing_cells & ~mask_of(made, original.type.sizes)).any():
+                    yield made
+
+
+def wrong_stitches(case: Case) -> Iterator[Node]:
+    """Yield stitched programs with one box, or one edge of one, moved by a cell, as far as values in a prime field tell them apart."""
+    original, mutant, boxes = case
+    made = [program for changed in moved_by_one(case) for program in stitches(original, mutant, changed)]
+    choices = [program for program in stitches(original, mutant, boxes) if program.op == "Expression"]
+    for program in dict.fromkeys((*made, *(wrong for choice in choices for wrong in with_an_edge_moved(choice)))):
+        if everywhere(original, program, 1).any():
+            yield program
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_box_moved_by_one_cell_is_refused(case: str) -> None:
+    wrong = list(wrong_stitches(CASES[case]()))
+    assert len(wrong) >= WRONG[case]
+    for program in wrong:
+        assert equal_at_sizes(CASES[case]()[0], program), program
+
+
+WRONG = {"under each other": 20, "in blocks": 10, "two operators": 14}
+"""So many wrong programs there are at least: 44 in all."""
+MOVED_BOXES = 500
+
+
+@pytest.mark.slow
+def test_five_hundred_boxes_moved_by_one_cell_are_refused() -> None:
+    count = 0
+
+    @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.filter_too_much], phases=(Phase.generate,))
+    @given(pairs())
+    def check(pair: tuple[Node, Node]) -> None:
+        nonlocal count
+        if count >= MOVED_BOXES:
+            return
+        boxes = boxes_between(*pair)
+        assume(boxes and cells(boxes) < pair[0].type.elements <= 400 and len(boxes) < 4)
+        for program in islice(wrong_stitches((*pair, boxes)), 25):
+            count += 1
+            assert equal_at_sizes(pair[0], program), program
+
+    check()
+    assert count >= MOVED_BOXES
+    print(f"{count} wrong stitches, all refused")
+
+
+def assert_no_difference_in_a_thousand_tests(case: Case) -> None:
+    original, mutant, boxes = case
+    positions = list(np.ndindex(*original.type.sizes))
+    for program in stitches(original, mutant, boxes):
+        seen = differing(fragment_expression(original), fragment_expression(program), positions, tests=1000)
+        assert seen is not None and not seen.any()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_stitched_programs_survive_a_thousand_tests_in_a_prime_field(case: str) -> None:
+    assert_no_difference_in_a_thousand_tests(CASES[case]())
+
+
+@pytest.mark.slow
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@given(pairs())
+def test_stitched_programs_of_draws_survive_a_thousand_tests_in_a_prime_field(pair: tuple[Node, Node]) -> None:
+    boxes = boxes_between(*pair)
+    assume(boxes and cells(boxes) < pair[0].type.elements and len(boxes) < 5)
+    assert_no_difference_in_a_thousand_tests((*pair, boxes))
+
+
+PET: dict[str, tuple[Node, str, set[int]]] = {
+    "1: images along h": (nchw((4, 2, 8, 8), (3, 2, 3, 3), (1, 1, 1, 1)), "axis 0 by 2 into 2", {0, 2}),
+    "2: images along w": (nchw((2, 1, 7, 7), (1, 1, 3, 3), (1, 1, 1, 1)), "axis 0 by 2 into 3", {0, 3}),
+    "3: channels along h": (nchw((1, 2, 4, 4), (1, 2, 3, 3), (1, 1, 1, 1)), "channels by 2 into axis 2", set()),
+    "4: channels along w": (nchw((1, 2, 4, 4), (1, 2, 3, 3), (1, 1, 1, 1)), "channels by 2 into axis 3", set()),
+    "5: interleaved for a dilation": (nchw((1, 1, 10, 10), (1, 1, 3, 3), (2, 2, 2, 2), 1, 2), "axis 3 by 2 into 3", {3}),
+    "12: h and w exchanged": (nchw((2, 3, 6, 6), (2, 3, 1, 3), (0, 1, 0, 1)), "h and w exchanged", set()),
+}
+"""Operator, the move that leads to PET's program, and the axes along which it is corrected: none where it is equal everywhere."""
+
+
+def axes_of(boxes: tuple[Box, ...], node: Node) -> set[int]:
+    """Return the axes along which boxes are less than the whole."""
+    return {axis for box in boxes for axis, r in enumerate(box) if r != range(node.type.sizes[axis])}
+
+
+@pytest.mark.parametrize("name", PET)
+def test_mutants_of_published_rules_are_found(name: str) -> None:
+    node, move, axes = PET[name]
+    of_move = [mutant for mutant in mutants_of(node) if mutant.moves == (move,)]
+    assert axes in [axes_of(mutant.boxes, node) for mutant in of_move]
+    for mutant in of_move:
+        assert (mask_of(mutant.boxes, node.type.sizes) == everywhere(node, mutant.program)).all()
+        for program in stitches(node, mutant.program, mutant.boxes):
+            assert equal_at_sizes(node, program) == ""
+
+
+def test_images_beside_each_other_need_no_correction_with_zeros_between() -> None:
+    exact = [m for m in mutants_of(PET["2: images along w"][0]) if m.moves == ("axis 0 by 2 into 3",) and not m.boxes]
+    assert exact and any(node.op == "Pad" for node in walk((exact[0].program,)))
+
+
+def test_parity_folded_into_the_batch_is_exact_for_a_dilation() -> None:
+    """PET corrects it; the window of a fold into the batch does not reach across."""
+    assert any(not m.boxes and m.moves == ("axis 2 by 2 into 0",) for m in mutants_of(PET["5: interleaved for a dilation"][0]))
+
+
+def test_an_image_is_cut_along_both_axes_into_the_batch() -> None:
+    """A wide window: parts of both axes side by side in the batch, corrected where they touch."""
+    node = nchw((1, 2, 20, 20), (2, 2, 3, 3), (1, 1, 1, 1))
+    both = [m for m in mutants_of(node) if len(m.moves) == 2 and all(map(is_fold, m.moves))]
+    assert both
+    for program in stitches(node, both[0].program, both[0].boxes):
+        assert equal_at_sizes(node, program) == ""
+
+
+def is_fold(move: str) -> bool:
+    return move.startswith("axis") and move.endswith("into 0")
+
+
+def test_the_rule_gives_proved_programs_to_the_e_graph() -> None:
+    """Through the gate and saturation, as all derivations: each is refused or proved, and the operator's class has them."""
+    x = make("Input", (), attributes(name="x"), TensorType("float32", (2, 1, 7, 7)))
+    w = make("Input", (), attributes(name="w"), TensorType("float32", (1, 1, 3, 3)))
+    root = apply("Conv", x, w, strides=(1, 1), pads=(1, 1, 1, 1), dilations=(1, 1), group=1, layout="NCHW")
+    gate = Gate(PARTIAL, Database.in_memory())
+    graph = Graph("one", (x, w), (("y", root),), {})
+    saturation = saturate(graph, (), Limits(seconds=120.0, e_nodes=4_000, iterations=4), derivations=gate.open())
+    ((_, judged),) = gate.judged.items()
+    (statistics,) = [each for each in saturation.statistics if each.rule == PARTIAL[0].name]
+    assert statistics.unions == sum(not each.reason for each in judged) > 0
+    assert all(each.name.startswith("partial equivalence") for each in judged)
+
+
+def test_stitched_values_are_those_of_the_operator() -> None:
+    node = PET["2: images along w"][0]
+    generator = np.random.default_rng(0)
+    leaves = {leaf: generator.normal(size=leaf.type.sizes) for leaf in node.inputs}
+    derivations = list(stitched(node, lambda: mutants_of(node)))
+    assert derivations
+    expected, *values = evaluate((node, *(each.program for each in derivations)), leaves)
+    for value in values:
+        np.testing.assert_allclose(value, expected, rtol=1e-9, atol=1e-9)

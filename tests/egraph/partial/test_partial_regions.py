@@ -1,0 +1,280 @@
+"""Programs generated for regions: those that PET publishes are found, their boxes are those of brute force, stitched they are proved."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from itertools import starmap
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+
+from egraph.derive.derivation import Derivation, RegionRule
+from egraph.engine.saturate import Limits, Saturation, saturate
+from egraph.inspect.derivation import derivation_rule, explain_derivation
+from egraph.onnx.exporter import export
+from egraph.optimize.admission import PARTIAL, agreement_with, boxes_between, list_rules
+from egraph.optimize.derivations import Gate
+from egraph.partial.arrangements import arranged, led_back
+from egraph.partial.generation import RegionMutant, generated
+from egraph.partial.stitching import stitched_together, stitches
+from egraph.tensor import Graph, Node, TensorType, attributes, make, placeholders, rewrite, walk
+from egraph.tensor.boxes import cells, mask_of
+from egraph.tensor.ops import apply
+from egraph.tensor.ops.reference import evaluate
+from egraph.tolerance import Tolerance
+from runtime.profile import Database
+from tests.support.fragments import concat, conv, leaf, matmul
+from tests.support.mutants import everywhere
+from verify.application import equal_at_sizes
+
+SECONDS = 5.0
+"""Of processor time in which a published program is found."""
+Region = tuple[Node, ...]
+
+
+def found(region: Region) -> tuple[RegionMutant, ...]:
+    return generated(region, agreement_with, boxes_between)
+
+
+def weight(position: int, *shape: int) -> Node:
+    return leaf(position, *shape, constant=True)
+
+
+def nchw(data: Node, weights: Node, group: int = 1, pads: Sequence[int] | None = None) -> Node:
+    around = [(taps - 1) // 2 for taps in weights.type.sizes[2:]]
+    return conv(data, weights, pads or (*around, *around), 1, 1, "NCHW", group)
+
+
+def of_one_input(images: int, channels: int, size: int, filters: Sequence[int]) -> Region:
+    """3x3 convolutions, of which all but the last share an input."""
+    shared, other = leaf(0, images, channels, size, size), leaf(1, images, channels, size, size)
+    weights = [weight(2 + k, count, channels, 3, 3) for k, count in enumerate(filters)]
+    return (*(nchw(shared, w) for w in weights[:-1]), nchw(other, weights[-1]))
+
+
+def mixed_windows(images: int, channels: int, size: int) -> Region:
+    """Three 1x3 and a 3x1."""
+    taps = [(1, 3), (1, 3), (1, 3), (3, 1)]
+    return tuple(nchw(leaf(2 * k, images, channels, size, size), weight(2 * k + 1, channels, channels, *t)) for k, t in enumerate(taps))
+
+
+def two_groups() -> Region:
+    return nchw(leaf(0, 1, 4, 4, 4), weight(1, 4, 2, 3, 3), 2), nchw(leaf(2, 1, 6, 4, 4), weight(3, 6, 2, 3, 3), 3)
+
+
+def two_groups_of_one_input(size: int) -> Region:
+    x = leaf(0, 1, 4, size, size)
+    return nchw(x, weight(1, 4, 2, 3, 3), 2), nchw(x, weight(2, 6, 2, 3, 3), 2)
+
+
+def batched() -> Region:
+    return tuple(matmul(leaf(0, 1, 8, 4), weight(k, 1, 4, 8)) for k in (1, 2))
+
+
+PUBLISHED: dict[str, tuple[Region, Region, str, Sequence[str]]] = {
+    "6: one batched product": (batched(), batched(), "weights joined along axis 0 and results taken apart", ("MatMul",)),
+    "7: product of transposed": (
+        (matmul(leaf(0, 1, 8, 4), leaf(1, 1, 4, 8)),), (matmul(leaf(0, 1, 8, 4), leaf(1, 1, 4, 8)),),
+        "as MatMul of other forms", ("MatMul",),
+    ),
+    "8: groups by repeated channels": (
+        (nchw(leaf(0, 1, 2, 4, 4), weight(1, 4, 2, 3, 3)),), (nchw(leaf(0, 1, 2, 4, 4), weight(1, 4, 2, 3, 3)),),
+        "data repeated 2 times along axis 1", ("Conv",),
+    ),
+    "9: convolutions as groups, repeated inputs": (
+        of_one_input(16, 256, 28, (32, 48, 32, 64)), of_one_input(2, 3, 4, (2, 4, 2, 2)),
+        "data repeated, joined along axis 1 and weights joined along axis 0 and results cut along axis 1", ("Conv",),
+    ),
+    "9: convolutions as groups, padded weights": (
+        of_one_input(16, 256, 28, (32, 48, 32, 64)), of_one_input(2, 3, 4, (2, 3, 2, 3)),
+        "data joined along axis 1 and weights padded, joined along axis 0 and results cut along axis 1, padding left out", ("Conv",),
+    ),
+    "10: groups of several": (
+        two_groups(), two_groups(), "data joined along axis 1 and weights joined along axis 0 and results cut along axis 1", ("Conv",)
+    ),
+    "11: groups of several, joined": (
+        (concat(1, *two_groups()),), (concat(1, *two_groups()),), "data joined along axis 1 and weights joined along axis 0", ("Conv",)
+    ),
+    "13: 1x3 and 3x1 as groups": (
+        mixed_windows(16, 256, 28), mixed_windows(2, 2, 4),
+        "as Conv of other forms and data joined along axis 1 and weights joined along axis 0 and results cut along axis 1", ("Conv",),
+    ),
+    "14: fewer groups, in two": (
+        (nchw(leaf(0, 16, 256, 28, 28), weight(1, 256, 32, 3, 3), 8),), (nchw(leaf(0, 2, 8, 4, 4), weight(1, 8, 2, 3, 3), 4),),
+        "data cut in 2 along axis 1 and weights cut in 2 along axis 0 and results joined along axis 1", ("Conv", "Conv"),
+    ),
+    "14: fewer groups, in four": (
+        (nchw(leaf(0, 16, 256, 28, 28), weight(1, 256, 32, 3, 3), 8),), (nchw(leaf(0, 2, 8, 4, 4), weight(1, 8, 2, 3, 3), 4),),
+        "data cut in 4 along axis 1 and weights cut in 4 along axis 0 and results joined along axis 1", ("Conv",) * 4,
+    ),
+    "15: 1x1 as a product": (
+        (nchw(leaf(0, 16, 256, 28, 28), weight(1, 128, 256, 1, 1)),), (nchw(leaf(0, 2, 3, 4, 4), weight(1, 5, 3, 1, 1)),),
+        "as MatMul of other forms", ("MatMul",),
+    ),
+    "16: groups of one input, inside groups": (
+        two_groups_of_one_input(14), two_groups_of_one_input(4),
+        "weights joined inside 2 groups and results cut along axis 1 inside 2 groups", ("Conv",),
+    ),
+    "16: groups of one input, weights joined": (
+        two_groups_of_one_input(14), two_groups_of_one_input(4), "weights joined along axis 0 and results cut along axis 1", ("Conv",)
+    ),
+}  # fmt: skip
+"""The region as published, a small one, how the program comes about, and its products."""
+CORRECTED = ("16: groups of one input, weights joined",)
+
+
+def of_moves(region: Region, moves: str) -> RegionMutant:
+    return next(mutant for mutant in found(region) if " and ".join(mutant.moves) == moves)
+
+
+def outputs_of_onnxruntime(region: Region) -> tuple[list[np.ndarray], dict[Node, np.ndarray]]:
+    """Return what onnxruntime computes for a region, and the contents of its placeholders."""
+    generator = np.random.default_rng(1)
+    leaves = {each: generator.standard_normal(each.type.sizes).astype(np.float32) for each in placeholders(*region)}
+    inputs = {each: make("Input", (), attributes(name=f"x{k}"), each.type) for k, each in enumerate(leaves)}
+    built = rewrite(region, lambda old, new: inputs.get(old) or make(old.op, new, old.attributes, old.type))
+    graph = Graph("region", tuple(inputs.values()), tuple((f"y{k}", built[root]) for k, root in enumerate(region)), {})
+    session = ort.InferenceSession(export(graph).SerializeToString(), providers=["CPUExecutionProvider"])
+    return session.run(None, {f"x{k}": value for k, value in enumerate(leaves.values())}), leaves
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_programs_are_found_in_seconds_and_proved(name: str) -> None:
+    region, _, moves, products = PUBLISHED[name]
+    started = time.process_time()
+    mutant = of_moves(region, moves)
+    assert time.process_time() - started < SECONDS
+    assert sorted(node.op for node in walk(mutant.programs) if node.op in ("Conv", "MatMul")) == sorted(products)
+    assert any(mutant.boxes) == (name in CORRECTED)
+    for root, program, boxes in zip(region, mutant.programs, mutant.boxes, strict=True):
+        for whole in stitches(root, program, boxes):
+            assert equal_at_sizes(root, whole) == ""
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_boxes_and_outputs_of_published_programs_are_right(name: str) -> None:
+    _, region, moves, _ = PUBLISHED[name]
+    mutant = of_moves(region, moves)
+    for root, program, boxes in zip(region, mutant.programs, mutant.boxes, strict=True):
+        assert (mask_of(boxes, root.type.sizes) == everywhere(root, program)).all()
+    expected, leaves = outputs_of_onnxruntime(region)
+    for programs in zip(*starmap(stitches, zip(region, mutant.programs, mutant.boxes, strict=True)), strict=False):
+        for value, right in zip(evaluate(programs, leaves), expected, strict=True):
+            np.testing.assert_allclose(value, right, rtol=1e-4, atol=1e-4)
+
+
+def test_a_chain_is_folded_into_the_batch_and_corrected_where_both_windows_reach() -> None:
+    x, w, v = leaf(0, 2, 3, 12, 5), weight(1, 4, 3, 3, 3), weight(2, 2, 4, 3, 3)
+    chain = (nchw(nchw(x, w), v),)
+    (mutant,) = [each for each in found(chain) if each.moves == ("axis 2 by 2 into 0",)]
+    assert (mask_of(mutant.boxes[0], chain[0].type.sizes) == everywhere(chain[0], mutant.programs[0])).all()
+    assert {r for _, _, r, _ in mutant.boxes[0]} <= {range(4, 8), range(4, 6), range(6, 8)}  # two rows on both sides of the cut
+    for program in stitches(chain[0], mutant.programs[0], mutant.boxes[0]):
+        assert equal_at_sizes(chain[0], program) == ""
+
+
+def test_a_sum_of_convolutions_is_one_of_all_their_channels() -> None:
+    region = (apply("Add", nchw(leaf(0, 1, 3, 5, 5), weight(1, 4, 3, 3, 3)), nchw(leaf(2, 1, 3, 5, 5), weight(3, 4, 3, 3, 3))),)
+    exact = [each for each in found(region) if not any(each.boxes)]
+    assert [node.op for node in walk(exact[0].programs) if node.op == "Conv"] == ["Conv"]
+    assert equal_at_sizes(region[0], exact[0].programs[0]) == ""
+
+
+def test_what_costs_more_than_the_region_is_not_proposed() -> None:
+    (conv_node,) = region = (nchw(leaf(0, 2, 8, 9, 9), weight(1, 8, 8, 3, 3)),)
+    twice = apply("Add", conv_node, nchw(conv_node.inputs[0], conv_node.inputs[1], pads=(2, 0, 0, 2)))
+    assert list(stitched_together(region, [RegionMutant(region, ("nothing",), ((),))]))
+    assert not list(stitched_together(region, [RegionMutant((twice,), ("a second one",), ((),))]))
+
+
+def test_lists_of_operands_are_arranged_as_types_allow() -> None:
+    a, b = leaf(0, 2, 3), leaf(1, 4, 3)
+    padded = [f"padded, {name}" for name in ("joined along axis 0", "joined along axis 1", "stacked")]
+    assert [name for name, _ in arranged((a, b))] == ["", "joined along axis 0", "padded", *padded]
+    assert [name for name, _ in led_back((leaf(0, 6, 3),), [(2, 3), (4, 3)])] == ["cut along axis 0"]
+    assert [name for name, _ in led_back((leaf(0, 8, 3),), [(2, 3), (4, 3)])] == ["cut along axis 0, padding left out"]
+    assert not list(led_back((leaf(0, 8, 3),), [(2, 4), (4, 4)]))
+
+
+def grown(roots: Region, rules: Sequence[RegionRule], gate: Gate | None = None) -> tuple[Saturation, Gate]:
+    nodes = tuple(walk(roots))
+    generator = np.random.default_rng(0)
+    tensors = {n.string("digest"): generator.random(n.type.sizes, np.float32) for n in nodes if n.op == "Constant"}
+    graph = Graph("net", tuple(n for n in nodes if n.op == "Input"), tuple((f"y{k}", root) for k, root in enumerate(roots)), tensors)
+    gate = gate or Gate(tuple(rules), Database.in_memory())
+    return saturate(graph, (), Limits(seconds=120.0, e_nodes=4_000, iterations=4), derivations=gate.open()), gate
+
+
+def entry(name: str, *shape: int) -> Node:
+    return make("Input", (), attributes(name=name), TensorType("float32", shape))
+
+
+def constant(name: str, *shape: int) -> Node:
+    return make("Constant", (), attributes(digest=name), TensorType("float32", shape))
+
+
+def branch(number: int) -> Node:
+    """Two group convolutions of one input, joined: a block that occurs several times."""
+    x = entry(f"x{number}", 1, 4, 5, 5)
+    return concat(1, *(nchw(x, constant(f"w{number}{k}", 2 * k + 4, 2, 3, 3), 2) for k in range(2)))
+
+
+REGIONS = tuple(rule for rule in PARTIAL if isinstance(rule, RegionRule))
+
+
+def test_regions_of_the_e_graph_get_proved_programs_and_equal_blocks_are_searched_once() -> None:
+    saturation, gate = grown((branch(0),), REGIONS)
+    (statistics,) = [each for each in saturation.statistics if each.rule == REGIONS[0].name]
+    assert statistics.unions > 0 and gate.judged
+    alone = {text for _, text in gate.judged if text.count("Conv") == 2}
+    twice, both = grown((branch(0), branch(1)), REGIONS)
+    (again,) = [each for each in twice.statistics if each.rule == REGIONS[0].name]
+    assert again.matches >= 2 * statistics.matches > 0
+    assert alone <= {text for _, text in both.judged}
+
+
+def test_a_region_neither_reads_what_it_makes_nor_holds_more_than_it_may() -> None:
+    """conv, relu, conv with a sum around: the convolutions and the sum are no region, for Relu between them is not in it."""
+    x = entry("x", 1, 4, 5, 5)
+    first = nchw(x, constant("w", 4, 4, 3, 3))
+    second = nchw(apply("Relu", first), constant("v", 4, 4, 3, 3))
+    seen: list[Region] = []
+
+    def note(roots: Region) -> tuple[()]:
+        seen.append(roots)
+        return ()
+
+    rule = RegionRule("noting", ("Conv", "Add"), ("Conv",), note, most_operators=3)
+    grown((apply("Add", first, second),), (rule,))
+    sizes = [sum(node.op != "Placeholder" for node in walk(roots)) for roots in seen]
+    assert sizes and max(sizes) == 2
+    assert all(len({node.op for node in walk(roots)} & {"Conv", "Add"}) for roots in seen)
+
+
+def test_a_region_that_a_rule_gets_wrong_is_refused() -> None:
+    def wrong(roots: Region) -> list[tuple[Derivation, ...]]:
+        return [tuple(Derivation("swapped", roots[-1 - k], ()) for k in range(len(roots)))]
+
+    x = entry("x", 5, 4)
+    members = tuple(apply("MatMul", x, constant(f"w{k}", 4, 3)) for k in range(2))
+    rule = RegionRule("swapping", ("MatMul",), ("MatMul",), wrong)
+    saturation, _ = grown(members, (rule,))
+    assert saturation.statistics[-1].unions == 0
+    assert all(refusal.reason.startswith("swapped: ") for refusal in saturation.statistics[-1].refusals)
+    assert saturation.statistics[-1].refusals
+
+
+def test_every_alternative_corrects_no_more_than_its_bound() -> None:
+    region = two_groups_of_one_input(4)
+    assert all(cells(boxes) <= 0.6 * root.type.elements for each in found(region) for root, boxes in zip(region, each.boxes, strict=True))
+
+
+def test_inspect_and_the_list_of_rules_know_regions() -> None:
+    (rule,) = REGIONS
+    assert derivation_rule(f"{rule.name}: exact, data joined along axis 1") is rule
+    assert f"computes several {', '.join(rule.operators)} by others" in list_rules(())
+    relu = apply("Relu", entry("x", 2, 2))
+    told = explain_derivation(rule, rule.name, relu, Graph("net", (relu.inputs[0],), (("y", relu),), {}), Tolerance())
+    assert not told["applies"] and told["reason"].startswith("the root must be Conv or ")

@@ -1,0 +1,207 @@
+"""Attention in blocks of rows: any sizes, views, factors, masks and guards, against the operators' meanings."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from egraph.tensor import Graph, Node, Program, TensorType, attributes, make
+from egraph.tensor.ops import apply
+from lower.targets.cpu.attention.match import AttentionCall, match
+from tests.support.lowering import Model, check, choose, float32
+
+SIZES = (1, 2, 3, 5, 7, 16, 17, 31, 49, 64, 67, 130)
+
+
+def constant(m: Model, value: object) -> Node:
+    digest = f"c{len(m.tensors)}"
+    array = np.asarray(value)
+    m.tensors[digest] = array if array.dtype == bool else array.astype(np.float32)
+    return make("Constant", (), attributes(digest=digest), TensorType(str(m.tensors[digest].dtype), array.shape))
+
+
+def heads(x: Node, count: int) -> Node:
+    batch, rows, columns = x.type.sizes
+    return apply("Transpose", apply("Reshape", x, shape=(batch, rows, count, columns // count)), perm=(0, 2, 1, 3))
+
+
+def cut(x: Node, axis: int, low: int, high: int) -> Node:
+    starts = tuple(low if i == axis else 0 for i in range(x.type.rank))
+    ends = tuple(high if i == axis else size for i, size in enumerate(x.type.sizes))
+    return apply("Slice", x, starts=starts, ends=ends, steps=(1,) * x.type.rank)
+
+
+def transposed(x: Node) -> Node:
+    rank = x.type.rank
+    return apply("Transpose", x, perm=(*range(rank - 2), rank - 1, rank - 2))
+
+
+def attended(m: Model, q: Node, k: Node, v: Node, mask: str, factor: str, *, guarded: bool) -> Node:
+    """Return softmax(f(q k^T)) v."""
+    if factor == "queries":
+        q = apply("Mul", q, constant(m, 0.25))
+    keys = transposed(k)
+    if factor == "both":
+        q, keys = apply("Mul", q, constant(m, 0.5)), apply("Div", keys, constant(m, 2.0))
+    scores = apply("MatMul", q, keys)
+    if factor == "scores":
+        scores = apply("Div", scores, constant(m, [[[4.0]]]))
+    *batch, rows, columns = scores.type.sizes
+    hidden = np.where(m.random.random((rows, columns)) < 0.3, -np.inf, 0.0)
+    hidden[:, 0] = 0.0  # a row of nothing is no number
+    if mask == "rows and columns":
+        scores = apply("Add", scores, constant(m, hidden))
+    if mask == "columns":
+        scores = apply("Add", constant(m, hidden[-1]), scores)
+    if mask == "bias":
+        scores = apply("Sub", scores, m.weight(*batch[-1:], rows, columns))
+    if mask == "condition":
+        scores = apply("Where", constant(m, hidden == 0), scores, constant(m, -1e30))
+    if mask == "input":
+        scores = apply("Add", apply("Mul", scores, m.input(rows, 1)), m.input(*batch, 1, columns))
+    p = apply("Softmax", scores, axis=len(batch) + 1)
+    if guarded:
+        p = apply("Where", apply("IsNaN", p), constant(m, 0.0), p)
+    return apply("MatMul", p, v)
+
+
+def is_one_kernel(graph: Graph) -> Program:
+    program = choose(graph, "attention")
+    launched = [kernel.implementation.text for kernel in program.kernels if not kernel.implementation.is_free]
+    assert launched == ["attention.blocks"]
+    return program
+
+
+MASKS = ("", "rows and columns", "columns", "bias", "condition", "input")
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    st.sampled_from([(), (1,), (3,), (2, 3)]), st.tuples(*[st.sampled_from(SIZES)] * 4), st.sampled_from(MASKS),
+    st.sampled_from(["", "queries", "both", "scores"]), st.booleans(), st.sampled_from([1, 2]),
+)  # fmt: skip
+def test_attention_over_whole_operands(
+    batch: tuple[int, ...], sizes: tuple[int, int, int, int], mask: str, factor: str, guarded: bool, threads: int
+) -> None:
+    rows, columns, depth, width = sizes
+    m = Model()
+    if factor == "scores" and len(batch) < 1:
+        batch = (1,)
+    q, k, v = m.input(*batch, rows, depth), m.input(*batch, columns, depth), m.input(*batch, columns, width)
+    graph = m.graph(attended(m, q, k, v, mask, factor, guarded=guarded))
+    with tempfile.TemporaryDirectory() as folder:
+        check(graph, is_one_kernel(graph), Path(folder), threads)
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize(("rows", "count", "depth"), [(1, 1, 1), (5, 3, 7), (49, 6, 32), (67, 2, 64), (300, 2, 20)])
+def test_attention_over_parts_of_one_product(tmp_path: Path, mask: str, rows: int, count: int, depth: int) -> None:
+    """It is read out of the wide product, and written with the heads side by side."""
+    m = Model()
+    width = count * depth
+    wide = m.input(2, rows, 3 * width)
+    q, k, v = (heads(cut(wide, 2, part * width, (part + 1) * width), count) for part in range(3))
+    y = apply("Transpose", attended(m, q, k, v, mask, "queries", guarded=False), perm=(0, 2, 1, 3))
+    graph = m.graph(apply("Reshape", y, shape=(2, rows, width)))
+    plan = check(graph, is_one_kernel(graph), tmp_path, 2)
+    assert [step.kind for step in plan.steps] == ["function"]
+    assert plan.buffers[plan.steps[0].inputs[0]].strides[-2:] == (3 * width, 1) or rows == 1
+
+
+def test_groups_of_queries_share_keys_that_are_not_repeated(tmp_path: Path) -> None:
+    m = Model()
+    q, k, v = m.input(1, 8, 33, 16), m.input(1, 2, 33, 16), m.input(1, 2, 33, 16)
+
+    def repeated(x: Node) -> Node:
+        apart = apply("Reshape", x, shape=(1, 2, 1, 33, 16))
+        return apply("Reshape", apply("Expand", apart, shape=(1, 2, 4, 33, 16)), shape=(1, 8, 33, 16))
+
+    graph = m.graph(attended(m, q, repeated(k), repeated(v), "rows and columns", "both", guarded=False))
+    plan = check(graph, is_one_kernel(graph), tmp_path, 2)
+    assert 0 in plan.buffers[plan.steps[0].inputs[1]].strides
+
+
+def test_reshapes_of_the_batch_stand_between(tmp_path: Path) -> None:
+    m = Model()
+    q, k, v = m.input(6, 20, 8), m.input(6, 20, 8), m.input(6, 20, 8)
+    scores = apply("Reshape", apply("MatMul", q, transposed(k)), shape=(2, 3, 20, 20))
+    p = apply("Softmax", apply("Add", scores, m.input(2, 1, 20, 20)), axis=3)
+    graph = m.graph(apply("MatMul", apply("Reshape", p, shape=(6, 20, 20)), v))
+    check(graph, is_one_kernel(graph), tmp_path)
+
+
+def run(m: Model, y: Node, feeds: dict[str, np.ndarray], folder: Path) -> np.ndarray:
+    from lower.compile import CompileOptions, compile_program
+    from runtime import Session
+
+    graph = m.graph(y)
+    compile_program(is_one_kernel(graph), folder, CompileOptions(threads=1))
+    with Session(folder, threads=1) as session:
+        (result,) = session.run(None, feeds)
+    return np.asarray(result)
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+def test_what_is_no_number_stays_in_its_row(tmp_path: Path, guarded: bool) -> None:
+    """As the operators say: one such score makes a row no number, and so do scores that are all minus infinity, or one that is infinite."""
+    m = Model()
+    q, k, v, mask = m.input(30, 8), m.input(21, 8), m.input(21, 5), m.input(30, 21)
+    p = apply("Softmax", apply("Add", apply("MatMul", q, transposed(k)), mask), axis=1)
+    if guarded:
+        p = apply("Where", apply("IsNaN", p), constant(m, 0.5), p)
+    y = apply("MatMul", p, v)
+    feeds = {f"x{i}": m.random.standard_normal(node.type.sizes).astype(np.float32) for i, node in enumerate(m.inputs)}
+    feeds["x3"][3] = -np.inf
+    feeds["x3"][7, 20] = np.nan
+    feeds["x3"][8, 0] = np.nan
+    feeds["x3"][11, 4] = np.inf
+    feeds["x3"][12, :20] = -np.inf
+    result = run(m, y, feeds, tmp_path)
+    odd = [3, 7, 8, 11]
+    if guarded:
+        np.testing.assert_allclose(result[odd], np.tile(0.5 * feeds["x2"].sum(0), (4, 1)), rtol=1e-5, atol=1e-5)
+    else:
+        assert np.isnan(result[odd]).all()
+    assert np.isfinite(np.delete(result, odd, axis=0)).all()
+    np.testing.assert_allclose(result[12], feeds["x2"][20], rtol=1e-6)
+
+
+def test_large_scores_neither_overflow_nor_vanish(tmp_path: Path) -> None:
+    m = Model()
+    q, k, v = m.input(9, 4), m.input(40, 4), m.input(40, 3)
+    y = apply("MatMul", apply("Softmax", apply("MatMul", q, transposed(k)), axis=1), v)
+    feeds = {f"x{i}": 100 * m.random.standard_normal(node.type.sizes).astype(np.float32) for i, node in enumerate(m.inputs)}
+    scores = feeds["x0"].astype(np.float64) @ feeds["x1"].T
+    powers = np.exp(scores - scores.max(1, keepdims=True))
+    expected = powers / powers.sum(1, keepdims=True) @ feeds["x2"]
+    np.testing.assert_allclose(run(m, y, feeds, tmp_path), expected, rtol=2e-2, atol=1e-2)  # scores of 1e4: 3 digits after the point
+
+
+def placeholders(*shapes: tuple[int, ...]) -> list[Node]:
+    return [make("Placeholder", (), attributes(index=i, constant=False), float32(*shape)) for i, shape in enumerate(shapes)]
+
+
+def refusal(y: Node) -> str:
+    found = match(y)
+    assert not isinstance(found, AttentionCall)
+    return found
+
+
+def test_what_is_no_attention_is_refused() -> None:
+    q, k, v = placeholders((2, 6, 4), (2, 6, 4), (2, 6, 3))
+    scores = apply("MatMul", q, transposed(k))
+    p = apply("Softmax", scores, axis=2)
+    assert isinstance(match(apply("MatMul", p, v)), AttentionCall)
+    assert "along the keys" in refusal(apply("MatMul", apply("Softmax", scores, axis=1), v))
+    assert "between the softmax" in refusal(apply("MatMul", apply("Relu", p), v))
+    assert "no step" in refusal(apply("MatMul", apply("Softmax", apply("Exp", scores), axis=2), v))
+    assert "no step" in refusal(apply("MatMul", apply("Softmax", apply("Add", scores, scores), axis=2), v))
+    assert "no step" in refusal(apply("MatMul", apply("Softmax", apply("Add", scores, apply("Relu", scores)), axis=2), v))
+    other = apply("Where", apply("IsNaN", scores), make("Placeholder", (), attributes(index=3, constant=True), float32()), p)
+    assert "between the softmax" in refusal(apply("MatMul", other, v))
+    assert "computes" in refusal(apply("MatMul", p, apply("Exp", v)))

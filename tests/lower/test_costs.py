@@ -1,0 +1,142 @@
+"""What unmeasured kernels are believed to cost, which are measured first, and what happens to those that hang."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from egraph.optimize.measuring import Job, Measurer
+from egraph.policy import CostPolicy
+from egraph.tensor import Candidate, ENode, Graph, Implementation, Node, Program
+from egraph.tensor.ops import apply
+from lower.compile import CompileOptions
+from lower.cost.families import family
+from lower.cost.model import CostModel, jobs, without_twins
+from lower.roofline import DeviceSpeed
+from runtime.measure import Timing, Worker
+from runtime.profile import Database, Record
+from tests.support.fragments import leaf
+from tests.support.implementations import GENERATED, PRODUCT
+
+
+def _product(first: int = 0, columns: int = 32) -> Node:
+    return apply("MatMul", leaf(first, 8, 16), leaf(first + 1, 16, columns, constant=True))
+
+
+def _candidate(fragment: Node, implementation: Implementation = PRODUCT, covered: int = 1) -> Candidate:
+    return Candidate(fragment, (0, 1), (ENode("MatMul", (), ()),) * covered, implementation)
+
+
+PLAIN = _candidate(_product())
+FUSED = _candidate(apply("Relu", apply("Add", leaf(0, 8, 32), _product(1))), covered=3)
+WIDE = _candidate(_product(columns=64))
+
+
+def _model(**times_us: float) -> CostModel:
+    database = Database.in_memory()
+    model = CostModel(database, "here", DeviceSpeed())
+    for name, time_us in times_us.items():
+        database.put(Record("here", *model.key({"plain": PLAIN, "fused": FUSED, "wide": WIDE}[name]), "ok", (time_us,)))
+    return model
+
+
+def test_a_family_is_one_operator_over_what_it_reads() -> None:
+    assert family(PLAIN) == family(FUSED) != family(WIDE)
+    assert family(_candidate(PLAIN.fragment, Implementation.parse("onednn.other"))) != family(PLAIN)
+    assert family(_candidate(apply("Transpose", _product(), perm=(1, 0)))) != family(PLAIN)
+    assert family(_candidate(apply("Add", _product(), _product(2)))) is None  # two products: neither decides
+    assert family(_candidate(apply("Relu", leaf(0, 4)))) is None
+
+
+def test_a_measured_relative_tells_more_than_arithmetic() -> None:
+    model = _model(plain=70.0)
+    model.look_up({1: (PLAIN, FUSED, WIDE)})
+    more_bytes = model.work(FUSED.fragment).size_bytes - model.work(PLAIN.fragment).size_bytes
+    assert model.estimate_us(FUSED) == pytest.approx(70.0 + more_bytes / (model.speed.memory_gigabytes_s * 1e3))
+    assert model.estimate_us(WIDE) == model.speed.estimate_us(model.work(WIDE.fragment))
+    assert model.has_relatives(FUSED) and not model.has_relatives(WIDE)
+    small = _model(fused=0.001)
+    small.look_up({1: (PLAIN, FUSED)})
+    assert small.estimate_us(PLAIN) == 0.0005, "however many bytes fewer, half of its time at least"
+
+
+def test_the_plainest_of_each_family_is_measured_first_and_only_where_none_is() -> None:
+    assert jobs(_model(), {1: (FUSED, PLAIN), 2: (WIDE,)}) == [WIDE, PLAIN]
+    assert jobs(_model(fused=70.0), {1: (FUSED, PLAIN), 2: (WIDE,)}) == [WIDE]
+    assert jobs(_model(wide=1e-3), {1: (FUSED, PLAIN, WIDE)}) == []  # hopeless beside it
+
+
+def test_caution_is_greatest_about_libraries() -> None:
+    model = _model()
+    generated = _candidate(PLAIN.fragment, GENERATED)
+    careless = model.cost_us(PLAIN), model.cost_us(generated)
+    model.caution = 4.0
+    assert model.cost_us(generated) == 4.0 * careless[1]
+    assert model.cost_us(PLAIN) == 4.0**CostPolicy.library_caution * careless[0]
+
+
+def test_what_failed_is_not_believed_to_be_unknown() -> None:
+    model = _model()
+    model.file(Record("here", *model.key(PLAIN), "failed", (), "no"))
+    assert model.cost_us(PLAIN) > 1e8 and model.is_settled(PLAIN) and not model.has_relatives(FUSED)
+
+
+def test_a_kernel_that_hangs_is_tried_once_more(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    timings = iter([Timing("hung"), Timing("hung"), Timing("hung"), Timing("ok", (3.0,))])
+    monkeypatch.setattr(Measurer, "_timing", lambda *_: next(timings))
+    monkeypatch.setattr("egraph.optimize.measuring.compile_batch", lambda programs, *_: [tmp_path for _ in programs])
+    database = Database.in_memory()
+    measurer = Measurer(database, "here", CompileOptions(threads=1), Worker())
+    hangs, slept = (Job(one.fragment, PRODUCT, name) for one, name in ((PLAIN, "hangs"), (WIDE, "slept")))
+    for job in (hangs, hangs, slept, slept):
+        measurer.measure([job], lambda: 1.0, lambda _: None)
+    found = [database.get("here", name, PRODUCT.text) for name in ("hangs", "slept")]
+    assert [record and record.status for record in found] == ["hung", "ok"]
+    assert measurer.measured == 4
+
+
+def test_nothing_is_filed_after_the_first_hang() -> None:
+    database = Database.in_memory()
+    measurer = Measurer(database, "here", CompileOptions(threads=1), Worker())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Measurer, "_timing", lambda *_: Timing("hung"))
+        patch.setattr("egraph.optimize.measuring.compile_batch", lambda programs, *_: [Path() for _ in programs])
+        measurer.measure([Job(PLAIN.fragment, PRODUCT, "hangs")], lambda: 1.0, lambda _: None)
+    assert database.get("here", "hangs", PRODUCT.text) is None
+
+
+def test_a_program_takes_its_kernels_and_the_call() -> None:
+    model = _model()
+    model.speed = DeviceSpeed(call_us=7.0)
+    assert model.program_us(Program(Graph("empty", (), (), {}), (), 30.0)) == 37.0
+
+
+def test_large_constants_are_timed_apart_where_weights_come_from_memory() -> None:
+    model = _model(plain=70.0)
+    large = _candidate(apply("MatMul", leaf(0, 8, 128), leaf(1, 128, 1024, constant=True)))
+    model.weights_from_memory = True
+    assert model.cost_us(PLAIN) == 70.0 and model.device_of(PLAIN.fragment) == "here"
+    assert model.device_of(large.fragment) == "here, weights from memory"
+    model.database.put(Record("here", *model.key(large), "ok", (5.0,)))
+    assert model.record(large) is None
+    model.file(Record(model.device_of(large.fragment), *model.key(large), "ok", (9.0,)))
+    assert model.cost_us(large) == 9.0
+
+
+def test_of_kernels_that_run_alike_the_plainest_stays() -> None:
+    """Alike: of the same operands, in any order, by the same implementation."""
+    turned = _candidate(apply("Transpose", apply("Transpose", _product(), perm=(1, 0)), perm=(1, 0)), covered=3)
+    generated = _candidate(PLAIN.fragment, GENERATED)
+    other = Candidate(PLAIN.fragment, (0, 2), PLAIN.covered, PRODUCT)
+    exchanged = Candidate(turned.fragment, (1, 0), turned.covered, PRODUCT)
+    assert without_twins(_model(), {1: (turned, exchanged, generated, other, PLAIN)}) == {1: (PLAIN, generated, other)}
+
+
+def test_times_of_generated_kernels_hold_for_one_generator_and_those_of_libraries_for_all() -> None:
+    database, generated = Database.in_memory(), _candidate(PLAIN.fragment, GENERATED)
+    first, other = (CostModel(database, "here", DeviceSpeed(), generator=name) for name in ("1", "2"))
+    for one in (PLAIN, generated):
+        first.file(Record("here", *first.key(one), "ok", (7.0,), generator=first.generator_of(one.implementation)))
+    assert first.cost_us(PLAIN) == first.cost_us(generated) == 7.0
+    assert other.cost_us(PLAIN) == 7.0 and not other.is_settled(generated)

@@ -1,0 +1,76 @@
+"""What a GPU is estimated to take: floors, bandwidth by size, waves of tiles; nothing is timed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from egraph.tensor import Candidate, Implementation, Node, placeholder, walk
+from egraph.tensor.ops import OPS, apply
+from lower.roofline import node_flops, work
+from lower.targets import lowering
+from lower.targets.cuda import costs
+from lower.targets.cuda.costs import REPLAYED_LAUNCH_US, GpuSpeed, Product, product_of
+from runtime.devices.cuda.gpus import A100, GPUS, H100
+from tests.support.lowering import float32
+
+SPEED = GpuSpeed()
+
+
+def cost_us(fragment: Node, text: str, speed: GpuSpeed = SPEED) -> float:
+    target = lowering("cuda:h100").target
+    candidate = Candidate(fragment, tuple(range(8)), (), Implementation.parse(text, target))
+    return speed.kernel_us(candidate, work(fragment))
+
+
+@pytest.fixture(autouse=True)
+def without_heuristics(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(costs, "heuristic_us", lambda *_: None)
+
+
+@pytest.mark.parametrize("op", ["MatMul", "Conv", "ConvTranspose"])
+def test_a_contraction_is_the_product_that_has_its_operations(op: str) -> None:
+    for seed in range(60):
+        shapes, values = OPS[op].sample(Random(seed))
+        node = apply(op, *(placeholder(i, float32(*shape)) for i, shape in enumerate(shapes)), **values)
+        product = product_of(node)
+        assert product is not None
+        assert 2 * product.count * product.rows * product.columns * product.summed == node_flops(node), (shapes, values)
+
+
+def test_moving_bytes_follows_what_was_measured() -> None:
+    for size_bytes, gigabytes_s in costs.MEASURED_H100[3:]:
+        measured_us = size_bytes / gigabytes_s / 1e3
+        assert abs(SPEED.moving_us(size_bytes) + costs.MEASURED_FLOOR_US - measured_us) < 1e-6 * measured_us
+    sizes = [1 << bit for bit in range(34)]
+    times = [SPEED.moving_us(size) for size in sizes]
+    assert times == sorted(times) and times[0] >= 0
+    assert replace(SPEED, gpu=A100).moving_us(1 << 28) > 1.5 * SPEED.moving_us(1 << 28)
+
+
+def test_one_tile_more_than_a_wave_takes_a_second_one() -> None:
+    full = Product(H100.multiprocessors, 128, 128, 4096)
+    alone_us = SPEED.waves_us(replace(full, count=1))
+    assert H100.multiprocessors * alone_us > 2 * SPEED.waves_us(full), "a small product leaves multiprocessors idle"
+    assert SPEED.waves_us(full) < SPEED.waves_us(replace(full, count=H100.multiprocessors + 1)) <= 2 * SPEED.waves_us(full)
+    peak_us = 2 * full.count * 128 * 128 * 4096 / (H100.float32_gigaflops_s * 1e3)
+    assert peak_us < SPEED.waves_us(full) < 2 * peak_us
+    assert replace(SPEED, precision="tf32").waves_us(full) < SPEED.waves_us(full)
+
+
+def test_kernels_have_a_floor_and_libraries_products_are_faster() -> None:
+    small = apply("Relu", placeholder(0, float32(8)))
+    assert REPLAYED_LAUNCH_US <= cost_us(small, "cuda") < 1.1 * REPLAYED_LAUNCH_US
+    product = apply("MatMul", placeholder(0, float32(512, 512)), placeholder(1, float32(512, 512)))
+    assert cost_us(product, "cublas.matmul") < cost_us(product, "cuda")
+    assert cost_us(small, "opaque") > 10 * cost_us(small, "cuda"), "the host is far away"
+    assert len(list(walk((product,)))) == 3
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_every_described_target_has_its_own_speed(name: str) -> None:
+    way = lowering(f"cuda:{name}")
+    assert isinstance(way.speed, GpuSpeed) and way.speed.gpu is GPUS[name]
+    assert way.target.architecture == GPUS[name].architecture and way.target.features == (name,)

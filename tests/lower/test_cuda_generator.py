@@ -1,0 +1,215 @@
+"""Generated CUDA kernels against the float64 reference, on the processor, in three orders of their threads; and what compilers say."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from egraph.errors import LowerError
+from egraph.tensor import Node, Target, TensorType, make
+from egraph.tensor.ops import OPS, apply
+from lower.eoperator.request import KernelRequest, supports
+from lower.targets.cuda.generator import GeneratedKernel, compiler, generate, launches_from_json, write
+from lower.targets.cuda.generator.compiler import MISSING, MULTIPROCESSORS, compile_text, has_compiler, occupancy
+from runtime.devices.cuda.shim import HostModule
+from tests.lower.test_eoperator import IN_PLACE, LONG, LONG_EXTREMA, MASK, SOFTMAX, STRIDED, WHOLE, WITH_NAN
+from tests.support.cuda_kernels import by_name, check, compiled, expected, results
+from tests.support.fragments import leaf
+from tests.support.kernels import chains, feeds, samples
+
+ARCHITECTURES = tuple(MULTIPROCESSORS)
+needs_compiler = pytest.mark.skipif(not has_compiler(), reason=MISSING)
+Kernels = dict[Node, GeneratedKernel]
+
+
+def products() -> list[Node]:
+    """Return what is computed in tiles: products with a prologue and an epilogue, batched, transposed; convolutions."""
+    taps: dict[str, Any] = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "group": 1}
+    tokens = apply("Add", apply("MatMul", apply("Relu", leaf(0, 3, 70, 50)), leaf(1, 50, 67)), leaf(2, 67))
+    return [
+        apply("Gelu", tokens, approximate="none"),
+        apply("MatMul", leaf(0, 2, 64, 64), leaf(1, 2, 64, 128)),
+        apply("MatMul", apply("Transpose", leaf(0, 37, 90), perm=(1, 0)), leaf(1, 37, 40)),
+        apply("Transpose", apply("MatMul", leaf(0, 65, 33), leaf(1, 33, 129)), perm=(1, 0)),
+        apply("Relu", apply("Conv", leaf(0, 1, 9, 13, 11), leaf(1, 40, 9, 3, 3), layout="NCHW", **taps)),
+        apply("Conv", leaf(0, 2, 7, 8, 12), leaf(1, 33, 12, 3, 3), layout="NHWC", **taps),
+    ]
+
+
+def fragments() -> list[Node]:
+    """Return what the processor's generator is tested with, and what takes other ways here."""
+    found = [fragment for fragment in [*samples(list(OPS), 1), *chains()] if supports(fragment) is None]
+    ways = [
+        apply("Transpose", leaf(0, 2, 40, 71), perm=(0, 2, 1)),
+        apply("Add", apply("Transpose", leaf(0, 33, 70), perm=(1, 0)), apply("Transpose", apply("Exp", leaf(1, 33, 70)), perm=(1, 0))),
+        apply("Transpose", leaf(0, 65, 33, dtype="bool"), perm=(1, 0)),
+        apply("Transpose", leaf(0, 65, 33, dtype="int64"), perm=(1, 0)),
+        apply("Softmax", leaf(0, 3, 1100), axis=1),
+        apply("LayerNormalization", leaf(0, 2, 17000), leaf(1, 17000), leaf(2, 17000), axis=1, epsilon=1e-5),
+        apply("ReduceSum", leaf(0, 600, 70), axes=(0,)),
+        apply("ReduceMax", leaf(0, 20, 45), axes=(0,)),
+        apply("Softmax", leaf(0, 2, 300, 45), axis=1),
+        apply("ReduceMean", leaf(0, 3, 40000), axes=(0, 1)),
+        *products(),
+        apply("Sub", leaf(0, 30, 7, 41), apply("ReduceSum", leaf(0, 30, 7, 41), axes=(0, 1))),
+    ]
+    return list(dict.fromkeys([*found, *ways, *LONG, *LONG_EXTREMA, *WITH_NAN, *SOFTMAX, *WHOLE, MASK, IN_PLACE]))
+
+
+@pytest.fixture(scope="module")
+def kernels() -> Kernels:
+    return {fragment: write(KernelRequest(fragment)) for fragment in fragments()}
+
+
+@pytest.fixture(scope="module")
+def module(kernels: Kernels) -> HostModule:
+    return compiled([*kernels.values(), write(STRIDED)])
+
+
+def test_every_operator_and_chains_agree_with_the_reference_in_every_order(kernels: Kernels, module: HostModule) -> None:
+    assert {fragment.op for fragment in kernels} >= set(OPS)
+    for fragment, kernel in kernels.items():
+        check(module, kernel, fragment, feeds(fragment))
+
+
+@pytest.mark.parametrize("fragment", WITH_NAN, ids=str)
+def test_what_is_no_number_stays_none(fragment: Node, kernels: Kernels, module: HostModule) -> None:
+    random, arrays = np.random.default_rng(5), []
+    huge = 0.0 if fragment.op == "ReduceSum" else 0.05  # whether a sum overflows on its way depends on its order
+    for operand in feeds(fragment):
+        x = random.standard_normal(operand.shape).astype(np.float32)
+        for value, chance in ((np.nan, 0.02), (np.inf, 0.05), (-np.inf, 0.05), (-0.0, 0.1), (0.0, 0.1), (1e-42, 0.05), (-3e38, huge)):
+            x[random.random(x.shape) < chance] = value
+        arrays.append(x)
+    out = np.empty(fragment.type.sizes, fragment.type.dtype)
+    with np.errstate(over="ignore"):
+        wanted = expected(fragment, arrays).astype(np.float32)
+    for found in results(module, kernels[fragment], by_name(fragment, arrays), out):
+        np.testing.assert_allclose(found.astype(np.float32), wanted, rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("fragment", LONG)
+def test_long_sums_do_not_round_as_often_as_they_have_terms(fragment: Node, kernels: Kernels, module: HostModule) -> None:
+    x = np.full(feeds(fragment)[0].shape, 1000.3, np.float32)  # equal terms round the same way each time
+    for found in results(module, kernels[fragment], {"in0": x}, np.empty(fragment.type.sizes, np.float32)):
+        np.testing.assert_allclose(found, expected(fragment, [x]), rtol=3e-6)
+
+
+def test_strides_write_into_a_part_of_a_larger_tensor(module: HostModule) -> None:
+    source = np.random.default_rng(0).standard_normal((3, 5, 6, 2)).astype(np.float32)
+    for target in results(module, write(STRIDED), {"in0": source.ravel()[:-1]}, np.full((3, 5, 18), 7, np.float32)):
+        np.testing.assert_array_equal(target[:, :, :6], np.maximum(source[..., 0], 0))
+        assert (target[:, :, 6:] == 7).all()
+
+
+def test_an_operand_may_be_overwritten_where_the_front_half_says_so(kernels: Kernels, module: HostModule) -> None:
+    first, second = feeds(IN_PLACE)
+    wanted = np.maximum(first, 0) + second
+    (launch,) = kernels[IN_PLACE].launches
+    assert "__restrict__" not in kernels[IN_PLACE].text.split("#endif")[1]
+    module.launch(launch.symbol, launch.grid, launch.block, 0, [first, second, first])
+    np.testing.assert_allclose(first, wanted, rtol=1e-6)
+
+
+def test_what_is_not_generated_is_refused_with_a_reason() -> None:
+    for fragment in (make("Opaque", (leaf(0, 5),), (), TensorType("float32", (5,))), apply("Exp", leaf(0, 5, dtype="float64"))):
+        with pytest.raises(LowerError, match="no kernel can be generated"):
+            write(KernelRequest(fragment))
+    if has_compiler():
+        with pytest.raises(LowerError, match="sm_99"):
+            generate(KernelRequest(leaf(0, 5)), Target("cuda", "sm_99"))
+
+
+GOLDEN: dict[str, Node] = {
+    "bias_relu": apply("Relu", apply("Add", leaf(0, 1, 6, 5, 7), leaf(1, 6, 1, 1))),
+    "transpose": apply("Transpose", apply("Relu", leaf(0, 1, 40, 5, 7)), perm=(0, 2, 3, 1)),
+    "softmax": apply("Softmax", leaf(0, 5, 1100), axis=1),
+    "product": apply("Relu", apply("MatMul", leaf(0, 70, 50), leaf(1, 50, 67))),
+    "column_sums": apply("ReduceSum", leaf(0, 600, 70), axes=(0,)),
+    "padded_window": apply(
+        "MaxPool", leaf(0, 1, 8, 9, 16), layout="NHWC", kernel_shape=(3, 3), strides=(2, 2), pads=(1, 1, 1, 1), dilations=(1, 1)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_text_is_stable(name: str, golden: Callable[[str, str], None]) -> None:
+    kernel = write(KernelRequest(GOLDEN[name]))
+    (launch,) = kernel.launches
+    golden(f"cuda/{name}.cu", f"// grid {launch.grid}, block {launch.block}\n{kernel.text}")
+
+
+DIGEST = """
+import hashlib
+from lower.eoperator.request import KernelRequest
+from lower.targets.cuda.generator import write
+from tests.lower.test_cuda_generator import fragments
+kernels = [write(KernelRequest(fragment)) for fragment in fragments()]
+print(hashlib.sha256("".join(f"{kernel.text}{kernel.launches}" for kernel in kernels).encode()).hexdigest())
+"""
+
+
+def test_the_same_request_gives_the_same_text_in_every_process() -> None:
+    """Hashes of texts differ between processes, and sets with them."""
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", DIGEST], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(found) == 1
+
+
+def test_launches_survive_their_json(kernels: Kernels) -> None:
+    for kernel in kernels.values():
+        content: dict[str, Any] = json.loads(json.dumps(kernel.to_json()))
+        assert launches_from_json(content) == kernel.launches
+
+
+@needs_compiler
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_nothing_spills(architecture: str, kernels: Kernels) -> None:
+    launches = [launch for kernel in kernels.values() for launch in kernel.launches]
+    compiled_code = compile_text("\n".join(kernel.text for kernel in kernels.values()), launches, architecture)
+    assert compiled_code is not None
+    code, report = compiled_code  # of many kernels, the most of each
+    assert code.startswith(b"\x7fELF") and report.architecture == architecture
+    assert report.spill_bytes == 0 and 0 < report.registers <= 255
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+def test_a_toolkit_compiles_where_nvrtc_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler, "_nvrtc", lambda: None)
+    kernel = generate(KernelRequest(GOLDEN["softmax"]), Target("cuda", "sm_80"))
+    assert kernel.cubin is not None and kernel.cubin.startswith(b"\x7fELF")
+    assert kernel.report is not None and kernel.report.registers > 0 and kernel.report.spill_bytes == 0
+
+
+def test_without_a_compiler_there_is_text_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler, "_nvrtc", lambda: None)
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    request = KernelRequest(GOLDEN["softmax"])
+    assert not has_compiler() and generate(request, Target("cuda", "sm_90")) == write(request)
+
+
+@needs_compiler
+def test_the_report_tells_shared_memory() -> None:
+    kernel = generate(KernelRequest(GOLDEN["transpose"]), Target("cuda", "sm_90"))
+    assert kernel.cubin is not None and kernel.report is not None
+    assert kernel.report.shared_bytes == 32 * 33 * 4 and kernel.report.occupancy == 1.0
+
+
+def test_occupancy_is_bounded_by_what_runs_out_first() -> None:
+    processor = MULTIPROCESSORS["sm_90"]
+    assert occupancy(processor, 256, 32, 0) == 1.0
+    assert occupancy(processor, 256, 64, 0) == 0.5  # registers: 1024 threads of 64
+    assert occupancy(processor, 64, 16, 48 * 1024) == 4 * 64 / 2048  # shared memory: four blocks of 49 KB
+    assert occupancy(processor, 32, 16, 0) == 0.5  # 32 blocks

@@ -1,0 +1,113 @@
+"""Expressions in larger kernels: what joins a transform's kernel, what does not, and what is no kernel at all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from egraph.derive.bilinear.convolutions import algorithms
+from egraph.derive.bilinear.programs import program
+from egraph.optimize.estimated import estimated_programs, grown
+from egraph.rules.elementwise import multiply_by_reciprocal_root, square
+from egraph.tensor import Candidate, ENode, Graph, Node, placeholder, walk
+from egraph.tensor.expr.scope import Read, Reduction, Scope, Tensor
+from egraph.tensor.ops import apply
+from egraph.tensor.ops.expression import text_of
+from egraph.tensor.ops.scopes import grid, multiply
+from lower.candidates import candidates
+from tests.support.lowering import Model, check, choose, float32, freeze
+
+
+def fast_convolution(m: Model, x: Node) -> Node:
+    """A 3x3 convolution of an image with channels last, as transforms and a product, its weights transformed already."""
+    channels = x.type.sizes[3]
+    window: dict[str, Any] = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "group": 1, "layout": "NHWC"}
+    operands = placeholder(0, x.type), placeholder(1, float32(channels, channels, 3, 3), constant=True)
+    node = apply("Conv", *operands, **window)
+    what = next(w for w in algorithms(node) if [axis.algorithm.products for axis in w.axes] == [6, 6])
+    y = program(*operands, what)
+    v = y.inputs[0].inputs[0]
+    product = apply("MatMul", apply("Expression", x, text=v.string("text")), m.weight(36, channels, channels))
+    return apply("Expression", product, text=y.string("text"))
+
+
+def block() -> Graph:
+    """relu(conv(relu(x)) + bias + x), and a second convolution of that"""
+    m = Model()
+    x = m.input(1, 8, 12, 16)
+    y = apply("Add", apply("Add", fast_convolution(m, apply("Relu", x)), m.weight(16)), x)
+    return m.graph(fast_convolution(m, apply("Relu", y)))
+
+
+def generated(graph: Graph) -> list[Candidate]:
+    frozen, _ = freeze(graph)
+    return [one for options in candidates(frozen).values() for one in options if one.implementation.is_generated]
+
+
+def operators(one: Candidate) -> list[str]:
+    return sorted(node.op for node in walk((one.fragment,)) if node.op != "Placeholder")
+
+
+def test_elementwise_operators_join_a_transform() -> None:
+    found = [operators(one) for one in generated(block())]
+    assert ["Add", "Add", "Expression", "Relu"] in found  # after it
+    assert ["Expression", "Relu"] in found  # before it
+    assert not [each for each in found if each.count("Expression") > 1]  # each of a tile's reads would be a transform
+
+
+def test_a_program_of_transforms_computes_the_convolution(tmp_path: Path) -> None:
+    graph = block()
+    plan = check(graph, choose(graph, "tvm"), tmp_path)
+    assert plan.steps
+
+
+def test_a_large_contraction_is_no_kernel_and_a_rearrangement_goes_anywhere() -> None:
+    m = Model()
+    x, w = m.input(128, 256), m.input(256, 128)
+    (i, j), at = grid("i", (128, 128))
+    (k,), deep = grid("k", (256,))
+    a, b = Tensor("0", (128, 256)), Tensor("1", (256, 128))
+    product = Scope((i, j), (k,), Reduction.SUM, multiply(Read(a, (at[0], deep[0])), Read(b, (deep[0], at[1]))))
+    swap = Scope.pointwise((i, j), Read(Tensor("0", (128, 128)), (at[1], at[0])))
+    y = apply("Expression", x, w, text=text_of(product))
+    graph = m.graph(apply("Relu", apply("Expression", apply("Neg", y), text=text_of(swap))))
+    found = generated(graph)
+    assert ["Expression", "Neg", "Relu"] in map(operators, found)
+    texts = {node.string("text") for one in found for node in walk((one.fragment,)) if node.op == "Expression"}
+    assert texts == {text_of(swap)}
+
+
+def test_what_follows_a_product_is_one_kernel_although_the_product_could_be_computed_otherwise() -> None:
+    m = Model()
+    x = m.input(1, 8, 8, 16)
+    conv: dict[str, Any] = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1), "group": 1, "layout": "NHWC"}
+    product = apply("Conv", apply("Neg", x), m.weight(16, 16, 1, 1), **conv)
+    frozen, _ = freeze(m.graph(apply("Relu", apply("Add", product, m.weight(16)))))
+    number = next(n for n, nodes in frozen.classes.items() if nodes[0].op == "Conv")
+    other = ENode("Abs", (), frozen.classes[number][0].children[:1])
+    frozen = replace(frozen, classes={**frozen.classes, number: (*frozen.classes[number], other)})
+    (root,) = frozen.roots
+    found = {(tuple(operators(one)), one.operands[0]) for one in candidates(frozen)[root] if one.implementation.is_generated}
+    below = frozen.classes[number][0].children[0]
+    assert {(("Abs", "Add", "Neg", "Relu"), frozen.classes[below][0].children[0]), (("Add", "Relu"), number)} <= found
+
+
+def test_a_normalisation_by_the_root_mean_square_is_one_kernel_over_the_residual_sum(tmp_path: Path) -> None:
+    """Not over what the sum is of, which another kernel adds up for several readers."""
+    m = Model()
+    x = m.input(5, 16)
+    y = apply("Add", apply("Sigmoid", x), m.input(5, 16))
+    two, epsilon = m.weight(), m.weight()
+    for node, value in ((two, 2.0), (epsilon, 1e-6)):
+        m.tensors[node.string("digest")] = np.asarray(value, dtype=np.float32)
+    mean = apply("ReduceMean", apply("Pow", y, two), axes=(1,))
+    normal = apply("Mul", y, apply("Reciprocal", apply("Sqrt", apply("Add", mean, epsilon))))
+    graph = m.graph(apply("Add", y, apply("MatMul", normal, m.weight(16, 16))))
+    frozen = grown(graph, (square, multiply_by_reciprocal_root))
+    found = [one for options in candidates(frozen).values() for one in options if one.implementation.is_generated]
+    assert ["Add", "Div", "Mul", "ReduceMean", "Sqrt"] in map(operators, found)
+    assert not [one for one in found if "Pow" in operators(one) and "ReduceMean" in operators(one)]  # where a product does
+    check(graph, estimated_programs(graph, (square, multiply_by_reciprocal_root))[0], tmp_path)

@@ -1,0 +1,95 @@
+"""Windows: rows that share what they read are computed together, and streamed by whole lines."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lower.targets.cpu.generator.nest as nest_module
+import lower.targets.cpu.generator.streaming as streaming_module
+from egraph.tensor import Node
+from egraph.tensor.ops import apply
+from lower.eoperator.request import KernelRequest
+from lower.targets.cpu.generator.generate import compile_object, generate
+from lower.targets.cpu.generator.library import _link
+from tests.support.fragments import leaf
+from tests.support.kernels import Loaded, check
+
+
+def pool(name: str, data: Node | tuple[int, ...], kernel: tuple[int, int], **changes: Any) -> Node:
+    values: dict[str, Any] = {"strides": (1, 1), "dilations": (1, 1), "pads": (1, 1, 1, 1), "layout": "NCHW"}
+    values |= {"count_include_pad": 1} if name == "AveragePool" else {}
+    operand = leaf(0, *data) if isinstance(data, tuple) else data
+    return apply(name, operand, kernel_shape=kernel, **(values | changes))
+
+
+def windows() -> list[Node]:
+    x = leaf(0, 2, 3, 11, 37)
+    weights = leaf(1, 3, 1, 3, 3)
+    depthwise: dict[str, Any] = {"strides": (1, 1), "dilations": (1, 1), "pads": (1, 1, 1, 1), "group": 3, "layout": "NCHW"}
+    return [
+        pool("AveragePool", (2, 3, 11, 37), (3, 3)), pool("AveragePool", (1, 2, 4, 64), (3, 3)), pool("MaxPool", (1, 2, 7, 50), (3, 3)),
+        pool("AveragePool", (1, 2, 9, 40), (3, 3), pads=(0, 0, 0, 0)), pool("AveragePool", (1, 2, 9, 40), (3, 3), count_include_pad=0),
+        pool("AveragePool", (1, 2, 17, 40), (2, 2), pads=(0, 0, 0, 0)), pool("AveragePool", (1, 2, 17, 40), (5, 5), pads=(2, 2, 2, 2)),
+        pool("AveragePool", (1, 2, 17, 40), (3, 3), strides=(2, 2)), pool("MaxPool", (1, 2, 17, 40), (3, 3), strides=(2, 1)),
+        pool("AveragePool", (1, 2, 17, 40), (3, 1), pads=(1, 0, 1, 0)), pool("AveragePool", (1, 2, 3, 40), (3, 3)),
+        pool("MaxPool", (1, 2, 17, 40), (3, 3), dilations=(2, 2), pads=(2, 2, 2, 2)),
+        pool("AveragePool", (1, 9, 13, 24), (3, 3), layout="NHWC"),
+        pool("MaxPool", (1, 5, 6, 16), (3, 3), layout="NHWC", pads=(0, 0, 0, 0)),
+        apply("Conv", x, weights, **depthwise),
+        apply("Relu", apply("Sub", apply("Exp", pool("AveragePool", (2, 3, 11, 37), (3, 3))), x)),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["one thread", "divided", "streamed"])
+def test_windows_agree_with_the_reference(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if kind == "divided":
+        monkeypatch.setattr(nest_module, "SERIAL_NS", 0.0)
+    if kind == "streamed":
+        monkeypatch.setattr(streaming_module, "STREAMED_BYTES", 0)
+    requests = [KernelRequest(fragment) for fragment in windows()]
+    objects: list[Path] = []
+    for request in requests:
+        objects.append(tmp_path / f"{len(objects)}.o")
+        compile_object(generate(request, threads=2 if kind == "divided" else 1), objects[-1])
+    _link(objects, tmp_path / "kernels.so")
+    for tasks in (1, 2, 3) if kind == "divided" else (1,):
+        loaded = Loaded(tmp_path / "kernels.so", tasks)
+        for request in requests:
+            check(loaded, request.symbol, request.fragment)
+
+
+def loads(operands: int, kernel: tuple[int, int], strides: tuple[int, int] = (1, 1)) -> float:
+    """Return how many vectors of an operand a kernel without borders loads for each that it stores; the window is of their sum."""
+    shape = (1, 2, 15 * strides[0] + kernel[0], 64 + kernel[1] - 1)
+    data = [leaf(k, *shape) for k in range(operands)]
+    fragment = pool("AveragePool", data[0] if operands == 1 else apply("Add", *data), kernel, strides=strides, pads=(0, 0, 0, 0))
+    script = generate(KernelRequest(fragment), threads=1).script()
+    return len(re.findall(r"float32x16 = in0\[", script)) / len(re.findall(r"\bout\[.*:.*\] =", script))
+
+
+def test_rows_of_a_window_load_what_they_share_once() -> None:
+    assert loads(1, (3, 3)) == 4.5  # six rows of three for four rows of results
+    assert loads(1, (3, 3), strides=(2, 1)) == 9.0  # too little is shared
+    assert loads(2, (3, 3)) == 9.0  # more than registers hold
+
+
+def test_rows_that_are_streamed_begin_at_a_line() -> None:
+    script = generate(KernelRequest(pool("AveragePool", (1, 64, 448, 448), (3, 3))), threads=1).script()
+    places = re.findall(r"einsat_stream\", T.address_of\(out\[(.*?)\]\)", script)
+    assert places and {eval(re.sub(r"i\d+", "0", place)) % 16 for place in places} == {0}
+
+
+def test_no_line_is_fetched_for_two_rows_of_a_group() -> None:
+    script = generate(KernelRequest(pool("AveragePool", (1, 64, 448, 448), (3, 3))), threads=1).script()
+    fetched = re.findall(r"einsat_fetch\", T.address_of\(in0\[0\]\), (.*)\)", script)
+    assert fetched and len(set(fetched)) == len(fetched)
+
+
+def test_threads_are_not_woken_for_what_is_left_of_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nest_module, "SERIAL_NS", 0.0)
+    script = generate(KernelRequest(apply("Relu", leaf(0, 2048 + 2))), threads=2).script()
+    assert script.count("T.parallel(") == 1

@@ -1,0 +1,165 @@
+"""Stitches launch nothing: their whole is written where the result stands, their parts over it, in boxes on any axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from egraph.extract import extract, to_program
+from egraph.optimize.estimated import estimate, grown, open_program
+from egraph.optimize.folding import Folder
+from egraph.partial.stitching import _chosen
+from egraph.tensor import Candidate, Graph, Node, TensorType, attributes, make, placeholder, walk
+from egraph.tensor.boxes import Box, boxes_of
+from egraph.tensor.expr.index import index
+from egraph.tensor.expr.scope import Compare, Guarded, Read, Scope, Tensor
+from egraph.tensor.ops import apply
+from egraph.tensor.ops.expression import text_of
+from egraph.tensor.ops.reference import evaluate
+from egraph.tensor.ops.scopes import grid
+from egraph.tensor.ops.stitch import Stitch, stitch_of
+from lower.candidates import candidates
+from lower.cost.model import CostModel
+from lower.roofline import DeviceSpeed
+from lower.targets import lowering
+from runtime.plan import COPY_STEP
+from runtime.profile import Database
+from tests.support.fragments import conv, leaf
+from tests.support.implementations import GENERATED
+
+
+def entry(name: str, *shape: int) -> Node:
+    return make("Input", (), attributes(name=name), TensorType("float32", shape))
+
+
+def stitch(whole: Node, parts: Sequence[tuple[Box, Node]]) -> Node:
+    return _chosen(whole, parts)
+
+
+def over_leaves(node: Node) -> Node:
+    return make(node.op, [placeholder(k, operand.type) for k, operand in enumerate(node.inputs)], node.attributes, node.type)
+
+
+@st.composite
+def stitched(draw: st.DrawFn) -> tuple[Node, tuple[tuple[Box, Node], ...]]:
+    """Draw a computed whole, and computed parts in disjoint boxes of it."""
+    shape = tuple(draw(st.integers(1, 5)) for _ in range(draw(st.integers(1, 4))))
+    mask = np.zeros(shape, np.bool_)
+    starts = [draw(st.integers(0, size - 1)) for size in shape]
+    steps = [draw(st.integers(1, 3)) for _ in shape]
+    mask[tuple(slice(a, None, c) for a, c in zip(starts, steps, strict=True))] = True
+    if draw(st.booleans()):
+        mask[tuple(draw(st.integers(0, size - 1)) for size in shape)] ^= True
+    whole = apply("Relu", entry("x", *shape))
+    parts = []
+    for number, box in enumerate(boxes_of(mask)[:4]):
+        sizes = tuple(map(len, box))
+        parts.append((box, apply(draw(st.sampled_from(["Neg", "Exp"])), entry(f"p{number}", *sizes))))
+    return whole, tuple(parts)
+
+
+def ran(root: Node, others: Sequence[Node] = (), device: str = "reference") -> tuple[list[str], list[np.ndarray], list[np.ndarray]]:
+    """Return the steps of a program whose kernels are single operators, its outputs, and what they have to be."""
+    roots = (root, *others)
+    inputs = tuple(node for node in walk(roots) if node.op == "Input")
+    graph = Graph("net", inputs, tuple((f"y{k}", node) for k, node in enumerate(roots)), {})
+    generator = np.random.default_rng(0)
+    feeds = {node.string("name"): generator.standard_normal(node.type.sizes).astype(np.float32) for node in inputs}
+    frozen, folder = grown(graph, ()), Folder(graph)
+    laid = candidates(frozen, lowering(device).target, fused=False)
+    program = folder.fold(to_program(frozen, extract(frozen, estimate(laid), 1, 1.0, 0)[0], graph))
+    session = open_program(program, device=device)
+    expected = evaluate(roots, {node: feeds[node.string("name")] for node in inputs})
+    return [f"{step.kind}: {step.name}" for step in session.plan.steps], list(session.run(None, feeds)), expected
+
+
+@settings(max_examples=60, deadline=None)
+@given(stitched())
+def test_parts_are_written_over_the_whole_in_boxes_on_any_axis(drawn: tuple[Node, tuple[tuple[Box, Node], ...]]) -> None:
+    whole, parts = drawn
+    if not parts or any(part.type.sizes == whole.type.sizes for _, part in parts):
+        return
+    root = stitch(whole, parts)
+    assert stitch_of(over_leaves(root)) == Stitch(0, tuple((k + 1, box) for k, (box, _) in enumerate(parts)))
+    steps, (value,), (expected,) = ran(root)
+    assert sum(step.startswith("reference: ") for step in steps) == 1 + len(parts)  # the stitch itself is no kernel
+    np.testing.assert_allclose(value, expected, rtol=1e-6)
+
+
+def corrected() -> tuple[Node, tuple[tuple[Box, Node], ...]]:
+    """A convolution's result with two of its columns, and every second row of one channel, from elsewhere."""
+    x = entry("x", 2, 6, 6, 4)
+    whole = apply("Relu", x)
+    columns = (range(2), range(6), range(0, 6, 5), range(4))
+    rows = (range(2), range(0, 6, 2), range(2, 3), range(1, 2))
+    return whole, ((columns, apply("Neg", entry("p", 2, 6, 2, 4))), (rows, apply("Exp", entry("q", 2, 3, 1, 1))))
+
+
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+def test_generated_kernels_write_parts_where_they_stand(device: str) -> None:
+    whole, parts = corrected()
+    steps, (value,), (expected,) = ran(stitch(whole, parts), device=device)
+    assert len(steps) == 3 and not any("Expression" in step or step.startswith(COPY_STEP) for step in steps)
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+def test_parts_that_cannot_be_written_there_are_copied_and_the_whole_is_not(device: str) -> None:
+    whole, ((box, _), _) = corrected()
+    root = stitch(whole, ((box, entry("p", 2, 6, 2, 4)),))
+    steps, (value,), (expected,) = ran(root, device=device)
+    assert [step.startswith(COPY_STEP) for step in steps] == [False, True]
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
+
+
+def test_a_library_writes_runs_and_has_other_parts_copied() -> None:
+    """Rows of one image lie behind each other; every second row does not."""
+    for rows, copied in ((range(2, 4), 0), (range(0, 6, 2), 1)):
+        x, w, p = entry("x", 1, 6, 6, 16), entry("w", 16, 16, 3, 3), entry("p", 1, len(rows), 6, 16)
+        root = stitch(conv(x, w, (1, 1, 1, 1)), (((range(1), rows, range(6), range(16)), conv(p, w, (1, 1, 1, 1))),))
+        steps, (value,), (expected,) = ran(root, device="cpu")
+        assert [step.split(":")[0] for step in steps] == ["onednn"] * 2 + [COPY_STEP] * copied
+        np.testing.assert_allclose(value, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_a_whole_that_something_else_reads_stays_what_it_is() -> None:
+    whole, parts = corrected()
+    _, values, expected = ran(stitch(whole, parts), [whole])
+    for value, right in zip(values, expected, strict=True):
+        np.testing.assert_allclose(value, right, rtol=1e-5)
+    _, values, expected = ran(apply("Softmax", stitch(whole, parts), axis=1), [apply("Softmax", whole, axis=1)])
+    for value, right in zip(values, expected, strict=True):
+        np.testing.assert_allclose(value, right, rtol=1e-5)
+
+
+def test_what_is_no_stitch_is_not_taken_for_one() -> None:
+    whole, parts = corrected()
+    node = over_leaves(stitch(whole, parts))
+    x = node.inputs[0]
+    assert stitch_of(apply("Relu", node)) is None
+    assert stitch_of(make(node.op, [apply("Relu", x), *node.inputs[1:]], node.attributes, node.type)) is None
+    overlapping = (range(2), range(6), range(2), range(4))
+    both = over_leaves(stitch(whole, (*parts, (overlapping, entry("r", 2, 6, 2, 4)))))
+    assert stitch_of(both) is None
+    axes, (i, j) = grid("i", (2, 3))
+    a, b = Tensor("0", (2, 3)), Tensor("1", (3,))
+    for place in (2 - j, j):
+        body = Guarded((Compare(i, "==", index(1)),), Read(b, (place,)), Read(a, (i, j)))
+        turned = apply("Expression", leaf(0, 2, 3), leaf(1, 3), text=text_of(Scope.pointwise(axes, body)))
+        assert stitch_of(turned) is None
+
+
+def test_a_stitch_costs_what_its_parts_take_to_be_copied() -> None:
+    whole, parts = corrected()
+    node = over_leaves(stitch(whole, parts))
+    model = CostModel(Database.in_memory(), "here", DeviceSpeed())
+    bare = Candidate(node, (1, 2, 3), (), GENERATED)
+    relu = Candidate(apply("Relu", leaf(0, 2, 6, 6, 4)), (9,), (), GENERATED)
+    inside = model.price({1: (relu,), 4: (bare,)})[4][0].cost_us
+    assert inside == pytest.approx(2 * DeviceSpeed().launch_us, rel=0.2)
+    assert model.price({4: (bare,)})[4][0].cost_us == model.cost_us(bare)  # the whole is an input, that nothing may write over
+    assert model.is_settled(bare)

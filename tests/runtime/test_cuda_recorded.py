@@ -1,0 +1,225 @@
+"""CUDA without a GPU: programs run on the recorded device, and each fault that a GPU would not forgive is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from egraph.tensor.ops.reference import evaluate
+from lower.compile import CompileOptions, compile_program
+from lower.targets import lowering, name_of
+from runtime import Executable, Session
+from runtime.devices import DESCRIBED, device
+from runtime.devices.cuda import kernels
+from runtime.devices.cuda.driver import COMPUTE, COPIES, Place
+from runtime.devices.cuda.gpus import GPUS, H100
+from runtime.devices.cuda.kernels import Kernel, Launch
+from runtime.devices.cuda.program import CudaProgram
+from runtime.devices.cuda.recorded import RecordedDriver, check_live_ranges
+from runtime.errors import ArtefactError, ExecutionError, KernelError
+from runtime.plan import COPY_STEP, Buffer, Plan, Port, Step
+from tests.runtime.test_devices import constants
+from tests.support.lowering import GRAPHS, choose
+
+DOUBLE = """extern "C" __global__ void twice(const float* in0, float* out) {
+  out[blockIdx.x * 32 + threadIdx.x] = 2.0f * in0[blockIdx.x * 32 + threadIdx.x];
+}
+"""
+TWICE = Kernel(DOUBLE, (Launch("twice", (2, 1, 1), (32, 1, 1), 0, ("in0", "out")),))
+SIZE = 64
+
+
+def buffer(area: str, key: str = "", offset: int = 0, size: int = SIZE) -> Buffer:
+    return Buffer("float32", (size,), (1,), area, key, offset)  # type: ignore[arg-type]
+
+
+def chain() -> Plan:
+    """Return y = 8 x in three steps: x -> a -> b -> y, with a and b apart in the arena."""
+    buffers = (buffer("input", "x"), buffer("arena"), buffer("arena", offset=SIZE), buffer("output", "y"))
+    steps = tuple(Step("cuda", f"double {i}", (i,), (i + 1,), {"symbol": "twice"}) for i in range(3))
+    ports = [Port(key, "float32", (SIZE,), index) for key, index in (("x", 0), ("y", 3))]
+    return Plan(buffers, steps, (ports[0],), (ports[1],), 8 * SIZE, device="cuda")
+
+
+def opened(plan: Plan, folder: Path, kernel: Kernel = TWICE) -> Executable:
+    kernels.write(folder / kernels.FILE, {"twice": kernel})
+    return Executable(plan, {}, kernels=folder / kernels.FILE, on="cuda:h100")
+
+
+X = np.arange(SIZE, dtype=np.float32)
+
+
+def test_a_program_runs_captured_and_not(tmp_path: Path) -> None:
+    executable = opened(chain(), tmp_path)
+    for factor in (1, 2, 3):  # launched one by one, captured, replayed
+        np.testing.assert_array_equal(executable.run({"x": factor * X})["y"], 8 * factor * X)
+    loaded = executable.loaded
+    assert isinstance(loaded, CudaProgram) and isinstance(loaded.driver, RecordedDriver)
+    assert list(loaded._graphs) == [(0, 3)] and loaded.driver.launches == 9
+    assert loaded.copies == {"to_device": 0, "to_host": 0}
+    assert not executable.device.is_timed
+    with pytest.raises(KernelError, match="nothing is timed"):
+        executable.run_native(1)
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_programs_compute_what_their_operators_mean(name: str, tmp_path: Path) -> None:
+    graph = GRAPHS[name]()
+    target = lowering("cuda:h100").target
+    program = choose(graph, "cuda", target=target)
+    plan = compile_program(program, tmp_path, CompileOptions(target=target))
+    assert plan.device == "cuda" and {step.kind for step in plan.steps} <= {"cuda", "cudnn", "cublas", COPY_STEP}
+    generator = np.random.default_rng(0)
+    feeds = {node.string("name"): generator.standard_normal(node.type.sizes, dtype=np.float32) for node in graph.inputs}
+    leaves = {node: feeds[node.string("name")] for node in graph.inputs} | constants(program)
+    with Session(tmp_path, on="cuda:h100") as session:
+        for _ in range(2):
+            for got, want in zip(session.run(None, feeds), evaluate(graph.roots, leaves), strict=True):
+                np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_inputs_and_outputs_stay_on_the_device(tmp_path: Path) -> None:
+    loaded = opened(chain(), tmp_path).loaded
+    assert isinstance(loaded, CudaProgram)
+    for factor in (1, 2, 3):
+        np.from_dlpack(loaded.array("x"))[...] = factor * X
+        loaded.replay()
+        np.testing.assert_array_equal(np.from_dlpack(loaded.array("y")), 8 * factor * X)
+    with pytest.raises(ArtefactError, match="does not lie on the device"):
+        CudaProgram(replace(chain(), outputs=(Port("a", "float32", (SIZE,), 1),)), {}, frozenset(), loaded.driver, None).array("a")
+
+
+def overlapping(plan: Plan) -> Plan:
+    return replace(plan, buffers=(*plan.buffers[:2], replace(plan.buffers[2], offset=SIZE // 2), plan.buffers[3]), steps=(
+        *plan.steps[:2], Step("cuda", "late", (1,), (3,), {"symbol": "twice"})
+    ))  # fmt: skip
+
+
+def in_wrong_order(plan: Plan) -> Plan:
+    return replace(plan, steps=(plan.steps[1], plan.steps[0], plan.steps[2]))
+
+
+@pytest.mark.parametrize(("spoil", "message"), [(overlapping, "overlap in the arena"), (in_wrong_order, "order is wrong")])
+def test_a_spoilt_plan_is_refused(spoil: Callable[[Plan], Plan], message: str, tmp_path: Path) -> None:
+    check_live_ranges(chain())
+    with pytest.raises(ArtefactError, match=message):
+        opened(spoil(chain()), tmp_path)
+
+
+def test_memory_is_shared_by_values_that_do_not_meet() -> None:
+    """x -> a -> b -> c where c lies where a was, and a value of another size in place of both parts of one."""
+    plan = chain()
+    reused = replace(plan, buffers=(*plan.buffers[:3], plan.buffers[3], buffer("arena", size=2 * SIZE)), steps=(
+        *plan.steps, Step("cuda", "whole", (0,), (4,), {}), Step("cuda", "read", (4,), (3,), {}), Step("cuda", "view", (1,), (3,), {})
+    ))  # fmt: skip
+    check_live_ranges(reused)
+
+
+@pytest.mark.parametrize(
+    ("launch", "message"),
+    [
+        (Launch("twice", (1, 1, 1), (2048, 1, 1), 0, ("in0", "out")), "block of"),
+        (Launch("twice", (1, 1, 1), (1, 1, 128), 0, ("in0", "out")), "block of"),
+        (Launch("twice", (1, 70000, 1), (32, 1, 1), 0, ("in0", "out")), "grid of"),
+        (Launch("twice", (0, 1, 1), (32, 1, 1), 0, ("in0", "out")), "grid of"),
+        (Launch("twice", (2, 1, 1), (32, 1, 1), 300 << 10, ("in0", "out")), "shared memory"),
+    ],
+)
+def test_an_oversized_launch_is_refused(launch: Launch, message: str, tmp_path: Path) -> None:
+    with pytest.raises(KernelError, match=message):
+        opened(chain(), tmp_path, replace(TWICE, launches=(launch,)))
+
+
+def test_registers_and_architecture_are_checked(tmp_path: Path) -> None:
+    big = Launch("twice", (1, 1, 1), (1024, 1, 1), 0, ("in0", "out"))
+    with pytest.raises(KernelError, match="registers"):
+        opened(chain(), tmp_path, replace(TWICE, launches=(big,), registers=128))
+    with pytest.raises(KernelError, match=r"(?s)sm_80 does not run on a NVIDIA H100.*--target cuda:h100"):
+        opened(chain(), tmp_path, replace(TWICE, architecture="sm_80"))
+
+
+FORBIDDEN: dict[str, Callable[[RecordedDriver, int], object]] = {
+    "an allocation": lambda driver, address: driver.allocate(4, "late"),
+    "a copy from the host": lambda driver, address: driver.upload(address, X, COMPUTE),
+    "a copy to the host": lambda driver, address: driver.download(X.copy().view(np.uint8), address, COMPUTE),
+    "loading code": lambda driver, address: driver.load("twice", TWICE),
+    "planning": lambda driver, address: driver.plan("cudnn", {"workspace_bytes": 0}, [], buffer("arena")),
+    "waiting": lambda driver, address: driver.synchronise(COMPUTE),
+    "another capture": lambda driver, address: driver.begin_capture(COMPUTE),
+}
+
+
+@pytest.mark.parametrize("what", FORBIDDEN)
+def test_a_call_during_capture_is_refused(what: str) -> None:
+    driver = RecordedDriver(H100)
+    address = driver.allocate(4 * SIZE, "x")
+    driver.begin_capture(COMPUTE)
+    with pytest.raises(KernelError, match=f"{what}.* forbidden while a stream is captured"):
+        FORBIDDEN[what](driver, address)
+
+
+def test_streams_have_to_be_ordered() -> None:
+    """An upload on one stream and a copy on another: refused without an event, allowed with one, or after the host waited."""
+    for how in ("nothing", "event", "host"):
+        driver = RecordedDriver(H100)
+        source, target = (Place(buffer("arena"), driver.allocate(4 * SIZE, name)) for name in ("source", "target"))
+        driver.upload(source.address, X, COPIES)
+        if how == "event":
+            driver.wait(COMPUTE, driver.record(COPIES))
+        if how == "host":
+            driver.synchronise(COPIES)
+        if how == "nothing":
+            with pytest.raises(KernelError, match="nothing orders them"):
+                driver.copy(source, target, COMPUTE)
+            continue
+        driver.copy(source, target, COMPUTE)
+        with pytest.raises(KernelError, match="nothing orders them"):
+            driver.download(np.empty(4 * SIZE, np.uint8), target.address, COPIES)
+
+
+def test_a_program_that_forgets_an_event_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    executable = opened(chain(), tmp_path)
+    monkeypatch.setattr(RecordedDriver, "wait", lambda self, stream, event: None)
+    with pytest.raises(KernelError, match="nothing orders them"):
+        executable.run({"x": X})
+
+
+def test_memory_is_bounded() -> None:
+    driver = RecordedDriver(replace(H100, memory_bytes=1000))
+    address = driver.allocate(900, "first")
+    with pytest.raises(KernelError, match="more than the 1000"):
+        driver.allocate(101, "second")
+    with pytest.raises(KernelError, match="belong to no allocation"):
+        driver.upload(address + 896, X, COMPUTE)
+
+
+def test_a_workspace_is_bounded() -> None:
+    driver = RecordedDriver(H100)
+    places = [Place(buffer("arena"), driver.allocate(4 * SIZE, str(i))) for i in range(3)]
+    call = driver.plan("cudnn", {"workspace_bytes": 4096, "primitive": "convolution"}, [], buffer("arena"))
+    with pytest.raises(KernelError, match="4096 bytes of workspace and has 4095"):
+        driver.call(call, places[:2], places[2], driver.allocate(4095, "workspace"), 4095, COMPUTE)
+
+
+def test_described_devices_have_their_names() -> None:
+    assert {name.partition(":")[2] for name in DESCRIBED} == set(GPUS)
+    for name in DESCRIBED:
+        way = lowering(name)
+        assert name_of(way.target) == name
+        assert device(name).architecture == way.target.architecture
+        assert "estimated" in device(name).key(1)
+    assert name_of(lowering("cpu").target) == "cpu"
+
+
+def test_a_program_says_where_it_runs(tmp_path: Path) -> None:
+    with pytest.raises(ArtefactError, match="is for the device 'cuda', not for 'cpu'"):
+        Executable(chain(), {}, on="cpu")
+    kernels.write(tmp_path / kernels.FILE, {})
+    with pytest.raises(ArtefactError, match="needs the kernel 'twice'"):
+        Executable(chain(), {}, kernels=tmp_path / kernels.FILE, on="cuda:a100")
+    with pytest.raises(ExecutionError):
+        Executable(replace(chain(), steps=(Step("onednn", "first", (0,), (3,), {}),)), {}, on="cuda:h100")

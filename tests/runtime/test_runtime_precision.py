@@ -1,0 +1,119 @@
+"""Steps of the library that read operands in another element type than they lie in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from runtime.devices.cpu.onednn import library as onednn
+from runtime.devices.cpu.onednn import primitives
+from runtime.errors import KernelError
+from runtime.executable import Executable
+from runtime.plan import Buffer, Port, Step
+from tests.support.plans import buffer, draw, plan, run, transposed
+
+BF16 = {"src": "bfloat16", "weights": "bfloat16"}
+
+
+def rounded(array: np.ndarray) -> np.ndarray:
+    return array.astype(ml_dtypes.bfloat16).astype(np.float64)
+
+
+def run_or_skip(
+    spec: dict[str, Any], operands: Sequence[Any], output: Buffer, *, weights: Sequence[int] = (), threads: int = 1
+) -> np.ndarray:
+    try:
+        return run(spec, operands, output, weights=weights, threads=threads)
+    except KernelError as error:
+        if "not implemented" in error.what:
+            pytest.skip(f"the library has no bf16 kernel on this processor: {error.what}")
+        raise
+
+
+def close(got: np.ndarray, expected: np.ndarray) -> None:
+    np.testing.assert_allclose(got, expected, rtol=0, atol=2e-6 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize(("left", "right"), [((5, 64), (64, 33)), ((2, 3, 4, 32), (1, 1, 32, 6)), ((2, 3, 4, 32), (2, 3, 32, 6))])
+def test_products_of_rounded_operands(left: tuple[int, ...], right: tuple[int, ...], packed: bool, threads: int) -> None:
+    """relu(bf16(x) bf16(w) + bias), summed in float32: neither the bias nor the sum is rounded."""
+    x, w, bias = draw(*left), draw(*right), draw(*(1,) * (len(left) - 1), right[-1])
+    spec = {
+        "primitive": "matmul", "arguments": {"src": 0, "weights": 1, "bias": 2}, "packed": ["weights"] if packed else [], "types": BF16,
+        "post_ops": [{"kind": "eltwise", "algorithm": "relu"}],
+    }  # fmt: skip
+    expected = np.maximum(rounded(x) @ rounded(w) + bias, 0)
+    got = run_or_skip(spec, [x, w, bias], buffer(expected.shape, "output", "y"), weights=[1, 2], threads=threads)
+    close(got, expected)
+    assert np.abs(got - np.maximum(x.astype(np.float64) @ w + bias, 0)).max() > 1e-4
+
+
+def test_operands_that_lie_transposed_are_converted() -> None:
+    x, w = draw(40, 8), draw(24, 40)
+    (x_shape, x_strides), (w_shape, w_strides) = transposed(x.shape, (1, 0)), transposed(w.shape, (1, 0))
+    spec = {"primitive": "matmul", "arguments": {"src": 0, "weights": 1}, "types": BF16}
+    operands = [(x, buffer(x_shape, "input", strides=x_strides)), (w, buffer(w_shape, "input", strides=w_strides))]
+    close(run_or_skip(spec, operands, buffer((8, 24), "output", "y")), rounded(x.T) @ rounded(w.T))
+
+
+def test_convolution_of_rounded_operands() -> None:
+    """A convolution of one tap in each place is a product, channels last."""
+    x, w = draw(2, 9, 8, 32), draw(48, 32, 1, 1)
+    shape, strides = transposed(x.shape, (0, 3, 1, 2))
+    out_shape, out_strides = transposed((2, 9, 8, 48), (0, 3, 1, 2))
+    spec = {
+        "primitive": "convolution", "strides": [1, 1], "dilations": [1, 1], "pads_before": [0, 0], "pads_after": [0, 0],
+        "arguments": {"src": 0, "weights": 1}, "packed": ["weights"], "types": BF16,
+    }  # fmt: skip
+    operands = [(x, buffer(shape, "input", strides=strides)), (w, buffer(w.shape, "weight"))]
+    got = run_or_skip(spec, operands, buffer(out_shape, "output", "y", strides=out_strides), weights=[1])
+    close(got, np.einsum("nhwc,oc->nohw", rounded(x), rounded(w[:, :, 0, 0])))
+
+
+def test_what_two_steps_convert_does_not_meet() -> None:
+    """y = bf16(bf16(x) bf16(w)) bf16(v): both steps convert into the one scratchpad, beside what the primitives keep there."""
+    x, w, v = draw(128, 96), draw(96, 80), draw(80, 72)
+    spec = {"primitive": "matmul", "arguments": {"src": 0, "weights": 1}, "types": BF16}
+    buffers = [buffer((128, 96), "input", "x"), buffer((96, 80), "weight", "w"), buffer((80, 72), "weight", "v")]
+    buffers += [buffer((128, 80), "arena"), buffer((128, 72), "output", "y")]
+    steps = [Step("onednn", "first", (0, 1), (3,), spec), Step("onednn", "second", (3, 2), (4,), {**spec, "packed": ["weights"]})]
+    made = plan(buffers, steps, [Port("x", "float32", (128, 96), 0)], [Port("y", "float32", (128, 72), 4)])
+    try:
+        executable = Executable(made, {"w": w, "v": v}, threads=2)
+    except KernelError as error:
+        pytest.skip(f"the library has no bf16 kernel on this processor: {error.what}")
+    expected = rounded((rounded(x) @ rounded(w)).astype(np.float32)) @ rounded(v)
+    for _ in range(3):
+        got = executable.run({"x": x})["y"]
+        np.testing.assert_allclose(got, expected, rtol=0, atol=1e-3 * np.abs(expected).max())
+    executable.close()
+
+
+def test_a_packed_operand_of_another_type_takes_half_the_memory() -> None:
+    library = onednn.load()
+    handles = onednn.Handles(library)
+    spec = {"primitive": "matmul", "arguments": {"src": 0, "weights": 1}, "packed": ["weights"]}
+    windows = [onednn.Window("float32", (64, 256), (256, 1)), onednn.Window("float32", (256, 512), (512, 1))]
+    output = onednn.Window("float32", (64, 512), (512, 1))
+    try:
+        sizes = {}
+        for name, types in (("float32", {}), ("bfloat16", BF16)):
+            made = primitives.create(handles, {**spec, "types": types}, windows, output)
+            sizes[name] = next(library.size_bytes(a.descriptor) for a in made.arguments if a.position == 1)
+    except KernelError as error:
+        pytest.skip(f"the library has no bf16 kernel on this processor: {error.what}")
+    finally:
+        handles.close()
+    assert sizes == {"float32": 4 * 256 * 512, "bfloat16": 2 * 256 * 512}
+
+
+def test_the_same_elements_side_by_side() -> None:
+    """A window with gaps in another order keeps its order and loses its gaps."""
+    window = onednn.Window("float32", (2, 3, 4), (4, 100, 1)).of_type("bfloat16")
+    assert (window.dtype, window.shape, window.strides) == ("bfloat16", (2, 3, 4), (4, 8, 1))

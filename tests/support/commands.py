@@ -1,0 +1,57 @@
+"""The command line as a user calls it, and a small model to call it on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from egraph.optimize.trial import ORIGINAL
+from egraph.policy import RacePolicy
+from runtime.measure import Timing
+from tests.support.paths import ROOT
+
+
+def first_program(preferred: Sequence[str], timings: Mapping[str, Timing], policy: RacePolicy) -> str:
+    """Let a program win whatever was measured: the first that has a time."""
+    return next(name for name in preferred if name != ORIGINAL and timings[name].status == "ok")
+
+
+def build_model(path: Path, *, dynamic: bool = False, activations: tuple[str, str] = ("Relu", "Tanh")) -> Path:
+    """Write two layers that share an input, with sizes that nothing else has."""
+    random = np.random.default_rng(0)
+
+    def weight(name: str, *shape: int) -> onnx.TensorProto:
+        return numpy_helper.from_array(random.standard_normal(shape).astype(np.float32) * 0.2, name)
+
+    nodes = [
+        helper.make_node("MatMul", ["x", "u"], ["a"], name="left"),
+        helper.make_node("MatMul", ["x", "v"], ["b"], name="right"),
+        helper.make_node(activations[0], ["a"], ["c"], name="relu"),
+        helper.make_node(activations[1], ["b"], ["d"], name="tanh"),
+        helper.make_node("Concat", ["c", "d"], ["y"], name="join", axis=1),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n" if dynamic else 5, 12])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n" if dynamic else 5, 18])
+    graph = helper.make_graph(nodes, "two_layers", [x], [y], [weight("u", 12, 7), weight("v", 12, 11)])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def command(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run `python -m egraph.optimize` with these arguments to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "egraph.optimize", *map(str, arguments)],
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=120, env={**os.environ, **environment},
+    )  # fmt: skip
+
+
+def files_below(folder: Path) -> dict[str, bytes]:
+    """Return the contents of every file below a folder, by relative path."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}

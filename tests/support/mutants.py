@@ -1,0 +1,68 @@
+"""Convolutions and programs that compute them in part: axes regrouped before and after, other padding, other dilation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+
+from hypothesis import strategies as st
+
+from egraph.errors import EinsatError
+from egraph.partial.moves import moved, start
+from egraph.tensor import Node
+from egraph.tensor.boxes import Mask
+from egraph.tensor.expr.scope import Compare, Guarded, Scalar
+from egraph.tensor.ops import apply
+from egraph.tensor.ops.expression import text_of
+from egraph.tensor.ops.reference import fragment_expression, meaning
+from egraph.tensor.ops.window import Layout
+from tests.support.fragments import conv, leaf
+from verify.disagreement import differing
+
+
+@st.composite
+def pairs(draw: st.DrawFn) -> tuple[Node, Node]:
+    """Draw a small convolution, and what one move or another padding makes of it."""
+    taps = draw(st.sampled_from([(1, 1), (1, 3), (3, 1), (3, 3), (2, 2)]))
+    dilation = draw(st.sampled_from([1, 1, 2]))
+    stride = draw(st.sampled_from([1, 1, 2]))
+    pads = draw(st.one_of(st.just(tuple(2 * [(t - 1) * dilation // 2 for t in taps])), st.tuples(*[st.integers(0, 2)] * 4)))
+    space = [draw(st.integers(max(1, (t - 1) * dilation + 1), 8)) for t in taps]
+    layout = draw(st.sampled_from(("NHWC", "NCHW")))
+    batch, channels = draw(st.integers(1, 4)), draw(st.integers(1, 2))
+    sizes = (batch, channels, *space) if layout == "NCHW" else (batch, *space, channels)
+    x, w = leaf(0, *sizes), leaf(1, draw(st.integers(1, 2)), channels, *taps, constant=True)
+    original = conv(x, w, pads, stride, dilation, layout)
+    made = [program for state in moved(start(original), Layout(layout, 2)) if (program := state.program(original)) is not None]
+    other = conv(x, w, [p + draw(st.integers(0, 1)) for p in pads], stride, dilation, layout)
+    return original, draw(st.sampled_from([*made, *([other] if other.type == original.type else []), original]))
+
+
+def with_an_edge_moved(program: Node) -> Iterator[Node]:
+    """Yield a choice between tensors with one bound of one box moved by one cell, and whatever else it computes left as it is."""
+    scope = meaning(program)
+
+    def bodies(body: Scalar) -> Iterator[Scalar]:
+        if not isinstance(body, Guarded):
+            return
+        for number, condition in enumerate(body.conditions):
+            for by in (-1, 1):
+                moved_condition = Compare(condition.left, condition.operator, condition.right + by)
+                conditions = (*body.conditions[:number], moved_condition, *body.conditions[number + 1 :])
+                yield Guarded(conditions, body.then, body.otherwise)
+        yield from (Guarded(body.conditions, body.then, inner) for inner in bodies(body.otherwise))
+
+    for body in bodies(scope.body):
+        try:
+            yield apply("Expression", *program.inputs, text=text_of(scope.with_body(body)))
+        except EinsatError:
+            continue  # a correction would be read beyond its end
+
+
+def everywhere(left: Node, right: Node, tests: int = 2) -> Mask:
+    """Return by brute force over a prime field where two programs differ."""
+    sizes: Sequence[int] = left.type.sizes
+    seen = differing(fragment_expression(left), fragment_expression(right), list(product(*map(range, sizes))), tests)
+    assert seen is not None
+    mask: Mask = seen.reshape(sizes)
+    return mask

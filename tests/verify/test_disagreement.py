@@ -1,0 +1,269 @@
+"""Where two programs differ, as boxes: exactly the positions at which brute force sees a difference."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from egraph.partial.moves import Regrouping
+from egraph.rewrite.file import load_rules
+from egraph.rule import Binding, Rule
+from egraph.tensor import Node, TensorType, attributes
+from egraph.tensor.boxes import Mask, boxes_of, cells, describe_boxes, mask_of, progressions
+from egraph.tensor.expr.index import Symbol
+from egraph.tensor.ops import apply
+from egraph.tensor.ops.reference import fragment_expression
+from tests.support.fragments import conv, cut, leaf, matmul, reshape, transpose
+from tests.support.mutants import everywhere, pairs
+from verify.application import equal_at_sizes
+from verify.cases import cases
+from verify.disagreement import Disagreement, disagreement, error_bound
+from verify.few_points import FewPoints, few_points
+from verify.named_arrays import PRIME
+from verify.open_cases import Values
+from verify.parametric import parametric, proved_outside
+from verify.suggest import suggestion
+
+NAMES = "nhwc"
+
+
+def between(left: Node, right: Node) -> Disagreement:
+    result = disagreement(fragment_expression(left), fragment_expression(right))
+    assert result is not None
+    return result
+
+
+@given(arrays(np.bool_, st.lists(st.integers(1, 6), min_size=0, max_size=4).map(tuple)))
+def test_boxes_hold_exactly_what_a_mask_marks(mask: Mask) -> None:
+    boxes = boxes_of(mask)
+    assert cells(boxes) == mask.sum()  # disjoint
+    assert (mask_of(boxes, mask.shape) == mask).all()
+
+
+@given(st.sets(st.integers(0, 40)))
+def test_progressions_hold_exactly_the_positions(positions: set[int]) -> None:
+    result = progressions(sorted(positions))
+    assert sorted(p for r in result for p in r) == sorted(positions)
+
+
+def test_interleaved_positions_are_one_box() -> None:
+    mask = np.zeros((2, 24), np.bool_)
+    mask[:, 7::8] = True
+    assert boxes_of(mask) == ((range(2), range(7, 24, 8)),)
+    assert describe_boxes(boxes_of(mask), mask.shape, "nh") == "h = 7 mod 8"
+
+
+def under_each_other(images: int, size: int) -> tuple[Node, Node]:
+    x, w = leaf(0, images, size, 5, 2), leaf(1, 3, 2, 3, 3, constant=True)
+    tall = conv(reshape(x, images // 2, 2 * size, 5, 2), w, (1, 1, 1, 1))
+    return conv(x, w, (1, 1, 1, 1)), reshape(tall, images, size, 5, 3)
+
+
+def test_two_images_under_each_other_differ_where_they_touch() -> None:
+    result = between(*under_each_other(16, 28))
+    assert result.describe(NAMES) == "equal except where n = 0 mod 2, h = 27 or n = 1 mod 2, h = 0"
+    assert result.witness == (0, 27, 0, 0)
+
+
+def test_an_image_in_blocks_of_rows_differs_at_their_ends() -> None:
+    x, w = leaf(0, 1, 24, 5, 2), leaf(1, 3, 2, 2, 1, constant=True)
+    folded = reshape(conv(reshape(x, 3, 8, 5, 2), w, (0, 0, 1, 0)), 1, 24, 5, 3)
+    assert between(conv(x, w, (0, 0, 1, 0)), folded).describe(NAMES) == "equal except where h in {7, 15}"
+
+
+def test_what_is_equal_has_no_boxes() -> None:
+    a, b, c = leaf(0, 3, 4), leaf(1, 4, 5), leaf(2, 5, 2)
+    result = between(matmul(matmul(a, b), c), matmul(a, matmul(b, c)))
+    assert not result.boxes and result.witness is None and result.describe("mn") == "equal everywhere"
+
+
+def test_what_has_nothing_in_common_differs_everywhere() -> None:
+    a, b = leaf(0, 3, 3), leaf(1, 3, 3)
+    result = between(matmul(a, b), matmul(b, a))
+    assert result.is_total and result.cells == 9
+
+
+def test_a_transposed_matrix_agrees_on_its_diagonal() -> None:
+    a = leaf(0, 4, 4)
+    assert (mask_of(between(a, transpose(a, 1, 0)).boxes, (4, 4)) == ~np.eye(4, dtype=bool)).all()
+
+
+def assert_boxes_are_those_of_brute_force(pair: tuple[Node, Node]) -> None:
+    """A pair that is not decided within the prover's units of work is no case; hypothesis fails where most are none."""
+    result = disagreement(fragment_expression(pair[0]), fragment_expression(pair[1]))
+    assume(result is not None)
+    assert result is not None
+    assert (mask_of(result.boxes, pair[0].type.sizes) == everywhere(*pair)).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(pairs())
+def test_boxes_are_those_of_brute_force(pair: tuple[Node, Node]) -> None:
+    assert_boxes_are_those_of_brute_force(pair)
+
+
+@pytest.mark.slow
+@settings(max_examples=2000, deadline=None)
+@given(pairs())
+def test_boxes_are_those_of_brute_force_on_many_draws(pair: tuple[Node, Node]) -> None:
+    assert_boxes_are_those_of_brute_force(pair)
+
+
+def points_between(left: Node, right: Node) -> FewPoints | None:
+    return few_points(fragment_expression(left), fragment_expression(right))
+
+
+def assert_few_points_tell(pair: tuple[Node, Node]) -> None:
+    """Boxes at whose m + 1 points the programs agree are those without a position that differs; every other one has such a position."""
+    found = points_between(*pair)
+    assert found is not None
+    sizes, mask = pair[0].type.sizes, everywhere(*pair)
+    assert mask_of(found.boxes, sizes).all() and cells(found.boxes) == mask.size
+    for box in found.boxes:
+        here = mask[tuple(slice(r.start, r.stop, r.step) for r in box)]
+        assert here.any() == (box in found.differing)
+
+
+def test_few_points_of_a_box_tell_for_all_of_it() -> None:
+    """Five kinds of rows, those of either image of a pair where it touches the other among them, by three kinds of columns."""
+    pair = under_each_other(4, 4)
+    assert_few_points_tell(pair)
+    found = points_between(*pair)
+    assert found is not None and 0 < len(found.differing) < len(found.boxes)
+    bound = error_bound(fragment_expression(pair[0]), fragment_expression(pair[1]), tests=2)
+    assert found.missed == found.points * bound and bound == (2 / PRIME) ** 2
+    told = "15 boxes, 53 points, 2 tests: 6 boxes differ; that one was missed has a probability of at most 1.9e-10"
+    assert found.describe() == told
+
+
+def test_boxes_of_few_points_end_at_the_boundaries_of_reshapes() -> None:
+    x = leaf(0, 4, 6)
+    found = points_between(reshape(x, 3, 8), reshape(cut(x, (0, 0), (4, 6)), 3, 8))
+    assert found is not None and len(found.boxes) > 3 and not found.differing  # rows of six in rows of eight
+    assert points_between(apply("Exp", x), x) is None  # not multilinear
+
+
+@settings(max_examples=15, deadline=None)
+@given(pairs())
+def test_few_points_agree_with_brute_force(pair: tuple[Node, Node]) -> None:
+    assert_few_points_tell(pair)
+
+
+@pytest.mark.slow
+@settings(max_examples=500, deadline=None)
+@given(pairs())
+def test_few_points_agree_with_brute_force_on_many_draws(pair: tuple[Node, Node]) -> None:
+    assert_few_points_tell(pair)
+
+
+def test_regrouping_and_back_is_nothing() -> None:
+    x = leaf(0, 4, 6, 5, 2)
+    way = Regrouping(0, 1, 2, True, False)
+    moved = way.of(x)
+    assert moved is not None and moved.type.sizes == (2, 12, 5, 2)
+    back = way.inverse.of(moved)
+    assert back is not None and not between(x, back).boxes
+
+
+def test_a_refusal_says_where_the_sides_differ() -> None:
+    refused = equal_at_sizes(*under_each_other(4, 4))
+    assert refused.endswith("; equal except where n in {0, 2}, h = 3 or n in {1, 3}, h = 0")
+
+
+RULES_THAT_HOLD_IN_PART = '''
+from egraph.rule import Attributes, Steps, Tensor, Weight, require, rule
+from egraph.rule_operators import conv, pad
+
+@rule
+def edges_are_zeros(x: Tensor, p: Attributes) -> Steps:
+    """pad(x, edge) = pad(x, 0)"""
+    yield pad(x, p)
+    require(p.mode == "edge", "the edge must be repeated")
+    yield pad(x, p.but(mode="constant"))
+
+@rule
+def under_each_other(x: Tensor, w: Weight, a: Attributes) -> Steps:
+    """conv(x, w) = conv(pairs of images under each other, w)"""
+    yield conv(x, w, a)
+    require(a.layout == "NCHW" and x.rank == 4 and x.shape[1] == 1 and x.shape[0] % 2 == 0, "pairs of images of one channel")
+    require(w.shape[0] == 1 and a.group == 1, "one filter")
+    n, c, h, v = x.shape
+    tall = conv(x.reshape(n // 2, c, 2 * h, v), w, a)
+    require(tall.shape[2] == 2 * h and tall.shape[3] == v, "the result must be as large as the image")
+    yield tall.reshape(n, 1, h, v)
+
+RULES = (edges_are_zeros, under_each_other)
+'''
+
+
+@pytest.fixture(scope="module")
+def in_part(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("in_part") / "rules.py"
+    path.write_text(RULES_THAT_HOLD_IN_PART, encoding="utf-8")
+    return path
+
+
+def rule_of(path: Path, name: str) -> Rule:
+    (found,) = [each for each in load_rules(path) if each.name == name]
+    assert isinstance(found, Rule)
+    return found
+
+
+def test_boxes_of_a_users_rule_are_linear_in_its_sizes(in_part: Path) -> None:
+    rows, images = islice(parametric(rule_of(in_part, "edges_are_zeros")), 2)
+    assert rows.describe() == "equal except where axis 0 < p.before[0] or axis 0 >= p.before[0] + x.shape[0]"
+    assert len(images.boxes) == 4 and rows.exact == rows.drawn and not rows.given
+    pairs = next(parametric(rule_of(in_part, "under_each_other")))
+    assert "n = 0 mod 2, h >= x.shape[2] - a.pads[2] or n = 1 mod 2, h < a.pads[0]" in pairs.describe()
+
+
+def test_boxes_for_all_sizes_are_those_of_brute_force_at_any(in_part: Path) -> None:
+    """At sizes that were not drawn, those of single rows included, where boxes meet or have no position."""
+    rule = rule_of(in_part, "edges_are_zeros")
+    rows = next(parametric(rule))
+    for size, before, after in ((23, 4, 13), (1, 1, 1), (1, 0, 5), (2, 3, 0), (19, 0, 0)):
+        values: Values = {Symbol("x0"): size, Symbol("p_before0", 0): before, Symbol("p_after0", 0): after}
+        bundle = attributes(mode="edge", value=0.0, before=(before,), after=(after,))
+        left, right = rule.apply(Binding({"x": TensorType("float32", (size,))}, {"p": bundle}))
+        mask = everywhere(left, right)
+        assert (mask_of(rows.at(values), mask.shape) == mask).all() and cells(rows.at(values)) == mask.sum()
+
+
+@pytest.mark.parametrize("name", ["edges_are_zeros", "under_each_other"])
+def test_boxes_for_all_sizes_that_are_a_cell_too_small_are_not_proved(in_part: Path, name: str) -> None:
+    rule = rule_of(in_part, name)
+    case, found = next(cases(rule)), next(parametric(rule))
+    case = replace(case, assumptions=case.assumptions.assume(*found.given))
+    assert proved_outside(case, found.boxes)
+    smaller = 0
+    for number, box in enumerate(found.boxes):
+        for axis, run in enumerate(box):
+            for less in () if run is None else (replace(run, first=run.first + run.step), replace(run, last=run.last - run.step)):
+                changed = (*box[:axis], less, *box[axis + 1 :])
+                assert not proved_outside(case, (*found.boxes[:number], changed, *found.boxes[number + 1 :]))
+                smaller += 1
+    assert smaller >= 4
+
+
+def test_a_guard_is_suggested_that_leaves_no_box(in_part: Path) -> None:
+    guard = "all(n == 0 for n in p.before) and all(n == 0 for n in p.after)"
+    assert guard in suggestion(rule_of(in_part, "edges_are_zeros"))
+
+
+def test_a_users_rule_that_holds_in_part_is_told_with_its_boxes(in_part: Path) -> None:
+    command = [sys.executable, "-m", "verify", str(in_part), "--rule", "edges_are_zeros", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    (told,) = json.loads(done.stdout)["rules"]
+    assert told["where"].startswith("equal except where axis 0 < p.before[0] or")
+    assert told["boxes"][0]["boxes"][0] == {"axis 0": {"first": "0", "last": "p.before[0] - 1", "step": "1"}}
