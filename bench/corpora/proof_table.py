@@ -46,6 +46,7 @@ A proof is over the real numbers; the class says what floating-point numbers may
 | overflow and underflow of what is computed on the way | no, but where an operator sums | yes | yes |
 | a result that is infinite on one side and NaN on the other | no | yes | yes |
 | a result that is finite on one side and infinite or NaN on the other, on operands (weights, too) that may be anything | no | no | yes |
+| sums and products of int32 that wrap around before they are converted to float32 | no | no | yes |
 | a finite result of the left side on finite operands without overflow | no | last bits | last bits |
 
 A rule that states a class is held to it where it is proved (`verify.rounding`, `verify.special_values`). Laws that a proof uses beyond
