@@ -15,7 +15,8 @@ from egraph.onnx import importer
 from egraph.optimize.estimated import compile_options, estimated_programs
 from lower.compile import compile_program
 from runtime import Session
-from tests.runtime.test_devices import ROOT, model
+from tests.runtime.test_devices import model
+from tests.support.paths import ROOT
 
 ALONE = """
 import sys

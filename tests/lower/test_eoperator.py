@@ -69,7 +69,7 @@ def test_every_operator_and_chains_agree_with_the_reference(library: Library) ->
     assert not library.failures
     loaded = Loaded(library.path)
     fragments = [key for key in library if isinstance(key, Node)]
-    assert {f.op for f in fragments} == set(OPS)
+    assert {f.op for f in fragments} == {name for name, spec in OPS.items() if spec.category != "recurrence"}
     for fragment in fragments:
         check(loaded, library[fragment], fragment)
 

@@ -17,7 +17,8 @@ from runtime.devices.cuda import cupy_driver, kernels
 from runtime.devices.cuda.kernels import Kernel, Launch
 from runtime.errors import ArtefactError, ExecutionError, LibraryMissing
 from tests.runtime.test_cuda_recorded import TWICE, X, chain, opened
-from tests.runtime.test_devices import ROOT, model
+from tests.runtime.test_devices import model
+from tests.support.paths import ROOT
 
 
 def gpu_is_missing() -> str:

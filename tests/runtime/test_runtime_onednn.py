@@ -334,7 +334,7 @@ LOSES_NAN = {"relu": "Relu", "clip": "Clip", "logistic": "Sigmoid", "hardsigmoid
 """Fused functions that give a number where the contraction gave NaN, in some layouts: docs/proofs.md says so."""
 FUSED: list[tuple[str, Mapping[str, Any]]] = [
     ("Relu", {}), ("LeakyRelu", {"alpha": 0.2}), ("Sigmoid", {}), ("Tanh", {}), ("Elu", {"alpha": 0.7}), ("Exp", {}), ("Sqrt", {}),
-    ("Abs", {}), ("Neg", {}),
+    ("Abs", {}), ("Neg", {}), ("Round", {}),
     ("Clip", {"min": -0.5, "max": 0.7}), ("HardSigmoid", {"alpha": 0.2, "beta": 0.5}), ("HardSwish", {}), ("Mish", {}),
     ("Softplus", {}), ("Gelu", {"approximate": "none"}), ("Gelu", {"approximate": "tanh"}),
 ]  # fmt: skip

@@ -32,7 +32,7 @@ def sampled(name: str, random: Random) -> tuple[Scope, dict[str, np.ndarray], di
     spec = OPS[name]
     shapes, attributes = spec.sample(random)
     dtypes = spec.sample_dtypes or ("float32",) * len(shapes)
-    scope = spec.meaning([Tensor(str(k), s) for k, s in enumerate(shapes)], attributes)
+    scope = spec.meaning([Tensor(str(k), *operand) for k, operand in enumerate(zip(shapes, dtypes, strict=True))], attributes)
     generator = np.random.default_rng(random.randrange(1 << 30))
     real: dict[str, np.ndarray] = {}
     whole: dict[str, np.ndarray] = {}

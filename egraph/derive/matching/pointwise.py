@@ -22,6 +22,8 @@ from egraph.tensor.expr.scope import Apply, Guarded, IndexNumber, Number, Read, 
 from egraph.tensor.ops import OPS, apply
 
 _COMMUTATIVE = ("add", "mul", "max", "min")
+NUMBERS = frozenset({"float32", "bool"})
+"""Element types of the operands of what is matched here; operators on bytes are not."""
 DRAWS = 32
 """Samples of an operator from which the values of its attributes that are words are taken."""
 Binding = Mapping[str, Scalar]
@@ -43,7 +45,7 @@ def patterns() -> tuple[Pattern, ...]:
     """Return the patterns of all elementwise operators; a float attribute is a symbol, or infinite where that is another meaning."""
     found: dict[tuple[str, str], Pattern] = {}
     for name, spec in sorted(OPS.items()):
-        if spec.category != "elementwise" or spec.arity is None:
+        if spec.category != "elementwise" or spec.arity is None or not NUMBERS.issuperset(spec.sample_dtypes or ()):
             continue
         drawn = [spec.sample(Random(seed))[1] for seed in range(DRAWS)]
         choices: list[list[AttributeValue | IndexNumber]] = []

@@ -15,10 +15,10 @@ from egraph.errors import LowerError
 from egraph.tensor import Implementation, Target
 from lower.candidates.eoperator_tiles import eoperator_tiles
 from lower.eoperator import KernelRequest
-from lower.eoperator.request import may_overwrite, supports_by_parts
+from lower.eoperator.request import may_overwrite
 from lower.targets import Compiler, Generator, Library, Lowering
 from lower.targets.cuda.costs import GpuSpeed
-from lower.targets.cuda.generator import generate
+from lower.targets.cuda.generator import generate, supports
 from runtime.devices.cuda import kernels
 from runtime.devices.cuda.gpus import GPUS, Gpu
 
@@ -99,7 +99,7 @@ def _library(name: str, target: Target) -> Library:
 def _lowering(gpu: Gpu) -> Lowering:
     target = Target("cuda", gpu.architecture, (gpu.name,))
     generator = Generator(
-        eoperator_tiles, supports_by_parts, may_overwrite, lambda request: {"symbol": request.symbol}, _Compiler(target), kernels.FILE
+        eoperator_tiles, supports, may_overwrite, lambda request: {"symbol": request.symbol}, _Compiler(target), kernels.FILE
     )
     return Lowering(
         target,

@@ -17,7 +17,8 @@ from egraph.tensor.ops.reference import evaluate, fragment_expression
 CONTRACTIONS = ("MatMul", "Conv", "ConvTranspose")
 WINDOWS = ("MaxPool", "AveragePool", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceMean", "Softmax", "LogSoftmax")
 MOVEMENTS = ("Transpose", "Reshape", "Slice", "Pad", "Concat", "Expand")
-ELEMENTWISE = tuple(sorted(name for name, spec in OPS.items() if spec.category == "elementwise" and name != "Cast"))
+BYTES = ("Cast", "Quantize", "Dequantize")
+ELEMENTWISE = tuple(sorted(name for name, spec in OPS.items() if spec.category == "elementwise" and name not in BYTES))
 """Of numbers: Cast's operand is an index, whose tensor no derivation reads."""
 
 

@@ -32,6 +32,7 @@ from egraph.tensor import Node
 from egraph.tensor.expr.scope import Scope
 from lower.cost.model import CostModel
 from runtime import Session
+from tests.support.commands import first_program
 from tests.support.fragments import conv, leaf, reshape
 from verify.corrected import corrected, prove_corrected
 from verify.disagreement import Disagreement, disagreement
@@ -182,7 +183,7 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Ou
     cost_us = CostModel.cost_us
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CostModel, "cost_us", lambda self, one: cost_us(self, one) * (1e6 if is_single(self.key(one)[0]) else 1.0))
-        patch.setattr("egraph.optimize.race.Race.median_us", lambda self, name: {"onnxruntime": 1e9, "unoptimized": 1e8}.get(name, 1.0))
+        patch.setattr("egraph.optimize.trial.winner", first_program)
         options = Options(
             folder / "m.onnx", folder / "out", budget_seconds=30.0, finalists=1, database=folder / "p.sqlite", verbosity=-1,
             rule_files=(mine,), derivations=False, skip_rules=("nothing_to_keep",),

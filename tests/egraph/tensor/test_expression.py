@@ -30,7 +30,8 @@ def test_meanings_are_printed_and_parsed_back(name: str) -> None:
     spec, random = OPS[name], Random(7)
     for _ in range(5):
         shapes, attributes = spec.sample(random)
-        operands = [Tensor(str(k), shape) for k, shape in enumerate(shapes)]
+        dtypes = spec.sample_dtypes or ("float32",) * len(shapes)
+        operands = [Tensor(str(k), *operand) for k, operand in enumerate(zip(shapes, dtypes, strict=True))]
         scope = spec.meaning(operands, attributes)
         text = format_scope(scope)
         if "object" in text or "DataIndex" in text or "Read(" in text:

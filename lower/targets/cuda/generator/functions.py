@@ -49,6 +49,8 @@ def call(function: str, operands: Sequence[str]) -> str:
         return f"{_CALLS[function]}({', '.join(operands)})"
     (first, *rest) = operands
     match function:
+        case "to_float32":
+            return f"((float){first})"
         case "neg":
             return f"(-{first})"
         case "not_":

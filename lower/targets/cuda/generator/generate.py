@@ -5,16 +5,29 @@ from __future__ import annotations
 from dataclasses import replace
 
 from egraph.errors import LowerError
-from egraph.tensor import Target
-from lower.eoperator.request import KernelRequest, kernel_of, may_overwrite, supports
+from egraph.tensor import Node, Target, walk
+from egraph.tensor.ops import OPS
+from egraph.tensor.ops.dtypes import BYTES
+from lower.eoperator.request import KernelRequest, kernel_of, may_overwrite, supports_by_parts
 from lower.targets.cuda.generator.compiler import compile_text
 from lower.targets.cuda.generator.functions import PREAMBLE, TYPES
 from lower.targets.cuda.generator.kernel import OUTPUT, GeneratedKernel, Launch
 from lower.targets.cuda.generator.schedules import Scheduler
 from lower.targets.cuda.generator.writer import Writer
 
+WHOLE = BYTES | {"int32"}
+MOVING = ("view", "movement")
+"""Categories of operators that move elements of any type and compute nothing."""
 MOST_BLOCKS = (1 << 31) - 1
 """Blocks of a launch along x, at most, on every device."""
+
+
+def supports(fragment: Node) -> str | None:
+    """Return None where a fragment has a CUDA kernel, else the reason why not: arithmetic is that of float32 alone."""
+    for node in walk((fragment,)):
+        if node.op == "Dequantize" or (node.type.dtype in WHOLE and node.op in OPS and OPS[node.op].category not in MOVING):
+            return f"{node.op} computes with whole numbers"
+    return supports_by_parts(fragment)
 
 
 def generate(request: KernelRequest, target: Target) -> GeneratedKernel:
