@@ -24,6 +24,7 @@ from egraph.tensor.expr.index import Symbol
 from egraph.tensor.ops import apply
 from egraph.tensor.ops.reference import fragment_expression
 from tests.support.fragments import conv, cut, leaf, matmul, reshape, transpose
+from tests.support.fresh import in_a_fresh_process
 from tests.support.mutants import everywhere, pairs
 from verify.application import equal_at_sizes
 from verify.cases import cases
@@ -220,6 +221,11 @@ def rule_of(path: Path, name: str) -> Rule:
 
 
 def test_boxes_of_a_users_rule_are_linear_in_its_sizes(in_part: Path) -> None:
+    in_a_fresh_process(check_linear_boxes, in_part)
+
+
+def check_linear_boxes(path: str) -> None:
+    in_part = Path(path)
     rows, images = islice(parametric(rule_of(in_part, "edges_are_zeros")), 2)
     assert rows.describe() == "equal except where axis 0 < p.before[0] or axis 0 >= p.before[0] + x.shape[0]"
     assert len(images.boxes) == 4 and rows.exact == rows.drawn and not rows.given
@@ -229,7 +235,11 @@ def test_boxes_of_a_users_rule_are_linear_in_its_sizes(in_part: Path) -> None:
 
 def test_boxes_for_all_sizes_are_those_of_brute_force_at_any(in_part: Path) -> None:
     """At sizes that were not drawn, those of single rows included, where boxes meet or have no position."""
-    rule = rule_of(in_part, "edges_are_zeros")
+    in_a_fresh_process(check_boxes_at_other_sizes, in_part)
+
+
+def check_boxes_at_other_sizes(path: str) -> None:
+    rule = rule_of(Path(path), "edges_are_zeros")
     rows = next(parametric(rule))
     for size, before, after in ((23, 4, 13), (1, 1, 1), (1, 0, 5), (2, 3, 0), (19, 0, 0)):
         values: Values = {Symbol("x0"): size, Symbol("p_before0", 0): before, Symbol("p_after0", 0): after}
@@ -241,7 +251,11 @@ def test_boxes_for_all_sizes_are_those_of_brute_force_at_any(in_part: Path) -> N
 
 @pytest.mark.parametrize("name", ["edges_are_zeros", "under_each_other"])
 def test_boxes_for_all_sizes_that_are_a_cell_too_small_are_not_proved(in_part: Path, name: str) -> None:
-    rule = rule_of(in_part, name)
+    in_a_fresh_process(check_smaller_boxes, in_part, name)
+
+
+def check_smaller_boxes(path: str, name: str) -> None:
+    rule = rule_of(Path(path), name)
     case, found = next(cases(rule)), next(parametric(rule))
     case = replace(case, assumptions=case.assumptions.assume(*found.given))
     assert proved_outside(case, found.boxes)
@@ -256,6 +270,11 @@ def test_boxes_for_all_sizes_that_are_a_cell_too_small_are_not_proved(in_part: P
 
 
 def test_a_guard_is_suggested_that_leaves_no_box(in_part: Path) -> None:
+    in_a_fresh_process(check_suggestion, in_part)
+
+
+def check_suggestion(path: str) -> None:
+    in_part = Path(path)
     guard = "all(n == 0 for n in p.before) and all(n == 0 for n in p.after)"
     assert guard in suggestion(rule_of(in_part, "edges_are_zeros"))
 
