@@ -33,6 +33,7 @@ from verify.equality import places_of, prove_equal
 from verify.models import small_values
 from verify.open_cases import MOST_ELEMENTS, Values, bindings_at, holds_at, symbols_of, value_at
 from verify.outcome import Equal
+from verify.paths import negated
 from verify.random_binding import Refused
 from verify.random_testing import CRASHES, Instance, instantiate
 
@@ -438,7 +439,7 @@ def _proved_at(case: Case, boxes: Sequence[Runs], bases: Sequence[int], phases: 
             else:
                 inside += run.conditions(place)
         else:
-            outside.append([negation_of(condition) for condition in inside if not case.assumptions.entails(condition)])
+            outside.append([negated(condition) for condition in inside if not case.assumptions.entails(condition)])
     for chosen in product(*outside):
         assumptions = case.assumptions.assume(*chosen)
         if not isinstance(prove_equal(left, right, assumptions), Equal) and assumptions.consistent():
@@ -453,16 +454,3 @@ def _phase_of(side: Scope, bases: Sequence[int], phases: Sequence[int]) -> Scope
     moved = tuple(base * place + phase for place, base, phase in zip(places, bases, phases, strict=True))
     body = at(Scope(side.traversal, (), side.reduction, side.body), moved)
     return Scope(iterators, side.summation, side.reduction, body)
-
-
-def negation_of(condition: Compare) -> Compare:
-    """Return the condition that holds where another does not."""
-    match condition.operator:
-        case "<=":
-            return Compare(condition.right, "<", condition.left)
-        case "<":
-            return Compare(condition.right, "<=", condition.left)
-        case "==":
-            return Compare(condition.left, "!=", condition.right)
-        case "!=":
-            return Compare(condition.left, "==", condition.right)

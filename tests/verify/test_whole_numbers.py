@@ -15,6 +15,7 @@ from egraph.tensor.expr.scope import Read
 from egraph.tensor.ops import apply
 from egraph.tensor.ops.reference import evaluate, fragment_expression
 from verify.application import equal_at_sizes
+from verify.comparison import compare_sides
 from verify.normal.whole_numbers import LARGEST_INT32, NO_OVERFLOW, magnitude
 from verify.prove import Effort, prove
 
@@ -86,3 +87,10 @@ def test_no_expression_of_bytes_exceeds_its_bound() -> None:
         generator = np.random.default_rng(seed)
         feeds = {leaf: generator.choice(extremes[leaf.type.dtype], 6).astype(leaf.type.dtype) for leaf in leaves}
         assert np.abs(np.asarray(evaluate((node,), feeds)[0], np.float64)).max() <= bound < np.inf
+
+
+def test_the_gate_compares_bytes_over_their_whole_range() -> None:
+    x = placeholder(0, TensorType("uint8", (64,)))
+    number = apply("Cast", x, to="float32")
+    small = apply("Clip", number, min=-1000.0, max=100.0)
+    assert compare_sides((number,), (small,), {}).reason and not compare_sides((number,), (small,), {0: 7.0}).reason
