@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -29,7 +30,7 @@ FEW = 8
 DRAWS, FEW_DRAWS = 60, 25
 """Draws for every instance that is wanted: of a proved mutant, and before its proof."""
 MEMORY = 6 << 30
-"""Address space of a process that judges mutants, in bytes."""
+"""Address space that a proof may add to its process, in bytes."""
 BROKEN = (*CRASHES, AttributeError, TypeError, KeyError, AssertionError, MemoryError, RuntimeError)
 """What a mutant's own code may raise."""
 
@@ -74,6 +75,19 @@ def limited(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGVTALRM, signal.SIG_IGN)  # the default ends the process, should the timer fire just now
 
 
+@contextmanager
+def limited_memory(size_bytes: int) -> Iterator[None]:
+    """Raise ``MemoryError`` when the block maps more than ``size_bytes`` of address space; the process is as before after it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    limit = mapped + size_bytes
+    resource.setrlimit(resource.RLIMIT_AS, (limit if soft == resource.RLIM_INFINITY else min(limit, soft), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
 def seen(mutant: Mutant, seed: int) -> Seen:
     """Compare the sides of a mutant on a few random instances."""
     try:
@@ -85,9 +99,8 @@ def seen(mutant: Mutant, seed: int) -> Seen:
 
 def judged(mutant: Mutant, seed: int, cases: int, *, false: bool) -> Judged:
     """Return what the prover says of a mutant, and of a proved one what ``cases`` random instances say that its proof covers."""
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     try:
-        with limited(SECONDS), at_most(UNITS):
+        with limited_memory(MEMORY), limited(SECONDS), at_most(UNITS):
             proof = prove(mutant.rule, Effort(tests=0, open_cases=1, applications=0))
     except (TooSlow, Exhausted, MemoryError):
         return Judged(mutant.description, mutant.change, "slow", false)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bench.mutation import campaign, judging
@@ -94,6 +96,15 @@ def test_a_change_of_a_function_that_a_rule_calls_reaches_the_rule() -> None:
             assert judging.judged(mutant, 0, 8, false=True).fate == "rejected"
             return
     pytest.fail("the places are not moved on: that is a statement")
+
+
+def test_a_limit_on_memory_ends_with_its_block() -> None:
+    """What is judged later in the same process may map as much as before."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    with pytest.raises(MemoryError), judging.limited_memory(64 << 20):
+        np.empty(256 << 20, np.uint8)
+    assert resource.getrlimit(resource.RLIMIT_AS) == before
+    assert np.empty(256 << 20, np.uint8).size == 256 << 20
 
 
 def test_the_left_side_stays_what_its_pattern_says() -> None:

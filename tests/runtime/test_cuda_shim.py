@@ -131,6 +131,21 @@ def test_what_a_device_would_not_forgive_is_an_error(module: HostModule, symbol:
     np.testing.assert_array_equal(run(module, "reversed"), np.arange(64)[::-1])  # the next launch is not disturbed
 
 
+def test_a_launch_returns_its_mappings() -> None:
+    """A process may have some 65,000 mappings, and a launch of 1,024 threads takes 2,000: it keeps none, whether it fails or not."""
+    maps = Path("/proc/self/maps")
+    if not maps.exists():
+        pytest.skip("this system does not list a process's mappings")
+    before = len(maps.read_text().splitlines())
+    module = compile_for_host(f"{TEXT}// loaded here and nowhere else\n")
+    for order in ORDERS:
+        run(module, "reversed", order)
+        module.launch("numbered", ONE, (1024, 1, 1), 0, [np.arange(1024, dtype=np.float32), np.zeros(1024, np.float32)], order)
+        with pytest.raises(KernelError):
+            run(module, "reads_behind", order)
+    assert len(maps.read_text().splitlines()) < before + 500
+
+
 def test_a_launch_beyond_the_limits_is_an_error(module: HostModule) -> None:
     memory = [np.zeros(64, np.float32), np.zeros(64, np.float32)]
     for grid, block, shared_bytes, arrays in (

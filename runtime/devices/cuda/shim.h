@@ -306,13 +306,12 @@ extern "C" int einsat_launch(einsat_kernel kernel, char *shared, size_t shared_b
   if (grid[1] > 65535 || grid[2] > 65535 || block[2] > 64) return einsat_fail("a launch beyond the limits along y or z"), 1;
   if (count > EINSAT_MOST_OPERANDS) return einsat_fail("%ld operands", count), 1;
   gridDim = {grid[0], grid[1], grid[2]}, blockDim = {block[0], block[1], block[2]};
-  if (!einsat_stacks) {
-    size_t bytes = (size_t)EINSAT_MOST_THREADS * (EINSAT_STACK_BYTES + einsat_page());
-    void *stacks = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (stacks == MAP_FAILED) return einsat_fail("no memory for stacks"), 1;
-    einsat_stacks = (char *)stacks;
-    for (int k = 0; k < EINSAT_MOST_THREADS; ++k) mprotect(einsat_stack(k) - einsat_page(), einsat_page(), PROT_NONE);
-  }
+  // A process may have only so many mappings, two a thread here: stacks of a launch are returned when it ends.
+  size_t stack_bytes = (size_t)einsat_count * (EINSAT_STACK_BYTES + einsat_page());
+  void *stacks = mmap(nullptr, stack_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (stacks == MAP_FAILED) return einsat_fail("no memory for stacks"), 1;
+  einsat_stacks = (char *)stacks;
+  for (int k = 0; k < einsat_count; ++k) mprotect(einsat_stack(k) - einsat_page(), einsat_page(), PROT_NONE);
   void *arguments[EINSAT_MOST_OPERANDS];
   einsat_operand_count = 0;
   for (int k = 0; k < count; ++k) {
@@ -345,5 +344,6 @@ extern "C" int einsat_launch(einsat_kernel kernel, char *shared, size_t shared_b
     if (one.is_written) memcpy(content[k], one.data, one.bytes);
     munmap(one.pages, one.page_bytes);
   }
+  munmap(stacks, stack_bytes);
   return einsat_failed;
 }
