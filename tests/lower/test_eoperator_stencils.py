@@ -39,6 +39,9 @@ def windows() -> list[Node]:
         pool("MaxPool", (1, 2, 17, 40), (3, 3), dilations=(2, 2), pads=(2, 2, 2, 2)),
         pool("AveragePool", (1, 9, 13, 24), (3, 3), layout="NHWC"),
         pool("MaxPool", (1, 5, 6, 16), (3, 3), layout="NHWC", pads=(0, 0, 0, 0)),
+        pool("MaxPool", leaf(0, 1, 2, 17, 40, dtype="uint8"), (3, 3)),  # LLVM took exponential time for the largest of nine bytes
+        pool("MaxPool", leaf(0, 1, 2, 17, 40, dtype="int8"), (3, 3), strides=(2, 2)),
+        pool("MaxPool", leaf(0, 1, 7, 9, 24, dtype="uint8"), (3, 3), strides=(2, 2), layout="NHWC"),
         apply("Conv", x, weights, **depthwise),
         apply("Relu", apply("Sub", apply("Exp", pool("AveragePool", (2, 3, 11, 37), (3, 3))), x)),
     ]  # fmt: skip

@@ -63,7 +63,10 @@ def feeds(fragment: Node, seed: int = 0) -> list[np.ndarray]:
     for operand in placeholders(fragment):
         positive = fragment.op in ("Sqrt", "Log", "Pow")
         values = random.standard_normal(operand.type.sizes)
-        if operand.type.dtype == "bool" or "int" in operand.type.dtype:
+        if operand.type.dtype in ("int8", "uint8"):
+            limits = np.iinfo(operand.type.dtype)
+            result.append(random.integers(limits.min, limits.max + 1, operand.type.sizes).astype(operand.type.dtype))
+        elif operand.type.dtype == "bool" or "int" in operand.type.dtype:
             result.append(np.asarray(random.integers(0, 2, operand.type.sizes)).astype(operand.type.dtype))
         else:
             result.append(np.asarray(np.abs(values) + 0.1 if positive else values).astype(operand.type.dtype))

@@ -64,13 +64,15 @@ def select(condition: Expr, then: Expr, otherwise: Expr) -> Expr:
     return tirx.Select(widen(condition, count), widen(then, count), widen(otherwise, count))
 
 
-def intrinsic(name: str, value: Expr) -> Expr:
-    """Call an LLVM intrinsic of one argument."""
-    return tirx.call_llvm_pure_intrin(str(value.ty), name, value)
+def intrinsic(name: str, *values: Expr) -> Expr:
+    """Call an LLVM intrinsic whose arguments and result have one type."""
+    return tirx.call_llvm_pure_intrin(str(values[0].ty), name, *values)
 
 
 def larger(a: Expr, b: Expr) -> Expr:
     """Return the larger of two values, NaN where either is none: one instruction and, unless one is a constant, two more for NaN."""
+    if element(a) == element(b) == "int32":
+        return _of_integers("llvm.smax", a, b)
     if _is_constant(a):
         a, b = b, a
     known = select(a < b, b, a)
@@ -79,10 +81,18 @@ def larger(a: Expr, b: Expr) -> Expr:
 
 def smaller(a: Expr, b: Expr) -> Expr:
     """Return the smaller of two values, NaN where either is none."""
+    if element(a) == element(b) == "int32":
+        return _of_integers("llvm.smin", a, b)
     if _is_constant(a):
         a, b = b, a
     known = select(b < a, b, a)
     return known if _is_constant(b) else _unless_nan(b, known)
+
+
+def _of_integers(name: str, a: Expr, b: Expr) -> Expr:
+    """Call an intrinsic: choices have each operand twice, and LLVM narrows chains of them to bytes in exponential time."""
+    count = max(lanes(a), lanes(b))
+    return intrinsic(name, widen(a, count), widen(b, count))
 
 
 def _unless_nan(value: Expr, known: Expr) -> Expr:

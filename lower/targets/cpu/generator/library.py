@@ -23,7 +23,7 @@ from lower.eoperator.request import KernelRequest, may_overwrite, supports
 from lower.targets.cpu.generator.process import Compiler, borrowed_compilers, most_processes
 from runtime import cache as user_cache
 
-SECONDS_PER_KERNEL = 60.0
+SECONDS_PER_KERNEL = 20.0
 LEAST_A_PROCESS = 8
 """Kernels that make it worth to start another compiling process."""
 DISK_PROBLEMS = tuple(os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES))
