@@ -43,7 +43,12 @@ def to_program(frozen: FrozenEGraph, selection: Selection, graph: Graph) -> Prog
         _note(origins, node, _names(sources, graph, number))
     outputs = tuple((name, values[root]) for (name, _), root in zip(graph.outputs, frozen.roots, strict=True))
     _inherit(origins, outputs)
-    rebuilt = dataclasses.replace(graph, outputs=outputs, origins={node: tuple(names) for node, names in origins.items() if names})
+    rebuilt = dataclasses.replace(
+        graph,
+        outputs=outputs,
+        origins={node: tuple(names) for node, names in origins.items() if names},
+        names=_source_names(frozen, graph, values),
+    )
     outside = {rule for root in frozen.roots if root not in chosen for rule in _leaf_rules(frozen, root, constant_rules)}
     used = sorted(outside.union(*root_rules.values(), *(kernel.rules for kernel in kernels)))
     return Program(rebuilt, tuple(kernels), selection.cost_us, tuple(used))
@@ -123,6 +128,14 @@ def _sources(frozen: FrozenEGraph) -> Mapping[int, Node]:
                     if own not in frozen.source and other in frozen.source:
                         found.setdefault(own, frozen.source[other])
     return found
+
+
+def _source_names(frozen: FrozenEGraph, graph: Graph, values: Mapping[int, Node]) -> dict[Node, str]:
+    """Return the names of the source model's values, also for the nodes that compute them in another way."""
+    computed = ((node, frozen.source[number]) for number, node in values.items() if number in frozen.source)
+    names = {node: graph.names[source] for node, source in computed if source in graph.names}
+    taken = set(names.values())
+    return names | {node: name for node, name in graph.names.items() if name not in taken}
 
 
 def _names(sources: Mapping[int, Node], graph: Graph, number: int) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 """Find what makes a program wrong on given inputs: kernels that disagree with their fragments, rules that changed a value.
 
 Everything is compared with onnxruntime without optimisations: each kernel alone, on the operands that it has in the
-program; and each value that the program still shares with the input model.
+program; each value that the program still shares with the input model; and each part of both between such values, computed
+by both from the same ones, so that no part inherits the error of another.
 
 A rule may be wrong at sizes that no test drew. When the check of a program failed and no kernel is to blame, the search
 is repeated with each right side executed beside its left side, at the model's own sizes, on random data; what differs names
@@ -26,21 +27,48 @@ from egraph.optimize.check_noise import NOISE_FACTOR, open_onnxruntime, relative
 from egraph.optimize.kernels import compile_batch, leaf_values, rounded
 from egraph.policy import SaturationPolicy
 from egraph.rule import Binding, MergeRule, Rule
-from egraph.tensor import PLAIN, Graph, Kernel, Node, Program, TensorType, attributes, make, rewrite, walk
+from egraph.tensor import LEAVES, PLAIN, Graph, Kernel, Node, Program, TensorType, attributes, make, rewrite, walk
+from egraph.tolerance import Tolerance
 from lower.compile import CompileOptions
 from lower.targets import name_of
 from runtime import Session
 from runtime.feeds import Values, random_array
 from runtime.judge import WrongResult, judge
 
+MOST_PART_TOLERANCES = 100.0
+"""Error of a part of a program, in tolerances, up to which rounding that this part amplifies excuses it: 1e-2 by default."""
+MOST_TIES = 1e-3
+"""Part of a tensor of whole numbers that may be off by one step where its part of the program rounds to them."""
+SHAKEN = 3
+"""Times that the operands of a part are changed by their last bit, to see what rounding does to it."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """How the parts of a program compare with those of the model, each computed from the same values by both."""
+
+    count: int = 0
+    worst_error: float = 0.0
+    wrong: tuple[str, ...] = ()
+    """The values that differ by more than rounding explains."""
+
+    @property
+    def agree(self) -> bool:
+        """Return whether the program shares values with the model, and all parts between them agree."""
+        return self.count > 1 and not self.wrong
+
+    def __str__(self) -> str:
+        return f"each of {self.count} parts of it, computed from the same values, agrees within {self.worst_error:.2g}"
+
 
 @dataclass(frozen=True)
 class Blame:
     """What disagrees: kernels with the reason, and rules of kernels that compute another value than the model."""
 
-    kernels: tuple[tuple[Kernel, str], ...]
-    rules: tuple[str, ...]
-    source_nodes: tuple[str, ...]
+    kernels: tuple[tuple[Kernel, str], ...] = ()
+    rules: tuple[str, ...] = ()
+    source_nodes: tuple[str, ...] = ()
+    parts: Parts = Parts()
 
     def __str__(self) -> str:
         parts = [f"kernel {kernel.implementation}: {reason}" for kernel, reason in self.kernels]
@@ -49,7 +77,7 @@ class Blame:
         return "; ".join(parts) or "every kernel alone and every value by itself agree"
 
 
-def blame(original: Graph, program: Program, feeds: Mapping[str, Any], options: CompileOptions) -> Blame:
+def blame(original: Graph, program: Program, feeds: Mapping[str, Any], options: CompileOptions, tolerance: Tolerance) -> Blame:
     """Return what disagrees when ``program``, made from ``original``, runs on ``feeds``."""
     with tempfile.TemporaryDirectory(prefix="einsat-blame-") as folder:
         made = [k for k in program.kernels if not k.implementation.is_free and k.output.type.shape is not None]
@@ -57,10 +85,11 @@ def blame(original: Graph, program: Program, feeds: Mapping[str, Any], options: 
         alone = [k for k in made if not k.implementation.is_opaque and all(n in values or n.op == "Constant" for n in k.inputs)]
         wrong = _wrong_kernels(program.graph, alone, values, Path(folder) / "kernels", options)
         rules, nodes = ((), ()) if wrong else changed(original, program, values, feeds, Path(folder), options.threads)
+        parts = Parts() if wrong else compare_parts(original, program, values, Path(folder), options.threads, tolerance)
     for kernel, _ in wrong:
         nodes = tuple(dict.fromkeys((*nodes, *program.graph.origins.get(kernel.output, ()))))
         rules = tuple(dict.fromkeys((*rules, *kernel.rules)))
-    return Blame(tuple(wrong), rules, nodes)
+    return Blame(tuple(wrong), rules, nodes, parts)
 
 
 def kernel_values(program: Program, feeds: Mapping[str, Any], folder: Path, threads: int) -> dict[Node, np.ndarray]:
@@ -157,6 +186,57 @@ def changed(
             nodes = dict.fromkeys(name for k in inside for name in program.graph.origins.get(k.output, ()))
             return tuple(rules), tuple(nodes)
     return (), ()
+
+
+def compare_parts(
+    original: Graph, program: Program, values: Mapping[Node, np.ndarray], folder: Path, threads: int, tolerance: Tolerance
+) -> Parts:
+    """Compare every value that program and model share, computed by the model from what the program has for the shared ones below it.
+
+    By induction over these parts the program is the model, but for the errors that are returned. Whole numbers may be off by one step
+    here and there, where a part rounds to them: a value between two steps goes either way.
+    """
+    named = {name: node for node, name in original.names.items()} | dict(original.outputs)
+    names = {**program.graph.names, **{node: name for name, node in program.graph.outputs}}
+    shared = {named[name]: values[node] for node, name in names.items() if name in named and node in values and node.op not in LEAVES}
+    shared = {node: value for node, value in shared.items() if node.op not in LEAVES and node.type.is_static}
+    feeds = {f"cut {i}": value for i, value in enumerate(shared.values())}
+    cuts = {
+        node: make("Input", (), attributes(name=name), TensorType(node.type.dtype, node.type.shape))
+        for node, name in zip(shared, feeds, strict=True)
+    }
+    below = dict.fromkeys(operand for node in shared for operand in node.inputs)
+    cut = rewrite(tuple(below), lambda old, operands: cuts.get(old) or make(old.op, operands, old.attributes, old.type))
+    parts = {node: make(node.op, [cut[operand] for operand in node.inputs], node.attributes, node.type) for node in shared}
+    inputs = {node: values[node] for node in original.inputs if node in values}
+    feeds |= {node.string("name"): value for node, value in inputs.items()}
+    graph = replace(original, inputs=(*inputs, *cuts.values()), names={}, origins={})
+    expected = evaluate(graph, list(parts.values()), feeds, folder, threads)
+    moved = [evaluate(graph, list(parts.values()), shaken(feeds, seed), folder, threads) for seed in range(SHAKEN)]
+    wrong, worst_error = [], 0.0
+    for node, part in parts.items():
+        error, is_right = _part_error(expected[part], shared[node], [each[part] for each in moved], tolerance)
+        worst_error = max(worst_error, error)
+        wrong += [] if is_right else [original.names.get(node, node.op)]
+    return Parts(len(parts), worst_error, tuple(wrong))
+
+
+def _part_error(want: np.ndarray, got: np.ndarray, moved: Sequence[np.ndarray], tolerance: Tolerance) -> tuple[float, bool]:
+    """Return the error of a part, and whether it is within the tolerance or what rounding explains."""
+    if want.shape != got.shape or want.dtype != got.dtype:
+        return float("inf"), False
+    if want.dtype.kind in "iub":
+        steps = np.abs(want.astype(np.int64) - got.astype(np.int64))
+        off, is_byte = int(np.count_nonzero(steps)), want.dtype.name in ("int8", "uint8")
+        return 0.0, off == 0 or (is_byte and int(steps.max()) <= 1 and off <= 1 + MOST_TIES * want.size)
+    strange = ~np.isfinite(want)
+    if not np.array_equal(strange, ~np.isfinite(got)) or not np.array_equal(want[strange], got[strange], equal_nan=True):
+        return float("inf"), False
+    error = relative_error(want, got)
+    if error <= tolerance.relative:
+        return error, True
+    noise = max(relative_error(want, each) for each in moved)
+    return error, error <= min(NOISE_FACTOR * noise, MOST_PART_TOLERANCES * tolerance.relative)
 
 
 def _since(program: Program, kernel: Kernel, known: set[Node]) -> list[Kernel]:

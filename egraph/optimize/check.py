@@ -10,11 +10,13 @@ that is a wrong program. Another one is too, as long as any kernel alone compute
 this very input (``vouch``). What then remains is rounding that the model amplifies, and is said:
 
 * up to ``MOST_TOLERANCES`` tolerances it is accepted;
-* beyond, the input tells a wrong program from a right one no more, so another takes its place: as many are compared as were asked
+* beyond, it is where every part of the program, between values that it shares with the model and computed from the same ones,
+  agrees on this input (``Parts``): so a model that rounds to bytes inside may be compared, whose every input amplifies rounding;
+* else the input tells a wrong program from a right one no more, so another takes its place: as many are compared as were asked
   for. A user's own input is never replaced.
 
 So no program passes because its inputs are ill-conditioned: what excuses an error is measured on the original alone, every kernel
-has agreed on that input, and the whole program has on others.
+has agreed on that input, and so has the whole program on others, or every part of it on this one.
 
 Where outputs tell inputs apart badly, inputs of other sizes are tried too; what then still tells little is said.
 
@@ -35,6 +37,7 @@ import numpy as np
 
 from egraph.errors import CheckFailed, ModelError
 from egraph.onnx.integer_ranges import FLAGS, integer_ranges
+from egraph.optimize.blame import Blame
 from egraph.optimize.check_noise import PART, UNKNOWN, Noise, RunModel, open_onnxruntime, relative_error
 from egraph.policy import CheckPolicy
 from egraph.tensor import Graph, Node, walk
@@ -251,7 +254,7 @@ def check(
     given: Sequence[tuple[str, Mapping[str, Any]]] = (),
     is_random: bool = True,
     plain_moved: RunModel | None = None,
-    vouch: RunModel | None = None,
+    vouch: Callable[[Mapping[str, Any]], Blame] | None = None,
     most_replaced: int = CheckPolicy.replaced,
 ) -> CheckResult:
     """Compare each saved file (by name) with the reference on ``count`` inputs; raises Disagreement.
@@ -260,7 +263,7 @@ def check(
     From the last one given on, ``goes_on`` is asked whether there is time for another.
 
     ``plain`` runs the original without optimisations; without it, no error above the tolerance is accepted. ``plain_moved`` does so
-    with weights changed in their last bit. ``vouch`` names the kernels that alone compute something else on some inputs.
+    with weights changed in their last bit. ``vouch`` compares the kernels and the parts of the program alone on some inputs.
     """
     worst_output, worst_error = "", -1.0
     amplified: list[str] = []
@@ -288,29 +291,30 @@ def check(
                 except TooFar as error:
                     found_noise = noise.of(position, want, got, tolerance) if noise else UNKNOWN
                     said = CheckFailed(f"{error.what}{found_noise}", where=error.where, fix=error.fix)
-                    if not found_noise.explains or (vouch is not None and not may_excuse(told, feeds)):
+                    if not found_noise.explains or compared_alone(told, feeds).kernels:
                         raise Disagreement(said, feeds) from error
-                    if not found_noise.is_accepted:
+                    parts = "" if found_noise.is_accepted else agreement(compared_alone(told, feeds))
+                    if not found_noise.is_accepted and not parts:
                         if not may_replace:
                             raise Disagreement(said, feeds) from error
                         untold = Disagreement(said, feeds)
                         amplified.append(f"{where}: another input takes its place, as this one tells nothing: {said.what}")
                         break
                     relative = relative_error(want, got)
-                    amplified.append(f"{where}: accepted although {relative:.2g} is above the tolerance{found_noise}")
+                    amplified.append(f"{where}: accepted although {relative:.2g} is above the tolerance{found_noise}{parts}")
                 except CheckFailed as error:
                     raise Disagreement(error, feeds) from error
                 if relative > worst_error:
                     worst_output, worst_error = name, relative
         return untold
 
-    excused: dict[str, bool] = {}
+    vouched: dict[str, Blame] = {}
 
-    def may_excuse(told: str, feeds: Mapping[str, Any]) -> bool:
-        """Return whether every kernel alone is right on an input."""
-        if told not in excused:
-            excused[told] = vouch is None or not vouch(feeds)
-        return excused[told]
+    def compared_alone(told: str, feeds: Mapping[str, Any]) -> Blame:
+        """Return how the kernels and the parts of the program compare on an input, each alone."""
+        if told not in vouched:
+            vouched[told] = vouch(feeds) if vouch else Blame()
+        return vouched[told]
 
     def result(compared: int, *, is_short: bool) -> CheckResult:
         return CheckResult(compared, max(worst_error, 0.0), worst_output, tuple(amplified), spread.notes(), is_short, len(given))
@@ -344,6 +348,11 @@ def check(
                 compare_on(f"random input {number} ({values})", feeds, expected, may_replace=True)
                 compared += 1
     return result(compared, is_short=False)
+
+
+def agreement(alone: Blame) -> str:
+    """Return how the parts of a program agree, empty where they do not or there are none."""
+    return f"; {alone.parts}" if alone.parts.agree else ""
 
 
 def is_finite(value: Any) -> bool:

@@ -97,7 +97,7 @@ def _shaken(value: Any, generator: np.random.Generator) -> Any:
     if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
         return value
     steps = generator.integers(-1, 2, size=value.shape, dtype=np.int8)
-    return (value * (1 + steps * np.finfo(value.dtype).eps)).astype(value.dtype)
+    return np.asarray(value * (1 + steps * np.finfo(value.dtype).eps), value.dtype)  # a number would not be an array any more
 
 
 def open_shaken(model: Path, threads: int, folder: Path, seed: int) -> Any:

@@ -19,6 +19,7 @@ import numpy as np
 from egraph.errors import ModelError
 from egraph.onnx import importer
 from egraph.onnx.importer import ImportResult
+from egraph.optimize.blame import Blame
 from egraph.optimize.budget import slowdown_of, timed
 from egraph.optimize.check import VALUES, CheckResult, NoInputs, check, find_feeds, refuse_if_random
 from egraph.optimize.check_noise import RunModel, open_onnxruntime, open_shaken
@@ -215,14 +216,20 @@ class Reference:
         return answered
 
     def compare(
-        self, candidates: Mapping[str, RunModel], goes_on: Callable[[int], bool], count: int, wrong_kernels: RunModel, *, is_first: bool
+        self,
+        candidates: Mapping[str, RunModel],
+        goes_on: Callable[[int], bool],
+        count: int,
+        vouch: Callable[[Mapping[str, Any]], Blame],
+        *,
+        is_first: bool,
     ) -> CheckResult:
         """Compare what runs with the original on ``count`` inputs; raises Disagreement. ``is_first``: of the user's own on one alone."""
         given = self.given.named[:1] if is_first else self.given.named
         return check(
             self.answer, candidates, [name for name, _ in self.graph.outputs], self.runs.specs,
             tolerance=self.options.tolerance, count=count, seed=self.options.seed, plain=self._run_plainly, plain_moved=self._run_shaken,
-            vouch=wrong_kernels, goes_on=goes_on, given=given, is_random=self.runs.is_random,
+            vouch=vouch, goes_on=goes_on, given=given, is_random=self.runs.is_random,
             most_replaced=self.options.policy.check.replaced,
         )  # fmt: skip
 

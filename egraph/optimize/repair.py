@@ -227,7 +227,7 @@ class Repair:
         return 2 * budget.open_seconds + 6 * budget.run_seconds + race_seconds + budget.check_seconds
 
     def blamed(self, error: Disagreement, entry: Entry) -> Blame:
-        return blame(self.graph, entry.folded(self.folder).program, error.feeds, self.compile_options)
+        return blame(self.graph, entry.folded(self.folder).program, error.feeds, self.compile_options, self.options.tolerance)
 
     def repaired(self, error: Disagreement, found: Search, entry: Entry, model: CostModel) -> Search | None:
         """Return other programs of the same e-graph, without the kernels or derived programs that make this one differ.
@@ -273,11 +273,11 @@ class Repair:
     ) -> CheckResult:
         """Compare with the original on ``count`` inputs; raises Disagreement. ``entry``: the program that the candidates run."""
 
-        def wrong_kernels(feeds: Mapping[str, Any]) -> Sequence[Any]:
+        def vouch(feeds: Mapping[str, Any]) -> Blame:
             folded = entry and entry.folded(self.folder)
-            return blame(self.graph, folded.program, feeds, self.compile_options).kernels if folded else ()
+            return blame(self.graph, folded.program, feeds, self.compile_options, self.options.tolerance) if folded else Blame()
 
-        return self.reference.compare(candidates, goes_on, count, wrong_kernels, is_first=is_first)
+        return self.reference.compare(candidates, goes_on, count, vouch, is_first=is_first)
 
     def extracted(
         self, found: Search, model: CostModel, rehearsal: Rehearsal | None = None, run: RunProgram | None = None, *, wrong: str = ""

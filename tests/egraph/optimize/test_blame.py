@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from egraph.errors import CheckFailed
 from egraph.onnx import importer
 from egraph.optimize import measuring
-from egraph.optimize.blame import _alone, _is_rounding, blame
+from egraph.optimize.blame import Parts, _alone, _is_rounding, blame, compare_parts, kernel_values
 from egraph.optimize.check import Disagreement, check
 from egraph.optimize.check_noise import relative_error, shaken
 from egraph.optimize.estimated import compile_options
@@ -41,7 +43,8 @@ def program_and_feeds(folder: Path) -> tuple[importer.ImportResult, Program, dic
 
 def test_a_right_program_is_not_blamed(tmp_path: Path) -> None:
     imported, program, feeds = program_and_feeds(tmp_path)
-    assert str(blame(imported.graph, program, feeds, compile_options(1))) == "every kernel alone and every value by itself agree"
+    blamed = blame(imported.graph, program, feeds, compile_options(1), Tolerance())
+    assert str(blamed) == "every kernel alone and every value by itself agree" and blamed.parts.agree
 
 
 def test_a_rule_that_changes_a_value_is_blamed(tmp_path: Path) -> None:
@@ -53,7 +56,7 @@ def test_a_rule_that_changes_a_value_is_blamed(tmp_path: Path) -> None:
     def marked(kernel: Kernel) -> Kernel:
         return replace(kernel, rules=("relu_is_tanh",)) if wrong.graph.names.get(kernel.output) == "c" else kernel
 
-    found = blame(imported.graph, replace(wrong, kernels=tuple(map(marked, wrong.kernels))), feeds, compile_options(1))
+    found = blame(imported.graph, replace(wrong, kernels=tuple(map(marked, wrong.kernels))), feeds, compile_options(1), Tolerance())
     assert found.rules == ("relu_is_tanh",) and found.source_nodes == ("relu",) and not found.kernels
 
 
@@ -133,3 +136,56 @@ def test_a_kernel_that_its_operands_make_inaccurate_is_not_wrong(tmp_path: Path)
         return _is_rounding(alone, feeds, feeds["x0"] - feeds["x1"], np.full((5, 12), found, np.float32), tmp_path, 1)
 
     assert is_rounding(1.0, 1.05) and not is_rounding(1.0, 3.0) and not is_rounding(1000.0, 1010.0)
+
+
+def bytes_inside(folder: Path) -> Path:
+    """Save a model that rounds to bytes between products: a value between two steps goes either way, and moves what follows."""
+    generator = np.random.default_rng(1)
+    nodes, tensors, value = [], [], "x"
+    for layer in range(8):
+        weight = generator.standard_normal((320, 320)).astype(np.float32) / 16
+        tensors += [numpy_helper.from_array(weight, f"w{layer}")]
+        nodes += [
+            helper.make_node("MatMul", [value, f"w{layer}"], [f"m{layer}"]),
+            helper.make_node("DynamicQuantizeLinear", [f"m{layer}"], [f"q{layer}", f"s{layer}", f"z{layer}"]),
+            helper.make_node("DequantizeLinear", [f"q{layer}", f"s{layer}", f"z{layer}"], [f"d{layer}"]),
+        ]
+        value = f"d{layer}"
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [256, 320]) for name in ("x", value))
+    model = helper.make_model(helper.make_graph(nodes, "g", [x], [y], tensors), opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    onnx.save(model, folder / "bytes.onnx")
+    return folder / "bytes.onnx"
+
+
+def test_parts_of_a_program_are_compared_from_the_values_that_it_has(tmp_path: Path) -> None:
+    """Steps that go the other way are no error of what reads them; a value that is wrong is, however it got its operands."""
+    graph = importer.load(bytes_inside(tmp_path)).graph
+    program = plain_program(graph, CostModel(Database.in_memory(), "", DeviceSpeed()), seed=0)
+    generator = np.random.default_rng(0)
+    x, step = (generator.standard_normal((256, 320)).astype(np.float32) for _ in range(2))
+    (entry,), (output,) = graph.inputs, graph.roots
+    exact = kernel_values(program, {"x": x}, tmp_path, 1)
+    moved = kernel_values(program, {"x": x + np.float32(1e-5) * step}, tmp_path, 1) | {entry: x}
+    names = {name: node for node, name in program.graph.names.items() if node in moved}
+
+    def compared(**changed: np.ndarray) -> Parts:
+        return compare_parts(graph, program, moved | {names[name]: value for name, value in changed.items()}, tmp_path, 1, Tolerance())
+
+    right = compared()
+    assert relative_error(exact[output], moved[output]) > 1e-3, "some values went to the next step"
+    assert right.agree and right.count >= 24 and right.worst_error < 1e-4
+    many = moved[names["q1"]].copy()
+    many[::2] ^= 1
+    assert "q1" in compared(q1=many).wrong
+    assert compared(d7=moved[names["d7"]] * np.float32(1.001)).wrong == ("d7",)
+
+
+def test_a_model_that_rounds_to_bytes_is_shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its outputs move by far more than the tolerance when the last bit of an input does; its parts do not."""
+    monkeypatch.setattr("egraph.optimize.trial.winner", first_program)
+    options = Options(
+        bytes_inside(tmp_path), tmp_path / "out", budget_seconds=60.0, finalists=1, database=tmp_path / "p.sqlite", verbosity=-1
+    )
+    outcome = optimize(options, Progress(-1, 60.0))
+    assert outcome.shipped == "program 1"
+    assert any("parts of it, computed from the same values" in note for note in outcome.check_notes)

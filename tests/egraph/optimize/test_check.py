@@ -14,16 +14,19 @@ from onnx import TensorProto, helper
 from egraph.errors import CheckFailed, ModelError
 from egraph.onnx import importer
 from egraph.onnx.integer_ranges import integer_ranges
-from egraph.optimize.check import OTHER_VALUES, Disagreement, Spread, check, compare, find_feeds, moved, open_original
+from egraph.optimize.blame import Blame, Parts
+from egraph.optimize.check import OTHER_VALUES, CheckResult, Disagreement, Spread, check, compare, find_feeds, moved, open_original
 from egraph.optimize.check_noise import Noise, open_shaken, relative_error
 from egraph.policy import CheckPolicy
-from egraph.tensor import TensorType, attributes, make
+from egraph.tensor import Implementation, Kernel, TensorType, attributes, make
 from egraph.tensor.ops import apply
 from egraph.tolerance import Tolerance
 from runtime.feeds import FeedSpec
 
 SPEC = (FeedSpec("x", "float32", (4, 50)),)
 TIGHT = Tolerance()
+X = make("Input", (), attributes(name="x"), TensorType("float32", (4, 50)))
+WRONG = Kernel(X, (), X, Implementation.parse("view"))
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -211,7 +214,7 @@ def check_amplifying(error: float, *, on_all: float = 0.0, vouch: Any = None, sc
         return [value * np.float32(1 + on_all)]
 
     return check(
-        model, {"m": candidate}, ["y"], SPEC, tolerance=TIGHT, count=count, seed=0, plain=model, vouch=vouch or (lambda feeds: ())
+        model, {"m": candidate}, ["y"], SPEC, tolerance=TIGHT, count=count, seed=0, plain=model, vouch=vouch
     )  # fmt: skip
 
 
@@ -226,7 +229,7 @@ def test_a_wrong_program_does_not_pass_because_an_input_is_ill_conditioned() -> 
     with pytest.raises(Disagreement, match="uniform"):
         check_amplifying(3e-3, on_all=3e-3)
     with pytest.raises(Disagreement, match="normal"):  # a kernel alone is wrong on that very input
-        check_amplifying(3e-3, vouch=lambda feeds: ("kernel",))
+        check_amplifying(3e-3, vouch=lambda feeds: Blame(((WRONG, "differs"),)))
     with pytest.raises(Disagreement, match="normal"):  # larger than rounding explains
         check_amplifying(0.1)
     with pytest.raises(Disagreement, match="inputs of mine"):  # what the user gave is not replaced
@@ -237,12 +240,24 @@ def test_a_wrong_program_does_not_pass_because_an_input_is_ill_conditioned() -> 
         )  # fmt: skip
 
 
-def test_where_every_input_is_ill_conditioned_the_check_fails() -> None:
+def test_where_every_input_is_ill_conditioned_every_part_has_to_agree() -> None:
     def steep(feeds: Mapping[str, Any], error: float = 0.0) -> list[np.ndarray]:
         return [np.sin(np.float32(3e4) * (feeds["x"] + 1)) * np.float32(1 + error)]
 
-    with pytest.raises(Disagreement, match=f"random input {CheckPolicy.replaced}"):
-        check(steep, {"m": lambda feeds: steep(feeds, 3e-3)}, ["y"], SPEC, tolerance=TIGHT, count=2, seed=0, plain=steep)
+    def checked(parts: Parts, error: float = 3e-3) -> CheckResult:
+        return check(
+            steep, {"m": lambda feeds: steep(feeds, error)}, ["y"], SPEC, tolerance=TIGHT, count=2, seed=0, plain=steep,
+            vouch=lambda feeds: Blame(parts=parts),
+        )  # fmt: skip
+
+    for parts in (Parts(), Parts(1, 1e-5), Parts(7, 1e-5, ("h",))):
+        with pytest.raises(Disagreement, match=f"random input {CheckPolicy.replaced}"):
+            checked(parts)
+    found = checked(Parts(7, 1e-5))
+    assert found.inputs == 2 and len(found.amplified) == 2
+    assert "each of 7 parts of it, computed from the same values, agrees within 1e-05" in found.amplified[0]
+    with pytest.raises(Disagreement):  # larger than rounding explains
+        checked(Parts(7, 1e-5), 0.1)
 
 
 def test_weights_are_moved_by_their_last_bit(tmp_path: Path) -> None:

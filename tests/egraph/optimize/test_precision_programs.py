@@ -103,10 +103,10 @@ def test_kernels_that_round_are_not_to_blame_for_it(tmp_path: Path) -> None:
     rounding = in_precision(choose(graph, "onednn"), lambda _: "bf16")
     feeds = feeds_of(graph)
     run(rounding, tmp_path / "rounding", feeds)
-    assert not blame(graph, rounding, feeds, OPTIONS).kernels
+    assert not blame(graph, rounding, feeds, OPTIONS, Tolerance()).kernels
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("egraph.optimize.blame.rounded", lambda graph, precision: graph)
-        assert blame(graph, rounding, feeds, OPTIONS).kernels
+        assert blame(graph, rounding, feeds, OPTIONS, Tolerance()).kernels
 
 
 def test_contributions_say_which_product_moves_the_outputs() -> None:
