@@ -189,7 +189,7 @@ def _wrong_kernels(
     output, error = max(errors.items(), key=lambda item: item[1])
     if error <= settings.tolerance:
         return Finding(error)
-    found = blame(graph, program, feeds, compile_options(settings.threads))
+    found = blame(graph, program, feeds, compile_options(settings.threads), Tolerance(settings.tolerance))
     told = tuple(f"{kernel.implementation}: {reason}" for kernel, reason in found.kernels)
     return Finding(error, output, (), told, found.source_nodes)
 
