@@ -19,33 +19,33 @@ from egraph.tensor.expr.laws import affine
 from egraph.tensor.expr.scope import Read, Scope
 
 
-def digits(contraction: Contraction, position: int, places: Sequence[Index], factor: int) -> Scope | Refusal:
+def digits(contraction: Contraction, position: int, coordinates: Sequence[Index], factor: int) -> Scope | Refusal:
     """Split iterators into digits of ``factor`` until the indices are ``factor q + p``, solve for the digits that guards determine,
     and let the operand be read at (q, p): space to depth for strides, a batch for dilations, phases for divisions.
     """
     result: Scope | Refusal = contraction.scope
-    for iterator, by in _to_split(places, factor):
+    for iterator, by in _to_split(coordinates, factor):
         if isinstance(result, Refusal):
             return result
         result = innermost(result, partial(split, iterator=iterator, factor=by))
     if isinstance(result, Refusal):
         return result
     result = solved(result)
-    affected = all(affine(place) is not None for place in places if factor in factors_of(place))
+    affected = all(affine(coordinate) is not None for coordinate in coordinates if factor in factors_of(coordinate))
     return innermost(result, lambda inner: _at_quotients(inner, position, factor)) if affected else result
 
 
-def _to_split(places: Sequence[Index], factor: int) -> list[tuple[Iterator, int]]:
+def _to_split(coordinates: Sequence[Index], factor: int) -> list[tuple[Iterator, int]]:
     """Return the iterators that count below ``factor`` and above it, and the size of their low digits."""
-    divided = [a.numerator for p in places for a in atoms(p) if isinstance(a, Floor | Modulo) and a.divisor.constant == factor]
-    found: dict[Iterator, int] = {}
-    for value in divided or [p for p in places if factor in factors_of(p)]:
+    divided = [a.numerator for p in coordinates for a in atoms(p) if isinstance(a, Floor | Modulo) and a.divisor.constant == factor]
+    low_sizes: dict[Iterator, int] = {}
+    for value in divided or [p for p in coordinates if factor in factors_of(p)]:
         parts = affine(value)
         for iterator, coefficient in parts[1].items() if parts is not None else ():
             by = factor // gcd(factor, coefficient)
             if by > 1 and length(iterator) > by:
-                found[iterator] = by
-    return sorted(found.items(), key=lambda item: item[0].name)
+                low_sizes[iterator] = by
+    return sorted(low_sizes.items(), key=lambda item: item[0].name)
 
 
 def split(scope: Scope, iterator: Iterator, factor: int) -> Scope | Refusal:
@@ -64,8 +64,8 @@ def split(scope: Scope, iterator: Iterator, factor: int) -> Scope | Refusal:
 
 def solved(scope: Scope) -> Scope:
     """Solve for every summation iterator that guards determine."""
-    found = inner_read(scope)
-    if found is not None:
+    inner = inner_read(scope)
+    if inner is not None:
         changed = within(scope, solved)
         return changed if isinstance(changed, Scope) else scope
     for iterator in scope.summation:
@@ -87,20 +87,20 @@ def _at_quotients(scope: Scope, position: int, factor: int) -> Scope | Refusal:
     if not isinstance(operand, Read):
         return Refusal("the operand is no read")
     parts: list[Index] = []
-    for place in operand.indices:
-        found = affine(place)
-        above = {i: c // factor for i, c in found[1].items() if c % factor == 0} if found is not None else {}
+    for coordinate in operand.indices:
+        parts_of_index = affine(coordinate)
+        above = {i: c // factor for i, c in parts_of_index[1].items() if c % factor == 0} if parts_of_index is not None else {}
         if len(above) > 1:
             parts.append(sum((index(i) * c for i, c in above.items()), Index(())))
-        elif not is_digits(place):
-            parts.append(place)
+        elif not is_digits(coordinate):
+            parts.append(coordinate)
     return instantiate(scope, operand, parts) if parts else Refusal("no index has a quotient of several iterators")
 
 
-def factors_of(place: Index) -> tuple[int, ...]:
+def factors_of(coordinate: Index) -> tuple[int, ...]:
     """Return the numbers whose digits an index mixes: divisors, and coefficients above 1."""
-    divisors = {a.divisor.constant for a in atoms(place) if isinstance(a, Floor | Modulo)}
+    divisors = {a.divisor.constant for a in atoms(coordinate) if isinstance(a, Floor | Modulo)}
     if not divisors:
-        parts = affine(place)
+        parts = affine(coordinate)
         divisors = {abs(c) for c in parts[1].values()} if parts is not None else set()
     return tuple(sorted(d for d in divisors if d is not None and d > 1))

@@ -17,33 +17,33 @@ from egraph.tensor.expr.scope import Read, Scope, Tensor
 from egraph.tensor.ops import apply
 from egraph.tensor.ops.expression import text_of
 
-DENSE = tuple((matcher, whole) for matcher, whole in MATCHERS if matcher is not products_as_convolutions)
+DENSE = tuple((matcher, keep_strides) for matcher, keep_strides in MATCHERS if matcher is not products_as_convolutions)
 
 
-def programs(scope: Scope, leaves: Mapping[str, Node], wanted: str, *, free: bool = False) -> Node | None:
-    """Return a program for a tree, its contractions as the operator ``wanted``; None where one is none and arithmetic bounds it.
+def programs(scope: Scope, leaves: Mapping[str, Node], operator: str, *, free: bool = False) -> Node | None:
+    """Return a program for a tree, its contractions as the operator ``operator``; None where one is none and arithmetic bounds it.
 
     ``free`` lets a contraction be an Expression whatever bounds it: where the tree came from one.
     """
     memo: dict[int, Node | None] = {}
-    program = _program(scope, leaves, wanted, free, memo)
+    program = _program(scope, leaves, operator, free, memo)
     return None if program is None else folded(program)
 
 
-def _program(scope: Scope, leaves: Mapping[str, Node], wanted: str, free: bool, memo: dict[int, Node | None]) -> Node | None:
+def _program(scope: Scope, leaves: Mapping[str, Node], operator: str, free: bool, memo: dict[int, Node | None]) -> Node | None:
     if id(scope) not in memo:
-        memo[id(scope)] = _made(scope, leaves, wanted, free, memo)
+        memo[id(scope)] = _made(scope, leaves, operator, free, memo)
     return memo[id(scope)]
 
 
-def _made(scope: Scope, leaves: Mapping[str, Node], wanted: str, free: bool, memo: dict[int, Node | None]) -> Node | None:
+def _made(scope: Scope, leaves: Mapping[str, Node], operator: str, free: bool, memo: dict[int, Node | None]) -> Node | None:
     nodes: list[Node] = []
     names: dict[object, Tensor] = {}
     for read in reads_of(scope.body):
         key: object = read.source.name if isinstance(read.source, Tensor) else id(read.source)
         if key in names:
             continue
-        node = leaves[read.source.name] if isinstance(read.source, Tensor) else _program(read.source, leaves, wanted, free, memo)
+        node = leaves[read.source.name] if isinstance(read.source, Tensor) else _program(read.source, leaves, operator, free, memo)
         if node is None:
             return None
         if node not in nodes:
@@ -55,25 +55,25 @@ def _made(scope: Scope, leaves: Mapping[str, Node], wanted: str, free: bool, mem
 
     flat = scope.with_body(with_reads(scope.body, named))
     if contraction_of(scope) is not None:
-        found = matched(flat, nodes, (wanted,))
-        if found is not None:
-            return found
+        program = matched(flat, nodes, (operator,))
+        if program is not None:
+            return program
         if not free and intensity(flat) > BALANCE:
             return None
     return _view(flat, nodes) or _expression(flat, nodes)
 
 
-def matched(scope: Scope, nodes: Sequence[Node], wanted: Sequence[str], matchers: Sequence[tuple[Matcher, bool]] = DENSE) -> Node | None:
+def matched(scope: Scope, nodes: Sequence[Node], operators: Sequence[str], matchers: Sequence[tuple[Matcher, bool]] = DENSE) -> Node | None:
     """Return the match of a scope, as a program with an operator that is wanted: of plain windows, and with the fewest movements."""
     leaves = [placeholder(position, node.type) for position, node in enumerate(nodes)]
-    whole = form(scope)
+    normal = form(scope)
     ranked: dict[Node, tuple[object, ...]] = {}
-    for program, _ in proposed(scope, whole, leaves, matchers):
-        if any(inner.op in wanted for inner in walk((program,))):
+    for program, _ in proposed(scope, normal, leaves, matchers):
+        if any(inner.op in operators for inner in walk((program,))):
             text = format_fragment(program)
             ranked[program] = (axes_without_window(program), moved_elements(program), len(text), text)
     for program in sorted(ranked, key=ranked.__getitem__):
-        if means(program, whole):
+        if means(program, normal):
             return over(program, leaves, nodes)
     return None
 

@@ -47,13 +47,13 @@ def maps_of(scope: Scope) -> Iterable[tuple[tuple[Iterator, ...], Matrix]]:
     """Yield the unimodular maps that indices suggest: y = c1 x1 + c2 x2 + ..., with 1 or -1 before x1, for iterators of one kind."""
     seen: set[tuple[tuple[Iterator, ...], tuple[int, ...]]] = set()
     for read in reads_of(scope.body):
-        for place in map(affine, read.indices):
+        for coordinate in map(affine, read.indices):
             for group in (scope.traversal, scope.summation):
-                terms = {i: place[1][i] for i in group if i in place[1]} if place is not None else {}
+                terms = {i: coordinate[1][i] for i in group if i in coordinate[1]} if coordinate is not None else {}
                 for first in (i for i, c in terms.items() if abs(c) == 1 and len(terms) > 1):
                     iterators = (first, *(i for i in terms if i != first))
                     row = tuple(terms[i] for i in iterators)
                     if (iterators, row) not in seen:
                         seen.add((iterators, row))
-                        rest = [[int(k == at) for k in range(len(row))] for at in range(1, len(row))]
-                        yield iterators, (row, *rest)
+                        unit_rows = [[int(k == at) for k in range(len(row))] for at in range(1, len(row))]
+                        yield iterators, (row, *unit_rows)

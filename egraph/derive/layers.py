@@ -11,18 +11,18 @@ from egraph.tensor.expr.scope import Guarded, Read, Scope
 
 def within(outside: Scope, change: Callable[[Scope], Scope | Refusal]) -> Scope | Refusal:
     """Apply a rule to the scope that ``outside`` reads, alone or under guards."""
-    found = inner_read(outside)
-    if found is None:
+    inner = inner_read(outside)
+    if inner is None:
         return change(outside)
-    result = change(found[0])
+    result = change(inner[0])
     if isinstance(result, Refusal):
         return result
-    read = Read(result, found[1])
+    read = Read(result, inner[1])
     body = Guarded(outside.body.conditions, read, outside.body.otherwise) if isinstance(outside.body, Guarded) else read
     return outside.with_body(body)
 
 
 def innermost(outside: Scope, change: Callable[[Scope], Scope | Refusal]) -> Scope | Refusal:
     """Apply a rule to the scope below all layers that only read."""
-    found = inner_read(outside)
-    return change(outside) if found is None else within(outside, lambda inner: innermost(inner, change))
+    read = inner_read(outside)
+    return change(outside) if read is None else within(outside, lambda inner: innermost(inner, change))

@@ -30,15 +30,15 @@ def repairs(contraction: Contraction, conflict: Conflict, target: Target) -> Ite
 
 
 def _ways(contraction: Contraction, conflict: Conflict, target: Target) -> Iterable[tuple[str, Scope | Refusal]]:
-    scope, place = contraction.scope, conflict.place
-    if conflict.operand < 0 and place is not None:
+    scope, coordinate = contraction.scope, conflict.coordinate
+    if conflict.operand < 0 and coordinate is not None:
         for iterator in conflict.iterators:
             yield "summation of one factor", sum_within(scope, iterator)
             yield "traversal merging", without_axis(scope, iterator)
         return
     if conflict.operand < 0 and conflict.condition is None:
-        for one, other in combinations(contraction.operands, 2):
-            yield f"instantiation of the product of {_noun(one)} and {_noun(other)}", together(contraction, one, other)
+        for first, second in combinations(contraction.operands, 2):
+            yield f"instantiation of the product of {_noun(first)} and {_noun(second)}", together(contraction, first, second)
         return
     if conflict.operand < 0:
         yield "guards outward", guards_outward(scope)
@@ -47,37 +47,37 @@ def _ways(contraction: Contraction, conflict: Conflict, target: Target) -> Itera
                 yield "instantiation", instantiate(scope, operand)
         return
     operand = contraction.operands[conflict.operand]
-    if place is None:
+    if coordinate is None:
         mixed = [p for p in dict.fromkeys(p for read in reads_of(operand) for p in read.indices) if not is_digits(p)]
         if mixed:
             yield "instantiation at indices", instantiate(scope, operand, mixed)
         yield "instantiation", instantiate(scope, operand)
         return
-    places = [c.place for c in conflicts(contraction, target) if c.operand == conflict.operand and c.place is not None]
-    for factor in factors_of(place):
-        yield f"digits of {factor}", digits(contraction, conflict.operand, places, factor)
+    coordinates = [c.coordinate for c in conflicts(contraction, target) if c.operand == conflict.operand and c.coordinate is not None]
+    for factor in factors_of(coordinate):
+        yield f"digits of {factor}", digits(contraction, conflict.operand, coordinates, factor)
     summed = [i for i in scope.summation if i in conflict.iterators]
     if target.windows:
-        yield from windows(contraction, operand, places, target)
+        yield from windows(contraction, operand, coordinates, target)
     else:
         yield "instantiation", instantiate(scope, operand)
         if summed:
-            yield "summation splitting and substitution", outward(scope, summed, place)
+            yield "summation splitting and substitution", outward(scope, summed, coordinate)
 
 
 def _noun(operand: Scalar) -> str:
     return format_scalar(operand)
 
 
-def together(contraction: Contraction, one: Scalar, other: Scalar) -> Scope | Refusal:
+def together(contraction: Contraction, first: Scalar, second: Scalar) -> Scope | Refusal:
     """a * b * c  =  {x: a * b}[x] * c"""
-    scope, part = contraction.scope, Apply("mul", (one, other))
-    rest = [o for o in contraction.operands if o is not one and o is not other]
-    body = where(contraction.conditions, applied("mul", (part, *rest)), Reduction.SUM)
+    scope, part = contraction.scope, Apply("mul", (first, second))
+    factors = [o for o in contraction.operands if o is not first and o is not second]
+    body = where(contraction.conditions, applied("mul", (part, *factors)), Reduction.SUM)
     return instantiate(Scope(scope.traversal, scope.summation, Reduction.SUM, body), part)
 
 
-def outward(scope: Scope, summed: list[Iterator], place: Index) -> Scope | Refusal:
+def outward(scope: Scope, summed: list[Iterator], coordinate: Index) -> Scope | Refusal:
     """{t} sum(o, i) body(e(t, o))  =  {t} sum(o) [g ? {y, ...: sum(i) body(y)}[e(t, o), ...] : 0]: every product of a tap once"""
     outside = split_summation(scope, summed)
-    return outside if isinstance(outside, Refusal) else within(outside, lambda inner: substitute_indices(inner, [place]))
+    return outside if isinstance(outside, Refusal) else within(outside, lambda inner: substitute_indices(inner, [coordinate]))

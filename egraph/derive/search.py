@@ -57,7 +57,7 @@ class State:
 class Effort:
     """How many states a search took up and how many it saw."""
 
-    taken: int
+    expanded: int
     seen: int
 
 
@@ -66,42 +66,42 @@ def search(start: Scope, target: Target, budget: int = MOST_STATES) -> tuple[tup
     apart = split_terms(start) if start.summation else start  # a sum of products: each is a contraction of its own
     tree = normal(start if isinstance(apart, Refusal) else apart)
     steps = () if isinstance(apart, Refusal) or apart is start else (Step("expression splitting", format_scope(tree)),)
-    known = solved(tree)  # a window over an image of one position has one tap for each output
-    if known is not tree:
-        tree = normal(known)
+    simplified = solved(tree)  # a window over an image of one position has one tap for each output
+    if simplified is not tree:
+        tree = normal(simplified)
         steps = (*steps, Step("guards solved", format_scope(tree)))
     frontier = _Frontier(MOST_DIGITS * _sums(tree))
     frontier.add(tree, steps, target)
     stuck: list[Entry] = []
-    found: list[State] = []
-    taken, reached = 0, False
-    while taken < budget:
+    states: list[State] = []
+    expanded, reached = 0, False
+    while expanded < budget:
         if not frontier.queue and stuck and not reached:
-            taken = max(taken, MOST_STATES)
+            expanded = max(expanded, MOST_STATES)
             nearest = heapq.heappop(stuck)[-1]
             for rule, tree in _everything(nearest.tree):
-                taken += 1
+                expanded += 1
                 frontier.add(tree, nearest.steps, nearest.target, rule)
-                if taken == budget:
+                if expanded == budget:
                     break
             continue
         if not frontier.queue:
             break
         entry = heapq.heappop(frontier.queue)
         state, goal = entry[-1], entry[-1].target
-        taken += 1
+        expanded += 1
         if entry[0] == 0:
             reached = True
             further = onward(contractions(state.tree), goal)
             if further is None:
-                found += [state] * (goal.taps is not None or not goal.smaller)
+                states += [state] * (goal.taps is not None or not goal.smaller)
                 continue
             goal = further
         else:
             heapq.heappush(stuck, entry)
         for rule, tree in _repaired(state.tree, goal):
             frontier.add(tree, state.steps, goal, rule)
-    return tuple(found), Effort(taken, len(frontier.seen))
+    return tuple(states), Effort(expanded, len(frontier.seen))
 
 
 Entry: TypeAlias = tuple[int, int, str, State]
@@ -135,7 +135,7 @@ def _distance(tree: Scope, target: Target) -> int:
 
 def _repaired(tree: Scope, target: Target) -> Iterable[tuple[str, Scope]]:
     """Repair the first conflict of the first contraction that has one, and in the same way those of the others."""
-    repaired = [(c.scope, dict(repairs(c, found[0], target))) for c in contractions(tree) if (found := conflicts(c, target))]
+    repaired = [(c.scope, dict(repairs(c, conflicting[0], target))) for c in contractions(tree) if (conflicting := conflicts(c, target))]
     for rule in repaired[0][1] if repaired else ():
         yield rule, exchanged(tree, ((scope, ways[rule]) for scope, ways in repaired if rule in ways))
 
@@ -155,21 +155,21 @@ def derive(node: Node, budget: int = MOST_STATES) -> tuple[Derivation, ...]:
     start = meaning(node)
     leaves = {str(k): operand for k, operand in enumerate(node.inputs)}
     constants = frozenset(name for name, leaf in leaves.items() if leaf.attribute("constant"))
-    found: dict[Node, Derivation] = {}
-    for known in operators(start, node.inputs) if node.op == "Expression" else ():
-        found[known] = Derivation(f"{NAME}: operator matching", known, (Step("operator matching", f"{known.type}"),))
+    derivations: dict[Node, Derivation] = {}
+    for operator in operators(start, node.inputs) if node.op == "Expression" else ():
+        derivations[operator] = Derivation(f"{NAME}: operator matching", operator, (Step("operator matching", f"{operator.type}"),))
     kinds: set[tuple[str, frozenset[str]]] = set()
     for target in TARGETS if node.op == "Expression" else [t for t in TARGETS if t is not BAND]:
         for state in sorted(search(start, target, budget)[0], key=lambda s: (tree_estimate(s.tree, constants), s.text)):
             kind = target.operator, frozenset(step.rule for step in state.steps)
             program = None if kind in kinds else programs(state.tree, leaves, target.operator, free=target is BAND)
-            if program is None or program is node or program in found or not _has(program, target.operator):
+            if program is None or program is node or program in derivations or not _has(program, target.operator):
                 continue
             kinds.add(kind)
             rules = ", ".join(step.rule for step in state.steps) or "as it stands"
             steps = (*state.steps, Step("operator matching", f"{target.operator} {program.type}"))
-            found[program] = Derivation(f"{NAME} to a {target.name}: {rules}", program, steps)
-    return tuple(sorted(found.values(), key=lambda d: (estimate(d.program), d.program.digest)))[:MOST_PROGRAMS]
+            derivations[program] = Derivation(f"{NAME} to a {target.name}: {rules}", program, steps)
+    return tuple(sorted(derivations.values(), key=lambda d: (estimate(d.program), d.program.digest)))[:MOST_PROGRAMS]
 
 
 def _has(program: Node, operator: str) -> bool:
@@ -178,12 +178,12 @@ def _has(program: Node, operator: str) -> bool:
 
 def _proposed(node: Node) -> Iterable[Derivation]:
     """Yield the cheapest programs of each target, those that are not hopeless."""
-    taken: dict[str, int] = {}
+    proposed_of: dict[str, int] = {}
     for derivation in derive(node):
         target = derivation.name.split(":")[0]
-        taken[target] = taken.get(target, 0) + 1
+        proposed_of[target] = proposed_of.get(target, 0) + 1
         cost = attainable if target.endswith(SMALL_WINDOW.name) else estimate
-        if taken[target] <= PROPOSED_OF_A_TARGET and cost(derivation.program) <= MOST_COSTLY * cost(node):
+        if proposed_of[target] <= PROPOSED_OF_A_TARGET and cost(derivation.program) <= MOST_COSTLY * cost(node):
             yield derivation
 
 

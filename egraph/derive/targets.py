@@ -41,7 +41,7 @@ class Conflict:
     """
 
     operand: int
-    place: Index | None
+    coordinate: Index | None
     condition: Compare | None
     iterators: frozenset[Iterator]
 
@@ -55,24 +55,24 @@ TARGETS = (PRODUCT, WINDOW, SMALL_WINDOW, BAND)
 
 def conflicts(contraction: Contraction, target: Target) -> tuple[Conflict, ...]:
     """Return what keeps a contraction from being the target, the first operand's first."""
-    found = [Conflict(-1, None, None, frozenset()) for _ in contraction.operands[2:]]
+    conflicting = [Conflict(-1, None, None, frozenset()) for _ in contraction.operands[2:]]
     for position, operand in enumerate(contraction.operands):
         if not isinstance(operand, Read):
-            found.append(Conflict(position, None, None, frozenset(i for i in contraction.scope.summation)))
+            conflicting.append(Conflict(position, None, None, frozenset(i for i in contraction.scope.summation)))
             continue
         seen: set[Iterator] = set()
-        for place in operand.indices:
-            own = iterators_of(place)
-            shared = own & seen
-            seen |= own
-            if shared or not (is_digits(place) or (target.windows and _is_window(contraction, position, place, target))):
-                found.append(Conflict(position, place, None, own))
-    found += [Conflict(-1, None, c, iterators_of(c.left, c.right)) for c in _loose(contraction)]
-    found += [Conflict(-1, index(i), None, frozenset({i})) for i in every(contraction.scope) if not _has_group(contraction, i)]
-    return tuple(found)
+        for coordinate in operand.indices:
+            iterators = iterators_of(coordinate)
+            shared = iterators & seen
+            seen |= iterators
+            if shared or not (is_digits(coordinate) or (target.windows and _is_window(contraction, position, coordinate, target))):
+                conflicting.append(Conflict(position, coordinate, None, iterators))
+    conflicting += [Conflict(-1, None, c, iterators_of(c.left, c.right)) for c in _loose(contraction)]
+    conflicting += [Conflict(-1, index(i), None, frozenset({i})) for i in every(contraction.scope) if not _has_group(contraction, i)]
+    return tuple(conflicting)
 
 
-def onward(found: Sequence[Contraction], target: Target) -> Target | None:
+def onward(contractions: Sequence[Contraction], target: Target) -> Target | None:
     """Return the target to go on to from contractions without conflicts: windows at most half as long as the longest that they have.
 
     That is all there is below a window: blocks of more than half of its taps are two, and two halves have the fewest taps of these.
@@ -80,16 +80,16 @@ def onward(found: Sequence[Contraction], target: Target) -> Target | None:
     """
     if not target.smaller or target.taps is not None:
         return None
-    longest = max((length(tap) for contraction in found for tap in _taps(contraction)), default=0)
+    longest = max((length(tap) for contraction in contractions for tap in _taps(contraction)), default=0)
     return replace(target, taps=-(-longest // 2)) if longest > 2 else None
 
 
 def _taps(contraction: Contraction) -> Iterable[Iterator]:
     """Yield the iterators that are summed along the windows of a contraction."""
     for operand in contraction.operands:
-        for place in operand.indices if isinstance(operand, Read) else ():
-            if not is_digits(place):
-                yield from iterators_of(place) & frozenset(contraction.scope.summation)
+        for coordinate in operand.indices if isinstance(operand, Read) else ():
+            if not is_digits(coordinate):
+                yield from iterators_of(coordinate) & frozenset(contraction.scope.summation)
 
 
 def block_sizes(taps: int, most: int) -> tuple[int, ...]:
@@ -111,17 +111,17 @@ def distance(contraction: Contraction, target: Target) -> int:
     return sum(max(1, len(c.iterators)) for c in conflicts(contraction, target))
 
 
-def is_digits(place: Index) -> bool:
+def is_digits(coordinate: Index) -> bool:
     """Return whether the iterators of an index are digits of a mixed-radix number: c1 > c2 > ..., each dividing the one before."""
-    parts = affine(place)
+    parts = affine(coordinate)
     if parts is None:
         return False
     terms = sorted(((abs(c), length(i)) for i, c in parts[1].items()), reverse=True)
     return all(upper % lower == 0 and count * lower <= upper for (upper, _), (lower, count) in pairwise(terms))
 
 
-def _is_window(contraction: Contraction, position: int, place: Index, target: Target) -> bool:
-    parts = affine(place)
+def _is_window(contraction: Contraction, position: int, coordinate: Index, target: Target) -> bool:
+    parts = affine(coordinate)
     if parts is None or len(parts[1]) != 2:
         return False
     if target.unit and any(abs(c) != 1 for c in parts[1].values()):
@@ -138,6 +138,6 @@ def _is_window(contraction: Contraction, position: int, place: Index, target: Ta
 
 def _loose(contraction: Contraction) -> tuple[Compare, ...]:
     """Return the guards that are no bounds of one index of an operand."""
-    places = [p for o in contraction.operands if isinstance(o, Read) for p in map(affine, o.indices) if p is not None and p[1]]
+    coordinates = [p for o in contraction.operands if isinstance(o, Read) for p in map(affine, o.indices) if p is not None and p[1]]
     normal = tightest(contraction.conditions)
-    return tuple(c for c in normal or () if not any(speaks_of(p, c) for p in places))
+    return tuple(c for c in normal or () if not any(speaks_of(p, c) for p in coordinates))

@@ -36,21 +36,21 @@ def contraction_of(scope: Scope) -> Contraction | None:
     """Return a scope as a contraction; None where it sums no product of two factors that read tensors at what is summed."""
     if scope.reduction != "sum" or not scope.summation:
         return None
-    conditions, rest = pulled(scope.body, Reduction.SUM)
-    operands = flattened("mul", rest)
+    conditions, value = pulled(scope.body, Reduction.SUM)
+    operands = flattened("mul", value)
     summed = [used(o) & frozenset(scope.summation) for o in operands if any(True for _ in reads_of(o))]
-    shared = any(one & other for one, other in combinations(summed, 2))
+    shared = any(first & second for first, second in combinations(summed, 2))
     return Contraction(scope, conditions, operands) if shared else None
 
 
 def contractions(scope: Scope) -> tuple[Contraction, ...]:
     """Return the contractions of a tree, outer ones first."""
-    found: dict[int, Contraction] = {}
+    by_identity: dict[int, Contraction] = {}
     for inner in scopes(scope):
-        known = contraction_of(inner)
-        if known is not None:
-            found.setdefault(id(inner), known)
-    return tuple(found.values())
+        contraction = contraction_of(inner)
+        if contraction is not None:
+            by_identity.setdefault(id(inner), contraction)
+    return tuple(by_identity.values())
 
 
 def scopes(scope: Scope) -> Iterable[Scope]:

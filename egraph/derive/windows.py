@@ -26,25 +26,27 @@ MOST_PHASES = 16
 """Values of an iterator that become scopes of their own at most."""
 
 
-def windows(contraction: Contraction, operand: Scalar, places: Sequence[Index], target: Target) -> Iterable[tuple[str, Scope | Refusal]]:
-    found = [_slide(contraction, p) for p in places]
-    slides = [s for s in found if s is not None]
+def windows(
+    contraction: Contraction, operand: Scalar, coordinates: Sequence[Index], target: Target
+) -> Iterable[tuple[str, Scope | Refusal]]:
+    candidates = [_slide(contraction, p) for p in coordinates]
+    slides = [s for s in candidates if s is not None]
     data = data_of(contraction)
     if data is not None and data is not operand:
         yield "instantiation", instantiate(contraction.scope, operand)
         return
-    if any(slide.others.terms for slide in slides):
+    if any(slide.offset.terms for slide in slides):
         yield "skewed taps", _skewed(contraction.scope, slides)
-        phases = [i for slide in slides for i in contraction.scope.traversal if i in iterators_of(slide.others)]
+        phases = [i for slide in slides for i in contraction.scope.traversal if i in iterators_of(slide.offset)]
         if phases and prod(map(length, dict.fromkeys(phases))) <= MOST_PHASES:
             yield "expression splitting", _phases(contraction.scope, tuple(dict.fromkeys(phases)))
     elif any(slide.backward for slide in slides):
         yield "reversed taps", _reversed(contraction.scope, [slide.tap for slide in slides if slide.backward])
         return
-    slide = found[0]
-    if target.taps is not None and slide is not None and not slide.others.terms and slide.unit:
+    slide = candidates[0]
+    if target.taps is not None and slide is not None and not slide.offset.terms and slide.unit:
         for size in block_sizes(length(slide.tap), target.taps):
-            yield f"taps by {size}", blocks_of_taps(contraction.scope, slide.tap, size, places[0])
+            yield f"taps by {size}", blocks_of_taps(contraction.scope, slide.tap, size, coordinates[0])
 
 
 def data_of(contraction: Contraction) -> Scalar | None:
@@ -64,30 +66,30 @@ class Slide:
 
     tap: Iterator
     way: int
-    others: Index
+    offset: Index
     unit: bool
     backward: bool
 
 
-def _slide(contraction: Contraction, place: Index) -> Slide | None:
-    linear = {m[0]: c for m, c in place.terms if len(m) == 1 and isinstance(m[0], Iterator)}
+def _slide(contraction: Contraction, coordinate: Index) -> Slide | None:
+    linear = {m[0]: c for m, c in coordinate.terms if len(m) == 1 and isinstance(m[0], Iterator)}
     groups = {i: contraction.group(i) for i in linear if isinstance(i, Iterator)}
     outputs = sorted((i for i, g in groups.items() if g[-1] and sum(g) == 2), key=lambda i: (-length(i), i.name))[:1]
     taps = [i for i in contraction.scope.summation if abs(linear.get(i, 0)) == 1][:1]
     if not outputs or not taps:
         return None
-    others = Index(tuple((m, c) for m, c in place.terms if m and m not in ((outputs[0],), (taps[0],)))) * linear[taps[0]]
-    if taps[0] in iterators_of(others):
+    offset = Index(tuple((m, c) for m, c in coordinate.terms if m and m not in ((outputs[0],), (taps[0],)))) * linear[taps[0]]
+    if taps[0] in iterators_of(offset):
         return None
-    return Slide(taps[0], length(outputs[0]), others, all(abs(c) == 1 for c in linear.values()), linear[taps[0]] < 0)
+    return Slide(taps[0], length(outputs[0]), offset, all(abs(c) == 1 for c in linear.values()), linear[taps[0]] < 0)
 
 
 def _skewed(scope: Scope, slides: Sequence[Slide]) -> Scope | Refusal:
     """Let taps move along with the iterators that do not belong to their window, so that these leave the index."""
     result: Scope | Refusal = scope
     for slide in slides:
-        if slide.others.terms and isinstance(result, Scope):
-            result = skew(result, slide.tap, slide.others)
+        if slide.offset.terms and isinstance(result, Scope):
+            result = skew(result, slide.tap, slide.offset)
     return result
 
 
@@ -115,20 +117,20 @@ def _phases(scope: Scope, iterators: Sequence[Iterator]) -> Scope | Refusal:
     return first.with_body(with_sources(first.body, below))
 
 
-def blocks_of_taps(scope: Scope, tap: Iterator, size: int, place: Index) -> Scope | Refusal:
+def blocks_of_taps(scope: Scope, tap: Iterator, size: int, coordinate: Index) -> Scope | Refusal:
     """{h} sum(r) x[h + r] w[r]  =  {h} sum(q) {y, q: sum(t < size) x[y + t] w[size q + t]}[h + size q, q]"""
     if length(tap) <= size:
         return Refusal("the window is no larger")
     before = {i.name for i in scope.summation}
-    taken = split(scope, tap, size)
-    if isinstance(taken, Refusal):
-        return taken
-    blocks = [i for i in taken.summation if (i.name not in before and length(i) != size) or i.name == f"{tap.name}_0"]
-    outside = split_summation(taken, blocks[:1])
+    divided = split(scope, tap, size)
+    if isinstance(divided, Refusal):
+        return divided
+    blocks = [i for i in divided.summation if (i.name not in before and length(i) != size) or i.name == f"{tap.name}_0"]
+    outside = split_summation(divided, blocks[:1])
     if isinstance(outside, Refusal):
         return outside
-    tap_free = next(p for p in _places(taken) if blocks[0] in iterators_of(p) and iterators_of(p) & iterators_of(place))
-    reduced = frozenset(taken.summation) - {blocks[0]}
+    tap_free = next(p for p in _places(divided) if blocks[0] in iterators_of(p) and iterators_of(p) & iterators_of(coordinate))
+    reduced = frozenset(divided.summation) - {blocks[0]}
     moving = sum((Index((t,)) for t in tap_free.terms if t[0] and not iterators_of(Index((t,))) & reduced), Index(()))
     result = within(outside, lambda inner: substitute_indices(inner, [moving]))
     return result if isinstance(result, Refusal) else innermost(result, _tightened)
@@ -153,6 +155,6 @@ def _tightened(scope: Scope) -> Scope:
     for iterator in scope.traversal:
         result = tighten(scope, iterator)
         if isinstance(result, Scope):
-            again = within(result, _tightened)
-            return again if isinstance(again, Scope) else result
+            tighter = within(result, _tightened)
+            return tighter if isinstance(tighter, Scope) else result
     return scope

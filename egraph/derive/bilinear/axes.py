@@ -126,16 +126,16 @@ class Dilated(Axis):
         return self.dilation * self.in_phase
 
     def position(self, tile: Index, inner: Index, i: Index) -> Index:
-        phase, place = tile // self.in_phase, tile % self.in_phase
-        return (place * self.algorithm.outputs + i) * self.dilation + phase + inner - self.before
+        phase, tile_in_phase = tile // self.in_phase, tile % self.in_phase
+        return (tile_in_phase * self.algorithm.outputs + i) * self.dilation + phase + inner - self.before
 
     def tap(self, inner: Index, outer: Index, q: Index) -> Index:
         return inner + outer + q
 
     def source(self, output: Index) -> tuple[Index, Index, Index]:
         m = self.algorithm.outputs
-        phase, place = output % self.dilation, output // self.dilation
-        return phase * self.in_phase + place // m, index(0), place % m
+        phase, position = output % self.dilation, output // self.dilation
+        return phase * self.in_phase + position // m, index(0), position % m
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,5 +168,5 @@ class Transposed(Axis):
 
     def source(self, output: Index) -> tuple[Index, Index, Index]:
         shifted = output + self.before
-        place = shifted // self.stride - self.first
-        return place // self.algorithm.outputs, shifted % self.stride, place % self.algorithm.outputs
+        position = shifted // self.stride - self.first
+        return position // self.algorithm.outputs, shifted % self.stride, position % self.algorithm.outputs

@@ -23,26 +23,26 @@ ARITY = 4
 """Operands of a concatenation: what follows a convolution is taken into concatenations of so many by the rules."""
 
 
-def stage_bytes(batch: int, what: Bilinear) -> int:
+def stage_bytes(batch: int, bilinear: Bilinear) -> int:
     """Return the size of V and M together."""
-    return ELEMENT_BYTES * what.group * what.products * what.tiles(batch) * (what.depth + what.width)
+    return ELEMENT_BYTES * bilinear.group * bilinear.products * bilinear.tiles(batch) * (bilinear.depth + bilinear.width)
 
 
-def blocks_of(batch: int, what: Bilinear, budget_bytes: int) -> tuple[int, int] | None:
+def blocks_of(batch: int, bilinear: Bilinear, budget_bytes: int) -> tuple[int, int] | None:
     """Return images and tile rows of a block whose V and M take at most so many bytes; None where nothing is to be cut, or cannot be.
 
     Whole images where several or one fit, else rows of one image: all blocks of about one size, larger where they would be too many.
     """
-    rows = what.axes[0].tiles
-    budget_bytes = max(budget_bytes, -(-stage_bytes(batch, what) // MOST_BLOCKS), -(-stage_bytes(1, what) // MOST_CUTS))
-    if stage_bytes(batch, what) <= budget_bytes:
+    rows = bilinear.axes[0].tiles
+    budget_bytes = max(budget_bytes, -(-stage_bytes(batch, bilinear) // MOST_BLOCKS), -(-stage_bytes(1, bilinear) // MOST_CUTS))
+    if stage_bytes(batch, bilinear) <= budget_bytes:
         return None
-    images = budget_bytes // stage_bytes(1, what)
+    images = budget_bytes // stage_bytes(1, bilinear)
     if images:
         return (even_part(batch, images), rows) if batch > 1 else None
-    if not isinstance(what.axes[0], Strided):
+    if not isinstance(bilinear.axes[0], Strided):
         return (1, rows) if batch > 1 else None
-    least = stage_bytes(1, what) // rows
+    least = stage_bytes(1, bilinear) // rows
     count = even_part(rows, max(1, budget_bytes // least))
     return (1, count) if (batch, rows) != (1, count) else None
 
@@ -52,21 +52,21 @@ def even_part(total: int, most: int) -> int:
     return -(-total // -(-total // most))
 
 
-def blocked_program(x: Node, w: Node, what: Bilinear, images: int, rows: int) -> Node:
+def blocked_program(x: Node, w: Node, bilinear: Bilinear, images: int, rows: int) -> Node:
     """Return the concatenation of programs over blocks of so many images and rows of tiles."""
     batch = x.type.sizes[0]
     parts = []
     for first in range(0, batch, images):
         part = _slice(x, 0, first, min(first + images, batch))
-        parts.append(_cut(part, w, what, rows))
+        parts.append(_cut(part, w, bilinear, rows))
     return _concat(parts, 0)
 
 
-def _cut(x: Node, w: Node, what: Bilinear, rows: int) -> Node:
+def _cut(x: Node, w: Node, bilinear: Bilinear, rows: int) -> Node:
     """Return one image, or a few, in blocks of rows of tiles."""
-    axis = what.axes[0]
+    axis = bilinear.axes[0]
     if rows >= axis.tiles or not isinstance(axis, Strided):
-        return program(x, w, what)
+        return program(x, w, bilinear)
     parts = []
     for tile in range(0, axis.tiles, rows):
         first = tile * axis.algorithm.outputs
@@ -75,8 +75,8 @@ def _cut(x: Node, w: Node, what: Bilinear, rows: int) -> Node:
         low, high = max(0, start), min(axis.size, start + (outputs - 1) * axis.stride + axis.taps)
         if high <= low:  # outputs over padding alone
             low, high = (0, 1) if high <= 0 else (axis.size - 1, axis.size)
-        own = replace(axis, size=high - low, outputs=outputs, before=low - start)
-        parts.append(program(_slice(x, 1, low, high), w, replace(what, axes=(own, *what.axes[1:]))))
+        axis_of_block = replace(axis, size=high - low, outputs=outputs, before=low - start)
+        parts.append(program(_slice(x, 1, low, high), w, replace(bilinear, axes=(axis_of_block, *bilinear.axes[1:]))))
     return _concat(parts, 1)
 
 

@@ -37,18 +37,18 @@ WORTH = 1.1
 def winograd_programs(node: Node) -> tuple[Derivation, ...]:
     """Return programs by transformed tiles for a convolution of constant weights with channels last, the best estimate first."""
     x, w = node.inputs
-    found = []
+    derivations = []
     for plan in alternatives(node):
-        error = ERROR_OF_A_MODEL * plan.what.growth
-        sizes = "x".join(f"{axis.algorithm.outputs}" for axis in plan.what.axes)
+        error = ERROR_OF_A_MODEL * plan.bilinear.growth
+        sizes = "x".join(f"{axis.algorithm.outputs}" for axis in plan.bilinear.axes)
         if plan.blocks is None:
-            found.append(Derivation(f"winograd F({sizes})", program(x, w, plan.what), steps(x, w, plan.what), error))
+            derivations.append(Derivation(f"winograd F({sizes})", program(x, w, plan.bilinear), steps(x, w, plan.bilinear), error))
         else:
             images, rows = plan.blocks
             cut = Step("traversal splitting: blocks", f"{images} images, {rows} rows of tiles each")
-            root = blocked_program(x, w, plan.what, images, rows)
-            found.append(Derivation(f"winograd F({sizes}) by {images}x{rows}", root, (cut, *steps(x, w, plan.what)), error))
-    return tuple(found)
+            root = blocked_program(x, w, plan.bilinear, images, rows)
+            derivations.append(Derivation(f"winograd F({sizes}) by {images}x{rows}", root, (cut, *steps(x, w, plan.bilinear)), error))
+    return tuple(derivations)
 
 
 def alternatives(node: Node) -> tuple[Plan, ...]:
@@ -57,10 +57,10 @@ def alternatives(node: Node) -> tuple[Plan, ...]:
     if w.op != "Placeholder" or not w.attribute("constant"):
         return ()
     batch, limit = x.type.sizes[0], direct_estimate(node) / WORTH
-    found = [best_plan(batch, what) for what in algorithms(node) if what.growth <= MOST_GROWTH]
-    worth = sorted((pair for pair in found if pair[0] <= limit), key=lambda pair: pair[0])
-    usual = [plan for _, plan in worth if plan.what.growth <= USUAL_GROWTH]
-    more = [plan for _, plan in worth if plan.what.growth > USUAL_GROWTH]
+    estimated = [best_plan(batch, bilinear) for bilinear in algorithms(node) if bilinear.growth <= MOST_GROWTH]
+    worth = sorted((pair for pair in estimated if pair[0] <= limit), key=lambda pair: pair[0])
+    usual = [plan for _, plan in worth if plan.bilinear.growth <= USUAL_GROWTH]
+    more = [plan for _, plan in worth if plan.bilinear.growth > USUAL_GROWTH]
     return (*usual[:MOST_PROGRAMS], *more[:MOST_PROGRAMS])
 
 
@@ -78,8 +78,9 @@ def saving(node: Node) -> float:
         return 1.0
     x, w = node.inputs
     direct = (x if node.op == "ConvTranspose" else node).type.elements * math.prod(w.type.sizes[1:])
-    usable = (what for what in _algorithms(node) if what.growth <= MOST_GROWTH)
-    fewest = min((what.group * what.products * what.tiles(x.type.sizes[0]) * what.depth * what.width for what in usable), default=direct)
+    batch = x.type.sizes[0]
+    usable = (each for each in _algorithms(node) if each.growth <= MOST_GROWTH)
+    fewest = min((each.group * each.products * each.tiles(batch) * each.depth * each.width for each in usable), default=direct)
     return max(1.0, direct / fewest)
 
 
@@ -88,15 +89,15 @@ def _algorithms(node: Node) -> tuple[Bilinear, ...]:
     lines = lines_of(node)
     group = node.integer("group")
     if node.op == "Conv":
-        found = dict.fromkeys(choice for most in SIZES for choice in itertools.product(*(_ways(line, most) for line in lines)))
+        choices = dict.fromkeys(choice for most in SIZES for choice in itertools.product(*(_ways(line, most) for line in lines)))
         channels, outputs = w.type.sizes[1], w.type.sizes[0] // group
     else:
         if any(line.dilation > 1 for line in lines):
             return ()
-        found = dict.fromkeys(tuple(_transposed(line, most) for line in lines) for most in SIZES)
+        choices = dict.fromkeys(tuple(_transposed(line, most) for line in lines) for most in SIZES)
         channels, outputs = w.type.sizes[0] // group, w.type.sizes[1]
     return tuple(
-        Bilinear(axes, group, channels, outputs, node.op != "Conv") for axes in found if any(axis.algorithm.products > 1 for axis in axes)
+        Bilinear(axes, group, channels, outputs, node.op != "Conv") for axes in choices if any(axis.algorithm.products > 1 for axis in axes)
     )
 
 
@@ -119,11 +120,11 @@ def _ways(line: Gathered, most: int) -> tuple[Axis, ...]:
     m = even_part(outputs, most)
     if m < 2 or not 2 <= taps <= LARGEST_TAPS or (line.stride > 1 and line.dilation > 1):
         return (line,)
-    given = line.size, line.outputs, line.taps, line.before
+    sizes = line.size, line.outputs, line.taps, line.before
     if line.dilation > 1:
-        return (line, Dilated(*given, cook_toom(m, taps), line.dilation))
-    separate = (Strided(*given, strided(m, line.taps, line.stride), line.stride, separate=True),) if line.stride > 1 else ()
-    return (line, Strided(*given, cook_toom(m, taps), line.stride), *separate)
+        return (line, Dilated(*sizes, cook_toom(m, taps), line.dilation))
+    separate = (Strided(*sizes, strided(m, line.taps, line.stride), line.stride, separate=True),) if line.stride > 1 else ()
+    return (line, Strided(*sizes, cook_toom(m, taps), line.stride), *separate)
 
 
 def _transposed(line: Gathered, most: int) -> Axis:

@@ -83,8 +83,8 @@ def cook_toom(outputs: int, taps: int) -> CookToom:
     if outputs < 1 or taps < 1 or outputs + taps - 2 > 2 * len(MAGNITUDES) + 1:
         raise ValueError(f"F({outputs}, {taps}) needs more points than there are")
     if outputs == 1:
-        ones = tuple(Fraction(1) for _ in range(taps))
-        return CookToom(1, taps, (), (ones,), _identity(taps), _identity(taps))
+        row = tuple(Fraction(1) for _ in range(taps))
+        return CookToom(1, taps, (), (row,), _identity(taps), _identity(taps))
     if taps == 1:
         return CookToom(outputs, 1, (), _identity(outputs), tuple((Fraction(1),) for _ in range(outputs)), _identity(outputs))
     choices = _choices(outputs + taps - 2)
@@ -103,10 +103,10 @@ def over(outputs: int, taps: int, points: tuple[Fraction, ...]) -> CookToom:
     a = [[point**p for point in points] + [Fraction(p == outputs - 1)] for p in range(outputs)]
     g, b = [], []
     for position, point in enumerate(points):
-        others = points[:position] + points[position + 1 :]
-        b.append((*_product(others), *[Fraction(0)] * (count - 1 - len(others))))
+        other_points = points[:position] + points[position + 1 :]
+        b.append((*_product(other_points), *[Fraction(0)] * (count - 1 - len(other_points))))
         scale = Fraction(1)
-        for other in others:
+        for other in other_points:
             scale *= point - other
         g.append(tuple(point**r / scale for r in range(taps)))
     b.append(_product(points))
@@ -123,7 +123,7 @@ def strided(outputs: int, taps: int, stride: int) -> CookToom:
     g, b = [], []
     for phase in range(min(stride, taps)):
         part = cook_toom(outputs, -(-(taps - phase) // stride))
-        a = [row + own for row, own in zip(a, part.a, strict=True)]
+        a = [row + part_row for row, part_row in zip(a, part.a, strict=True)]
         g += [_spread(row, phase, stride, taps) for row in part.g]
         b += [_spread(row, phase, stride, stride * (outputs - 1) + taps) for row in part.b]
     return CookToom(outputs, taps, (), tuple(a), tuple(g), tuple(b))
@@ -137,12 +137,12 @@ def _spread(row: tuple[Fraction, ...], first: int, step: int, size: int) -> tupl
 def _choices(count: int) -> list[tuple[Fraction, ...]]:
     """Return sets of points: 0 and pairs of opposites, whose transforms share sums; one half of a pair where one is left over."""
     pairs, single = divmod(count - 1, 2)
-    found = []
+    choices = []
     for chosen in itertools.combinations(MAGNITUDES, pairs):
         points = (Fraction(0), *(signed for magnitude in chosen for signed in (magnitude, -magnitude)))
-        rest = [magnitude for magnitude in MAGNITUDES if magnitude not in chosen] if single else []
-        found += [(*points, sign * magnitude) for magnitude in rest for sign in (1, -1)] if single else [points]
-    return found if count else [()]
+        unused = [magnitude for magnitude in MAGNITUDES if magnitude not in chosen] if single else []
+        choices += [(*points, sign * magnitude) for magnitude in unused for sign in (1, -1)] if single else [points]
+    return choices if count else [()]
 
 
 def _estimates(outputs: int, taps: int, choices: Sequence[tuple[Fraction, ...]]) -> list[float]:
@@ -150,13 +150,13 @@ def _estimates(outputs: int, taps: int, choices: Sequence[tuple[Fraction, ...]])
     points = np.array([[float(point) for point in choice] for choice in choices])
     count, total = points.shape[1], np.zeros((len(choices), outputs))
     for position in range(count):
-        own, others = points[:, position], np.delete(points, position, axis=1)
+        chosen_point, other_points = points[:, position], np.delete(points, position, axis=1)
         polynomial = np.ones((len(choices), 1))
-        for other in others.T:
+        for other in other_points.T:
             polynomial = np.pad(polynomial, ((0, 0), (1, 0))) - other[:, None] * np.pad(polynomial, ((0, 0), (0, 1)))
-        scale = np.prod(own[:, None] - others, axis=1)
-        weight = np.sum(polynomial**2, axis=1) * sum(own ** (2 * r) for r in range(taps)) / scale**2
-        total += own[:, None] ** (2 * np.arange(outputs)) * weight[:, None]
+        scale = np.prod(chosen_point[:, None] - other_points, axis=1)
+        weight = np.sum(polynomial**2, axis=1) * sum(chosen_point ** (2 * r) for r in range(taps)) / scale**2
+        total += chosen_point[:, None] ** (2 * np.arange(outputs)) * weight[:, None]
     polynomial = np.ones((len(choices), 1))
     for other in points.T:
         polynomial = np.pad(polynomial, ((0, 0), (1, 0))) - other[:, None] * np.pad(polynomial, ((0, 0), (0, 1)))

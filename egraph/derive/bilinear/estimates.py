@@ -45,28 +45,28 @@ ABOUT_AS_GOOD = 1.03
 class Plan:
     """A bilinear algorithm on the whole, or by blocks of images and rows of tiles."""
 
-    what: Bilinear
+    bilinear: Bilinear
     blocks: tuple[int, int] | None = None
 
 
-def best_plan(batch: int, what: Bilinear) -> tuple[float, Plan]:
+def best_plan(batch: int, bilinear: Bilinear) -> tuple[float, Plan]:
     """Return the estimate of an algorithm in its best blocks, and these; of about as good ones the fewest: each is nodes and kernels."""
-    found = [(estimate(batch, plan), plan) for plan in plans(batch, what)]
-    limit = ABOUT_AS_GOOD * min(cost for cost, _ in found)
-    return min((pair for pair in found if pair[0] <= limit), key=lambda pair: count_blocks(batch, pair[1]))
+    estimated = [(estimate(batch, plan), plan) for plan in plans(batch, bilinear)]
+    limit = ABOUT_AS_GOOD * min(cost for cost, _ in estimated)
+    return min((pair for pair in estimated if pair[0] <= limit), key=lambda pair: count_blocks(batch, pair[1]))
 
 
 def count_blocks(batch: int, plan: Plan) -> int:
     """Return how many blocks a plan has; 1 for the whole."""
-    rows = plan.what.axes[0].tiles
+    rows = plan.bilinear.axes[0].tiles
     images, cut = plan.blocks or (batch, rows)
     return -(-batch // images) * -(-rows // cut)
 
 
-def plans(batch: int, what: Bilinear, caches: Caches = CACHES) -> tuple[Plan, ...]:
+def plans(batch: int, bilinear: Bilinear, caches: Caches = CACHES) -> tuple[Plan, ...]:
     """Return an algorithm on the whole and in blocks that stay near, or in the shared cache."""
-    cut = [blocks_of(batch, what, budget) for budget in (caches.near_bytes, caches.shared_bytes)]
-    return tuple(dict.fromkeys([Plan(what), *(Plan(what, blocks) for blocks in cut if blocks is not None)]))
+    cut = [blocks_of(batch, bilinear, budget) for budget in (caches.near_bytes, caches.shared_bytes)]
+    return tuple(dict.fromkeys([Plan(bilinear), *(Plan(bilinear, blocks) for blocks in cut if blocks is not None)]))
 
 
 def estimate(batch: int, plan: Plan, caches: Caches = CACHES) -> float:
@@ -74,14 +74,14 @@ def estimate(batch: int, plan: Plan, caches: Caches = CACHES) -> float:
 
     V and M are moved from stage to stage; images and weights come from memory, weights for every block once more.
     """
-    what = plan.what
+    bilinear = plan.bilinear
     count = count_blocks(batch, plan)
-    places = what.group * what.products * what.tiles(batch)
-    v, m = (sum(axis.algorithm.operations[side] for axis in what.axes) for side in (0, 1))
-    stages, weights = stage_bytes(batch, what), ELEMENT_BYTES * what.group * what.products * what.depth * what.width
-    moved = 1.5 * stages * caches.rate(stages / count) + (weights + data_bytes(batch, what)) * caches.memory
-    again = (count - 1) * (weights * caches.rate(weights + stages / count) + caches.block)
-    return places * (what.depth * caches.filled(what.width) + v * what.depth + m * what.width) + moved + again
+    products = bilinear.group * bilinear.products * bilinear.tiles(batch)
+    v, m = (sum(axis.algorithm.operations[side] for axis in bilinear.axes) for side in (0, 1))
+    stages, weights = stage_bytes(batch, bilinear), ELEMENT_BYTES * bilinear.group * bilinear.products * bilinear.depth * bilinear.width
+    moved = 1.5 * stages * caches.rate(stages / count) + (weights + data_bytes(batch, bilinear)) * caches.memory
+    repeated = (count - 1) * (weights * caches.rate(weights + stages / count) + caches.block)
+    return products * (bilinear.depth * caches.filled(bilinear.width) + v * bilinear.depth + m * bilinear.width) + moved + repeated
 
 
 def direct_estimate(node: Node, caches: Caches = CACHES) -> float:
@@ -97,8 +97,8 @@ def direct_estimate(node: Node, caches: Caches = CACHES) -> float:
     return waste * math.prod((x if is_transposed else node).type.sizes) * math.prod(w.type.sizes[1:]) + data * caches.memory
 
 
-def data_bytes(batch: int, what: Bilinear) -> int:
+def data_bytes(batch: int, bilinear: Bilinear) -> int:
     """Return the size of the images that are read and made."""
-    inputs = what.group * what.channels * math.prod(axis.size for axis in what.axes)
-    outputs = what.group * what.outputs * math.prod(axis.outputs for axis in what.axes)
+    inputs = bilinear.group * bilinear.channels * math.prod(axis.size for axis in bilinear.axes)
+    outputs = bilinear.group * bilinear.outputs * math.prod(axis.outputs for axis in bilinear.axes)
     return ELEMENT_BYTES * batch * (inputs + outputs)

@@ -95,25 +95,25 @@ class Bilinear:
         return self.outputs * math.prod(axis.outer for axis in self.axes)
 
 
-def program(x: Node, w: Node, what: Bilinear) -> Node:
+def program(x: Node, w: Node, bilinear: Bilinear) -> Node:
     """Return Y over the nodes of the data and of the weights."""
-    v, u, y = _texts(x.type.sizes, w.type.sizes, what)
+    v, u, y = _texts(x.type.sizes, w.type.sizes, bilinear)
     product = apply("MatMul", apply("Expression", x, text=v), apply("Expression", w, text=u))
     return apply("Expression", product, text=y)
 
 
 @lru_cache(maxsize=256)
-def _texts(x: tuple[int, ...], w: tuple[int, ...], what: Bilinear) -> tuple[str, str, str]:
+def _texts(x: tuple[int, ...], w: tuple[int, ...], bilinear: Bilinear) -> tuple[str, str, str]:
     """Return V, U and Y as attributes, from the sizes of the data and of the weights: blocks are alike."""
-    scopes = transformed_data(x, what), transformed_weights(w, what), transformed_product(x[0], what)
+    scopes = transformed_data(x, bilinear), transformed_weights(w, bilinear), transformed_product(x[0], bilinear)
     v, u, y = map(text_of, scopes)
     return v, u, y
 
 
-def steps(x: Node, w: Node, what: Bilinear) -> tuple[Step, ...]:
+def steps(x: Node, w: Node, bilinear: Bilinear) -> tuple[Step, ...]:
     """Return how the program comes about, as expressions."""
-    names = "x".join(f"F({axis.algorithm.outputs},{axis.algorithm.taps})" for axis in what.axes)
-    return stages(program(x, w, what), names)
+    names = "x".join(f"F({axis.algorithm.outputs},{axis.algorithm.taps})" for axis in bilinear.axes)
+    return stages(program(x, w, bilinear), names)
 
 
 def stages(y: Node, algorithm: str) -> tuple[Step, ...]:
@@ -124,57 +124,57 @@ def stages(y: Node, algorithm: str) -> tuple[Step, ...]:
     return tuple(Step(rule, text_of(meaning(node))) for rule, node in (*named, ("expression splitting: Y", y)))
 
 
-def transformed_data(sizes: tuple[int, ...], what: Bilinear) -> Scope:
+def transformed_data(sizes: tuple[int, ...], bilinear: Bilinear) -> Scope:
     """V[group xi, tile, inner c] = sum_i B[xi,i] x[n, position, group c]"""
     source = Tensor("0", sizes)
-    divided, _ = what.division(sizes[0])
-    traversal, (*part, place, tile, deep) = _grid(what.staged(sizes[0], what.depth))
-    group, *xi = _digits(place, (what.group, *(axis.algorithm.products for axis in what.axes)))
-    counts = what.counts(sizes[0])
-    found = _digits(tile, counts)
+    divided, _ = bilinear.division(sizes[0])
+    traversal, (*part, product, tile, deep) = _grid(bilinear.staged(sizes[0], bilinear.depth))
+    group, *xi = _digits(product, (bilinear.group, *(axis.algorithm.products for axis in bilinear.axes)))
+    counts = bilinear.counts(sizes[0])
+    tile_digits = _digits(tile, counts)
     if part:
-        found[divided] = part[0] * counts[divided] + found[divided]
-    n, *tiles = found
-    *inner, c = _digits(deep, (*(axis.inner for axis in what.axes), what.channels))
-    sums, at = grid("k", [axis.algorithm.window for axis in what.axes])
-    positions = [axis.position(*where) for axis, *where in zip(what.axes, tiles, inner, at, strict=True)]
-    value = multiply(read(source, (n, *positions, group * what.channels + c)), *_tables([a.algorithm.b for a in what.axes], xi, at))
-    conditions = [c for axis, position in zip(what.axes, positions, strict=True) for c in inside(position, 0, axis.size)]
+        tile_digits[divided] = part[0] * counts[divided] + tile_digits[divided]
+    n, *tiles = tile_digits
+    *inner, c = _digits(deep, (*(axis.inner for axis in bilinear.axes), bilinear.channels))
+    sums, at = grid("k", [axis.algorithm.window for axis in bilinear.axes])
+    positions = [axis.position(*where) for axis, *where in zip(bilinear.axes, tiles, inner, at, strict=True)]
+    value = multiply(read(source, (n, *positions, group * bilinear.channels + c)), *_tables([a.algorithm.b for a in bilinear.axes], xi, at))
+    conditions = [c for axis, position in zip(bilinear.axes, positions, strict=True) for c in inside(position, 0, axis.size)]
     return Scope(traversal, sums, Reduction.SUM, guarded(conditions, value, ZERO))
 
 
-def transformed_weights(sizes: tuple[int, ...], what: Bilinear) -> Scope:
+def transformed_weights(sizes: tuple[int, ...], bilinear: Bilinear) -> Scope:
     """U[group xi, inner c, outer k] = sum_q G[xi,q] w[group k, c, tap]"""
     source = Tensor("0", sizes)
-    traversal, (place, deep, wide) = _grid((what.group * what.products, what.depth, what.width))
-    group, *xi = _digits(place, (what.group, *(axis.algorithm.products for axis in what.axes)))
-    *inner, c = _digits(deep, (*(axis.inner for axis in what.axes), what.channels))
-    *outer, k = _digits(wide, (*(axis.outer for axis in what.axes), what.outputs))
-    sums, q = grid("k", [axis.algorithm.taps for axis in what.axes])
-    taps = [axis.tap(*where) for axis, *where in zip(what.axes, inner, outer, q, strict=True)]
-    channels = (group * what.channels + c, k) if what.transposed else (group * what.outputs + k, c)
-    value = multiply(read(source, (*channels, *taps)), *_tables([a.algorithm.g for a in what.axes], xi, q))
-    conditions = [c for axis, tap in zip(what.axes, taps, strict=True) for c in inside(tap, 0, axis.taps)]
+    traversal, (product, deep, wide) = _grid((bilinear.group * bilinear.products, bilinear.depth, bilinear.width))
+    group, *xi = _digits(product, (bilinear.group, *(axis.algorithm.products for axis in bilinear.axes)))
+    *inner, c = _digits(deep, (*(axis.inner for axis in bilinear.axes), bilinear.channels))
+    *outer, k = _digits(wide, (*(axis.outer for axis in bilinear.axes), bilinear.outputs))
+    sums, q = grid("k", [axis.algorithm.taps for axis in bilinear.axes])
+    taps = [axis.tap(*where) for axis, *where in zip(bilinear.axes, inner, outer, q, strict=True)]
+    channels = (group * bilinear.channels + c, k) if bilinear.transposed else (group * bilinear.outputs + k, c)
+    value = multiply(read(source, (*channels, *taps)), *_tables([a.algorithm.g for a in bilinear.axes], xi, q))
+    conditions = [c for axis, tap in zip(bilinear.axes, taps, strict=True) for c in inside(tap, 0, axis.taps)]
     return Scope(traversal, sums, Reduction.SUM, guarded(conditions, value, ZERO))
 
 
-def transformed_product(batch: int, what: Bilinear) -> Scope:
+def transformed_product(batch: int, bilinear: Bilinear) -> Scope:
     """Y[n, o, group k] = sum_xi A[place,xi] M[group xi, tile, outer k]"""
-    source = Tensor("0", what.staged(batch, what.width))
-    divided, parts = what.division(batch)
-    traversal, (n, *outputs, wide) = _grid((batch, *(axis.outputs for axis in what.axes), what.group * what.outputs))
-    group, k = _digits(wide, (what.group, what.outputs))
-    sums, xi = grid("k", [axis.algorithm.products for axis in what.axes])
-    tiles, outer, places = zip(*(axis.source(output) for axis, output in zip(what.axes, outputs, strict=True)), strict=True)
-    counts = what.counts(batch)
+    source = Tensor("0", bilinear.staged(batch, bilinear.width))
+    divided, parts = bilinear.division(batch)
+    traversal, (n, *outputs, wide) = _grid((batch, *(axis.outputs for axis in bilinear.axes), bilinear.group * bilinear.outputs))
+    group, k = _digits(wide, (bilinear.group, bilinear.outputs))
+    sums, xi = grid("k", [axis.algorithm.products for axis in bilinear.axes])
+    tiles, outer, rows = zip(*(axis.source(output) for axis, output in zip(bilinear.axes, outputs, strict=True)), strict=True)
+    counts = bilinear.counts(batch)
     part: list[Index] = []
     digits = [n, *tiles]
     if parts > 1:
         part, digits[divided] = [digits[divided] // counts[divided]], digits[divided] % counts[divided]
     tile = _number(digits, counts)
-    place = _number((group, *xi), (what.group, *(axis.algorithm.products for axis in what.axes)))
-    column = _number((*outer, k), (*(axis.outer for axis in what.axes), what.outputs))
-    value = multiply(read(source, (*part, place, tile, column)), *_tables([a.algorithm.a for a in what.axes], places, xi))
+    product = _number((group, *xi), (bilinear.group, *(axis.algorithm.products for axis in bilinear.axes)))
+    column = _number((*outer, k), (*(axis.outer for axis in bilinear.axes), bilinear.outputs))
+    value = multiply(read(source, (*part, product, tile, column)), *_tables([a.algorithm.a for a in bilinear.axes], rows, xi))
     return Scope(traversal, sums, Reduction.SUM, value)
 
 
@@ -192,12 +192,12 @@ def _tables(matrices: Sequence[Matrix], rows: Sequence[Index], columns: Sequence
 
 def _digits(value: Index, sizes: Sequence[int]) -> list[Index]:
     """Return the digits of a number in a mixed base, the highest first; a size of 1 has the digit 0."""
-    found: list[Index] = []
-    rest = math.prod(sizes)
+    digits: list[Index] = []
+    weight = math.prod(sizes)
     for size in sizes:
-        rest //= size
-        found.append(index(0) if size == 1 else (value // rest) % size)
-    return found
+        weight //= size
+        digits.append(index(0) if size == 1 else (value // weight) % size)
+    return digits
 
 
 def _number(digits: Sequence[Index], sizes: Sequence[int]) -> Index:

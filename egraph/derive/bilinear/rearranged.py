@@ -43,25 +43,26 @@ def rearranged_programs(node: Node) -> Iterable[Derivation]:
 def stride_as_channels(x: Node, w: Node, lines: Sequence[Gathered]) -> Node:
     """Return the convolution of an ungrouped one's phases, s to the power of the axes times as many channels, with stride 1."""
     taps = [-(-line.taps // line.stride) for line in lines]
-    places = [line.outputs + tap - 1 for line, tap in zip(lines, taps, strict=True)]
+    positions = [line.outputs + tap - 1 for line, tap in zip(lines, taps, strict=True)]
     strides = [line.stride for line in lines]
-    data = _framed(x, 1, [line.before for line in lines], [p * s for p, s in zip(places, strides, strict=True)])
-    data = _phases(data, 1, places, strides, first=1 + len(lines))
+    data = _framed(x, 1, [line.before for line in lines], [p * s for p, s in zip(positions, strides, strict=True)])
+    data = _phases(data, 1, positions, strides, first=1 + len(lines))
     weight = _framed(w, 2, [0] * len(lines), [t * s for t, s in zip(taps, strides, strict=True)])
     weight = _phases(weight, 2, taps, strides, first=1)
     sizes = (weight.type.sizes[0], math.prod(strides) * w.type.sizes[1], *taps)
-    return _plain(apply("Reshape", data, shape=(x.type.sizes[0], *places, sizes[1])), apply("Reshape", weight, shape=sizes), len(lines), 1)
+    data = apply("Reshape", data, shape=(x.type.sizes[0], *positions, sizes[1]))
+    return _plain(data, apply("Reshape", weight, shape=sizes), len(lines), 1)
 
 
 def dilation_as_batch(x: Node, w: Node, lines: Sequence[Gathered], group: int) -> Node:
     """Return the plain convolution of the phases of a dilated one, joined again."""
     dilations = [line.dilation for line in lines]
     outputs = [-(-line.outputs // line.dilation) for line in lines]
-    places = [q + line.taps - 1 for q, line in zip(outputs, lines, strict=True)]
-    data = _framed(x, 1, [line.before for line in lines], [p * d for p, d in zip(places, dilations, strict=True)])
-    data = _phases(data, 1, places, dilations, first=0)
+    positions = [q + line.taps - 1 for q, line in zip(outputs, lines, strict=True)]
+    data = _framed(x, 1, [line.before for line in lines], [p * d for p, d in zip(positions, dilations, strict=True)])
+    data = _phases(data, 1, positions, dilations, first=0)
     batch, channels, count = x.type.sizes[0], x.type.sizes[-1], len(lines)
-    y = _plain(apply("Reshape", data, shape=(math.prod(dilations) * batch, *places, channels)), w, count, group)
+    y = _plain(apply("Reshape", data, shape=(math.prod(dilations) * batch, *positions, channels)), w, count, group)
     y = apply("Reshape", y, shape=(*dilations, batch, *outputs, y.type.sizes[-1]))
     order = [count, *(axis for k in range(count) for axis in (count + 1 + k, k)), 2 * count + 1]
     y = apply("Transpose", y, perm=tuple(order))
@@ -70,30 +71,30 @@ def dilation_as_batch(x: Node, w: Node, lines: Sequence[Gathered], group: int) -
 
 
 def _plain(x: Node, w: Node, spatial: int, group: int) -> Node:
-    ones = (1,) * spatial
-    return apply("Conv", x, w, strides=ones, dilations=ones, pads=(0,) * 2 * spatial, group=group, layout="NHWC")
+    unit = (1,) * spatial
+    return apply("Conv", x, w, strides=unit, dilations=unit, pads=(0,) * 2 * spatial, group=group, layout="NHWC")
 
 
 def _framed(x: Node, first: int, before: Sequence[int], sizes: Sequence[int]) -> Node:
     """Return x with zeros before axes from ``first`` on, and zeros behind or an end cut off, so that they have these sizes."""
-    own = x.type.sizes
-    low = [0] * len(own)
-    high = list(own)
+    actual = x.type.sizes
+    low = [0] * len(actual)
+    high = list(actual)
     for axis, (added, size) in enumerate(zip(before, sizes, strict=True), first):
         low[axis], high[axis] = added, size
-    after = [size - start - length for size, start, length in zip(high, low, own, strict=True)]
+    after = [size - start - length for size, start, length in zip(high, low, actual, strict=True)]
     if any(low) or any(extra > 0 for extra in after):
         x = apply("Pad", x, mode="constant", value=0.0, before=tuple(low), after=tuple(max(0, extra) for extra in after))
     if x.type.sizes == tuple(high):
         return x
-    return apply("Slice", x, starts=(0,) * len(own), ends=tuple(high), steps=(1,) * len(own))
+    return apply("Slice", x, starts=(0,) * len(actual), ends=tuple(high), steps=(1,) * len(actual))
 
 
-def _phases(x: Node, start: int, places: Sequence[int], phases: Sequence[int], *, first: int) -> Node:
+def _phases(x: Node, start: int, positions: Sequence[int], phases: Sequence[int], *, first: int) -> Node:
     """Return axes from ``start`` on, of places times phases, split, with all phases moved to stand from axis ``first`` of the rest on."""
-    own = x.type.sizes
-    split = [size for pair in zip(places, phases, strict=True) for size in pair]
-    x = apply("Reshape", x, shape=(*own[:start], *split, *own[start + len(places) :]))
-    moved = [start + 2 * k + 1 for k in range(len(places))]
-    rest = [axis for axis in range(len(x.type.sizes)) if axis not in moved]
-    return apply("Transpose", x, perm=(*rest[:first], *moved, *rest[first:]))
+    shape = x.type.sizes
+    split = [size for pair in zip(positions, phases, strict=True) for size in pair]
+    x = apply("Reshape", x, shape=(*shape[:start], *split, *shape[start + len(positions) :]))
+    moved = [start + 2 * k + 1 for k in range(len(positions))]
+    unmoved = [axis for axis in range(len(x.type.sizes)) if axis not in moved]
+    return apply("Transpose", x, perm=(*unmoved[:first], *moved, *unmoved[first:]))

@@ -76,9 +76,9 @@ def _halves(x: Node, matrix: Matrix) -> Scope:
     rows, columns = (-(-size // 2) for size in sizes)
     traversal, (xi, i, k) = grid("i", (7, rows, columns))
     sums, (q,) = grid("k", (4,))
-    place = (q // 2) * rows + i, (q % 2) * columns + k
-    value = multiply(read(Tensor("0", sizes), place), table(matrix, xi, q))
-    conditions = [c for position, size in zip(place, sizes, strict=True) for c in inside(position, 0, size)]
+    coordinates = (q // 2) * rows + i, (q % 2) * columns + k
+    value = multiply(read(Tensor("0", sizes), coordinates), table(matrix, xi, q))
+    conditions = [c for position, size in zip(coordinates, sizes, strict=True) for c in inside(position, 0, size)]
     return Scope(traversal, sums, Reduction.SUM, guarded(conditions, value, ZERO))
 
 

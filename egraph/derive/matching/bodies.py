@@ -18,7 +18,7 @@ from egraph.tensor.expr.scope import Compare, Guarded, Number, Read, Scalar, Sco
 def put(body: Scalar, names: Mapping[Iterator, Size]) -> Scalar:
     """Return a body with iterators replaced, in open inner scopes too."""
     replacements = dict[Iterator | Symbol, Size](names.items())
-    return mapped(body, lambda place: substitute(place, replacements), opened=True)
+    return mapped(body, lambda coordinate: substitute(coordinate, replacements), opened=True)
 
 
 def ordered(body: Scalar) -> Scalar:
@@ -66,9 +66,9 @@ def opened(scope: Scope) -> Scope:
         match body:
             case Read(Scope() as source, indices):
                 fresh = tuple(Iterator(f"{prefix}{next(names)}", 0, length(i)) for i in source.summation)
-                there: dict[Iterator, Size] = dict(zip(source.traversal, indices, strict=True))
-                there |= {old: index(new) + old.low for old, new in zip(source.summation, fresh, strict=True)}
-                return Read(Scope((), fresh, source.reduction, of(put(source.body, there))), ())
+                replacements: dict[Iterator, Size] = dict(zip(source.traversal, indices, strict=True))
+                replacements |= {old: index(new) + old.low for old, new in zip(source.summation, fresh, strict=True)}
+                return Read(Scope((), fresh, source.reduction, of(put(source.body, replacements))), ())
             case _:
                 return rebuilt(body, of)
 

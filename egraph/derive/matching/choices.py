@@ -24,16 +24,16 @@ from egraph.tensor.ops import apply
 def gathered(form: Form, leaves: Sequence[Node]) -> tuple[Form, tuple[Node, ...]]:
     """Return a form whose factors are reads wherever choices can be, and the tensors with those that this takes."""
     parts = flattened("mul", form.inner)
-    nodes, found = list(leaves), list[Scalar]()
+    nodes, factors = list(leaves), list[Scalar]()
     for part in parts:
         joined = _joined(form, part, nodes) if isinstance(part, Guarded) and len(parts) > 1 else None
         if joined is None:
-            found.append(part)
+            factors.append(part)
             continue
         node, indices = joined
-        found.append(Read(Tensor(str(len(nodes)), node.type.sizes, node.type.dtype), indices))
+        factors.append(Read(Tensor(str(len(nodes)), node.type.sizes, node.type.dtype), indices))
         nodes.append(node)
-    return (form, tuple(leaves)) if len(nodes) == len(leaves) else (replace(form, inner=applied("mul", found)), tuple(nodes))
+    return (form, tuple(leaves)) if len(nodes) == len(leaves) else (replace(form, inner=applied("mul", factors)), tuple(nodes))
 
 
 def _joined(form: Form, part: Guarded, leaves: Sequence[Node]) -> tuple[Node, tuple[Index, ...]] | None:
@@ -42,10 +42,10 @@ def _joined(form: Form, part: Guarded, leaves: Sequence[Node]) -> tuple[Node, tu
         node = _stack(*choice, leaves) or _concatenation(*choice, leaves)
         if node is not None:
             return node
-    own = tuple(i for i in form.digits + form.sums if i in used(part))
-    whole = Form(tuple(map(length, own)), own, (), Reduction.SUM, (), part, None)
-    moved_node = moved(whole, leaves)
-    return None if moved_node is None else (moved_node, tuple(map(index, own)))
+    iterators = tuple(i for i in form.digits + form.sums if i in used(part))
+    form_of_choice = Form(tuple(map(length, iterators)), iterators, (), Reduction.SUM, (), part, None)
+    moved_node = moved(form_of_choice, leaves)
+    return None if moved_node is None else (moved_node, tuple(map(index, iterators)))
 
 
 def _stack(iterator: Iterator, pieces: Sequence[Piece], leaves: Sequence[Node]) -> tuple[Node, tuple[Index, ...]] | None:
@@ -65,16 +65,16 @@ def _concatenation(iterator: Iterator, pieces: Sequence[Piece], leaves: Sequence
     first = _read(pieces[0])
     if any(len(_read(piece).indices) != len(first.indices) for piece in pieces):
         return None
-    axes = {k for piece in pieces for k, place in enumerate(_read(piece).indices) if place != first.indices[k]}
+    axes = {k for piece in pieces for k, coordinate in enumerate(_read(piece).indices) if coordinate != first.indices[k]}
     if len(axes) != 1:
         return None
     (axis,) = axes
     parts: list[Node] = []
     for piece in pieces:
-        node, place = _leaf(piece, leaves), affine(_read(piece).indices[axis])
-        if place is None or place[1] != {iterator: 1}:
+        node, coordinate = _leaf(piece, leaves), affine(_read(piece).indices[axis])
+        if coordinate is None or coordinate[1] != {iterator: 1}:
             return None
-        start, end = piece.low + place[0], piece.high + place[0]
+        start, end = piece.low + coordinate[0], piece.high + coordinate[0]
         sizes = node.type.sizes
         if start < 0 or end > sizes[axis]:
             return None

@@ -65,17 +65,17 @@ def pieces_of(choice: Guarded) -> tuple[Iterator, tuple[Piece, ...]] | None:
     return iterator, tuple(merged)
 
 
-def interval(place: Affine, size: int, conditions: Sequence[Condition]) -> Interval:
+def interval(coordinate: Affine, size: int, conditions: Sequence[Condition]) -> Interval:
     """Return where a read stands along one axis by the conditions on that very index, within the tensor.
 
     Where an index takes only some positions, several borders say the same; the tensor's own border is preferred.
     """
     low, high = 0, size
     for condition in conditions:
-        limits = _limits(place, condition)
+        limits = _limits(coordinate, condition)
         if limits is None:
             continue
-        (least, most), step = limits, math.gcd(*place[1].values())
+        (least, most), step = limits, math.gcd(*coordinate[1].values())
         if least is not None:
             low = max(low, min(max(least - step + 1, 0), least))
         if most is not None:
@@ -83,25 +83,25 @@ def interval(place: Affine, size: int, conditions: Sequence[Condition]) -> Inter
     return Interval(low, high)
 
 
-def speaks_of(place: Affine, condition: Condition) -> bool:
+def speaks_of(coordinate: Affine, condition: Condition) -> bool:
     """Return whether a condition bounds this very index."""
-    return _limits(place, condition) is not None
+    return _limits(coordinate, condition) is not None
 
 
-def _limits(place: Affine, condition: Condition) -> tuple[int | None, int | None] | None:
+def _limits(coordinate: Affine, condition: Condition) -> tuple[int | None, int | None] | None:
     """Return the least and the greatest position: with place = q L + k, 0 <= p L + c bounds L by p's sign."""
     parts = affine(condition.right)
-    if parts is None or condition.operator not in ("<=", "==") or not place[1] or set(parts[1]) != set(place[1]):
+    if parts is None or condition.operator not in ("<=", "==") or not coordinate[1] or set(parts[1]) != set(coordinate[1]):
         return None
-    q = math.gcd(*place[1].values())
-    linear = {i: c // q for i, c in place[1].items()}
+    q = math.gcd(*coordinate[1].values())
+    linear = {i: c // q for i, c in coordinate[1].items()}
     first = next(iter(linear))
-    p, rest = divmod(parts[1][first], linear[first])
-    if rest or any(parts[1][i] != p * c for i, c in linear.items()):
+    p, remainder = divmod(parts[1][first], linear[first])
+    if remainder or any(parts[1][i] != p * c for i, c in linear.items()):
         return None
-    least = place[0] + q * -(parts[0] // p) if p > 0 else None
-    most = place[0] + q * (parts[0] // -p) if p < 0 else None
+    least = coordinate[0] + q * -(parts[0] // p) if p > 0 else None
+    most = coordinate[0] + q * (parts[0] // -p) if p < 0 else None
     if condition.operator == "==":
-        value, rest = divmod(-parts[0], p)
-        return None if rest else (place[0] + q * value, place[0] + q * value)
+        value, remainder = divmod(-parts[0], p)
+        return None if remainder else (coordinate[0] + q * value, coordinate[0] + q * value)
     return least, most

@@ -41,10 +41,10 @@ class Spatial:
 
 
 def spatial(
-    axis: int, place: Index, size: int, conditions: Sequence[Condition], outputs: Sequence[Iterator], taps: Sequence[Iterator]
+    axis: int, coordinate: Index, size: int, conditions: Sequence[Condition], outputs: Sequence[Iterator], taps: Sequence[Iterator]
 ) -> Spatial | None:
     """Return an axis as a window over it; None where it is read in another way, or outside without a condition."""
-    parts = affine(place)
+    parts = affine(coordinate)
     if parts is None:
         return None
     constant, coefficients = parts
@@ -67,8 +67,8 @@ def spatial(
 
 def flipped(form: Form, data: Read) -> Form:
     """Run every summed iterator in the direction of the data."""
-    for place in data.indices:
-        parts = affine(place)
+    for coordinate in data.indices:
+        parts = affine(coordinate)
         for i, coefficient in parts[1].items() if parts is not None else ():
             if coefficient < 0 and i in form.sums:
                 return substituted(form, {i: length(i) - 1 - index(i)})
@@ -105,8 +105,8 @@ def _convolutions(form: Form, data: Read, weight: Read, leaves: Sequence[Node], 
         return
     case = Operands(form, data, weight, roles, leaves)
     sliding, still = list[Spatial](), list[Spatial]()
-    for axis, (place, size) in enumerate(zip(data.indices, case.source.type.sizes, strict=True)):
-        window = spatial(axis, place, size, form.conditions, roles.left, roles.summed)
+    for axis, (coordinate, size) in enumerate(zip(data.indices, case.source.type.sizes, strict=True)):
+        window = spatial(axis, coordinate, size, form.conditions, roles.left, roles.summed)
         if window is not None and window.output is not None:
             (still if window.tap is None else sliding).append(window)
     if bool(sliding) == windowed:
@@ -115,11 +115,11 @@ def _convolutions(form: Form, data: Read, weight: Read, leaves: Sequence[Node], 
 
 def _with(case: Operands, windows: Sequence[Spatial]) -> Iterable[Node]:
     axes = [w.axis for w in windows]
-    plain = [affine(place) for axis, place in enumerate(case.data.indices) if axis not in axes]
-    places = [*plain, *map(affine, case.weight.indices)]
-    rest = [c for c in case.form.conditions if any(speaks_of(parts, c) for parts in places if parts is not None)]
+    plain = [affine(coordinate) for axis, coordinate in enumerate(case.data.indices) if axis not in axes]
+    coordinates = [*plain, *map(affine, case.weight.indices)]
+    bounding = [c for c in case.form.conditions if any(speaks_of(parts, c) for parts in coordinates if parts is not None)]
     values: dict[str, AttributeValue] = {
         "strides": tuple(w.stride for w in windows) or (1,), "dilations": tuple(w.dilation for w in windows) or (1,),
         "pads": (*(w.before for w in windows), *(w.after for w in windows)) or (0, 0),
     }  # fmt: skip
-    yield from convolved(case, "Conv", windows, rest, values)
+    yield from convolved(case, "Conv", windows, bounding, values)

@@ -89,19 +89,19 @@ def _plain(body: Scalar, iterators: Sequence[Iterator]) -> Scalar:
     match body:
         case Read(Scope() as source, _):
             depended_on = used(body)
-            own = [i for i in iterators if i in depended_on]
-            inner = form(Scope(tuple(own), source.summation, source.reduction, source.body))
+            depended = [i for i in iterators if i in depended_on]
+            inner = form(Scope(tuple(depended), source.summation, source.reduction, source.body))
             flat = index(0)
-            for i in own:
+            for i in depended:
                 flat = flat * length(i) + i
-            places: list[Index] = []
+            coordinates: list[Index] = []
             for digit in reversed(inner.digits):
-                places.append(tidy(flat % length(digit)))
+                coordinates.append(tidy(flat % length(digit)))
                 flat = tidy(flat // length(digit))
             scope = inner.scope
-            return Read(replace(scope, body=_plain(scope.body, scope.traversal + scope.summation)), tuple(reversed(places)))
+            return Read(replace(scope, body=_plain(scope.body, scope.traversal + scope.summation)), tuple(reversed(coordinates)))
         case Read(source, indices):
-            return Read(source, tuple(index(0) if size == 1 else place for size, place in zip(source.shape, indices, strict=True)))
+            return Read(source, tuple(index(0) if size == 1 else value for size, value in zip(source.shape, indices, strict=True)))
         case _:
             return rebuilt(body, lambda part: _plain(part, iterators))
 
@@ -156,10 +156,10 @@ def _tightened(value: Form) -> Form:
                 continue
             new = Iterator(f"{limit.iterator.name}t", 0, high - low)
             sums = tuple(new if i == limit.iterator else i for i in value.sums if i != limit.iterator or high - low > 1)
-            rest = tuple(c for c in value.conditions if c != condition)
-            place = index(new) + low if high - low > 1 else index(low)
-            narrowed = replace(value, sums=sums, conditions=rest, otherwise=value.otherwise if rest else None)
-            return _tightened(substituted(narrowed, {limit.iterator: place}))
+            remaining = tuple(c for c in value.conditions if c != condition)
+            coordinate = index(new) + low if high - low > 1 else index(low)
+            narrowed = replace(value, sums=sums, conditions=remaining, otherwise=value.otherwise if remaining else None)
+            return _tightened(substituted(narrowed, {limit.iterator: coordinate}))
     return value
 
 
@@ -188,16 +188,16 @@ def _joined(value: Form) -> Form:
     pairs = list(zip(value.digits, value.digits[1:], strict=False))
     pairs += [(x, y) for x in value.sums for y in value.sums if x != y]
     for x, y in pairs:
-        if all(_together(place, x, y) for place in indices):
+        if all(_together(coordinate, x, y) for coordinate in indices):
             new = Iterator(f"{x.name}_{y.name}", 0, length(x) * length(y))
             iterators = [tuple(new if i == x else i for i in group if i != y) for group in (value.digits, value.sums)]
             return _joined(substituted(replace(value, digits=iterators[0], sums=iterators[1]), {x: 0, y: index(new)}))
     return value
 
 
-def _together(place: Index, x: Iterator, y: Iterator) -> bool:
+def _together(coordinate: Index, x: Iterator, y: Iterator) -> bool:
     coefficients = {x: 0, y: 0}
-    for monomial, coefficient in place.terms:
+    for monomial, coefficient in coordinate.terms:
         if monomial == (x,) or monomial == (y,):
             coefficients[x if monomial == (x,) else y] = coefficient
             continue

@@ -68,4 +68,4 @@ def _named(body: Scalar, names: dict[Scope, Tensor]) -> Scalar:
 
 def _lowered(source: Scope, indices: Sequence[Index]) -> tuple[Index, ...]:
     """Count positions from 0, as a node's axes do."""
-    return tuple(place - i.low for place, i in zip(indices, source.traversal, strict=True))
+    return tuple(coordinate - i.low for coordinate, i in zip(indices, source.traversal, strict=True))

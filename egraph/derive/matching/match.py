@@ -36,12 +36,12 @@ def match(scope: Scope, operands: Sequence[Node]) -> tuple[Node, ...]:
     Tensors of the scope are named by operand position; the element type of a result is what its operators give. Inner scopes that an
     operator does not take in are computed first, each by the first of its own matches.
     """
-    found = dict.fromkeys(operators(scope, operands))
+    programs = dict.fromkeys(operators(scope, operands))
     flat = flattened(scope, operands, instance)
     if flat is not None and len(flat.operands) > len(operands):
-        found |= dict.fromkeys(operators(flat.scope, flat.operands))
+        programs |= dict.fromkeys(operators(flat.scope, flat.operands))
     general = None if flat is None else expression(flat)
-    return (*found, *([] if general is None or general in found else [general]))
+    return (*programs, *([] if general is None or general in programs else [general]))
 
 
 def instance(scope: Scope, operands: Sequence[Node]) -> Node | None:
@@ -55,29 +55,29 @@ def operators(scope: Scope, operands: Sequence[Node]) -> tuple[Node, ...]:
     A matrix product written as a convolution comes last.
     """
     leaves = [placeholder(position, node.type, constant=is_constant(node)) for position, node in enumerate(operands)]
-    whole = form(scope)
-    found: dict[Node, tuple[object, ...]] = {}
-    for program, matcher in proposed(scope, whole, leaves):
-        if program not in found and means(program, whole):
+    normal = form(scope)
+    ranks: dict[Node, tuple[object, ...]] = {}
+    for program, matcher in proposed(scope, normal, leaves):
+        if program not in ranks and means(program, normal):
             text = format_fragment(program)
-            found[program] = (matcher is products_as_convolutions, moved_elements(program), len(text), text)
-    ranked = sorted(found, key=lambda program: found[program])
+            ranks[program] = (matcher is products_as_convolutions, moved_elements(program), len(text), text)
+    ranked = sorted(ranks, key=lambda program: ranks[program])
     return tuple(over(program, leaves, operands) for program in ranked)
 
 
 def proposed(
-    scope: Scope, whole: Form, leaves: Sequence[Node], matchers: Sequence[tuple[Matcher, bool]] = MATCHERS
+    scope: Scope, normal: Form, leaves: Sequence[Node], matchers: Sequence[tuple[Matcher, bool]] = MATCHERS
 ) -> Iterator[tuple[Node, Matcher]]:
-    """Yield what matchers make of a scope, of which ``whole`` is the form, over placeholders; what it means is not checked yet."""
+    """Yield what matchers make of a scope, of which ``normal`` is the form, over placeholders; what it means is not checked yet."""
     for matcher, keep_strides in matchers:
-        part = boxed(form(scope, keep_strides=True) if keep_strides else whole)
+        part = boxed(form(scope, keep_strides=True) if keep_strides else normal)
         for node in matcher(*gathered(part.form, leaves)):
-            yield reshaped(part.around(node), whole.shape), matcher
+            yield reshaped(part.around(node), normal.shape), matcher
 
 
-def means(program: Node, whole: Form) -> bool:
+def means(program: Node, normal: Form) -> bool:
     """Return whether a program over placeholders is equal to a form when both are written as forms."""
-    return form(fragment_expression(program)).text == whole.text
+    return form(fragment_expression(program)).text == normal.text
 
 
 def over(program: Node, leaves: Sequence[Node], operands: Sequence[Node]) -> Node:

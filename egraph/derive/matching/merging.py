@@ -46,15 +46,15 @@ def beside(nodes: Sequence[Node]) -> tuple[Node, ...] | None:
         return None
     group, layout = first.integer("group"), Layout(first.string("layout"), first.type.rank - 2)
     filters = [node.type.sizes[layout.channel] // group for node in nodes]
-    rest = first.inputs[1].type.sizes[1:]
-    parts = [reshaped(node.inputs[1], (group, count, *rest)) for node, count in zip(nodes, filters, strict=True)]
-    weight = reshaped(apply("Concat", *parts, axis=1), (group * sum(filters), *rest))
+    filter_shape = first.inputs[1].type.sizes[1:]
+    parts = [reshaped(node.inputs[1], (group, count, *filter_shape)) for node, count in zip(nodes, filters, strict=True)]
+    weight = reshaped(apply("Concat", *parts, axis=1), (group * sum(filters), *filter_shape))
     result = apply("Conv", first.inputs[0], weight, attributes=first.attributes)
     shape = result.type.sizes
     by_group = reshaped(result, (*shape[: layout.channel], group, sum(filters), *shape[layout.channel + 1 :]))
     ends = [sum(filters[: j + 1]) for j in range(len(nodes))]
-    taken = [_part(by_group, layout.channel + 1, end - count, end) for end, count in zip(ends, filters, strict=True)]
-    return tuple(reshaped(part, node.type.sizes) for part, node in zip(taken, nodes, strict=True))
+    outputs = [_part(by_group, layout.channel + 1, end - count, end) for end, count in zip(ends, filters, strict=True)]
+    return tuple(reshaped(part, node.type.sizes) for part, node in zip(outputs, nodes, strict=True))
 
 
 def along_batch(nodes: Sequence[Node]) -> tuple[Node, ...] | None:
@@ -78,12 +78,12 @@ def merged_expressions(nodes: Sequence[Node]) -> tuple[Node, ...] | None:
     operands = tuple(dict.fromkeys(operand for node in nodes for operand in node.inputs))
     tensors = {operand: Tensor(str(position), operand.type.sizes, operand.type.dtype) for position, operand in enumerate(operands)}
     scopes = [inline(meaning(node), {str(k): tensors[operand] for k, operand in enumerate(node.inputs)}) for node in nodes]
-    found = merge_expressions(scopes)
-    whole = found[0].body if not isinstance(found, Refusal) else None
-    if not isinstance(whole, Read) or not isinstance(whole.source, Scope):
+    merged = merge_expressions(scopes)
+    read = merged[0].body if not isinstance(merged, Refusal) else None
+    if not isinstance(read, Read) or not isinstance(read.source, Scope):
         return None
     costly = ("MatMul", "Conv", "ConvTranspose")
-    result = next((one for one in operators(whole.source, operands) if any(node.op in costly for node in walk((one,)))), None)
+    result = next((program for program in operators(read.source, operands) if any(node.op in costly for node in walk((program,)))), None)
     if result is None:
         return None
     return tuple(reshaped(_part(result, 0, j, j + 1), node.type.sizes) for j, node in enumerate(nodes))
@@ -93,8 +93,8 @@ def group_signature(node: Node) -> tuple[object, ...]:
     """Return all that convolutions share whose groups can stand beside each other."""
     data, weight = (operand.type.sizes for operand in node.inputs)
     group, channel = node.integer("group"), 1 if node.attribute("layout") == "NCHW" else node.type.rank - 1
-    others = tuple((key, value) for key, value in node.attributes if key != "group")
-    return data[:channel], data[channel + 1 :], weight[1:], weight[0] // group, others, node.type.dtype
+    attributes = tuple((key, value) for key, value in node.attributes if key != "group")
+    return data[:channel], data[channel + 1 :], weight[1:], weight[0] // group, attributes, node.type.dtype
 
 
 def _batched(nodes: Sequence[Node]) -> tuple[Node, ...]:
@@ -149,12 +149,12 @@ def merged_correlations(nodes: Sequence[Node]) -> tuple[Node, ...] | None:
         columns.append(reshaped(taps_first, (channels, weight.type.elements // channels)))
     rows = reshaped(last, (last.type.elements // channels, channels))
     product = apply("MatMul", rows, apply("Concat", *columns, axis=1) if len(columns) > 1 else columns[0])
-    whole = reshaped(product, (*last.type.sizes[:-1], product.type.sizes[1]))
+    responses = reshaped(product, (*last.type.sizes[:-1], product.type.sizes[1]))
     back = tuple((0, *axes, layout.channel).index(axis) for axis in range(data.type.rank))
     results, start = [], 0
     for node, column in zip(nodes, columns, strict=True):
         channels_last = apply("Conv", last, node.inputs[1], attributes=attributes(**{**dict(node.attributes), "layout": "NHWC"}))
-        result = apply("Expression", whole, text=text_of(_shifted_sum(channels_last, whole.type.sizes, start)))
+        result = apply("Expression", responses, text=text_of(_shifted_sum(channels_last, responses.type.sizes, start)))
         results.append(transposed(result, back))
         start += column.type.sizes[1]
     return tuple(results)

@@ -40,11 +40,11 @@ def boxed(form: Form) -> Boxed:
     value = 0.0 if form.otherwise is None else float(form.otherwise.value)
     if form.otherwise is None or value != form.otherwise.value or (form.sums and form.otherwise != form.reduction.identity):
         return Boxed(form, tuple(before), tuple(after), 0.0)
-    places = [p for read in reads_of(form.inner) for p in map(affine, read.indices) if p is not None]
+    coordinates = [p for read in reads_of(form.inner) for p in map(affine, read.indices) if p is not None]
     axes = {i: axis for axis, i in enumerate(form.digits)}
     for condition in form.conditions:
         limit = bound_of(condition)
-        if limit is None or limit.iterator not in axes or any(speaks_of(place, condition) for place in places):
+        if limit is None or limit.iterator not in axes or any(speaks_of(coordinate, condition) for coordinate in coordinates):
             continue
         axis = axes[limit.iterator]
         before[axis] = max(before[axis], limit.low)
@@ -83,16 +83,16 @@ def moved(form: Form, leaves: Sequence[Node], *, expand: bool = True) -> Node | 
         return _joined(form, body, leaves)
     if not isinstance(body, Read) or not isinstance(body.source, Tensor):
         return None
-    whole = boxed(form)
-    inner = whole.form.inner
+    box = boxed(form)
+    inner = box.form.inner
     assert isinstance(inner, Read)
-    places = [p for p in map(affine, inner.indices) if p is not None]
-    if any(not any(speaks_of(place, c) for place in places) for c in whole.form.conditions):
+    coordinates = [p for p in map(affine, inner.indices) if p is not None]
+    if any(not any(speaks_of(coordinate, c) for coordinate in coordinates) for c in box.form.conditions):
         return None
-    source = padded(leaves[int(body.source.name)], inner.indices, whole.form.conditions, whole.form.otherwise)
-    expand = expand or any(whole.before) or any(whole.after)
-    node = None if source is None else arrange(source.node, source.indices, [[i] for i in whole.form.digits], expand=expand)
-    return None if node is None else whole.around(node)
+    source = padded(leaves[int(body.source.name)], inner.indices, box.form.conditions, box.form.otherwise)
+    expand = expand or any(box.before) or any(box.after)
+    node = None if source is None else arrange(source.node, source.indices, [[i] for i in box.form.digits], expand=expand)
+    return None if node is None else box.around(node)
 
 
 def _joined(form: Form, body: Guarded, leaves: Sequence[Node]) -> Node | None:
@@ -105,9 +105,9 @@ def _joined(form: Form, body: Guarded, leaves: Sequence[Node]) -> Node | None:
         return None
     axis, size = form.digits.index(limit.iterator), length(limit.iterator)
     low, high = limit.low, limit.high
-    rest: Scalar = Guarded(conditions[1:], body.then, body.otherwise) if conditions[1:] else body.then
+    remaining: Scalar = Guarded(conditions[1:], body.then, body.otherwise) if conditions[1:] else body.then
     parts: list[Node] = []
-    for start, end, value in ((0, low, body.otherwise), (low, high, rest), (high, size, body.otherwise)):
+    for start, end, value in ((0, low, body.otherwise), (low, high, remaining), (high, size, body.otherwise)):
         if end <= start:
             continue
         before = tuple(start if k == axis else 0 for k in range(len(form.digits)))

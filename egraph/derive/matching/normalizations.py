@@ -31,9 +31,9 @@ def normalizations(form: Form, leaves: Sequence[Node]) -> Iterable[Node]:
     if not spanned or set(order) != set(form.digits):
         return
     groups: list[Group] = []
-    for place in data.indices:  # the tensor's own axes where they are kept or spanned whole
-        own = axes_in_order((place,))
-        groups += [own] if kept.issuperset(own) else [[i] for i in own if i in kept]
+    for coordinate in data.indices:  # the tensor's own axes where they are kept or spanned whole
+        iterators = axes_in_order((coordinate,))
+        groups += [iterators] if kept.issuperset(iterators) else [[i] for i in iterators if i in kept]
     axis = sum(1 for group in groups if group and order.index(group[0]) < order.index(spanned[0]))
     groups = [group for group in groups if group]
     groups.insert(axis, spanned)

@@ -43,7 +43,7 @@ class Pattern:
 @lru_cache(maxsize=1)
 def patterns() -> tuple[Pattern, ...]:
     """Return the patterns of all elementwise operators; a float attribute is a symbol, or infinite where that is another meaning."""
-    found: dict[tuple[str, str], Pattern] = {}
+    by_meaning: dict[tuple[str, str], Pattern] = {}
     for name, spec in sorted(OPS.items()):
         if spec.category != "elementwise" or spec.arity is None or not NUMBERS.issuperset(spec.sample_dtypes or ()):
             continue
@@ -65,8 +65,8 @@ def patterns() -> tuple[Pattern, ...]:
             pattern = Pattern(name, spec.arity, body, fixed, symbols)
             text = format_scalar(body)
             if "inf" not in text and all(f"index({symbol})" in text for symbol in symbols):
-                found.setdefault((name, text), pattern)
-    return tuple(found.values())
+                by_meaning.setdefault((name, text), pattern)
+    return tuple(by_meaning.values())
 
 
 def elementwise(form: Form, leaves: Sequence[Node]) -> Iterable[Node]:
@@ -84,13 +84,13 @@ def elementwise(form: Form, leaves: Sequence[Node]) -> Iterable[Node]:
         nodes = [_operand(form, value, leaves) for value in operands if value is not None]
         if None in nodes:
             continue
-        given = attributes(**dict(pattern.attributes), **values)
+        bound_attributes = attributes(**dict(pattern.attributes), **values)
         axes = _axes(form)
         if axes is not None and not all(_whole(form, n, group) for n in nodes if n is not None for group in axes):
             axes = None
         parts = [n if axes is None else _along(n, axes) for n in nodes if n is not None]
         try:
-            node = apply(pattern.operator, *parts, attributes=given)
+            node = apply(pattern.operator, *parts, attributes=bound_attributes)
         except TypeMismatch:
             continue
         yield expanded(node, [math.prod(length(form.digits[k]) for k in group) for group in axes or [[k] for k in range(len(form.digits))]])
@@ -122,8 +122,8 @@ def _along(node: Node, axes: Sequence[Sequence[int]]) -> Node:
     shape = [math.prod(group) for group in groups]
     while isinstance(node, Node) and node.op == "Reshape":
         node = node.inputs[0]
-    own = node.type.sizes
-    if tuple([1] * (len(shape) - len(own))) + own == tuple(shape):
+    source = node.type.sizes
+    if tuple([1] * (len(shape) - len(source))) + source == tuple(shape):
         return node
     return reshaped(node, shape)
 
@@ -145,9 +145,9 @@ def unified(pattern: Scalar, body: Scalar, binding: Binding) -> Iterable[Binding
             if function not in _COMMUTATIVE:
                 yield from _all(arguments, body.arguments, binding)
                 return
-            parts, found = flattened(function, pattern), flattened(function, body)
-            if len(parts) == len(found):
-                for order in itertools.permutations(found):
+            parts, operands = flattened(function, pattern), flattened(function, body)
+            if len(parts) == len(operands):
+                for order in itertools.permutations(operands):
                     yield from _all(parts, order, binding)
         case Number():
             if pattern == body:
@@ -156,9 +156,9 @@ def unified(pattern: Scalar, body: Scalar, binding: Binding) -> Iterable[Binding
             pass
 
 
-def _all(parts: Sequence[Scalar], found: Sequence[Scalar], binding: Binding) -> Iterable[Binding]:
+def _all(parts: Sequence[Scalar], operands: Sequence[Scalar], binding: Binding) -> Iterable[Binding]:
     if not parts:
         yield binding
         return
-    for extended in unified(parts[0], found[0], binding):
-        yield from _all(parts[1:], found[1:], extended)
+    for extended in unified(parts[0], operands[0], binding):
+        yield from _all(parts[1:], operands[1:], extended)

@@ -62,8 +62,8 @@ def operand(form: Form, read: Read, leaves: Sequence[Node]) -> Padded | None:
 def finished(form: Form, node: Node, groups: Sequence[Group]) -> Node:
     """Return a result with one axis a group as the form's output digits."""
     order = [i for group in groups for i in group]
-    given = [i for i in form.digits if i in order]
-    node = transposed(reshaped(node, [length(i) for i in order]), [order.index(i) for i in given])
+    present = [i for i in form.digits if i in order]
+    node = transposed(reshaped(node, [length(i) for i in order]), [order.index(i) for i in present])
     return expanded(reshaped(node, [length(i) if i in order else 1 for i in form.digits]), [length(i) for i in form.digits])
 
 

@@ -19,14 +19,14 @@ LARGEST_GROUP = 32
 def groups(rule: GroupRule, nodes: Iterable[Node], constants: Container[Node]) -> Iterator[tuple[Node, ...]]:
     """Yield the groups of a program's nodes (operands before their users) that a rule may compute by one, in their order."""
     depth: dict[Node, int] = {}
-    found: dict[tuple[int, object], list[Node]] = {}
+    members_by_key: dict[tuple[int, object], list[Node]] = {}
     for node in nodes:
         depth[node] = 0 if node in constants else 1 + max((depth[operand] for operand in node.inputs), default=0)
         if node.op in rule.operators and depth[node] and all(n.type.is_static for n in (node, *node.inputs)):
             key = rule.key(node)
             if key is not None:
-                found.setdefault((depth[node], key), []).append(node)
-    for together in found.values():
+                members_by_key.setdefault((depth[node], key), []).append(node)
+    for together in members_by_key.values():
         members = tuple(rule.choose(together))
         for start in range(0, len(members) - 1, LARGEST_GROUP):
             yield members[start : start + LARGEST_GROUP]

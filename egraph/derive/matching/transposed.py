@@ -35,27 +35,27 @@ class Spread:
     end: int
 
 
-def _whole(place: Index) -> tuple[Index, int] | None:
+def _whole(coordinate: Index) -> tuple[Index, int] | None:
     """Return (numerator, divisor) of an index that is one floor division, what stands beside it drawn in; divisor 1 for none."""
-    floors = [(m, c) for m, c in place.terms if len(m) == 1 and isinstance(m[0], Floor)]
+    floors = [(m, c) for m, c in coordinate.terms if len(m) == 1 and isinstance(m[0], Floor)]
     if not floors:
-        return place, 1
+        return coordinate, 1
     (monomial, coefficient), atom = floors[0], floors[0][0][0]
     by = atom.divisor.constant if isinstance(atom, Floor) else None
     if len(floors) > 1 or coefficient != 1 or by is None or not isinstance(atom, Floor):
         return None
-    return (place - Index(((monomial, 1),))) * by + atom.numerator, by
+    return (coordinate - Index(((monomial, 1),))) * by + atom.numerator, by
 
 
 def spread(
-    axis: int, place: Index, size: int, form: Form, outputs: Sequence[Iterator], taps: Sequence[Iterator]
+    axis: int, coordinate: Index, size: int, form: Form, outputs: Sequence[Iterator], taps: Sequence[Iterator]
 ) -> tuple[Spread, list[Condition]] | None:
     """Return an axis as a transposed window over it, and the conditions that say so."""
-    found = _whole(place)
-    parts = affine(found[0]) if found is not None else None
-    if found is None or parts is None:
+    division = _whole(coordinate)
+    parts = affine(division[0]) if division is not None else None
+    if division is None or parts is None:
         return None
-    numerator, stride = found
+    numerator, stride = division
     out, tap = [i for i in parts[1] if i in outputs], [i for i in parts[1] if i in taps]
     if len(out) != 1 or len(tap) > 1 or len(parts[1]) != 1 + len(tap) or parts[1][out[0]] != 1 or any(parts[1][i] >= 0 for i in tap):
         return None
@@ -63,31 +63,31 @@ def spread(
     if stride > 1 and not used:
         return None
     # 0 <= a (numerator // stride) + c speaks of the position as if it were an iterator of its own
-    position = Iterator("position", *_limits(place))
+    position = Iterator("position", *_limits(coordinate))
     low, high = 0, size
     for condition in form.conditions:
         for sign in (1, -1):
-            rest = condition.right - place * sign
-            if condition.operator == "<=" and rest.constant is not None:
+            bound = condition.right - coordinate * sign
+            if condition.operator == "<=" and bound.constant is not None:
                 used.append(condition)
-                here = interval((0, {position: 1}), size, [Compare(index(0), "<=", index(position) * sign + rest.constant)])
-                low, high = max(low, here.low), min(high, here.high)
-    limits = bounds(place)
+                limits_of_condition = interval((0, {position: 1}), size, [Compare(index(0), "<=", index(position) * sign + bound.constant)])
+                low, high = max(low, limits_of_condition.low), min(high, limits_of_condition.high)
+    limits = bounds(coordinate)
     if low >= high or limits is None or (limits[0] < 0 and not used) or (limits[1] >= size and not used):
         return None
     dilation = -parts[1][tap[0]] if tap else 1
     return Spread(axis, out[0], tap[0] if tap else None, stride, dilation, parts[0], low, high), used
 
 
-def _limits(place: Index) -> tuple[int, int]:
-    limits = bounds(place)
+def _limits(coordinate: Index) -> tuple[int, int]:
+    limits = bounds(coordinate)
     return (0, 1) if limits is None else (limits[0], limits[1] + 1)
 
 
 def _remainder(condition: Condition, numerator: Index, stride: int) -> bool:
     """Return whether a condition says that the stride divides the numerator."""
-    (monomial, coefficient), *rest = condition.right.terms or (((), 0),)
-    if rest or len(monomial) != 1 or abs(coefficient) != 1 or not isinstance(monomial[0], Modulo):
+    (monomial, coefficient), *more_terms = condition.right.terms or (((), 0),)
+    if more_terms or len(monomial) != 1 or abs(coefficient) != 1 or not isinstance(monomial[0], Modulo):
         return False
     difference = monomial[0].numerator - numerator
     return monomial[0].divisor.constant == stride and all(c % stride == 0 for _, c in difference.terms)
@@ -108,8 +108,8 @@ def _against(form: Form, first: int) -> Form:
         reads = two_reads(form)
         if reads is None:
             return form
-        for place in reads[first].indices:
-            parts = affine(place)
+        for coordinate in reads[first].indices:
+            parts = affine(coordinate)
             turned = [i for i, c in parts[1].items() if c > 0 and i in form.sums] if parts is not None and len(parts[1]) == 2 else []
             if parts is not None and turned and any(i in form.digits and c == 1 for i, c in parts[1].items()):
                 form = substituted(form, {turned[0]: length(turned[0]) - 1 - index(turned[0])})
@@ -128,15 +128,15 @@ def _programs(form: Form, first: int, leaves: Sequence[Node]) -> Iterable[Node]:
     case = Operands(form, data, weight, roles, leaves)
     sliding, still = list[Spread](), list[Spread]()
     conditions: dict[int, list[Condition]] = {}
-    for axis, (place, size) in enumerate(zip(data.indices, case.source.type.sizes, strict=True)):
-        own = used(Read(data.source, (place,)))
-        if not own & set(roles.left):
+    for axis, (coordinate, size) in enumerate(zip(data.indices, case.source.type.sizes, strict=True)):
+        iterators = used(Read(data.source, (coordinate,)))
+        if not iterators & set(roles.left):
             continue  # an axis of the channels
-        plain = own <= set(roles.left) and _whole(place) == (place, 1)
-        found = spread(axis, place, size, form, roles.left, roles.summed)
-        if found is not None:
-            (still if plain else sliding).append(found[0])
-            conditions[axis] = found[1]
+        plain = iterators <= set(roles.left) and _whole(coordinate) == (coordinate, 1)
+        axis_spread = spread(axis, coordinate, size, form, roles.left, roles.summed)
+        if axis_spread is not None:
+            (still if plain else sliding).append(axis_spread[0])
+            conditions[axis] = axis_spread[1]
         elif not plain:
             return
     if sliding:
@@ -145,11 +145,11 @@ def _programs(form: Form, first: int, leaves: Sequence[Node]) -> Iterable[Node]:
 
 def _with(case: Operands, windows: Sequence[Spread], conditions: Mapping[int, Sequence[Condition]]) -> Iterable[Node]:
     used = [c for window in windows for c in conditions[window.axis]]
-    rest = [c for c in case.form.conditions if c not in used]
-    places = [p for read in (case.data, case.weight) for p in map(affine, read.indices) if p is not None]
+    unused = [c for c in case.form.conditions if c not in used]
+    coordinates = [p for read in (case.data, case.weight) for p in map(affine, read.indices) if p is not None]
     values = _attributes(windows)
-    if values is not None and all(any(speaks_of(place, c) for place in places) for c in rest):
-        yield from convolved(case, "ConvTranspose", windows, rest, values)
+    if values is not None and all(any(speaks_of(coordinate, c) for coordinate in coordinates) for c in unused):
+        yield from convolved(case, "ConvTranspose", windows, unused, values)
 
 
 def _attributes(axes: Sequence[Spread]) -> dict[str, AttributeValue] | None:

@@ -28,41 +28,41 @@ def arrange(source: Node, indices: Sequence[Index], groups: Sequence[Group], *, 
 
     None where the indices are no view of the tensor, or leave it.
     """
-    places = [affine(tidy(place)) for place in indices]
-    found = None if None in places else _unfolded(source, [place for place in places if place is not None])
-    if found is None and len(indices) > 1:
+    coordinates = [affine(tidy(coordinate)) for coordinate in indices]
+    unfolded = None if None in coordinates else _unfolded(source, [coordinate for coordinate in coordinates if coordinate is not None])
+    if unfolded is None and len(indices) > 1:
         flat = affine(tidy(_flat(source.type.sizes, indices)))
-        found = _unfolded(reshaped(source, (source.type.elements,)), [flat]) if flat is not None and _inside(source, indices) else None
-    if found is None:
+        unfolded = _unfolded(reshaped(source, (source.type.elements,)), [flat]) if flat is not None and _inside(source, indices) else None
+    if unfolded is None:
         return None
-    node, axes = found
-    wanted = [i for group in groups for i in group]
-    if not set(axes) <= set(wanted):
+    node, axes = unfolded
+    order = [i for group in groups for i in group]
+    if not set(axes) <= set(order):
         return None
-    node = transposed(node, [axes.index(i) for i in wanted if i in axes])
-    full = tuple(length(i) for i in wanted)
+    node = transposed(node, [axes.index(i) for i in order if i in axes])
+    full = tuple(length(i) for i in order)
     if any(i not in axes and (expand or not set(axes).isdisjoint(group)) for group in groups for i in group):
-        given = [i in axes or not (expand or not set(axes).isdisjoint(group)) for group in groups for i in group]
+        present = [i in axes or not (expand or not set(axes).isdisjoint(group)) for group in groups for i in group]
         absent = [set(axes).isdisjoint(group) and not expand for group in groups for _ in group]
-        node = reshaped(node, [1 if i not in axes else size for i, size in zip(wanted, full, strict=True)])
+        node = reshaped(node, [1 if i not in axes else size for i, size in zip(order, full, strict=True)])
         sizes = tuple(1 if gone else size for gone, size in zip(absent, full, strict=True))
-        node = node if all(given) else expanded(node, sizes)
+        node = node if all(present) else expanded(node, sizes)
     sizes = tuple(1 if not expand and set(axes).isdisjoint(group) else math.prod(map(length, group)) for group in groups)
     return reshaped(node, sizes)
 
 
 def axes_in_order(indices: Sequence[Index]) -> tuple[Iterator, ...]:
     """Return the iterators of affine indices in the order in which the tensor holds them."""
-    found: dict[Iterator, None] = {}
-    for place in indices:
-        parts = affine(place)
+    ordered: dict[Iterator, None] = {}
+    for coordinate in indices:
+        parts = affine(coordinate)
         terms = parts[1].items() if parts is not None else ()
-        found |= dict.fromkeys(i for i, _ in sorted(terms, key=lambda term: (-abs(term[1]), term[0].name)))
-    return tuple(found)
+        ordered |= dict.fromkeys(i for i, _ in sorted(terms, key=lambda term: (-abs(term[1]), term[0].name)))
+    return tuple(ordered)
 
 
 def _inside(source: Node, indices: Sequence[Index]) -> bool:
-    limits = [bounds(place) for place in indices]
+    limits = [bounds(coordinate) for coordinate in indices]
     return all(limit is not None and limit[0] >= 0 and limit[1] < size for limit, size in zip(limits, source.type.sizes, strict=True))
 
 
@@ -78,8 +78,8 @@ def padded(source: Node, indices: Sequence[Index], conditions: Sequence[Conditio
     """Return a tensor that holds ``fill`` where the conditions on its indices fail; None where it would be read outside."""
     sizes = source.type.sizes
     starts, ends, before, after, moved = list[int](), list[int](), list[int](), list[int](), list[Index]()
-    for size, place in zip(sizes, indices, strict=True):
-        parts, limits = affine(place), bounds(place)
+    for size, coordinate in zip(sizes, indices, strict=True):
+        parts, limits = affine(coordinate), bounds(coordinate)
         if limits is None:
             return None
         kept = interval(parts, size, conditions) if parts is not None else interval((0, {}), size, ())
@@ -92,7 +92,7 @@ def padded(source: Node, indices: Sequence[Index], conditions: Sequence[Conditio
         ends.append(kept.high if limits[1] >= kept.high else size)
         before.append(max(0, kept.low - limits[0]))
         after.append(max(0, limits[1] - kept.high + 1))
-        moved.append(place - starts[-1] + before[-1])
+        moved.append(coordinate - starts[-1] + before[-1])
     node = sliced(source, starts, ends, [1] * len(sizes))
     if any(before) or any(after):
         value = float(fill.value) if fill is not None else 0.0
@@ -104,18 +104,18 @@ def padded(source: Node, indices: Sequence[Index], conditions: Sequence[Conditio
 
 def _flat(sizes: Sequence[int], indices: Sequence[Index]) -> Index:
     flat = index(0)
-    for size, place in zip(sizes, indices, strict=True):
-        flat = flat * size + place
+    for size, coordinate in zip(sizes, indices, strict=True):
+        flat = flat * size + coordinate
     return flat
 
 
-def _unfolded(source: Node, places: Sequence[Affine]) -> tuple[Node, tuple[Iterator, ...]] | None:
+def _unfolded(source: Node, coordinates: Sequence[Affine]) -> tuple[Node, tuple[Iterator, ...]] | None:
     """Return the tensor with one axis an iterator, in the tensor's own order."""
     starts, ends, steps, after = list[int](), list[int](), list[int](), list[int]()
     split: list[int] = []
     cut: list[tuple[int, int, int]] = []
     axes: list[Iterator] = []
-    for size, (constant, coefficients) in zip(source.type.sizes, places, strict=True):
+    for size, (constant, coefficients) in zip(source.type.sizes, coordinates, strict=True):
         terms = sorted(coefficients.items(), key=lambda term: (-abs(term[1]), term[0].name))
         if any(i in axes for i, _ in terms):
             return None

@@ -78,24 +78,24 @@ def settled(sliding: Sequence[W], still: Sequence[W], programs: Callable[[Sequen
 
 
 def convolved(
-    case: Operands, operator: str, windows: Sequence[Window], rest: Sequence[Condition], values: Mapping[str, AttributeValue]
+    case: Operands, operator: str, windows: Sequence[Window], unused: Sequence[Condition], values: Mapping[str, AttributeValue]
 ) -> Iterable[Node]:
     """Yield the operator in both layouts; without any window the rows of a product are the one spatial axis.
 
-    ``rest`` are the conditions on other axes; ``values`` the operator's attributes but the layout.
+    ``unused`` are the conditions on other axes; ``values`` the operator's attributes but the layout.
     """
-    own = [i for w in windows for i in (w.output, w.tap) if i is not None]
-    plain = [place for axis, place in enumerate(case.data.indices) if axis not in [w.axis for w in windows]]
-    if len(set(own)) != len(own) or not set(own).isdisjoint(used(Read(case.data.source, tuple(plain)))):
+    sliding = [i for w in windows for i in (w.output, w.tap) if i is not None]
+    plain = [coordinate for axis, coordinate in enumerate(case.data.indices) if axis not in [w.axis for w in windows]]
+    if len(set(sliding)) != len(sliding) or not set(sliding).isdisjoint(used(Read(case.data.source, tuple(plain)))):
         return
     roles = case.roles
-    batch, channels = ([i for i in group if i not in own] for group in (roles.left, roles.summed))
+    batch, channels = ([i for i in group if i not in sliding] for group in (roles.left, roles.summed))
     positions = [Iterator(f"p{w.axis}", 0, w.end - w.start) for w in windows]
     indices, cut = list(case.data.indices), [(0, size) for size in case.source.type.sizes]
     for w, position in zip(windows, positions, strict=True):
         indices[w.axis], cut[w.axis] = index(position), (w.start, w.end)
-    whole = sliced(case.source, [low for low, _ in cut], [high for _, high in cut], [1] * len(cut))
-    left, right = padded(whole, indices, rest, case.form.otherwise), padded(case.filters, case.weight.indices, rest, case.form.otherwise)
+    data = sliced(case.source, [low for low, _ in cut], [high for _, high in cut], [1] * len(cut))
+    left, right = padded(data, indices, unused, case.form.otherwise), padded(case.filters, case.weight.indices, unused, case.form.otherwise)
     if left is None or right is None:
         return
     space: list[Group] = [[position] for position in positions]

@@ -71,33 +71,33 @@ def pooled(form: Form, read: Read, leaves: Sequence[Node], operator: str, **coun
     assert isinstance(read.source, Tensor)
     source = leaves[int(read.source.name)]
     windows: list[Spatial] = []
-    for axis, (place, size) in enumerate(zip(read.indices, source.type.sizes, strict=True)):
-        parts = affine(place)
+    for axis, (coordinate, size) in enumerate(zip(read.indices, source.type.sizes, strict=True)):
+        parts = affine(coordinate)
         if parts is not None and any(i in form.sums for i in parts[1]):
-            window = spatial(axis, place, size, form.conditions, form.digits, form.sums)
+            window = spatial(axis, coordinate, size, form.conditions, form.digits, form.sums)
             if window is None:
                 return
             windows.append(window)
-    own = [i for window in windows for i in (window.output, window.tap) if i is not None]
+    sliding = [i for window in windows for i in (window.output, window.tap) if i is not None]
     if all(window.output is None and not window.before + window.after for window in windows):
         return  # whole axes are reduced
-    if not 1 <= len(windows) <= 3 or len(set(own)) != len(own) or not set(form.sums) <= set(own):
+    if not 1 <= len(windows) <= 3 or len(set(sliding)) != len(sliding) or not set(form.sums) <= set(sliding):
         return
     positions = [Iterator(f"p{window.axis}", 0, window.end - window.start) for window in windows]
     indices, cut = list(read.indices), [(0, size) for size in source.type.sizes]
     for window, position in zip(windows, positions, strict=True):
         indices[window.axis], cut[window.axis] = index(position), (window.start, window.end)
     source = sliced(source, [low for low, _ in cut], [high for _, high in cut], [1] * len(cut))
-    given = used(read)
-    others = [i for i in form.digits if i in given and i not in own]
+    read_iterators = used(read)
+    unpooled = [i for i in form.digits if i in read_iterators and i not in sliding]
     data = padded(source, indices, (), None)
     if data is None:
         return
-    order = [i for i in axes_in_order(read.indices) if i in others or i == windows[0].output]
+    order = [i for i in axes_in_order(read.indices) if i in unpooled or i == windows[0].output]
     outputs: list[Group] = [[window.output] if window.output is not None else [] for window in windows]
     first = order.index(windows[0].output) if windows[0].output in order else len(order)
     ahead, behind = order[:first], order[first + 1 :]
-    for layout, batch, channel in (("NCHW", others[:-1], others[-1:]), ("NHWC", ahead, behind)):
+    for layout, batch, channel in (("NCHW", unpooled[:-1], unpooled[-1:]), ("NHWC", ahead, behind)):
         space: list[Group] = [[position] for position in positions]
         sides: tuple[list[Group], list[Group]] = ([channel], []) if layout == "NCHW" else ([], [channel])
         node = arrange(data.node, data.indices, [batch, *sides[0], *space, *sides[1]])

@@ -71,8 +71,8 @@ def hoisted(body: Scalar) -> tuple[tuple[Compare, ...], Scalar, Number | None]:
 
 def pulled(body: Scalar, reduction: Reduction) -> tuple[tuple[Compare, ...], Scalar]:
     """Return (conditions, rest) with body = [conditions ? rest : the reduction's identity]."""
-    conditions, rest, otherwise = hoisted(body)
-    return (tuple(dict.fromkeys(conditions)), rest) if otherwise == reduction.identity else ((), body)
+    conditions, value, otherwise = hoisted(body)
+    return (tuple(dict.fromkeys(conditions)), value) if otherwise == reduction.identity else ((), body)
 
 
 def where(conditions: Iterable[Compare], body: Scalar, reduction: Reduction) -> Scalar:
@@ -80,9 +80,9 @@ def where(conditions: Iterable[Compare], body: Scalar, reduction: Reduction) -> 
     left = undecided(conditions)
     if left is None:
         return reduction.identity
-    more, rest = pulled(body, reduction)
+    more, value = pulled(body, reduction)
     every = tuple(dict.fromkeys(left + more))
-    return Guarded(every, rest, reduction.identity) if every else rest
+    return Guarded(every, value, reduction.identity) if every else value
 
 
 def fresh(name: str, size: int, taken: Iterable[Iterator]) -> Iterator:

@@ -17,9 +17,9 @@ def split_values(scope: Scope, iterator: Iterator) -> Scope | Refusal:
         return refusal
     if iterator not in scope.traversal or length(iterator) < 2:
         return Refusal("a traversal iterator with at least two values")
-    others = tuple(i for i in scope.traversal if i != iterator)
-    parts = [Scope(others, scope.summation, scope.reduction, replaced(scope.body, {iterator: x})) for x in range(length(iterator))]
-    reads = [Read(part, tuple(map(index, others))) for part in parts]
+    remaining = tuple(i for i in scope.traversal if i != iterator)
+    parts = [Scope(remaining, scope.summation, scope.reduction, replaced(scope.body, {iterator: x})) for x in range(length(iterator))]
+    reads = [Read(part, tuple(map(index, remaining))) for part in parts]
     body: Scalar = reads[-1]
     for x in reversed(range(len(reads) - 1)):
         body = Guarded((Compare(index(iterator), "==", index(x)),), reads[x], body)
@@ -28,13 +28,13 @@ def split_values(scope: Scope, iterator: Iterator) -> Scope | Refusal:
 
 def split_terms(scope: Scope) -> Scope | Refusal:
     """{t} sum(i) (a + b)  =  {t} ({t: sum(i) a}[t] + {t: sum(i) b}[t]), likewise for differences"""
-    conditions, rest = pulled(scope.body, scope.reduction)
-    if scope.reduction != "sum" or not isinstance(rest, Apply) or rest.function not in ("add", "sub"):
+    conditions, value = pulled(scope.body, scope.reduction)
+    if scope.reduction != "sum" or not isinstance(value, Apply) or value.function not in ("add", "sub"):
         return Refusal("the body is no sum of terms")
-    places = tuple(map(index, scope.traversal))
-    bodies = [where(conditions, term, scope.reduction) for term in rest.arguments]
-    reads = tuple(Read(scope.with_body(body), places) for body in bodies)
-    return Scope.pointwise(scope.traversal, Apply(rest.function, reads))
+    coordinates = tuple(map(index, scope.traversal))
+    bodies = [where(conditions, term, scope.reduction) for term in value.arguments]
+    reads = tuple(Read(scope.with_body(body), coordinates) for body in bodies)
+    return Scope.pointwise(scope.traversal, Apply(value.function, reads))
 
 
 def merge_expressions(scopes: Sequence[Scope]) -> tuple[Scope, ...] | Refusal:
@@ -55,7 +55,7 @@ def merge_expressions(scopes: Sequence[Scope]) -> tuple[Scope, ...] | Refusal:
             stacked[tensor.name] = _stack(column)
     if not stacked:
         return Refusal("the scopes are one and the same")
-    body = _redirected(first.body, lambda name, places: Read(stacked[name], (index(j), *places)), stacked)
+    body = _redirected(first.body, lambda name, coordinates: Read(stacked[name], (index(j), *coordinates)), stacked)
     merged = Scope((j, *first.traversal), first.summation, first.reduction, body)
     return tuple(
         Scope.pointwise(scope.traversal, Read(merged, (index(k), *map(index, scope.traversal)))) for k, scope in enumerate(scopes)
@@ -72,7 +72,7 @@ def _pattern(scope: Scope) -> str:
 
 
 def _renamed(body: Scalar, names: Mapping[str, Scope | Tensor]) -> Scalar:
-    return _redirected(body, lambda name, places: Read(names[name], places), names)
+    return _redirected(body, lambda name, coordinates: Read(names[name], coordinates), names)
 
 
 def _tensors(body: Scalar) -> tuple[Tensor, ...]:
@@ -83,10 +83,10 @@ def _stack(tensors: Sequence[Tensor]) -> Scope:
     """{j, i...} [j == 0 ? A_0[i...] : j == 1 ? A_1[i...] : ...]"""
     j = Iterator("j", 0, len(tensors))
     traversal = tuple(Iterator(f"i{k}", 0, size) for k, size in enumerate(tensors[0].shape))
-    places = tuple(map(index, traversal))
-    body: Scalar = Read(tensors[-1], places)
+    coordinates = tuple(map(index, traversal))
+    body: Scalar = Read(tensors[-1], coordinates)
     for k in reversed(range(len(tensors) - 1)):
-        body = Guarded((Compare(index(j), "==", index(k)),), Read(tensors[k], places), body)
+        body = Guarded((Compare(index(j), "==", index(k)),), Read(tensors[k], coordinates), body)
     return Scope.pointwise((j, *traversal), body)
 
 

@@ -30,9 +30,9 @@ def substitute_indices(scope: Scope, parts: Sequence[Index], guards: Guards = "o
             value = _by(value, part, name)
         return value
 
-    conditions, rest = pulled(scope.body, scope.reduction)
-    rest = mapped(rest, rewritten)
-    gone = frozenset().union(*map(iterators_of, parts)) - used(rest)
+    conditions, summand = pulled(scope.body, scope.reduction)
+    summand = mapped(summand, rewritten)
+    gone = frozenset().union(*map(iterators_of, parts)) - used(summand)
     inner_conditions: list[Compare] = []
     outer: dict[Compare, Compare] = {}
     for condition in conditions:
@@ -52,12 +52,12 @@ def substitute_indices(scope: Scope, parts: Sequence[Index], guards: Guards = "o
     new_iterators = [fresh(f"y{k}", high - low, every(scope)) for k, (low, high) in enumerate(limits)]
     starts = [low for low, _ in limits]
     values: dict[Iterator, Size] = {name: index(y) + low for name, y, low in zip(names, new_iterators, starts, strict=True)}
-    traversal, places = _placed(scope.traversal, gone, parts, new_iterators, starts)
-    body = mapped(where(inner_conditions, rest, scope.reduction), lambda value: place(value, values))
+    traversal, coordinates = _placed(scope.traversal, gone, parts, new_iterators, starts)
+    body = mapped(where(inner_conditions, summand, scope.reduction), lambda value: place(value, values))
     inner = Scope(traversal, scope.summation, scope.reduction, body)
     if not reads_inside(inner):
         return Refusal("a read leaves its tensor for some values of the indices")
-    read = Read(inner, places)
+    read = Read(inner, coordinates)
     return Scope.pointwise(scope.traversal, Guarded(tuple(outer), read, scope.reduction.identity) if outer else read)
 
 
@@ -74,30 +74,30 @@ def _placed(
 ) -> tuple[tuple[Iterator, ...], tuple[Index, ...]]:
     """Return the new traversal and where it is read: an index stands where the first of its vanished iterators stood."""
     order: list[Iterator] = []
-    places: list[Index] = []
+    coordinates: list[Index] = []
     done: set[int] = set()
     for iterator in traversal:
         for k, part in enumerate(parts):
             if k not in done and iterator in gone and iterator in iterators_of(part):
                 done.add(k)
                 order.append(names[k])
-                places.append(part - lows[k])
+                coordinates.append(part - lows[k])
         if iterator not in gone:
             order.append(iterator)
-            places.append(index(iterator))
+            coordinates.append(index(iterator))
     for k, part in enumerate(parts):
         if k not in done:
             order.append(names[k])
-            places.append(part - lows[k])
-    return tuple(order), tuple(places)
+            coordinates.append(part - lows[k])
+    return tuple(order), tuple(coordinates)
 
 
 def _by(value: Index, part: Index, name: Iterator) -> Index:
     """Return ``value`` with the largest multiple of ``part`` in it written by ``name``, inside divisions too."""
     pivot, step = next((m, c) for m, c in part.terms if m)
-    found = dict(value.terms).get(pivot, 0)
-    if found and found % step == 0:
-        times = found // step
+    coefficient = dict(value.terms).get(pivot, 0)
+    if coefficient and coefficient % step == 0:
+        times = coefficient // step
         other = value - part * times
         if not _shared(other, part):
             return inside_divisions(other, lambda inner: _by(inner, part, name)) + index(name) * times

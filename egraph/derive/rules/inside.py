@@ -22,37 +22,37 @@ def reads_inside(scope: Scope) -> bool:
     """Return whether every read of the body is seen to lie inside its tensor wherever its guards hold."""
     for read, conditions in guarded_reads(scope.body):
         shape = read.source.shape if isinstance(read, Read) else read.shape
-        if not all(_follows_inside(place, size, conditions) for place, size in zip(read.indices, shape, strict=True)):
+        if not all(_follows_inside(coordinate, size, conditions) for coordinate, size in zip(read.indices, shape, strict=True)):
             return False
     return True
 
 
 def _follows_inside(position: Index, size: Size, conditions: tuple[Compare, ...]) -> bool:
     low, high = Compare(index(0), "<=", position), Compare(position, "<", index(size))
-    wanted = [c for c in (low, high) if not truth(c) and not any(_implies(known, c) for known in conditions)]
-    return not wanted or _tried(wanted, conditions)
+    unproved = [c for c in (low, high) if not truth(c) and not any(_implies(condition, c) for condition in conditions)]
+    return not unproved or _tried(unproved, conditions)
 
 
-def _implies(known: Compare, wanted: Compare) -> bool:
-    given, needed = slack(known), slack(wanted)
-    if given is None or needed is None:
+def _implies(condition: Compare, required: Compare) -> bool:
+    slack_of_condition, slack_of_required = slack(condition), slack(required)
+    if slack_of_condition is None or slack_of_required is None:
         return False
-    limits = bounds(needed - given)
+    limits = bounds(slack_of_required - slack_of_condition)
     return limits is not None and limits[0] >= 0
 
 
-def _tried(wanted: Sequence[Compare], conditions: Sequence[Compare]) -> bool:
-    own = sorted(iterators_of(*(side for c in wanted for side in (c.left, c.right))), key=lambda i: i.name)
-    near = [c for c in conditions if iterators_of(c.left, c.right) <= set(own)]
-    everything = [side for c in (*wanted, *near) for side in (c.left, c.right)]
+def _tried(unproved: Sequence[Compare], conditions: Sequence[Compare]) -> bool:
+    iterators = sorted(iterators_of(*(side for c in unproved for side in (c.left, c.right))), key=lambda i: i.name)
+    near = [c for c in conditions if iterators_of(c.left, c.right) <= set(iterators)]
+    everything = [side for c in (*unproved, *near) for side in (c.left, c.right)]
     if any(isinstance(atom, DataIndex) for side in everything for atom in atoms(side)):
         return False
-    if any(bounds(index(i)) is None for i in own) or math.prod(length(i) for i in own) > MOST_POINTS:
+    if any(bounds(index(i)) is None for i in iterators) or math.prod(length(i) for i in iterators) > MOST_POINTS:
         return False
-    env = _everywhere(own)
+    env = _everywhere(iterators)
     evaluator = Evaluator({}, "float64", {})
     holds = evaluator.conditions(near, env)
-    return bool((evaluator.conditions(wanted, env) | ~holds).all())
+    return bool((evaluator.conditions(unproved, env) | ~holds).all())
 
 
 def _everywhere(iterators: Sequence[Iterator]) -> dict[Iterator, np.ndarray]:

@@ -18,11 +18,11 @@ def instantiate(scope: Scope, part: Scalar, parts: Sequence[Index] = (), order: 
 
     By ``parts`` the instance is made per value of these indices of x. ``order`` is the order of its iterators.
     """
-    conditions, rest = pulled(scope.body, scope.reduction)
-    own = used(part)
-    near = tuple(c for c in conditions if iterators_of(c.left, c.right) <= own)
-    iterators = tuple(order) if order else tuple(i for i in every(scope) if i in own)
-    if not iterators or frozenset(iterators) != own:
+    conditions, summand = pulled(scope.body, scope.reduction)
+    iterators_of_part = used(part)
+    near = tuple(c for c in conditions if iterators_of(c.left, c.right) <= iterators_of_part)
+    iterators = tuple(order) if order else tuple(i for i in every(scope) if i in iterators_of_part)
+    if not iterators or frozenset(iterators) != iterators_of_part:
         return Refusal("the part depends on no iterator, or on others than those given")
     inner = Scope.pointwise(iterators, where(near, part, Reduction.SUM))
     if not reads_inside(inner):
@@ -40,19 +40,20 @@ def instantiate(scope: Scope, part: Scalar, parts: Sequence[Index] = (), order: 
         value = made.body.then if isinstance(made.body, Guarded) else made.body
         assert isinstance(value, Read)
         read = value
-    changed = _exchange(rest, part, read)
-    if changed is rest:
+    changed = _exchange(summand, part, read)
+    if changed is summand:
         return Refusal("the part does not occur in the body")
     result = scope.with_body(where(conditions, changed, scope.reduction))
-    if scope.reduction != "sum" or not _is_factor(rest, part):
+    if scope.reduction != "sum" or not _is_factor(summand, part):
         return result
     for dropped in (near, *((c,) for c in near)):  # a factor 0 does what its guard did, but for reads of the others
-        left, others = pulled(result.body, Reduction.SUM)
+        left, factors = pulled(result.body, Reduction.SUM)
         fewer = tuple(c for c in left if c not in dropped)
-        less = Scope(scope.traversal, scope.summation, Reduction.SUM, where(fewer, others, Reduction.SUM))
+        less = Scope(scope.traversal, scope.summation, Reduction.SUM, where(fewer, factors, Reduction.SUM))
         result = less if reads_inside(less) else result
-    known = part.indices if isinstance(part, Read) and isinstance(part.source, Scope) and not parts else ()
-    if known and len(set(known)) == len(own) == len(known) and len(pulled(result.body, Reduction.SUM)[0]) == len(conditions):
+    coordinates = part.indices if isinstance(part, Read) and isinstance(part.source, Scope) and not parts else ()
+    is_instance = coordinates and len(set(coordinates)) == len(iterators_of_part) == len(coordinates)
+    if is_instance and len(pulled(result.body, Reduction.SUM)[0]) == len(conditions):
         return Refusal("the part is an instance already, and no guard is its own")
     return result
 
@@ -64,18 +65,18 @@ def sum_within(scope: Scope, iterator: Iterator) -> Scope | Refusal:
     """
     if refusal := counted(scope):
         return refusal
-    conditions, rest = pulled(scope.body, scope.reduction)
-    parts = flattened("mul", rest)
+    conditions, value = pulled(scope.body, scope.reduction)
+    parts = flattened("mul", value)
     inside_of = [part for part in parts if iterator in used(part)]
     if scope.reduction != "sum" or iterator not in scope.summation or len(inside_of) != 1 or len(parts) < 2:
         return Refusal(f"{iterator.name} is not summed in one factor of several")
     (part,) = inside_of
     near = tuple(c for c in conditions if iterator in iterators_of(c.left, c.right))
-    own = used(part)
-    if any(not iterators_of(c.left, c.right) <= own for c in near):
+    iterators = used(part)
+    if any(not iterators_of(c.left, c.right) <= iterators for c in near):
         return Refusal(f"a guard of {iterator.name} holds an iterator that the factor does not have")
-    also = tuple(c for c in conditions if c not in near and iterators_of(c.left, c.right) <= own)
-    kept = tuple(i for i in every(scope) if i in own and i != iterator)
+    also = tuple(c for c in conditions if c not in near and iterators_of(c.left, c.right) <= iterators)
+    kept = tuple(i for i in every(scope) if i in iterators and i != iterator)
     inner = Scope(kept, (iterator,), Reduction.SUM, where((*near, *also), part, Reduction.SUM))
     read = Read(inner, tuple(map(index, kept)))
     product = applied("mul", [read if p is part else p for p in parts])

@@ -34,20 +34,20 @@ def merge_iterators(scope: Scope, major: Iterator, minor: Iterator) -> Scope | R
     if major == minor or (major in scope.summation) != (minor in scope.summation):
         return Refusal("two traversal iterators merge, or two summation iterators")
     size = length(minor)
-    (whole,) = _names(major, scope, (length(major) * size,))
-    body = mapped(scope.body, lambda value: straightened(_merged(value, major, minor, index(whole), size)))
-    return _exchanged(scope, (major, minor), (whole,), body, (index(major) * size + minor,))
+    (merged,) = _names(major, scope, (length(major) * size,))
+    body = mapped(scope.body, lambda value: straightened(_merged(value, major, minor, index(merged), size)))
+    return _exchanged(scope, (major, minor), (merged,), body, (index(major) * size + minor,))
 
 
-def _merged(value: Index, major: Iterator, minor: Iterator, whole: Index, size: int) -> Index:
-    """Replace major and minor by the digits of ``whole``, their multiples in the right proportion by a multiple of it."""
+def _merged(value: Index, major: Iterator, minor: Iterator, merged: Index, size: int) -> Index:
+    """Replace major and minor by the digits of ``merged``, their multiples in the right proportion by a multiple of it."""
     linear = {m[0]: c for m, c in value.terms if len(m) == 1}
     step = linear.get(minor, 0)
     together = step != 0 and linear.get(major) == step * size
-    rest = Index(tuple(term for term in value.terms if term[0] not in ((major,), (minor,)))) if together else value
-    digits = {major: floor_divide(whole, index(size)), minor: modulo(whole, index(size))}
-    total = substitute(inside_divisions(rest, lambda part: _merged(part, major, minor, whole, size)), digits)
-    return total + whole * step if together else total
+    unmerged = Index(tuple(term for term in value.terms if term[0] not in ((major,), (minor,)))) if together else value
+    digits = {major: floor_divide(merged, index(size)), minor: modulo(merged, index(size))}
+    total = substitute(inside_divisions(unmerged, lambda part: _merged(part, major, minor, merged, size)), digits)
+    return total + merged * step if together else total
 
 
 def unimodular(scope: Scope, iterators: Sequence[Iterator], matrix: Matrix) -> Scope | Refusal:
@@ -73,12 +73,12 @@ def unimodular(scope: Scope, iterators: Sequence[Iterator], matrix: Matrix) -> S
     body = replaced(scope.body, back)
     ranges = [c for old in iterators for c in inside(back[old], 0, length(old))]
     guarded = where(ranges, body, scope.reduction)
-    places = tuple(value - low for value, (low, _) in zip(forward, limits, strict=True))
+    coordinates = tuple(value - low for value, (low, _) in zip(forward, limits, strict=True))
     if iterators[0] in scope.traversal:
-        plain = _exchanged(scope, tuple(iterators), new, body, places)
+        plain = _exchanged(scope, tuple(iterators), new, body, coordinates)
         if isinstance(plain.body, Read) and isinstance(plain.body.source, Scope) and reads_inside(plain.body.source):
             return plain
-    return _exchanged(scope, tuple(iterators), new, guarded, places)
+    return _exchanged(scope, tuple(iterators), new, guarded, coordinates)
 
 
 def _row(row: Sequence[int], iterators: Sequence[Iterator]) -> Index:
@@ -90,16 +90,16 @@ def solve(scope: Scope, iterator: Iterator) -> Scope | Refusal:
 
     where x occurs in the equation with the coefficient 1 or -1, and its range is one period. Two bounds may make an equation.
     """
-    conditions, rest = pulled(scope.body, scope.reduction)
+    conditions, summand = pulled(scope.body, scope.reduction)
     conditions = _equations(conditions)
     if iterator not in scope.summation:
         return Refusal(f"{iterator.name} is not summed")
     for condition in conditions:
-        found = _solution(condition, iterator)
-        if found is None:
+        solution = _solution(condition, iterator)
+        if solution is None:
             continue
-        value, ranges = found
-        body = replaced(where([c for c in conditions if c != condition], rest, scope.reduction), {iterator: value})
+        value, ranges = solution
+        body = replaced(where([c for c in conditions if c != condition], summand, scope.reduction), {iterator: value})
         summation = tuple(i for i in scope.summation if i != iterator)
         body = where(ranges, body, scope.reduction)
         return Scope(scope.traversal, summation, scope.reduction if summation else Reduction.SUM, body)
@@ -108,14 +108,14 @@ def solve(scope: Scope, iterator: Iterator) -> Scope | Refusal:
 
 def _equations(conditions: Sequence[Compare]) -> tuple[Compare, ...]:
     """0 <= e, 0 <= -e  =  0 == e (``equation from bounds``)"""
-    found: dict[Compare, None] = {}
+    equations: dict[Compare, None] = {}
     bounds = {condition: slack(condition) for condition in conditions}
     for condition, value in bounds.items():
         if value is not None and -value in bounds.values():
-            found.setdefault(Compare(min(value, -value, key=str), "==", index(0)))
+            equations.setdefault(Compare(min(value, -value, key=str), "==", index(0)))
         else:
-            found.setdefault(condition)
-    return tuple(found)
+            equations.setdefault(condition)
+    return tuple(equations)
 
 
 def _solution(condition: Compare, iterator: Iterator) -> tuple[Index, tuple[Compare, ...]] | None:
@@ -126,10 +126,10 @@ def _solution(condition: Compare, iterator: Iterator) -> tuple[Index, tuple[Comp
         inner, divisor = difference.terms[0][0][0].numerator, difference.terms[0][0][0].divisor.constant
         if divisor is None or length(iterator) != divisor or index(iterator.low).constant != 0:
             return None
-        rest = _without(inner, iterator)
-        return None if rest is None else (modulo(rest, index(divisor)), ())
-    rest = _without(difference, iterator)
-    return None if rest is None else (rest, inside(rest, iterator.low, iterator.high))
+        remaining = _without(inner, iterator)
+        return None if remaining is None else (modulo(remaining, index(divisor)), ())
+    remaining = _without(difference, iterator)
+    return None if remaining is None else (remaining, inside(remaining, iterator.low, iterator.high))
 
 
 def _without(value: Index, iterator: Iterator) -> Index | None:
@@ -137,8 +137,8 @@ def _without(value: Index, iterator: Iterator) -> Index | None:
     sign = dict(value.terms).get((iterator,))
     if sign not in (1, -1):
         return None
-    rest = value - index(iterator) * sign
-    return None if iterator in iterators_of(rest) else rest * -sign
+    remaining = value - index(iterator) * sign
+    return None if iterator in iterators_of(remaining) else remaining * -sign
 
 
 def _names(iterator: Iterator, scope: Scope, sizes: Sequence[int]) -> tuple[Iterator, ...]:
@@ -149,8 +149,8 @@ def _names(iterator: Iterator, scope: Scope, sizes: Sequence[int]) -> tuple[Iter
     return tuple(Iterator(name, 0, size) for name, size in zip(free, sizes, strict=False))
 
 
-def _exchanged(scope: Scope, old: Sequence[Iterator], new: Sequence[Iterator], body: Scalar, places: Sequence[Index]) -> Scope:
-    """Return ``scope`` with iterators exchanged, its new body given; of a traversal, as an outer scope that reads at ``places``."""
+def _exchanged(scope: Scope, old: Sequence[Iterator], new: Sequence[Iterator], body: Scalar, coordinates: Sequence[Index]) -> Scope:
+    """Return ``scope`` with iterators exchanged, its new body given; of a traversal, as an outer scope that reads at ``coordinates``."""
     if old[0] in scope.summation:
         at = scope.summation.index(old[0])
         kept = [i for i in scope.summation if i not in old]
@@ -161,7 +161,7 @@ def _exchanged(scope: Scope, old: Sequence[Iterator], new: Sequence[Iterator], b
     kept = [i for i in scope.traversal if i not in old]
     inner = Scope((*kept[:before], *new, *kept[before:]), scope.summation, scope.reduction, body)
     where_read = [index(i) for i in kept]
-    return Scope.pointwise(scope.traversal, Read(inner, (*where_read[:before], *places, *where_read[before:])))
+    return Scope.pointwise(scope.traversal, Read(inner, (*where_read[:before], *coordinates, *where_read[before:])))
 
 
 def skew(scope: Scope, iterator: Iterator, by: Index) -> Scope | Refusal:

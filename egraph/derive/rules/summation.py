@@ -32,7 +32,7 @@ def merge_traversal(scope: Scope) -> Scope | Refusal:
     inner = inner_read(scope)
     if inner is None:
         return Refusal("the body is not a read of an inner scope under guards")
-    source, places = inner
+    source, coordinates = inner
     if scope.summation and source.summation and scope.reduction != source.reduction:
         return Refusal(f"a {scope.reduction} of a {source.reduction} is no single reduction")
     reduction = source.reduction if source.summation else scope.reduction
@@ -41,7 +41,7 @@ def merge_traversal(scope: Scope) -> Scope | Refusal:
         return Refusal(f"what stands where the guards fail is not ignored by {reduction}")
     taken = {i.name for i in (*scope.traversal, *scope.summation)}
     renamed = tuple(_renamed(i, taken) for i in source.summation)
-    names: dict[Iterator, Size] = dict(zip(source.traversal, places, strict=True))
+    names: dict[Iterator, Size] = dict(zip(source.traversal, coordinates, strict=True))
     names |= {old: index(new) for old, new in zip(source.summation, renamed, strict=True)}
     body = replaced(source.body, names)
     conditions = scope.body.conditions if isinstance(scope.body, Guarded) else ()
@@ -73,12 +73,12 @@ def guards_outward(scope: Scope) -> Scope | Refusal:
 
     if no summation iterator occurs in g, and the reads stay inside their tensors without g.
     """
-    conditions, rest = pulled(scope.body, scope.reduction)
+    conditions, value = pulled(scope.body, scope.reduction)
     reduced = frozenset(scope.summation)
     outer = tuple(c for c in conditions if not iterators_of(c.left, c.right) & reduced)
     if not outer:
         return Refusal("every guard depends on a summation iterator")
-    body = where([c for c in conditions if c not in outer], rest, scope.reduction)
+    body = where([c for c in conditions if c not in outer], value, scope.reduction)
     inner = scope.with_body(body)
     if not reads_inside(inner):
         return Refusal("a read leaves its tensor where the guards outside fail")

@@ -126,7 +126,7 @@ def test_what_repairs_do_not_reach_is_explored() -> None:
     node = expression("{h<6,f<5} sum(c<4,k<8) [h+f+c<9 ? ($0[h,c,k] * $1[f,c,k]) : 0]", (6, 4, 8), (5, 4, 8))
     assert not search(meaning(node), PRODUCT)[0]
     found, effort = search(meaning(node), PRODUCT, 200)
-    assert found and any("summation splitting of" in step.rule for step in found[0].steps) and effort.taken <= 200
+    assert found and any("summation splitting of" in step.rule for step in found[0].steps) and effort.expanded <= 200
     assert search(meaning(node), PRODUCT, 300)[0][: len(found)] == found
     assert any(c.op == "MatMul" for d in derive(node, 200) for c in contraction_of(d.program))
     for derivation in derive(node, 200):
