@@ -345,9 +345,9 @@ class Tuning:
         except ValueError:
             value = math.nan
         if not self.least <= value <= self.most or math.isinf(value):
-            told = "a whole number" if kind is int else "a number"
+            expected = "a whole number" if kind is int else "a number"
             names = ", ".join(each.name for each in tunings(Policy()) if each.stage == self.stage)
-            what = f"--policy {self.name}={text}: it must be {told}, {self.range} ({self.unit}; the default is {self.text})"
+            what = f"--policy {self.name}={text}: it must be {expected}, {self.range} ({self.unit}; the default is {self.text})"
             raise PolicyError(what, fix=f"--policy help lists all fields; of this stage: {names}")
         return value
 
@@ -357,15 +357,15 @@ def tunings(policy: Policy) -> Iterator[Tuning]:
     for stage in dataclasses.fields(policy):
         part = getattr(policy, stage.name)
         for each in dataclasses.fields(part):
-            known: Mapping[str, Any] = each.metadata
+            metadata: Mapping[str, Any] = each.metadata
             name, value = f"{stage.name}.{each.name}", getattr(part, each.name)
-            yield Tuning(name, value, known["unit"], known["reason"], known["least"], known["most"])
+            yield Tuning(name, value, metadata["unit"], metadata["reason"], metadata["least"], metadata["most"])
 
 
 def changes(stored: Mapping[str, Mapping[str, float]]) -> str:
     """Return the settings that lead from the defaults to a stored policy, for people; empty where there are none."""
-    known = ((each, stored.get(each.stage, {}).get(each.field, each.value)) for each in tunings(Policy()))
-    return " ".join(f"{each.name}={replace(each, value=value).text}" for each, value in known if value != each.value)
+    stored_values = ((each, stored.get(each.stage, {}).get(each.field, each.value)) for each in tunings(Policy()))
+    return " ".join(f"{each.name}={replace(each, value=value).text}" for each, value in stored_values if value != each.value)
 
 
 HEAD = """# Policy
@@ -382,8 +382,8 @@ def document() -> str:
     lines = [HEAD]
     for stage in dataclasses.fields(Policy):
         rows = [each for each in tunings(Policy()) if each.stage == stage.name]
-        told = (type(getattr(Policy(), stage.name)).__doc__ or "").strip()
-        lines += [f"## {stage.name}", "", told, "", "| field | default | unit | values | reason |", "|---|---|---|---|---|"]
+        summary = (type(getattr(Policy(), stage.name)).__doc__ or "").strip()
+        lines += [f"## {stage.name}", "", summary, "", "| field | default | unit | values | reason |", "|---|---|---|---|---|"]
         lines += [f"| `{each.name}` | {each.text} | {each.unit} | {each.range} | {each.reason} |" for each in rows]
         lines.append("")
     return "\n".join(lines)

@@ -142,8 +142,8 @@ def hold_to_pattern(rule: Rule, left: Node, numbers: Mapping[str, int], binding:
     def fits(term: Pattern | Variable, node: Node) -> bool:
         if isinstance(term, Variable):
             return node.op == "Placeholder" and node.integer("index") == numbers[term.name]
-        wanted = binding.attributes[term.attributes] if isinstance(term.attributes, str) else term.attributes
-        return node.op == term.op and node.attributes == wanted and len(node.inputs) == len(term.operands) and all(
+        expected = binding.attributes[term.attributes] if isinstance(term.attributes, str) else term.attributes
+        return node.op == term.op and node.attributes == expected and len(node.inputs) == len(term.operands) and all(
             map(fits, term.operands, node.inputs))  # fmt: skip
 
     if not fits(rule.pattern, left):
@@ -163,17 +163,17 @@ def _variables(closure: Closure, lists: Mapping[str, int]) -> tuple[tuple[Variab
     bundles: list[str] = []
     for parameter in closure.syntax.parameters:
         name, annotation = parameter.name, parameter.annotation.rsplit(".", 1)[-1]
-        told = _VARIABLE.fullmatch(annotation)
+        parsed = _VARIABLE.fullmatch(annotation)
         if annotation == "Attributes":
             bundles.append(name)
-        elif told is None or (told["list"] is not None) != (name in lists) or (told["type"] or "float") not in _ELEMENTS:
+        elif parsed is None or (parsed["list"] is not None) != (name in lists) or (parsed["type"] or "float") not in _ELEMENTS:
             raise RuleError(
                 f"rule {closure.name}: parameter {name} needs the annotation Tensor, Weight or Attributes",
                 where=f"{closure.path}:{closure.syntax.line}", fix="conditions are Tensor[bool], indices Tensor[int64]",
             )
         else:
             names = [f"{name}{i + 1}" for i in range(lists[name])] if name in lists else [name]
-            tensors += [Variable(each, told["kind"] == "Weight", _ELEMENTS[told["type"] or "float"]) for each in names]
+            tensors += [Variable(each, parsed["kind"] == "Weight", _ELEMENTS[parsed["type"] or "float"]) for each in names]
     return tuple(tensors), tuple(bundles)
 
 
@@ -250,7 +250,7 @@ class MergeRule:
 
         Placeholders: the shared variables in the order of ``shared``, then each member's own variables, member by member.
         """
-        own = [v for v in self.member.variables if v.name not in self.shared]
+        unshared = [v for v in self.member.variables if v.name not in self.shared]
         by_name = {v.name: v for v in self.member.variables}
         count = 0
         common: dict[str, Any] = {}
@@ -263,12 +263,12 @@ class MergeRule:
         members: list[dict[str, Tensor]] = []
         for binding in bindings:
             members.append({})
-            for v in own:
+            for v in unshared:
                 members[-1][v.name] = _bound(v, count, binding)
                 count += 1
         try:
             lefts = [self.member.law.left({**common, **member}) for member in members]
-            rights = list(self.law.several({**common, **{v.name: [m[v.name] for m in members] for v in own}}))
+            rights = list(self.law.several({**common, **{v.name: [m[v.name] for m in members] for v in unshared}}))
         except TypeMismatch as error:
             raise Mismatch(f"ill-typed: {error.what}") from error
         if [t.type for t in lefts] != [t.type for t in rights]:
@@ -289,7 +289,7 @@ def merge_rule(
 
     def build(f: Callable[..., Sequence[Tensor]]) -> MergeRule:
         closure = f if isinstance(f, Closure) else _named(f)
-        one = make_rule(member, name=closure.name, text=closure.text, is_member=True)
-        return MergeRule(closure.name, inspect.cleandoc(closure.text), one, shared, Written(closure), rounding)
+        member_rule = make_rule(member, name=closure.name, text=closure.text, is_member=True)
+        return MergeRule(closure.name, inspect.cleandoc(closure.text), member_rule, shared, Written(closure), rounding)
 
     return build
