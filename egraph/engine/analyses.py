@@ -62,11 +62,11 @@ def number_of_array(array: np.ndarray) -> float | None:
 def number_of_term(op: str, attributes: Attributes, types: Sequence[TensorType], numbers: Sequence[float | None]) -> float | None:
     """Return the number of an operator over uniform constants: the operand's for a view, computed for elementwise."""
     spec = OPS.get(op)
-    known = [number for number in numbers if number is not None]
-    if spec is None or not known or len(known) < len(numbers):
+    constants = [number for number in numbers if number is not None]
+    if spec is None or not constants or len(constants) < len(numbers):
         return None
     if spec.category == "view":
-        return known[0]
+        return constants[0]
     if spec.category != "elementwise" or {type.dtype for type in types} - {"float32", "float64"}:
         return None
     leaves = [placeholder(i, TensorType(type.dtype, (1,)), constant=True) for i, type in enumerate(types)]
@@ -74,7 +74,7 @@ def number_of_term(op: str, attributes: Attributes, types: Sequence[TensorType],
         root = apply(op, *leaves, attributes=attributes)
     except TypeMismatch:
         return None
-    values = {leaf: np.array([number], type.dtype) for leaf, number, type in zip(leaves, known, types, strict=True)}
+    values = {leaf: np.array([number], type.dtype) for leaf, number, type in zip(leaves, constants, types, strict=True)}
     result = float(np.asarray(evaluate([root], values)[0]).reshape(-1)[0])
     return None if math.isnan(result) else result
 
@@ -129,19 +129,19 @@ def value_of_term(
     op: str, attributes: Attributes, types: Sequence[TensorType], values: Sequence[ConstantValue | None]
 ) -> ConstantValue | None:
     """Return the value of an operator applied to known constants; None where it is large or an operand is unknown."""
-    known = [value for value in values if value is not None]
-    if op not in OPS or len(known) < len(values) or not known:
+    constants = [value for value in values if value is not None]
+    if op not in OPS or len(constants) < len(values) or not constants:
         return None
     if op in DIRECT and all(type.dtype in ("float32", "float64") for type in types):
-        real, prime = (DIRECT[op](dict(attributes), *parts) for parts in ([v.real for v in known], [v.prime for v in known]))
+        real, prime = (DIRECT[op](dict(attributes), *parts) for parts in ([v.real for v in constants], [v.prime for v in constants]))
         return _value(prime % PRIME, real) if 0 < real.size <= LIMIT_ELEMENTS else None
     leaves: list[Node] = [placeholder(i, type, constant=True) for i, type in enumerate(types)]
     try:
         root = apply(op, *leaves, attributes=attributes)
         if root.type.elements > LIMIT_ELEMENTS or not root.type.elements or root.type.dtype not in ("float32", "float64"):
             return None
-        prime = evaluate([root], {leaf: value.prime for leaf, value in zip(leaves, known, strict=True)}, "prime")[0]
-        real = evaluate([root], {leaf: value.real for leaf, value in zip(leaves, known, strict=True)})[0]
+        prime = evaluate([root], {leaf: value.prime for leaf, value in zip(leaves, constants, strict=True)}, "prime")[0]
+        real = evaluate([root], {leaf: value.real for leaf, value in zip(leaves, constants, strict=True)})[0]
     except EinsatError:
         return None
     return _value(prime, real)

@@ -186,8 +186,8 @@ class EClasses:
             self._set_constant(self.find(handle))
             types = [self.types[operand] for operand in operands]
             for facts in self._analyses if operands else ():
-                known = [facts.known.get(operand) for operand in operands]
-                self._learn(facts, handle, facts.analysis.make(op, self.labels.attributes(label), types, known), vertex)
+                facts_of_operands = [facts.known.get(operand) for operand in operands]
+                self._learn(facts, handle, facts.analysis.make(op, self.labels.attributes(label), types, facts_of_operands), vertex)
 
     def _learn(self, facts: Facts[Any], handle: int, fact: Any, vertex: int) -> None:
         """Note what an e-node says of its constant class; classes of one type and equal facts are one class."""

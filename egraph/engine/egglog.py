@@ -151,9 +151,9 @@ class Engine:
         for name, query in self._queries.items():
             width = len(query.classes)
             rows = (row.inputs for row in functions[f"Match_{name}"].rows)
-            found = [(tuple(first[v] for v in row[:width]), tuple(number(v) for v in row[width:])) for row in rows]
-            if found:
-                matches[name] = found
+            matches_of_pattern = [(tuple(first[v] for v in row[:width]), tuple(number(v) for v in row[width:])) for row in rows]
+            if matches_of_pattern:
+                matches[name] = matches_of_pattern
         if matches:
             self._run("(run clear 1)")
         return Picture({handle: first[value] for handle, value in pairs}, matches)

@@ -74,18 +74,18 @@ def count_matches(
     everywhere = sum(map(len, operands.get(pattern.op, {}).values()))
     if not nested or widest * everywhere < small:
         return widest * everywhere
-    known: dict[tuple[int, int], int] = {}
+    counts: dict[tuple[int, int], int] = {}
 
     def count(term: Pattern | Variable, handle: int) -> int:
         if isinstance(term, Variable):
             return 1
         key = (id(term), handle)
-        if key not in known:
-            known[key] = sum(
+        if key not in counts:
+            counts[key] = sum(
                 math.prod(count(child, operand) for child, operand in zip(term.operands, row, strict=True))
                 for row in operands.get(term.op, {}).get(handle, ())
                 if len(row) == len(term.operands)
             )
-        return known[key]
+        return counts[key]
 
     return sum(count(pattern, handle) for handle in operands.get(pattern.op, {}))

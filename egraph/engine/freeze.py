@@ -25,10 +25,10 @@ def freeze(classes: EClasses, graph_roots: Sequence[Node], source: Mapping[Node,
             queue += [operand for (_, _, operands), _ in members[handle] for operand in operands if operand not in numbers]
     sources: dict[int, Node] = {}
     first = {handle: classes.vertices[handle] for handle in numbers}
-    for node, given in source.items():
-        handle = classes.find(given)
+    for node, original in source.items():
+        handle = classes.find(original)
         if handle in numbers and numbers[handle] not in sources:
-            sources[numbers[handle]], first[handle] = node, classes.vertices[given]
+            sources[numbers[handle]], first[handle] = node, classes.vertices[original]
     forest = classes.forest
     rules_by_edge, names = forest.rules_by_edge()
 

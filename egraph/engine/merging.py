@@ -67,37 +67,37 @@ class Merging(Application):
                 )
         return self._levels
 
-    def _place(self, match: Match) -> tuple[int, int] | None:
+    def _position(self, match: Match) -> tuple[int, int] | None:
         """Return (level, position) of the e-node that a member matched, None where a rule made it."""
         (_, *operands), labels = match
         handles = {v.name: handle for v, handle in zip(self.pattern.variables, operands, strict=True)}
         numbers = dict(zip(self.pattern.attribute_variables, labels, strict=True))
-        place: tuple[int, int] | None = None
+        position_in_graph: tuple[int, int] | None = None
 
         def handle_of(pattern: Pattern | Variable) -> int | None:
-            nonlocal place
+            nonlocal position_in_graph
             if isinstance(pattern, Variable):
                 return handles[pattern.name]
             inner = [handle_of(operand) for operand in pattern.operands]
-            known = [handle for handle in inner if handle is not None]
+            present = [handle for handle in inner if handle is not None]
             by = pattern.attributes
             label = numbers[by] if isinstance(by, str) else self.classes.labels.number(by)
-            key = (pattern.op, label, tuple(self.classes.find(handle) for handle in known))
-            position = self._positions().get(key) if len(known) == len(inner) else None
-            place = None if position is None else position[:2]
+            key = (pattern.op, label, tuple(self.classes.find(handle) for handle in present))
+            position = self._positions().get(key) if len(present) == len(inner) else None
+            position_in_graph = None if position is None else position[:2]
             return None if position is None else self.classes.find(position[2])
 
         handle_of(self.pattern.pattern)
-        return place
+        return position_in_graph
 
     def _groups(self) -> Iterator[list[Match]]:
         shared = [i for i, v in enumerate(self.pattern.variables) if v.name in self.rule.shared]
         groups: dict[object, list[tuple[int, Match]]] = {}
         for match in self._members:
-            place = self._place(match)
-            if place is not None and match[0][0] not in self.classes.constants:
-                key = (place[0], tuple(match[0][1 + i] for i in shared), match[1])
-                groups.setdefault(key, []).append((place[1], match))
+            position_in_graph = self._position(match)
+            if position_in_graph is not None and match[0][0] not in self.classes.constants:
+                key = (position_in_graph[0], tuple(match[0][1 + i] for i in shared), match[1])
+                groups.setdefault(key, []).append((position_in_graph[1], match))
         for group in groups.values():
             if len(group) > 1:
                 ordered = [match for _, match in sorted(group)]
@@ -127,8 +127,8 @@ class Merging(Application):
         return [1 + i for i, v in enumerate(self.pattern.variables) if v.name not in self.rule.shared]
 
     def _width(self, group: Sequence[Match]) -> int:
-        own = len(self._own())
-        return len(self.pattern.variables) - own + own * len(group)
+        unshared = len(self._own())
+        return len(self.pattern.variables) - unshared + unshared * len(group)
 
     def _merge(self, group: Sequence[Match]) -> None:
         template = self.template(group, self._width(group))
