@@ -34,7 +34,7 @@ def extract(
     """
     begun = time.monotonic()
     problem = build_problem(frozen, candidates, policy.spare)
-    found: list[tuple[Chosen, str, bool, float]] = []
+    solutions: list[tuple[Chosen, str, bool, float]] = []
 
     def attempt(name: str, part: Problem, first: Chosen, budget: float, different: Sequence[Mapping[int, Choice]] = ()) -> None:
         from egraph.extract.solver import solve  # slow to import, and not needed where choices are remembered
@@ -42,19 +42,19 @@ def extract(
         started = time.monotonic()
         solution = solve(part, first, budget, seed, different, policy, most_seconds - (started - begun))
         if solution is not None and (different or total(solution.chosen) <= total(first)):
-            found.append((solution.chosen, name, solution.optimal, time.monotonic() - started))
+            solutions.append((solution.chosen, name, solution.optimal, time.monotonic() - started))
         elif not different:
-            found.append((first, f"greedy{name.removeprefix('cp-sat')}", False, time.monotonic() - started))
+            solutions.append((first, f"greedy{name.removeprefix('cp-sat')}", False, time.monotonic() - started))
 
     first = greedy(problem, policy.moves)
     if seconds <= 0:
         return (Selection({n: choice.candidate for n, choice in first.items()}, total(first), False, "greedy", time.monotonic() - begun),)
     attempt("cp-sat", problem, first, seconds * policy.best_share)
-    best = found[0][0]
+    best = solutions[0][0]
     if k > 1:
         for name, part, different in itertools.islice(_variants(problem, best, policy.meaningful), k + 1):
             spent_seconds = time.monotonic() - begun
-            if spent_seconds > most_seconds or (spent_seconds > policy.patience * seconds and len(found) > 1):
+            if spent_seconds > most_seconds or (spent_seconds > policy.patience * seconds and len(solutions) > 1):
                 break  # a safety net: which variants are tried should not depend on the machine's load
             if different:
                 attempt(f"cp-sat {name}", part, first, seconds * policy.variant_share, different)
@@ -62,20 +62,20 @@ def extract(
                 tried = time.monotonic()
                 variant = greedy(part, policy.moves)
                 if total_error(variant) <= 1:
-                    found.append((variant, f"greedy {name}", False, time.monotonic() - tried))
+                    solutions.append((variant, f"greedy {name}", False, time.monotonic() - tried))
         if first is not best:
-            found.append((first, "greedy", False, 0.0))
+            solutions.append((first, "greedy", False, 0.0))
         if any(map(_rounds, best.values())) and (exact := restrict(problem, lambda choice: not _rounds(choice))):
-            found.append((greedy(exact, policy.moves), EXACT, False, 0.0))
-    return _ranked(problem, found, k, policy.worth_timing)
+            solutions.append((greedy(exact, policy.moves), EXACT, False, 0.0))
+    return _ranked(problem, solutions, k, policy.worth_timing)
 
 
 def _ranked(
-    problem: Problem, found: Sequence[tuple[Chosen, str, bool, float]], k: int, worth_timing: float
+    problem: Problem, solutions: Sequence[tuple[Chosen, str, bool, float]], k: int, worth_timing: float
 ) -> tuple[Selection, ...]:
-    limit = worth_timing * total(found[0][0])
-    unique = {id(chosen) for chosen in distinct(chosen for chosen, *_ in found)}
-    worth = (entry for entry in found if id(entry[0]) in unique and (total(entry[0]) <= limit or entry[1] == EXACT))
+    limit = worth_timing * total(solutions[0][0])
+    unique = {id(chosen) for chosen in distinct(chosen for chosen, *_ in solutions)}
+    worth = (entry for entry in solutions if id(entry[0]) in unique and (total(entry[0]) <= limit or entry[1] == EXACT))
     ranked = sorted(worth, key=lambda entry: total(entry[0]))
     exact = [entry for entry in ranked[k:] if entry[1] == EXACT]
     ranked = [*ranked[: k - len(exact)], *exact]

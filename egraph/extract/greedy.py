@@ -20,23 +20,23 @@ def greedy(problem: Problem, moves: int = ExtractPolicy.moves) -> Chosen:
     Where it uses up more than the accepted error, errors are priced: the lowest price is looked for at which a choice is within it.
     Where every choice uses up more, one is returned that does.
     """
-    found = _greedy(problem, moves)
-    if total_error(found) <= 1:
-        return found
+    chosen = _greedy(problem, moves)
+    if total_error(chosen) <= 1:
+        return chosen
     within: Chosen | None = None
-    price, too_low, enough = total(found), 0.0, math.inf
+    price, too_low, enough = total(chosen), 0.0, math.inf
     for _ in range(PRICES):
         tried = _greedy(_priced(problem, price), moves)
-        found = {number: next(c for c in problem.choices[number] if _is_same(c, one)) for number, one in tried.items()}
-        if total_error(found) > 1:
+        chosen = {number: next(c for c in problem.choices[number] if _is_same(c, priced_choice)) for number, priced_choice in tried.items()}
+        if total_error(chosen) > 1:
             too_low = price
         else:
-            within, enough = min(filter(None, (found, within)), key=total), price
+            within, enough = min(filter(None, (chosen, within)), key=total), price
         price = 16 * price if within is None else math.sqrt(enough * (too_low or enough / 256))
     if within is not None:
         return within
     exact = restrict(problem, lambda choice: not choice.error)
-    return _greedy(exact, moves) if exact is not None else found
+    return _greedy(exact, moves) if exact is not None else chosen
 
 
 def _priced(problem: Problem, price: float) -> Problem:
@@ -51,9 +51,9 @@ def _priced(problem: Problem, price: float) -> Problem:
 
 
 def _is_same(choice: Choice, priced: Choice) -> bool:
-    one, other = choice.candidate, priced.candidate
-    return (one.fragment, one.operands, one.implementation, one.covered) == (
-        other.fragment, other.operands, other.implementation, other.covered
+    candidate, priced_candidate = choice.candidate, priced.candidate
+    return (candidate.fragment, candidate.operands, candidate.implementation, candidate.covered) == (
+        priced_candidate.fragment, priced_candidate.operands, priced_candidate.implementation, priced_candidate.covered
     )  # fmt: skip
 
 
@@ -73,7 +73,7 @@ def _best_sets(problem: Problem) -> Chosen:
     totals: dict[int, float] = {}
     best: Chosen = {}
     numbers = _operands_first(problem)
-    place = {number: index for index, number in enumerate(numbers)}
+    rank = {number: index for index, number in enumerate(numbers)}
     queue = list(range(len(numbers)))  # a heap: what is computed first is decided first, and seldom has to be decided again
     queued = set(numbers)
     while queue:
@@ -90,7 +90,7 @@ def _best_sets(problem: Problem) -> Chosen:
             extra: dict[int, float] = {}
             for need in choice.needs:
                 if need != largest:
-                    extra |= {one: sets[need][one] for one in set(sets[need]).difference(most)}
+                    extra |= {member: sets[need][member] for member in set(sets[need]).difference(most)}
             cost = choice.cost + math.fsum(extra.values()) + (0.0 if largest is None else totals[largest])
             if cost < totals.get(number, math.inf):
                 merged = {**most, **extra, number: choice.cost}
@@ -99,24 +99,24 @@ def _best_sets(problem: Problem) -> Chosen:
             for user in users.get(number, []):
                 if user not in queued:
                     queued.add(user)
-                    heapq.heappush(queue, place[user])
+                    heapq.heappush(queue, rank[user])
     return best
 
 
 def _operands_first(problem: Problem) -> list[int]:
     """Return the classes, operands before users as far as there are no cycles."""
-    found: dict[int, None] = {}
+    ordered: dict[int, None] = {}
     seen: set[int] = set()
     stack = [(root, False) for root in reversed(problem.roots)]
     while stack:
         number, ready = stack.pop()
         if ready:
-            found[number] = None
+            ordered[number] = None
         elif number not in seen:
             seen.add(number)
             stack.append((number, True))
             stack += [(need, False) for choice in reversed(problem.choices[number]) for need in choice.needs if need not in seen]
-    return list(found)
+    return list(ordered)
 
 
 def _first_computable(problem: Problem) -> Chosen:

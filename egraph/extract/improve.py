@@ -41,7 +41,7 @@ def _uses(problem: Problem, chosen: Chosen) -> dict[int, int]:
 
 def _change(move: Mapping[int, Choice], chosen: Chosen, fallback: Mapping[int, Choice], uses: Mapping[int, int]) -> float:
     """Return what a move adds to the cost: of what is needed from now on, less what nothing needs any more."""
-    now: dict[int, int] = {}
+    use_counts: dict[int, int] = {}
     cost = 0.0
     coming: list[int] = []
     going: list[int] = []
@@ -52,7 +52,7 @@ def _change(move: Mapping[int, Choice], chosen: Chosen, fallback: Mapping[int, C
             going += chosen[number].needs
     while coming:
         number = coming.pop()
-        count = now[number] = now.get(number, uses.get(number, 0)) + 1
+        count = use_counts[number] = use_counts.get(number, uses.get(number, 0)) + 1
         if count == 1:
             new = move.get(number) or fallback.get(number)
             if new is None:
@@ -61,7 +61,7 @@ def _change(move: Mapping[int, Choice], chosen: Chosen, fallback: Mapping[int, C
             coming += new.needs
     while going:
         number = going.pop()
-        count = now[number] = now.get(number, uses.get(number, 0)) - 1
+        count = use_counts[number] = use_counts.get(number, uses.get(number, 0)) - 1
         if count == 0:
             old = move.get(number) or chosen.get(number) or fallback[number]
             cost -= old.cost
@@ -71,12 +71,12 @@ def _change(move: Mapping[int, Choice], chosen: Chosen, fallback: Mapping[int, C
 
 def _moves(problem: Problem, chosen: Chosen) -> Iterator[dict[int, Choice]]:
     sharing: dict[int, dict[int, Choice]] = {}
-    for number, now in chosen.items():
+    for number, current in chosen.items():
         for choice in problem.choices.get(number, ()):
-            if choice is not now:
+            if choice is not current:
                 yield {number: choice}
             for need in choice.needs:
-                known = sharing.setdefault(need, {}).get(number)
-                if known is None or choice.cost < known.cost:
+                cheapest = sharing.setdefault(need, {}).get(number)
+                if cheapest is None or choice.cost < cheapest.cost:
                     sharing[need][number] = choice
     yield from (users for users in sharing.values() if len(users) > 1)

@@ -18,9 +18,9 @@ def to_program(frozen: FrozenEGraph, selection: Selection, graph: Graph) -> Prog
     """Return the program of a selection; nodes keep the names of the source nodes whose classes they compute."""
     chosen = selection.chosen
     running = [number for number in schedule(frozen, chosen) if number in chosen]
-    wanted = running_operands(frozen, chosen)
-    values, constant_rules = _constant_values(frozen, wanted)
-    values |= {number: _leaf(frozen, number) for number in wanted if number not in values and number not in chosen}
+    read_classes = running_operands(frozen, chosen)
+    values, constant_rules = _constant_values(frozen, read_classes)
+    values |= {number: _leaf(frozen, number) for number in read_classes if number not in values and number not in chosen}
     origins: dict[Node, dict[str, None]] = {}
     sources = _sources(frozen)
     kernels: list[Kernel] = []
@@ -77,7 +77,7 @@ def _leaf_rules(frozen: FrozenEGraph, number: int, constant_rules: Mapping[int, 
     return next((node.rules for node in frozen.classes[number] if node.op in LEAVES), ())
 
 
-def _constant_values(frozen: FrozenEGraph, wanted: Iterable[int]) -> tuple[dict[int, Node], dict[int, frozenset[str]]]:
+def _constant_values(frozen: FrozenEGraph, numbers: Iterable[int]) -> tuple[dict[int, Node], dict[int, frozenset[str]]]:
     """Return a term for each wanted constant class, the smallest, so that it is never cyclic, and the rules it rests on."""
     sizes: dict[int, int] = {}
     best: dict[int, ENode] = {}
@@ -92,7 +92,7 @@ def _constant_values(frozen: FrozenEGraph, wanted: Iterable[int]) -> tuple[dict[
                         sizes[number], best[number], grown = size, node, True
     values: dict[int, Node] = {}
     rules: dict[int, frozenset[str]] = {}
-    stack = [number for number in wanted if number in frozen.constants]
+    stack = [number for number in numbers if number in frozen.constants]
     while stack:
         number = stack[-1]
         missing = [child for child in best[number].children if child not in values]
@@ -109,25 +109,25 @@ def _constant_values(frozen: FrozenEGraph, wanted: Iterable[int]) -> tuple[dict[
 def _classes_inside(frozen: FrozenEGraph, number: int, candidate: Candidate) -> list[tuple[Node, int]]:
     """Return the classes that the nodes inside a fragment compute, as far as its e-nodes show them."""
     covered = set(candidate.covered)
-    found = [(candidate.fragment, number)]
-    for node, at in found:
+    pairs = [(candidate.fragment, number)]
+    for node, at in pairs:
         twins = [e for e in frozen.classes[at] if e in covered and e.op == node.op and e.attributes == node.attributes]
         if twins and len(twins[0].children) == len(node.inputs):
-            found += [pair for pair in zip(node.inputs, twins[0].children, strict=True) if pair[0].op not in LEAVES and pair not in found]
-    return found
+            pairs += [pair for pair in zip(node.inputs, twins[0].children, strict=True) if pair[0].op not in LEAVES and pair not in pairs]
+    return pairs
 
 
 def _sources(frozen: FrozenEGraph) -> Mapping[int, Node]:
     """Return the source node of each class that has one, or that is a transpose of one that has: the same value in another layout."""
-    found = dict(frozen.source)
+    sources = dict(frozen.source)
     for number, nodes in frozen.classes.items():
         for node in nodes:
             if node.op == "Transpose":
                 (child,) = node.children
-                for own, other in ((number, child), (child, number)):
-                    if own not in frozen.source and other in frozen.source:
-                        found.setdefault(own, frozen.source[other])
-    return found
+                for eclass, other in ((number, child), (child, number)):
+                    if eclass not in frozen.source and other in frozen.source:
+                        sources.setdefault(eclass, frozen.source[other])
+    return sources
 
 
 def _source_names(frozen: FrozenEGraph, graph: Graph, values: Mapping[int, Node]) -> dict[Node, str]:

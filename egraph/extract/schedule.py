@@ -47,7 +47,7 @@ def _depth_first(needs: Mapping[int, Sequence[int]], roots: Sequence[int], sizes
 
 def _smallest_growth(needs: Mapping[int, Sequence[int]], roots: Sequence[int], sizes: Mapping[int, int]) -> tuple[int, ...]:
     order = _depth_first(needs, roots, sizes)
-    place = {number: position for position, number in enumerate(order)}
+    rank = {number: position for position, number in enumerate(order)}
     users = {number: [user for user in order if number in needs[user]] for number in order}
     waiting = {number: len(needs[number]) for number in order}
     left = {number: len(users[number]) + (number in roots) for number in order}
@@ -57,7 +57,7 @@ def _smallest_growth(needs: Mapping[int, Sequence[int]], roots: Sequence[int], s
 
         def growth(number: int) -> tuple[int, int]:
             freed = sum(sizes[need] for need in needs[number] if left[need] == 1)
-            return sizes[number] - freed, place[number]
+            return sizes[number] - freed, rank[number]
 
         number = min(ready, key=growth)
         ready.remove(number)

@@ -143,14 +143,14 @@ def _add_bottlenecks(
     through: dict[int, int] = {}  # by component, a bit for each one that all its ways pass through
     entries: dict[int, list[cp_model.IntVar]] = {}
     for index, part in members.items():  # operands' components come first
-        ways: list[int] = []
+        paths: list[int] = []
         entries[index] = []
         for number in part:
             for choice, variable in picks[number]:
                 if all(component[need] != index for need in choice.needs):
                     entries[index].append(variable)
-                    ways.append(functools.reduce(operator.or_, (through[component[need]] for need in choice.needs), 0))
-        through[index] = functools.reduce(operator.and_, ways) | 1 << index
+                    paths.append(functools.reduce(operator.or_, (through[component[need]] for need in choice.needs), 0))
+        through[index] = functools.reduce(operator.and_, paths) | 1 << index
     for index in {i for root in problem.roots for i in _bits(through[component[root]])}:
         model.add_bool_or(entries[index])
 
@@ -178,8 +178,8 @@ def _components(problem: Problem) -> dict[int, int]:
         if root not in entered:
             enter(root)
         while calls:
-            number, rest = calls[-1]
-            for need in rest:
+            number, unvisited = calls[-1]
+            for need in unvisited:
                 if need not in entered:
                     enter(need)
                     break
