@@ -47,8 +47,8 @@ def kernels_table(outcome: Outcome) -> str:
         lines.append(f"{numbers}  {row.name}  [{row.implementation}]{source}")
         if row.rules:
             lines.append(f"{'':>46}by {', '.join(row.rules)}")
-    for one in outcome.stitched:
-        lines += picture(one)
+    for stitched in outcome.stitched:
+        lines += picture(stitched)
     return "\n".join(lines)
 
 
@@ -67,37 +67,38 @@ def why(outcome: Outcome, node: str) -> dict[str, Any]:
         if not names:
             raise ModelError("nothing is computed: every output is an input or a constant", fix="do without --why")
         raise ModelError(f"no kernel comes from {node!r}", fix=f"give a kernel's number or one of: {', '.join(names[:20])}")
-    known = {rule.name: rule for rule in outcome.rules}
+    rules_by_name = {rule.name: rule for rule in outcome.rules}
+    applied = dict.fromkeys(rule for row in rows for rule in row.rules)
     numbers = {number for number, row in enumerate(outcome.kernels) if row in rows}
     sources = {name for row in rows for name in row.source_nodes}
     return {
         "kernels": [asdict(row) for row in rows],
-        "rules": [asdict(known[name]) for name in dict.fromkeys(rule for row in rows for rule in row.rules) if name in known],
-        "derived": [asdict(one) for one in outcome.derived if numbers & set(one.kernels)],
-        "stitched": [asdict(one) for one in outcome.stitched if numbers & {one.kernel, *(part.kernel for part in one.parts)}],
+        "rules": [asdict(rules_by_name[name]) for name in applied if name in rules_by_name],
+        "derived": [asdict(entry) for entry in outcome.derived if numbers & set(entry.kernels)],
+        "stitched": [asdict(entry) for entry in outcome.stitched if numbers & {entry.kernel, *(part.kernel for part in entry.parts)}],
         "before": [asdict(row) for row in outcome.before if sources & set(row.source_nodes)],
     }
 
 
-def why_text(found: dict[str, Any]) -> str:
+def why_text(explanation: dict[str, Any]) -> str:
     from egraph.inspect.derivation import derivation_text
     from egraph.optimize.outcome import Derived
 
     lines = []
-    for row in found["kernels"]:
+    for row in explanation["kernels"]:
         lines += [f"{row['name']}  [{row['implementation']}]  {row['time_us']:.1f} us", f"  {row['fragment']}"]
         lines += [f"  from {', '.join(row['source_nodes'])}"] if row["source_nodes"] else []
         lines += [f"  equal to it by {', then '.join(row['steps'])}"] if row["steps"] else []
-    for rule in found["rules"]:
+    for rule in explanation["rules"]:
         lines.append(f"rule {rule['name']} ({rule['verdict']}, {rule['rounding']}): {rule['equation']}")
-    for one in found["derived"]:
-        lines += derivation_text(Derived(**one))
-    for one in found["stitched"]:
-        lines += picture(Stitched.from_json(one))
-    if not found["rules"]:
+    for entry in explanation["derived"]:
+        lines += derivation_text(Derived(**entry))
+    for entry in explanation["stitched"]:
+        lines += picture(Stitched.from_json(entry))
+    if not explanation["rules"]:
         lines.append("no rule made these nodes: they are as in the input, fused where the kernel shows several")
     lines.append("before:")
-    lines += [f"  {row['name']}  {row['time_us']:.1f} us  {row['fragment']}" for row in found["before"]]
+    lines += [f"  {row['name']}  {row['time_us']:.1f} us  {row['fragment']}" for row in explanation["before"]]
     return "\n".join(lines)
 
 
@@ -109,10 +110,10 @@ def find_rule(outcome: Outcome, artefact: Path, name: str, files: Sequence[Path]
     from egraph.rules import rule_named
 
     def of_files(paths: Sequence[Path]) -> Rule | MergeRule | None:
-        return next((rule for path in paths for rule in load_rules(path) if rule.name == name), None)
+        return next((each for path in paths for each in load_rules(path) if each.name == name), None)
 
-    if found := of_files(files):
-        return found
+    if rule := of_files(files):
+        return rule
     try:
         return rule_named(name)
     except RuleError as error:
@@ -121,12 +122,12 @@ def find_rule(outcome: Outcome, artefact: Path, name: str, files: Sequence[Path]
             raise
         fix = f"the run also read rules from {', '.join(used)}: give the file with --rules FILE"
         try:
-            found = of_files(sorted((find_folder(artefact) / RULES).glob("*.py")))
+            rule = of_files(sorted((find_folder(artefact) / RULES).glob("*.py")))
         except RuleError as unreadable:  # it may import what is not here
             raise RuleError(unreadable.what, where=unreadable.where, fix=fix) from error
-        if found is None:
+        if rule is None:
             raise RuleError(error.what, where=error.where, fix=fix) from error
-        return found
+        return rule
 
 
 def _gated(rule: Rule | MergeRule, where: Path) -> Rule | MergeRule:
@@ -153,28 +154,28 @@ def why_not(
     graph = importer.load(path, shapes={name: tuple(sizes) for name, sizes in outcome.options["shapes"].items()}).graph
     nodes = nodes_named(graph, node_name)
     if not nodes:
-        known = sorted({name for names in graph.origins.values() for name in names})
-        raise ModelError(f"the model has no node {node_name!r}", fix=f"give one of: {', '.join(known[:20])}")
+        names_of_nodes = sorted({name for names in graph.origins.values() for name in names})
+        raise ModelError(f"the model has no node {node_name!r}", fix=f"give one of: {', '.join(names_of_nodes[:20])}")
     skipped = rule_name in outcome.options["skip_rules"]
     if deriving := derivation_rule(rule_name):
         tolerance = Tolerance(**outcome.options["tolerance"])
-        told = [explain_derivation(deriving, rule_name, node, graph, tolerance) for node in nodes]
+        attempts = [explain_derivation(deriving, rule_name, node, graph, tolerance) for node in nodes]
         used = sum(rule.uses for rule in outcome.rules if rule_name == rule.name or rule.name.startswith(f"{rule_name} "))
         skipped = skipped or deriving.name in outcome.options["skip_rules"] or not outcome.options.get("derivations", True)
     else:
         rule = _gated(find_rule(outcome, artefact, rule_name, rule_files), path)
-        told = [asdict(explain(rule, node, graph)) for node in nodes]
+        attempts = [asdict(explain(rule, node, graph)) for node in nodes]
         used = {r.name: r.uses for r in outcome.rules}.get(rule_name, 0)
-    best = min(told, key=lambda e: (not e["applies"], -e["matched_operators"]))
+    best = min(attempts, key=lambda e: (not e["applies"], -e["matched_operators"]))
     return {**best, "uses_in_this_artefact": used, "skipped": skipped}
 
 
-def why_not_text(found: dict[str, Any]) -> str:
-    lines = [f"{found['rule']} at {found['node']}: {found['matched_operators']} of {found['pattern_operators']} operators match"]
-    lines.append(("it applies here: " if found["applies"] else "it does not apply here: ") + found["reason"])
-    if found["skipped"]:
+def why_not_text(attempt: dict[str, Any]) -> str:
+    lines = [f"{attempt['rule']} at {attempt['node']}: {attempt['matched_operators']} of {attempt['pattern_operators']} operators match"]
+    lines.append(("it applies here: " if attempt["applies"] else "it does not apply here: ") + attempt["reason"])
+    if attempt["skipped"]:
         lines.append("it was left out of this run by --skip-rule or --no-derivations")
-    elif found["applies"] and not found["uses_in_this_artefact"]:
+    elif attempt["applies"] and not attempt["uses_in_this_artefact"]:
         lines.append("no shipped kernel uses it: another program was cheaper")
     return "\n".join(lines)
 
@@ -206,8 +207,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--why-not", metavar="RULE", help="explain why a rule did not apply at the node given by --at")
     parser.add_argument("--at", metavar="NODE", help="a node of the input model, by its name")
     parser.add_argument("--model", type=Path, help="the input model (default: beside the artefact)")
-    told = "a rule file (default: those that the artefact keeps); repeatable"
-    parser.add_argument("--rules", type=Path, action="append", default=[], metavar="FILE", help=told)
+    help_text = "a rule file (default: those that the artefact keeps); repeatable"
+    parser.add_argument("--rules", type=Path, action="append", default=[], metavar="FILE", help=help_text)
     parser.add_argument("--text", action="store_true", help="print the graph of a model, or the program and the plan of an artefact")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
@@ -231,8 +232,8 @@ def run(arguments: argparse.Namespace) -> str:
         refused = why_not(outcome, arguments.artefact, arguments.why_not, arguments.at, arguments.model, arguments.rules)
         return json.dumps(refused) if arguments.json else why_not_text(refused)
     if arguments.why:
-        found = why(outcome, arguments.why)
-        return json.dumps(found) if arguments.json else why_text(found)
+        explanation = why(outcome, arguments.why)
+        return json.dumps(explanation) if arguments.json else why_text(explanation)
     return json.dumps(outcome.to_manifest()) if arguments.json else kernels_table(outcome)
 
 

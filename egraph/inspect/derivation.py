@@ -35,13 +35,13 @@ def explain_derivation(rule: AnyRule, name: str, node: Node, graph: Graph, toler
     """Try a derivation at an operator as it stands and in the forms that rules give it; a group's, in the model as it stands."""
     if isinstance(rule, GroupRule | RegionRule):
         return _explain_several(rule, node, graph, tolerance)
-    found = {key: programs for key, programs in _judged(rule, node, graph, tolerance).items() if programs}
-    named = [one for programs in found.values() for one in programs if name in (rule.name, one.name)]
-    proved = sum(not one.reason for one in named)
+    judged = {key: programs for key, programs in _judged(rule, node, graph, tolerance).items() if programs}
+    named = [program for programs in judged.values() for program in programs if name in (rule.name, program.name)]
+    proved = sum(not program.reason for program in named)
     if node.op not in rule.operators and not named:
         reason = f"the root must be {' or '.join(rule.operators)}, it is {node.op} {node.type}"
     elif named:
-        reason = "; ".join(f"{one.name}: {one.reason or 'derived, and proved equal at these sizes'}" for one in named)
+        reason = "; ".join(f"{program.name}: {program.reason or 'derived, and proved equal at these sizes'}" for program in named)
     else:
         reason = f"it derives no program{'' if name == rule.name else f' called {name}'} for this operator, in any of its forms"
     return {
@@ -95,10 +95,10 @@ def _alone(node: Node, graph: Graph) -> Graph:
     return Graph("operator", tuple(n for n in walk((root,)) if n.op == "Input"), (("y", root),), tensors)
 
 
-def derivation_text(one: Derived) -> list[str]:
+def derivation_text(derived: Derived) -> list[str]:
     """Return a derivation as lines: the operator, step by step what became of it, and what was checked."""
-    lines = [f"derivation {one.name} of {one.operator}"]
-    for number, (rule, text) in enumerate(one.steps, start=1):
+    lines = [f"derivation {derived.name} of {derived.operator}"]
+    for number, (rule, text) in enumerate(derived.steps, start=1):
         lines += [f"  {number}. {rule}", f"       {text}"]
     checked = "the program was proved equal to the operator at these sizes, by its meaning (verify.equality), before it entered the e-graph"
     return [*lines, f"  {checked}"]

@@ -36,25 +36,25 @@ class Explanation:
 
 def constants(graph: Graph) -> frozenset[Node]:
     """Return the nodes whose values follow from constants alone."""
-    known: set[Node] = set()
+    constant_nodes: set[Node] = set()
     for node in walk(graph.roots):
-        if node.op == "Constant" or (node.inputs and all(operand in known for operand in node.inputs)):
-            known.add(node)
-    return frozenset(known)
+        if node.op == "Constant" or (node.inputs and all(operand in constant_nodes for operand in node.inputs)):
+            constant_nodes.add(node)
+    return frozenset(constant_nodes)
 
 
 def explain(rule: Rule | MergeRule, node: Node, graph: Graph) -> Explanation:
     """Try ``rule`` at ``node`` as the input model stands; the reason is that of the attempt that came furthest."""
     pattern = rule.member.pattern if isinstance(rule, MergeRule) else rule.pattern
-    known = constants(graph)
-    attempts = sorted(_match(pattern, node, Attempt(0, ""), known, "the root"), key=lambda a: (bool(a.problem), -a.operators))
+    constant_nodes = constants(graph)
+    attempts = sorted(_match(pattern, node, Attempt(0, ""), constant_nodes, "the root"), key=lambda a: (bool(a.problem), -a.operators))
     total = _count(pattern)
     best = attempts[0]
     shown = f"{node.op} {node.type}"
     if best.problem:
         return Explanation(rule.name, False, shown, best.operators, total, best.problem)
     if isinstance(rule, MergeRule):
-        applies, reason = _merge_reason(rule, node, best, graph, known)
+        applies, reason = _merge_reason(rule, node, best, graph, constant_nodes)
         return Explanation(rule.name, applies, shown, total, total, reason)
     reasons = []
     for attempt in (a for a in attempts if not a.problem):
@@ -78,13 +78,14 @@ def _binding(rule: Rule, attempt: Attempt, graph: Graph) -> Binding:
     return Binding({name: node.type for name, node in attempt.nodes.items()}, attempt.attributes, numbers)
 
 
-def _merge_reason(rule: MergeRule, node: Node, own: Attempt, graph: Graph, known: frozenset[Node]) -> tuple[bool, str]:
+def _merge_reason(rule: MergeRule, node: Node, attempt_at_node: Attempt, graph: Graph, constant_nodes: frozenset[Node]) -> tuple[bool, str]:
     """Look for partners that share what the rule wants shared."""
     partners: list[Binding] = []
     for other in walk(graph.roots):
-        for attempt in _match(rule.member.pattern, other, Attempt(0, ""), known, "the root"):
+        for attempt in _match(rule.member.pattern, other, Attempt(0, ""), constant_nodes, "the root"):
             same = all(
-                attempt.nodes.get(name) is own.nodes.get(name) and attempt.attributes.get(name) == own.attributes.get(name)
+                attempt.nodes.get(name) is attempt_at_node.nodes.get(name)
+                and attempt.attributes.get(name) == attempt_at_node.attributes.get(name)
                 for name in rule.shared
             )
             if not attempt.problem and same:
@@ -103,13 +104,13 @@ def _count(pattern: Pattern | Variable) -> int:
     return 0 if isinstance(pattern, Variable) else 1 + sum(_count(operand) for operand in pattern.operands)
 
 
-def _match(pattern: Pattern | Variable, node: Node, so_far: Attempt, known: frozenset[Node], where: str) -> Iterator[Attempt]:
+def _match(pattern: Pattern | Variable, node: Node, so_far: Attempt, constant_nodes: frozenset[Node], where: str) -> Iterator[Attempt]:
     """Yield every way to continue; a failed one carries its problem and is not continued."""
     if so_far.problem:
         yield so_far
         return
     if isinstance(pattern, Variable):
-        yield _bind(pattern, node, so_far, known, where)
+        yield _bind(pattern, node, so_far, constant_nodes, where)
         return
     if node.op != pattern.op:
         yield Attempt(so_far.operators, f"{where} must be {pattern.op}, it is {_shown(node)}")
@@ -134,22 +135,22 @@ def _match(pattern: Pattern | Variable, node: Node, so_far: Attempt, known: froz
     if node.op in OPS and OPS[node.op].commutative and len(node.inputs) == 2:
         orders.append(node.inputs[::-1])
     for operands in orders:
-        yield from _match_all(list(zip(pattern.operands, operands, strict=True)), 0, start, known, node.op)
+        yield from _match_all(list(zip(pattern.operands, operands, strict=True)), 0, start, constant_nodes, node.op)
 
 
 def _match_all(
-    pairs: list[tuple[Pattern | Variable, Node]], position: int, so_far: Attempt, known: frozenset[Node], op: str
+    pairs: list[tuple[Pattern | Variable, Node]], position: int, so_far: Attempt, constant_nodes: frozenset[Node], op: str
 ) -> Iterator[Attempt]:
     if so_far.problem or position == len(pairs):
         yield so_far
         return
     pattern, node = pairs[position]
-    for attempt in _match(pattern, node, so_far, known, f"operand {position} of {op}"):
-        yield from _match_all(pairs, position + 1, attempt, known, op)
+    for attempt in _match(pattern, node, so_far, constant_nodes, f"operand {position} of {op}"):
+        yield from _match_all(pairs, position + 1, attempt, constant_nodes, op)
 
 
-def _bind(variable: Variable, node: Node, so_far: Attempt, known: frozenset[Node], where: str) -> Attempt:
-    if variable.constant and node not in known:
+def _bind(variable: Variable, node: Node, so_far: Attempt, constant_nodes: frozenset[Node], where: str) -> Attempt:
+    if variable.constant and node not in constant_nodes:
         return Attempt(so_far.operators, f"{where} must be a constant ({variable.name}), it is computed from the inputs: {_shown(node)}")
     if so_far.nodes.get(variable.name, node) is not node:
         return Attempt(so_far.operators, f"{where} must be the same value as the other {variable.name}")
@@ -164,9 +165,9 @@ def _shown(node: Node) -> str:
 
 def nodes_named(graph: Graph, name: str) -> list[Node]:
     """Return the operators that stand for a source node (by its name, or its output's name), users before operands."""
-    found = [
+    nodes = [
         node
         for node in walk(graph.roots)
         if node.op not in LEAVES and (name in graph.origins.get(node, ()) or graph.names.get(node) == name)
     ]
-    return found[::-1] + [node for output, node in graph.outputs if output == name and node not in found]
+    return nodes[::-1] + [node for output, node in graph.outputs if output == name and node not in nodes]

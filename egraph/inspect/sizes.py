@@ -61,7 +61,7 @@ def sizes_text(artefact: Path, sizes: Sizes) -> str:
         rows.append((gap["sizes"], f"{runs}: {gap['why']}"))
     rows.append(("others", "onnxruntime: there is no program for them"))
     width = max(len(name) for name, _ in rows)
-    lines += [f"  {name:<{width}}  {told}" for name, told in rows]
+    lines += [f"  {name:<{width}}  {description}" for name, description in rows]
     if between["checked_between"]:
         lines.append(f"compared with onnxruntime at each of the planned ones, and at {', '.join(between['checked_between'])}")
     lines.append(f"one of them: python -m egraph.inspect {artefact if artefact.is_dir() else folder}/{sizes.buckets[-1].folder}")
