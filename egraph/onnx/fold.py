@@ -31,14 +31,14 @@ def _batches(graph: Graph, nodes: list[Node]) -> Iterator[list[Node]]:
     used: set[str] = set()
     size_bytes = 0
     for node in nodes:
-        own = _used(node)
-        more = sum(graph.tensors[digest].nbytes for digest in own - used) + (node.type.size_bytes if node.type.is_static else 0)
+        digests = _used(node)
+        more = sum(graph.tensors[digest].nbytes for digest in digests - used) + (node.type.size_bytes if node.type.is_static else 0)
         if batch and size_bytes + more > BATCH_BYTES:
             yield batch
             batch, used, size_bytes = [], set(), 0
-            more = sum(graph.tensors[digest].nbytes for digest in own)
+            more = sum(graph.tensors[digest].nbytes for digest in digests)
         batch.append(node)
-        used |= own
+        used |= digests
         size_bytes += more
     if batch:
         yield batch

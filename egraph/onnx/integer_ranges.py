@@ -42,9 +42,9 @@ class _Demands:
 
     def need(self, node: Node, interval: Interval) -> None:
         low, high = self.needed.get(node, EVERYTHING)
-        both = max(low, interval[0]), min(high, interval[1])
+        common = max(low, interval[0]), min(high, interval[1])
         # the branches of a Where may ask for values that exclude each other, negative indices and others: those from 0 are usual
-        self.needed[node] = both if both[0] <= both[1] else max((low, high), interval)
+        self.needed[node] = common if common[0] <= common[1] else max((low, high), interval)
 
     def tell(self, node: Node, interval: Interval) -> None:
         low, high = self.telling.get(node, interval)
@@ -52,9 +52,9 @@ class _Demands:
 
     def hand_down(self, node: Node, operand: Node, change: Callable[[Interval], Interval]) -> None:
         """Ask of an operand what is asked of a result, changed as the operator demands."""
-        for asked, ask in ((self.needed, self.need), (self.telling, self.tell)):
-            if node in asked:
-                interval = change(asked[node])
+        for intervals, ask in ((self.needed, self.need), (self.telling, self.tell)):
+            if node in intervals:
+                interval = change(intervals[node])
                 if interval[0] <= interval[1] and interval != EVERYTHING:
                     ask(operand, interval)
 
@@ -65,13 +65,13 @@ def integer_ranges(roots: Iterable[Node], tensors: Mapping[str, np.ndarray] | No
     order = list(walk(roots))
     for node in reversed(order):  # users before operands
         _ask(node, demands, tensors or {})
-    found: dict[Node, tuple[int, int]] = {}
+    ranges: dict[Node, tuple[int, int]] = {}
     for node in order:
         if node.op in ("Input", "Placeholder") and node.type.dtype.startswith(("int", "uint")):
             interval = demands.needed.get(node) or demands.telling.get(node) or BYTES.get(node.type.dtype)
             if interval is not None:
-                found[node] = _whole(interval, node.type.dtype)
-    return found
+                ranges[node] = _whole(interval, node.type.dtype)
+    return ranges
 
 
 def _whole(interval: Interval, dtype: str) -> tuple[int, int]:
@@ -93,7 +93,7 @@ def _ask(node: Node, demands: _Demands, tensors: Mapping[str, np.ndarray]) -> No
         data, indices = operands[0], operands[READ_BY_INDEX[operator]]
         if data.type.is_static:
             demands.need(indices, (0, data.type.sizes[attributes.get("axis", 0)] - 1))
-        demands.hand_down(node, data, lambda asked: asked)
+        demands.hand_down(node, data, lambda demand: demand)
     elif operator == "GatherND" and len(operands) == 2 and operands[0].type.is_static:
         demands.need(operands[1], (0, min(operands[0].type.sizes) - 1))
     elif operator == "OneHot":
@@ -105,17 +105,17 @@ def _ask(node: Node, demands: _Demands, tensors: Mapping[str, np.ndarray]) -> No
                 demands.tell(operand, _about(other, is_equality=operator == "Equal"))
     elif operator in SAME_OF_ALL:
         for operand in operands:
-            demands.hand_down(node, operand, lambda asked: asked)
+            demands.hand_down(node, operand, lambda demand: demand)
     elif operator in MOVES:
-        demands.hand_down(node, operands[0], lambda asked: asked)
+        demands.hand_down(node, operands[0], lambda demand: demand)
     elif operator == "Where":
         for operand in operands[1:]:
-            demands.hand_down(node, operand, lambda asked: asked)
+            demands.hand_down(node, operand, lambda demand: demand)
     elif operator == "Clip":
-        demands.hand_down(node, operands[0], lambda asked: asked)
+        demands.hand_down(node, operands[0], lambda demand: demand)
     elif operator in ("Neg", "Abs"):
         is_abs = operator == "Abs"
-        demands.hand_down(node, operands[0], lambda asked: (-asked[1], asked[1] if is_abs else -asked[0]))
+        demands.hand_down(node, operands[0], lambda demand: (-demand[1], demand[1] if is_abs else -demand[0]))
     elif operator in ("Add", "Sub", "Mul", "Div", "Min", "Max") and len(operands) == 2:
         _ask_arithmetic(operator, node, operands, constants, demands)
 
@@ -130,32 +130,32 @@ def _ask_arithmetic(
     if left is None and right is None:
         if operator == "Add" and first is not second:  # each may have half: their sum is in range then
             for operand in operands:
-                demands.hand_down(node, operand, lambda asked: (asked[0] / 2, asked[1] / 2))
+                demands.hand_down(node, operand, lambda demand: (demand[0] / 2, demand[1] / 2))
         return
     variable, (low, high) = (first, right) if right is not None else (second, left or (0.0, 0.0))
     if operator == "Add":
-        demands.hand_down(node, variable, lambda asked: (asked[0] - low, asked[1] - high))
+        demands.hand_down(node, variable, lambda demand: (demand[0] - low, demand[1] - high))
     elif operator == "Sub" and variable is first:
-        demands.hand_down(node, variable, lambda asked: (asked[0] + high, asked[1] + low))
+        demands.hand_down(node, variable, lambda demand: (demand[0] + high, demand[1] + low))
     elif operator == "Sub":
-        demands.hand_down(node, variable, lambda asked: (high - asked[1], low - asked[0]))
+        demands.hand_down(node, variable, lambda demand: (high - demand[1], low - demand[0]))
     elif operator == "Mul" and low > 0:
-        demands.hand_down(node, variable, lambda asked: _divided(asked, low, high))
+        demands.hand_down(node, variable, lambda demand: _divided(demand, low, high))
         if high < 1:
             demands.tell(variable, (0, round(1 / high)))
     elif operator == "Div" and variable is first and low > 0:
-        demands.hand_down(node, variable, lambda asked: _divided(asked, 1 / high, 1 / low))
+        demands.hand_down(node, variable, lambda demand: _divided(demand, 1 / high, 1 / low))
         if low > 1:
             demands.tell(variable, (0, round(low)))
     elif operator == "Min":
-        demands.hand_down(node, variable, lambda asked: (asked[0], math.inf if high <= asked[1] else asked[1]))
+        demands.hand_down(node, variable, lambda demand: (demand[0], math.inf if high <= demand[1] else demand[1]))
     elif operator == "Max":
-        demands.hand_down(node, variable, lambda asked: (-math.inf if low >= asked[0] else asked[0], asked[1]))
+        demands.hand_down(node, variable, lambda demand: (-math.inf if low >= demand[0] else demand[0], demand[1]))
 
 
-def _divided(asked: Interval, low: float, high: float) -> Interval:
+def _divided(demand: Interval, low: float, high: float) -> Interval:
     """Return the values that lie in an interval times every number from ``low`` to ``high``, both above 0."""
-    return asked[0] / (low if asked[0] > 0 else high), asked[1] / (high if asked[1] > 0 else low)
+    return demand[0] / (low if demand[0] > 0 else high), demand[1] / (high if demand[1] > 0 else low)
 
 
 def _about(constant: np.ndarray, *, is_equality: bool) -> Interval:
@@ -189,4 +189,5 @@ def _described(node: Node) -> tuple[str, Sequence[Node], Mapping[str, int]]:
         if name and name not in order:
             order[name] = next(numbers)
     operands = [node.inputs[order[name]] for name in proto.input if name]
-    return proto.op_type, operands, {one.name: one.i for one in proto.attribute if one.type == onnx.AttributeProto.INT}
+    integers = {each.name: each.i for each in proto.attribute if each.type == onnx.AttributeProto.INT}
+    return proto.op_type, operands, integers

@@ -16,22 +16,22 @@ from egraph.tensor import Graph, Node, Program
 EXTERNAL_ABOVE_BYTES = 256 << 20
 
 
-def export(what: Graph | Program, *, rules: Mapping[Node, Sequence[str]] | None = None) -> onnx.ModelProto:
+def export(exported: Graph | Program, *, rules: Mapping[Node, Sequence[str]] | None = None) -> onnx.ModelProto:
     """Return the model; inputs, outputs and surviving tensors keep their names.
 
     ``rules`` names the rules that made a node. Constants are in the model itself: above 2 GB use ``save``.
     """
-    return _build(what, Inline(), rules or {})
+    return _build(exported, Inline(), rules or {})
 
 
-def serialized(what: Graph | Program) -> bytes:
+def serialized(exported: Graph | Program) -> bytes:
     """Return the model as bytes, the same for equal graphs."""
-    model: bytes = export(what).SerializeToString(deterministic=True)
+    model: bytes = export(exported).SerializeToString(deterministic=True)
     return model
 
 
 def save(
-    what: Graph | Program, path: str | Path, *, rules: Mapping[Node, Sequence[str]] | None = None,
+    exported: Graph | Program, path: str | Path, *, rules: Mapping[Node, Sequence[str]] | None = None,
     external_above_bytes: int = EXTERNAL_ABOVE_BYTES,
 ) -> tuple[Path, ...]:  # fmt: skip
     """Write the model, and its constants beside it when they exceed the limit; return the files, the model first.
@@ -39,17 +39,17 @@ def save(
     Files are written under another name and renamed when complete, so nothing half-written is ever seen.
     """
     path = Path(path)
-    graph = what.graph if isinstance(what, Program) else what
+    graph = exported.graph if isinstance(exported, Program) else exported
     data = path.with_name(f"{path.name}.data")
     written: list[Path] = []
     try:
         if total_bytes(dict(graph.tensors)) > external_above_bytes:
             written.append(data)
             with beside(data).open("wb") as file:
-                model = _build(what, External(file, data.name), rules or {})
+                model = _build(exported, External(file, data.name), rules or {})
                 _flush(file.fileno())
         else:
-            model = _build(what, Inline(), rules or {})
+            model = _build(exported, Inline(), rules or {})
         written.insert(0, path)
         with beside(path).open("wb") as file:
             file.write(model.SerializeToString(deterministic=True))
@@ -71,12 +71,12 @@ def _flush(descriptor: int) -> None:
     os.fsync(descriptor)
 
 
-def _build(what: Graph | Program, store: Store, rules: Mapping[Node, Sequence[str]]) -> onnx.ModelProto:
-    if isinstance(what, Graph):
-        return Builder.start(what, what.roots, store, rules).finish()
-    kernels = [node for kernel in what.kernels for node in (kernel.fragment, *kernel.inputs)]
-    builder = Builder.start(what.graph, [*kernels, *what.graph.roots], store, rules)
-    for kernel in what.kernels:
+def _build(exported: Graph | Program, store: Store, rules: Mapping[Node, Sequence[str]]) -> onnx.ModelProto:
+    if isinstance(exported, Graph):
+        return Builder.start(exported, exported.roots, store, rules).finish()
+    kernels = [node for kernel in exported.kernels for node in (kernel.fragment, *kernel.inputs)]
+    builder = Builder.start(exported.graph, [*kernels, *exported.graph.roots], store, rules)
+    for kernel in exported.kernels:
         builder.kernel(kernel)
     return builder.finish()
 

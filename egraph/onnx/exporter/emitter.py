@@ -23,13 +23,13 @@ class Names:
     def reserve(self, name: str) -> None:
         self._taken.add(name)
 
-    def fresh(self, wanted: str) -> str:
-        """Return ``wanted``, with a number after it where it is taken."""
-        name, count = wanted, self._next.get(wanted, 0)
+    def fresh(self, preferred: str) -> str:
+        """Return ``preferred``, with a number after it where it is taken."""
+        name, count = preferred, self._next.get(preferred, 0)
         while name in self._taken:
             count += 1
-            name = f"{wanted}_{count}"
-        self._next[wanted] = count
+            name = f"{preferred}_{count}"
+        self._next[preferred] = count
         self._taken.add(name)
         return name
 

@@ -52,11 +52,11 @@ def expression(e: Emitter, node: Node, operands: Sequence[str], output: str) -> 
     products = sum_of_products(digits.body) if scope.reduction == "sum" and e.opset >= EINSUM_SINCE else None
     name = writer.reduced(digits, scope.reduction) if products is None else writer.summed(digits, products)
     sizes = [math.prod(map(length, axis)) for axis in digits.traversal]
-    cut = [k for k, (size, wanted) in enumerate(zip(sizes, node.type.sizes, strict=True)) if size != wanted]
-    whole = e.add("Reshape", [name, e.integers(sizes)], output="" if cut else output)
+    cut = [k for k, (size, target) in enumerate(zip(sizes, node.type.sizes, strict=True)) if size != target]
+    padded = e.add("Reshape", [name, e.integers(sizes)], output="" if cut else output)
     for k in cut:
         chosen = e.integers(range(node.type.sizes[k]))
-        whole = e.add("Gather", [whole, chosen], axis=k, output=output if k == cut[-1] else "")
+        padded = e.add("Gather", [padded, chosen], axis=k, output=output if k == cut[-1] else "")
 
 
 @dataclass
@@ -86,15 +86,15 @@ class _Writer:
             if isinstance(factor, Read):
                 parts.append(self.read(factor, open_conditions))
             else:
-                own = self.own(factor.indices)
-                tables.append((self.table(factor, own), own))
+                iterators = self.own(factor.indices)
+                tables.append((self.table(factor, iterators), iterators))
         for condition in open_conditions:
-            own = self.own((condition.left, condition.right))
-            tables.append((self.holds((condition,), own).astype(np.float64), own))
-        covered = {i for part in parts for i in part.iterators}.union(*(own for _, own in tables))
+            iterators = self.own((condition.left, condition.right))
+            tables.append((self.holds((condition,), iterators).astype(np.float64), iterators))
+        covered = {i for part in parts for i in part.iterators}.union(*(iterators for _, iterators in tables))
         repeats = math.prod(length(i) for i in digits.summation if i not in covered)
         coefficient = float(product.coefficient) * repeats
-        parts += [Part(self.constant(values), own) for values, own in tables]
+        parts += [Part(self.constant(values), iterators) for values, iterators in tables]
         result = tuple(i for i in digits.outer if i in covered)
         letters = dict(zip(self.grid, string.ascii_letters, strict=False))
         if not parts:
@@ -127,16 +127,16 @@ class _Writer:
             case Number(value):
                 return self.constant(np.full([1] * len(self.grid), float(value)))
             case IndexNumber(value):
-                own = self.own((value,))
-                return self.aligned(Part(self.constant(self.index(value, own).astype(np.float64)), own))
+                iterators = self.own((value,))
+                return self.aligned(Part(self.constant(self.index(value, iterators).astype(np.float64)), iterators))
             case Table():
-                own = self.own(body.indices)
-                return self.aligned(Part(self.constant(self.table(body, own)), own))
+                iterators = self.own(body.indices)
+                return self.aligned(Part(self.constant(self.table(body, iterators)), iterators))
             case Read():
                 return self.aligned(self.read(body, list(conditions)))
             case Guarded(own_conditions, then, otherwise):
-                own = self.own([side for c in own_conditions for side in (c.left, c.right)])
-                mask = Part(e.constant(self.holds(own_conditions, own), "bool"), own)
+                iterators = self.own([side for c in own_conditions for side in (c.left, c.right)])
+                mask = Part(e.constant(self.holds(own_conditions, iterators), "bool"), iterators)
                 branches = [self.scalar(then, conditions + own_conditions), self.scalar(otherwise, conditions)]
                 return e.add("Where", [self.aligned(mask), *branches])
             case Apply("where", (condition, then, otherwise)):
@@ -179,23 +179,23 @@ class _Writer:
         shapes = [[size] for size in lengths]
         owners = [self.own([read.indices[axis] for axis in group]) for group in groups]
         for k in reversed(range(len(groups))):
-            own = owners[k]
-            place = np.zeros([length(i) for i in own], np.int64)
+            iterators = owners[k]
+            positions = np.zeros([length(i) for i in iterators], np.int64)
             for axis in groups[k]:
-                place = place * sizes[axis] + np.clip(self.index(read.indices[axis], own), 0, sizes[axis] - 1)
-            granted = [c for c in conditions if set(self.own((c.left, c.right))) <= set(own)] if own else []
+                positions = positions * sizes[axis] + np.clip(self.index(read.indices[axis], iterators), 0, sizes[axis] - 1)
+            granted = [c for c in conditions if set(self.own((c.left, c.right))) <= set(iterators)] if iterators else []
             conditions[:] = [c for c in conditions if c not in granted]
-            inside = self.holds(granted, own)
+            inside = self.holds(granted, iterators)
             if not inside.all():
-                place = np.where(inside, place, lengths[k])
+                positions = np.where(inside, positions, lengths[k])
                 name = self._bordered(name, sum(map(len, shapes)), k)
-            shapes[k] = [length(i) for i in own]
-            if place.size == lengths[k] and inside.all() and (place.reshape(-1) == np.arange(lengths[k])).all():
-                if place.ndim != 1:
+            shapes[k] = [length(i) for i in iterators]
+            if positions.size == lengths[k] and inside.all() and (positions.reshape(-1) == np.arange(lengths[k])).all():
+                if positions.ndim != 1:
                     name = self.e.add("Reshape", [name, self.e.integers([size for shape in shapes for size in shape])])
             else:
-                name = self.e.add("Gather", [name, self.e.constant(place, "int64")], axis=k)
-        return Part(name, tuple(i for own in owners for i in own))
+                name = self.e.add("Gather", [name, self.e.constant(positions, "int64")], axis=k)
+        return Part(name, tuple(i for iterators in owners for i in iterators))
 
     def _bordered(self, name: str, rank: int, axis: int) -> str:
         """Return a value with one more element, a zero, at the end of an axis."""
@@ -205,30 +205,31 @@ class _Writer:
             return self.e.add("Pad", [name, self.e.integers(pads)], mode="constant")
         return self.e.add("Pad", [name], pads=pads, mode="constant")
 
-    def _groups(self, places: Sequence[Index]) -> list[list[int]]:
+    def _groups(self, indices: Sequence[Index]) -> list[list[int]]:
         """Return the axes of a read in groups that share no iterator, in order of their first axes."""
         groups: list[tuple[set[Iterator], list[int]]] = []
-        for axis, place in enumerate(places):
-            own = set(self.own((place,)))
-            meeting = [group for group in groups if group[0] & own]
-            merged = (own.union(*(group[0] for group in meeting)), sorted([axis, *(a for group in meeting for a in group[1])]))
+        for axis, coordinate in enumerate(indices):
+            iterators = set(self.own((coordinate,)))
+            meeting = [group for group in groups if group[0] & iterators]
+            merged = (iterators.union(*(group[0] for group in meeting)), sorted([axis, *(a for group in meeting for a in group[1])]))
             groups = [group for group in groups if group not in meeting] + [merged]
         return sorted(axes for _, axes in groups)
 
     def own(self, values: Iterable[Index]) -> tuple[Iterator, ...]:
         """Return the iterators of indices in the grid's order."""
-        found = {atom for value in values for atom in atoms(value) if isinstance(atom, Iterator)}
-        return tuple(i for i in self.grid if i in found)
+        used = {atom for value in values for atom in atoms(value) if isinstance(atom, Iterator)}
+        return tuple(i for i in self.grid if i in used)
 
-    def index(self, value: Index, own: Sequence[Iterator]) -> np.ndarray:
-        return np.broadcast_to(Evaluator({}, "float64", {}).index(value, _axes(own)), [length(i) for i in own])
+    def index(self, value: Index, iterators: Sequence[Iterator]) -> np.ndarray:
+        return np.broadcast_to(Evaluator({}, "float64", {}).index(value, _axes(iterators)), [length(i) for i in iterators])
 
-    def holds(self, conditions: Sequence[Compare], own: Sequence[Iterator]) -> np.ndarray:
-        return np.broadcast_to(Evaluator({}, "float64", {}).conditions(conditions, _axes(own)), [length(i) for i in own])
+    def holds(self, conditions: Sequence[Compare], iterators: Sequence[Iterator]) -> np.ndarray:
+        return np.broadcast_to(Evaluator({}, "float64", {}).conditions(conditions, _axes(iterators)), [length(i) for i in iterators])
 
-    def table(self, table: Table, own: Sequence[Iterator]) -> np.ndarray:
+    def table(self, table: Table, iterators: Sequence[Iterator]) -> np.ndarray:
         values = np.array([float(value) for value in table.values], np.float64).reshape(table.shape)
-        return np.asarray(values[tuple(np.clip(self.index(i, own), 0, n - 1) for i, n in zip(table.indices, table.shape, strict=True))])
+        bounded = (np.clip(self.index(i, iterators), 0, n - 1) for i, n in zip(table.indices, table.shape, strict=True))
+        return np.asarray(values[tuple(bounded)])
 
     def constant(self, values: np.ndarray) -> str:
         return self.e.constant(values, self.dtype)
@@ -251,6 +252,6 @@ class _Writer:
         return self.e.add("Expand", [name, self.e.integers([length(i) for i in iterators])])
 
 
-def _axes(own: Sequence[Iterator]) -> dict[Iterator, np.ndarray]:
-    return {i: np.arange(length(i)).reshape([-1 if j == i else 1 for j in own]) for i in own}
+def _axes(iterators: Sequence[Iterator]) -> dict[Iterator, np.ndarray]:
+    return {i: np.arange(length(i)).reshape([-1 if j == i else 1 for j in iterators]) for i in iterators}
 

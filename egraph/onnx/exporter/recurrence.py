@@ -34,12 +34,13 @@ def recurrence(e: Emitter, node: Node, operands: Sequence[str], output: str) -> 
             for name, shape in zip([weights, *operands[2:]], shapes, strict=True)
         )
         late = initial.pop() if node.op == "GRU" else ""
-        given = _part(e, products, 2, d * columns, (d + 1) * columns)
+        projected = _part(e, products, 2, d * columns, (d + 1) * columns)
         body, count = _body(e, node, matrix, late)
         names = [e.names.fresh("scanned") for _ in range(count + 1)]
         backward = [int(is_backward)]
         e.append(helper.make_node(
-            "Scan", [*initial, given], names, body=body, num_scan_inputs=1, scan_input_directions=backward, scan_output_directions=backward,
+            "Scan", [*initial, projected], names, body=body, num_scan_inputs=1,
+            scan_input_directions=backward, scan_output_directions=backward,
         ))  # fmt: skip
         results.append(e.add("Reshape", [names[-1], e.integers([steps, 1, batch, units])]))
         cells.append(e.add("Reshape", [names[count - 1], e.integers([1, 1, batch, units])]))
@@ -57,7 +58,7 @@ def _body(outer: Emitter, node: Node, matrix: str, late: str) -> tuple[GraphProt
     _, batch, units = node.inputs[2].type.sizes
     columns = GATES[node.op] * units
     e = Emitter(outer.opset, outer.names, in_function=True)
-    hidden, cell, given = (e.names.fresh(name) for name in ("hidden", "cell", "given"))
+    hidden, cell, projected = (e.names.fresh(name) for name in ("hidden", "cell", "given"))
 
     def gate(name: str, number: int) -> str:
         return _part(e, name, 1, number * units, (number + 1) * units)
@@ -66,27 +67,27 @@ def _body(outer: Emitter, node: Node, matrix: str, late: str) -> tuple[GraphProt
         return e.add("MatMul", [name, matrix])
 
     if node.op == "LSTM":
-        total = e.add("Add", [given, product(hidden)])
+        total = e.add("Add", [projected, product(hidden)])
         i, o, f = (e.add("Sigmoid", [gate(total, number)]) for number in range(3))
-        kept, taken = e.add("Mul", [f, cell]), e.add("Mul", [i, e.add("Tanh", [gate(total, 3)])])
-        changed = e.add("Add", [kept, taken])
+        kept, added = e.add("Mul", [f, cell]), e.add("Mul", [i, e.add("Tanh", [gate(total, 3)])])
+        changed = e.add("Add", [kept, added])
         states = [e.add("Mul", [o, e.add("Tanh", [changed])]), changed]
     elif node.op == "GRU":
-        both = product(hidden)
-        z, r = (e.add("Sigmoid", [e.add("Add", [gate(given, number), gate(both, number)])]) for number in range(2))
+        recurrent = product(hidden)
+        z, r = (e.add("Sigmoid", [e.add("Add", [gate(projected, number), gate(recurrent, number)])]) for number in range(2))
         if node.integer("linear_before_reset"):
-            scaled = e.add("Mul", [r, e.add("Add", [gate(both, 2), late])])
+            scaled = e.add("Mul", [r, e.add("Add", [gate(recurrent, 2), late])])
         else:
             scaled = e.add("Add", [gate(product(e.add("Mul", [r, hidden])), 2), late])
-        new = e.add("Tanh", [e.add("Add", [gate(given, 2), scaled])])
-        rest = e.add("Sub", [e.constant(1.0, node.type.dtype), z])
-        states = [e.add("Add", [e.add("Mul", [rest, new]), e.add("Mul", [z, hidden])])]
+        new = e.add("Tanh", [e.add("Add", [gate(projected, 2), scaled])])
+        complement = e.add("Sub", [e.constant(1.0, node.type.dtype), z])
+        states = [e.add("Add", [e.add("Mul", [complement, new]), e.add("Mul", [z, hidden])])]
     else:
-        total = e.add("Add", [given, product(hidden)])
+        total = e.add("Add", [projected, product(hidden)])
         states = [e.add("Tanh" if node.string("activation") == "tanh" else "Relu", [total])]
     kept = e.add("Identity", states[:1])
     inputs = [hidden, *([cell] if node.op == "LSTM" else [])]
     described = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [batch, units]) for name in (*inputs, *states, kept)]
-    described.insert(len(inputs), helper.make_tensor_value_info(given, TensorProto.FLOAT, [batch, columns]))
+    described.insert(len(inputs), helper.make_tensor_value_info(projected, TensorProto.FLOAT, [batch, columns]))
     body = helper.make_graph(e.nodes, "step", described[: len(inputs) + 1], described[len(inputs) + 1 :])
     return body, len(inputs)

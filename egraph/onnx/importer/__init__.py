@@ -105,16 +105,16 @@ def _bind_inputs(state: Importing, model: onnx.ModelProto, shapes: Mapping[str, 
     """Give every input and initialiser its value; an initialiser listed as an input is a constant, unless it is given sizes."""
     graph = model.graph
     listed = {value.name for value in graph.input}
-    given = {tensor.name for tensor in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
-    given -= listed.intersection(shapes)
-    state.lazy.update({tensor.name: tensor for tensor in graph.initializer if tensor.name in given})
-    both = [value.name for value in graph.input if value.name in given]
-    if both and model.ir_version >= 4:
-        some = ", ".join(both[:5]) + " ..." * (len(both) > 5)
-        state.note(f"{len(both)} initialisers are also listed as inputs; they are constants here: {some}")
+    initialised = {tensor.name for tensor in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
+    initialised -= listed.intersection(shapes)
+    state.lazy.update({tensor.name: tensor for tensor in graph.initializer if tensor.name in initialised})
+    overridable = [value.name for value in graph.input if value.name in initialised]
+    if overridable and model.ir_version >= 4:
+        some = ", ".join(overridable[:5]) + " ..." * (len(overridable) > 5)
+        state.note(f"{len(overridable)} initialisers are also listed as inputs; they are constants here: {some}")
     for sparse in graph.sparse_initializer:
         state.values[sparse.values.name] = state.constant(_dense(sparse, state.folder))
-    types = input_types([value for value in graph.input if value.name not in given], shapes)
+    types = input_types([value for value in graph.input if value.name not in initialised], shapes)
     for name, type in types.items():
         state.values[name] = make("Input", (), attributes(name=name), type)
     return tuple(state.values[name] for name in types)

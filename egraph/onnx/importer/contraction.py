@@ -62,12 +62,13 @@ def _conv_transpose(call: Call) -> Node:
     dilations = tuple(int(n) for n in call.attribute("dilations", [1] * count))
     extra = [int(n) for n in call.attribute("output_padding", [0] * count)]
     pads = [int(n) for n in call.attribute("pads", [0] * (2 * count))]
-    wanted = call.attribute("output_shape")
+    output_shape = call.attribute("output_shape")
     automatic = str(call.attribute("auto_pad", "NOTSET"))
     if len(kernel) != count or len(pads) != 2 * count or not len(strides) == len(dilations) == len(extra) == count:
         raise NotCore("the window does not fit the rank")
-    if wanted is not None or automatic in ("SAME_UPPER", "SAME_LOWER"):
-        sizes = [int(n) for n in wanted][-count:] if wanted is not None else [n * s for n, s in zip(space, strides, strict=True)]
+    if output_shape is not None or automatic in ("SAME_UPPER", "SAME_LOWER"):
+        scaled = [n * s for n, s in zip(space, strides, strict=True)]
+        sizes = scaled if output_shape is None else [int(n) for n in output_shape][-count:]
         for axis in range(count):
             extent = (kernel[axis] - 1) * dilations[axis] + 1
             total = strides[axis] * (space[axis] - 1) + extra[axis] + extent - sizes[axis]

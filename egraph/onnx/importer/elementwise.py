@@ -88,21 +88,21 @@ def _cast_like(call: Call) -> Node:
     return _as_type(call, call[1].type.dtype)
 
 
-def _as_type(call: Call, wanted: str) -> Node:
+def _as_type(call: Call, dtype: str) -> Node:
     """The operand itself, a number for an integer, 1 and 0 for true and false, or whether it is not zero"""
-    given = call[0].type.dtype
-    if wanted == given:
+    source_dtype = call[0].type.dtype
+    if dtype == source_dtype:
         return call[0]
-    if wanted == "bool":
-        number = call[0] if given == "float32" else call.apply("Cast", call[0], to="float32")
+    if dtype == "bool":
+        number = call[0] if source_dtype == "float32" else call.apply("Cast", call[0], to="float32")
         return call.apply("Not", call.apply("Equal", number, call.constant(0, "float32")))
-    if wanted == "int32" and given in BYTES:
-        return call.apply("Cast", call[0], to=wanted)
-    if wanted != "float32":
+    if dtype == "int32" and source_dtype in BYTES:
+        return call.apply("Cast", call[0], to=dtype)
+    if dtype != "float32":
         raise NotCore("the element type changes")
-    if given == "bool":
-        return call.apply("Where", call[0], call.constant(1, wanted), call.constant(0, wanted))
-    return call.apply("Cast", call[0], to=wanted)
+    if source_dtype == "bool":
+        return call.apply("Where", call[0], call.constant(1, dtype), call.constant(0, dtype))
+    return call.apply("Cast", call[0], to=dtype)
 
 
 HANDLERS: Mapping[str, Handler] = {

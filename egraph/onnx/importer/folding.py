@@ -70,8 +70,8 @@ def fold(call: Call, *, core: bool) -> tuple[list[Node | None] | None, list[Tens
         return None, None
     types = infer(call)
     size = folded_size_bytes(call, types)
-    known = [type for type in types if type.dtype != "undefined"]
-    if core and all(type.dtype in FLOATS for type in known) and (size is None or size > EAGER_BYTES):
+    inferred = [type for type in types if type.dtype != "undefined"]
+    if core and all(type.dtype in FLOATS for type in inferred) and (size is None or size > EAGER_BYTES):
         return None, types
     if size is None:
         return None, types

@@ -88,12 +88,13 @@ def _typed_by_onnxruntime(model: onnx.ModelProto) -> onnx.ModelProto:
     typed = onnx.ModelProto()
     typed.CopyFrom(model)
     elements = dict(onnx.TensorProto.DataType.items())
-    found = {output.name: output for output in session.get_outputs()}
+    outputs = {output.name: output for output in session.get_outputs()}
     for value in typed.graph.output:
-        said = found[value.name]
-        element = elements.get(said.type.removeprefix("tensor(").removesuffix(")").upper())
+        output_type = outputs[value.name]
+        element = elements.get(output_type.type.removeprefix("tensor(").removesuffix(")").upper())
         if element is not None:
-            value.type.CopyFrom(helper.make_tensor_type_proto(element, said.shape or None))  # no sizes: a scalar, or nothing is known
+            shape = output_type.shape or None  # no sizes: a scalar, or nothing is known
+            value.type.CopyFrom(helper.make_tensor_type_proto(element, shape))
     return typed
 
 
@@ -117,21 +118,21 @@ def _merged(call: Call, name: str, model: onnx.ModelProto) -> TensorType:
     """Return what inference and the model's own ``value_info`` say of a result together."""
     if not name:
         return TensorType("undefined", None)
-    own = {str(d) for v in call.operands if v is not None and v.type.shape for d in v.type.shape if isinstance(d, str)}
-    found = next((from_proto(v.type, name) for v in model.graph.output if v.name == name), TensorType("undefined", None))
-    said = call.state.declared.get(name, TensorType("undefined", None))
-    if found.dtype == "undefined":
-        return said
-    if found.shape is None:
-        return TensorType(found.dtype, said.shape if said.dtype == found.dtype else None)
+    names_of_operands = {str(d) for v in call.operands if v is not None and v.type.shape for d in v.type.shape if isinstance(d, str)}
+    inferred = next((from_proto(v.type, name) for v in model.graph.output if v.name == name), TensorType("undefined", None))
+    declared = call.state.declared.get(name, TensorType("undefined", None))
+    if inferred.dtype == "undefined":
+        return declared
+    if inferred.shape is None:
+        return TensorType(inferred.dtype, declared.shape if declared.dtype == inferred.dtype else None)
     sizes: list[Dim] = []
-    for axis, size in enumerate(found.shape):
-        if isinstance(size, str) and size not in own:  # inference invents names anew in each one-node model
+    for axis, size in enumerate(inferred.shape):
+        if isinstance(size, str) and size not in names_of_operands:  # inference invents names anew in each one-node model
             size = f"{name}_{axis}"
-            if said.shape is not None and len(said.shape) == len(found.shape):
-                size = said.shape[axis]
+            if declared.shape is not None and len(declared.shape) == len(inferred.shape):
+                size = declared.shape[axis]
         sizes.append(size)
-    return TensorType(found.dtype, tuple(sizes))
+    return TensorType(inferred.dtype, tuple(sizes))
 
 
 def may_fold(call: Call) -> bool:

@@ -20,10 +20,10 @@ def _reshape(call: Call) -> Node:
             raise NotCore("a size 0 copies an axis that is not there")
         target = [shape[k] if n == 0 else n for k, n in enumerate(target)]
     if target.count(-1) == 1:
-        rest = math.prod(n for n in target if n != -1)
-        if rest <= 0 or math.prod(shape) % rest:
+        fixed_elements = math.prod(n for n in target if n != -1)
+        if fixed_elements <= 0 or math.prod(shape) % fixed_elements:
             raise NotCore("the size -1 cannot be found")
-        target[target.index(-1)] = math.prod(shape) // rest
+        target[target.index(-1)] = math.prod(shape) // fixed_elements
     return call.reshape(call[0], target)
 
 
@@ -45,10 +45,10 @@ def _squeeze(call: Call) -> Node:
 def _unsqueeze(call: Call) -> Node:
     shape, axes = call.shape(0), call.integers("axes", 1) or ()
     rank = len(shape) + len(axes)
-    new, rest = {axis_of(axis, rank) for axis in axes}, iter(shape)
+    new, sizes = {axis_of(axis, rank) for axis in axes}, iter(shape)
     if len(new) != len(axes):
         raise NotCore("axes repeat")
-    return call.reshape(call[0], [1 if k in new else next(rest) for k in range(rank)])
+    return call.reshape(call[0], [1 if k in new else next(sizes) for k in range(rank)])
 
 
 def _transpose(call: Call) -> Node:
@@ -216,12 +216,12 @@ def _gather_nd(call: Call) -> Node:
 def _depth_to_space(call: Call) -> Node:
     n, c, h, w = call.shape(0)
     block = int(call.attribute("blocksize"))
-    rest = c // block**2
+    depth = c // block**2
     if call.attribute("mode", "DCR") == "DCR":
-        split = call.transpose(call.reshape(call[0], (n, block, block, rest, h, w)), (0, 3, 4, 1, 5, 2))
+        split = call.transpose(call.reshape(call[0], (n, block, block, depth, h, w)), (0, 3, 4, 1, 5, 2))
     else:
-        split = call.transpose(call.reshape(call[0], (n, rest, block, block, h, w)), (0, 1, 4, 2, 5, 3))
-    return call.reshape(split, (n, rest, h * block, w * block))
+        split = call.transpose(call.reshape(call[0], (n, depth, block, block, h, w)), (0, 1, 4, 2, 5, 3))
+    return call.reshape(split, (n, depth, h * block, w * block))
 
 
 def _space_to_depth(call: Call) -> Node:

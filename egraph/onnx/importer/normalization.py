@@ -68,14 +68,14 @@ def _group_normalization(call: Call) -> Node:
     plain = call.apply("InstanceNormalization", grouped, call.like(np.ones(groups)), call.like(np.zeros(groups)),
                        epsilon=float(call.attribute("epsilon", 1e-5)))
     result = call.reshape(plain, shape)
-    ones = [1] * (len(shape) - 2)
+    unit = [1] * (len(shape) - 2)
     parts = []
     for k in (1, 2):
         part = call[k]
         if call.opset < 21:
             per_group = call.apply("Expand", call.reshape(part, (groups, 1)), shape=(groups, shape[1] // groups))
             part = call.reshape(per_group, (shape[1],))
-        parts.append(call.reshape(part, (1, shape[1], *ones)))
+        parts.append(call.reshape(part, (1, shape[1], *unit)))
     return call.apply("Add", call.apply("Mul", result, parts[0]), parts[1])
 
 

@@ -16,10 +16,10 @@ def label(node: onnx.NodeProto, position: int) -> str:
 
 def captured_names(node: onnx.NodeProto) -> tuple[str, ...]:
     """Return the outer values that a node's subgraphs read, sorted."""
-    found: set[str] = set()
+    names: set[str] = set()
     for graph in subgraphs(node):
-        found |= _free_names(graph)
-    return tuple(sorted(found))
+        names |= _free_names(graph)
+    return tuple(sorted(names))
 
 
 def subgraphs(node: onnx.NodeProto) -> Iterable[onnx.GraphProto]:
@@ -49,23 +49,23 @@ def ordered(graph: onnx.GraphProto) -> list[tuple[int, onnx.NodeProto]]:
     Raises ModelError for a name defined twice, a tensor that nothing defines, and a cycle (naming its nodes).
     """
     producer: dict[str, int] = {}
-    given = {v.name for v in graph.input} | {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
+    initial = {v.name for v in graph.input} | {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
     for position, node in enumerate(graph.node):
         for name in node.output:
-            if name and (name in producer or name in given):
+            if name and (name in producer or name in initial):
                 raise ModelError(f"the tensor {name!r} is defined twice", where=f"node {label(node, position)!r}",
                                  fix="give every node output its own name (export the model again)")
             producer[name] = position
     needs: list[set[int]] = []
     for position, node in enumerate(graph.node):
-        names = [name for name in (*node.input, *captured_names(node)) if name and name not in given]
+        names = [name for name in (*node.input, *captured_names(node)) if name and name not in initial]
         for name in names:
             if name not in producer:
                 raise ModelError(f"the tensor {name!r} is used but nothing defines it", where=f"node {label(node, position)!r}",
                                  fix="export the model again, or add the tensor as an input or initializer")
         needs.append({producer[name] for name in names})
     for value in graph.output:
-        if value.name not in producer and value.name not in given:
+        if value.name not in producer and value.name not in initial:
             raise ModelError(f"the graph output {value.name!r} is not computed by any node", where="graph outputs",
                              fix="export the model again")
     return [(position, graph.node[position]) for position in _topological(graph, needs)]

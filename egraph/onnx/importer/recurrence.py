@@ -59,13 +59,13 @@ def _backward(direction: str) -> tuple[bool, ...]:
 def _activation(call: Call) -> str:
     """Return an RNN's activation; others than ONNX's defaults have no form here."""
     name = call.node.op_type
-    given = [each.decode() if isinstance(each, bytes) else str(each) for each in call.attribute("activations", [])]
+    declared = [each.decode() if isinstance(each, bytes) else str(each) for each in call.attribute("activations", [])]
     count = DIRECTIONS.get(str(call.attribute("direction", "forward")), 1)
-    names = tuple(each.lower() for each in given) or DEFAULTS[name] * count
+    names = tuple(each.lower() for each in declared) or DEFAULTS[name] * count
     if name == "RNN" and len(set(names)) == 1 and names[0] in ("tanh", "relu") and len(names) == count:
         return names[0]
     if names != DEFAULTS[name] * count:
-        raise NotCore(f"activations {', '.join(given)}")
+        raise NotCore(f"activations {', '.join(declared)}")
     return ""
 
 
@@ -81,13 +81,13 @@ def _cut(call: Call, node: Node, axis: int, low: int, high: int | None = None) -
 
 def _biases(call: Call, directions: int, gates: int, units: int, *, is_split: bool, late: Node) -> tuple[Node, Node]:
     """Return what is added to the products, and what a GRU adds before its reset gate scales."""
-    both = call.reshape(call[3], (directions, 2, gates, units))
-    ours, theirs = (call.reshape(_cut(call, both, 1, part), (directions, gates, units)) for part in range(2))
+    pair = call.reshape(call[3], (directions, 2, gates, units))
+    input_bias, recurrent_bias = (call.reshape(_cut(call, pair, 1, part), (directions, gates, units)) for part in range(2))
     if is_split:
-        late = call.reshape(_cut(call, theirs, 1, gates - 1), (directions, units))
-        early = _cut(call, theirs, 1, 0, gates - 1)
-        theirs = call.apply("Concat", early, call.like(np.zeros((directions, 1, units))), axis=1)
-    return call.reshape(call.apply("Add", ours, theirs), (directions * gates * units,)), late
+        late = call.reshape(_cut(call, recurrent_bias, 1, gates - 1), (directions, units))
+        early = _cut(call, recurrent_bias, 1, 0, gates - 1)
+        recurrent_bias = call.apply("Concat", early, call.like(np.zeros((directions, 1, units))), axis=1)
+    return call.reshape(call.apply("Add", input_bias, recurrent_bias), (directions * gates * units,)), late
 
 
 def _packed(call: Call, directions: int, gates: int, units: int) -> Node:

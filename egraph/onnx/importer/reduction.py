@@ -21,10 +21,10 @@ def reduce(call: Call, op: str, node: Node, axes: tuple[int, ...], *, keep: bool
 def _axes(call: Call) -> tuple[int, ...] | None:
     """Return the reduced axes, or None where the node reduces nothing."""
     rank = len(call.shape(0))
-    given = call.integers("axes", 1)
-    if not given and call.attribute("noop_with_empty_axes", 0):
+    declared = call.integers("axes", 1)
+    if not declared and call.attribute("noop_with_empty_axes", 0):
         return None
-    axes = tuple(sorted({axis_of(axis, rank) for axis in given or range(rank)}))
+    axes = tuple(sorted({axis_of(axis, rank) for axis in declared or range(rank)}))
     if not axes:
         raise NotCore("a scalar is reduced")
     return axes

@@ -35,13 +35,13 @@ def _resize(call: Call) -> Node:
         raise NotCore("cropping or antialiasing")
     axes = [axis_of(int(a), rank) for a in call.attribute("axes", range(rank))]
     by_sizes = call.has(3) and call.known(3).size > 0
-    given = [float(v) for v in (call.known(3) if by_sizes else call.known(2)).reshape(-1)]
-    if len(given) != len(axes):
+    declared = [float(v) for v in (call.known(3) if by_sizes else call.known(2)).reshape(-1)]
+    if len(declared) != len(axes):
         raise NotCore("sizes do not fit the axes")
     scales, sizes = [1.0] * rank, list(shape)
     policy = str(call.attribute("keep_aspect_ratio_policy", "stretch"))
-    ratios = [value / shape[axis] for axis, value in zip(axes, given, strict=True)]
-    for axis, value, ratio in zip(axes, given, ratios, strict=True):
+    ratios = [value / shape[axis] for axis, value in zip(axes, declared, strict=True)]
+    for axis, value, ratio in zip(axes, declared, ratios, strict=True):
         if not by_sizes:
             scales[axis], sizes[axis] = float(np.float32(value)), math.floor(np.float32(shape[axis]) * np.float32(value))
         elif policy == "stretch":
@@ -54,8 +54,8 @@ def _resize(call: Call) -> Node:
 def _upsample(call: Call) -> Node:
     """Resize with asymmetric coordinates"""
     shape, mode = call.shape(0), str(call.attribute("mode", "nearest"))
-    given = call.attribute("scales")
-    scales = [float(np.float32(v)) for v in (given if given is not None else call.known(1).reshape(-1))]
+    declared = call.attribute("scales")
+    scales = [float(np.float32(v)) for v in (declared if declared is not None else call.known(1).reshape(-1))]
     if len(scales) != len(shape) or (call.node.op_type == "Resize" and min(scales) < 1 and mode != "nearest"):
         raise NotCore("scales do not fit")
     sizes = [math.floor(np.float32(n) * np.float32(s)) for n, s in zip(shape, scales, strict=True)]

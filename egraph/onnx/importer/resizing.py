@@ -14,7 +14,7 @@ def give_sizes(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) ->
 
     What the file says of all other values was worked out at the old sizes: it is forgotten, and inferred anew.
     """
-    told = []
+    changes = []
     for value in model.graph.input:
         dims = value.type.tensor_type.shape.dim
         sizes = shapes.get(value.name)
@@ -22,16 +22,16 @@ def give_sizes(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) ->
             continue  # refused where the sizes are bound
         if any(dim.HasField("dim_value") and dim.dim_value != size for dim, size in zip(dims, sizes, strict=True)):
             before = ",".join(str(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param or "?" for dim in dims)
-            told.append(f"the input {value.name!r} has the sizes {','.join(map(str, sizes))} in place of the file's {before}")
+            changes.append(f"the input {value.name!r} has the sizes {','.join(map(str, sizes))} in place of the file's {before}")
             for dim, size in zip(dims, sizes, strict=True):
                 dim.dim_value = size
-    if told:
+    if changes:
         for graph in _all_graphs(model.graph):
             graph.ClearField("value_info")
             for value in (*graph.output, *(graph.input if graph is not model.graph else ())):
                 if value.type.HasField("tensor_type"):
                     value.type.tensor_type.ClearField("shape")
-    return tuple(told)
+    return tuple(changes)
 
 
 def _all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:

@@ -45,9 +45,9 @@ def _bind(name: str, type: TensorType, sizes: tuple[int, ...], bound: dict[str, 
                              fix=f"give {fixed!r} the same size in all inputs")
 
 
-def _sizes(type: TensorType, given: tuple[int, ...] | None, bound: Mapping[str, tuple[int, str]]) -> tuple[Dim, ...] | None:
-    if given is not None:
-        return given
+def _sizes(type: TensorType, override: tuple[int, ...] | None, bound: Mapping[str, tuple[int, str]]) -> tuple[Dim, ...] | None:
+    if override is not None:
+        return override
     if type.shape is None:
         return None
     return tuple(bound[size][0] if isinstance(size, str) and size in bound else size for size in type.shape)
