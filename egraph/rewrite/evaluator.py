@@ -94,10 +94,10 @@ class Evaluator(Operations):
             case syntax.Targets():
                 self._bind_each(target, list(self.each(value)), frame)
             case syntax.Element():
-                whole = self.value(target.value, frame)
-                if self.kind(whole) != "list":
-                    raise TypeError(f"an element of a {self.kind(whole)} is changed")
-                whole[self.numbers.whole(self.value(target.position, frame))] = value
+                container = self.value(target.value, frame)
+                if self.kind(container) != "list":
+                    raise TypeError(f"an element of a {self.kind(container)} is changed")
+                container[self.numbers.whole(self.value(target.position, frame))] = value
             case syntax.Field():
                 function = self.value(target.value, frame)
                 if not (self.loading and isinstance(function, Closure) and type(value) is str):
@@ -192,9 +192,9 @@ class Evaluator(Operations):
         if isinstance(node, syntax.Name):  # most are: no further call
             names = frame.names
             if node.name in names:
-                found = names[node.name]
-                if type(found) is not Refusal:
-                    return found
+                binding = names[node.name]
+                if type(binding) is not Refusal:
+                    return binding
         elif isinstance(node, syntax.Literal):
             return node.value
         return _EXPRESSIONS[type(node)](self, node, frame)
@@ -205,20 +205,20 @@ class Evaluator(Operations):
     def _name(self, node: syntax.Name, frame: Frame) -> Value:
         names = frame.names
         if node.name in names:
-            found = names[node.name]
+            value = names[node.name]
         else:
             try:
-                found = frame.find(node.name)
+                value = frame.find(node.name)
             except KeyError:
                 raise NameError(f"{node.name} is not defined (line {node.line})") from None
-            if type(found) not in _FIXED and not self.loading and changeable(found) and not frame.binds(node.name):
+            if type(value) not in _FIXED and not self.loading and changeable(value) and not frame.binds(node.name):
                 raise RuleError(
                     f"{node.name} outlives the call and can change: what a rule does depends on its arguments alone, not on earlier calls",
                     where=f"{path_of(frame)}:{node.line}", fix="write a tuple, or make the value in the rule's function",
                 )  # fmt: skip
-        if type(found) is Refusal and not self.loading:
-            raise found.error
-        return found
+        if type(value) is Refusal and not self.loading:
+            raise value.error
+        return value
 
     def _field(self, node: syntax.Field, frame: Frame) -> Value:
         value = self.value(node.value, frame)
@@ -232,12 +232,12 @@ class Evaluator(Operations):
                 return value.members[name]
             case "list" if name in ("append", "extend", "pop"):
                 if name == "pop":
-                    return Native(name, lambda *place: value.pop(*map(self.numbers.whole, place)))
+                    return Native(name, lambda *positions: value.pop(*map(self.numbers.whole, positions)))
                 return Native(name, value.append if name == "append" else lambda values: value.extend(self.each(values)))
             case "tuple" | "list" | "range" if name in ("index", "count"):
                 return Native(name, lambda sought: self._position(value, sought) if name == "index" else self._count(value, sought))
             case "function" if isinstance(value, Native) and value.name == "chain" and name == "from_iterable":
-                return Native(name, lambda values: (one for each in self.each(values) for one in self.each(each)))
+                return Native(name, lambda values: (element for each in self.each(values) for element in self.each(each)))
         raise AttributeError(f"a {kind} has no {name} (line {node.line})")
 
     def _position(self, values: Value, sought: Value) -> int:
@@ -250,25 +250,25 @@ class Evaluator(Operations):
         return sum(self.equal(each, sought) for each in self.each(values))
 
     def _element(self, node: syntax.Element, frame: Frame) -> Value:
-        whole, position = self.value(node.value, frame), self.value(node.position, frame)
-        match self.kind(whole):
+        container, position = self.value(node.value, frame), self.value(node.position, frame)
+        match self.kind(container):
             case "table":
-                for key, value in whole.entries:
+                for key, value in container.entries:
                     if self.equal(key, position):
                         return value
                 raise KeyError(position)
             case "tuple" | "list" | "range":
                 if self.kind(position) not in ("integer", "truth"):
                     raise TypeError(f"a {self.kind(position)} is no position")
-                return whole[self.numbers.whole(position)]
-        raise TypeError(f"a {self.kind(whole)} has no elements (line {node.line})")
+                return container[self.numbers.whole(position)]
+        raise TypeError(f"a {self.kind(container)} has no elements (line {node.line})")
 
     def _part(self, node: syntax.Part, frame: Frame) -> Value:
-        whole = self.value(node.value, frame)
-        if self.kind(whole) not in ("tuple", "list", "range"):
-            raise TypeError(f"a {self.kind(whole)} has no parts (line {node.line})")
+        sequence = self.value(node.value, frame)
+        if self.kind(sequence) not in ("tuple", "list", "range"):
+            raise TypeError(f"a {self.kind(sequence)} has no parts (line {node.line})")
         ends = [None if each is None else self.numbers.whole(self.value(each, frame)) for each in (node.first, node.last, node.step)]
-        return whole[slice(*ends)]
+        return sequence[slice(*ends)]
 
     def _call(self, node: syntax.Call, frame: Frame) -> Value:
         function = self.value(node.function, frame)
@@ -340,27 +340,27 @@ class Evaluator(Operations):
         return self._tabled([(self.value(key, frame), self.value(value, frame)) for key, value in node.entries])
 
     def _tabled(self, entries: Sequence[tuple[Value, Value]]) -> TableValue:
-        found: list[tuple[Value, Value]] = []
+        distinct: list[tuple[Value, Value]] = []
         for key, value in entries:
-            found = [(other, kept) for other, kept in found if not self.equal(other, key)]
-            found.append((key, value))
-        return TableValue(tuple(found))
+            distinct = [(other, kept) for other, kept in distinct if not self.equal(other, key)]
+            distinct.append((key, value))
+        return TableValue(tuple(distinct))
 
     def _comprehension(self, node: syntax.Comprehension, frame: Frame) -> Value:
         inner = Frame(frame, {}, is_call=False)
-        places = self._places(node.clauses, inner)
+        bindings = self._bindings(node.clauses, inner)
         match node.kind:
             case "one by one":
-                return (self.value(node.element, inner) for _ in places)
+                return (self.value(node.element, inner) for _ in bindings)
             case "list":
-                return [self.value(node.element, inner) for _ in places]
+                return [self.value(node.element, inner) for _ in bindings]
             case "set":
-                return self.distinct([self.value(node.element, inner) for _ in places])
+                return self.distinct([self.value(node.element, inner) for _ in bindings])
             case "table":
                 assert node.key is not None
-                return self._tabled([(self.value(node.key, inner), self.value(node.element, inner)) for _ in places])
+                return self._tabled([(self.value(node.key, inner), self.value(node.element, inner)) for _ in bindings])
 
-    def _places(self, clauses: Sequence[syntax.Clause], frame: Frame) -> Iterator[None]:
+    def _bindings(self, clauses: Sequence[syntax.Clause], frame: Frame) -> Iterator[None]:
         if not clauses:
             yield None
             return
@@ -368,7 +368,7 @@ class Evaluator(Operations):
         for value in self.each(self.value(first.values, frame)):
             self.bind(first.target, value, frame)
             if all(self.truth(self.value(condition, frame)) for condition in first.conditions):
-                yield from self._places(clauses[1:], frame)
+                yield from self._bindings(clauses[1:], frame)
 
     def _text(self, node: syntax.Text, frame: Frame) -> Value:
         values = [part if isinstance(part, str) else format(self.value(part[0], frame), part[1]) for part in node.parts]

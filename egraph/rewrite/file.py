@@ -131,9 +131,9 @@ class Module:
             if node.name not in names.names:
                 raise RuleError(f"{neighbour} has no {node.name}", where=where, fix="import a name that it defines")
             return names.names[node.name]
-        what = node.module if node.name is None else f"{node.module}.{node.name}"
+        imported = node.module if node.name is None else f"{node.module}.{node.name}"
         raise RuleError(
-            f"a rule file imports {what}: it is no part of the language", where=where,
+            f"a rule file imports {imported}: it is no part of the language", where=where,
             fix=f"what there is: names of egraph.rule, egraph.rule_operators, egraph.rules.*, {', '.join(sorted(MODULES))}, and of "
             "modules of one file beside yours, which are read alike",
         )  # fmt: skip

@@ -45,22 +45,22 @@ def bound(function: Closure, arguments: Sequence[Value], named: Mapping[str, Val
     if not arguments and len(named) == len(parameters) and all(each.name in named for each in parameters):
         return dict(named)
     bindings: dict[str, Value] = dict(function.defaults)
-    given, more = list(arguments), dict(named)
+    positional, keywords = list(arguments), dict(named)
     for each in parameters:
         if each.kind == "*":
-            bindings[each.name], given = tuple(given), []
+            bindings[each.name], positional = tuple(positional), []
         elif each.kind == "**":
-            bindings[each.name], more = more, {}
-        elif given and not each.named:
-            if each.name in more:
+            bindings[each.name], keywords = keywords, {}
+        elif positional and not each.named:
+            if each.name in keywords:
                 raise TypeError(f"{function.name} is given {each.name} twice")
-            bindings[each.name] = given.pop(0)
-        elif each.name in more:
-            bindings[each.name] = more.pop(each.name)
+            bindings[each.name] = positional.pop(0)
+        elif each.name in keywords:
+            bindings[each.name] = keywords.pop(each.name)
         elif each.name not in bindings:
             raise TypeError(f"{function.name} lacks {each.name}")
-    if given or more:
-        raise TypeError(f"{function.name} is given more than it takes: {', '.join(more) or len(given)}")
+    if positional or keywords:
+        raise TypeError(f"{function.name} is given more than it takes: {', '.join(keywords) or len(positional)}")
     return bindings
 
 

@@ -64,44 +64,44 @@ class Written:
     """Whether the function returns the one tensor that a member of a merge computes."""
 
     def sides(self, arguments: Mapping[str, Value], numbers: Interpretation = PLAIN, on_left: OnLeft | None = None) -> Sides:
-        found: list[Tensor] = []
+        yielded: list[Tensor] = []
 
         def take(side: Value) -> None:
-            if not isinstance(side, Tensor) or len(found) == 2:
+            if not isinstance(side, Tensor) or len(yielded) == 2:
                 raise RuleError(SHAPE, where=self._where)
-            found.append(side)
-            if len(found) == 1 and on_left is not None:
+            yielded.append(side)
+            if len(yielded) == 1 and on_left is not None:
                 on_left(side)
 
         result = Evaluator(numbers).run(self.closure, self._given(arguments), take)
-        if isinstance(result, Equation) and not found:
+        if isinstance(result, Equation) and not yielded:
             return result.left, result.right
-        if len(found) != 2 or result is not None:
+        if len(yielded) != 2 or result is not None:
             raise RuleError(SHAPE, where=self._where)
-        return found[0], found[1]
+        return yielded[0], yielded[1]
 
     def left(self, arguments: Mapping[str, Value], numbers: Interpretation = PLAIN) -> Tensor:
-        found: list[Tensor] = []
+        yielded: list[Tensor] = []
 
         def take(side: Value) -> None:
-            found.append(side)
+            yielded.append(side)
             raise _LeftIsKnown
 
         try:
             result = Evaluator(numbers).run(self.closure, self._given(arguments), take)
         except _LeftIsKnown:
-            result = found[0]
+            result = yielded[0]
         side = result.left if isinstance(result, Equation) else result
-        if not isinstance(side, Tensor) or not (found or self.is_member or isinstance(result, Equation)):
+        if not isinstance(side, Tensor) or not (yielded or self.is_member or isinstance(result, Equation)):
             raise RuleError(SHAPE, where=self._where)
         return side
 
     def several(self, arguments: Mapping[str, Value], numbers: Interpretation = PLAIN) -> Sequence[Tensor]:
         run = Evaluator(numbers)
-        found = run.call(self.closure, [], self._given(arguments))
-        if run.kind(found) not in ("list", "tuple") or not all(isinstance(each, Tensor) for each in found):
+        members = run.call(self.closure, [], self._given(arguments))
+        if run.kind(members) not in ("list", "tuple") or not all(isinstance(each, Tensor) for each in members):
             raise RuleError("a merge must return a list of tensors", where=self._where)
-        return tuple(found)
+        return tuple(members)
 
     @property
     def _where(self) -> str:
@@ -192,26 +192,27 @@ def closure_of(function: Callable[..., Any]) -> Closure:
     """Return a function that Python has loaded as one of the language; raises RuleError where its text is not."""
     if not isinstance(function, FunctionType):
         raise RuleError(f"{function!r} is no function of a rule", fix="define it with def, in a file")
-    known = _CLOSURES.get(function)
-    if known is None:
+    closure = _CLOSURES.get(function)
+    if closure is None:
         names = PythonNames(function)
         node = _definition(function)
         read = read_function(node, names.path)
         if isinstance(node, ast.Lambda):  # what is known of it, its annotations too, was set from outside
-            told = function.__annotations__
-            parameters = tuple(replace(each, annotation=_annotated(told.get(each.name)) or each.annotation) for each in read.parameters)
+            annotations = function.__annotations__
+            annotated = (_annotated(annotations.get(each.name)) or each.annotation for each in read.parameters)
+            parameters = tuple(replace(each, annotation=kind) for each, kind in zip(read.parameters, annotated, strict=True))
             read = replace(read, parameters=parameters)
         plain = [each.name for each in read.parameters if not each.named and not each.kind]
         values = dict(zip(reversed(plain), reversed(function.__defaults__ or ()), strict=False)) | (function.__kwdefaults__ or {})
         defaults = {name: value_of(value, name, names.path) for name, value in values.items()}
-        known = _CLOSURES[function] = Closure(read, names, names.path, defaults, function.__name__, (function.__doc__ or "").strip())
+        closure = _CLOSURES[function] = Closure(read, names, names.path, defaults, function.__name__, (function.__doc__ or "").strip())
         for name in names._cells:  # a variable of a loop around is what it is now, not the last one
             if name in mentioned(read):
                 try:
                     names.find(name)
                 except KeyError:  # not assigned yet: it is the function itself, or one that follows
                     continue
-    return known
+    return closure
 
 
 def _annotated(annotation: object) -> str:
@@ -236,8 +237,8 @@ def _definition(function: FunctionType) -> ast.FunctionDef | ast.Lambda:
             if isinstance(node, ast.Lambda):
                 lambdas.append(node)
     if code.co_name == "<lambda>" and lambdas:
-        places = set(code.co_positions())
-        fit = [sum(isinstance(part, ast.expr) and _place(part) in places for part in ast.walk(each.body)) for each in lambdas]
+        positions = set(code.co_positions())
+        fit = [sum(isinstance(part, ast.expr) and _place(part) in positions for part in ast.walk(each.body)) for each in lambdas]
         if len(lambdas) == 1 or fit.count(max(fit)) == 1:
             return lambdas[fit.index(max(fit))]
     raise RuleError(f"the text of {function.__qualname__} cannot be read", where=code.co_filename, fix="define it with def, in a file")
@@ -250,22 +251,22 @@ def _place(node: ast.expr) -> tuple[int, int | None, int, int | None]:
 @lru_cache(maxsize=1)
 def _natives() -> Mapping[int, tuple[object, Value]]:
     """Return the language's functions by the Python objects that stand for them."""
-    found: dict[int, tuple[object, Value]] = {}
+    natives: dict[int, tuple[object, Value]] = {}
     for module, members in MODULES.items():
         home = import_module(module)
         for name, value in members.items():
-            there = getattr(home, name, None)
+            function = getattr(home, name, None)
             if isinstance(value, Native):
-                found[id(there)] = there, value
+                natives[id(function)] = function, value
     terms = import_module("egraph.rewrite.terms")
     for name, value in TERMS.items():
         if isinstance(value, Native):
-            there = getattr(terms, name)
-            found[id(there)] = there, value
+            function = getattr(terms, name)
+            natives[id(function)] = function, value
     for home_name, names in (("builtins", BUILTINS),):
         home = import_module(home_name)
-        found |= {id(getattr(home, name)): (getattr(home, name), value) for name, value in names.items()}
-    return found
+        natives |= {id(getattr(home, name)): (getattr(home, name), value) for name, value in names.items()}
+    return natives
 
 
 def value_of(value: Any, name: str, path: str) -> Value:
@@ -275,18 +276,18 @@ def value_of(value: Any, name: str, path: str) -> Value:
             return value
         case tuple():
             return tuple(value_of(each, name, path) for each in value)
-    known = _natives().get(id(value))
-    if known is not None:
-        return known[1]
+    native = _natives().get(id(value))
+    if native is not None:
+        return native[1]
     if isinstance(value, FunctionType):
         if value.__module__ == "egraph.rule_operators":
             return OPERATORS[value.__name__]
         return closure_of(value)
     if isinstance(value, ModuleType) and value.__name__ in MODULES:
         return Namespace(value.__name__, MODULES[value.__name__])
-    what = f"{name} is a {type(value).__name__}"
+    description = f"{name} is a {type(value).__name__}"
     why = "a rule reads what never changes: numbers, texts, tuples of these, and functions"
-    raise RuleError(f"{what}: {why}", where=path, fix="write a tuple, or make the value in the rule's function")
+    raise RuleError(f"{description}: {why}", where=path, fix="write a tuple, or make the value in the rule's function")
 
 
 # What a law says
@@ -294,10 +295,10 @@ def value_of(value: Any, name: str, path: str) -> Value:
 
 def digest(law: Law) -> str:
     """Return a text that two laws have in common which say the same."""
-    told = hashlib.sha256()
+    hashed = hashlib.sha256()
     for name, value in law.parts():
-        told.update(f"{name} {_said(value)}\n".encode())
-    return told.hexdigest()
+        hashed.update(f"{name} {_said(value)}\n".encode())
+    return hashed.hexdigest()
 
 
 def _said(value: object) -> str:

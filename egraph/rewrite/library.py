@@ -66,19 +66,19 @@ def _set(run: Evaluator, values: Value = ()) -> Distinct:
 
 
 def _map(run: Evaluator, function: Value, *values: Value) -> Iterator[Value]:
-    return (run.call(function, given) for given in zip(*map(run.each, values), strict=False))
+    return (run.call(function, arguments) for arguments in zip(*map(run.each, values), strict=False))
 
 
 def _extreme(operator: str, run: Evaluator, values: tuple[Value, ...], default: Value, key: Value) -> Value:
     """Return the first value that no other is beyond, as Python does: what is compared with NaN stays."""
-    given = _elements(run, values[0]) if len(values) == 1 else values
-    if not given:
+    elements = _elements(run, values[0]) if len(values) == 1 else values
+    if not elements:
         if default is _MISSING:
             raise ValueError("no value to choose from")
         return default
-    best = given[0]
+    best = elements[0]
     keyed = best if key is None else run.call(key, [best])
-    for each in given[1:]:
+    for each in elements[1:]:
         other = each if key is None else run.call(key, [each])
         if run.compare(operator, other, keyed):  # type: ignore[arg-type]  # > or <
             best, keyed = each, other
@@ -191,11 +191,11 @@ def _chain(run: Evaluator, *values: Value) -> Iterator[Value]:
 
 
 def _reduce(run: Evaluator, function: Value, values: Value, *start: Value) -> Value:
-    given = [*start, *run.each(values)]
-    if not given:
+    elements = [*start, *run.each(values)]
+    if not elements:
         raise TypeError("reduce of nothing without a first value")
-    total = given[0]
-    for each in given[1:]:
+    total = elements[0]
+    for each in elements[1:]:
         total = run.call(function, [total, each])
     return total
 
@@ -203,7 +203,7 @@ def _reduce(run: Evaluator, function: Value, values: Value, *start: Value) -> Va
 def _partial(run: Evaluator, function: Value, *first: Value, **named: Value) -> Native:
     if any(map(changeable, (*first, *named.values()))):
         raise TypeError("partial of a value that can change")
-    return Native("partial", lambda *more, **others: run.call(function, [*first, *more], {**named, **others}))
+    return Native("partial", lambda *more, **keywords: run.call(function, [*first, *more], {**named, **keywords}))
 
 
 def _natives(functions: Mapping[str, Callable[..., Value]]) -> Mapping[str, Value]:
@@ -233,11 +233,11 @@ def _terms() -> dict[str, Value]:
         if not run.truth(condition):
             terms.require(False, str(reason))
 
-    def number(run: Evaluator, weight: Value, wanted: Value) -> None:
-        terms.require_number(weight, wanted)
+    def number(run: Evaluator, weight: Value, expected: Value) -> None:
+        terms.require_number(weight, expected)
 
-    def attribute(run: Evaluator, bundle: Value, name: str, wanted: Value) -> None:
-        terms.require_attribute(bundle, name, wanted)
+    def attribute(run: Evaluator, bundle: Value, name: str, expected: Value) -> None:
+        terms.require_attribute(bundle, name, expected)
 
     functions = dict(_natives({"require": asked, "require_number": number, "require_attribute": attribute}))
     return {**functions, "operation": Native("operation", terms.operation), **dict.fromkeys(TYPES, None)}

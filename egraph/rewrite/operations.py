@@ -56,13 +56,13 @@ class Operations:
         """left OPERATOR right"""
         if type(left) is type(right) is int and operator in _PLAIN:
             return self.numbers.arithmetic(operator, left, right)
-        kinds = one, other = self.kind(left), self.kind(right)
-        if one in _NUMERIC and other in _NUMERIC and operator != "@":
+        kinds = left_kind, right_kind = self.kind(left), self.kind(right)
+        if left_kind in _NUMERIC and right_kind in _NUMERIC and operator != "@":
             if operator == "**":
-                _check_power(one, right)
+                _check_power(left_kind, right)
             return self.numbers.arithmetic(operator, left, right)
         if "tensor" in kinds and operator in _TENSORS:
-            return _TENSORS[operator](left, right) if one == "tensor" else _TENSORS[operator](right, left)
+            return _TENSORS[operator](left, right) if left_kind == "tensor" else _TENSORS[operator](right, left)
         match operator, kinds:
             case "+", ("tuple", "tuple") | ("list", "list"):
                 return left + right
@@ -72,7 +72,7 @@ class Operations:
                 return self._repeated(left, right)
             case "*", ("integer", "tuple" | "list"):
                 return self._repeated(right, left)
-        raise TypeError(f"{one} {operator} {other}")
+        raise TypeError(f"{left_kind} {operator} {right_kind}")
 
     def _repeated(self, values: Value, times: Value) -> Value:
         count = self.numbers.whole(times)
@@ -93,30 +93,30 @@ class Operations:
                 return self.equal(left, right) == (operator == "==")
         return self._ordered(operator, left, right)
 
-    def _within(self, value: Value, whole: Value) -> bool:
-        match self.kind(whole):
+    def _within(self, value: Value, container: Value) -> bool:
+        match self.kind(container):
             case "tuple" | "list" | "range":
-                return any(self.equal(value, each) for each in self.each(whole))
+                return any(self.equal(value, each) for each in self.each(container))
             case "set":
-                return any(self.equal(value, each) for each in whole.values)
+                return any(self.equal(value, each) for each in container.values)
             case "table":
-                return any(self.equal(value, key) for key, _ in whole.entries)
-        raise TypeError(f"in a {self.kind(whole)}")
+                return any(self.equal(value, key) for key, _ in container.entries)
+        raise TypeError(f"in a {self.kind(container)}")
 
     def equal(self, left: Value, right: Value) -> bool:
         """left == right"""
         if type(left) is type(right) is int or type(left) is type(right) is str:
             return bool(left == right)
-        one, other = self.kind(left), self.kind(right)
-        if one in _NUMERIC and other in _NUMERIC:
+        left_kind, right_kind = self.kind(left), self.kind(right)
+        if left_kind in _NUMERIC and right_kind in _NUMERIC:
             return self.numbers.compare("==", left, right)
-        if one in _OPAQUE or other in _OPAQUE:
-            raise TypeError(f"a {one} is compared with a {other}")
-        if one != other:
-            if {one, other} <= {"tuple", "list", "range"}:
-                raise TypeError(f"a {one} is compared with a {other}: write tuple(...)")
+        if left_kind in _OPAQUE or right_kind in _OPAQUE:
+            raise TypeError(f"a {left_kind} is compared with a {right_kind}")
+        if left_kind != right_kind:
+            if {left_kind, right_kind} <= {"tuple", "list", "range"}:
+                raise TypeError(f"a {left_kind} is compared with a {right_kind}: write tuple(...)")
             return False
-        match one:
+        match left_kind:
             case "none":
                 return True
             case "text":
@@ -128,14 +128,14 @@ class Operations:
         return len(left) == len(right) and all(self.equal(a, b) for a, b in zip(left, right, strict=True))
 
     def _ordered(self, operator: syntax.Comparison, left: Value, right: Value) -> bool:
-        one, other = self.kind(left), self.kind(right)
-        if one in _NUMERIC and other in _NUMERIC:
+        left_kind, right_kind = self.kind(left), self.kind(right)
+        if left_kind in _NUMERIC and right_kind in _NUMERIC:
             return self.numbers.compare(operator, left, right)
-        if one == other == "set" and operator in ("<=", ">="):
+        if left_kind == right_kind == "set" and operator in ("<=", ">="):
             smaller, larger = (left, right) if operator == "<=" else (right, left)
             return all(self._within(each, larger) for each in smaller.values)
-        if one != other or one not in ("tuple", "list"):
-            raise TypeError(f"{one} {operator} {other}")
+        if left_kind != right_kind or left_kind not in ("tuple", "list"):
+            raise TypeError(f"{left_kind} {operator} {right_kind}")
         for a, b in zip(left, right, strict=False):
             if not self.equal(a, b):
                 return self._ordered(operator, a, b)

@@ -49,8 +49,8 @@ def pieces(node: object) -> Iterator[object]:
             yield from pieces(each)
     elif is_dataclass(node):
         yield node
-        for one in fields(node):
-            yield from pieces(getattr(node, one.name))
+        for field in fields(node):
+            yield from pieces(getattr(node, field.name))
 
 
 def misplaced_text(node: object) -> int | None:
@@ -67,7 +67,7 @@ def misplaced_text(node: object) -> int | None:
         case syntax.Function(body=body):
             lines = (misplaced_text(each) for each in body)
         case _ if is_dataclass(node):
-            lines = (misplaced_text(getattr(node, one.name)) for one in fields(node))
+            lines = (misplaced_text(getattr(node, field.name)) for field in fields(node))
         case _:
             return None
     return next((line for line in lines if line is not None), None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NoReturn
 
@@ -75,7 +76,7 @@ def read_module(text: str | bytes, path: str) -> tuple[syntax.Statement, ...]:
         raise RuleError(f"rule file {path} is not Python: {error}", where=f"{path}:{line}", fix="correct the line") from error
     reader = _Reader(path, tree)
     reader.modules = {alias.asname or alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    return tuple(one for each in tree.body for one in reader.kept(each))
+    return tuple(kept for each in tree.body for kept in reader.kept(each))
 
 
 def read_function(node: ast.FunctionDef | ast.Lambda, path: str) -> syntax.Function:
@@ -107,7 +108,8 @@ class _Reader:
             yield syntax.Refused(line, tuple(_binds(node)), what, why, error.fix)
 
     def body(self, nodes: Sequence[ast.stmt]) -> tuple[syntax.Statement, ...]:
-        return tuple(one for node in nodes for one in (self.kept if isinstance(node, ast.FunctionDef) else self.statement)(node))
+        read = (self.kept(node) if isinstance(node, ast.FunctionDef) else self.statement(node) for node in nodes)
+        return tuple(itertools.chain.from_iterable(read))
 
     def statement(self, node: ast.stmt) -> Iterator[syntax.Statement]:
         line = node.lineno
@@ -229,15 +231,16 @@ class _Reader:
                 return syntax.Not(line, self.expression(operand))
             case ast.BinOp(left=left, op=operator, right=right) if type(operator) in _ARITHMETIC:
                 return syntax.Arithmetic(line, _ARITHMETIC[type(operator)], self.expression(left), self.expression(right))
-            case ast.Compare(left=left, ops=operators, comparators=others):
-                sides = [left, *others]
-                for place, asked in enumerate(operators):
-                    none = any(isinstance(each, ast.Constant) and each.value is None for each in sides[place : place + 2])
-                    if isinstance(asked, ast.Is | ast.IsNot) and not none:
+            case ast.Compare(left=left, ops=operators, comparators=comparators):
+                sides = [left, *comparators]
+                for at, comparison in enumerate(operators):
+                    none = any(isinstance(each, ast.Constant) and each.value is None for each in sides[at : at + 2])
+                    if isinstance(comparison, ast.Is | ast.IsNot) and not none:
                         why = "equal sizes may be one object or two, in a proof and at a match"
                         self.refuse(node, "`is`", why, "compare with ==; only None is asked with `is`")
-                rest = ((_COMPARISONS[type(asked)], self.expression(each)) for asked, each in zip(operators, others, strict=True))
-                return syntax.Compared(line, self.expression(left), tuple(rest))
+                compared = zip(operators, comparators, strict=True)
+                comparisons = ((_COMPARISONS[type(comparison)], self.expression(each)) for comparison, each in compared)
+                return syntax.Compared(line, self.expression(left), tuple(comparisons))
             case ast.BoolOp(op=operator, values=values):
                 return syntax.Every(line, isinstance(operator, ast.Or), tuple(map(self.expression, values)))
             case ast.IfExp(test=test, body=then, orelse=otherwise):

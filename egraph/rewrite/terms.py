@@ -28,14 +28,14 @@ def require(condition: bool, reason: str) -> None:
         raise Mismatch(reason)
 
 
-def differs(value: Any, wanted: Any) -> bool:
+def differs(value: Any, expected: Any) -> bool:
     """Return whether a number is not the wanted one, to the precision of float32."""
-    for one, other in ((value, wanted), (wanted, value)):
-        if hasattr(one, "differs_from"):  # a number that is known only as a name
-            return bool(one.differs_from(other))
-    if is_float32(wanted):
-        return bool(value != wanted)
-    return not abs(value - wanted) <= 1e-6 * abs(wanted)
+    for first, second in ((value, expected), (expected, value)):
+        if hasattr(first, "differs_from"):  # a number that is known only as a name
+            return bool(first.differs_from(second))
+    if is_float32(expected):
+        return bool(value != expected)
+    return not abs(value - expected) <= 1e-6 * abs(expected)
 
 
 def is_float32(number: float) -> bool:
@@ -48,18 +48,18 @@ def is_float32(number: float) -> bool:
         return False
 
 
-def require_number(weight: Weight, wanted: float) -> None:
-    """Refuse the match unless every element of ``weight`` is ``wanted`` (to the precision of float32)."""
-    if weight.number is None or differs(weight.number, wanted):
-        found = "other values" if weight.number is None else str(weight.number)
-        raise WrongNumber(f"{weight.name} must be {wanted} everywhere, got {found}", weight.name, wanted)
+def require_number(weight: Weight, expected: float) -> None:
+    """Refuse the match unless every element of ``weight`` is ``expected`` (to the precision of float32)."""
+    if weight.number is None or differs(weight.number, expected):
+        actual = "other values" if weight.number is None else str(weight.number)
+        raise WrongNumber(f"{weight.name} must be {expected} everywhere, got {actual}", weight.name, expected)
 
 
-def require_attribute(bundle: Attributes, attribute: str, wanted: float) -> None:
-    """Refuse the match unless an attribute is ``wanted`` (to the precision of float32)."""
+def require_attribute(bundle: Attributes, attribute: str, expected: float) -> None:
+    """Refuse the match unless an attribute is ``expected`` (to the precision of float32)."""
     value = getattr(bundle, attribute)
-    if differs(value, wanted):
-        raise WrongAttribute(f"{attribute} must be {wanted}, got {value}", bundle.name, attribute, wanted)
+    if differs(value, expected):
+        raise WrongAttribute(f"{attribute} must be {expected}, got {value}", bundle.name, attribute, expected)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +83,10 @@ class Pattern:
 
     def names(self) -> set[str]:
         """Return the names of its variables, those of attributes too."""
-        found = {self.attributes} if isinstance(self.attributes, str) else set()
+        variables = {self.attributes} if isinstance(self.attributes, str) else set()
         for operand in self.operands:
-            found |= operand.names() if isinstance(operand, Pattern) else {operand.name}
-        return found
+            variables |= operand.names() if isinstance(operand, Pattern) else {operand.name}
+        return variables
 
 
 class Attributes:
@@ -212,13 +212,13 @@ def _tensor(value: object, where: str) -> Tensor:
 def operation(op: str, *operands: Tensor, by: Attributes | AttributeTuple | None = None, **values: Any) -> Tensor:
     """Apply the core operator ``op``; attributes come from a variable (``by``) or as keywords, never both."""
     terms = [_tensor(operand, op).term for operand in operands]
-    given = (by.values if isinstance(by, Attributes) else by) or make_attributes(**values)
+    attributes = (by.values if isinstance(by, Attributes) else by) or make_attributes(**values)
     nodes, bound = [t for t in terms if isinstance(t, Node)], [t for t in terms if isinstance(t, Bound)]
     if len(nodes) == len(terms):
-        return Tensor(apply(op, *nodes, attributes=given))
+        return Tensor(apply(op, *nodes, attributes=attributes))
     if len(bound) == len(terms):
-        return Tensor(bound[0].applied(op, bound, given))
+        return Tensor(bound[0].applied(op, bound, attributes))
     if nodes or bound:
         raise RuleError(f"{op}: left and right side variables are mixed")
-    fixed = by.name if isinstance(by, Attributes) else given
+    fixed = by.name if isinstance(by, Attributes) else attributes
     return Tensor(Pattern(op, fixed, tuple(t for t in terms if isinstance(t, Pattern | Variable))))
