@@ -101,11 +101,11 @@ def describe_boxes(boxes: Sequence[Box], shape: Sequence[int], names: Sequence[s
 def restricted(scope: Scope, box: Box) -> Scope:
     """Return an expression at the positions of a box, counted from 0 along every axis."""
     iterators = tuple(Iterator(f"box{axis}", 0, len(positions)) for axis, positions in enumerate(box))
-    places = tuple(
+    coordinates = tuple(
         index(positions.start if len(positions) == 1 else positions.start + positions.step * index(iterator))
         for iterator, positions in zip(iterators, box, strict=True)
     )
-    body = at(Scope(scope.traversal, (), scope.reduction, scope.body), places)
+    body = at(Scope(scope.traversal, (), scope.reduction, scope.body), coordinates)
     return Scope(iterators, scope.summation, scope.reduction, body)
 
 

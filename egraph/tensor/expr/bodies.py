@@ -34,13 +34,13 @@ def guarded(conditions: Iterable[Compare], then: Scalar, otherwise: Scalar) -> S
 def tabulated(shape: tuple[int, ...], values: tuple[Fraction, ...], indices: tuple[Index, ...]) -> Scalar:
     """Read a table; axes that are read at a known place are gone, and where all are it is a number."""
     for axis in reversed(range(len(shape))):
-        place = indices[axis].constant
-        if place is None:
+        entry = indices[axis].constant
+        if entry is None:
             continue
-        if not 0 <= place < shape[axis]:
-            raise EvaluationError(f"a table of {shape} is read at {place} along axis {axis}")
+        if not 0 <= entry < shape[axis]:
+            raise EvaluationError(f"a table of {shape} is read at {entry} along axis {axis}")
         after = math.prod(shape[axis + 1 :])
-        values = tuple(v for position, v in enumerate(values) if position // after % shape[axis] == place)
+        values = tuple(v for position, v in enumerate(values) if position // after % shape[axis] == entry)
         shape, indices = shape[:axis] + shape[axis + 1 :], indices[:axis] + indices[axis + 1 :]
     return Table(shape, values, indices) if shape else Number(values[0])
 
@@ -75,7 +75,7 @@ def walked_through(body: Scalar) -> Iterable[Scalar]:
 
 
 def rebuilt(
-    body: Scalar, part: Callable[[Scalar], Scalar], place: Callable[[Index], Index] | None = None, choice: Choice = guarded
+    body: Scalar, part: Callable[[Scalar], Scalar], reindex: Callable[[Index], Index] | None = None, choice: Choice = guarded
 ) -> Scalar:
     """Return a scalar of changed parts at changed places; itself where nothing changes, so that what is shared stays shared."""
     match body:
@@ -84,22 +84,22 @@ def rebuilt(
             return body if all(a is b for a, b in zip(changed, arguments, strict=True)) else Apply(function, changed)
         case Guarded(conditions, then, otherwise):
             first, second = part(then), part(otherwise)
-            if place is None:
+            if reindex is None:
                 return body if first is then and second is otherwise else Guarded(conditions, first, second)
-            placed = tuple(Compare(place(c.left), c.operator, place(c.right)) for c in conditions)
-            result = choice(placed, first, second)
+            reindexed = tuple(Compare(reindex(c.left), c.operator, reindex(c.right)) for c in conditions)
+            result = choice(reindexed, first, second)
             return body if first is then and second is otherwise and result == Guarded(conditions, then, otherwise) else result
         case Number():
             return body
-    if place is None:
+    if reindex is None:
         return body
     match body:
         case IndexNumber(value):
-            return body if (changed_value := place(value)) == value else IndexNumber(changed_value)
+            return body if (changed_value := reindex(value)) == value else IndexNumber(changed_value)
         case Table(shape, values, indices):
-            return tabulated(shape, values, tuple(map(place, indices)))
+            return tabulated(shape, values, tuple(map(reindex, indices)))
         case Read(source, indices):
-            return body if (places := tuple(map(place, indices))) == indices else Read(source, places)
+            return body if (coordinates := tuple(map(reindex, indices))) == indices else Read(source, coordinates)
 
 
 @dataclass
@@ -109,10 +109,10 @@ class Rewriter(ABC):
     _made: dict[int, tuple[Scope, Scope]] = field(default_factory=dict, init=False)
 
     def scope(self, scope: Scope) -> Scope:
-        known = self._made.get(id(scope))
-        if known is None:
-            known = self._made[id(scope)] = scope, scope.with_body(self.scalar(scope.body))
-        return known[1]
+        entry = self._made.get(id(scope))
+        if entry is None:
+            entry = self._made[id(scope)] = scope, scope.with_body(self.scalar(scope.body))
+        return entry[1]
 
     @abstractmethod
     def scalar(self, body: Scalar) -> Scalar: ...
@@ -149,9 +149,9 @@ def guarded_reads(body: Scalar, conditions: tuple[Compare, ...] = ()) -> Iterabl
     match body:
         case Read() | Table():
             yield body, conditions
-        case Guarded(own, then, otherwise):
-            yield from guarded_reads(then, conditions + own)
-            yield from guarded_reads(otherwise, conditions + ((negation(own[0]),) if len(own) == 1 else ()))
+        case Guarded(guard, then, otherwise):
+            yield from guarded_reads(then, conditions + guard)
+            yield from guarded_reads(otherwise, conditions + ((negation(guard[0]),) if len(guard) == 1 else ()))
         case _:
             for part in parts(body):
                 yield from guarded_reads(part, conditions)
@@ -173,11 +173,11 @@ def indices_of(body: Scalar, *, opened: bool = False) -> Iterable[Index]:
 
 def used(body: Scalar) -> frozenset[Iterator]:
     """Return the iterators that a body depends on, those that open inner scopes depend on too."""
-    found = set(iterators_of(*indices_of(body)))
+    iterators = set(iterators_of(*indices_of(body)))
     for read in reads_of(body):
         if (inner := open_scope(read)) is not None:
-            found |= used(inner.body).difference(inner.summation)
-    return frozenset(found)
+            iterators |= used(inner.body).difference(inner.summation)
+    return frozenset(iterators)
 
 
 def flattened(function: str, body: Scalar) -> tuple[Scalar, ...]:

@@ -29,10 +29,10 @@ def canonical(scope: Scope) -> Scope:
 
 
 def _canonical(scope: Scope, prefix: str, seen: Seen) -> Scope:
-    known = seen.get((id(scope), prefix))
-    if known is None:
-        known = seen[id(scope), prefix] = _made(scope, prefix, seen)
-    return known
+    canonical = seen.get((id(scope), prefix))
+    if canonical is None:
+        canonical = seen[id(scope), prefix] = _made(scope, prefix, seen)
+    return canonical
 
 
 def _made(scope: Scope, prefix: str, seen: Seen) -> Scope:
@@ -70,15 +70,15 @@ def _orders(iterators: list[Iterator], scope: Scope, names: Renaming, seen: Seen
             looks[length, ""] = [iterator]
             continue
         others: dict[Iterator | Symbol, Size] = {i: index(Iterator("other", 0, _length(i))) + i.low for i in iterators if i != iterator}
-        own: dict[Iterator | Symbol, Size] = {iterator: index(Iterator("own", 0, _length(iterator))) + iterator.low}
-        look = format_scalar(_scalar(scope.body, {**names, **others, **own}, "", seen))
+        own_name: dict[Iterator | Symbol, Size] = {iterator: index(Iterator("own", 0, _length(iterator))) + iterator.low}
+        look = format_scalar(_scalar(scope.body, {**names, **others, **own_name}, "", seen))
         looks.setdefault((length, look), []).append(iterator)
     groups = [looks[look] for look in sorted(looks)]
     orders: list[tuple[Iterator, ...]] = [()]
     for group in groups:
         few = len(orders) * math.factorial(len(group)) <= MOST_ORDERS
-        ways = list(itertools.permutations(group)) if few else [tuple(group)]
-        orders = [order + way for order in orders for way in ways]
+        arrangements = list(itertools.permutations(group)) if few else [tuple(group)]
+        orders = [order + arrangement for order in orders for arrangement in arrangements]
     return orders
 
 
@@ -87,8 +87,8 @@ def _scalar(body: Scalar, names: Renaming, prefix: str, seen: Seen) -> Scalar:
         return substitute(value, names, read)
 
     def read(inner: Read) -> Read:
-        source, places = inner.source, tuple(map(place, inner.indices))
-        return Read(source if isinstance(source, Tensor) else _canonical(source, prefix + "n", seen), places)
+        source, coordinates = inner.source, tuple(map(place, inner.indices))
+        return Read(source if isinstance(source, Tensor) else _canonical(source, prefix + "n", seen), coordinates)
 
     def part(inner: Scalar) -> Scalar:
         match inner:

@@ -26,11 +26,11 @@ def inline(scope: Scope, producers: Producers, placed: Placed | None = None) -> 
 
 
 def _inline(scope: Scope, producers: Producers, scopes: dict[int, tuple[Scope, Scope]], placed: Placed) -> Scope:
-    known = scopes.get(id(scope))
-    if known is None:
+    entry = scopes.get(id(scope))
+    if entry is None:
         body = _scalar(scope.body, {}, producers, {}, scopes, placed)
-        known = scopes[id(scope)] = scope, scope.with_body(body)
-    return known[1]
+        entry = scopes[id(scope)] = scope, scope.with_body(body)
+    return entry[1]
 
 
 def _scalar(
@@ -52,28 +52,28 @@ def _scalar(
 
     def part(inner: Scalar) -> Scalar:
         """Return a part with its reads replaced; what is one object in the body stays one, or chains of such parts would double."""
-        known = parts.get(id(inner))
-        if known is None:
-            known = parts[id(inner)] = inner, read(inner) if isinstance(inner, Read) else rebuilt(inner, part, place)
-        return known[1]
+        entry = parts.get(id(inner))
+        if entry is None:
+            entry = parts[id(inner)] = inner, read(inner) if isinstance(inner, Read) else rebuilt(inner, part, place)
+        return entry[1]
 
     def read(value: Read) -> Scalar:
-        source, places = value.source, tuple(map(place, value.indices))
+        source, coordinates = value.source, tuple(map(place, value.indices))
         producer = producers.get(source.name, source) if isinstance(source, Tensor) else _inline(source, producers, scopes, placed)
         if isinstance(producer, Scope) and not producer.summation:
-            return _at(producer, places, placed)
-        return value if producer is source and places == value.indices else Read(producer, places)
+            return _at(producer, coordinates, placed)
+        return value if producer is source and coordinates == value.indices else Read(producer, coordinates)
 
     return part(body)
 
 
-def at(producer: Scope, places: tuple[Index, ...]) -> Scalar:
+def at(producer: Scope, coordinates: tuple[Index, ...]) -> Scalar:
     """producer[places]: its body there when it does not reduce, else a read of it as an inner scope."""
-    return Read(producer, places) if producer.summation else _at(producer, places, {})
+    return Read(producer, coordinates) if producer.summation else _at(producer, coordinates, {})
 
 
-def _at(producer: Scope, places: tuple[Index, ...], placed: Placed) -> Scalar:
-    replace = tuple(zip(producer.traversal, places, strict=True))
+def _at(producer: Scope, coordinates: tuple[Index, ...], placed: Placed) -> Scalar:
+    replace = tuple(zip(producer.traversal, coordinates, strict=True))
     return _scalar(producer.body, dict(replace), {}, placed.setdefault(replace, {}), {}, placed)
 
 
@@ -82,9 +82,9 @@ def chosen(table: Table) -> Scalar:
     otherwise: Scalar = Number(table.values[-1])
     for position, value in reversed(list(enumerate(table.values[:-1]))):
         conditions = []
-        for size, place in zip(reversed(table.shape), reversed(table.indices), strict=True):
+        for size, coordinate in zip(reversed(table.shape), reversed(table.indices), strict=True):
             position, digit = divmod(position, size)
-            conditions.append(Compare(place, "==", index(digit)))
+            conditions.append(Compare(coordinate, "==", index(digit)))
         otherwise = guarded(reversed(conditions), Number(value), otherwise)
     return otherwise
 

@@ -84,10 +84,10 @@ def bound_on(condition: Compare, iterator: Iterator) -> Bound | None:
     """
     value = condition.right - condition.left
     slope = coefficient(value, iterator)
-    rest = bounds(value - index(iterator) * (slope or 0))
-    if not slope or rest is None or condition.operator == "!=":
+    limits = bounds(value - index(iterator) * (slope or 0))
+    if not slope or limits is None or condition.operator == "!=":
         return None
-    least, exact = rest[0] - (condition.operator == "<"), rest[0] == rest[1]
+    least, exact = limits[0] - (condition.operator == "<"), limits[0] == limits[1]
     low, high = known(iterator.low), known(iterator.high)
     if condition.operator == "==":
         at, left = divmod(-least, slope)
@@ -133,7 +133,7 @@ def lowest(condition: Compare) -> tuple[Relation, Index] | bool:
 def tightest(conditions: Iterable[Compare]) -> tuple[Compare, ...] | None:
     """Return the conditions in lowest terms, without those that follow from ranges or from another; None: never true."""
     kept: dict[tuple[Relation, Index], int] = {}
-    others: dict[Compare, None] = {}
+    inequalities: dict[Compare, None] = {}
     for condition in conditions:
         form = lowest(condition)
         if form is False:
@@ -142,7 +142,7 @@ def tightest(conditions: Iterable[Compare]) -> tuple[Compare, ...] | None:
             continue
         relation, value = form
         if relation == "!=":
-            others[Compare(index(0), "!=", value)] = None
+            inequalities[Compare(index(0), "!=", value)] = None
             continue
         constant = value.constant_part
         key = relation, value - constant
@@ -151,5 +151,5 @@ def tightest(conditions: Iterable[Compare]) -> tuple[Compare, ...] | None:
             return None
         kept[key] = min(tighter, constant)
     made = [Compare(index(0), relation, varying + constant) for (relation, varying), constant in kept.items()]
-    left = undecided([*made, *others])
+    left = undecided([*made, *inequalities])
     return None if left is None else tuple(sorted(left, key=str))

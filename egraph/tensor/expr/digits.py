@@ -29,14 +29,14 @@ class Digits:
 
 def divisors(indices: Iterable[Index]) -> dict[Iterator, set[int]]:
     """Return by which numbers iterators are divided as they stand: the b of i // b and i % b."""
-    found: dict[Iterator, set[int]] = {}
+    divisors_by_iterator: dict[Iterator, set[int]] = {}
     for value in indices:
         for atom in atoms(value):
             if isinstance(atom, Floor | Modulo) and isinstance(iterator := atom.numerator.atom, Iterator):
                 by = atom.divisor.constant
                 if by is not None:
-                    found.setdefault(iterator, set()).add(by)
-    return found
+                    divisors_by_iterator.setdefault(iterator, set()).add(by)
+    return divisors_by_iterator
 
 
 def fitting(iterator: Iterator, numbers: Iterable[int]) -> list[int]:
@@ -47,24 +47,24 @@ def fitting(iterator: Iterator, numbers: Iterable[int]) -> list[int]:
 
 def split_digits(scope: Scope) -> Digits:
     """Return the scope with each iterator split where its divisions and remainders want it; all ranges start at 0 and are known."""
-    wanted: dict[Iterator, set[int]] = {}
+    divisors_by_iterator: dict[Iterator, set[int]] = {}
     for value in indices_of(scope.body):
         for atom in atoms(value):
-            found = _pure(index(atom))
-            if isinstance(atom, Floor | Modulo) and found is not None:
-                wanted.setdefault(found[0], set()).add(found[1])
+            division = _pure(index(atom))
+            if isinstance(atom, Floor | Modulo) and division is not None:
+                divisors_by_iterator.setdefault(division[0], set()).add(division[1])
     digits: dict[Iterator, tuple[Iterator, ...]] = {}
     names: dict[Iterator | Symbol, Size] = {}
     for iterator in (*scope.traversal, *scope.summation):
-        places = [1]
-        for place in sorted(wanted.get(iterator, ())):
-            if place % places[-1] == 0 and places[-1] < place < length(iterator):
-                places.append(place)
-        if iterator in scope.summation and length(iterator) % places[-1]:
-            places = [1]  # a sum must not run further
-        sizes = [after // place for place, after in itertools.pairwise(places)] + [-(-length(iterator) // places[-1])]
+        strides = [1]
+        for stride in sorted(divisors_by_iterator.get(iterator, ())):
+            if stride % strides[-1] == 0 and strides[-1] < stride < length(iterator):
+                strides.append(stride)
+        if iterator in scope.summation and length(iterator) % strides[-1]:
+            strides = [1]  # a sum must not run further
+        sizes = [after // stride for stride, after in itertools.pairwise(strides)] + [-(-length(iterator) // strides[-1])]
         digits[iterator] = tuple(Iterator(f"{iterator.name}d{k}", 0, size) for k, size in enumerate(sizes))[::-1]
-        names[iterator] = sum((index(d) * place for d, place in zip(digits[iterator][::-1], places, strict=True)), index(0))
+        names[iterator] = sum((index(d) * stride for d, stride in zip(digits[iterator][::-1], strides, strict=True)), index(0))
     body = mapped(scope.body, lambda value: substitute(value, names))
     return Digits(tuple(digits[i] for i in scope.traversal), tuple(d for i in scope.summation for d in digits[i]), body)
 

@@ -160,8 +160,8 @@ class Evaluator:
         match value.terms:
             case ():
                 return np.asarray(0, np.int64)
-            case (((Iterator() as place,), 1),):
-                return env[place]
+            case (((Iterator() as iterator,), 1),):
+                return env[iterator]
         total: Array = np.asarray(0, np.int64)
         for monomial, coefficient in value.terms:
             product: Array = np.asarray(coefficient, np.int64)
@@ -232,15 +232,15 @@ class Evaluator:
     def elements(self, source: Array, indices: Sequence[Index], name: str, env: Mapping[Iterator, Array], mask: Array | None) -> Array:
         if source.ndim != len(indices):
             raise EvaluationError(f"a tensor of rank {source.ndim} is read with {len(indices)} indices")
-        places: list[Array] = []
+        positions: list[Array] = []
         for size, expression in zip(source.shape, indices, strict=True):
-            place = self.index(expression, env)
-            outside = (place < 0) | (place >= size)
+            position = self.index(expression, env)
+            outside = (position < 0) | (position >= size)
             if outside.any():
                 if (outside if mask is None else outside & mask).any():
                     raise EvaluationError(f"{name} is read at {expression}, outside 0..{size - 1}, where no guard forbids it")
-                place = np.clip(place, 0, max(size - 1, 0))
-            places.append(place)
+                position = np.clip(position, 0, max(size - 1, 0))
+            positions.append(position)
         if source.size == 0:
             return np.zeros((), self.dtype)
-        return np.asarray(source[tuple(places)]) if places else np.asarray(source[()])
+        return np.asarray(source[tuple(positions)]) if positions else np.asarray(source[()])

@@ -219,19 +219,19 @@ def has_reals(value: Index) -> bool:
 
 def over(monomial: tuple[Factor, ...], factors: tuple[Factor, ...]) -> tuple[Factor, ...] | None:
     """Return monomial / factors, None when it is not a multiple."""
-    rest = list(monomial)
+    quotient = list(monomial)
     for factor in factors:
-        if factor not in rest:
+        if factor not in quotient:
             return None
-        rest.remove(factor)
-    return tuple(rest)
+        quotient.remove(factor)
+    return tuple(quotient)
 
 
 def simplify(value: Size) -> Size:
     """Return a plain integer when the index is one."""
     if isinstance(value, Index):
-        known = value.constant
-        return value if known is None else known
+        constant = value.constant
+        return value if constant is None else constant
     return value
 
 
@@ -289,11 +289,11 @@ def _atom_bounds(atom: Atom) -> tuple[int, int] | None:
 def _split(value: Index, divisor: int) -> tuple[Index, Index]:
     """Return (quotient part, rest) with value = divisor * quotient part + rest, term by term."""
     quotient: dict[Monomial, int] = {}
-    rest: dict[Monomial, int] = {}
+    remainder: dict[Monomial, int] = {}
     for m, c in value.terms:
         q, r = divmod(c, divisor) if m == () or c % divisor == 0 else (0, c)
-        quotient[m], rest[m] = q, r
-    return polynomial(quotient), polynomial(rest)
+        quotient[m], remainder[m] = q, r
+    return polynomial(quotient), polynomial(remainder)
 
 
 def floor_divide(value: Index, divisor: Index) -> Index:
@@ -302,14 +302,14 @@ def floor_divide(value: Index, divisor: Index) -> Index:
     if by == 1:
         return value
     if by is not None and by > 0:
-        quotient, rest = _split(value, by)
-        limits = bounds(rest)
+        quotient, remainder = _split(value, by)
+        limits = bounds(remainder)
         if limits is not None and limits[0] // by == limits[1] // by:
             return quotient + limits[0] // by
-        inner = rest.atom
+        inner = remainder.atom
         if isinstance(inner, Floor) and inner.divisor.constant is not None:
             return quotient + floor_divide(inner.numerator, inner.divisor * by)
-        return quotient + index(Floor(rest, divisor))
+        return quotient + index(Floor(remainder, divisor))
     return index(Floor(value, divisor))
 
 
@@ -319,11 +319,11 @@ def modulo(value: Index, divisor: Index) -> Index:
     if by == 1:
         return Index(())
     if by is not None and by > 0:
-        _, rest = _split(value, by)
-        limits = bounds(rest)
+        _, remainder = _split(value, by)
+        limits = bounds(remainder)
         if limits is not None and limits[0] // by == limits[1] // by:
-            return rest - (limits[0] // by) * by
-        return index(Modulo(rest, divisor))
+            return remainder - (limits[0] // by) * by
+        return index(Modulo(remainder, divisor))
     return index(Modulo(value, divisor))
 
 
@@ -359,13 +359,13 @@ def _substituted(atom: Atom, replace: Mapping[Any, Size | Iterator], read: Calla
 
 def atoms(value: Size) -> set[Atom]:
     """Return every atom of an index, those inside divisions too."""
-    found: set[Atom] = set()
+    collected: set[Atom] = set()
     for monomial, _ in index(value).terms:
         for atom in monomial:
-            found.add(atom)
+            collected.add(atom)
             if isinstance(atom, Floor | Modulo):
-                found |= atoms(atom.numerator) | atoms(atom.divisor)
-    return found
+                collected |= atoms(atom.numerator) | atoms(atom.divisor)
+    return collected
 
 
 def format_index(value: Size) -> str:

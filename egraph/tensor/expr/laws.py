@@ -63,25 +63,25 @@ LAWS = (
 
 def iterators_of(*values: Size) -> frozenset[Iterator]:
     """Return every iterator that indices depend on, those inside divisions and data indices too."""
-    found: set[Iterator] = set()
+    iterators: set[Iterator] = set()
     for value in values:
         if isinstance(value, Index):
-            _note_iterators(value, found)
-    return frozenset(found)
+            _note_iterators(value, iterators)
+    return frozenset(iterators)
 
 
-def _note_iterators(value: Index, found: set[Iterator]) -> None:
+def _note_iterators(value: Index, iterators: set[Iterator]) -> None:
     for monomial, _ in value.terms:
         for atom in monomial:
             match atom:
                 case Iterator():
-                    found.add(atom)
+                    iterators.add(atom)
                 case Floor(numerator, divisor) | Modulo(numerator, divisor):
-                    _note_iterators(numerator, found)
-                    _note_iterators(divisor, found)
+                    _note_iterators(numerator, iterators)
+                    _note_iterators(divisor, iterators)
                 case DataIndex(read):
-                    for place in read.indices:
-                        _note_iterators(place, found)
+                    for coordinate in read.indices:
+                        _note_iterators(coordinate, iterators)
 
 
 def coefficient(value: Index, iterator: Iterator) -> int | None:
@@ -163,12 +163,12 @@ def _cut(value: Index, divisor: int) -> tuple[int, Index, Index] | None:
     """Return (a, H, L) with value = a H + L and 0 <= L < a, for the largest a > 1 that divides ``divisor`` and a coefficient."""
     borders = {divisor, *(math.gcd(divisor, coefficient) for monomial, coefficient in value.terms if monomial)}
     for a in sorted(borders - {1}, reverse=True):
-        for whole in (True, False):
+        for only_multiples in (True, False):
             upper, lower = index(0), index(0)
             for monomial, coefficient in value.terms:
-                quotient, rest = divmod(coefficient, a) if not (whole and monomial and coefficient % a) else (0, coefficient)
+                quotient, remainder = divmod(coefficient, a) if not (only_multiples and monomial and coefficient % a) else (0, coefficient)
                 term = Index(((monomial, 1),))
-                upper, lower = upper + term * quotient, lower + term * rest
+                upper, lower = upper + term * quotient, lower + term * remainder
             limits = bounds(lower)
             if upper.terms and lower.terms and limits is not None and limits[0] >= 0 and limits[1] < a:
                 return a, upper, lower
@@ -179,12 +179,12 @@ def rejoined(value: Index) -> Index:
     """c d (x // d) + c (x % d) = c x (``digits joined``), again and again; the index itself where it has no such terms."""
     terms = dict(value.terms)
     for monomial, c in value.terms:
-        rest = monomial[0] if len(monomial) == 1 else None
-        if not isinstance(rest, Modulo) or (by := rest.divisor.constant) is None:
+        factor = monomial[0] if len(monomial) == 1 else None
+        if not isinstance(factor, Modulo) or (by := factor.divisor.constant) is None:
             continue
-        quotient = floor_divide(rest.numerator, rest.divisor)
+        quotient = floor_divide(factor.numerator, factor.divisor)
         if quotient.atom is not None and terms.get((quotient.atom,)) == c * by:
-            return rejoined(value - index(rest) * c - quotient * (c * by) + rest.numerator * c)
+            return rejoined(value - index(factor) * c - quotient * (c * by) + factor.numerator * c)
     return value
 
 
@@ -217,8 +217,8 @@ def _straight(atom: Floor | Modulo) -> Index | None:
     values = [substitute(index(atom), {iterator: x}).constant for x in range(low, high + 1)]
     if None in values:
         return None
-    first, *rest = (value for value in values if value is not None)
-    slope = rest[0] - first if rest else 0
-    if any(value != first + slope * k for k, value in enumerate(rest, 1)):
+    first, *later = (value for value in values if value is not None)
+    slope = later[0] - first if later else 0
+    if any(value != first + slope * k for k, value in enumerate(later, 1)):
         return None
     return index(iterator) * slope + (first - slope * low)

@@ -49,21 +49,21 @@ class _Parser:
 
     def accept(self, token: str) -> bool:
         self.skip()
-        found = self.text.startswith(token, self.position)
-        self.position += len(token) * found
-        return found
+        accepted = self.text.startswith(token, self.position)
+        self.position += len(token) * accepted
+        return accepted
 
     def expect(self, token: str) -> None:
         if not self.accept(token):
             raise self.error(repr(token))
 
-    def take(self, pattern: re.Pattern[str], what: str) -> str:
+    def take(self, pattern: re.Pattern[str], expected: str) -> str:
         self.skip()
-        found = pattern.match(self.text, self.position)
-        if found is None:
-            raise self.error(what)
-        self.position = found.end()
-        return found.group()
+        match = pattern.match(self.text, self.position)
+        if match is None:
+            raise self.error(expected)
+        self.position = match.end()
+        return match.group()
 
     def scope(self) -> Scope:
         outer = dict(self.bound)
@@ -81,9 +81,9 @@ class _Parser:
         return Scope(traversal, summation, reduction, body)
 
     def iterators(self, end: str) -> tuple[Iterator, ...]:
-        found: list[Iterator] = []
+        parsed: list[Iterator] = []
         while not self.accept(end):
-            if found:
+            if parsed:
                 self.expect(",")
             low: Index = index(0)
             start = self.position
@@ -99,12 +99,12 @@ class _Parser:
             high = self.index()
             plain = (low.constant if low.constant is not None else low, high.constant if high.constant is not None else high)
             self.bound[name] = Iterator(name, *plain)
-            found.append(self.bound[name])
-        return tuple(found)
+            parsed.append(self.bound[name])
+        return tuple(parsed)
 
     def scalar(self) -> Scalar:
         self.skip()
-        rest = self.text[self.position :]
+        remaining = self.text[self.position :]
         if self.accept("("):
             left = self.scalar()
             operator = next((sign for sign in _INFIX if self.accept(sign)), None)
@@ -128,7 +128,7 @@ class _Parser:
             if name not in self.tensors:
                 raise self.error(f"a tensor (there is no ${name})")
             return Read(self.tensors[name], self.places())
-        if rest.startswith("{"):
+        if remaining.startswith("{"):
             inner, self.bound = self.bound, dict(self.bound)
             self.expect("{")
             scope = self.scope()
@@ -141,8 +141,8 @@ class _Parser:
             value = self.index()
             self.expect(")")
             return IndexNumber(value)
-        number = _NUMBER.match(rest)
-        if number and not re.match(r"(inf|nan)\w", rest):
+        number = _NUMBER.match(remaining)
+        if number and not re.match(r"(inf|nan)\w", remaining):
             self.position += number.end()
             word = number.group()
             return Number(float(word) if set(word) & set(".enif") else Fraction(word))
@@ -173,12 +173,12 @@ class _Parser:
 
     def places(self) -> tuple[Index, ...]:
         self.expect("[")
-        found: list[Index] = []
+        indices: list[Index] = []
         while not self.accept("]"):
-            if found:
+            if indices:
                 self.expect(",")
-            found.append(self.index())
-        return tuple(found)
+            indices.append(self.index())
+        return tuple(indices)
 
     def condition(self) -> Compare:
         left = self.index()

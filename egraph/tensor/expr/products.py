@@ -71,26 +71,26 @@ def contracted_operations(scope: Scope) -> float | None:
     products = sum_of_products(digits.body)
     if products is None:
         return None
-    wanted = set(digits.outer)
-    return math.fsum(_operations(product, wanted) for product in products)
+    outer = set(digits.outer)
+    return math.fsum(_operations(product, outer) for product in products)
 
 
-def _operations(product: Product, wanted: set[Iterator]) -> float:
+def _operations(product: Product, outer: set[Iterator]) -> float:
     tables = [factor for factor in product.factors if isinstance(factor, Table)]
     reads = [used(factor) for factor in product.factors if isinstance(factor, Read)]
     start = set[Iterator]().union(*reads)
     orders = itertools.permutations(tables) if len(tables) <= MOST_TABLES else (tables,)
-    return min(_in_order(start, len(reads), order, wanted) for order in orders)
+    return min(_in_order(start, len(reads), order, outer) for order in orders)
 
 
-def _in_order(start: set[Iterator], reads: int, tables: Sequence[Table], wanted: set[Iterator]) -> float:
+def _in_order(start: set[Iterator], reads: int, tables: Sequence[Table], outer: set[Iterator]) -> float:
     current, total = start, 2.0 * max(0, reads - 1) * _points(start)
     for position, table in enumerate(tables):
-        own = used(table)
-        total += _points(current | own) * _entry_cost(table)
+        axes = used(table)
+        total += _points(current | axes) * _entry_cost(table)
         later = set[Iterator]().union(*map(used, tables[position + 1 :]))
-        current = {i for i in current | own if i in wanted or i in later or i not in own}
-    return total + _points(start) * (reads == 1 and not tables and not start <= wanted)
+        current = {i for i in current | axes if i in outer or i in later or i not in axes}
+    return total + _points(start) * (reads == 1 and not tables and not start <= outer)
 
 
 def _entry_cost(table: Table) -> float:

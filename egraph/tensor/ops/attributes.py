@@ -28,15 +28,15 @@ KINDS: Mapping[str, tuple[type[Any], type[Any] | None, str]] = {
 }
 
 
-def check_attributes(expected: tuple[str, ...], given: Mapping[str, Any]) -> None:
+def check_attributes(expected: tuple[str, ...], attributes: Mapping[str, Any]) -> None:
     """Refuse missing, unknown and wrongly typed attributes; nothing is completed or converted."""
-    missing = [name for name in expected if name not in given]
+    missing = [name for name in expected if name not in attributes]
     if missing:
         refuse(f"missing attribute{'s' * (len(missing) > 1)} {', '.join(missing)} (defaults are always written out)")
-    unknown = [name for name in given if name not in expected]
+    unknown = [name for name in attributes if name not in expected]
     if unknown:
         refuse(f"unknown attribute{'s' * (len(unknown) > 1)} {', '.join(unknown)}; it has {', '.join(expected) or 'none'}")
-    for name, value in given.items():
+    for name, value in attributes.items():
         outer, inner, text = KINDS[name]
         if type(value) is not outer or (inner is not None and any(type(entry) is not inner for entry in value)):
             refuse(f"attribute {name} must be {text}, got {value!r}")

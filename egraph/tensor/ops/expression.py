@@ -70,16 +70,18 @@ def _check_read(read: Read | Table, conditions: tuple[Compare, ...]) -> None:
     shape = read.source.shape if isinstance(read, Read) else read.shape
     if len(shape) != len(read.indices):
         refuse(f"a tensor of {len(shape)} axes is read with {len(read.indices)} indices")
-    for size, place in zip(shape, read.indices, strict=True):
-        if not all(truth(wanted) or any(_follows(wanted, known) for known in conditions) for wanted in inside(place, 0, size)):
-            _check_place(place, size, conditions)
+    for size, coordinate in zip(shape, read.indices, strict=True):
+        undecided = [required for required in inside(coordinate, 0, size) if not truth(required)]
+        if not all(any(_follows(required, condition) for condition in conditions) for required in undecided):
+            _check_place(coordinate, size, conditions)
 
 
-def _follows(wanted: Compare, known: Compare) -> bool:
+def _follows(required: Compare, condition: Compare) -> bool:
     """Return whether one inequality follows from another by the ranges of what they differ in."""
-    if "<=" not in (known.operator, known.operator + "="):
+    if "<=" not in (condition.operator, condition.operator + "="):
         return False
-    room = (wanted.right - wanted.left - int(wanted.operator == "<")) - (known.right - known.left - int(known.operator == "<"))
+    required_slack = required.right - required.left - int(required.operator == "<")
+    room = required_slack - (condition.right - condition.left - int(condition.operator == "<"))
     limits = bounds(room)
     return limits is not None and limits[0] >= 0
 
@@ -88,19 +90,19 @@ def _iterators(value: Index) -> set[Iterator]:
     return {atom for atom in atoms(value) if isinstance(atom, Iterator)}
 
 
-def _check_place(place: Index, size: object, conditions: tuple[Compare, ...]) -> None:
+def _check_place(coordinate: Index, size: object, conditions: tuple[Compare, ...]) -> None:
     """Refuse an index that leaves [0, size) somewhere where the conditions over its own iterators hold."""
-    if any(isinstance(atom, DataIndex) for atom in atoms(place)):
+    if any(isinstance(atom, DataIndex) for atom in atoms(coordinate)):
         refuse("an index that is read from a tensor")
-    own = sorted(_iterators(place), key=lambda i: i.name)
-    if bounds(place) is None or math.prod(length(i) for i in own) > MOST_POINTS:
-        refuse(f"whether the index {place} stays within {size} is not decided")
-    near = [c for c in conditions if _iterators(c.left - c.right) <= set(own)]
+    iterators = sorted(_iterators(coordinate), key=lambda i: i.name)
+    if bounds(coordinate) is None or math.prod(length(i) for i in iterators) > MOST_POINTS:
+        refuse(f"whether the index {coordinate} stays within {size} is not decided")
+    near = [c for c in conditions if _iterators(c.left - c.right) <= set(iterators)]
     evaluator = Evaluator({}, "float64", {})
-    env = {i: np.arange(length(i)).reshape([-1 if j is i else 1 for j in own]) for i in own}
-    value = evaluator.index(place, env)
+    env = {i: np.arange(length(i)).reshape([-1 if j is i else 1 for j in iterators]) for i in iterators}
+    value = evaluator.index(coordinate, env)
     if (((value < 0) | (value >= size)) & evaluator.conditions(near, env)).any():
-        refuse(f"the index {place} leaves 0..{size} where no guard forbids it")
+        refuse(f"the index {coordinate} leaves 0..{size} where no guard forbids it")
 
 
 def _shape(shapes: Sequence[Shape], a: Values) -> Shape:
@@ -122,9 +124,9 @@ def _sample(random: Random) -> Sample:
     size, taps, stride, channels = random.choice(SIZES), random.choice((1, 2, 3)), random.choice((1, 2)), random.choice(SIZES)
     outer, (c, h) = grid("i", (channels, random.choice(SIZES)))
     inner, (k,) = grid("k", (taps,))
-    place = h * stride + k - random.choice((0, 1))
+    coordinate = h * stride + k - random.choice((0, 1))
     source = Tensor("0", (channels, size))
-    value: Scalar = Read(source, (c, place))
+    value: Scalar = Read(source, (c, coordinate))
     shapes: tuple[tuple[int, ...], ...] = ((channels, size),)
     if random.random() < 0.5:
         weights = [Fraction(random.randint(-3, 3), random.choice((1, 2, 4))) for _ in range(taps)]
@@ -132,7 +134,7 @@ def _sample(random: Random) -> Sample:
     else:
         value = multiply(value, Read(Tensor("1", (taps, channels)), (k, c)))
         shapes += ((taps, channels),)
-    guard = Guarded(inside(place, 0, size), value, Number(Fraction(0)))
+    guard = Guarded(inside(coordinate, 0, size), value, Number(Fraction(0)))
     return shapes, {"text": text_of(Scope(outer, inner, Reduction.SUM, guard))}
 
 

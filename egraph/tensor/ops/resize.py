@@ -34,10 +34,10 @@ LARGEST_DENOMINATOR = 4096
 
 def exact_scale(scale: float, size: Size, result: Size) -> Fraction:
     """Return the rational that a float32 scale stands for; refuse when it is not a simple one."""
-    whole, target = known(size), known(result)
-    if not 2**-20 < scale < 2**20 or (whole is not None and target is not None and abs(whole * scale - target) > 1):
+    source, target = known(size), known(result)
+    if not 2**-20 < scale < 2**20 or (source is not None and target is not None and abs(source * scale - target) > 1):
         refuse(f"scale {scale!r} does not take size {show(size)} to {show(result)}")
-    candidates = [] if whole is None or target is None else [Fraction(target, whole)]
+    candidates = [] if source is None or target is None else [Fraction(target, source)]
     candidates.append(Fraction(scale).limit_denominator(LARGEST_DENOMINATOR))
     fitting = [c for c in candidates if c > 0 and np.float32(c.numerator) / np.float32(c.denominator) == np.float32(scale)]
     if not fitting:
@@ -119,22 +119,22 @@ def _rounds_exactly(a: Values, scale: Fraction, size: Size, result: Size) -> Non
     half, factor = np.float32(0.5), np.float32(float(scale))
     match mode:
         case "asymmetric":
-            place = x / factor
+            source_coordinate = x / factor
         case "align_corners":
-            place = x * np.float32(length - 1) / np.float32(max(count - 1, 1))
+            source_coordinate = x * np.float32(length - 1) / np.float32(max(count - 1, 1))
         case "pytorch_half_pixel" if count == 1:
-            place = x
+            source_coordinate = x
         case "half_pixel_symmetric":
             offset = np.float32(length) / np.float32(2) * (np.float32(1) - np.float32(count) / (factor * np.float32(length)))
-            place = offset + ((x + half) / factor - half)
+            source_coordinate = offset + ((x + half) / factor - half)
         case _:
-            place = (x + half) / factor - half
+            source_coordinate = (x + half) / factor - half
     # A centre computed from the scale is exact only where the scale is; elsewhere both neighbours must agree.
     inexact = mode == "half_pixel_symmetric" and Fraction(float(factor)) * length != count
     doubt = np.float32(2**-20 * (length + 1) if inexact else 0)
     step, shift, divisor = coordinate(mode, scale, size, result)
     exact = np.array([_nearest(a["nearest_mode"], step, shift, divisor, k) for k in range(count)])
-    for moved in (place - doubt, place + doubt):
+    for moved in (source_coordinate - doubt, source_coordinate + doubt):
         rounded = {
             "floor": np.floor(moved), "ceil": np.ceil(moved), "round_prefer_ceil": np.floor(moved + half),
             "round_prefer_floor": np.ceil(moved - half),
@@ -147,35 +147,35 @@ def _rounds_exactly(a: Values, scale: Fraction, size: Size, result: Size) -> Non
 def _meaning(operands: Sequence[Tensor], a: Values) -> Scope:
     data, shape = operands[0], tuple(a["sizes"])
     axes = _resized_axes(data.shape, a)
-    places = {
+    transforms = {
         axis: coordinate(a["coordinate_mode"], exact_scale(a["scales"][axis], data.shape[axis], shape[axis]), data.shape[axis], shape[axis])
         for axis in axes
     }
     source: Tensor | Scope = data
     if a["mode"] == "nearest":
-        clamped = [axis for axis in axes if not _stays_inside(a, places[axis], data.shape[axis], shape[axis])]
+        clamped = [axis for axis in axes if not _stays_inside(a, transforms[axis], data.shape[axis], shape[axis])]
         for axis in clamped:
-            source = _interpolate(source, axis, shape[axis], places[axis], a, f"r{axis}_")
+            source = _interpolate(source, axis, shape[axis], transforms[axis], a, f"r{axis}_")
         exact = [axis for axis in axes if axis not in clamped]
 
         def body(indices: tuple[Index, ...]) -> Scalar:
-            return read(source, [_nearest(a["nearest_mode"], *places[k], i) if k in exact else i for k, i in enumerate(indices)])
+            return read(source, [_nearest(a["nearest_mode"], *transforms[k], i) if k in exact else i for k, i in enumerate(indices)])
 
         return pointwise("i", shape, body) if exact or not isinstance(source, Scope) else source
     for order, axis in enumerate(axes):
-        source = _interpolate(source, axis, shape[axis], places[axis], a, "i" if order == len(axes) - 1 else f"r{axis}_")
+        source = _interpolate(source, axis, shape[axis], transforms[axis], a, "i" if order == len(axes) - 1 else f"r{axis}_")
     return source if isinstance(source, Scope) else pointwise("i", shape, lambda i: read(data, i))
 
 
-def _stays_inside(a: Values, place: tuple[Size, Size, Size], size: Size, result: Size) -> bool:
+def _stays_inside(a: Values, transform: tuple[Size, Size, Size], size: Size, result: Size) -> bool:
     """Return whether every position reads inside the tensor without a clamp, by its range."""
-    position = index(_nearest(a["nearest_mode"], *place, index(Iterator("i", 0, result))))
+    position = index(_nearest(a["nearest_mode"], *transform, index(Iterator("i", 0, result))))
     return all(truth(condition) for condition in inside(position, 0, size))
 
 
-def _interpolate(source: Tensor | Scope, axis: int, result: Size, place: tuple[Size, Size, Size], a: Values, prefix: str) -> Scope:
+def _interpolate(source: Tensor | Scope, axis: int, result: Size, transform: tuple[Size, Size, Size], a: Values, prefix: str) -> Scope:
     """Resize one axis."""
-    step, shift, divisor = place
+    step, shift, divisor = transform
 
     def body(indices: tuple[Index, ...]) -> Scalar:
         def tap(position: Index) -> Scalar:

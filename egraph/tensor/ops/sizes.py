@@ -51,9 +51,9 @@ _broadcasting: ContextVar[Callable[[Size, Size], Size | None] | None] = ContextV
 
 
 @contextmanager
-def broadcasting_by(known: Callable[[Size, Size], Size | None]) -> Iterator[None]:
-    """Ask ``known`` for the broadcast of two symbolic sizes of which either may be 1, while a meaning is written out."""
-    token = _broadcasting.set(known)
+def broadcasting_by(broadcast_size: Callable[[Size, Size], Size | None]) -> Iterator[None]:
+    """Ask ``broadcast_size`` for the broadcast of two symbolic sizes of which either may be 1, while a meaning is written out."""
+    token = _broadcasting.set(broadcast_size)
     try:
         yield
     finally:
@@ -141,8 +141,8 @@ def divide(total: Size, divisor: Size, reason: str, *, signed: bool = False) -> 
     The divisor has to be positive; where it is ``signed``, not zero.
     """
     if isinstance(total, Reasoned) or isinstance(divisor, Reasoned):
-        asked: Any = total if isinstance(total, Reasoned) else divisor
-        whole: Size | None = asked.divided(total, divisor, signed=signed)
+        reasoned: Any = total if isinstance(total, Reasoned) else divisor
+        whole: Size | None = reasoned.divided(total, divisor, signed=signed)
         if whole is None:
             refuse(f"{reason}: {total} by {divisor}")
         return whole
@@ -157,14 +157,14 @@ def divide(total: Size, divisor: Size, reason: str, *, signed: bool = False) -> 
         factors, coefficient = terms[0]
         quotient = {}
         for monomial, count in index(total).terms:
-            rest = list(monomial)
+            remaining = list(monomial)
             for factor in factors:
-                if factor not in rest:
+                if factor not in remaining:
                     refuse(f"{reason}: {show(total)} by {show(divisor)}")
-                rest.remove(factor)
+                remaining.remove(factor)
             if count % coefficient:
                 refuse(f"{reason}: {show(total)} by {show(divisor)}")
-            quotient[tuple(rest)] = count // coefficient
+            quotient[tuple(remaining)] = count // coefficient
         return simplify(polynomial(quotient))
     if equal(total, divisor):
         return 1
@@ -196,8 +196,8 @@ def broadcast(shapes: Sequence[Shape]) -> Shape:
 
 
 def _either(left: Size, right: Size) -> Size | None:
-    known = _broadcasting.get()
-    return None if known is None or equal(left, right) else known(left, right)
+    broadcast_size = _broadcasting.get()
+    return None if broadcast_size is None or equal(left, right) else broadcast_size(left, right)
 
 
 def _widened(left: Any, right: Any, shapes: Sequence[Shape]) -> Any:

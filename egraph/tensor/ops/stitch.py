@@ -62,44 +62,44 @@ def _reshaped(node: Node) -> Node:
 
 def _box(conditions: Iterable[Compare], iterators: Sequence[Iterator], sizes: Sequence[int]) -> Box | None:
     """Return the positions at which conditions of one iterator each hold, as a box."""
-    places = [list(range(size)) for size in sizes]
+    positions = [list(range(size)) for size in sizes]
     for condition in conditions:
         axes = [axis for axis, iterator in enumerate(iterators) if iterator in atoms(condition.left) | atoms(condition.right)]
         if len(axes) != 1:
             return None
         (axis,) = axes
         kept = []
-        for place in places[axis]:
-            here = {iterators[axis]: index(place)}
-            holds = truth(Compare(substitute(condition.left, here), condition.operator, substitute(condition.right, here)))
+        for position in positions[axis]:
+            substitution = {iterators[axis]: index(position)}
+            holds = truth(Compare(substitute(condition.left, substitution), condition.operator, substitute(condition.right, substitution)))
             if holds is None:
                 return None
-            kept += [place] if holds else []
-        places[axis] = kept
-    ranges = [_range(kept) for kept in places]
+            kept += [position] if holds else []
+        positions[axis] = kept
+    ranges = [_range(kept) for kept in positions]
     return None if any(each is None for each in ranges) else tuple(each for each in ranges if each is not None)
 
 
-def _range(places: Sequence[int]) -> range | None:
-    if not places:
+def _range(positions: Sequence[int]) -> range | None:
+    if not positions:
         return None
-    step = places[1] - places[0] if len(places) > 1 else 1
-    whole = range(places[0], places[-1] + 1, step)
-    return whole if list(whole) == list(places) else None
+    step = positions[1] - positions[0] if len(positions) > 1 else 1
+    positions_of_step = range(positions[0], positions[-1] + 1, step)
+    return positions_of_step if list(positions_of_step) == list(positions) else None
 
 
 def _operand(body: Scalar, iterators: Sequence[Iterator], box: Box) -> int | None:
     """Return which operand a scalar reads, all of it, one element after the other as the box has positions."""
     if not isinstance(body, Read) or not isinstance(body.source, Tensor) or body.source.shape != tuple(map(len, box)):
         return None
-    for place, iterator, positions in zip(body.indices, iterators, box, strict=True):
-        if len(positions) > 1 and not _counts(place, iterator, positions):
+    for coordinate, iterator, positions in zip(body.indices, iterators, box, strict=True):
+        if len(positions) > 1 and not _counts(coordinate, iterator, positions):
             return None
     return int(body.source.name)
 
 
-def _counts(place: Index, iterator: Iterator, positions: range) -> bool:
-    return all(simplify(substitute(place, {iterator: index(at)})) == count for count, at in enumerate(positions))
+def _counts(coordinate: Index, iterator: Iterator, positions: range) -> bool:
+    return all(simplify(substitute(coordinate, {iterator: index(at)})) == count for count, at in enumerate(positions))
 
 
 def _are_disjoint(parts: Sequence[tuple[int, Box]]) -> bool:

@@ -51,9 +51,10 @@ def format_selection(selection: Selection) -> str:
     """Return a selection as text."""
     head = f"method={selection.method!r} optimal={selection.optimal!r} seconds={selection.seconds!r} cost_us={selection.cost_us!r}"
     lines = [f"selection {head} {{"]
-    for number, one in selection.chosen.items():
-        operands = ", ".join(f"@{operand}" for operand in one.operands)
-        lines.append(f"  @{number} = {format_fragment(one.fragment)}({operands}) by={one.implementation.text!r} cost_us={one.cost_us!r}")
+    for number, candidate in selection.chosen.items():
+        operands = ", ".join(f"@{operand}" for operand in candidate.operands)
+        kernel = f"{format_fragment(candidate.fragment)}({operands})"
+        lines.append(f"  @{number} = {kernel} by={candidate.implementation.text!r} cost_us={candidate.cost_us!r}")
     return "\n".join([*lines, "}"]) + "\n"
 
 
@@ -73,10 +74,10 @@ def parse_egraph(text: str, graph: Graph | None = None, name: str = "") -> Froze
 def parse_selections(text: str, frozen: FrozenEGraph, name: str = "") -> tuple[Selection, ...]:
     """Return the selections of a text; every kernel must consist of e-nodes of ``frozen``, and every class be computed that is read."""
     reader = Reader(text, name)
-    found = []
+    selections = []
     while not reader.at_end():
-        found.append(read_selection(reader, frozen))
-    return tuple(found)
+        selections.append(read_selection(reader, frozen))
+    return tuple(selections)
 
 
 def read_egraph(reader: Reader) -> FrozenEGraph:
@@ -104,14 +105,14 @@ def read_egraph(reader: Reader) -> FrozenEGraph:
         if not reader.sees("@"):
             raise reader.expected("@CLASS or '}'")
         at = reader.position
-        one = number()
-        if one in classes:
-            raise reader.error(f"@{one} is defined twice", at)
+        eclass = number()
+        if eclass in classes:
+            raise reader.error(f"@{eclass} is defined twice", at)
         reader.expect(":")
-        types[one] = reader.type()
+        types[eclass] = reader.type()
         fields = reader.fields(constant=reader.flag, source=reader.term)
-        constants |= {one} if fields.get("constant") else set()
-        source |= {one: fields["source"]} if "source" in fields else {}
+        constants |= {eclass} if fields.get("constant") else set()
+        source |= {eclass: fields["source"]} if "source" in fields else {}
         nodes = []
         while not reader.sees("@") and not reader.sees("}"):
             at = reader.start()
@@ -119,12 +120,12 @@ def read_egraph(reader: Reader) -> FrozenEGraph:
             reader.expect("(")
             children = tuple(reader.listed(")", number))
             nodes.append(ENode(op, attributes, children, **reader.fields(rule=reader.string, rules=names, steps=names)))
-            made.append((one, nodes[-1], at))
-        classes[one] = tuple(nodes)
-    for one, node, at in made:
+            made.append((eclass, nodes[-1], at))
+        classes[eclass] = tuple(nodes)
+    for eclass, node, at in made:
         if missing := [child for child in node.children if child not in types]:
             raise reader.error(f"there is no class @{missing[0]}", at)
-        reader.result_type(node.op, [types[child] for child in node.children], node.attributes, types[one], at, at)
+        reader.result_type(node.op, [types[child] for child in node.children], node.attributes, types[eclass], at, at)
     if missing := [root for root in roots if root not in types]:
         raise reader.error(f"there is no class @{missing[0]}", start)
     return FrozenEGraph(classes, types, roots, frozenset(constants), source, root_rules)
@@ -138,29 +139,30 @@ def read_selection(reader: Reader, frozen: FrozenEGraph) -> Selection:
     reader.expect("{")
     chosen: dict[int, Candidate] = {}
 
-    def number() -> int:
+    def reference() -> int:
         at = reader.position
         reader.expect("@")
-        found = reader.integer("a class")
-        if found not in frozen.classes:
-            raise reader.error(f"there is no class @{found}", at)
-        return found
+        eclass = reader.integer("a class")
+        if eclass not in frozen.classes:
+            raise reader.error(f"there is no class @{eclass}", at)
+        return eclass
 
     while not reader.accept("}"):
         at = reader.start()
-        one = number()
-        if one in chosen:
-            raise reader.error(f"@{one} is computed twice", at)
+        computed = reference()
+        if computed in chosen:
+            raise reader.error(f"@{computed} is computed twice", at)
         reader.expect("=")
         reader.nodes = {}
-        fragment = reader.term(frozen.types[one])
+        fragment = reader.term(frozen.types[computed])
         reader.expect("(")
-        operands = tuple(reader.listed(")", number))
+        operands = tuple(reader.listed(")", reference))
         fields = reader.fields(by=reader.string, cost_us=reader.real)
-        covered = covered_by(fragment, operands, one, frozen)
+        covered = covered_by(fragment, operands, computed, frozen)
         if not covered:
-            raise reader.error(f"the kernel does not consist of e-nodes of class @{one}", at)
-        chosen[one] = Candidate(fragment, operands, covered, Implementation.parse(fields.get("by", "")), fields.get("cost_us", 0.0))
+            raise reader.error(f"the kernel does not consist of e-nodes of class @{computed}", at)
+        implementation = Implementation.parse(fields.get("by", ""))
+        chosen[computed] = Candidate(fragment, operands, covered, implementation, fields.get("cost_us", 0.0))
     if (missing := _uncomputed(frozen, chosen)) is not None:
         raise reader.error(f"no kernel computes @{missing}, or only from itself", start)
     return Selection(chosen, head.get("cost_us", 0.0), head.get("optimal", False), head.get("method", ""), head.get("seconds", 0.0))
@@ -179,10 +181,10 @@ def covered_by(fragment: Node, operands: Sequence[int], number: int, frozen: Fro
             attributes = repr(node.attributes)
             made[node, at] = next(
                 (
-                    one
-                    for one in frozen.classes[at]
-                    if one.op == node.op and len(one.children) == len(node.inputs) and repr(one.attributes) == attributes
-                    and all(fits(operand, child) for operand, child in zip(node.inputs, one.children, strict=True))
+                    member
+                    for member in frozen.classes[at]
+                    if member.op == node.op and len(member.children) == len(node.inputs) and repr(member.attributes) == attributes
+                    and all(fits(operand, child) for operand, child in zip(node.inputs, member.children, strict=True))
                 ),
                 None,
             )  # fmt: skip
@@ -194,9 +196,9 @@ def covered_by(fragment: Node, operands: Sequence[int], number: int, frozen: Fro
     stack = [(fragment, number)]
     while stack:
         pair = stack.pop()
-        if (one := made.get(pair)) is not None and one not in covered:
-            covered[one] = None
-            stack += zip(pair[0].inputs, one.children, strict=True)
+        if (member := made.get(pair)) is not None and member not in covered:
+            covered[member] = None
+            stack += zip(pair[0].inputs, member.children, strict=True)
     return tuple(covered)
 
 

@@ -57,8 +57,8 @@ def value_names(graph: Graph, more: Iterable[Node] = ()) -> dict[Node, str]:
     Values that only have a name or an origin come last, in an order that depends on nothing but them.
     """
     used = dict.fromkeys(walk([*graph.inputs, *more, *graph.roots]))
-    others = sorted({*graph.origins, *graph.names}.difference(used), key=lambda node: node.digest)
-    return {node: f"%{number}" for number, node in enumerate(dict.fromkeys([*used, *walk(others)]))}
+    unused = sorted({*graph.origins, *graph.names}.difference(used), key=lambda node: node.digest)
+    return {node: f"%{number}" for number, node in enumerate(dict.fromkeys([*used, *walk(unused)]))}
 
 
 def format_reasons(reasoned: Kernel | ENode) -> str:
@@ -99,11 +99,11 @@ def _data(array: np.ndarray | None, type: TensorType) -> str:
         return ""
     try:
         values = tuple(map(_plain, array.reshape(-1)))
-        again = _array(values, type)
+        parsed = _array(values, type)
     except (TypeError, ValueError, OverflowError):
         return ""
-    is_same = again.tolist() == array.tolist() if array.dtype == np.object_ else again.tobytes() == array.tobytes()
-    return f" data={values!r}" if is_same and again.dtype == array.dtype else ""
+    is_same = parsed.tolist() == array.tolist() if array.dtype == np.object_ else parsed.tobytes() == array.tobytes()
+    return f" data={values!r}" if is_same and parsed.dtype == array.dtype else ""
 
 
 def _plain(element: Any) -> Any:

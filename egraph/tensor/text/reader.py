@@ -48,13 +48,13 @@ class Reader:
         start = self.position if at is None else at
         line = self.text.count("\n", 0, start) + 1
         column = start - (self.text.rfind("\n", 0, start) + 1) + 1
-        rest = self.text[start : start + SHOWN].split("\n")[0]
-        shown = rest if rest else "the end of the line" if start < len(self.text) else "the end of the text"
+        remaining = self.text[start : start + SHOWN].split("\n")[0]
+        shown = remaining if remaining else "the end of the line" if start < len(self.text) else "the end of the text"
         return TextError(what, where=f"{self.name + ', ' if self.name else ''}line {line}, column {column}: {shown}")
 
-    def expected(self, what: str) -> TextError:
+    def expected(self, expectation: str) -> TextError:
         self.skip()
-        return self.error(f"expected {what}")
+        return self.error(f"expected {expectation}")
 
     def start(self) -> int:
         """Return where the next thing begins."""
@@ -63,8 +63,8 @@ class Reader:
 
     def skip(self) -> None:
         if self.text[self.position : self.position + 1] <= " ":
-            found = _SPACE.match(self.text, self.position)
-            self.position = found.end() if found else self.position
+            match = _SPACE.match(self.text, self.position)
+            self.position = match.end() if match else self.position
 
     def at_end(self) -> bool:
         self.skip()
@@ -91,16 +91,16 @@ class Reader:
         self.skip()
         return pattern.match(self.text, self.position)
 
-    def take(self, pattern: re.Pattern[str], what: str) -> str:
-        found = self.match(pattern)
-        if found is None:
-            raise self.expected(what)
-        self.position = found.end()
-        return found.group()
+    def take(self, pattern: re.Pattern[str], expected: str) -> str:
+        match = self.match(pattern)
+        if match is None:
+            raise self.expected(expected)
+        self.position = match.end()
+        return match.group()
 
     def peek(self, pattern: re.Pattern[str]) -> str:
-        found = self.match(pattern)
-        return found.group() if found else ""
+        match = self.match(pattern)
+        return match.group() if match else ""
 
     def integer(self, what: str = "an integer") -> int:
         return int(self.take(INTEGER, what))
@@ -130,11 +130,11 @@ class Reader:
 
     def value(self) -> AttributeValue:
         """Read an attribute's value: a number, ``True``, ``False``, a string, bytes or a tuple, as Python writes them."""
-        found = self.match(_VALUE)
-        if found is None:
+        match = self.match(_VALUE)
+        if match is None:
             raise self.expected("a number, True, False, a string, bytes or a tuple")
-        self.position = found.end()
-        kind, word = found.lastgroup, found.group()
+        self.position = match.end()
+        kind, word = match.lastgroup, match.group()
         if kind == "integer":
             return int(word)
         if kind == "open":
@@ -169,15 +169,15 @@ class Reader:
 
     def fields(self, **readers: Callable[[], object]) -> dict[str, Any]:
         """Read ``name=value`` as long as some follow, each name at most once; ``readers`` say which there may be."""
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         while (match := self.match(_FIELD)) is not None:
             word = match[1]
-            if word not in readers or word in found:
-                more = [name for name in readers if name not in found]
+            if word not in readers or word in values:
+                more = [name for name in readers if name not in values]
                 raise self.expected(f"one of {', '.join(more)}" if more else "the end of the line")
             self.position = match.end()
-            found[word] = readers[word]()
-        return found
+            values[word] = readers[word]()
+        return values
 
     def type(self) -> TensorType:
         """Read ``float32[1,batch,'a size']``; ``[?]`` where the rank is not known."""
@@ -203,10 +203,10 @@ class Reader:
             self.expect("=")
             return name, self.value()
 
-        found = self.listed("}", item)
-        if len({name for name, _ in found}) < len(found):
+        pairs = self.listed("}", item)
+        if len({name for name, _ in pairs}) < len(pairs):
             raise self.error("an attribute is given twice", self.position - 1)
-        return tuple(sorted(found, key=lambda pair: pair[0]))
+        return tuple(sorted(pairs, key=lambda pair: pair[0]))
 
     def operator(self) -> str:
         start = self.position
@@ -243,16 +243,16 @@ class Reader:
                 raise self.error(f"there is no value {name} above", start)
             return self.nodes[name]
         op = self.operator()
-        given = self.attributes()
+        attributes = self.attributes()
         self.expect("(")
         operands = self.listed(")", self.term)
         at = self.position
         if type is None and self.accept(":"):
             type = self.type()
-        return make(op, operands, given, self.result_type(op, [operand.type for operand in operands], given, type, start, at))
+        return make(op, operands, attributes, self.result_type(op, [operand.type for operand in operands], attributes, type, start, at))
 
     def result_type(
-        self, op: str, operands: Sequence[TensorType], given: Attributes, type: TensorType | None, start: int, at: int
+        self, op: str, operands: Sequence[TensorType], attributes: Attributes, type: TensorType | None, start: int, at: int
     ) -> TensorType:
         """Return an operator's result type; refuse a written ``type`` that is another."""
         if op not in OPS:
@@ -261,7 +261,7 @@ class Reader:
                 raise self.expected(f"the type of {op}, which is no core operator: ': float32[...]'")
             return type or TUPLE
         try:
-            computed = infer(op, tuple(operands), given)
+            computed = infer(op, tuple(operands), attributes)
         except TypeMismatch as error:
             raise self.error(error.what, start) from error
         if type is not None and type != computed:
