@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import statistics
 import subprocess
 import sys
@@ -30,11 +29,12 @@ from typing import Any
 import numpy as np
 import onnx
 
+from bench.command import BadArguments, add_result_arguments, read_rows, run_command, write
 from bench.environment import commit, environment
 from bench.interleave import EngineFailed, EngineProcess
 from bench.models import MODELS, BenchModel
 from bench.row import RowFailed, compare_outputs, run_optimizer, without_places
-from bench.run import RESULTS, BadArguments, installed_engines, read_rows
+from bench.run import installed_engines
 from bench.table import geometric_mean
 from bench.unseen import UNSEEN
 
@@ -130,10 +130,10 @@ def measured(entry: BenchModel, options: argparse.Namespace, folder: Path) -> di
     model = entry.make(1)
     source = folder / f"{entry.name}.onnx"
     onnx.save(model, source)
-    places = {side: folder / side for side in ("first", "second")}
-    for place in places.values():
-        place.mkdir()
-        np.savez(place / "feeds.npz", allow_pickle=False, **entry.feeds(model))
+    side_folders = {side: folder / side for side in ("first", "second")}
+    for side_folder in side_folders.values():
+        side_folder.mkdir()
+        np.savez(side_folder / "feeds.npz", allow_pickle=False, **entry.feeds(model))
     del model
     artefact = (options.artefacts or folder).resolve() / f"{entry.name}.einsat"
     if not artefact.exists():
@@ -143,19 +143,19 @@ def measured(entry: BenchModel, options: argparse.Namespace, folder: Path) -> di
     row: dict[str, Any] = {"failed": {}, "conditions": {}}
     with ExitStack() as stack:
         sides: dict[str, dict[str, EngineProcess]] = {}
-        for (side, place), engine in itertools.product(places.items(), options.engines.split(",")):
+        for (side, side_folder), engine in itertools.product(side_folders.items(), options.engines.split(",")):
             path = artefact if engine == "einsat" else source
             try:
-                process = stack.enter_context(EngineProcess(engine, path, place / "feeds.npz", options.threads))
+                process = stack.enter_context(EngineProcess(engine, path, side_folder / "feeds.npz", options.threads))
             except EngineFailed as error:
                 row["failed"][engine] = str(error)
             else:
                 sides.setdefault(side, {})[engine] = process
-        if len(sides) < len(places):
+        if len(sides) < len(side_folders):
             raise RowFailed("; ".join(f"{engine}: {reason}" for engine, reason in row["failed"].items()))
-        row["max_rel_err"], wrong = compare_outputs(places["first"], [*sides["first"]])
+        row["max_rel_err"], wrong = compare_outputs(side_folders["first"], [*sides["first"]])
         row["failed"] |= wrong
-        first, second = ({name: one for name, one in sides[side].items() if name not in row["failed"]} for side in places)
+        first, second = ({name: samples for name, samples in sides[side].items() if name not in row["failed"]} for side in side_folders)
         times = timed(first, second, seconds=options.seconds)
     for condition, of_engines in times.items():
         row["conditions"][condition] = {
@@ -169,16 +169,16 @@ def measured(entry: BenchModel, options: argparse.Namespace, folder: Path) -> di
     return row
 
 
-def over_best(row: Mapping[str, Any], condition: str, what: str) -> float | None:
+def over_best(row: Mapping[str, Any], condition: str, statistic: str) -> float | None:
     """Return our time over the best peer's (less is better); None where one has none."""
     engines = row.get("conditions", {}).get(condition, {})
-    peers = [values[what] for engine, values in engines.items() if engine != "einsat"]
-    return engines["einsat"][what] / min(peers) if peers and "einsat" in engines else None
+    peers = [values[statistic] for engine, values in engines.items() if engine != "einsat"]
+    return engines["einsat"][statistic] / min(peers) if peers and "einsat" in engines else None
 
 
 def table(rows: Sequence[Mapping[str, Any]], where: Mapping[str, Any]) -> str:
     """Return the page of Markdown."""
-    engines = list(dict.fromkeys(name for row in rows for one in row.get("conditions", {}).values() for name in one))
+    engines = list(dict.fromkeys(name for row in rows for by_engine in row.get("conditions", {}).values() for name in by_engine))
     columns = ["model", "condition", *(f"{name} ms" for name in engines), "median over best peer", "p99 over best peer"]
     lines = [
         f"# Beside other work: {where['cpu']}, {where['cores']} cores, {where['threads']} threads", "",
@@ -194,26 +194,19 @@ def table(rows: Sequence[Mapping[str, Any]], where: Mapping[str, Any]) -> str:
             continue
         of_engines = row["conditions"][condition]
         cells = [f"{v['median_us'] / 1e3:.2f} / {v['p99_us'] / 1e3:.2f}" if (v := of_engines.get(name)) else "" for name in engines]
-        ratios = [over_best(row, condition, what) for what in ("median_us", "p99_us")]
+        ratios = [over_best(row, condition, statistic) for statistic in ("median_us", "p99_us")]
         shown = [f"{ratio:.2f}" if ratio is not None else "" for ratio in ratios]
         lines.append("| " + " | ".join([row["model"] if condition == ALONE else "", condition, *cells, *shown]) + " |")
     for condition in BUSY:
-        found = [[ratio for row in rows if (ratio := over_best(row, condition, what)) is not None] for what in ("median_us", "p99_us")]
-        if all(found):
-            middle, last = (f"{geometric_mean(ratios):.2f} (at most {max(ratios):.2f})" for ratios in found)
-            lines += ["", f"{condition}: median {middle} of the best peer's, 99th percentile {last}, {len(found[0])} models."]
+        ratios_by_statistic = [
+            [ratio for row in rows if (ratio := over_best(row, condition, statistic)) is not None]
+            for statistic in ("median_us", "p99_us")
+        ]
+        if all(ratios_by_statistic):
+            middle, last = (f"{geometric_mean(ratios):.2f} (at most {max(ratios):.2f})" for ratios in ratios_by_statistic)
+            lines += ["", f"{condition}: median {middle} of the best peer's, 99th percentile {last}, {len(ratios_by_statistic[0])} models."]
     failed = [f"{row['model']}: {engine} {reason}" for row in rows for engine, reason in row.get("failed", {}).items()]
     return "\n".join([*lines, *(f"\n* {' '.join(text.split())}" for text in failed)]) + "\n"
-
-
-def write(stem: Path, rows: Sequence[Mapping[str, Any]], where: Mapping[str, Any]) -> None:
-    """Write both result files, each whole or not at all."""
-    stem.parent.mkdir(parents=True, exist_ok=True)
-    document = json.dumps({"environment": where, "rows": rows}, indent=1, sort_keys=True) + "\n"
-    for suffix, text in {".json": document, ".md": table(rows, where)}.items():
-        partial = stem.with_suffix(f"{suffix}.partial")
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(stem.with_suffix(suffix))
 
 
 def entry_of(text: str) -> BenchModel:
@@ -233,12 +226,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("models", nargs="*", metavar="MODEL", help=models)
     engines = ",".join(name for name in ENGINES if name in installed_engines())
     parser.add_argument("--engines", default=engines, help=f"comma-separated (default: {engines}, of {len(ENGINES)} that may be here)")
-    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=8.0, help="of each engine under each condition (default: 8)")
     parser.add_argument("--artefacts", type=Path, help="folder with optimised models; those that are missing are added")
-    parser.add_argument("--name", default="busy", help="stem of the result files")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="where result files lie (default: bench/results)")
-    parser.add_argument("--resume", action="store_true", help="keep the rows of the result file, add those that are missing or failed")
+    add_result_arguments(parser, "busy")
     return parser
 
 
@@ -253,39 +243,19 @@ def run(options: argparse.Namespace) -> int:
         if entry.name in rows:
             continue
         rows[entry.name] = row = measure(entry, options)
-        write(stem, list(rows.values()), where)
+        write(stem, list(rows.values()), where, table(list(rows.values()), where))
         ratios = {condition: over_best(row, condition, "median_us") for condition in BUSY}
         shown = row.get("error") or ", ".join(f"{condition} {ratio:.2f}" for condition, ratio in ratios.items() if ratio is not None)
         print(f"{entry.name}: {shown}", file=sys.stderr, flush=True)
-    write(stem, list(rows.values()), where)
-    print(table(list(rows.values()), where))
+    page = table(list(rows.values()), where)
+    write(stem, list(rows.values()), where, page)
+    print(page)
     return 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit code."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    at = given.index("--") if "--" in given else len(given)
-    parser = build_parser()
-    options = parser.parse_args(given[:at])
-    options.extra, options.command = given[at + 1 :], ["python -m bench.busy", *shown(given)]
-    try:
-        return run(options)
-    except BadArguments as error:
-        parser.error(str(error))
-    except KeyboardInterrupt:
-        print("interrupted: the rows that were measured are kept; --resume adds the others", file=sys.stderr)
-        return 130
-
-
-def shown(arguments: Sequence[str]) -> list[str]:
-    """Return arguments without the names of this machine's folders."""
-    kept: list[str] = []
-    for flag, text in itertools.pairwise(["", *arguments]):
-        if flag in ("--results", "--artefacts") or text in ("--results", "--artefacts") or text.startswith(("--results=", "--artefacts=")):
-            continue
-        kept.append(Path(text).name if text.endswith(".onnx") else text)
-    return kept
+    return run_command(build_parser(), run, arguments)
 
 
 if __name__ == "__main__":

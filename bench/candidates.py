@@ -55,11 +55,11 @@ def offered(entry: BenchModel, database: Database, *, twins: bool, derived: bool
         onnx.save(entry.make(1), path)
         graph = importer.load(path, shapes=parse_shapes(entry.shapes)).graph
     gate = Gate(choose_derivations((), allow="finite"), database)
-    found = saturate(graph, RULES, LIMITS, derivations=gate.open())
-    jobs = _jobs(found.frozen, twins=twins)
+    saturation = saturate(graph, RULES, LIMITS, derivations=gate.open())
+    jobs = _jobs(saturation.frozen, twins=twins)
     if derived:
-        known = _jobs(found.by_rules, twins=twins) if found.by_rules else jobs
-        jobs = {key: job for key, job in jobs.items() if key not in known}
+        by_rules = _jobs(saturation.by_rules, twins=twins) if saturation.by_rules else jobs
+        jobs = {key: job for key, job in jobs.items() if key not in by_rules}
     return [jobs[key] for key in sorted(jobs, key=lambda key: hashlib.sha256(repr(key).encode()).digest())]
 
 
@@ -71,10 +71,10 @@ def _jobs(frozen: FrozenEGraph, *, twins: bool) -> dict[tuple[str, str], Job]:
         laid = without_twins(model, laid)
     jobs: dict[tuple[str, str], Job] = {}
     for options in laid.values():
-        for one in options:
-            if not one.implementation.is_free and is_measurable(one.fragment):
-                key = model.key(one)
-                jobs.setdefault(key, Job(one.fragment, one.implementation, key[0]))
+        for candidate in options:
+            if not candidate.implementation.is_free and is_measurable(candidate.fragment):
+                key = model.key(candidate)
+                jobs.setdefault(key, Job(candidate.fragment, candidate.implementation, key[0]))
     return jobs
 
 
@@ -124,12 +124,12 @@ def main() -> int:
                 todo = [job for job in jobs if database.get(device, *job.key) is None]
                 end = time.monotonic() + options.seconds
                 measurer.measure(todo, partial(_seconds_until, end), lambda text: None)
-                found = list(verdicts(database, device, jobs))
-                counts = Counter(verdict for verdict, _, _ in found)
+                judged = list(verdicts(database, device, jobs))
+                counts = Counter(verdict for verdict, _, _ in judged)
                 wrong += counts["wrong"]
-                left = f", {len(jobs) - len(found)} not executed in time" if len(found) < len(jobs) else ""
+                left = f", {len(jobs) - len(judged)} not executed in time" if len(judged) < len(jobs) else ""
                 print(f"{name}: {len(jobs)} kernels: {', '.join(f'{n} {v}' for v, n in sorted(counts.items()))}{left}", flush=True)
-                for verdict, job, message in found:
+                for verdict, job, message in judged:
                     if verdict not in ("ok", "slow"):
                         print(f"  {verdict}: {job.implementation} {job.text}\n    {message}", flush=True)
     finally:

@@ -71,17 +71,17 @@ def data_of(case: Any, model: onnx.ModelProto) -> list[tuple[list[Any], list[Any
     """Return (inputs, expected outputs) of every data set."""
     if case.data_sets is not None:
         return [([_value(v) for v in inputs], [_value(v) for v in outputs]) for inputs, outputs in case.data_sets]
-    given = {tensor.name for tensor in model.graph.initializer}
-    inputs = [value for value in model.graph.input if value.name not in given]
+    initialised = {tensor.name for tensor in model.graph.initializer}
+    inputs = [value for value in model.graph.input if value.name not in initialised]
     folders = sorted(Path(case.model_dir).glob("test_data_set_*"))
     return [(_read(folder, "input", inputs), _read(folder, "output", model.graph.output)) for folder in folders]
 
 
 def _read(folder: Path, kind: str, values: Sequence[onnx.ValueInfoProto]) -> list[Any]:
-    found: list[Any] = []
+    values_of_file: list[Any] = []
     for index, path in enumerate(sorted(folder.glob(f"{kind}_*.pb"), key=lambda p: int(p.stem.split("_")[1]))):
-        found.append(_parse(path.read_bytes(), values[index].type))
-    return found
+        values_of_file.append(_parse(path.read_bytes(), values[index].type))
+    return values_of_file
 
 
 def _parse(content: bytes, type: onnx.TypeProto) -> Any:
@@ -112,10 +112,10 @@ def run_onnxruntime(model: onnx.ModelProto) -> Callable[[list[Any]], Sequence[An
     readable = onnx.ModelProto()
     readable.CopyFrom(model)
     readable.ir_version = min(model.ir_version, NEWEST_IR)
-    given = {tensor.name for tensor in model.graph.initializer}
-    names = [value.name for value in model.graph.input if value.name not in given]
+    initialised = {tensor.name for tensor in model.graph.initializer}
+    names = [value.name for value in model.graph.input if value.name not in initialised]
     spec = {"model": "", "input_names": names, "output_names": [value.name for value in model.graph.output]}
-    dtypes = [from_proto(value.type).dtype for value in model.graph.input if value.name not in given]
+    dtypes = [from_proto(value.type).dtype for value in model.graph.input if value.name not in initialised]
     step = OpaqueStep(
         Step("onnxruntime", "model", (), (), spec), readable.SerializeToString(), dtypes, dispatcher.load(),
         threads=1, alone=True, keep_subnormals=True,
@@ -137,8 +137,8 @@ def failure(case: Any, prepare: Callable[[onnx.ModelProto], Callable[[list[Any]]
         model = model_of(case)
         run = prepare(model)
         for inputs, expected in data_of(case, model):
-            got = [_list_of(value) for value in run(inputs)]
-            Runner.assert_similar_outputs([_list_of(v) for v in expected], got, case.rtol, case.atol)
+            actual = [_list_of(value) for value in run(inputs)]
+            Runner.assert_similar_outputs([_list_of(v) for v in expected], actual, case.rtol, case.atol)
     except Exception as error:  # whatever is raised, the case does not pass, and the report says why
         text = re.sub(rf"{re.escape(tempfile.gettempdir())}/\S*?/(?=\w)", "", " ".join(str(error).split()))
         text = re.sub(r"/onnxruntime_src/\S+:(\d+) .*?\) (?=[A-Z])", "", text)
@@ -176,8 +176,8 @@ def examine(case: Any) -> Verdict:
     """Run a case both ways."""
     peer = failure(case, run_onnxruntime)
     start = time.perf_counter()
-    own = failure(case, run_einsat)
-    return Verdict(case.name, peer, own, time.perf_counter() - start)
+    einsat = failure(case, run_einsat)
+    return Verdict(case.name, peer, einsat, time.perf_counter() - start)
 
 
 def _work(connection: Connection, cases: Sequence[Any]) -> None:
@@ -185,12 +185,12 @@ def _work(connection: Connection, cases: Sequence[Any]) -> None:
     warnings.simplefilter("ignore")
     os.environ[ANY_OPSET] = "0"
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # onnxruntime logs every refusal
-    while (asked := connection.recv()) is not None:
-        if isinstance(asked, list):
-            warm(cases[index] for index in asked)
+    while (request := connection.recv()) is not None:
+        if isinstance(request, list):
+            warm(cases[index] for index in request)
             connection.send(None)
         else:
-            connection.send(examine(cases[asked]))
+            connection.send(examine(cases[request]))
 
 
 class _Worker:
@@ -204,10 +204,10 @@ class _Worker:
 
     def _start(self) -> None:
         context = multiprocessing.get_context("fork")
-        self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=_work, args=(theirs, self.cases), daemon=True)
+        self.connection, far_end = context.Pipe()
+        self.process = context.Process(target=_work, args=(far_end, self.cases), daemon=True)
         self.process.start()
-        theirs.close()
+        far_end.close()
         self.asked = time.monotonic()
 
     def ask(self) -> bool:
@@ -278,28 +278,28 @@ def summary(verdicts: Sequence[Verdict], command: str) -> dict[str, Any]:
     }
 
 
-def as_markdown(found: dict[str, Any]) -> str:
+def as_markdown(results: dict[str, Any]) -> str:
     """Return the summary as a page."""
-    counts = [found[key] for key in ("cases", "onnxruntime_passes", "einsat_passes", "both_pass")]
-    counts += [len(found[key]) for key in ("only_onnxruntime_passes", "only_einsat_passes")]
-    used = ", ".join(f"{name} {number}" for name, number in found["versions"].items())
+    counts = [results[key] for key in ("cases", "onnxruntime_passes", "einsat_passes", "both_pass")]
+    counts += [len(results[key]) for key in ("only_onnxruntime_passes", "only_einsat_passes")]
+    used = ", ".join(f"{name} {number}" for name, number in results["versions"].items())
     lines = [
         "# Conformance: the ONNX backend test-suite",
         "",
-        f"`{found['command']}`, {found['date']}, Python {found['python']}, {used}.",
+        f"`{results['command']}`, {results['date']}, Python {results['python']}, {used}.",
         "",
         "| cases | onnxruntime passes | Einsat passes | both | only onnxruntime | only Einsat |",
         "|---|---|---|---|---|---|",
         f"| {' | '.join(str(count) for count in counts)} |",
         "",
-        f"Median time to import, optimise, compile, load and run a case: {1000 * found['median_seconds']:.0f} ms.",
+        f"Median time to import, optimise, compile, load and run a case: {1000 * results['median_seconds']:.0f} ms.",
     ]
     for title, key in (
         ("Only onnxruntime passes", "only_onnxruntime_passes"),
         ("Only Einsat passes (why onnxruntime does not)", "only_einsat_passes"),
         ("Neither passes (what onnxruntime says)", "neither_passes"),
     ):
-        lines += ["", f"## {title}", "", *(f"- `{name}`: {reason}" for name, reason in found[key].items())] if found[key] else []
+        lines += ["", f"## {title}", "", *(f"- `{name}`: {reason}" for name, reason in results[key].items())] if results[key] else []
     return "\n".join(lines) + "\n"
 
 
@@ -315,16 +315,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{done} of {len(cases)}", file=sys.stderr, flush=True)
 
     verdicts = run_all(cases, max(1, min(options.jobs, len(cases))), tell) if cases else []
-    found = summary(verdicts, "python -m bench.conformance" + (f" --filter '{options.filter}'" if options.filter else ""))
+    results = summary(verdicts, "python -m bench.conformance" + (f" --filter '{options.filter}'" if options.filter else ""))
     for key in ("cases", "onnxruntime_passes", "einsat_passes", "both_pass"):
-        print(f"{key.replace('_', ' ')}: {found[key]}")
-    for name, reason in found["only_onnxruntime_passes"].items():
+        print(f"{key.replace('_', ' ')}: {results[key]}")
+    for name, reason in results["only_onnxruntime_passes"].items():
         print(f"only onnxruntime: {name}: {reason}")
     if not options.filter:
         RESULTS.mkdir(exist_ok=True)
-        (RESULTS / "conformance.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-        (RESULTS / "conformance.md").write_text(as_markdown(found), encoding="utf-8")
-    return 1 if found["only_onnxruntime_passes"] else 0
+        (RESULTS / "conformance.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        (RESULTS / "conformance.md").write_text(as_markdown(results), encoding="utf-8")
+    return 1 if results["only_onnxruntime_passes"] else 0
 
 
 if __name__ == "__main__":

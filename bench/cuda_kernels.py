@@ -116,8 +116,8 @@ def operands(request: KernelRequest) -> tuple[list[np.ndarray], list[np.ndarray]
         value = random.standard_normal(leaf.type.sizes) if dtype.kind not in "iub" else random.integers(0, 2, leaf.type.sizes)
         values.append(np.asarray(value).astype(dtype))
         position = leaf.integer("index")
-        given = request.input_strides[position] if request.input_strides and position < len(request.input_strides) else None
-        memories.append(laid(values[-1], given or dense(leaf.type.sizes)))
+        operand_strides = request.input_strides[position] if request.input_strides and position < len(request.input_strides) else None
+        memories.append(laid(values[-1], operand_strides or dense(leaf.type.sizes)))
     return values, memories
 
 
@@ -138,23 +138,23 @@ def run(module: HostModule, kernel: GeneratedKernel, request: KernelRequest) -> 
     values, memories = operands(request)
     leaves = placeholders(fragment)
     with np.errstate(all="ignore"):
-        wanted = np.asarray(evaluate((fragment,), dict(zip(leaves, values, strict=True)))[0], np.float64)
+        expected = np.asarray(evaluate((fragment,), dict(zip(leaves, values, strict=True)))[0], np.float64)
     strides = request.output_strides or dense(fragment.type.sizes)
     named = {f"in{leaf.integer('index')}": memory for leaf, memory in zip(leaves, memories, strict=True)}
-    found = []
+    outputs = []
     for order in ORDERS:
         out = laid(np.zeros(fragment.type.sizes, numpy_dtype(fragment.type.dtype)), strides)
         for launch in kernel.launches:
             arrays = [{**named, OUTPUT: out}[name] for name in launch.parameters]
             module.launch(launch.symbol, launch.grid, launch.block, launch.shared_bytes, arrays, order)
-        found.append(out)
-    got = viewed(found[0], fragment.type.sizes, strides).astype(np.float64)
-    finite = np.isfinite(wanted)
-    tolerated = TOLERANCE * (np.abs(wanted) + 0.1 * np.abs(wanted[finite]).max(initial=0.0)) + 1e-30
+        outputs.append(out)
+    actual = viewed(outputs[0], fragment.type.sizes, strides).astype(np.float64)
+    finite = np.isfinite(expected)
+    tolerated = TOLERANCE * (np.abs(expected) + 0.1 * np.abs(expected[finite]).max(initial=0.0)) + 1e-30
     with np.errstate(invalid="ignore"):
-        same = (got == wanted) | (np.isnan(got) & np.isnan(wanted))
-        off = np.where(finite, np.abs(got - wanted) / tolerated, np.where(same, 0.0, np.inf))
-    return float(np.nan_to_num(off, nan=np.inf).max(initial=0.0)), len({each.tobytes() for each in found}) == 1
+        same = (actual == expected) | (np.isnan(actual) & np.isnan(expected))
+        off = np.where(finite, np.abs(actual - expected) / tolerated, np.where(same, 0.0, np.inf))
+    return float(np.nan_to_num(off, nan=np.inf).max(initial=0.0)), len({each.tobytes() for each in outputs}) == 1
 
 
 def judge(requests: Sequence[KernelRequest], model: str) -> Iterator[tuple[KernelRequest, Row]]:

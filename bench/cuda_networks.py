@@ -66,7 +66,7 @@ def taken(name: str, batch: int, target: str, budget: str, folder: Path) -> Row:
     )  # fmt: skip
 
 
-def page(found: list[Row], where: dict[str, Any]) -> str:
+def page(rows: list[Row], where: dict[str, Any]) -> str:
     """Return the table."""
     lines = [
         "# Networks on the recorded CUDA device", "", *opening(where, ("egglog", "onnxruntime")),
@@ -75,7 +75,7 @@ def page(found: list[Row], where: dict[str, Any]) -> str:
         "| network | batch | target | status | steps | error | estimated, plain | estimated, optimised | arena |",
         "|---|---|---|---|---|---|---|---|---|",
     ]  # fmt: skip
-    for row in found:
+    for row in rows:
         steps = ", ".join(f"{count} {kind}" for kind, count in row.steps.items())
         error = f"{row.max_rel_err:.1g}" if row.max_rel_err is not None else row.message.replace("\n", " ")
         times = [f"{us:.0f} us" if us is not None else "" for us in (row.estimated_before_us, row.estimated_after_us)]
@@ -95,16 +95,16 @@ def main() -> int:
     parser.add_argument("--budget", default="60s", help="time for each (default 60s)")
     parser.add_argument("--record", type=Path, nargs="?", const=RESULTS, metavar="FOLDER", help="write cuda_networks.json and .md")
     arguments = parser.parse_args()
-    found = []
+    rows = []
     for name in arguments.models:
         with tempfile.TemporaryDirectory(prefix="einsat-bench-") as folder:
-            found.append(taken(name, arguments.batch, arguments.target, arguments.budget, Path(folder)))
-        print(found[-1], flush=True)
+            rows.append(taken(name, arguments.batch, arguments.target, arguments.budget, Path(folder)))
+        print(rows[-1], flush=True)
         where = origin(1, ["python", "-m", "bench.cuda_networks"])
         if arguments.record:
-            record(arguments.record, "cuda_networks", where, found, page(found, where))
-    print(page(found, where))
-    return int(any(row.status == "failed" for row in found))
+            record(arguments.record, "cuda_networks", where, rows, page(rows, where))
+    print(page(rows, where))
+    return int(any(row.status == "failed" for row in rows))
 
 
 if __name__ == "__main__":

@@ -51,12 +51,12 @@ class Row:
 def convolutions(name: str, batch: int) -> list[tuple[str, dict[str, Any], tuple[int, ...], tuple[int, ...]]]:
     """Return the distinct convolutions of a network: operator, attributes, sizes of data and of weights."""
     graph = importer.load(MODELS[name].make(batch)).graph
-    found: dict[str, tuple[str, dict[str, Any], tuple[int, ...], tuple[int, ...]]] = {}
+    distinct: dict[str, tuple[str, dict[str, Any], tuple[int, ...], tuple[int, ...]]] = {}
     for node in walk(graph.roots):
         if node.op in ("Conv", "ConvTranspose"):
             data, weights = (operand.type.sizes for operand in node.inputs)
-            found.setdefault(f"{node.op}{node.attributes}{data}{weights}", (node.op, dict(node.attributes), data, weights))
-    return list(found.values())
+            distinct.setdefault(f"{node.op}{node.attributes}{data}{weights}", (node.op, dict(node.attributes), data, weights))
+    return list(distinct.values())
 
 
 def _in_layout(op: str, attributes: dict[str, Any], data: tuple[int, ...], weights: tuple[int, ...], layout: str) -> Node:
@@ -102,7 +102,7 @@ def rows(name: str, batch: int) -> Iterator[Row]:
                         yield Row(*key, len(plans), f"engine {plans[0].engine} ({knobs})", plans[0].workspace_bytes, "")
 
 
-def page(found: Sequence[Row], where: dict[str, Any]) -> str:
+def page(rows: Sequence[Row], where: dict[str, Any]) -> str:
     """Return the table: of each convolution the plans in strict float32 and in TF32, channels first and last, by GPU."""
     libraries = f"cuDNN {version('nvidia-cudnn-cu13')}, cudnn-frontend {version('nvidia-cudnn-frontend')}"
     lines = [
@@ -112,17 +112,17 @@ def page(found: Sequence[Row], where: dict[str, Any]) -> str:
         f"| network | convolution | {' | '.join(f'{gpu} {layout}' for gpu in GPUS for layout in LAYOUTS)} |",
         f"|---|---|{'---|' * len(GPUS) * len(LAYOUTS)}",
     ]  # fmt: skip
-    by_key = {(row.model, row.convolution, row.gpu, row.layout, row.precision): row for row in found}
-    for model, convolution in dict.fromkeys((row.model, row.convolution) for row in found):
+    by_key = {(row.model, row.convolution, row.gpu, row.layout, row.precision): row for row in rows}
+    for model, convolution in dict.fromkeys((row.model, row.convolution) for row in rows):
         cells = [
             " / ".join(str(by_key[model, convolution, gpu, layout, precision].plans) for precision in PRECISIONS)
             for gpu in GPUS for layout in LAYOUTS
         ]  # fmt: skip
         lines.append(f"| {model} | {convolution} | {' | '.join(cells)} |")
-    words = Counter(row.refusal for row in found if row.refusal)
+    words = Counter(row.refusal for row in rows if row.refusal)
     lines += ["", *(f"* {count} rows without a plan: {text}" for text, count in words.most_common())]
-    without = {(r.model, r.convolution, r.gpu, r.precision) for r in found} - {
-        (r.model, r.convolution, r.gpu, r.precision) for r in found if r.plans
+    without = {(r.model, r.convolution, r.gpu, r.precision) for r in rows} - {
+        (r.model, r.convolution, r.gpu, r.precision) for r in rows if r.plans
     }
     lines.append(f"* Convolutions without any plan in either layout: {len(without)} of GPU and precision.")
     return "\n".join(lines) + "\n"
@@ -137,12 +137,12 @@ def main() -> int:
     if not is_installed():
         print("cuDNN and its frontend are not installed, so nothing can be listed: pip install 'einsat[cuda]'")
         return 2
-    found = [row for name in arguments.models for row in rows(name, arguments.batch)]
+    measured = [row for name in arguments.models for row in rows(name, arguments.batch)]
     where = origin(1, ["python", "-m", "bench.cuda_plans"])
-    text = page(found, where)
+    text = page(measured, where)
     print(text)
     if arguments.record:
-        record(arguments.record, "cuda_plans", where, found, text)
+        record(arguments.record, "cuda_plans", where, measured, text)
     return 0
 
 

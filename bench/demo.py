@@ -36,8 +36,8 @@ def run(*arguments: str) -> tuple[int, str]:
 
 def paste(page: Path, text: str) -> None:
     """Put the text between the marks of a page."""
-    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
+    before, _, following = page.read_text(encoding="utf-8").partition(BEGIN)
+    _, _, after = following.partition(END)
     page.write_text(f"{before}{BEGIN}\n```\n{text}\n```\n{END}{after}", encoding="utf-8")
 
 

@@ -45,15 +45,15 @@ def conv(text: str) -> Node:
 
     ``64@56``, ``64@56->128 3x3 s2``, ``64@56x48 1x7 n4 p0``; ``512@4->256 4x4 t2 p1`` is transposed, with stride 2.
     """
-    first, *rest = text.split()
+    first, *options = text.split()
     channels, _, tail = first.partition("@")
     size, _, outputs = tail.partition("->")
     height, _, width = size.partition("x")
     taps, letters = (3, 3), {"s": 1, "d": 1, "g": 1, "n": 1, "p": -1, "t": 0}
-    for part in rest:
+    for part in options:
         if "x" in part:
-            one, other = part.split("x")
-            taps = int(one), int(other)
+            taps_down, taps_across = part.split("x")
+            taps = int(taps_down), int(taps_across)
         else:
             letters[part[0]] = int(part[1:])
     stride, dilation, group = letters["s"], letters["d"], letters["g"]
@@ -131,13 +131,13 @@ class Times:
 
 def interleaved(sessions: Mapping[str, Session], rounds: int, runs: int, *, evict: bool) -> dict[str, Times]:
     """Return every session's best of several rounds, in turns."""
-    found: dict[str, list[Times]] = {name: [] for name in sessions}
+    times_by_name: dict[str, list[Times]] = {name: [] for name in sessions}
     for _ in range(rounds):
         for name, session in sessions.items():
             started = time.process_time()
             wall_us = min(session.run_native(runs, evict=evict)) / 1e3
-            found[name].append(Times(wall_us, (time.process_time() - started) / runs * 1e6))
-    return {name: Times(min(t.wall_us for t in times), min(t.processor_us for t in times)) for name, times in found.items()}
+            times_by_name[name].append(Times(wall_us, (time.process_time() - started) / runs * 1e6))
+    return {name: Times(min(t.wall_us for t in times), min(t.processor_us for t in times)) for name, times in times_by_name.items()}
 
 
 @dataclass(frozen=True)
@@ -161,10 +161,10 @@ def measured(name: str, options: argparse.Namespace) -> list[Row]:
     scale = np.sqrt(np.prod(node.inputs[1].type.sizes[1:]))
     leaves = {leaf: random.standard_normal(leaf.type.sizes).astype(np.float32) for leaf in node.inputs}
     leaves[node.inputs[1]] = (leaves[node.inputs[1]] / scale).astype(np.float32)
-    (wanted,) = evaluate([node], leaves)
-    bias = random.standard_normal(wanted.shape[-1:]).astype(np.float32) if options.epilogue else None
+    (expected,) = evaluate([node], leaves)
+    bias = random.standard_normal(expected.shape[-1:]).astype(np.float32) if options.epilogue else None
     if bias is not None:
-        wanted = np.maximum(wanted + bias, 0.0)
+        expected = np.maximum(expected + bias, 0.0)
     sessions: dict[str, Session] = {}
     errors: dict[str, float] = {}
     for title, fragment in programs(node):
@@ -177,17 +177,17 @@ def measured(name: str, options: argparse.Namespace) -> list[Row]:
             print(f"{name:16s} {title:28s} {error.what}", flush=True)
             continue
         (result,) = sessions[title].run(None, dict(bound.feeds))
-        errors[title] = float(np.max(np.abs(np.asarray(result) - wanted)) / np.max(np.abs(wanted)))
+        errors[title] = float(np.max(np.abs(np.asarray(result) - expected)) / np.max(np.abs(expected)))
     look = partial(line_ns, options.threads)
     before = look()
     times = interleaved(sessions, options.rounds, options.runs, evict=options.evict)
     near = before, look()
     base, rows = times["direct"], []
-    for title, own in times.items():
-        ratios = base.wall_us / own.wall_us, base.processor_us / own.processor_us
-        rows.append(Row(name, title, own.wall_us, base.wall_us, *ratios, errors[title], near))
-        told = f"{own.wall_us:9.1f} us {ratios[0]:5.2f}x  processor {ratios[1]:5.2f}x  error {errors[title]:.1e}"
-        print(f"{name:16s} {title:28s} {told}" + (_stages(sessions[title]) if options.stages else ""), flush=True)
+    for title, timing in times.items():
+        ratios = base.wall_us / timing.wall_us, base.processor_us / timing.processor_us
+        rows.append(Row(name, title, timing.wall_us, base.wall_us, *ratios, errors[title], near))
+        line = f"{timing.wall_us:9.1f} us {ratios[0]:5.2f}x  processor {ratios[1]:5.2f}x  error {errors[title]:.1e}"
+        print(f"{name:16s} {title:28s} {line}" + (_stages(sessions[title]) if options.stages else ""), flush=True)
     return rows
 
 
@@ -245,9 +245,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             parser.error(f"{name!r} is no operator; write it as --help does")
     rows = [row for name in names for row in measured(name, options)]
     if options.record:
-        given = [f'"{name}"' if " " in name else name for name in options.operators]
+        operators = [f'"{name}"' if " " in name else name for name in options.operators]
         flags = [flag for flag in ("epilogue", "evict") if getattr(options, flag)]
-        command = ["python", "-m", "bench.derivations", "--record", *(f"--{flag}" for flag in flags), *given]
+        command = ["python", "-m", "bench.derivations", "--record", *(f"--{flag}" for flag in flags), *operators]
         where = origin(options.threads, command)
         record(options.results, "derivations", where, rows, page(rows, where))
 

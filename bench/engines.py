@@ -43,10 +43,10 @@ def largest_value_bytes(model: Path) -> int:
     import onnx
 
     try:
-        known = onnx.shape_inference.infer_shapes(onnx.load(str(model), load_external_data=False)).graph.value_info
+        inferred = onnx.shape_inference.infer_shapes(onnx.load(str(model), load_external_data=False)).graph.value_info
     except (ValueError, onnx.shape_inference.InferenceError):  # larger than a protobuf
         return 0
-    types = [value.type.tensor_type for value in known]
+    types = [value.type.tensor_type for value in inferred]
     sizes = [[dim.dim_value for dim in each.shape.dim] for each in types if each.elem_type == onnx.TensorProto.FLOAT]
     return max((4 * math.prod(shape) for shape in sizes), default=0)
 
@@ -116,16 +116,16 @@ def torch_compile_engine(model: Path, feeds: Feeds, threads: int) -> Run:
     eager = TorchModel(loaded).eval()
     operands = [torch.from_numpy(np.array(feeds[i.name])) for i in loaded.graph.input]
     with torch.inference_mode():
-        wanted = eager(*operands)
+        expected = eager(*operands)
     for torch._inductor.config.freezing, torch._inductor.config.pattern_matcher in itertools.product((True, False), repeat=2):
         torch._dynamo.reset()
         module = torch.compile(eager)
         try:
             with torch.inference_mode():
-                found = module(*operands)
+                compiled = module(*operands)
         except RuntimeError:  # 2.13 fails where it looks for attention, or prepares a transposed convolution
             continue
-        if all(torch.allclose(one, other, rtol=RIGHT, atol=RIGHT) for one, other in zip(found, wanted, strict=True)):
+        if all(torch.allclose(actual, reference, rtol=RIGHT, atol=RIGHT) for actual, reference in zip(compiled, expected, strict=True)):
             break  # frozen, PP-OCR's recogniser computes something else
 
     def run() -> Sequence[np.ndarray]:
@@ -192,7 +192,7 @@ def outputs_file(folder: Path, engine: str) -> Path:
 
 def serve(engine: str, model: Path, feeds_file: Path, threads: int) -> None:
     """Prepare the engine, say how long its last warm-up took, then time as many runs as each line asks for."""
-    answer = sys.stdout
+    answers = sys.stdout
     sys.stdout = sys.stderr  # what an engine prints is not an answer
     with np.load(feeds_file) as loaded:
         feeds = {name: loaded[name] for name in loaded.files}
@@ -206,14 +206,14 @@ def serve(engine: str, model: Path, feeds_file: Path, threads: int) -> None:
     named = {f"output{i}": np.asarray(value) for i, value in enumerate(outputs)}
     np.savez(outputs_file(feeds_file.parent, engine), allow_pickle=True, **named)
     del outputs, named
-    print(json.dumps([warm_up_ns]), file=answer, flush=True)
+    print(json.dumps([warm_up_ns]), file=answers, flush=True)
     for line in sys.stdin:
         times: list[int] = []
         for _ in range(int(line)):
             start = time.perf_counter_ns()
             run()
             times.append(time.perf_counter_ns() - start)
-        print(json.dumps(times), file=answer, flush=True)
+        print(json.dumps(times), file=answers, flush=True)
 
 
 if __name__ == "__main__":

@@ -33,10 +33,10 @@ def environment(threads: int, command: Sequence[str]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
     """Return what keeps rows of two environments out of one table."""
-    names = sorted((set(one) | set(other)) - set(OF_THE_RUN))
-    return [f"{name}: {one.get(name)} and {other.get(name)}" for name in names if one.get(name) != other.get(name)]
+    names = sorted((set(first) | set(second)) - set(OF_THE_RUN))
+    return [f"{name}: {first.get(name)} and {second.get(name)}" for name in names if first.get(name) != second.get(name)]
 
 
 def commit() -> str:
@@ -47,8 +47,8 @@ def commit() -> str:
         return done.stdout.strip() if done.returncode == 0 else ""
 
     try:
-        found = git("rev-parse", "--short=10", "HEAD")
-        changed = found and git("status", "--porcelain", "--untracked-files=no", "--", *MEASURED, ":!bench/results")
-        return found + (" with changes" if changed else "")
+        revision = git("rev-parse", "--short=10", "HEAD")
+        changed = revision and git("status", "--porcelain", "--untracked-files=no", "--", *MEASURED, ":!bench/results")
+        return revision + (" with changes" if changed else "")
     except OSError:
         return ""

@@ -134,8 +134,8 @@ def offset_sum(n: int, h: int, w: int, f: int, *, taps_first: bool) -> Node:
     taps, (r, s) = grid("k", (3, 3))
     y, x = i + r - 1, j + s - 1
     pixel = (b * h + y) * w + x
-    shape, place = ((9, n * h * w, f), (r * 3 + s, pixel, k)) if taps_first else ((n * h * w, 9 * f), (pixel, (r * 3 + s) * f + k))
-    body = guarded([*inside(y, 0, h), *inside(x, 0, w)], Read(Tensor("0", shape), place), Number(Fraction(0)))
+    shape, coordinates = ((9, n * h * w, f), (r * 3 + s, pixel, k)) if taps_first else ((n * h * w, 9 * f), (pixel, (r * 3 + s) * f + k))
+    body = guarded([*inside(y, 0, h), *inside(x, 0, w)], Read(Tensor("0", shape), coordinates), Number(Fraction(0)))
     return apply("Expression", tensor(0, *shape), text=text_of(Scope(outer, taps, Reduction.SUM, body)))
 
 
@@ -143,8 +143,8 @@ def transforms(text: str) -> dict[str, Node]:
     """Return both transforms of a 3x3 convolution with tiles of 4 x 4, the second with bias, residual and relu."""
     node = conv(text + " 3x3")
     x, w = node.inputs
-    what = next(one for one in algorithms(node) if {axis.algorithm.products for axis in one.axes} == {6})
-    last = program(x, w, what)
+    bilinear = next(algorithm for algorithm in algorithms(node) if {axis.algorithm.products for axis in algorithm.axes} == {6})
+    last = program(x, w, bilinear)
     product = last.inputs[0]
     y = apply("Expression", tensor(0, *product.type.sizes), text=last.string("text"))
     y = apply("Relu", apply("Add", apply("Add", y, tensor(1, y.type.sizes[-1])), tensor(2, *y.type.sizes)))
@@ -225,8 +225,8 @@ class Row:
 
 def measured(names: Sequence[str], threads: int, *, large: bool) -> Iterator[Row]:
     """Compile the cases whose names hold one of these parts, all without any, and yield each when it is timed."""
-    known = large_cases() if large else cases()
-    chosen = {name: f for name, f in known.items() if not names or any(part in name for part in names)}
+    available = large_cases() if large else cases()
+    chosen = {name: f for name, f in available.items() if not names or any(part in name for part in names)}
     if not chosen:
         return
     clock = time.thread_time if threads == 1 else time.perf_counter
@@ -254,12 +254,12 @@ def page(rows: Sequence[Row], where: Mapping[str, Any]) -> str:
         "bytes, half of them read, timed in turns, on as many threads. The least of many runs counts; on one thread of processor time.", "",
     ]  # fmt: skip
     for large, threads in RECORDED:
-        found = [row for row in rows if (row.large, row.threads) == (large, threads)]
+        group = [row for row in rows if (row.large, row.threads) == (large, threads)]
         lines += [f"## {'Tensors beyond the caches' if large else 'Tensors in caches'}, {threads} thread{'s' if threads > 1 else ''}", ""]
         lines += ["| kernel | MB | us | GB/s | of a copy |", "|---|---|---|---|---|"]
         lines += [
             f"| {row.name} | {row.size_bytes / 1e6:.1f} | {row.time_us:,.1f} | {row.gigabytes_per_second:.1f} | {row.of_copy:.0%} |"
-            for row in found
+            for row in group
         ]
         lines += [""]
     return "\n".join(lines)

@@ -59,9 +59,9 @@ def prepare(folder: Path, names: Sequence[str], target: str, budget: str) -> Non
     from bench.models import MODELS
 
     for name in names:
-        place = folder / name
-        place.mkdir(parents=True, exist_ok=True)
-        path = place / f"{name}.onnx"
+        artefact_folder = folder / name
+        artefact_folder.mkdir(parents=True, exist_ok=True)
+        path = artefact_folder / f"{name}.onnx"
         model = MODELS[name].make(1)
         onnx.save(model, path)
         command = [sys.executable, "-m", "egraph.optimize", str(path), "--target", target, "--budget", budget, "-q"]
@@ -70,25 +70,25 @@ def prepare(folder: Path, names: Sequence[str], target: str, budget: str) -> Non
         reference = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
         names_out = [output.name for output in reference.get_outputs()]
         outputs: dict[str, Any] = dict(zip(names_out, reference.run(None, feeds), strict=True))
-        given: dict[str, Any] = dict(feeds)
-        np.savez(place / FEEDS, **given)
-        np.savez(place / WANTED, **outputs)
+        arrays: dict[str, Any] = dict(feeds)
+        np.savez(artefact_folder / FEEDS, **arrays)
+        np.savez(artefact_folder / WANTED, **outputs)
         path.unlink()
-        (place / f"{name}.opt.onnx").unlink()
-        print(f"prepared {place}")
+        (artefact_folder / f"{name}.opt.onnx").unlink()
+        print(f"prepared {artefact_folder}")
 
 
 def versions() -> Answer:
     """Return what is installed."""
-    found = {}
+    packages = {}
     for package in PACKAGES:
         try:
-            found[package] = metadata.version(package)
+            packages[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
     nvcc = shutil.which("nvcc")
-    told = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=False).stdout.splitlines()[-1:] if nvcc else []
-    return {"python": platform.python_version(), "packages": found, "nvcc": told}
+    printed = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=False).stdout if nvcc else ""
+    return {"python": platform.python_version(), "packages": packages, "nvcc": printed.splitlines()[-1:]}
 
 
 def properties() -> Answer:
@@ -96,17 +96,17 @@ def properties() -> Answer:
     from runtime.devices.cuda.cupy_driver import library
 
     cupy = library()
-    told = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)
-    name = told["name"].decode()
-    found = {
-        "multiprocessors": told["multiProcessorCount"], "capability": [told["major"], told["minor"]],
-        "shared_bytes": told["sharedMemPerBlockOptin"], "memory_bytes": told["totalGlobalMem"], "l2_bytes": told["l2CacheSize"],
-        "clock_khz": told.get("clockRate"), "memory_clock_khz": told.get("memoryClockRate"),
+    reported = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)
+    name = reported["name"].decode()
+    described = {
+        "multiprocessors": reported["multiProcessorCount"], "capability": [reported["major"], reported["minor"]],
+        "shared_bytes": reported["sharedMemPerBlockOptin"], "memory_bytes": reported["totalGlobalMem"], "l2_bytes": reported["l2CacheSize"],
+        "clock_khz": reported.get("clockRate"), "memory_clock_khz": reported.get("memoryClockRate"),
     }  # fmt: skip
     gpu = next((gpu for gpu in GPUS.values() if gpu.name in name.lower()), None)
-    ours = {key: getattr(gpu, key) for key in found} if gpu else {}
-    differing = {key: (value, ours[key]) for key, value in found.items() if gpu and list(np.ravel(value)) != list(np.ravel(ours[key]))}
-    return {"name": name, "driver": cupy.cuda.runtime.driverGetVersion(), **found, "differs_from_description": differing}
+    ours = {key: getattr(gpu, key) for key in described} if gpu else {}
+    differing = {key: (value, ours[key]) for key, value in described.items() if gpu and list(np.ravel(value)) != list(np.ravel(ours[key]))}
+    return {"name": name, "driver": cupy.cuda.runtime.driverGetVersion(), **described, "differs_from_description": differing}
 
 
 def _steps(plan: Plan, kind: str) -> Iterator[Step]:
@@ -119,10 +119,10 @@ def code(artefact: Artefact) -> Answer:
 
     if artefact.kernels is None:
         raise Skipped("the program has no generated kernels")
-    driver, found = CupyDriver(), kernels.read(artefact.kernels)
-    for name, kernel in found.items():
+    driver, code_of_kernel = CupyDriver(), kernels.read(artefact.kernels)
+    for name, kernel in code_of_kernel.items():
         driver.load(name, kernel)
-    return {"kernels": len(found), "compiled_here": sum(kernel.cubin is None for kernel in found.values())}
+    return {"kernels": len(code_of_kernel), "compiled_here": sum(kernel.cubin is None for kernel in code_of_kernel.values())}
 
 
 def cudnn_plans(artefact: Artefact) -> Answer:
@@ -152,20 +152,20 @@ def _planned(plan: Plan, kind: str) -> Answer:
 
 def outputs(artefact: Artefact, on: str | None, folder: Path) -> Answer:
     """Run a program launched one by one, captured and replayed, and compare each with onnxruntime."""
-    with np.load(folder / FEEDS) as stored, np.load(folder / WANTED) as wanted, Session(artefact, on=on) as session:
+    with np.load(folder / FEEDS) as stored, np.load(folder / WANTED) as expected, Session(artefact, on=on) as session:
         feeds = dict(stored)
         errors = []
         for _ in range(3):
-            got = dict(zip((each.name for each in session.get_outputs()), session.run(None, feeds), strict=True))
-            errors.append(max(_error(got[name], wanted[name]) for name in wanted))
+            actual = dict(zip((each.name for each in session.get_outputs()), session.run(None, feeds), strict=True))
+            errors.append(max(_error(actual[name], expected[name]) for name in expected))
     if not max(errors) <= TOLERANCE:
         raise ArithmeticError(f"relative errors {errors} (launched, captured, replayed) are above {TOLERANCE}")
     return {"relative_errors": errors}
 
 
-def _error(got: np.ndarray, wanted: np.ndarray) -> float:
-    scale = float(np.abs(wanted).max(initial=0.0)) or 1.0
-    return float(np.abs(got.astype(np.float64) - wanted).max(initial=0.0)) / scale
+def _error(actual: np.ndarray, expected: np.ndarray) -> float:
+    scale = float(np.abs(expected).max(initial=0.0)) or 1.0
+    return float(np.abs(actual.astype(np.float64) - expected).max(initial=0.0)) / scale
 
 
 def times(artefact: Artefact) -> Answer:
@@ -176,11 +176,12 @@ def times(artefact: Artefact) -> Answer:
     with Session(artefact) as session:
         loaded = session.executable.loaded
         assert isinstance(loaded, CudaProgram), "the program is for CUDA"
-        whole = loaded.time(RUNS, evict=False, weights_from_memory=False)
+        replays_ns = loaded.time(RUNS, evict=False, weights_from_memory=False)
         steps = np.median(np.array(loaded.profile(RUNS)), axis=0) / 1e3
     estimated_us = [step.predicted_us for step in planned]
     rows = [(step.name, float(us), step.predicted_us) for step, us in zip(planned, steps, strict=True)]
-    return {"replay_us": statistics.median(whole) / 1e3, "steps_us": float(steps.sum()), "estimated_us": sum(estimated_us), "steps": rows}
+    replay_us = statistics.median(replays_ns) / 1e3
+    return {"replay_us": replay_us, "steps_us": float(steps.sum()), "estimated_us": sum(estimated_us), "steps": rows}
 
 
 def torch_calls(artefact: Artefact) -> Answer:
@@ -198,8 +199,8 @@ def torch_calls(artefact: Artefact) -> Answer:
 
 
 def _torch_us(torch: Any, step: Step, plan: Plan) -> float:
-    places = [step.inputs[step.spec["arguments"][role]] for role in ("src", "weights")]
-    data, weights = (torch.rand(plan.buffers[place].shape, device="cuda") for place in places)
+    buffers = [step.inputs[step.spec["arguments"][role]] for role in ("src", "weights")]
+    data, weights = (torch.rand(plan.buffers[buffer].shape, device="cuda") for buffer in buffers)
     call: Callable[[], object]
     if step.spec["primitive"] == "matmul":
         call = partial(torch.matmul, data, weights)
@@ -214,15 +215,15 @@ def _torch_us(torch: Any, step: Step, plan: Plan) -> float:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         call()
-    found: list[float] = []
+    times_us: list[float] = []
     for _ in range(RUNS):
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
         graph.replay()
         end.record()
         torch.cuda.synchronize()
-        found.append(1e3 * float(start.elapsed_time(end)))
-    return statistics.median(found)
+        times_us.append(1e3 * float(start.elapsed_time(end)))
+    return statistics.median(times_us)
 
 
 def questions(folder: Path, on: str | None) -> Iterator[tuple[str, Callable[[], Answer]]]:
@@ -230,17 +231,17 @@ def questions(folder: Path, on: str | None) -> Iterator[tuple[str, Callable[[], 
     yield "versions", versions
     if on is None:
         yield "properties", properties
-    for place in sorted(each for each in folder.iterdir() if (each / WANTED).exists()):
-        artefact = Artefact.open(next(place.glob("*.einsat")))
+    for program_folder in sorted(each for each in folder.iterdir() if (each / WANTED).exists()):
+        artefact = Artefact.open(next(program_folder.glob("*.einsat")))
 
         if on is None:
-            yield f"{place.name}: code", partial(code, artefact)
-            yield f"{place.name}: plans of cuDNN", partial(cudnn_plans, artefact)
-            yield f"{place.name}: kernels of cuBLASLt", partial(cublas_kernels, artefact)
-        yield f"{place.name}: outputs", partial(outputs, artefact, on, place)
+            yield f"{program_folder.name}: code", partial(code, artefact)
+            yield f"{program_folder.name}: plans of cuDNN", partial(cudnn_plans, artefact)
+            yield f"{program_folder.name}: kernels of cuBLASLt", partial(cublas_kernels, artefact)
+        yield f"{program_folder.name}: outputs", partial(outputs, artefact, on, program_folder)
         if on is None:
-            yield f"{place.name}: times", partial(times, artefact)
-            yield f"{place.name}: calls by PyTorch", partial(torch_calls, artefact)
+            yield f"{program_folder.name}: times", partial(times, artefact)
+            yield f"{program_folder.name}: calls by PyTorch", partial(torch_calls, artefact)
 
 
 def ask(folder: Path, seconds: float, written: Path, on: str | None) -> int:

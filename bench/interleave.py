@@ -59,8 +59,8 @@ class EngineProcess:
         line = self.process.stdout.readline() if ready else ""
         if not line:
             self.errors.seek(0)
-            told = _reason(self.errors.read().splitlines())
-            raise EngineFailed(f"gave no answer in {seconds:.0f} s" if not ready else f"stopped: {told}")
+            reason = _reason(self.errors.read().splitlines())
+            raise EngineFailed(f"gave no answer in {seconds:.0f} s" if not ready else f"stopped: {reason}")
         return line
 
     def time_ns(self, runs: int, seconds: float = 600.0) -> list[int]:
@@ -76,8 +76,8 @@ class EngineProcess:
 
 def _reason(lines: Sequence[str]) -> str:
     """Return the last line that names an error, or the last."""
-    said = [line.strip() for line in lines if line.strip()]
-    return [*said[-1:], *(line for line in said if "Error" in line)][-1][:200] if said else "without a message"
+    messages = [line.strip() for line in lines if line.strip()]
+    return [*messages[-1:], *(line for line in messages if "Error" in line)][-1][:200] if messages else "without a message"
 
 
 def interleave(
@@ -112,17 +112,17 @@ def interleave(
     first = {name: engine.warm_up_ns if is_long(name) else max(1, min(timed(name, 2), default=1)) for name, engine in engines.items()}
     share = seconds * 1e9 / rounds / max(1, len(engines))
     runs = {name: 1 if is_long(name) else max(2, min(500, int(share / first[name]))) for name in engines}
-    long, taken = frozenset(filter(is_long, engines)), frozenset[int]()
+    long, timed_rounds = frozenset(filter(is_long, engines)), frozenset[int]()
     if long:
         most_ns = max(seconds, LEAST_SECONDS) * 1e9
         quick_ns = sum(runs[name] * first[name] for name in engines if name not in long)
         long_rounds = max(1, min(rounds, int(most_ns / (quick_ns + sum(first[name] for name in long)))))
         rounds = max(long_rounds, min(rounds, int(most_ns / quick_ns))) if quick_ns else long_rounds
-        taken = frozenset(number * rounds // long_rounds for number in range(long_rounds))
+        timed_rounds = frozenset(number * rounds // long_rounds for number in range(long_rounds))
     for number in range(rounds):
         order = list(engines)[:: 1 if number % 2 == 0 else -1]
         for name in order:
-            if name in long and number not in taken:
+            if name in long and number not in timed_rounds:
                 continue
             time.sleep(0.005)  # lets the last engine's spinning threads go to sleep
             times[name] += timed(name, runs[name])[0 if name in long else 1 :]

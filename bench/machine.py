@@ -17,11 +17,11 @@ def about(command: str) -> dict[str, str]:
     }  # fmt: skip
 
 
-def sentence(known: Mapping[str, str]) -> str:
+def sentence(machine: Mapping[str, str]) -> str:
     """Return what ``about`` returned as a sentence."""
     return (
-        f"By `{known['command']}` on {known['date']} ({known['machine']}, Python {known['python']}, "
-        f"Z3 {known['z3']}, numpy {known['numpy']})."
+        f"By `{machine['command']}` on {machine['date']} ({machine['machine']}, Python {machine['python']}, "
+        f"Z3 {machine['z3']}, numpy {machine['numpy']})."
     )
 
 

@@ -135,8 +135,8 @@ def longformer_block(
         return b.node("Transpose", b.node("Reshape", b.linear(x, width, width, bias=False), split), perm=[0, 2, 1, 3])
 
     q, k, v = project(), project(), project()
-    places = np.arange(sequence)[:, None] + (np.arange(band)[None, :] - band // 2) * dilation + window
-    indices = b.constant(places.astype(np.int64), "band")
+    positions = np.arange(sequence)[:, None] + (np.arange(band)[None, :] - band // 2) * dilation + window
+    indices = b.constant(positions.astype(np.int64), "band")
     pads = b.integers(0, 0, window, 0, 0, 0, window, 0)
 
     def banded(t: str) -> str:
@@ -144,7 +144,7 @@ def longformer_block(
 
     query = b.node("Unsqueeze", b.node("Mul", q, b.constant(np.float32(1 / np.sqrt(depth)))), b.integers(3))
     scores = b.node("MatMul", query, b.node("Transpose", banded(k), perm=[0, 1, 2, 4, 3]))
-    outside = np.where((places - window < 0) | (places - window >= sequence), np.float32(-1e9), np.float32(0))
+    outside = np.where((positions - window < 0) | (positions - window >= sequence), np.float32(-1e9), np.float32(0))
     scores = b.node("Add", scores, b.constant(outside.reshape(1, 1, sequence, 1, band)))
     context = b.node("Squeeze", b.node("MatMul", b.node("Softmax", scores, axis=-1), banded(v)), b.integers(3))
     merged = b.node("Reshape", b.node("Transpose", context, perm=[0, 2, 1, 3]), b.integers(batch, sequence, width))

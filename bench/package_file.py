@@ -8,7 +8,7 @@ from pathlib import Path
 
 def package_file(package: str, file: str) -> Path:
     """Return a data file of an installed package without importing the package."""
-    found = importlib.util.find_spec(package)
-    if found is None or not found.submodule_search_locations:
+    specification = importlib.util.find_spec(package)
+    if specification is None or not specification.submodule_search_locations:
         raise FileNotFoundError(f"{package} is not installed: pip install 'einsat[bench]'")
-    return Path(next(iter(found.submodule_search_locations))) / file
+    return Path(next(iter(specification.submodule_search_locations))) / file

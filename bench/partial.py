@@ -59,25 +59,25 @@ class Row:
 
 
 def sessions_of(
-    name: str, fragment: Node, leaves: Mapping[Node, np.ndarray], threads: int, ways: Sequence[str]
+    name: str, fragment: Node, leaves: Mapping[Node, np.ndarray], threads: int, preferences: Sequence[str]
 ) -> Iterator[tuple[str, Session]]:
     """Yield a program's sessions: as estimates choose, and with a preference for generated kernels or the library's."""
     bound = bind(fragment, leaves)
-    for way in ways:
+    for preference in preferences:
 
-        def price(laid: Mapping[int, tuple[Candidate, ...]], way: str = way) -> Mapping[int, tuple[Candidate, ...]]:
-            def weighed(one: Candidate) -> Candidate:
-                other = one.implementation.is_library if way == "generated" else one.implementation.is_generated
-                return replace(one, cost_us=one.cost_us * (100.0 if other and way else 1.0))
+        def price(laid: Mapping[int, tuple[Candidate, ...]], preference: str = preference) -> Mapping[int, tuple[Candidate, ...]]:
+            def weighed(candidate: Candidate) -> Candidate:
+                other = candidate.implementation.is_library if preference == "generated" else candidate.implementation.is_generated
+                return replace(candidate, cost_us=candidate.cost_us * (100.0 if other and preference else 1.0))
 
             return {number: tuple(map(weighed, options)) for number, options in estimate(laid).items()}
 
         try:
             session = open_program(estimated_programs(bound.graph, (), price=price)[0], threads=threads)
             session.run(None, dict(bound.feeds))
-            yield f"{name}{f', {way}' if way else ''}", session
+            yield f"{name}{f', {preference}' if preference else ''}", session
         except EinsatError as error:
-            print(f"  {name} {way}: {error.what}", flush=True)
+            print(f"  {name} {preference}: {error.what}", flush=True)
 
 
 def fast(node: Node) -> Iterator[tuple[str, Node]]:
@@ -85,10 +85,10 @@ def fast(node: Node) -> Iterator[tuple[str, Node]]:
     convolutions = [each for each in walk((node,)) if each.op == "Conv"]
     if len(convolutions) != 1 or any(operand.op != "Placeholder" for operand in convolutions[0].inputs[1:]):
         return
-    (own,) = convolutions
-    derived = [each for rule in BILINEAR if "Conv" in rule.operators for each in rule.derive(own)]
-    for each in sorted(derived, key=lambda one: operations(one.program))[:2]:
-        yield each.name, _replaced(node, own, each.program)
+    (convolution,) = convolutions
+    derived = [each for rule in BILINEAR if "Conv" in rule.operators for each in rule.derive(convolution)]
+    for each in sorted(derived, key=lambda derivation: operations(derivation.program))[:2]:
+        yield each.name, _replaced(node, convolution, each.program)
 
 
 def _replaced(root: Node, old: Node, new: Node) -> Node:
@@ -98,10 +98,10 @@ def _replaced(root: Node, old: Node, new: Node) -> Node:
 def chosen(node: Node) -> list[Mutant]:
     """Return the mutants to time: the cheapest corrected ones, those with the fewest cells, and the cheapest exact one."""
     alone = [Mutant(each.programs[0], each.moves, each.boxes[0]) for each in generated((node,), agreement_with, boxes_between)]
-    found = [*mutants(node, agreement_with, boxes_between), *alone]
-    partly = sorted((each for each in found if each.boxes), key=lambda each: (operations(each.program), cells(each.boxes)))
+    offered = [*mutants(node, agreement_with, boxes_between), *alone]
+    partly = sorted((each for each in offered if each.boxes), key=lambda each: (operations(each.program), cells(each.boxes)))
     fewest = sorted(partly, key=lambda each: (cells(each.boxes), operations(each.program)))
-    exact = sorted((each for each in found if not each.boxes), key=lambda each: operations(each.program))
+    exact = sorted((each for each in offered if not each.boxes), key=lambda each: operations(each.program))
     return list(dict.fromkeys([*partly[: MOST_TIMED // 2], *fewest[: MOST_TIMED // 2], *exact[:1]]))
 
 
@@ -113,13 +113,13 @@ def measured(lead: str, name: str, options: argparse.Namespace) -> list[Row]:
     (expected,) = evaluate([node], leaves)
     opened: dict[str, tuple[Session, str, Mutant | None]] = {}
     mutant: Mutant | None
-    for title, fragment, ways in (("itself", node, ("library", "generated")), *((n, p, ("",)) for n, p in fast(node))):
-        opened |= {key: (session, "base", None) for key, session in sessions_of(title, fragment, leaves, options.threads, ways)}
+    for title, fragment, preferences in (("itself", node, ("library", "generated")), *((n, p, ("",)) for n, p in fast(node))):
+        opened |= {key: (session, "base", None) for key, session in sessions_of(title, fragment, leaves, options.threads, preferences)}
     for mutant in chosen(node):
         title = " and ".join(mutant.moves)
         wrong = "mutant alone" if mutant.boxes else "exact"
         for form, program in (("", mutant.program), *((f" by {name}", made) for name, made in list(fast(mutant.program))[:1])):
-            forms = [(wrong, program), *(("corrected", whole) for whole in stitches(node, program, mutant.boxes) if mutant.boxes)]
+            forms = [(wrong, program), *(("corrected", stitched) for stitched in stitches(node, program, mutant.boxes) if mutant.boxes)]
             for number, (kind, fragment) in enumerate(forms):
                 key = f"{title}{form} [{kind} {number}, {cells(mutant.boxes)}]"
                 for _, session in sessions_of(key, fragment, leaves, options.threads, ("",)):
@@ -134,14 +134,14 @@ def measured(lead: str, name: str, options: argparse.Namespace) -> list[Row]:
         where = describe_boxes(boxes, node.type.sizes, axis_names(node)) if boxes else ""
         share = cells(boxes) / node.type.elements
         rows.append(_row(lead, name, kind, key.split(" [")[0], share, where, times[key], base, errors[key]))
-        told = f"{times[key].wall_us:9.1f} us {rows[-1].times_as_fast:5.2f}x  processor {rows[-1].processor_times_as_fast:5.2f}x"
-        print(f"{name:16s} {kind:13s} {told}  cells {share:4.0%}  error {errors[key]:.0e}  {rows[-1].program}", flush=True)
+        line = f"{times[key].wall_us:9.1f} us {rows[-1].times_as_fast:5.2f}x  processor {rows[-1].processor_times_as_fast:5.2f}x"
+        print(f"{name:16s} {kind:13s} {line}  cells {share:4.0%}  error {errors[key]:.0e}  {rows[-1].program}", flush=True)
     return rows
 
 
-def _row(lead: str, name: str, kind: str, program: str, share: float, where: str, own: Times, base: Times, error: float) -> Row:
-    ratios = base.wall_us / own.wall_us, base.processor_us / own.processor_us
-    return Row(lead, name, kind, program, share, where, own.wall_us, *ratios, error)
+def _row(lead: str, name: str, kind: str, program: str, share: float, where: str, time: Times, base: Times, error: float) -> Row:
+    ratios = base.wall_us / time.wall_us, base.processor_us / time.processor_us
+    return Row(lead, name, kind, program, share, where, time.wall_us, *ratios, error)
 
 
 def _error(session: Session, feeds: Mapping[str, np.ndarray], expected: np.ndarray) -> float:
@@ -166,8 +166,8 @@ def page(rows: Sequence[Row], where: Mapping[str, Any]) -> str:
         itself = min(row.time_us for row in of if row.kind == "base")
         shown = [f"{each.times_as_fast:.2f}" if (each := best[kind]) else "-" for kind in KINDS[1:]]
         cells_shown = f"{best['mutant alone'].corrected_cells:.0%}" if best["mutant alone"] else "-"
-        told = best["corrected"].where if best["corrected"] else ""
-        lines.append(f"| {of[0].lead} | {name} | {itself:,.1f} | {shown[0]} | {cells_shown} | {shown[1]} | {shown[2]} | {told} |")
+        where_wrong = best["corrected"].where if best["corrected"] else ""
+        lines.append(f"| {of[0].lead} | {name} | {itself:,.1f} | {shown[0]} | {cells_shown} | {shown[1]} | {shown[2]} | {where_wrong} |")
     return "\n".join([*lines, ""])
 
 

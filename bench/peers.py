@@ -70,7 +70,7 @@ def measured(name: str, threads: int, engines: Sequence[str]) -> Row:
             except EngineFailed as error:
                 failed[engine] = str(error)
         _, wrong = compare_outputs(Path(folder), list(processes))
-        watched = {engine: Watched(one, partial(line_ns, threads)) for engine, one in processes.items() if engine not in wrong}
+        watched = {engine: Watched(process, partial(line_ns, threads)) for engine, process in processes.items() if engine not in wrong}
         times, late = interleave(watched, seconds=SECONDS * len(watched))
         medians = {engine: statistics.median(values) / 1e3 for engine, values in times.items() if values}
         return Row(name, medians, failed | wrong | late)

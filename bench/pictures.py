@@ -83,11 +83,11 @@ def photograph(width: int, height: int, random: np.random.Generator) -> Image:
     from PIL import Image
 
     with Image.open(package_file("sklearn", f"datasets/images/{random.choice(PHOTOGRAPHS)}")) as file:
-        whole = file.convert("RGB")
-    scale = min(whole.width / width, whole.height / height) * random.uniform(LEAST_PART, 1.0)
+        picture = file.convert("RGB")
+    scale = min(picture.width / width, picture.height / height) * random.uniform(LEAST_PART, 1.0)
     part = width * scale, height * scale
-    left, top = random.uniform(0, whole.width - part[0]), random.uniform(0, whole.height - part[1])
-    shown = whole.resize((width, height), Image.Resampling.BICUBIC, (left, top, left + part[0], top + part[1]))
+    left, top = random.uniform(0, picture.width - part[0]), random.uniform(0, picture.height - part[1])
+    shown = picture.resize((width, height), Image.Resampling.BICUBIC, (left, top, left + part[0], top + part[1]))
     return shown.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if random.random() < 0.5 else shown
 
 

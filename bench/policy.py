@@ -113,9 +113,9 @@ def main() -> int:
     parser.add_argument("--limit", type=float, default=900.0, help="seconds after which a model is given up (default: 900)")
     parser.add_argument("extra", nargs="*", help="after --, passed to egraph.optimize")
     options = parser.parse_args()
-    known = {**MODELS, **UNSEEN}
+    models = {**MODELS, **UNSEEN}
     names = options.models.split(",")
-    if unknown := [name for name in names if name not in known]:
+    if unknown := [name for name in names if name not in models]:
         parser.error(f"--models: there is no {', '.join(unknown)}; python -m bench.models and bench.unseen list them")
     try:
         values = values_of(options.field, options.values.split(","))
@@ -126,7 +126,7 @@ def main() -> int:
     try:
         for name in names:
             rows[name] = sweep(
-                known[name], options.field, values,
+                models[name], options.field, values,
                 threads=options.threads, seconds=options.seconds, limit_seconds=options.limit, extra=options.extra,
             )  # fmt: skip
             print(json.dumps({name: [vars(each) for each in rows[name]]}), file=sys.stderr, flush=True)

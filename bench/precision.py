@@ -64,15 +64,15 @@ class Row:
         cells = []
         for name in COLUMNS:
             time_us, error = self.median_us.get(name), self.max_rel_err.get(name)
-            told = "" if error is None else f" ({error:.1e})"
-            cells.append("failed" if time_us is None else f"{time_us / 1e3:,.3f}{told}")
+            error_text = "" if error is None else f" ({error:.1e})"
+            cells.append("failed" if time_us is None else f"{time_us / 1e3:,.3f}{error_text}")
         kernels = ", ".join(f"{count} {name}" for name, count in self.precision.get("kernels", {}).items())
         return f"| {self.model} | {' | '.join(cells)} | {kernels} |"
 
     def ratio(self, peer: str) -> float | None:
         """Return how many times as long as within the tolerance a column takes."""
-        mine, other = self.median_us.get("einsat auto"), self.median_us.get(peer)
-        return other / mine if mine and other else None
+        own_us, peer_us = self.median_us.get("einsat auto"), self.median_us.get(peer)
+        return peer_us / own_us if own_us and peer_us else None
 
 
 def measured(entry: BenchModel, threads: int, budget: str, tolerance: str) -> Row:
@@ -81,7 +81,7 @@ def measured(entry: BenchModel, threads: int, budget: str, tolerance: str) -> Ro
         folder = Path(name)
         source = folder / f"{entry.name}.onnx"
         failed: dict[str, str] = {}
-        told: dict[str, Any] = {}
+        precision: dict[str, Any] = {}
         try:
             model = entry.make(1)
         except Exception as error:  # a model may need a package that is not here
@@ -101,30 +101,30 @@ def measured(entry: BenchModel, threads: int, budget: str, tolerance: str) -> Ro
             except RowFailed as error:
                 failed[label] = str(error)
                 continue
-            told = printed.get("precision", told)
+            precision = printed.get("precision", precision)
             paths[label] = "einsat", folder / label.replace(" ", "-") / f"{entry.name}.einsat"
         processes: dict[str, EngineProcess] = {}
         for label, (engine, path) in paths.items():
-            place = folder / f"{label} feeds"
-            place.mkdir()
-            np.savez(place / "feeds.npz", allow_pickle=False, **feeds)
+            feeds_folder = folder / f"{label} feeds"
+            feeds_folder.mkdir()
+            np.savez(feeds_folder / "feeds.npz", allow_pickle=False, **feeds)
             try:
-                processes[label] = stack.enter_context(EngineProcess(engine, path, place / "feeds.npz", threads))
+                processes[label] = stack.enter_context(EngineProcess(engine, path, feeds_folder / "feeds.npz", threads))
             except EngineFailed as error:
                 failed[label] = str(error)
         errors = {label: _error(folder, label, paths) for label in processes if label != "onnxruntime" and "onnxruntime" in processes}
-        watched = {label: Watched(one, partial(line_ns, threads)) for label, one in processes.items()}
+        watched = {label: Watched(process, partial(line_ns, threads)) for label, process in processes.items()}
         times, late = interleave(watched, seconds=SECONDS * len(watched))
         medians = {label: statistics.median(values) / 1e3 for label, values in times.items() if values}
-        return Row(entry.name, medians, errors, without_places({**failed, **late}, {name: "."}), told)
+        return Row(entry.name, medians, errors, without_places({**failed, **late}, {name: "."}), precision)
 
 
 def _error(folder: Path, label: str, paths: Mapping[str, tuple[str, Path]]) -> float:
     """Return an engine's largest relative error against onnxruntime; infinite where its outputs have other shapes."""
     files = [outputs_file(folder / f"{name} feeds", paths[name][0]) for name in ("onnxruntime", label)]
-    with np.load(files[0]) as wanted, np.load(files[1]) as found:
-        pairs = [(wanted[key], found[key]) for key in wanted if key in found]
-        if len(pairs) != len(wanted.files) or any(one.shape != other.shape for one, other in pairs):
+    with np.load(files[0]) as expected, np.load(files[1]) as actual:
+        pairs = [(expected[key], actual[key]) for key in expected if key in actual]
+        if len(pairs) != len(expected.files) or any(actual_array.shape != expected_array.shape for actual_array, expected_array in pairs):
             return float("inf")
         return max(relative_error(*pair) for pair in pairs)
 
@@ -154,7 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m bench.precision", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    known = {name: entry for models in LISTS.values() for name, entry in models.items()} | dict(MODELS)
+    available = {name: entry for models in LISTS.values() for name, entry in models.items()} | dict(MODELS)
     parser.add_argument("--only", default=",".join(CHOSEN), help=f"comma-separated names (default: {','.join(CHOSEN)})")
     parser.add_argument("--threads", type=int, default=2, metavar="N", help="of each engine (default: 2)")
     parser.add_argument("--budget", default="35s", metavar="TIME", help="of each optimisation (default: 35s)")
@@ -163,7 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder that they are written to")
     options = parser.parse_args(arguments)
     names = options.only.split(",")
-    if unknown := [name for name in names if name not in known]:
+    if unknown := [name for name in names if name not in available]:
         parser.error(f"there is no model {', '.join(unknown)}; python -m bench.models lists them")
     if importlib.util.find_spec("openvino") is None:
         print("openvino is not installed: its columns stay empty")
@@ -171,7 +171,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     where = origin(options.threads, command, tolerance=options.tolerance, budget=options.budget)
     rows: list[Row] = []
     for name in names:
-        rows.append(measured(known[name], options.threads, options.budget, options.tolerance))
+        rows.append(measured(available[name], options.threads, options.budget, options.tolerance))
         print(rows[-1].line(), flush=True)
         for label, reason in rows[-1].failed.items():
             print(f"  {label}: {reason}", flush=True)

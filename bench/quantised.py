@@ -24,12 +24,12 @@ import numpy as np
 import onnx
 from onnx import version_converter
 
+from bench.command import write
 from bench.environment import environment
 from bench.inputs import feeds_for
 from bench.models import MODELS, BenchModel
 from bench.record import RESULTS
 from bench.row import Request, measure_row
-from bench.run import write
 from bench.table import table
 
 Form: TypeAlias = Literal["dynamic", "QDQ", "QOperator"]
@@ -132,8 +132,8 @@ def main(arguments: list[str] | None = None) -> int:
             told = row.get("error") or {engine: round(time_us) for engine, time_us in row["median_us"].items()}
             print(f"{name}: {told} ({row['seconds']:.0f} s)", file=sys.stderr, flush=True)
             if options.record:
-                options.results.mkdir(parents=True, exist_ok=True)
-                write(options.results / "quantised", rows, where)
+                listed = list(rows.values())
+                write(options.results / "quantised", listed, where, table(listed, where))
     except KeyboardInterrupt:
         print("interrupted: the rows that were measured are kept", file=sys.stderr)
         return 130

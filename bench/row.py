@@ -76,17 +76,17 @@ def measure_row(entry: BenchModel, batch: int, request: Request) -> dict[str, An
     return cleaned
 
 
-def without_places(data: Any, places: Mapping[str, str]) -> Any:
+def without_places(data: Any, names: Mapping[str, str]) -> Any:
     """Return JSON data with the names of folders replaced in all its texts."""
     match data:
         case str():
-            for place, told in places.items():
-                data = data.replace(place, told)
+            for path, name in names.items():
+                data = data.replace(path, name)
             return data
         case dict():
-            return {key: without_places(value, places) for key, value in data.items()}
+            return {key: without_places(value, names) for key, value in data.items()}
         case list() | tuple():
-            return [without_places(value, places) for value in data]
+            return [without_places(value, names) for value in data]
         case _:
             return data
 
@@ -108,15 +108,15 @@ def _measured(entry: BenchModel, batch: int, request: Request, folder: Path, dea
     ]  # fmt: skip
     row: dict[str, Any] = {"optimize_seconds": {}, "failed": {}, "median_us": {}, "max_rel_err": {}}
     for name in ("cold", "warm") if request.warm else ("cold",):
-        row["optimize_seconds"][name], told = run_optimizer([*command, "-o", str(folder / name)], deadline)
-        row.setdefault("optimize", {key: value for key, value in told.items() if key != "files"})
+        row["optimize_seconds"][name], printed = run_optimizer([*command, "-o", str(folder / name)], deadline)
+        row.setdefault("optimize", {key: value for key, value in printed.items() if key != "files"})
     if request.warm:
         cold, warm = ((folder / name / f"{entry.name}.opt.onnx").read_bytes() for name in ("cold", "warm"))
         row["warm_is_the_same"] = cold == warm
     if WITHOUT_DERIVATIONS in request.engines:
         command += ["--no-derivations", "-o", str(folder / WITHOUT_DERIVATIONS)]
-        row["optimize_seconds"][WITHOUT_DERIVATIONS], told = run_optimizer(command, deadline)
-        row["predicted_us"] = {"einsat": row["optimize"].get("predicted_us"), WITHOUT_DERIVATIONS: told.get("predicted_us")}
+        row["optimize_seconds"][WITHOUT_DERIVATIONS], printed = run_optimizer(command, deadline)
+        row["predicted_us"] = {"einsat": row["optimize"].get("predicted_us"), WITHOUT_DERIVATIONS: printed.get("predicted_us")}
     artefacts = {"einsat": "cold", WITHOUT_DERIVATIONS: WITHOUT_DERIVATIONS}
     if time.monotonic() > deadline:
         spent = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in row["optimize_seconds"].items())
@@ -138,7 +138,7 @@ def _measured(entry: BenchModel, batch: int, request: Request, folder: Path, dea
         watched = {engine: Watched(process, partial(line_ns, request.threads)) for engine, process in processes.items()}
         times, failed = interleave(watched, seconds=request.seconds * len(processes), deadline=deadline)
         row["failed"] |= failed
-        row["near"] = nearest({engine: one for engine, one in watched.items() if engine not in failed})
+        row["near"] = nearest({engine: engine_watched for engine, engine_watched in watched.items() if engine not in failed})
     row["median_us"] = {engine: round(statistics.median(values) / 1e3, 2) for engine, values in times.items() if engine not in failed}
     row["runs"] = {engine: len(values) for engine, values in times.items()}
     if "einsat" not in row["median_us"]:
@@ -188,8 +188,8 @@ def compare_outputs(folder: Path, engines: Sequence[str]) -> tuple[dict[str, flo
     for engine in engines if "onnxruntime" in engines else ():
         if engine == "onnxruntime":
             continue
-        with np.load(outputs_file(folder, "onnxruntime")) as wanted, np.load(outputs_file(folder, engine)) as found:
-            pairs = [(wanted[key], found[key]) if key in found else None for key in wanted]
+        with np.load(outputs_file(folder, "onnxruntime")) as expected, np.load(outputs_file(folder, engine)) as actual:
+            pairs = [(expected[key], actual[key]) if key in actual else None for key in expected]
         if not all(pair and pair[0].shape == pair[1].shape and np.isfinite(pair[1]).all() for pair in pairs):
             wrong[engine] = "its outputs are not of onnxruntime's shapes, or not finite"
             continue
@@ -203,8 +203,8 @@ def rounding_errors(folder: Path, engines: Sequence[str], exact: Sequence[np.nda
     """Return each engine's largest relative error against the outputs in 64-bit floats, onnxruntime's among them."""
     errors: dict[str, float] = {}
     for engine in engines:
-        with np.load(outputs_file(folder, engine)) as found:
-            outputs = [found[f"output{index}"] for index in range(len(found.files))]
+        with np.load(outputs_file(folder, engine)) as saved:
+            outputs = [saved[f"output{index}"] for index in range(len(saved.files))]
         if [value.shape for value in outputs] == [value.shape for value in exact]:
-            errors[engine] = max(relative_error(want, got) for want, got in zip(exact, outputs, strict=True))
+            errors[engine] = max(relative_error(expected, actual) for expected, actual in zip(exact, outputs, strict=True))
     return errors

@@ -72,10 +72,10 @@ def convolution(data: Sequence[int], weight: Sequence[int], op: str = "Conv", **
 
 def band(batch: int, rows: int, depth: int, half: int, dilation: int) -> Node:
     """out[b,m,w] = sum_k A[b,m,k] B[b,m + d (w - W),k]: G2BMM"""
-    place = f"m+{dilation}*w-{dilation * half}" if dilation > 1 else f"m+w-{half}"
-    head = f"{{b<{batch},m<{rows},w<{2 * half + 1}}} sum(k<{depth}) [0<={place}, {place}<{rows} ? "
+    column = f"m+{dilation}*w-{dilation * half}" if dilation > 1 else f"m+w-{half}"
+    head = f"{{b<{batch},m<{rows},w<{2 * half + 1}}} sum(k<{depth}) [0<={column}, {column}<{rows} ? "
     tensors = {name: Tensor(name, (batch, rows, depth)) for name in "01"}
-    scope = parse_scope(f"{head}($0[b,m,k] * $1[b,{place},k]) : 0]", tensors)
+    scope = parse_scope(f"{head}($0[b,m,k] * $1[b,{column},k]) : 0]", tensors)
     leaves = [placeholder(k, TensorType("float32", (batch, rows, depth))) for k in (0, 1)]
     return apply("Expression", *leaves, text=text_of(scope))
 
@@ -118,14 +118,14 @@ def measured(published: Published, repeats: int) -> Row:
         marks.append(time.process_time())
         proved = [program is not None and equal_at_sizes(node, program) == "" for program in made]
         marks.append(time.process_time())
-        one, two, three = (1e3 * (after - before) for before, after in itertools.pairwise(marks))
-        times.append((one, two, three))
-    answer = next((k for k, state in enumerate(states) if published.holds in state.text and proved[k]), None)
+        search_ms, two, three = (1e3 * (after - before) for before, after in itertools.pairwise(marks))
+        times.append((search_ms, two, three))
+    published_state = next((k for k, state in enumerate(states) if published.holds in state.text and proved[k]), None)
     spent = [round(statistics.median(column), 1) for column in zip(*times, strict=True)]
     return Row(
         published.name, published.to, effort.seen, published.einnet_states, spent[0], spent[1], spent[2],
-        () if answer is None else tuple(step.rule for step in states[answer].steps),
-        "" if answer is None else _program_text(made[answer]), sum(program is not None for program in made), sum(proved),
+        () if published_state is None else tuple(step.rule for step in states[published_state].steps),
+        "" if published_state is None else _program_text(made[published_state]), sum(program is not None for program in made), sum(proved),
     )  # fmt: skip
 
 

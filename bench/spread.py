@@ -29,13 +29,13 @@ def spread(entry: BenchModel) -> Iterator[str]:
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     first, second = (session.run(None, entry.feeds(model, seed)) for seed in (1, 2))
-    for port, one, other in zip(session.get_outputs(), first, second, strict=True):
-        value = np.asarray(one, np.float64)
+    for port, first_output, second_output in zip(session.get_outputs(), first, second, strict=True):
+        value = np.asarray(first_output, np.float64)
         ends = np.minimum(value - value.min(), value.max() - value) <= SATURATED * np.ptp(value)
         yield (
             f"{entry.name:18} {port.name[:16]:16} std {value.std():8.3g}  largest {np.abs(value).max():8.3g}  "
-            f"distinct {len(np.unique(one)):7} of {value.size:7}  "
-            f"at an end {ends.mean():6.2%}  changed {moved(one, other, Tolerance()):6.1%}"
+            f"distinct {len(np.unique(first_output)):7} of {value.size:7}  "
+            f"at an end {ends.mean():6.2%}  changed {moved(first_output, second_output, Tolerance()):6.1%}"
         )
 
 
@@ -48,8 +48,8 @@ def main(arguments: list[str]) -> int:
     if unknown := [name for name in names if name not in MODELS]:
         parser.error(f"there is no {', '.join(unknown)}; python -m bench.models lists them")
     for name in names or MODELS:
-        for told in spread(MODELS[name]):
-            print(told, flush=True)
+        for line in spread(MODELS[name]):
+            print(line, flush=True)
     return 0
 
 

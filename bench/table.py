@@ -47,8 +47,8 @@ def predicted(row: Row) -> float | None:
 def predicted_gain(row: Row) -> float | None:
     """Return how many times faster than without derivations the costs say that we are; None where one has none."""
     costs = row.get("predicted_us", {})
-    mine, without = costs.get("einsat"), costs.get(WITHOUT_DERIVATIONS)
-    return without / mine if mine and without else None
+    predicted_us, without = costs.get("einsat"), costs.get(WITHOUT_DERIVATIONS)
+    return without / predicted_us if predicted_us and without else None
 
 
 def best_peer(row: Row) -> str | None:
@@ -58,37 +58,38 @@ def best_peer(row: Row) -> str | None:
 
 def note(row: Row) -> str:
     """Return what a reader of the numbers must know."""
-    told = []
+    notes = []
     optimized = row.get("optimize", {})
     if optimized.get("status") == "unchanged":
-        told.append("nothing faster was found: onnxruntime runs the model unchanged")
+        notes.append("nothing faster was found: onnxruntime runs the model unchanged")
     elif opaque := optimized.get("kernels", {}).get("opaque", 0):
-        told.append(f"{opaque} parts run in onnxruntime")
+        notes.append(f"{opaque} parts run in onnxruntime")
     if derived := optimized.get("derivations"):
-        told.append("derived: " + ", ".join(f"{one['name']} ({one['uses']} kernels)" for one in derived))
+        notes.append("derived: " + ", ".join(f"{derivation['name']} ({derivation['uses']} kernels)" for derivation in derived))
     elif (offered := optimized.get("derived_programs", {"is_compared": False}))["is_compared"]:
-        told.append(f"{offered['programs']} derived programs were compared, the fastest found has none of them")
-    told += optimized.get("check_notes", [])
+        notes.append(f"{offered['programs']} derived programs were compared, the fastest found has none of them")
+    notes += optimized.get("check_notes", [])
     if optimized.get("max_rel_err", 0.0) > REMARKABLE_ERROR and (rounding := row.get("rounding_error")):
-        told.append("error against 64-bit floats: " + ", ".join(f"{engine} {error:.1e}" for engine, error in rounding.items()))
+        notes.append("error against 64-bit floats: " + ", ".join(f"{engine} {error:.1e}" for engine, error in rounding.items()))
     if few := {engine: runs for engine, runs in row.get("runs", {}).items() if runs < FEW_RUNS}:
-        told.append("few repeats: " + ", ".join(f"{engine} {runs}" for engine, runs in few.items()))
+        notes.append("few repeats: " + ", ".join(f"{engine} {runs}" for engine, runs in few.items()))
     if told_near := near(row):
-        told.append(told_near)
+        notes.append(told_near)
     if row.get("warm_is_the_same") is False:
-        told.append("the warm run chose another program")
-    return "; ".join(told).replace("|", "/")
+        notes.append("the warm run chose another program")
+    return "; ".join(notes).replace("|", "/")
 
 
 def near(row: Row) -> str:
     """Return what we take while the cores are as near as they came, where they were not all the time."""
-    found = row.get("near") or {"turns": {}}
-    count, of = found["turns"].get("einsat", (0, 0))
+    nearest_turns = row.get("near") or {"turns": {}}
+    count, of = nearest_turns["turns"].get("einsat", (0, 0))
     if not 0 < count < of:
         return ""
-    time_us, predicted_us = found["median_us"]["einsat"], row.get("optimize", {}).get("predicted_us")
+    time_us, predicted_us = nearest_turns["median_us"]["einsat"], row.get("optimize", {}).get("predicted_us")
     ratio_told = f", predicted {predicted_us / time_us:.2f}" if predicted_us else ""
-    return f"in {count} of {of} turns lines passed between cores quickly ({found['line_ns']:.1f} ns): {time_us / 1e3:.3f} ms{ratio_told}"
+    turns = f"in {count} of {of} turns lines passed between cores quickly ({nearest_turns['line_ns']:.1f} ns)"
+    return f"{turns}: {time_us / 1e3:.3f} ms{ratio_told}"
 
 
 def line(row: Row) -> str:
@@ -130,9 +131,9 @@ def _cells(texts: Sequence[str]) -> str:
 def means(rows: Sequence[Row]) -> list[str]:
     """Return the geometric means over the rows that have both times, an engine a line."""
     peers = sorted({name for row in rows for name in row.get("median_us", {})} - {"einsat"})
-    found = {peer: [r for row in rows if (r := ratio(row, peer)) is not None] for peer in peers}
+    ratios = {peer: [r for row in rows if (r := ratio(row, peer)) is not None] for peer in peers}
     best = [r for row in rows if (peer := best_peer(row)) and (r := ratio(row, peer)) is not None]
-    lines = [f"* over {peer}: {geometric_mean(found[peer]):.3f} on {len(found[peer])} rows" for peer in peers if found[peer]]
+    lines = [f"* over {peer}: {geometric_mean(ratios[peer]):.3f} on {len(ratios[peer])} rows" for peer in peers if ratios[peer]]
     return [*lines, f"* over the best peer of each: {geometric_mean(best):.3f} on {len(best)} rows"] if best else lines
 
 
@@ -146,8 +147,8 @@ def table(rows: Sequence[Row], where: Mapping[str, Any]) -> str:
         COUNTED,
         "\n".join([_cells(COLUMNS), "|---" * len(COLUMNS) + "|", *(line(row) for row in rows)]),
     ]
-    if told := means(rows):
-        parts.append("Geometric means of how many times faster:\n\n" + "\n".join(told))
+    if mean_lines := means(rows):
+        parts.append("Geometric means of how many times faster:\n\n" + "\n".join(mean_lines))
     failed = [f"* {row['model']}, batch {row['batch']}, {engine}: {why}" for row in rows for engine, why in row.get("failed", {}).items()]
     if failed:
         parts.append("Engines that could not run a model:\n\n" + "\n".join(failed))

@@ -46,8 +46,8 @@ def _max_pool(a: Mapping[str, Any], x: Tensor) -> Tensor:
 
 
 def _average_pool(a: Mapping[str, Any], x: Tensor) -> Tensor:
-    whole, pads = _pad(x, a.get("pads", [0] * 4))
-    total = F.avg_pool2d(whole, a["kernel_shape"], a.get("strides", [1, 1]), pads)
+    padded, pads = _pad(x, a.get("pads", [0] * 4))
+    total = F.avg_pool2d(padded, a["kernel_shape"], a.get("strides", [1, 1]), pads)
     if a.get("count_include_pad", 0):
         return total
     counted, _ = _pad(torch.ones_like(x[:1, :1]), a.get("pads", [0] * 4))
@@ -62,10 +62,10 @@ def _gemm(a: Mapping[str, Any], x: Tensor, w: Tensor, b: Tensor) -> Tensor:
     return F.linear(x, w if a.get("transB") else w.T, b)
 
 
-def _gather(a: Mapping[str, Any], x: Tensor, places: Tensor) -> Tensor:
+def _gather(a: Mapping[str, Any], x: Tensor, indices: Tensor) -> Tensor:
     axis = a.get("axis", 0) % x.ndim
-    taken = torch.index_select(x, axis, places.reshape(-1))
-    return taken.reshape(*x.shape[:axis], *places.shape, *x.shape[axis + 1 :])
+    selected = torch.index_select(x, axis, indices.reshape(-1))
+    return selected.reshape(*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
 
 
 def _constant_pad(a: Mapping[str, Any], x: Tensor, pads: Tensor, value: Tensor | None = None) -> Tensor:
@@ -77,9 +77,9 @@ def _constant_pad(a: Mapping[str, Any], x: Tensor, pads: Tensor, value: Tensor |
 
 
 def _unsqueeze(a: Mapping[str, Any], x: Tensor, axes: Tensor | None = None) -> Tensor:
-    wanted = a["axes"] if axes is None else _listed(axes)
-    rank = x.ndim + len(wanted)
-    for axis in sorted(axis % rank for axis in wanted):
+    new_axes = a["axes"] if axes is None else _listed(axes)
+    rank = x.ndim + len(new_axes)
+    for axis in sorted(axis % rank for axis in new_axes):
         x = x.unsqueeze(axis)
     return x
 
@@ -90,12 +90,12 @@ def _hard_sigmoid(a: Mapping[str, Any], x: Tensor) -> Tensor:
 
 def _nearest_resize(a: Mapping[str, Any], x: Tensor, roi: Tensor | None = None, scales: Tensor | None = None) -> Tensor:
     """Repeat values by whole factors, where every rounding of coordinates reads the same ones."""
-    given = [] if scales is None else _listed(scales)
-    factors = [int(scale) for scale in given]
+    listed = [] if scales is None else _listed(scales)
+    factors = [int(scale) for scale in listed]
     where = a.get("coordinate_transformation_mode", b"half_pixel"), a.get("nearest_mode", b"round_prefer_floor")
     rounded = where[0] == b"half_pixel" and where[1].startswith(b"round")
     nearest = a.get("mode", b"nearest") == b"nearest" and (rounded or where == (b"asymmetric", b"floor"))
-    if not nearest or not given or factors != given:
+    if not nearest or not listed or factors != listed:
         raise LookupError("bench/torch_model.py resizes by nearest values and whole factors only")
     for axis, factor in enumerate(factors):
         x = x.repeat_interleave(factor, axis) if factor > 1 else x
@@ -214,7 +214,7 @@ class TorchModel(torch.nn.Module):
         values = {name: getattr(self, parameter) for name, parameter in self.parameter_names.items()} | self.weights
         values |= zip(self.inputs, operands, strict=True)
         for function, attributes, inputs, outputs in self.steps:
-            result = function(attributes, *[values.get(one) if isinstance(one, str) else one for one in inputs])
+            result = function(attributes, *[values.get(each) if isinstance(each, str) else each for each in inputs])
             values |= zip(outputs, result if isinstance(result, tuple) else (result,), strict=False)
         return [values[name] for name in self.outputs]
 

@@ -142,14 +142,14 @@ class OneStageDetector(nn.Module):
             pooled.append(nn.functional.max_pool2d(pooled[-1], 5, 1, 2))
         deep = self.wide(torch.cat(pooled, 1))
         middle = self.merged(torch.cat([middle, nn.functional.interpolate(deep, scale_factor=2.0)], 1))
-        found = []
+        predictions = []
         for head, x in zip(self.heads, (middle, deep), strict=True):
             y = head(x).flatten(2).transpose(1, 2)
             rows = torch.arange(x.shape[2]).repeat_interleave(x.shape[3])
             columns = torch.arange(x.shape[3]).repeat(x.shape[2])
             centre = torch.stack([columns, rows], -1) + torch.sigmoid(y[..., :2])
-            found.append(torch.cat([centre, torch.exp(y[..., 2:4]), torch.sigmoid(y[..., 4:])], -1))
-        return torch.cat(found, 1)
+            predictions.append(torch.cat([centre, torch.exp(y[..., 2:4]), torch.sigmoid(y[..., 4:])], -1))
+        return torch.cat(predictions, 1)
 
 
 class DilatedContext(nn.Module):
@@ -164,6 +164,6 @@ class DilatedContext(nn.Module):
 
     def forward(self, image: Tensor) -> Tensor:
         x = self.stem(image)
-        whole = self.everywhere(x).expand(-1, -1, x.shape[2], x.shape[3])
-        y = self.last(torch.cat([*(branch(x) for branch in self.branches), whole], 1))
+        pooled = self.everywhere(x).expand(-1, -1, x.shape[2], x.shape[3])
+        y = self.last(torch.cat([*(branch(x) for branch in self.branches), pooled], 1))
         return nn.functional.interpolate(y, scale_factor=4.0, mode="bilinear", align_corners=False)

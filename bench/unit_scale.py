@@ -74,10 +74,10 @@ def _run(model: onnx.ModelProto, node: onnx.NodeProto, values: Mapping[str, np.n
     """Return a node's results."""
     import onnxruntime
 
-    given = {name: values[name] for name in dict.fromkeys(node.input) if name}
+    feeds = {name: values[name] for name in dict.fromkeys(node.input) if name}
     types = [
         onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
-        for name, value in given.items()
+        for name, value in feeds.items()
     ]
     results = [onnx.helper.make_empty_tensor_value_info(name) for name in node.output if name]
     graph = onnx.helper.make_graph([node], "node", types, results)
@@ -88,4 +88,4 @@ def _run(model: onnx.ModelProto, node: onnx.NodeProto, values: Mapping[str, np.n
     session = onnxruntime.InferenceSession(
         onnx.shape_inference.infer_shapes(single).SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
-    return list(map(np.asarray, session.run(None, given)))
+    return list(map(np.asarray, session.run(None, feeds)))

@@ -202,8 +202,8 @@ def quantised(name: str, form: str) -> onnx.ModelProto:
 
 def network(name: str) -> onnx.ModelProto:
     """Return a network of the list, from the cache where it is there."""
-    here = Path(__file__).parent
-    texts = [(here / source).read_bytes() for source in SOURCES] + [metadata.version(package).encode() for package in VERSIONS]
+    folder = Path(__file__).parent
+    texts = [(folder / source).read_bytes() for source in SOURCES] + [metadata.version(package).encode() for package in VERSIONS]
     digest = hashlib.sha256(b"\0".join(texts)).hexdigest()[:16]
     path = Path(user_cache_dir("einsat")) / "unseen" / digest / f"{name}.onnx"
     if not path.exists():

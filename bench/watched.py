@@ -63,12 +63,12 @@ def worse(before: float, after: float) -> float:
 
 def nearest(watched: Mapping[str, Watched]) -> dict[str, Any]:
     """Return what each engine took while the cores were as near as they came, and in how many of its turns they were; {} if unknown."""
-    found = [turn.line_ns for one in watched.values() for turn in one.turns if turn.line_ns >= ONE_CORE_NS]
-    if not found:
+    distances_ns = [turn.line_ns for engine in watched.values() for turn in engine.turns if turn.line_ns >= ONE_CORE_NS]
+    if not distances_ns:
         return {}
-    near = {name: [t for t in one.turns if ONE_CORE_NS <= t.line_ns <= ALIKE * min(found)] for name, one in watched.items()}
+    near = {name: [t for t in engine.turns if ONE_CORE_NS <= t.line_ns <= ALIKE * min(distances_ns)] for name, engine in watched.items()}
     return {
-        "line_ns": round(min(found), 2),
+        "line_ns": round(min(distances_ns), 2),
         "median_us": {name: round(_median_us(turns), 2) for name, turns in near.items() if turns},
         "turns": {name: [len(turns), len(watched[name].turns)] for name, turns in near.items()},
     }

@@ -20,6 +20,7 @@ import pytest
 from bench import engines as bench_engines
 from bench import run as bench_run
 from bench.builder import Builder
+from bench.command import BadArguments, parse
 from bench.engines import WITHOUT_DERIVATIONS, largest_value_bytes, outputs_file
 from bench.environment import differences, environment
 from bench.exact import exact_outputs
@@ -171,10 +172,9 @@ def test_resume_keeps_rows_of_the_same_environment(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(bench_run, "measure_row", measure)
     monkeypatch.setitem(bench_run.LISTS, "own", {"tiny": replace(TINY, batches=(1, 16))})
-    monkeypatch.setattr(sys, "argv", ["bench.run", "--results", str(tmp_path)])
 
     def bench(*arguments: str) -> int:
-        return bench_run.run(bench_run.build_parser().parse_args(["--results", str(tmp_path), *arguments]))
+        return bench_run.run(parse(bench_run.build_parser(), ["--results", str(tmp_path), *arguments]))
 
     engines = ("--engines", "onnxruntime,openvino")
     assert bench("--models", "tiny", *engines) == 0 and done == [("tiny", 1), ("tiny", 16)]
@@ -184,7 +184,7 @@ def test_resume_keeps_rows_of_the_same_environment(tmp_path: Path, monkeypatch: 
     stored = json.loads((tmp_path / "cpu.json").read_text())
     assert [(row["model"], row["batch"]) for row in stored["rows"]] == [("tiny", 1), ("tiny", 16)]
     assert str(tmp_path) not in (tmp_path / "cpu.json").read_text() + (tmp_path / "cpu.md").read_text()
-    with pytest.raises(bench_run.BadArguments, match=r"threads: 2 and 1.*--name"):
+    with pytest.raises(BadArguments, match=r"threads: 2 and 1.*--name"):
         bench("--models", "tiny", "--resume", "--threads", "1")
 
 
@@ -192,10 +192,10 @@ def test_arguments_are_checked() -> None:
     found = bench_run.engines_by_model(["onnxruntime,openvino", "resnet18=tvm"])
     assert found == {"": ("einsat", "onnxruntime", "openvino"), "resnet18": ("einsat", "tvm")}
     for texts in (["resnet=tvm"], ["tvn"]):
-        with pytest.raises(bench_run.BadArguments, match="there is no"):
+        with pytest.raises(BadArguments, match="there is no"):
             bench_run.engines_by_model(texts)
-    with pytest.raises(bench_run.BadArguments, match="database"):
-        bench_run.run(bench_run.build_parser().parse_args(["--", "--database", "x"]))
+    with pytest.raises(BadArguments, match="database"):
+        bench_run.run(parse(bench_run.build_parser(), ["--", "--database", "x"]))
 
 
 def test_environments_differ_by_what_changes_times() -> None:

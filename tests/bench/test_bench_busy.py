@@ -12,7 +12,8 @@ import onnx
 import pytest
 
 from bench import busy
-from bench.busy import ALONE, BUSY, COPY, busy_processes, main, over_best, shown, table, turn
+from bench.busy import ALONE, BUSY, COPY, busy_processes, main, over_best, table, turn
+from bench.command import without_folders
 from bench.environment import environment
 from tests.bench.test_bench import tiny
 
@@ -87,7 +88,7 @@ def test_the_page_compares_with_the_best_peer() -> None:
 
 
 def test_folders_of_this_machine_are_not_shown() -> None:
-    assert shown(["--artefacts", "/a/b", "/c/m.onnx", "--results=/d", "--seconds", "2"]) == ["m.onnx", "--seconds", "2"]
+    assert without_folders(["--artefacts", "/a/b", "/c/m.onnx", "--results=/d", "--seconds", "2"]) == ["m.onnx", "--seconds", "2"]
 
 
 def test_unknown_models_are_named(capsys: pytest.CaptureFixture[str]) -> None:
