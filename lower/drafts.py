@@ -72,9 +72,9 @@ def _find_outputs(program: Program, drafts: Sequence[Draft], views: Sequence[Ker
         for kernel in draft.kernels:
             for node in kernel.inputs:
                 readers.setdefault(node, set()).add(position)
-    wanted = {node for kernel in views for node in kernel.inputs} | set(program.graph.roots)
+    read_values = {node for kernel in views for node in kernel.inputs} | set(program.graph.roots)
     for position, draft in enumerate(drafts):
         draft.outputs = [
             node for node in dict.fromkeys(draft.made)
-            if node.type != TUPLE and (not draft.is_opaque or node in wanted or readers.get(node, set()) - {position})
+            if node.type != TUPLE and (not draft.is_opaque or node in read_values or readers.get(node, set()) - {position})
         ]  # fmt: skip

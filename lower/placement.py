@@ -71,14 +71,14 @@ class Placement:
 
     def box(self, node: Node, box: Box) -> Buffer:
         """Return some positions of a value as the plan's buffer."""
-        place = self.places[node]
-        return self.buffer(Place(place.allocation, _window_of(place.window, box)))
+        location = self.places[node]
+        return self.buffer(Place(location.allocation, _window_of(location.window, box)))
 
-    def buffer(self, place: Place) -> Buffer:
+    def buffer(self, location: Place) -> Buffer:
         """Return a window of a value as the plan's buffer."""
-        owner = self.allocations[place.allocation]
-        start = self.offsets.get(place.allocation, 0) // numpy_dtype(owner.dtype).itemsize
-        window = place.window
+        owner = self.allocations[location.allocation]
+        start = self.offsets.get(location.allocation, 0) // numpy_dtype(owner.dtype).itemsize
+        window = location.window
         return Buffer(owner.dtype, window.shape, window.strides, owner.area, owner.key, start + window.offset)
 
 
@@ -120,7 +120,7 @@ class _Placer:
     def _concatenations(self) -> dict[Node, Slot]:
         """Find concatenations along the outermost axis whose operands are all made by steps of their own."""
         made = {node: step for step, draft in enumerate(self.order.drafts) for node in draft.outputs}
-        taken: dict[Node, Slot] = {}
+        slots: dict[Node, Slot] = {}
         for step, draft in enumerate(self.order.drafts):
             kernel = draft.kernels[0]
             fragment = kernel.fragment
@@ -128,35 +128,36 @@ class _Placer:
                 continue
             operands = [kernel.inputs[n.integer("index")] for n in fragment.inputs]
             roots = [self.root.get(node, node) for node in operands]
-            free = all(r in made and r not in taken and r.type.elements == n.type.elements for r, n in zip(roots, operands, strict=True))
+            free = all(r in made and r not in slots and r.type.elements == n.type.elements for r, n in zip(roots, operands, strict=True))
             if not free or len(set(roots)) != len(roots) or not all(map(is_sized, (*roots, kernel.output))):
                 continue
             offset = 0
             for root in roots:
-                taken[root] = Slot(kernel.output, offset)
+                slots[root] = Slot(kernel.output, offset)
                 offset += root.type.elements
             self.result.dropped.add(step)
         for step, draft in enumerate(self.order.drafts):
-            self._stitch(step, draft, made, taken)
-        return taken
+            self._stitch(step, draft, made, slots)
+        return slots
 
-    def _stitch(self, step: int, draft: Draft, made: Mapping[Node, int], taken: dict[Node, Slot]) -> None:
+    def _stitch(self, step: int, draft: Draft, made: Mapping[Node, int], slots: dict[Node, Slot]) -> None:
         """Have a stitch's whole written where the result stands, and its parts over it: by their kernels, or by copies of them."""
         kernel = draft.kernels[0]
-        found = stitch_of(kernel.fragment) if len(draft.kernels) == 1 and kernel.implementation.is_generated else None
-        whole = None if found is None else self.root.get(kernel.inputs[found.whole], kernel.inputs[found.whole])
-        if found is None or whole is None or not self._is_free(whole, step, made, taken) or not is_sized(kernel.output):
+        stitch = stitch_of(kernel.fragment) if len(draft.kernels) == 1 and kernel.implementation.is_generated else None
+        background = None if stitch is None else self.root.get(kernel.inputs[stitch.whole], kernel.inputs[stitch.whole])
+        if stitch is None or background is None or not self._is_free(background, step, made, slots) or not is_sized(kernel.output):
             return
-        parts = [(kernel.inputs[number], box) for number, box in found.parts]
+        parts = [(kernel.inputs[number], box) for number, box in stitch.parts]
         is_plain = [part.type.sizes == tuple(map(len, box)) for part, box in parts]
-        if whole.type.elements != kernel.output.type.elements or not all(p or n in made for p, (n, _) in zip(is_plain, parts, strict=True)):
+        has_made_parts = all(plain or part in made for plain, (part, _) in zip(is_plain, parts, strict=True))
+        if background.type.elements != kernel.output.type.elements or not has_made_parts:
             return
-        taken[whole] = Slot(kernel.output)
+        slots[background] = Slot(kernel.output)
         copied: list[tuple[Node, Box]] = []
         for (part, box), plain in zip(parts, is_plain, strict=True):
-            is_after = plain and part in made and made[part] > made[whole] and part not in self.root
-            if is_after and self._is_free(part, step, made, taken) and self._may_write(part, made[part], kernel.output, box):
-                taken[part] = Slot(kernel.output, box=box)
+            is_after = plain and part in made and made[part] > made[background] and part not in self.root
+            if is_after and self._is_free(part, step, made, slots) and self._may_write(part, made[part], kernel.output, box):
+                slots[part] = Slot(kernel.output, box=box)
             else:
                 copied.append((part, box))
         if copied:
@@ -164,9 +165,9 @@ class _Placer:
         else:
             self.result.dropped.add(step)
 
-    def _is_free(self, root: Node, step: int, made: Mapping[Node, int], taken: Mapping[Node, Slot]) -> bool:
+    def _is_free(self, root: Node, step: int, made: Mapping[Node, int], slots: Mapping[Node, Slot]) -> bool:
         """Return whether a value is made by a step, and nothing but one step reads it."""
-        if root not in made or root in taken or not is_sized(root) or root.type.dtype not in NAMES:
+        if root not in made or root in slots or not is_sized(root) or root.type.dtype not in NAMES:
             return False
         if any(self.root.get(node, node) is root for node in self.program.graph.roots):
             return False
@@ -221,11 +222,11 @@ class _Placer:
         self._constant(node)
         if node not in self.result.places:
             raise LowerError(f"a view of {node} before it is computed", where=str(kernel.output))
-        place = self.result.places[node]
-        found = read(kernel.fragment, lambda _: place.window)
-        if isinstance(found, str):
-            raise LowerError(f"not a view: {found}", where=str(kernel.output))
-        self.result.places[kernel.output] = Place(place.allocation, found[1])
+        location = self.result.places[node]
+        viewed = read(kernel.fragment, lambda _: location.window)
+        if isinstance(viewed, str):
+            raise LowerError(f"not a view: {viewed}", where=str(kernel.output))
+        self.result.places[kernel.output] = Place(location.allocation, viewed[1])
 
     def _draft(self, step: int, draft: Draft) -> None:
         for node in draft.inputs:
@@ -258,8 +259,8 @@ class _Placer:
         self.result.places.setdefault(slot.output, outer)
         if slot.box is not None:
             return Place(outer.allocation, _window_of(outer.window, slot.box))
-        own = contiguous(node.type.sizes)
-        return Place(outer.allocation, Window(outer.window.offset + slot.offset, own.shape, own.strides))
+        inner = contiguous(node.type.sizes)
+        return Place(outer.allocation, Window(outer.window.offset + slot.offset, inner.shape, inner.strides))
 
     def _reuse(self, step: int, draft: Draft, node: Node, last: int) -> bool:
         """Write over an operand that nobody reads afterwards, where the kernel allows it."""
@@ -268,14 +269,14 @@ class _Placer:
             return False
         for index in sorted(self.may_overwrite(kernel.fragment)):
             operand = kernel.inputs[index]
-            place = self.result.places[operand]
-            owner = self.result.allocations[place.allocation]
-            whole = place.window.is_contiguous and owner.size_bytes == node.type.size_bytes and owner.dtype == node.type.dtype
-            once = kernel.inputs.count(operand) == 1 and self._reads(kernel, place.allocation) == 1
-            if owner.area == "arena" and owner.last == step and whole and once:
+            location = self.result.places[operand]
+            owner = self.result.allocations[location.allocation]
+            covers = location.window.is_contiguous and owner.size_bytes == node.type.size_bytes and owner.dtype == node.type.dtype
+            once = kernel.inputs.count(operand) == 1 and self._reads(kernel, location.allocation) == 1
+            if owner.area == "arena" and owner.last == step and covers and once:
                 owner.last = last
-                own = contiguous(node.type.sizes)
-                self.result.places[node] = Place(place.allocation, Window(place.window.offset, own.shape, own.strides))
+                fresh = contiguous(node.type.sizes)
+                self.result.places[node] = Place(location.allocation, Window(location.window.offset, fresh.shape, fresh.strides))
                 return True
         return False
 

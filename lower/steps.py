@@ -45,9 +45,9 @@ class StepWriter:
 
     def buffer(self, node: Node) -> int:
         """Return the number of a value's buffer."""
-        place = self.placement.places.get(node)
-        if place is not None:
-            return self._number(self.placement.buffer(place))
+        location = self.placement.places.get(node)
+        if location is not None:
+            return self._number(self.placement.buffer(location))
         if node not in self.hosts:
             # Host buffers are distinct even where they look the same: each is a Python object of its own.
             self.hosts[node] = len(self.buffers) + len(self.host_buffers)
@@ -59,8 +59,8 @@ class StepWriter:
 
     def window(self, owner: Node, window: Window) -> int:
         """Return the number of a window over a value's allocation."""
-        place = self.placement.places[owner]
-        return self._number(self.placement.buffer(Place(place.allocation, window)))
+        location = self.placement.places[owner]
+        return self._number(self.placement.buffer(Place(location.allocation, window)))
 
     def all_buffers(self) -> tuple[Buffer, ...]:
         numbered = [(number, buffer) for buffer, number in self.buffers.items()] + self.host_buffers
@@ -116,11 +116,11 @@ class StepWriter:
 
     def _copied(self, kernel: Kernel) -> bool:
         """Copy where the fragment is a view whose elements already lie in the right order."""
-        places = self.placement.places
-        found = read(kernel.fragment, lambda leaf: places[kernel.inputs[leaf.integer("index")]].window)
-        if isinstance(found, str) or not found[1].is_contiguous or not places[kernel.output].window.is_contiguous:
+        locations = self.placement.places
+        viewed = read(kernel.fragment, lambda leaf: locations[kernel.inputs[leaf.integer("index")]].window)
+        if isinstance(viewed, str) or not viewed[1].is_contiguous or not locations[kernel.output].window.is_contiguous:
             return False
-        leaf, window = found
+        leaf, window = viewed
         owner = kernel.inputs[leaf.integer("index")]
         step = Step(COPY_STEP, _name(kernel), (self.window(owner, window),), (self.buffer(kernel.output),), {})
         self._append(step, [kernel])
@@ -173,15 +173,15 @@ def bind(fragment: Node, operands: list[Node]) -> Node:
 
 def _computed(kernel: Kernel) -> list[Node]:
     """Return the program's nodes inside a kernel, from its result down to its operands."""
-    found, stack, stop = [], [kernel.output], set(kernel.inputs)
+    nodes, stack, stop = [], [kernel.output], set(kernel.inputs)
     seen = set(stop)
     while stack:
         node = stack.pop()
         if node not in seen:
             seen.add(node)
-            found.append(node)
+            nodes.append(node)
             stack.extend(reversed(node.inputs))
-    return found
+    return nodes
 
 
 def _name(kernel: Kernel) -> str:

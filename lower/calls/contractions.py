@@ -15,10 +15,10 @@ FUSES = frozenset({"eltwise", "binary", "prelu"})
 
 def operand(node: Node, role: str, base: Base) -> tuple[Argument, Node] | Reason:
     """Return a view of a placeholder as an argument (constants may be packed), and the placeholder."""
-    found = read(node, base)
-    if isinstance(found, str):
-        return found
-    leaf, window = found
+    argument = read(node, base)
+    if isinstance(argument, str):
+        return argument
+    leaf, window = argument
     return Argument(role, leaf.integer("index"), window, packed=bool(leaf.attribute("constant"))), leaf
 
 
@@ -53,8 +53,8 @@ def convolution(node: Node, base: Base) -> tuple[Anchor, ...] | Reason:
     arrange = channels_first(a["layout"], node.type.rank)
     kernel = weights[0].window
     if a["group"] > 1:
-        outputs, *rest = kernel.shape
-        grouped = kernel.reshape((a["group"], outputs // a["group"], *rest))
+        outputs, *filter_shape = kernel.shape
+        grouped = kernel.reshape((a["group"], outputs // a["group"], *filter_shape))
         if isinstance(grouped, str):
             return grouped
         kernel = grouped

@@ -58,24 +58,24 @@ class Spine:
 def spine(root: Node, anchors: frozenset[str], destination: Window, base: Base) -> Spine | Reason:
     """Walk down from ``root``; every window met on the way is carried through the views below it."""
     holds = _holders(root, anchors)
-    found: list[PostOperation] = []
+    post_operations: list[PostOperation] = []
     node = root
     while node.op not in anchors:
         if node.op in ("Reshape", "Transpose"):
-            moved = _carry(node, destination, found)
+            moved = _carry(node, destination, post_operations)
             if isinstance(moved, str):
                 return moved
-            destination, found = moved
+            destination, post_operations = moved
             node = node.inputs[0]
             continue
-        taken = _take(node, holds, base)
-        if isinstance(taken, str):
-            return taken
-        operations, node = taken
-        found += operations
+        step = _take(node, holds, base)
+        if isinstance(step, str):
+            return step
+        operations, node = step
+        post_operations += operations
     if any(operand in holds for operand in node.inputs):
         return f"{node.op} computes on the result of another contraction"
-    return Spine(node, destination, tuple(reversed(found)))
+    return Spine(node, destination, tuple(reversed(post_operations)))
 
 
 def _holders(root: Node, anchors: frozenset[str]) -> set[Node]:
@@ -86,12 +86,12 @@ def _holders(root: Node, anchors: frozenset[str]) -> set[Node]:
     return holds
 
 
-def _carry(view: Node, destination: Window, found: list[PostOperation]) -> tuple[Window, list[PostOperation]] | Reason:
+def _carry(view: Node, destination: Window, operations: list[PostOperation]) -> tuple[Window, list[PostOperation]] | Reason:
     moved = back(view, destination)
     if isinstance(moved, str):
         return moved
     carried = []
-    for operation in found:
+    for operation in operations:
         if operation.window is not None:
             window = back(view, operation.window)
             if isinstance(window, str):
@@ -133,11 +133,11 @@ def _take(node: Node, holds: set[Node], base: Base) -> tuple[list[PostOperation]
 
 def _converted(node: Node, holds: set[Node], base: Base) -> tuple[list[PostOperation], Node] | Reason:
     """Return a conversion from int32 or to bytes as steps in float32; the library rounds and saturates what it stores as bytes."""
-    below, *others = node.inputs
+    below, *constants = node.inputs
     if below.type.dtype not in ("int32", "float32"):
         return f"{node.op} of bytes is not an epilogue of the library"
     windows = []
-    for other in others:
+    for other in constants:
         operand = read(other, base)
         if other in holds or isinstance(operand, str):
             return f"an operand of {node.op} is computed"

@@ -96,7 +96,7 @@ class _Kept:
 
 
 def _anchors(tiling: Tiling, kept: _Kept) -> dict[int, list[Tile]]:
-    found: dict[int, list[Tile]] = {}
+    anchors: dict[int, list[Tile]] = {}
     for number, nodes in tiling.frozen.classes.items():
         if number in tiling.leaves:
             continue
@@ -105,8 +105,8 @@ def _anchors(tiling: Tiling, kept: _Kept) -> dict[int, list[Tile]]:
                 for fragment, covered in _anchor_fragments(tiling, number, node):
                     tile = Tile(fragment, (node, *covered), tiling.implementation(implementation))
                     if kept.offer(number, tile):
-                        found.setdefault(number, []).append(tile)
-    return found
+                        anchors.setdefault(number, []).append(tile)
+    return anchors
 
 
 def _anchor_fragments(tiling: Tiling, number: int, node: ENode) -> Iterator[tuple[Node, tuple[ENode, ...]]]:
@@ -124,9 +124,9 @@ def _anchor_fragments(tiling: Tiling, number: int, node: ENode) -> Iterator[tupl
 def readings(tiling: Tiling, number: int, views: tuple[str, ...]) -> list[tuple[Node, tuple[ENode, ...]]]:
     """Return a class and other classes that it is a strided window of, with the views between."""
     leaf = tiling.leaf(number)
-    found: list[tuple[Node, tuple[ENode, ...]]] = [(leaf, ())]
+    windows: list[tuple[Node, tuple[ENode, ...]]] = [(leaf, ())]
     if number in tiling.leaves or not leaf.type.is_static:
-        return found
+        return windows
     seen: set[tuple[int, Window]] = {(number, contiguous(leaf.type.sizes))}
     # Chains of classes from the top; a chain is built into a fragment from its bottom.
     chains: list[tuple[tuple[int, ENode], ...]] = [()]
@@ -151,11 +151,11 @@ def readings(tiling: Tiling, number: int, views: tuple[str, ...]) -> list[tuple[
             if key in seen or chain[-1][1].op == "Reshape" or result[1].is_contiguous:
                 continue
             seen.add(key)
-            found.append((fragment, tuple(node for _, node in chain)))
-            if len(found) >= READINGS:
-                return found
+            windows.append((fragment, tuple(node for _, node in chain)))
+            if len(windows) >= READINGS:
+                return windows
         chains = longer[: 4 * READINGS]
-    return found
+    return windows
 
 
 def _grow(tiling: Tiling, frontier: dict[int, list[Tile]], kept: _Kept) -> dict[int, list[Tile]]:
@@ -171,9 +171,9 @@ def _grow(tiling: Tiling, frontier: dict[int, list[Tile]], kept: _Kept) -> dict[
 
 def _extended(tiling: Tiling, number: int, node: ENode, frontier: dict[int, list[Tile]]) -> Iterator[Tile]:
     if node.op in ELTWISE or node.op in CONVERTING or node.op in ("Reshape", "Transpose"):
-        others = [tiling.leaf(child) for child in node.children[1:]]
+        leaves = [tiling.leaf(child) for child in node.children[1:]]
         for tile in frontier.get(node.children[0], ()):
-            yield Tile(tiling.build(number, node, [tile.fragment, *others]), (node, *tile.covered), tile.implementation)
+            yield Tile(tiling.build(number, node, [tile.fragment, *leaves]), (node, *tile.covered), tile.implementation)
     elif node.op in BINARY:
         for side in (0, 1):
             other = node.children[1 - side]

@@ -35,17 +35,17 @@ def candidates(
     way = lowering_for(target or default_target())
     tiling = Tiling(frozen, target or way.target, fused=fused, policy=policy, is_late=is_late)
     needed = [number for number in frozen.classes if number not in tiling.leaves]
-    found: dict[int, dict[Tile, None]] = {number: {} for number in needed}
+    tiles_of: dict[int, dict[Tile, None]] = {number: {} for number in needed}
     generated = way.generator.tiles(tiling, supports or way.generator.supports, tiling.implementation(way.generated.name))
     for tiles in (view_tiles(tiling), *(library.tiles(tiling) for library in way.libraries), generated):
         for number, tile in tiles:
-            if number in found:
-                found[number].setdefault(tile)
-    read = {number: [tensors_of(tile.fragment) for tile in tiles] for number, tiles in found.items()}
+            if number in tiles_of:
+                tiles_of[number].setdefault(tile)
+    read = {number: [tensors_of(tile.fragment) for tile in tiles] for number, tiles in tiles_of.items()}
     for number, tile in opaque_tiles(tiling, read):
-        if number in found:
-            found[number].setdefault(tile)
-    return {number: tuple(_distinct(tiling, number, tiles)) for number, tiles in found.items()}
+        if number in tiles_of:
+            tiles_of[number].setdefault(tile)
+    return {number: tuple(_distinct(tiling, number, tiles)) for number, tiles in tiles_of.items()}
 
 
 def _distinct(tiling: Tiling, number: int, tiles: Mapping[Tile, None]) -> list[Candidate]:
@@ -53,6 +53,6 @@ def _distinct(tiling: Tiling, number: int, tiles: Mapping[Tile, None]) -> list[C
     for tile in tiles:
         fragment, operands = tiling.canonical(tile.fragment)
         if number not in operands:
-            one = Candidate(fragment, operands, tile.covered, tile.implementation, is_spare=tile.is_spare)
-            seen.setdefault((fragment, operands, tile.implementation), one)
+            candidate = Candidate(fragment, operands, tile.covered, tile.implementation, is_spare=tile.is_spare)
+            seen.setdefault((fragment, operands, tile.implementation), candidate)
     return list(seen.values())

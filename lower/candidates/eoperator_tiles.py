@@ -144,16 +144,16 @@ def _variants(tiling: Tiling, orders: _Orders, number: int, node: ENode, impleme
     yield Tile(tiling.over_leaves(number, node), (node,), implementation)
     if node.op == "Conv":
         return  # what stands below would be computed again for each window
-    met: set[int] | None = None
+    expanded: set[int] | None = None
     for style in STYLES if tiling.fused else ():
-        if met is not None and not any(orders.is_told_apart(each, style) for each in met):
+        if expanded is not None and not any(orders.is_told_apart(each, style) for each in expanded):
             continue  # it would grow as the first style did
         growth = _Growth(tiling, style, orders, path={number}, shifted=int(node.op in SHIFTED), is_shift=node.op in SHIFTED)
         operands = []
         for position, child in enumerate(node.children):
             growth.most_sums = _most_sums(tiling, node, position)
             operands.append(growth.operand(child, once=growth.reads_once(number, node, child)))
-        met = set(growth.done) if met is None else met
+        expanded = set(growth.done) if expanded is None else expanded
         yield Tile(tiling.build(number, node, operands), (node, *dict.fromkeys(growth.covered)), implementation)
 
 
@@ -204,10 +204,10 @@ class _Orders:
 
     def is_told_apart(self, number: int, style: Style) -> bool:
         """Return whether a style goes on from a class in another way than the first style does."""
-        known = self._told_apart[style.name]
-        if number not in known:
-            known[number] = self._differs(number, style)
-        return known[number]
+        differing = self._told_apart[style.name]
+        if number not in differing:
+            differing[number] = self._differs(number, style)
+        return differing[number]
 
     def _differs(self, number: int, style: Style) -> bool:
         nodes = self._tiling.frozen.classes[number]
@@ -238,8 +238,8 @@ def _may_inline(node: ENode, style: Style) -> bool:
     if spec is None:
         return False
     # Overlapping windows would be reduced again and again; whole axes and rows are reduced once.
-    whole = spec.category == "normalization" or (spec.category == "reduction" and spec.attributes == ("axes",))
-    return spec.category in INLINED or node.op in ("Expression", "Conv") or (style.reductions and whole)
+    reduces_whole_axes = spec.category == "normalization" or (spec.category == "reduction" and spec.attributes == ("axes",))
+    return spec.category in INLINED or node.op in ("Expression", "Conv") or (style.reductions and reduces_whole_axes)
 
 
 @dataclass

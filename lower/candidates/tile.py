@@ -92,7 +92,7 @@ def _source_users(frozen: FrozenEGraph) -> dict[int, int]:
         for operand in node.inputs:
             if operand in number_of:
                 users[number_of[operand]].add(number)
-    counts = {number: len(found) for number, found in users.items()}
+    counts = {number: len(readers) for number, readers in users.items()}
     same: dict[int, list[int]] = {}
     for number, nodes in frozen.classes.items():
         for each in nodes:

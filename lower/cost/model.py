@@ -94,14 +94,14 @@ class CostModel:
         key = self.key(candidate)
         if key not in self._records:
             self._records[key] = self.recorded(self.device_of(candidate.fragment), candidate)
-        found = self._records[key]
-        if found is not None and found.median_us is not None:
+        filed = self._records[key]
+        if filed is not None and filed.median_us is not None:
             amount = self.work(candidate.fragment)
             if (of := self.family(candidate)) is not None:
-                self._relatives.setdefault(of, {})[key] = amount.size_bytes, found.median_us
+                self._relatives.setdefault(of, {})[key] = amount.size_bytes, filed.median_us
             elif candidate.implementation.is_generated:
-                self._ratios.setdefault(amount.size_bytes.bit_length(), {})[key] = found.median_us / self.speed.kernel_us(candidate, amount)
-        return found
+                self._ratios.setdefault(amount.size_bytes.bit_length(), {})[key] = filed.median_us / self.speed.kernel_us(candidate, amount)
+        return filed
 
     def family(self, candidate: Candidate) -> Family | None:
         """Return the family of a library's kernel, or of one around an expression; of other generated ones the loops depend on all."""
@@ -153,10 +153,10 @@ class CostModel:
 
     def stitched_us(self, candidate: Candidate) -> float:
         """Return what it takes to copy the parts of a stitch to where they stand in its whole."""
-        found = stitch_of(candidate.fragment)
-        assert found is not None
+        stitch = stitch_of(candidate.fragment)
+        assert stitch is not None
         bytes_each = candidate.fragment.type.size_bytes // candidate.fragment.type.elements
-        return math.fsum(self.speed.estimate_us(Work(0.0, 2 * cells([box]) * bytes_each)) for _, box in found.parts)
+        return math.fsum(self.speed.estimate_us(Work(0.0, 2 * cells([box]) * bytes_each)) for _, box in stitch.parts)
 
     def program_us(self, program: Program) -> float:
         """Return what a run of a program is predicted to take: its kernels, and the call."""
@@ -178,7 +178,7 @@ class CostModel:
         if not relatives:
             faster = self._faster_than_estimated(amount) if candidate.implementation.is_generated else 1.0
             return self.speed.kernel_us(candidate, amount) * faster
-        key = min(relatives, key=lambda one: (abs(relatives[one][0] - amount.size_bytes), one))
+        key = min(relatives, key=lambda relative: (abs(relatives[relative][0] - amount.size_bytes), relative))
         size_bytes, time_us = relatives[key]
         moving_us = (amount.size_bytes - size_bytes) / (self.speed.memory_gigabytes_s * 1e3)
         return max(self.policy.least_of_relative * time_us, time_us + moving_us)
@@ -201,9 +201,9 @@ class CostModel:
     def look_up(self, candidates: Mapping[int, tuple[Candidate, ...]]) -> None:
         """Find what is measured, so that every estimate knows of all relatives."""
         for options in candidates.values():
-            for one in options:
-                if not one.implementation.is_free:
-                    self.record(one)
+            for candidate in options:
+                if not candidate.implementation.is_free:
+                    self.record(candidate)
 
     def price(self, candidates: Mapping[int, tuple[Candidate, ...]]) -> dict[int, tuple[Candidate, ...]]:
         """Return the candidates with their costs, without those whose results are known to be wrong.
@@ -216,19 +216,21 @@ class CostModel:
         joined = joined_for_free(candidates)
         priced: dict[int, tuple[Candidate, ...]] = {}
         for number, options in candidates.items():
-            right = [one for one in options if not self.is_wrong(one)]
+            right = [candidate for candidate in options if not self.is_wrong(candidate)]
             costs_us = [
-                0.0 if (number, one) in joined else self.stitched_us(one) if is_in_place(one, candidates) else self.cost_us(one)
-                for one in right
+                0.0
+                if (number, candidate) in joined
+                else self.stitched_us(candidate) if is_in_place(candidate, candidates) else self.cost_us(candidate)
+                for candidate in right
             ]
-            is_needed = all(one.is_spare or cost_us >= FAILED_COST_US for one, cost_us in zip(right, costs_us, strict=True))
+            is_needed = all(candidate.is_spare or cost_us >= FAILED_COST_US for candidate, cost_us in zip(right, costs_us, strict=True))
             priced[number] = tuple(
                 replace(
-                    one,
-                    cost_us=FAILED_COST_US if one.is_spare and not is_needed else cost_us,
-                    error=self.errors.part(one) if self.errors else 0.0,
+                    candidate,
+                    cost_us=FAILED_COST_US if candidate.is_spare and not is_needed else cost_us,
+                    error=self.errors.part(candidate) if self.errors else 0.0,
                 )
-                for one, cost_us in zip(right, costs_us, strict=True)
+                for candidate, cost_us in zip(right, costs_us, strict=True)
             )
         return priced
 
@@ -239,14 +241,14 @@ def without_twins(model: CostModel, candidates: Mapping[int, tuple[Candidate, ..
     They differ in the way their fragment is written (transposes that cancel, a layout attribute), not in what runs.
     """
 
-    def effort(one: Candidate) -> tuple[float, int, KernelKey]:
-        return model.work(one.fragment).flops, len(one.covered), model.key(one)
+    def effort(candidate: Candidate) -> tuple[float, int, KernelKey]:
+        return model.work(candidate.fragment).flops, len(candidate.covered), model.key(candidate)
 
     kept: dict[int, tuple[Candidate, ...]] = {}
     for number, options in candidates.items():
         groups: dict[tuple[tuple[int, ...], Implementation], list[Candidate]] = {}
-        for one in options:
-            groups.setdefault((tuple(sorted(one.operands)), one.implementation), []).append(one)
+        for candidate in options:
+            groups.setdefault((tuple(sorted(candidate.operands)), candidate.implementation), []).append(candidate)
         kept[number] = tuple(min(group, key=effort) if len(group) > 1 else group[0] for group in groups.values())
     return kept
 
@@ -258,21 +260,22 @@ def jobs(model: CostModel, candidates: Mapping[int, tuple[Candidate, ...]]) -> l
     chooses it.
     """
     model.look_up(candidates)
-    wanted: dict[Family | KernelKey, tuple[tuple[int, KernelKey], Candidate]] = {}
+    plainest: dict[Family | KernelKey, tuple[tuple[int, KernelKey], Candidate]] = {}
     for options in candidates.values():
-        known = (one for one in options if not one.implementation.is_free and (model.record(one) or model.has_relatives(one)))
-        best = min(map(model.cost_us, known), default=float("inf"))
-        for one in options:
-            if not one.implementation.is_library or model.is_settled(one) or model.has_relatives(one):
+        launched = (candidate for candidate in options if not candidate.implementation.is_free)
+        priced = (candidate for candidate in launched if model.record(candidate) or model.has_relatives(candidate))
+        best = min(map(model.cost_us, priced), default=float("inf"))
+        for candidate in options:
+            if not candidate.implementation.is_library or model.is_settled(candidate) or model.has_relatives(candidate):
                 continue
-            if model.estimate_us(one) <= model.policy.hopeless * best:
-                key = model.key(one)
-                rank = (len(one.covered), key)
-                group = model.family(one) or key
-                if group not in wanted or rank < wanted[group][0]:
-                    wanted[group] = (rank, one)
-    chosen = [one for _, one in wanted.values()]
-    return sorted(chosen, key=lambda one: (-model.estimate_us(one), model.key(one)))
+            if model.estimate_us(candidate) <= model.policy.hopeless * best:
+                key = model.key(candidate)
+                rank = (len(candidate.covered), key)
+                group = model.family(candidate) or key
+                if group not in plainest or rank < plainest[group][0]:
+                    plainest[group] = (rank, candidate)
+    chosen = [candidate for _, candidate in plainest.values()]
+    return sorted(chosen, key=lambda candidate: (-model.estimate_us(candidate), model.key(candidate)))
 
 
 def _constants_bytes(fragment: Node) -> int:
@@ -287,8 +290,8 @@ def is_measurable(fragment: Node) -> bool:
 
 def unmeasured(model: CostModel, chosen: Iterable[Candidate]) -> list[Candidate]:
     """List the distinct chosen candidates that have no measurement yet, the most expensive estimates first."""
-    found = {model.key(one): one for one in chosen if not model.is_settled(one)}
-    return [one for _, one in sorted(found.items(), key=lambda item: (-model.estimate_us(item[1]), item[0]))]
+    missing = {model.key(candidate): candidate for candidate in chosen if not model.is_settled(candidate)}
+    return [candidate for _, candidate in sorted(missing.items(), key=lambda item: (-model.estimate_us(item[1]), item[0]))]
 
 
 def joined_for_free(candidates: Mapping[int, tuple[Candidate, ...]]) -> set[tuple[int, Candidate]]:
@@ -297,20 +300,20 @@ def joined_for_free(candidates: Mapping[int, tuple[Candidate, ...]]) -> set[tupl
     ``lower.placement`` does so for values made by kernels, each of which stands in one concatenation. Where one concatenation is a
     part of another, the parts of the inner one stand in both for free, as long as the outer one reads the inner one, not its parts.
     """
-    joining = {number: [one for one in options if is_joining(one)] for number, options in candidates.items()}
+    joining = {number: [candidate for candidate in options if is_joining(candidate)] for number, options in candidates.items()}
     readers: dict[int, set[int]] = {}
     for number, options in joining.items():
-        for one in options:
-            for part in one.operands:
+        for candidate in options:
+            for part in candidate.operands:
                 readers.setdefault(part, set()).add(number)
-    parts_of = {number: {part for one in options for part in one.operands} for number, options in joining.items()}
-    innermost = {part: {one for one in found if parts_of[one].isdisjoint(found)} for part, found in readers.items()}
-    made = {number for number, options in candidates.items() if any(not one.implementation.is_free for one in options)}
+    parts_of = {number: {part for candidate in options for part in candidate.operands} for number, options in joining.items()}
+    innermost = {part: {candidate for candidate in joined if parts_of[candidate].isdisjoint(joined)} for part, joined in readers.items()}
+    made = {number for number, options in candidates.items() if any(not candidate.implementation.is_free for candidate in options)}
     return {
-        (number, one)
+        (number, candidate)
         for number, options in joining.items()
-        for one in options
-        if all(part in made and innermost[part] == {number} for part in one.operands)
+        for candidate in options
+        if all(part in made and innermost[part] == {number} for part in candidate.operands)
     }
 
 
@@ -327,7 +330,7 @@ def is_stitch(candidate: Candidate) -> bool:
 
 def is_in_place(candidate: Candidate, candidates: Mapping[int, tuple[Candidate, ...]]) -> bool:
     """Return whether ``lower.placement`` can write the parts of a stitch over its whole: that is computed, and no other part of it."""
-    found = stitch_of(candidate.fragment) if is_stitch(candidate) else None
-    if found is None or len(set(candidate.operands)) != len(candidate.operands):
+    stitch = stitch_of(candidate.fragment) if is_stitch(candidate) else None
+    if stitch is None or len(set(candidate.operands)) != len(candidate.operands):
         return False
-    return candidate.operands[found.whole] in candidates
+    return candidate.operands[stitch.whole] in candidates

@@ -26,7 +26,7 @@ class Cut:
 
     @property
     def value(self) -> Index:
-        return sum((index(d) * place for d, place in zip(self.digits, self.places, strict=True)), index(-self.shift))
+        return sum((index(d) * weight for d, weight in zip(self.digits, self.places, strict=True)), index(-self.shift))
 
     @property
     def conditions(self) -> tuple[Compare, ...]:
@@ -43,12 +43,12 @@ class Cut:
             return ()  # the highest digit alone always leads to one
         low = index(-self.shift)
         spread = 0
-        for digit, place in zip(self.digits, self.places, strict=True):
+        for digit, weight in zip(self.digits, self.places, strict=True):
             if digit in fixed:
-                low = low + index(digit) * place
+                low = low + index(digit) * weight
             else:
-                low = low + known(digit.low) * place
-                spread += (length(digit) - 1) * place
+                low = low + known(digit.low) * weight
+                spread += (length(digit) - 1) * weight
         return _known((Compare(index(0), "<=", low + spread), Compare(low, "<", index(self.size))))
 
 
@@ -66,20 +66,20 @@ def cut_digits(table: Terms, iterator: Iterator, indices: Iterable[Index]) -> Cu
             if isinstance(atom, Floor | Modulo):
                 numerator, by = _quotient(atom.numerator, iterator), atom.divisor.constant
                 if numerator is not None and by is not None:
-                    shift, place = numerator
-                    cuts |= {(shift, place * by)} | ({(shift, place)} if place > 1 else set())
+                    shift, weight = numerator
+                    cuts |= {(shift, weight * by)} | ({(shift, weight)} if weight > 1 else set())
     if not cuts:
         return None
-    size, largest = length(iterator), max(place for _, place in cuts)
-    shifts = {shift % largest for shift, place in cuts if place == largest}
-    places = sorted({1, *(place for _, place in cuts)})
-    fits = len(shifts) == 1 and all((shift - next(iter(shifts))) % place == 0 for shift, place in cuts)
-    if not fits or any(b % a for a, b in itertools.pairwise(places)) or largest > size:
+    size, largest = length(iterator), max(weight for _, weight in cuts)
+    shifts = {shift % largest for shift, weight in cuts if weight == largest}
+    weights = sorted({1, *(weight for _, weight in cuts)})
+    fits = len(shifts) == 1 and all((shift - next(iter(shifts))) % weight == 0 for shift, weight in cuts)
+    if not fits or any(b % a for a, b in itertools.pairwise(weights)) or largest > size:
         return None
     shift = next(iter(shifts))
-    sizes = [b // a for a, b in itertools.pairwise(places)] + [-(-(size + shift) // largest)]
+    sizes = [b // a for a, b in itertools.pairwise(weights)] + [-(-(size + shift) // largest)]
     digits = tuple(table.fresh(iterator.name + "d", count) for count in reversed(sizes))
-    return Cut(digits, tuple(reversed(places)), shift, size)
+    return Cut(digits, tuple(reversed(weights)), shift, size)
 
 
 def _quotient(value: Index, iterator: Iterator) -> tuple[int, int] | None:

@@ -25,17 +25,17 @@ MOST_WORK = Fraction(3, 2)
 """Values that all shares compute over those of the tile, at most: what several planes share is computed by several threads."""
 
 
-def regions(table: Terms, given: Tile, iterators: Sequence[Iterator]) -> dict[Iterator, tuple[Iterator, ...]]:
+def regions(table: Terms, tile: Tile, iterators: Sequence[Iterator]) -> dict[Iterator, tuple[Iterator, ...]]:
     """Return narrower iterators for each that decides tests; none where some test stays open, or there would be too much code."""
     points: dict[Iterator, set[int]] = {}
-    for test in tests_of(given, frozenset(iterators)):
+    for test in tests_of(tile, frozenset(iterators)):
         limit = bound_of(test)
         if limit is None:
             return {}
         low, high = known(limit.iterator.low), known(limit.iterator.high)
         points.setdefault(limit.iterator, {low, high}).update(point for point in (limit.low, limit.high) if low < point < high)
     count = math.prod(len(ends) - 1 for ends in points.values())
-    if not 1 < count <= MOST_REGIONS or count * len(given.stores) > MOST_STORES:
+    if not 1 < count <= MOST_REGIONS or count * len(tile.stores) > MOST_STORES:
         return {}
     return {
         i: tuple(Iterator(table.fresh(i.name, b - a).name, a, b) for a, b in itertools.pairwise(sorted(points[i])))
@@ -44,7 +44,7 @@ def regions(table: Terms, given: Tile, iterators: Sequence[Iterator]) -> dict[It
     }
 
 
-def shares(given: Tile, outer: Sequence[Iterator], threads: int) -> tuple[Tile, ...]:
+def shares(whole_tile: Tile, outer: Sequence[Iterator], threads: int) -> tuple[Tile, ...]:
     """Return a tile for each thread, of about as many stores; none where stores are no planes, or too much would be computed twice.
 
     A transform writes the operand of a batched product, one plane a place, and a library's product gives each thread a run of
@@ -52,14 +52,14 @@ def shares(given: Tile, outer: Sequence[Iterator], threads: int) -> tuple[Tile, 
     to transfer a cache line costs more than to compute it: ResNet-18's transforms took 160 us instead of 17. So each thread
     computes the planes, of all tiles, that it will read.
     """
-    planes = _planes(given.stores, outer)
+    planes = _planes(whole_tile.stores, outer)
     if planes is None or len(planes) < 2 * threads:
         return ()
     bounds = [-(-len(planes) * k // threads) for k in range(threads + 1)]  # the first threads have one more, as in libraries
     chosen = [frozenset(planes[low:high]) for low, high in itertools.pairwise(bounds)]
-    tiles = tuple(_part(given, frozenset(part)) for part in chosen)
-    work = [len(subterms(tile.roots)) for tile in tiles]
-    return tiles if sum(work) <= MOST_WORK * len(subterms(given.roots)) else ()
+    tiles = tuple(_part(whole_tile, frozenset(part)) for part in chosen)
+    work = [len(subterms(part.roots)) for part in tiles]
+    return tiles if sum(work) <= MOST_WORK * len(subterms(whole_tile.roots)) else ()
 
 
 def _planes(stores: Sequence[Store], outer: Sequence[Iterator]) -> list[int] | None:
@@ -79,8 +79,8 @@ def _planes(stores: Sequence[Store], outer: Sequence[Iterator]) -> list[int] | N
     return order if apart and same else None
 
 
-def _part(given: Tile, numbers: frozenset[int]) -> Tile:
+def _part(tile: Tile, numbers: frozenset[int]) -> Tile:
     """Return the tile of some of the stores, with the stages that these need."""
-    stores = tuple(store for number, store in enumerate(given.stores) if number in numbers)
+    stores = tuple(store for number, store in enumerate(tile.stores) if number in numbers)
     needed = frozenset(subterms([term for store in stores for term in (store.root, *store.parts)]))
-    return Tile(tuple(stage for stage in given.stages if stage in needed), stores)
+    return Tile(tuple(stage for stage in tile.stages if stage in needed), stores)

@@ -81,25 +81,25 @@ def kernel_of(request: KernelRequest) -> Kernel:
     """Return a request as a term over flat memory."""
     leaves = placeholders(request.fragment)
     names = [str(leaf.integer("index")) for leaf in leaves]
-    given = request.input_strides or ()
+    strides_of_inputs = request.input_strides or ()
     strides, dtypes, sizes = {}, {}, {}
     for name, leaf in zip(names, leaves, strict=True):
-        given_strides = given[int(name)] if int(name) < len(given) else None
+        given_strides = strides_of_inputs[int(name)] if int(name) < len(strides_of_inputs) else None
         strides[name] = given_strides or dense(leaf.type.sizes)
         dtypes[name], sizes[name] = leaf.type.dtype, _span(leaf.type.sizes, strides[name])
     table = Terms(strides, dtypes)
     scope: Scope = fragment_expression(request.fragment)
     shape = request.fragment.type.sizes
     output_strides = request.output_strides or dense(shape)
-    iterators, places, offset = [], [], index(0)
+    iterators, coordinates, offset = [], [], index(0)
     for size, stride in zip(shape, output_strides, strict=True):
         if size == 1:
-            places.append(index(0))
+            coordinates.append(index(0))
             continue
         iterators.append(table.fresh("i", size))
-        places.append(index(iterators[-1]))
+        coordinates.append(index(iterators[-1]))
         offset = offset + index(iterators[-1]) * stride
-    root = table.instantiate(scope, tuple(places))
+    root = table.instantiate(scope, tuple(coordinates))
     return Kernel(table, dtypes, sizes, tuple(iterators), root, offset, request.fragment.type.dtype, _span(shape, output_strides))
 
 

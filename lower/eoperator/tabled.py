@@ -57,8 +57,8 @@ def has_tables(root: Term) -> bool:
 
 def tabled_digits(table: Terms, iterators: Sequence[Iterator], root: Term) -> tuple[tuple[Iterator, ...], Replacement, tuple[Cut, ...]]:
     """Split iterators by the digits that index tables."""
-    places = [place for term in subterms((root,)) if term.kind == "table" for place in term.data[2]]
-    cuts = {iterator: cut_digits(table, iterator, places) for iterator in iterators}
+    coordinates = [coordinate for term in subterms((root,)) if term.kind == "table" for coordinate in term.data[2]]
+    cuts = {iterator: cut_digits(table, iterator, coordinates) for iterator in iterators}
     divided = {iterator: cut for iterator, cut in cuts.items() if cut is not None}
     kept = tuple(digit for iterator in iterators for digit in (divided[iterator].digits if iterator in divided else (iterator,)))
     return kept, {iterator: cut.value for iterator, cut in divided.items()}, tuple(divided.values())
@@ -95,7 +95,7 @@ def refusal(table: Terms, iterators: tuple[Iterator, ...], root: Term, offset: I
 
 def spelled_out(table: Terms, root: Term) -> Term:
     """Return a term with every table as choices between its values."""
-    known: dict[Term, Term] = {}
+    replacements: dict[Term, Term] = {}
     for term in subterms((root,)):
         if term.kind != "table":
             continue
@@ -103,12 +103,12 @@ def spelled_out(table: Terms, root: Term) -> Term:
         chosen = table.number(values[-1])
         for position, value in reversed(list(enumerate(values[:-1]))):
             conditions = []
-            for size, place in zip(reversed(shape), reversed(indices), strict=True):
+            for size, coordinate in zip(reversed(shape), reversed(indices), strict=True):
                 position, digit = divmod(position, size)
-                conditions.append(Compare(place, "==", index(digit)))
+                conditions.append(Compare(coordinate, "==", index(digit)))
             chosen = table.guard(reversed(conditions), table.number(value), chosen)
-        known[term] = chosen
-    return table.exchange(root, known)
+        replacements[term] = chosen
+    return table.exchange(root, replacements)
 
 
 def tile(table: Terms, chosen: Sequence[Iterator], root: Term, offset: Index, cuts: Sequence[Cut]) -> Tile:
@@ -118,16 +118,16 @@ def tile(table: Terms, chosen: Sequence[Iterator], root: Term, offset: Index, cu
     contracted = {term: _contract(table, term, frozenset(chosen), cuts, stages) for term in sums}
     order = _order(chosen, list(contracted.values()))
     stores = []
-    for places in order:
-        replace: dict[Iterator | Symbol, Size] = dict(zip(chosen, places, strict=True))
-        known = {term: values.at(replace) for term, values in contracted.items()}
-        element = table.substitute(table.exchange(root, known), replace)
+    for position in order:
+        replace: dict[Iterator | Symbol, Size] = dict(zip(chosen, position, strict=True))
+        replacements = {term: values.at(replace) for term, values in contracted.items()}
+        element = table.substitute(table.exchange(root, replacements), replace)
         limits = [Compare(table.index(c.left, replace), c.operator, table.index(c.right, replace)) for cut in cuts for c in cut.conditions]
         holds = table.guard(limits, table.number(Fraction(1)), table.number(Fraction(0)))
         if holds.kind == "number" and not holds.data:
             continue
         left = holds.data if holds.kind == "guard" else ()
-        stores.append(Store(left, element, table.index(offset, replace), tuple(known.values())))
+        stores.append(Store(left, element, table.index(offset, replace), tuple(replacements.values())))
     return Tile(tuple(stages), tuple(stores))
 
 
@@ -145,12 +145,12 @@ class _Values:
 def _order(chosen: Sequence[Iterator], values: list[_Values]) -> list[Places]:
     """Return all places of the chosen iterators, in the order in which the values come about."""
     axes = values[0].axes if len(values) == 1 else ()
-    rest = [i for i in chosen if i not in axes]
+    remaining = [i for i in chosen if i not in axes]
     first = list(values[0].terms) if axes else [()]
     kept = []
-    for places in first:
-        for others in itertools.product(*map(_range, rest)):
-            at = dict(zip([*axes, *rest], [*places, *others], strict=True))
+    for position in first:
+        for remaining_position in itertools.product(*map(_range, remaining)):
+            at = dict(zip([*axes, *remaining], [*position, *remaining_position], strict=True))
             kept.append(tuple(at[i] for i in chosen))
     return kept
 
@@ -165,19 +165,19 @@ def _contract(table: Terms, term: Term, chosen: frozenset[Iterator], cuts: Seque
     tables, core = _factors(table, term.children[0]) if reduction == "sum" else ([], term.children[0])
     # What no store takes may be anything, but nothing may be read for it where the operand ends.
     core = table.guard([c for cut in cuts for c in cut.reached(core.free)], core, table.number(Fraction(0)))
-    own = tuple(i for i in iterators if i in core.free or any(i in t.free for t in tables))
-    axes = (*own, *sorted(core.free & chosen, key=lambda i: i.name))
+    outputs = tuple(i for i in iterators if i in core.free or any(i in t.free for t in tables))
+    axes = (*outputs, *sorted(core.free & chosen, key=lambda i: i.name))
     data = _Values(axes, {})
-    for places in itertools.product(*map(_range, axes)):
-        data.terms[places] = table.substitute(core, dict(zip(axes, places, strict=True)))
-    repeated = math.prod(length(i) for i in iterators if i not in own)
-    remaining = list(own)
+    for position in itertools.product(*map(_range, axes)):
+        data.terms[position] = table.substitute(core, dict(zip(axes, position, strict=True)))
+    repeated = math.prod(length(i) for i in iterators if i not in outputs)
+    remaining = list(outputs)
     while remaining:
         along = min(remaining, key=lambda i: (_size_without(data.axes, tables, i), remaining.index(i)))
         remaining.remove(along)
-        mine = [t for t in tables if along in t.free]
+        tables_along = [t for t in tables if along in t.free]
         tables = [t for t in tables if along not in t.free]
-        data = _sum_along(table, data, along, mine, reduction)
+        data = _sum_along(table, data, along, tables_along, reduction)
         if remaining:
             stages += [value for value in data.terms.values() if value.kind != "number"]
     if tables or repeated > 1:
@@ -208,32 +208,32 @@ def _size_without(axes: Sequence[Iterator], tables: Sequence[Term], along: Itera
 
 def _sum_along(table: Terms, data: _Values, along: Iterator, tables: Sequence[Term], reduction: Reduction) -> _Values:
     """Sum products of values and tables over one iterator: for each place of the others, a matrix times a vector."""
-    others = tuple(i for i in data.axes if i is not along)
+    axes = tuple(i for i in data.axes if i is not along)
     new = tuple(sorted(frozenset().union(*(t.free for t in tables)) - set(data.axes), key=lambda i: i.name))
-    result = _Values((*others, *new), {})
+    result = _Values((*axes, *new), {})
     position = data.axes.index(along)
-    for places in itertools.product(*map(_range, others)):
-        vector = [data.terms[(*places[:position], k, *places[position:])] for k in _range(along)]
+    for position_of_others in itertools.product(*map(_range, axes)):
+        vector = [data.terms[(*position_of_others[:position], k, *position_of_others[position:])] for k in _range(along)]
         if reduction != "sum":
             total = vector[0]
             for value in vector[1:]:
                 total = table.apply(reduction.combine, (total, value))
-            result.terms[places] = total
+            result.terms[position_of_others] = total
             continue
         rows = list(itertools.product(*map(_range, new)))
-        at = dict(zip(others, places, strict=True))
+        at = dict(zip(axes, position_of_others, strict=True))
         matrix: Matrix = tuple(
             tuple(_coefficient(table, tables, {**at, **dict(zip(new, row, strict=True)), along: k}) for k in _range(along)) for row in rows
         )
         values = linear_program(matrix).run(vector, lambda pairs: combination(table, pairs))
-        result.terms |= {(*places, *row): value for row, value in zip(rows, values, strict=True)}
+        result.terms |= {(*position_of_others, *row): value for row, value in zip(rows, values, strict=True)}
     return result
 
 
-def _coefficient(table: Terms, tables: Sequence[Term], places: Mapping[Iterator, int]) -> Fraction:
+def _coefficient(table: Terms, tables: Sequence[Term], position: Mapping[Iterator, int]) -> Fraction:
     product = Fraction(1)
     for each in tables:
-        value = table.substitute(each, {i: places[i] for i in each.free})
+        value = table.substitute(each, {i: position[i] for i in each.free})
         assert value.kind == "number"
         product *= Fraction(value.data)
     return product
@@ -243,14 +243,14 @@ def _scaled(table: Terms, data: _Values, tables: Sequence[Term], repeated: Fract
     """Multiply by tables that no summation iterator indexes, and by how often equal terms are added."""
     new = tuple(sorted(frozenset().union(*(t.free for t in tables)) - set(data.axes), key=lambda i: i.name))
     result = _Values((*data.axes, *new), {})
-    for places, value in data.terms.items():
+    for position, value in data.terms.items():
         for row in itertools.product(*map(_range, new)):
-            at = dict(zip(result.axes, (*places, *row), strict=True))
+            at = dict(zip(result.axes, (*position, *row), strict=True))
             factor = _coefficient(table, tables, at)
             if reduction == "sum":
-                result.terms[(*places, *row)] = combination(table, [(value, factor * repeated)])
+                result.terms[(*position, *row)] = combination(table, [(value, factor * repeated)])
             else:
-                result.terms[(*places, *row)] = table.apply("pow", (value, table.number(repeated))) if reduction == "prod" else value
+                result.terms[(*position, *row)] = table.apply("pow", (value, table.number(repeated))) if reduction == "prod" else value
     return result
 
 
@@ -275,11 +275,11 @@ def combination(table: Terms, pairs: Sequence[tuple[Term, Fraction]]) -> Term:
     return total
 
 
-def assumed(table: Terms, given: Tile, conditions: Sequence[Compare]) -> Tile:
+def assumed(table: Terms, tile: Tile, conditions: Sequence[Compare]) -> Tile:
     """Return a tile where these conditions hold: without the guards that consist of them."""
     dropped = frozenset(conditions)
     memo: dict[Term, Term] = {}
-    for term in subterms([*given.roots, *(part for store in given.stores for part in store.parts)]):
+    for term in subterms([*tile.roots, *(part for store in tile.stores for part in store.parts)]):
         children = tuple(memo[child] for child in term.children)
         if term.kind == "guard":
             memo[term] = table.guard([c for c in term.data if c not in dropped], *children)
@@ -287,29 +287,29 @@ def assumed(table: Terms, given: Tile, conditions: Sequence[Compare]) -> Tile:
             memo[term] = term if children == term.children else table.rebuilt(term, children)
     stores = [
         Store(tuple(c for c in s.conditions if c not in dropped), memo[s.root], s.offset, tuple(memo[p] for p in s.parts))
-        for s in given.stores
+        for s in tile.stores
     ]
-    return Tile(tuple(memo[stage] for stage in given.stages), tuple(stores))
+    return Tile(tuple(memo[stage] for stage in tile.stages), tuple(stores))
 
 
-def tests_of(given: Tile, bound: frozenset[Iterator]) -> tuple[Compare, ...]:
+def tests_of(tile: Tile, bound: frozenset[Iterator]) -> tuple[Compare, ...]:
     """Return every condition in a tile over ``bound`` iterators alone."""
-    found: dict[Compare, None] = {}
-    for term in subterms(given.roots):
+    tests: dict[Compare, None] = {}
+    for term in subterms(tile.roots):
         if term.kind == "guard":
-            found |= dict.fromkeys(term.data)
-    for store in given.stores:
-        found |= dict.fromkeys(store.conditions)
-    return tuple(c for c in found if iterators_of(c.left - c.right) <= bound and "DataIndex" not in repr(c))
+            tests |= dict.fromkeys(term.data)
+    for store in tile.stores:
+        tests |= dict.fromkeys(store.conditions)
+    return tuple(c for c in tests if iterators_of(c.left - c.right) <= bound and "DataIndex" not in repr(c))
 
 
 def strongest(conditions: Sequence[Compare]) -> tuple[Compare, ...] | None:
     """Return conditions that hold exactly where all given ones do, one for each linear form; None where they never do."""
     least: dict[Index, int] = {}
-    others: dict[Compare, None] = {}
+    equations: dict[Compare, None] = {}
     for c in conditions:
         if c.operator not in ("<", "<="):
-            others[c] = None
+            equations[c] = None
             continue
         slack = c.right - c.left - (1 if c.operator == "<" else 0)  # not negative where the condition holds
         constant = slack.constant_part
@@ -318,5 +318,5 @@ def strongest(conditions: Sequence[Compare]) -> tuple[Compare, ...] | None:
     for form, constant in least.items():
         if constant + least.get(-form, -constant) < 0:
             return None
-    return (*(Compare(index(0), "<=", form + constant) for form, constant in least.items()), *others)
+    return (*(Compare(index(0), "<=", form + constant) for form, constant in least.items()), *equations)
 

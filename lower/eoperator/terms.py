@@ -21,7 +21,7 @@ Kind: TypeAlias = Literal["number", "index", "read", "table", "apply", "guard", 
 Replacement: TypeAlias = Mapping[Iterator | Symbol, Size]
 
 
-_NOTHING = {one.combine: one.identity.value for one in (Reduction.SUM, Reduction.MAX, Reduction.MIN)}
+_NOTHING = {each.combine: each.identity.value for each in (Reduction.SUM, Reduction.MAX, Reduction.MIN)}
 """The operand that a function of two does not notice; products keep a factor of one."""
 
 
@@ -65,16 +65,16 @@ class Terms:
         return self._make("number", value, (), frozenset())
 
     def index_number(self, value: Index) -> Term:
-        known = value.constant
-        return self.number(Fraction(known)) if known is not None else self._make("index", value, (), iterators_of(value))
+        constant = value.constant
+        return self.number(Fraction(constant)) if constant is not None else self._make("index", value, (), iterators_of(value))
 
     def read(self, name: str, offset: Index) -> Term:
         return self._make("read", (name, offset), (), iterators_of(offset))
 
     def table(self, shape: tuple[int, ...], values: tuple[Fraction, ...], indices: tuple[Index, ...]) -> Term:
         """Build a read of a table; a number where its place is known, zero outside (where a guard that fails forbids it)."""
-        places = [place.constant for place in indices]
-        if any(place is not None and not 0 <= place < size for place, size in zip(places, shape, strict=True)):
+        positions = [coordinate.constant for coordinate in indices]
+        if any(coordinate is not None and not 0 <= coordinate < size for coordinate, size in zip(positions, shape, strict=True)):
             return self.number(Fraction(0))
         entry = tabulated(shape, values, indices)
         if isinstance(entry, Table):
@@ -86,9 +86,9 @@ class Terms:
         arguments = tuple(children)
         nothing = _NOTHING.get(function)
         if nothing is not None:  # a tap that a guard excluded
-            rest = tuple(a for a in arguments if not (a.kind == "number" and a.data == nothing))
-            if len(rest) == 1:
-                return rest[0]
+            effective = tuple(a for a in arguments if not (a.kind == "number" and a.data == nothing))
+            if len(effective) == 1:
+                return effective[0]
         return self._make("apply", function, arguments, frozenset().union(*(a.free for a in arguments)))
 
     def guard(self, conditions: Iterable[Compare], then: Term, otherwise: Term) -> Term:
@@ -115,8 +115,8 @@ class Terms:
         """Return (tensor, flat offset) of a read of a named tensor."""
         assert isinstance(read.source, Tensor)
         total = index(0)
-        for place, stride in zip(read.indices, self.strides[read.source.name], strict=True):
-            total = total + substitute(place, replace, lambda r: self._data(r, replace)) * stride
+        for coordinate, stride in zip(read.indices, self.strides[read.source.name], strict=True):
+            total = total + substitute(coordinate, replace, lambda r: self._data(r, replace)) * stride
         return read.source.name, rejoined(total)
 
     def _data(self, read: Read, replace: Replacement) -> Read:
@@ -125,11 +125,11 @@ class Terms:
         name, offset = self.offset(read, replace)
         return Read(Tensor("flat " + name, (), self.dtypes[name]), (offset,))
 
-    def instantiate(self, scope: Scope, places: tuple[Index, ...]) -> Term:
+    def instantiate(self, scope: Scope, coordinates: tuple[Index, ...]) -> Term:
         """Return scope[places] as a term."""
-        key = (scope, places)
+        key = (scope, coordinates)
         if key not in self._scopes:
-            replace: dict[Iterator | Symbol, Size] = dict(zip(scope.traversal, places, strict=True))
+            replace: dict[Iterator | Symbol, Size] = dict(zip(scope.traversal, coordinates, strict=True))
             summed = []
             for iterator in scope.summation:
                 low = index(iterator.low).constant or 0
@@ -149,7 +149,7 @@ class Terms:
             case IndexNumber(value):
                 return self.index_number(substitute(value, replace, data))
             case Table(shape, values, indices):
-                return self.table(shape, values, tuple(self.index(place, replace) for place in indices))
+                return self.table(shape, values, tuple(self.index(coordinate, replace) for coordinate in indices))
             case Apply(function, arguments):
                 return self.apply(function, (self._scalar(a, replace) for a in arguments))
             case Guarded(conditions, then, otherwise):
@@ -157,17 +157,17 @@ class Terms:
                 return self.guard(changed, self._scalar(then, replace), self._scalar(otherwise, replace))
             case Read(Tensor(), _):
                 return self.read(*self.offset(body, replace))
-            case Read(source, places):
+            case Read(source, coordinates):
                 assert isinstance(source, Scope)
-                return self.instantiate(source, tuple(substitute(p, replace, data) for p in places))
+                return self.instantiate(source, tuple(substitute(p, replace, data) for p in coordinates))
 
     def substitute(self, term: Term, replace: Replacement) -> Term:
         """Return a term with iterators replaced, offsets recombined and guards decided anew."""
         return self._substitute(term, replace, frozenset(i for i in replace if isinstance(i, Iterator)), {})
 
-    def exchange(self, root: Term, known: Mapping[Term, Term]) -> Term:
+    def exchange(self, root: Term, replacements: Mapping[Term, Term]) -> Term:
         """Return ``root`` with terms replaced by others, wherever they occur."""
-        memo = dict(known)
+        memo = dict(replacements)
         for term in subterms((root,)):
             if term in memo:
                 continue
@@ -203,7 +203,7 @@ class Terms:
                 result = self.read(term.data[0], self.index(term.data[1], replace))
             case "table":
                 shape, values, indices = term.data
-                result = self.table(shape, values, tuple(self.index(place, replace) for place in indices))
+                result = self.table(shape, values, tuple(self.index(coordinate, replace) for coordinate in indices))
             case "guard":
                 conditions = [Compare(self.index(c.left, replace), c.operator, self.index(c.right, replace)) for c in term.data]
                 result = self.guard(conditions, *children)

@@ -149,8 +149,8 @@ def _unroll(table: Terms, term: Term) -> Term:
     ):
         return term
     total: Term | None = None
-    for places in itertools.product(*(range(known(i.low), known(i.low) + length(i)) for i in iterators)):
-        tap = table.substitute(body, dict(zip(iterators, places, strict=True)))
+    for position in itertools.product(*(range(known(i.low), known(i.low) + length(i)) for i in iterators)):
+        tap = table.substitute(body, dict(zip(iterators, position, strict=True)))
         total = tap if total is None else table.apply(reduction.combine, (total, tap))
     assert total is not None
     return total
@@ -193,7 +193,7 @@ def loop_order(iterators: Sequence[Iterator], root: Term) -> Sequence[Iterator]:
 
 def interleaved(iterators: Sequence[Iterator], root: Term) -> tuple[Iterator, ...]:
     """Return the loops whose values lie between the elements that a read skips along the last iterator (channels of an image)."""
-    found: dict[Iterator, None] = {}
+    loops: dict[Iterator, None] = {}
     for term in subterms((root,)):
         if term.kind != "read":
             continue
@@ -201,8 +201,8 @@ def interleaved(iterators: Sequence[Iterator], root: Term) -> tuple[Iterator, ..
         for iterator in iterators[:-1]:
             between = coefficient(term.data[1], iterator)
             if between and abs(between) * length(iterator) <= step <= LONGEST_STEP:
-                found[iterator] = None
-    return tuple(i for i in iterators if i in found)
+                loops[iterator] = None
+    return tuple(i for i in iterators if i in loops)
 
 
 def with_reciprocals(table: Terms, root: Term) -> Term:

@@ -170,10 +170,11 @@ def lowering(name: str = DEFAULT) -> Lowering:
     The target's libraries are imported now, no compiler is.
     """
     kind, _, described = name.partition(":")
-    ways = _ways(kind)
-    if described not in ways:
-        raise LowerError(f"there is no target {name!r}", fix=f"there are {', '.join(f'{kind}:{each}' if each else kind for each in ways)}")
-    return ways[described]
+    lowerings = _ways(kind)
+    if described not in lowerings:
+        targets = (f"{kind}:{each}" if each else kind for each in lowerings)
+        raise LowerError(f"there is no target {name!r}", fix=f"there are {', '.join(targets)}")
+    return lowerings[described]
 
 
 def lowering_for(target: Target) -> Lowering:

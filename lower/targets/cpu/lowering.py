@@ -48,8 +48,8 @@ class _Compiler:
 
 
 def _library(name: str) -> Library:
-    found: Library = importlib.import_module(f"lower.targets.cpu.{name}").LIBRARY
-    return found
+    library: Library = importlib.import_module(f"lower.targets.cpu.{name}").LIBRARY
+    return library
 
 
 TARGET = Target("cpu", platform.machine(), generator.processor())

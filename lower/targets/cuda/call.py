@@ -27,10 +27,10 @@ class Epilogue:
         return self.summand is None and self.bias is None and not self.activation
 
 
-def epilogue_of(anchor: Anchor, found: Spine, destination: Window) -> Epilogue | Reason:
+def epilogue_of(anchor: Anchor, matched: Spine, destination: Window) -> Epilogue | Reason:
     """Return the post-operations as one epilogue, or why the libraries' form does not hold them."""
     epilogue = Epilogue()
-    for operation in found.post_operations:
+    for operation in matched.post_operations:
         if epilogue.activation:
             return "the libraries fuse nothing after an activation"
         if operation.window is None:
@@ -81,19 +81,19 @@ def match_call(
     def base(leaf: Node) -> Window:
         return (bases or {}).get(leaf.integer("index")) or contiguous(leaf.type.sizes)
 
-    found = spine(fragment, frozenset(resolvers), destination or contiguous(fragment.type.sizes), base)
-    if isinstance(found, str):
-        return found
-    anchors = resolvers[found.anchor.op](found.anchor, base)
+    matched = spine(fragment, frozenset(resolvers), destination or contiguous(fragment.type.sizes), base)
+    if isinstance(matched, str):
+        return matched
+    anchors = resolvers[matched.anchor.op](matched.anchor, base)
     if isinstance(anchors, str):
         return anchors
     reason = "no arrangement fits"
     for anchor in anchors:
-        arranged = anchor.arrange(found.destination)
+        arranged = anchor.arrange(matched.destination)
         if isinstance(arranged, str):
             reason = arranged
             continue
-        epilogue = epilogue_of(anchor, found, arranged)
+        epilogue = epilogue_of(anchor, matched, arranged)
         call = epilogue if isinstance(epilogue, str) else completed(anchor, arranged, epilogue)
         if not isinstance(call, str):
             return call

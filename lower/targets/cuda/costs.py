@@ -155,10 +155,10 @@ class GpuSpeed(DeviceSpeed):
         is_library = candidate.implementation.is_library
         computing_us = 0.0
         for product in products:
-            said = heuristic_us(self.gpu.name, product, self.precision) if is_library else None
-            computing_us += self.waves_us(product) if said is None else said
-        others = [node for node in walk((candidate.fragment,)) if node.op in OPS and OPS[node.op].category == "contraction"]
-        if len(others) > len(products):  # an expression with sums of its own
+            heuristic = heuristic_us(self.gpu.name, product, self.precision) if is_library else None
+            computing_us += self.waves_us(product) if heuristic is None else heuristic
+        contractions = [node for node in walk((candidate.fragment,)) if node.op in OPS and OPS[node.op].category == "contraction"]
+        if len(contractions) > len(products):  # an expression with sums of its own
             computing_us += amount.flops / (self.gpu.float32_gigaflops_s * 1e3)
         if not is_library:
             computing_us /= GENERATED_EFFICIENCY

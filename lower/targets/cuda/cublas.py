@@ -58,10 +58,10 @@ def _completed(anchor: Anchor, destination: Window, epilogue: Epilogue) -> Libra
     for argument in arguments:
         if argument.role == "bias":
             continue
-        found = matrix(argument.window.shape, argument.window.strides)
-        if isinstance(found, str):
-            return found
-        if argument.role == "" and found.is_transposed:
+        layout = matrix(argument.window.shape, argument.window.strides)
+        if isinstance(layout, str):
+            return layout
+        if argument.role == "" and layout.is_transposed:
             return "a summand is no row-major matrix"
     return LibraryCall("matmul", anchor.parameters, tuple(arguments), destination, tuple(post_operations))
 
@@ -72,9 +72,9 @@ def _batched(window: Window, result: tuple[int, ...]) -> Window:
 
 
 def _launch(writer: StepWriter, kernel: Kernel) -> Launch:
-    places = writer.placement.places
-    bases = {i: places[node].window for i, node in enumerate(kernel.inputs)}
-    call = match(kernel.fragment, kernel.implementation.name, bases=bases, destination=places[kernel.output].window)
+    locations = writer.placement.places
+    bases = {i: locations[node].window for i, node in enumerate(kernel.inputs)}
+    call = match(kernel.fragment, kernel.implementation.name, bases=bases, destination=locations[kernel.output].window)
     if not isinstance(call, LibraryCall):
         raise LowerError(f"{kernel.implementation} cannot compute this kernel: {call}", where=str(kernel.output))
     inputs = tuple(writer.window(kernel.inputs[argument.operand], argument.window) for argument in call.arguments)

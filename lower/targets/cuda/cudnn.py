@@ -123,9 +123,9 @@ def _match_planned(fragment: Node, implementation: str, target: Target) -> Libra
 
 
 def _launch(writer: StepWriter, kernel: Kernel) -> Launch:
-    places = writer.placement.places
-    bases = {i: places[node].window for i, node in enumerate(kernel.inputs)}
-    call = match(kernel.fragment, kernel.implementation.name, bases=bases, destination=places[kernel.output].window)
+    locations = writer.placement.places
+    bases = {i: locations[node].window for i, node in enumerate(kernel.inputs)}
+    call = match(kernel.fragment, kernel.implementation.name, bases=bases, destination=locations[kernel.output].window)
     spec = call if isinstance(call, str) else _planned(call, kernel.implementation.target or writer.lowering.target)
     if isinstance(call, str) or isinstance(spec, str):
         raise LowerError(f"{kernel.implementation} cannot compute this kernel: {spec}", where=str(kernel.output))

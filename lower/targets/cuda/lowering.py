@@ -46,14 +46,14 @@ class _Compiler:
     target: Target
 
     def compile(self, requests: Sequence[KernelRequest], path: Path, *, threads: int) -> _Compiled:
-        found, result, started = {}, _Compiled(), perf_counter()
+        kernels_by_symbol, result, started = {}, _Compiled(), perf_counter()
         for request in requests:
             try:
-                found[request.symbol] = _kernel(request, self.target)
+                kernels_by_symbol[request.symbol] = _kernel(request, self.target)
                 result.compiled += 1
             except LowerError as error:
                 result.failures[request] = error
-        kernels.write(path, found)
+        kernels.write(path, kernels_by_symbol)
         result.seconds = perf_counter() - started
         return result
 
@@ -85,15 +85,15 @@ def _kernel(request: KernelRequest, target: Target) -> kernels.Kernel:
 def _digest() -> str:
     """Return a hash of what decides which code is generated."""
     folder = Path(__file__).parent / "generator"
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in sorted(folder.glob("*.py")):
-        found.update(path.read_bytes())
-    return found.hexdigest()[:16]
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def _library(name: str, target: Target) -> Library:
-    found: Library = importlib.import_module(f"lower.targets.cuda.{name}").library(target)
-    return found
+    library: Library = importlib.import_module(f"lower.targets.cuda.{name}").library(target)
+    return library
 
 
 def _lowering(gpu: Gpu) -> Lowering:

@@ -168,9 +168,9 @@ class Writer:
             share = self.integer(each)
             if more:
                 share = self.bind(share + tirx.Select(thread < self.integer(more), self.integer(1), self.integer(0)))
-            size, rest = (self.bind(part(share, self.integer(CHUNKS))) for part in (tirx.truncdiv, tirx.truncmod))
-            low = self.bind(first + number * size + tirx.Min(number, rest))
-            high = self.bind(low + size + tirx.Select(number < rest, self.integer(1), self.integer(0)))
+            size, remainder = (self.bind(part(share, self.integer(CHUNKS))) for part in (tirx.truncdiv, tirx.truncmod))
+            low = self.bind(first + number * size + tirx.Min(number, remainder))
+            high = self.bind(low + size + tirx.Select(number < remainder, self.integer(1), self.integer(0)))
             self.loop(low, high, body, name=name)
             if self.is_streamed:
                 self.append(finish())

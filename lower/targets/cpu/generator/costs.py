@@ -65,6 +65,6 @@ def next_rows(table: Terms, reduction: Term, row: Iterator, is_large: Callable[[
     Without it the memory idles during the arithmetic.
     """
     along = reduction.data[1][-1]
-    places = dict.fromkeys(term.data for term in subterms(reduction.children) if term.kind == "read" and {along, row} <= term.free)
-    fetched = [(name, offset) for name, offset in places if coefficient(offset, along) == 1 and is_large(name)]
+    reads = dict.fromkeys(term.data for term in subterms(reduction.children) if term.kind == "read" and {along, row} <= term.free)
+    fetched = [(name, offset) for name, offset in reads if coefficient(offset, along) == 1 and is_large(name)]
     return {reduction: [(name, table.index(offset, {row: index(row) + 1})) for name, offset in fetched]} if fetched else {}

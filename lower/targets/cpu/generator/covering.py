@@ -49,8 +49,8 @@ def elements_before_a_line(emitter: Emitter, offset: Index, vector: Iterator) ->
     """Return how many elements of a row lie before its first whole line, where results are streamed, line by line."""
     if not emitter.is_streamed or coefficient(offset, vector) != 1:
         return 0
-    others = [coefficient(offset, i) for i in iterators_of(offset) - {vector}]
-    aligned = all(step is not None and step % LINE_ELEMENTS == 0 for step in others)
+    strides = [coefficient(offset, i) for i in iterators_of(offset) - {vector}]
+    aligned = all(step is not None and step % LINE_ELEMENTS == 0 for step in strides)
     return -offset.constant_part % LINE_ELEMENTS if aligned else 0
 
 

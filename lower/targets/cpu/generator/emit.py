@@ -44,8 +44,8 @@ class Emitter(Writer):
 
     def _iterator(self, iterator: Iterator, point: Point) -> Expr:
         if iterator in point:
-            place = point[iterator]
-            return place.base if place.count == 1 else tirx.Ramp(place.base, self.integer(1), place.count)
+            lanes = point[iterator]
+            return lanes.base if lanes.count == 1 else tirx.Ramp(lanes.base, self.integer(1), lanes.count)
         for block in reversed(self.blocks):
             if iterator in block.bound:
                 return block.bound[iterator]
@@ -89,10 +89,10 @@ class Emitter(Writer):
             steps = -(limits[0] // by)
             positive = _add(numerator, self.integer(steps * by))
             return tirx.truncmod(positive, divisor) if remainder else _add(tirx.truncdiv(positive, divisor), self.integer(-steps))
-        rest = self.bind(tirx.truncmod(numerator, divisor))
-        negative = self.bind(rest < constant(0, rest))
+        modulus = self.bind(tirx.truncmod(numerator, divisor))
+        negative = self.bind(modulus < constant(0, modulus))
         if remainder:
-            return select(negative, rest + divisor, rest)
+            return select(negative, modulus + divisor, modulus)
         return tirx.truncdiv(numerator, divisor) - cast(negative, self.index_type)
 
     def _data(self, read: Read, point: Point) -> Expr:
@@ -114,10 +114,10 @@ class Emitter(Writer):
 
     def value(self, term: Term, point: Point) -> Expr:
         """Return a term's value at a point, computed in the outermost block possible."""
-        own = {i: point[i] for i in term.free if i in point}
+        point_of_term = {i: point[i] for i in term.free if i in point}
         if term.kind == "number":
             return tirx.const(float(term.data), "float32")
-        key = _key(term, own)
+        key = _key(term, point_of_term)
         for block in reversed(self.blocks[: self._at + 1]):
             if key in block.values:
                 return block.values[key]
@@ -128,7 +128,7 @@ class Emitter(Writer):
                 results = reduce_at(self, term, tuple(distinct.values()))
                 self.blocks[level].values.update(zip(distinct, results, strict=True))
             else:
-                self.blocks[level].values[key] = self.bind(self._compute(term, own))
+                self.blocks[level].values[key] = self.bind(self._compute(term, point_of_term))
         return self.blocks[level].values[key]
 
     def _compute(self, term: Term, point: Point) -> Expr:
@@ -163,13 +163,13 @@ class Emitter(Writer):
         common = "bool" if logical else next((t for t in types if t != "bool"), "float32")
         converted = []
         for position, (value, child) in enumerate(zip(values, children, strict=True)):
-            wanted = "bool" if position < start else common
-            if child.kind == "number" and wanted != "float32":
-                value = number(child.data, wanted)
-            elif wanted == "bool" and element(value) != "bool":
+            dtype = "bool" if position < start else common
+            if child.kind == "number" and dtype != "float32":
+                value = number(child.data, dtype)
+            elif dtype == "bool" and element(value) != "bool":
                 value = tirx.NE(value, constant(0, value))
-            elif element(value) != wanted:
-                value = cast(value, wanted)
+            elif element(value) != dtype:
+                value = cast(value, dtype)
             converted.append(value)
         count = max(lanes(v) for v in converted)
         return [widen(v, count) for v in converted]
@@ -181,22 +181,22 @@ class Emitter(Writer):
 
     def _load(self, name: str, offset: Index, point: Point) -> Expr:
         buffer = self.buffers[name]
-        vector = next((i for i, place in point.items() if place.count > 1), None)
+        vector = next((i for i, lanes in point.items() if lanes.count > 1), None)
         if vector is None or vector not in iterators_of(offset):
             return tirx.BufferLoad(buffer, [self.index(offset, point)])
         c = coefficient(offset, vector)
-        place = point[vector]
+        lanes = point[vector]
         if c is None:
             return tirx.BufferLoad(buffer, [self.index(offset, point)])
-        base = self.index(offset, {**point, vector: Place(place.base)})
+        base = self.index(offset, {**point, vector: Place(lanes.base)})
         if abs(c) == 1 or not 2 <= c <= 4:
             if c == -1:
                 forward = self.bind(
-                    tirx.BufferLoad(buffer, [tirx.Ramp(base - self.integer(place.count - 1), self.integer(1), place.count)])
+                    tirx.BufferLoad(buffer, [tirx.Ramp(base - self.integer(lanes.count - 1), self.integer(1), lanes.count)])
                 )
-                return shuffle([forward], range(place.count - 1, -1, -1))
-            return tirx.BufferLoad(buffer, [tirx.Ramp(base, self.integer(c), place.count)])
-        return self._strided(buffer, base, c, place.count)
+                return shuffle([forward], range(lanes.count - 1, -1, -1))
+            return tirx.BufferLoad(buffer, [tirx.Ramp(base, self.integer(c), lanes.count)])
+        return self._strided(buffer, base, c, lanes.count)
 
     def _strided(self, buffer: Any, base: Expr, stride: int, count: int) -> Expr:
         """Load every stride-th element from whole vectors, the last of which ends with the last element wanted."""
@@ -205,11 +205,12 @@ class Emitter(Writer):
         parts = [self.bind(tirx.BufferLoad(buffer, [tirx.Ramp(base + self.integer(s), self.integer(1), count)])) for s in starts]
         total: Expr | None = None
         for part, (start, end) in enumerate(zip(starts, [*starts[1:], last + count], strict=True)):
-            mine = [k for k in range(count) if start <= k * stride < end]
+            lanes_of_part = [k for k in range(count) if start <= k * stride < end]
             if total is None:
-                total = shuffle([parts[0]], [k * stride if k in mine else 0 for k in range(count)])
+                total = shuffle([parts[0]], [k * stride if k in lanes_of_part else 0 for k in range(count)])
             else:
-                total = shuffle([self.bind(total), parts[part]], [count + k * stride - start if k in mine else k for k in range(count)])
+                order = [count + k * stride - start if k in lanes_of_part else k for k in range(count)]
+                total = shuffle([self.bind(total), parts[part]], order)
         return total
 
     # Guards
@@ -232,10 +233,10 @@ class Emitter(Writer):
                     branches.append((block, self.value(child, point)))
         count = max(lanes(value) for _, value in branches)
         numbers = [child.kind == "number" for child in term.children]
-        wanted = element(branches[1 if numbers[0] else 0][1])
-        result = self.allocate(wanted, count)
+        dtype = element(branches[1 if numbers[0] else 0][1])
+        result = self.allocate(dtype, count)
         for (block, value), child in zip(branches, term.children, strict=True):
-            value = number(child.data, wanted) if child.kind == "number" else cast(value, wanted)
+            value = number(child.data, dtype) if child.kind == "number" else cast(value, dtype)
             block.statements.append(tirx.BufferStore(result, widen(value, count), [tirx.const(0, "int32")]))
         then, otherwise = (sequence(block.statements) for block, _ in branches)
         self.blocks[self._at].statements.append(tirx.IfThenElse(self.condition(term.data, point), then, otherwise))
@@ -244,7 +245,7 @@ class Emitter(Writer):
 
 def _key(term: Term, point: Point) -> tuple[Term, frozenset[tuple[Iterator, Place]]]:
     """Return what a value depends on: the term, and where its iterators stand."""
-    return term, frozenset((i, place) for i, place in point.items() if i in term.free)
+    return term, frozenset((i, lanes) for i, lanes in point.items() if i in term.free)
 
 
 def _mul(a: Expr, b: Expr) -> Expr:

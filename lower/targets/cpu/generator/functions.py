@@ -75,8 +75,8 @@ def larger(a: Expr, b: Expr) -> Expr:
         return _of_integers("llvm.smax", a, b)
     if _is_constant(a):
         a, b = b, a
-    known = select(a < b, b, a)
-    return known if _is_constant(b) else _unless_nan(b, known)
+    compared = select(a < b, b, a)
+    return compared if _is_constant(b) else _unless_nan(b, compared)
 
 
 def smaller(a: Expr, b: Expr) -> Expr:
@@ -85,8 +85,8 @@ def smaller(a: Expr, b: Expr) -> Expr:
         return _of_integers("llvm.smin", a, b)
     if _is_constant(a):
         a, b = b, a
-    known = select(b < a, b, a)
-    return known if _is_constant(b) else _unless_nan(b, known)
+    compared = select(b < a, b, a)
+    return compared if _is_constant(b) else _unless_nan(b, compared)
 
 
 def _of_integers(name: str, a: Expr, b: Expr) -> Expr:
@@ -95,10 +95,10 @@ def _of_integers(name: str, a: Expr, b: Expr) -> Expr:
     return intrinsic(name, widen(a, count), widen(b, count))
 
 
-def _unless_nan(value: Expr, known: Expr) -> Expr:
+def _unless_nan(value: Expr, compared: Expr) -> Expr:
     if not element(value).startswith("float"):
-        return known
-    return select(value <= constant(float("inf"), value), known, value)  # the compiler takes value == value for granted
+        return compared
+    return select(value <= constant(float("inf"), value), compared, value)  # the compiler takes value == value for granted
 
 
 def _is_constant(value: Expr) -> bool:
@@ -238,32 +238,32 @@ class Functions:
         """exp(y log |x|), negative for a negative base and an odd exponent, NaN for a fractional one unless the base is infinite"""
         magnitude = self.bind(self.f_abs(x))
         value = self.bind(self.f_exp(self.bind(y * self.bind(self.f_log(magnitude)))))
-        whole = self.bind(intrinsic("llvm.floor", y))
-        odd = tirx.EQ(whole - constant(2.0, y) * intrinsic("llvm.floor", whole * constant(0.5, y)), constant(1.0, y))
+        floor = self.bind(intrinsic("llvm.floor", y))
+        odd = tirx.EQ(floor - constant(2.0, y) * intrinsic("llvm.floor", floor * constant(0.5, y)), constant(1.0, y))
         signed = select(odd, constant(0.0, value) - value, value)
         fraction = select(tirx.EQ(x, constant(float("-inf"), x)), value, constant(float("nan"), value))
-        negative = select(tirx.EQ(whole, y), signed, fraction)
-        one = tirx.Or(tirx.EQ(y, constant(0.0, y)), tirx.EQ(x, constant(1.0, x)))
-        return select(one, constant(1.0, value), select(x < constant(0.0, x), negative, value))
+        negative = select(tirx.EQ(floor, y), signed, fraction)
+        is_one = tirx.Or(tirx.EQ(y, constant(0.0, y)), tirx.EQ(x, constant(1.0, x)))
+        return select(is_one, constant(1.0, value), select(x < constant(0.0, x), negative, value))
 
     def power(self, x: Expr, exponent: Fraction | float) -> Expr:
         """x ** exponent for a known exponent: products and square roots where they do."""
         quarter = Fraction(exponent) * 4 if -64 < exponent < 64 else Fraction(1, 3)
         if quarter.denominator != 1 or abs(quarter) > 32:
             return self.f_pow(x, constant(float(exponent), x))
-        whole, rest = divmod(abs(int(quarter)), 4)
+        exponent_bits, quarters = divmod(abs(int(quarter)), 4)
         total: Expr | None = None
         square = x
-        while whole:
-            if whole & 1:
+        while exponent_bits:
+            if exponent_bits & 1:
                 total = square if total is None else self.bind(total * square)
-            whole >>= 1
-            if whole:
+            exponent_bits >>= 1
+            if exponent_bits:
                 square = self.bind(square * square)
-        if rest:
+        if quarters:
             root = self.bind(intrinsic("llvm.sqrt", x))
-            fourth = self.bind(intrinsic("llvm.sqrt", root)) if rest & 1 else None
-            for part in ([root] if rest & 2 else []) + ([fourth] if fourth is not None else []):
+            fourth = self.bind(intrinsic("llvm.sqrt", root)) if quarters & 1 else None
+            for part in ([root] if quarters & 2 else []) + ([fourth] if fourth is not None else []):
                 total = part if total is None else self.bind(total * part)
         total = constant(1.0, x) if total is None else total
         return tirx.Div(constant(1.0, x), total) if exponent < 0 else total
@@ -280,8 +280,8 @@ class Functions:
         turns: Expr | None = None
         for bits, exponent in TURNS:
             part = self.bind(wide * constant(bits * 2.0**-exponent, wide))
-            rest = self.bind(part - self.f_round(part))
-            turns = rest if turns is None else self.bind(turns + rest)
+            fraction = self.bind(part - self.f_round(part))
+            turns = fraction if turns is None else self.bind(turns + fraction)
         quarters = self.bind((turns - self.f_round(turns)) * constant(4.0, wide))
         n = self.bind(self.f_round(quarters))
         r = self.bind(cast((quarters - n) * constant(math.pi / 2, wide), element(x)))
@@ -290,6 +290,6 @@ class Functions:
         sine = self.polynomial(z, (-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1)) * z * r + r
         cosine = self.polynomial(z, (2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2)) * (z * z)
         cosine = cosine - z * constant(0.5, x) + constant(1.0, x)
-        one, zero = constant(1, bits), constant(0, bits)
-        value = self.bind(select(tirx.EQ(bits & one, zero), sine, cosine))
+        lowest_bit, zero = constant(1, bits), constant(0, bits)
+        value = self.bind(select(tirx.EQ(bits & lowest_bit, zero), sine, cosine))
         return select(tirx.EQ(bits & constant(2, bits), zero), value, constant(0.0, x) - value)

@@ -112,7 +112,7 @@ def compile_library(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _unwritable(folder, str(error)) from error
-    wanted: dict[KernelRequest, Path] = {}
+    objects: dict[KernelRequest, Path] = {}
     failures: dict[KernelRequest, LowerError] = {}
     for item in requests:
         request = _request(item)
@@ -120,11 +120,11 @@ def compile_library(
         if reason is not None:
             failures[request] = LowerError(f"no kernel can be generated: {reason}", where=format_fragment(request.fragment))
         else:
-            wanted[request] = _object_file(request, folder, threads)
-    missing = [request for request, file in wanted.items() if not file.exists()]
+            objects[request] = _object_file(request, folder, threads)
+    missing = [request for request, file in objects.items() if not file.exists()]
     if missing:
-        failures |= _compile(missing, wanted, threads, seconds_per_kernel)
-    ready = {request: file for request, file in wanted.items() if request not in failures}
+        failures |= _compile(missing, objects, threads, seconds_per_kernel)
+    ready = {request: file for request, file in objects.items() if request not in failures}
     if ready:
         _link(sorted(set(ready.values())), path)
     return Library(
@@ -152,14 +152,14 @@ def _unwritable(folder: Path, problem: str) -> LowerError:
 
 
 def _compile(
-    missing: list[KernelRequest], wanted: Mapping[KernelRequest, Path], threads: int, limit: float
+    missing: list[KernelRequest], objects: Mapping[KernelRequest, Path], threads: int, limit: float
 ) -> dict[KernelRequest, LowerError]:
     """Compile in as many processes as are worth starting."""
     count = max(1, min(most_processes(), len(missing) // LEAST_A_PROCESS))
     failures: dict[KernelRequest, LowerError] = {}
     with ThreadPoolExecutor(count) as pool, borrowed_compilers(count) as compilers:
         parts = [
-            pool.submit(_compile_part, missing[slot::count], wanted, threads, limit, compiler) for slot, compiler in enumerate(compilers)
+            pool.submit(_compile_part, missing[slot::count], objects, threads, limit, compiler) for slot, compiler in enumerate(compilers)
         ]
         for part in parts:
             failures |= part.result()
@@ -167,15 +167,15 @@ def _compile(
 
 
 def _compile_part(
-    missing: list[KernelRequest], wanted: Mapping[KernelRequest, Path], threads: int, limit: float, compiler: Compiler
+    missing: list[KernelRequest], objects: Mapping[KernelRequest, Path], threads: int, limit: float, compiler: Compiler
 ) -> dict[KernelRequest, LowerError]:
     """Compile in one process, again without the culprit when it dies or hangs."""
     failures: dict[KernelRequest, LowerError] = {}
     while missing:
-        done, problem = _batch(missing, wanted, threads, limit, failures, compiler)
-        for said in (problem, *(failure.what for failure in failures.values())):
-            if any(disk in said for disk in DISK_PROBLEMS):
-                raise _unwritable(wanted[missing[0]].parent, said)
+        done, problem = _batch(missing, objects, threads, limit, failures, compiler)
+        for message in (problem, *(failure.what for failure in failures.values())):
+            if any(disk in message for disk in DISK_PROBLEMS):
+                raise _unwritable(objects[missing[0]].parent, message)
         if problem and done < len(missing):
             culprit = missing[done]
             failures[culprit] = LowerError(problem, where=format_fragment(culprit.fragment))
@@ -186,14 +186,14 @@ def _compile_part(
 
 def _batch(
     batch: list[KernelRequest],
-    wanted: Mapping[KernelRequest, Path],
+    objects: Mapping[KernelRequest, Path],
     threads: int,
     limit: float,
     failures: dict[KernelRequest, LowerError],
     compiler: Compiler,
 ) -> tuple[int, str]:
     """Compile a batch; return how many were answered, and what ended it early."""
-    jobs = [(format_fragment(r.fragment), r.output_strides, r.input_strides, str(wanted[r])) for r in batch]
+    jobs = [(format_fragment(r.fragment), r.output_strides, r.input_strides, str(objects[r])) for r in batch]
     errors, problem = compiler.compile(jobs, threads, limit)
     for request, error in zip(batch, errors, strict=False):
         if error:
@@ -203,8 +203,8 @@ def _batch(
 
 def _linker() -> list[str]:
     """Return the command of an ELF linker: the one that the ziglang package brings, or the system's."""
-    found = importlib.util.find_spec("ziglang")
-    for folder in (found.submodule_search_locations if found else None) or []:
+    package = importlib.util.find_spec("ziglang")
+    for folder in (package.submodule_search_locations if package else None) or []:
         program = Path(folder) / "zig"
         if program.exists():
             return [str(program), "ld.lld"]

@@ -101,7 +101,7 @@ class Planner:
             self._movement_of_groups(iterators, root, offset, shared[1], parallel=parallel)
             return
         together = shared is not None and shared[0] is iterators[0]
-        at = next(k for k, found in enumerate(decided) if len(found) > 2) if together else 0
+        at = next(k for k, guards in enumerate(decided) if len(guards) > 2) if together else 0
         points, varied = decided[at], iterators[at]
         if len(points) > 2 and len(points) - 1 <= MAXIMUM_PARTS:
             for low, high in itertools.pairwise(points):
@@ -114,26 +114,26 @@ class Planner:
         else:
             self.pure(iterators, root, offset, parallel=parallel)
 
-    def _movement_of_each(self, first: Iterator, rest: tuple[Iterator, ...], root: Term, offset: Index, *, parallel: bool) -> None:
+    def _movement_of_each(self, first: Iterator, inner: tuple[Iterator, ...], root: Term, offset: Index, *, parallel: bool) -> None:
         """Write a loop over the first iterator, and in it a nest over the others."""
         wide = parallel and length(first) >= self.threads
 
         def body(variable: Expr) -> None:
             self.emitter.bind_iterator(first, variable)
-            self._movement(rest, root, offset, parallel=parallel and not wide)
+            self._movement(inner, root, offset, parallel=parallel and not wide)
 
         self.emitter.loop(0, length(first), body, kind=ForKind.PARALLEL if wide else ForKind.SERIAL)
 
     def _movement_of_groups(self, iterators: tuple[Iterator, ...], root: Term, offset: Index, count: int, *, parallel: bool) -> None:
         """Write a nest by groups of rows that share what they read, so that each group is split at its guards; then the rows left."""
-        row, *rest = iterators
-        whole = length(row) // count * count
-        group, lane = self.table.fresh("g", whole // count), self.table.fresh("r", count)
+        row, *inner = iterators
+        grouped = length(row) // count * count
+        group, lane = self.table.fresh("g", grouped // count), self.table.fresh("r", count)
         together = self._replace(root, offset, {row: index(group) * count + lane})
-        self._movement_of_each(group, (lane, *rest), *together, parallel=parallel)
-        if whole < length(row):
-            part, meaning = shifted(self.table, row, whole, length(row))
-            left = (part, *rest) if length(row) - whole > 1 else tuple(rest)
+        self._movement_of_each(group, (lane, *inner), *together, parallel=parallel)
+        if grouped < length(row):
+            part, meaning = shifted(self.table, row, grouped, length(row))
+            left = (part, *inner) if length(row) - grouped > 1 else tuple(inner)
             self._movement(left, *self._replace(root, offset, {row: meaning}), parallel=parallel)
 
     def pure(self, iterators: tuple[Iterator, ...], root: Term, offset: Index, *, parallel: bool) -> None:
@@ -205,7 +205,7 @@ class Planner:
         if count < 2 * self.threads and count % self.threads:
             self._loops(iterators, lambda: inner(True))
             return
-        chosen, rest = iterators[:fused], iterators[fused:]
+        chosen, sequential = iterators[:fused], iterators[fused:]
 
         def body(variable: Expr) -> None:
             remaining = variable
@@ -216,7 +216,7 @@ class Planner:
                     size = self.emitter.integer(length(iterator))
                     self.emitter.bind_iterator(iterator, self.emitter.bind(tirx.truncmod(remaining, size)))
                     remaining = self.emitter.bind(tirx.truncdiv(remaining, size))
-            self._loops(rest, lambda: inner(False))
+            self._loops(sequential, lambda: inner(False))
 
         self.emitter.loop(0, count, body, kind=ForKind.PARALLEL)
 
@@ -240,18 +240,18 @@ class Planner:
         """Compute ``root`` at a point and store it."""
         emitter = self.emitter
         value = emitter.value(root, point)
-        vector = next((i for i, place in point.items() if place.count > 1), None)
+        vector = next((i for i, lanes in point.items() if lanes.count > 1), None)
         if vector is None:
             where = emitter.index(offset, point)
         else:
-            place = point[vector]
+            lanes = point[vector]
             step = coefficient(offset, vector)
             assert step is not None
-            where = tirx.Ramp(emitter.index(offset, {**point, vector: Place(place.base)}), emitter.integer(step), place.count)
-            value = widen(value, place.count)
-            if place.count == LINE_ELEMENTS:
+            where = tirx.Ramp(emitter.index(offset, {**point, vector: Place(lanes.base)}), emitter.integer(step), lanes.count)
+            value = widen(value, lanes.count)
+            if lanes.count == LINE_ELEMENTS:
                 self._fetch_ahead(root, point, vector)
-            if emitter.is_streamed and step == 1 and place.count == LINE_ELEMENTS:
+            if emitter.is_streamed and step == 1 and lanes.count == LINE_ELEMENTS:
                 emitter.append(stream(self.output, where.base, self._stored(value)))
                 return
         emitter.append(tirx.BufferStore(self.output, self._stored(value), [where]))
@@ -278,27 +278,27 @@ class Planner:
         parts = [(iterators, root, offset)]
         for position in range(len(iterators)):
             iterator = iterators[position]
-            found = []
+            split = []
             for its, term, where in parts:
                 if iterator not in its:
-                    found.append((its, term, where))
+                    split.append((its, term, where))
                     continue
                 points = breakpoints(iterator, term, frozenset(iterators))
                 if len(points) == 2 or len(points) - 1 > MAXIMUM_PARTS:
-                    found.append((its, term, where))
+                    split.append((its, term, where))
                     continue
                 for low, high in itertools.pairwise(points):
                     part, meaning = shifted(self.table, iterator, low, high)
                     kept = (
                         tuple(part if i is iterator else i for i in its) if high - low > 1 else tuple(i for i in its if i is not iterator)
                     )
-                    found.append((kept, *self._replace(term, where, {iterator: meaning})))
-            parts = found
+                    split.append((kept, *self._replace(term, where, {iterator: meaning})))
+            parts = split
         for its, term, where in parts:
             its, term, where = self._merge(its, simplify_reductions(self.table, term), where)
             with self.emitter.scope():
                 if any(t.kind == "reduce" for t in subterms((term,))):
-                    self.reduction(its, term, where, whole=len(parts) == 1)  # parts share reductions, not rows
+                    self.reduction(its, term, where, is_whole=len(parts) == 1)  # parts share reductions, not rows
                 else:
                     self._movement(its, term, where, parallel=True)
 
@@ -310,19 +310,19 @@ class Planner:
             reduction_iterators, body = term.data[1], term.children[0]
             if len(reduction_iterators) != 1 or length(reduction_iterators[0]) != length(vector) or term.free != rows:
                 continue
-            again = self.table.substitute(body, {reduction_iterators[0]: index(vector)})
-            if self.output_type != "float32" or not is_costly(body) or again not in subterms((root,)):
+            recomputed = self.table.substitute(body, {reduction_iterators[0]: index(vector)})
+            if self.output_type != "float32" or not is_costly(body) or recomputed not in subterms((root,)):
                 continue
             self.emitter.is_streamed = False  # the row is read again while the caches have it
-            place = self.table.index(offset, {vector: index(reduction_iterators[0])})
-            self.emitter.kept[term] = place
+            kept_offset = self.table.index(offset, {vector: index(reduction_iterators[0])})
+            self.emitter.kept[term] = kept_offset
             if row is not None and term in self.emitter.fetched and self.emitter.is_large("out"):  # a line is read before it is written
-                self.emitter.fetched[term].append(("out", self.table.index(place, {row: index(row) + 1})))
-            return self.table.exchange(root, {again: self.table.read("out", offset)})
+                self.emitter.fetched[term].append(("out", self.table.index(kept_offset, {row: index(row) + 1})))
+            return self.table.exchange(root, {recomputed: self.table.read("out", offset)})
         return root
 
-    def reduction(self, iterators: tuple[Iterator, ...], root: Term, offset: Index, *, whole: bool) -> None:
-        """Write a reduction at all values of the iterators; ``whole``: it is the kernel, and not one of several parts."""
+    def reduction(self, iterators: tuple[Iterator, ...], root: Term, offset: Index, *, is_whole: bool) -> None:
+        """Write a reduction at all values of the iterators; ``is_whole``: it is the kernel, and not one of several parts."""
         reduces = [term for term in subterms((root,)) if term.kind == "reduce"]
         rows = frozenset().union(*(term.free for term in reduces)) & frozenset(iterators)
         parallel = self.threads > 1 and self._work_ns(iterators, root) > SERIAL_NS
@@ -342,7 +342,7 @@ class Planner:
                     part, meaning = shifted(self.table, outer[-1], low, high)
                     kept = tuple(part if i is outer[-1] else i for i in iterators if i is not outer[-1] or high - low > 1)
                     with self.emitter.scope():
-                        self.reduction(kept, *self._replace(root, offset, {outer[-1]: meaning}), whole=whole)
+                        self.reduction(kept, *self._replace(root, offset, {outer[-1]: meaning}), is_whole=is_whole)
                 return
             group, lane = self.table.fresh("i", whole_groups // count), self.table.fresh("r", count)
             if count > 1:
@@ -351,7 +351,7 @@ class Planner:
                 rows = rows - {outer[-1]} | {group, lane}
                 together, outer = (lane,), (*outer[:-1], group)
             self.emitter.fetched |= next_rows(self.table, reduces[-1], outer[-1], self.emitter.is_large)
-        if whole and vector is not None and vector not in rows and not inner:
+        if is_whole and vector is not None and vector not in rows and not inner:
             root = self._keep_powers(root, reduces, rows, outer[-1] if outer else None, vector, offset)
         bound = frozenset((*outer, *together)) | ({vector} if vector is not None else frozenset())
         emitter = self.emitter
@@ -384,7 +384,7 @@ class Planner:
 
     def _row(self, root: Term, offset: Index, vector: Iterator, point: Point) -> None:
         """Write a row of the result, in vectors."""
-        cover(self, vector, lambda places: self.store(root, offset, tuple({**point, **place} for place in places)))
+        cover(self, vector, lambda covered: self.store(root, offset, tuple({**point, **lanes} for lanes in covered)))
 
 
 def _guarded_by(root: Term, iterators: set[Iterator]) -> bool:

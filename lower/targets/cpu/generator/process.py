@@ -77,8 +77,8 @@ class Compiler:
                 line = self._line(process.stdout.fileno())
                 if not line:
                     messages.seek(0)
-                    said = messages.read()[-MESSAGE_BYTES:].decode(errors="replace").strip().splitlines()
-                    problem = f"the compiler died (exit code {process.wait()}): {said[-1] if said else 'no message'}"
+                    messages_tail = messages.read()[-MESSAGE_BYTES:].decode(errors="replace").strip().splitlines()
+                    problem = f"the compiler died (exit code {process.wait()}): {messages_tail[-1] if messages_tail else 'no message'}"
                     return errors, problem
                 errors.append(str(json.loads(line)["error"]))
                 self._has_answered = True

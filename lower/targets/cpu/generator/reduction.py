@@ -39,8 +39,8 @@ def reduce_at(emitter: Emitter, term: Term, points: tuple[Point, ...]) -> list[E
                 value = emitter.value(body, {**outer, **inner})
                 first = {i: Place(at.base) for i, at in {**outer, **inner}.items()}
                 if lanes(value) == LANES:
-                    for name, place in emitter.fetched.get(term, ()):
-                        emitter.append(fetch(emitter.buffers[name], emitter.index(place, first)))
+                    for name, address in emitter.fetched.get(term, ()):
+                        emitter.append(fetch(emitter.buffers[name], emitter.index(address, first)))
                 if term in emitter.kept:
                     where = emitter.index(emitter.kept[term], first)
                     where = tirx.Ramp(where, emitter.integer(1), lanes(value)) if lanes(value) > 1 else where
@@ -77,14 +77,14 @@ def reduce_at(emitter: Emitter, term: Term, points: tuple[Point, ...]) -> list[E
         if not remaining:
             inner()
             return
-        iterator, rest = remaining[0], remaining[1:]
+        iterator, inner_iterators = remaining[0], remaining[1:]
         low, high = known(iterator.low), known(iterator.low) + length(iterator)
 
         def inside(variable: Expr) -> None:
             emitter.bind_iterator(iterator, variable)
-            nest(rest, inner)
+            nest(inner_iterators, inner)
 
-        if vector is None and not rest:
+        if vector is None and not inner_iterators:
             stretches(low, high, inside)
         else:
             emitter.loop(low, high, inside, name="k")
@@ -101,7 +101,7 @@ def reduce_at(emitter: Emitter, term: Term, points: tuple[Point, ...]) -> list[E
 
     def prepare(count: int, width: int) -> None:
         for p, outer in enumerate(points):
-            held = max([width, *(place.count for i, place in outer.items() if i in term.free)])
+            held = max([width, *(address.count for i, address in outer.items() if i in term.free)])
             slots[p] = [accumulator(held) for _ in range(count)]
 
     if vector is None:
@@ -151,7 +151,7 @@ def horizontal(emitter: Writer, reduction: Reduction, value: Expr, count: int = 
 
 def _along(body: Term, iterator: Iterator, points: tuple[Point, ...]) -> bool:
     """Return whether a reduction can run along a vector: single points, contiguous reads, no guard that varies."""
-    if any(place.count > 1 for point in points for place in point.values()) or length(iterator) < 4:
+    if any(lanes.count > 1 for point in points for lanes in point.values()) or length(iterator) < 4:
         return False
     return vectorizes(body, iterator)
 

@@ -40,17 +40,17 @@ def divided(table: Terms, root: Term, vector: Iterator | None, threads: int) -> 
     if len(reduces) != 1 or not reduces[0].free <= ({vector} if vector is not None else frozenset()):
         return None
     (term,) = reduces
-    reduction, (first, *rest) = term.data
+    reduction, (first, *others) = term.data
     width = length(vector) if vector is not None and vector in term.free else 1
     terms, left = divmod(length(first), threads)
     if left or terms == 1 or threads * width * ELEMENT_BYTES >= STACK_BYTES:
         return None
-    part, within, again = table.fresh("p", threads), table.fresh("k", terms), table.fresh("p", threads)
+    part, within, summed = table.fresh("p", threads), table.fresh("k", terms), table.fresh("p", threads)
     body = table.substitute(term.children[0], {first: index(part) * terms + within + known(first.low)})
     column = index(vector) - known(vector.low) if vector is not None and vector in term.free else index(0)
     name = f"parts{part.name}"
-    total = table.reduce(reduction, (again,), table.read(name, index(again) * width + column))
-    partial = table.reduce(reduction, (within, *rest), body)
+    total = table.reduce(reduction, (summed,), table.read(name, index(summed) * width + column))
+    partial = table.reduce(reduction, (within, *others), body)
     return Divided(part, partial, index(part) * width + column, threads * width, name, table.exchange(root, {term: total}))
 
 
@@ -68,7 +68,7 @@ def write_parts(planner: Planner, iterators: tuple[Iterator, ...], root: Term, o
         emitter.buffers[division.name], emitter.dtypes[division.name] = within.output, kind
         is_streamed, emitter.is_streamed = emitter.is_streamed, False
         with emitter.scope():
-            within.reduction((division.part, *columns), division.partial, division.place, whole=False)
+            within.reduction((division.part, *columns), division.partial, division.place, is_whole=False)
         emitter.is_streamed = is_streamed
-        planner.reduction(iterators, division.result, offset, whole=False)
+        planner.reduction(iterators, division.result, offset, is_whole=False)
     return True

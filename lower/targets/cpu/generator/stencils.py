@@ -34,7 +34,7 @@ def rows_sharing(table: Terms, iterators: Sequence[Iterator], root: Term) -> tup
             if alone < 2 or length(row) < count:
                 continue
             moved = [table.substitute(root, {row: index(row) * count + k}) for k in range(count)]
-            together = len({read for one in moved for read in _reads(one, row, vector)})
+            together = len({read for row_term in moved for read in _reads(row_term, row, vector)})
             if together <= min(MOST_VALUES, MOST_LOADED * count * alone):
                 return row, count
     return None
@@ -47,28 +47,28 @@ def _reads(root: Term, row: Iterator, vector: Iterator) -> set[Term]:
 def write_stencil(planner: Planner, iterators: Sequence[Iterator], root: Term, offset: Index, *, parallel: bool) -> bool:
     """Write a nest whose guards do not vary with rows together, where they share what they read; return whether it is written."""
     table, emitter, vector = planner.table, planner.emitter, iterators[-1]
-    found = rows_sharing(table, iterators, root)
-    if found is None:
+    sharing = rows_sharing(table, iterators, root)
+    if sharing is None:
         return False
-    row, count = found
-    whole = length(row) // count * count
-    if whole < length(row):
-        for low, high in ((0, whole), (whole, length(row))):
+    row, count = sharing
+    grouped = length(row) // count * count
+    if grouped < length(row):
+        for low, high in ((0, grouped), (grouped, length(row))):
             part, meaning = shifted(table, row, low, high)
             kept = tuple(part if i is row else i for i in iterators if i is not row or high - low > 1)
             with emitter.scope():
                 planner.pure(kept, table.substitute(root, {row: meaning}), table.index(offset, {row: meaning}), parallel=parallel)
         return True
-    group = table.fresh("g", whole // count)
-    places = [index(group) * count + k for k in range(count)]
-    rows = [(table.substitute(root, {row: place}), table.index(offset, {row: place})) for place in places]
-    planner.fetched_with |= dict.fromkeys((one for one, _ in rows), ()) | {rows[0][0]: tuple(one for one, _ in rows)}
+    group = table.fresh("g", grouped // count)
+    positions = [index(group) * count + k for k in range(count)]
+    rows = [(table.substitute(root, {row: position}), table.index(offset, {row: position})) for position in positions]
+    planner.fetched_with |= dict.fromkeys((row_term for row_term, _ in rows), ()) | {rows[0][0]: tuple(row_term for row_term, _ in rows)}
     outer = [group if i is row else i for i in loop_order(iterators[:-1], root)]
     lead = elements_before_a_line(emitter, rows[0][1], vector)
 
     def store(points: tuple[Point, ...]) -> None:
-        for one, where in rows:
-            planner.store(one, where, points)
+        for row_term, where in rows:
+            planner.store(row_term, where, points)
 
     def inner(in_parallel: bool) -> None:
         cover(planner, vector, store, parallel=in_parallel, unroll=1, lead=lead)

@@ -68,9 +68,9 @@ def streams(size_bytes: int) -> bool:
     return size_bytes >= STREAMED_BYTES and platform.machine() in _MACHINES
 
 
-def stream(buffer: Any, place: Any, value: Any) -> Any:
+def stream(buffer: Any, offset: Any, value: Any) -> Any:
     """Return the statement that stores a line's elements past the caches where they are a line, else as usual."""
-    return _call("einsat_stream", tirx.address_of(tirx.BufferLoad(buffer, [place])), value)
+    return _call("einsat_stream", tirx.address_of(tirx.BufferLoad(buffer, [offset])), value)
 
 
 def finish() -> Any:
@@ -94,25 +94,25 @@ def ahead(offsets: Sequence[Index], vector: Iterator) -> list[Index]:
     for offset in offsets:
         constant = offset.constant_part
         forms.setdefault(offset - constant, []).append(constant)
-    found: dict[Index, None] = {}
+    fetched: dict[Index, None] = {}
     for form, constants in forms.items():
         step = min((abs(coefficient(form, i) or 0) for i in iterators_of(form) - {vector}), default=0)
         if not step:
             continue
-        known = set(constants)
+        read_constants = set(constants)
         foremost: int | None = None
         rests: list[int] = []
-        for constant in sorted(known, key=lambda c: (-(c // step), c % step)):
-            row, rest = divmod(constant, step)
+        for constant in sorted(read_constants, key=lambda c: (-(c // step), c % step)):
+            row, remainder = divmod(constant, step)
             if foremost is None or (foremost - row) * step * ELEMENT_BYTES > FAR_BYTES:
                 foremost, rests = row, []
-            if all(LINE_ELEMENTS <= abs(rest - other) <= step - LINE_ELEMENTS for other in rests):
-                rests.append(rest)
-                found[form + rest + (foremost + STEPS_AHEAD) * step] = None
+            if all(LINE_ELEMENTS <= abs(remainder - other) <= step - LINE_ELEMENTS for other in rests):
+                rests.append(remainder)
+                fetched[form + remainder + (foremost + STEPS_AHEAD) * step] = None
             behind_bytes = (foremost - row) * step * ELEMENT_BYTES
-            if behind_bytes > NEAR_BYTES and not any(constant + k * step in known for k in range(1, STEPS_AHEAD + 1)):
-                found[form + constant + STEPS_AHEAD * step] = None
-    return list(found)
+            if behind_bytes > NEAR_BYTES and not any(constant + k * step in read_constants for k in range(1, STEPS_AHEAD + 1)):
+                fetched[form + constant + STEPS_AHEAD * step] = None
+    return list(fetched)
 
 
 def with_functions(body: Any) -> Any:

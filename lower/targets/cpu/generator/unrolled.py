@@ -58,22 +58,22 @@ def write_tile(planner: Planner, iterators: Sequence[Iterator], root: Term, offs
     chosen = unrolled(iterators, root)
     if chosen is None:
         return False
-    given = tile(table, chosen, root, offset, cuts)
+    whole_tile = tile(table, chosen, root, offset, cuts)
     outer = tuple(i for i in iterators if i not in chosen)
-    vector = outer[-1] if outer and _is_vector(outer[-1], given) else None
-    rest = outer[:-1] if vector is not None else outer
-    vectors = math.prod(map(length, rest)) * (1 if vector is None else -(-length(vector) // LANES))
-    parallel = planner.threads > 1 and vectors * len(subterms(given.roots)) * NANOSECONDS_A_VALUE > PARALLEL_NS
-    axes = regions(table, given, rest)
+    vector = outer[-1] if outer and _is_vector(outer[-1], whole_tile) else None
+    loops = outer[:-1] if vector is not None else outer
+    vectors = math.prod(map(length, loops)) * (1 if vector is None else -(-length(vector) // LANES))
+    parallel = planner.threads > 1 and vectors * len(subterms(whole_tile.roots)) * NANOSECONDS_A_VALUE > PARALLEL_NS
+    axes = regions(table, whole_tile, loops)
     pieces: Pieces = {}
     for picked in itertools.product(*axes.values()) if axes else ():
         narrow = dict(zip(axes, picked, strict=True))
         where: Replacement = {i: index(region) for i, region in narrow.items()}
         own_cuts = [cut.within(narrow) for cut in cuts]
         pieces[picked] = tile(table, chosen, table.substitute(root, where), table.index(offset, where), own_cuts)
-    parts = shares(given, outer, planner.threads) if parallel else ()
+    parts = shares(whole_tile, outer, planner.threads) if parallel else ()
     if not parts:
-        _write(planner, rest, vector, given, axes, pieces, parallel=parallel)
+        _write(planner, loops, vector, whole_tile, axes, pieces, parallel=parallel)
         return True
     shared = {
         picked: shares(piece, [dict(zip(axes, picked, strict=True)).get(i, i) for i in outer], len(parts))
@@ -86,7 +86,7 @@ def write_tile(planner: Planner, iterators: Sequence[Iterator], root: Term, offs
     def share(variable: Expr) -> None:
         for number, part in enumerate(parts):
             with emitter.inside(Block(barrier=True)) as block:
-                _write(planner, rest, vector, part, axes, {picked: tiles[number] for picked, tiles in shared.items()}, parallel=False)
+                _write(planner, loops, vector, part, axes, {picked: tiles[number] for picked, tiles in shared.items()}, parallel=False)
             emitter.append(tirx.IfThenElse(tirx.EQ(variable, emitter.integer(number)), sequence(block.statements), None))
 
     emitter.loop(0, len(parts), share, kind=ForKind.PARALLEL)
@@ -94,13 +94,13 @@ def write_tile(planner: Planner, iterators: Sequence[Iterator], root: Term, offs
 
 
 def _write(
-    planner: Planner, rest: Sequence[Iterator], vector: Iterator | None, given: Tile, axes: Axes, pieces: Pieces, *, parallel: bool
+    planner: Planner, loops: Sequence[Iterator], vector: Iterator | None, part_tile: Tile, axes: Axes, pieces: Pieces, *, parallel: bool
 ) -> None:
     """Write a tile at all places of the iterators that are left."""
     emitter = planner.emitter
-    tests = tests_of(given, frozenset(rest))
+    tests = tests_of(part_tile, frozenset(loops))
     needed = strongest(tests)
-    inside = assumed(planner.table, given, tests) if tests and needed is not None else None
+    inside = assumed(planner.table, part_tile, tests) if tests and needed is not None else None
 
     def body(in_parallel: bool) -> None:
         """Write a tile; few tiles leave it to the vectors to run in parallel."""
@@ -108,16 +108,16 @@ def _write(
             _by_region(planner, list(axes.items()), (), lambda picked: _vectors(planner, vector, pieces[picked], parallel=in_parallel))
             return
         if inside is None:
-            _vectors(planner, vector, given, parallel=in_parallel)
+            _vectors(planner, vector, part_tile, parallel=in_parallel)
             return
         branches = []
-        for each in (inside, given):
+        for each in (inside, part_tile):
             with emitter.inside(Block(barrier=True)) as block:
                 _vectors(planner, vector, each, parallel=in_parallel)
             branches.append(sequence(block.statements))
         emitter.append(tirx.IfThenElse(emitter.condition(needed or (), {}), *branches))
 
-    planner.outer(rest, body, parallel=parallel)
+    planner.outer(loops, body, parallel=parallel)
 
 
 def _by_region(
@@ -136,37 +136,38 @@ def _by_region(
             emitter.bind_iterator(region, value if length(region) > 1 else emitter.integer(known(region.low)))
             _by_region(planner, axes[1:], (*picked, region), write)
         code = sequence(block.statements)
-        here = emitter.condition([Compare(index(iterator), "<", index(region.high)), Compare(index(region.low), "<=", index(iterator))], {})
-        chain = code if chain is None else tirx.IfThenElse(here, code, chain)
+        bounds = [Compare(index(iterator), "<", index(region.high)), Compare(index(region.low), "<=", index(iterator))]
+        is_inside = emitter.condition(bounds, {})
+        chain = code if chain is None else tirx.IfThenElse(is_inside, code, chain)
     emitter.append(chain)
 
 
-def _is_vector(iterator: Iterator, given: Tile) -> bool:
+def _is_vector(iterator: Iterator, of: Tile) -> bool:
     """Return whether all elements can be computed in vectors along an iterator, and stored contiguously."""
     return length(iterator) >= WIDTHS[-1] and all(
         coefficient(store.offset, iterator) == 1
         and not any(iterator in iterators_of(c.left - c.right) for c in store.conditions)
         and (iterator not in store.root.free or vectorizes(store.root, iterator))
-        for store in given.stores
+        for store in of.stores
     )
 
 
-def _vectors(planner: Planner, vector: Iterator | None, given: Tile, *, parallel: bool) -> None:
+def _vectors(planner: Planner, vector: Iterator | None, part: Tile, *, parallel: bool) -> None:
     """Write a tile at all places of the vector iterator; the last vectors overlap those before rather than being short."""
     emitter = planner.emitter
     if vector is None:
-        _elements(planner, given, {})
+        _elements(planner, part, {})
         return
     size = length(vector)
     width = next(width for width in WIDTHS if width <= size)
-    reads = [r for r in crowded_reads(given.roots, vector, ELEMENT_BYTES) if emitter.dtypes[r.data[0]] == "float32"]
+    reads = [r for r in crowded_reads(part.roots, vector, ELEMENT_BYTES) if emitter.dtypes[r.data[0]] == "float32"]
     together = min(VECTORS, size // width) if reads else 1
 
     def one(base: Expr) -> None:
         if together == 1:
             point: Point = {vector: Place(base, width)}
             with emitter.at_points((point,)):
-                _elements(planner, given, point)
+                _elements(planner, part, point)
             return
         held = {read: emitter.array("float32", together * width) for read in reads}
 
@@ -187,7 +188,7 @@ def _vectors(planner: Planner, vector: Iterator | None, given: Tile, *, parallel
             with emitter.at_points((point,)):
                 for read, array in held.items():
                     emitter.give(read, point, emitter.bind(tirx.BufferLoad(array, [where])))
-                _elements(planner, given, point)
+                _elements(planner, part, point)
 
         emitter.loop(0, together, compute, barrier=True)
 
@@ -206,12 +207,12 @@ def _vectors(planner: Planner, vector: Iterator | None, given: Tile, *, parallel
     emitter.loop(0, blocks, body, kind=ForKind.PARALLEL if parallel and blocks >= planner.threads else ForKind.SERIAL)
 
 
-def _elements(planner: Planner, given: Tile, point: Point) -> None:
+def _elements(planner: Planner, tile_at_point: Tile, point: Point) -> None:
     """Write a tile at one place."""
     emitter = planner.emitter
-    for stage in given.stages:
+    for stage in tile_at_point.stages:
         emitter.value(stage, point)
-    for store in given.stores:
+    for store in tile_at_point.stores:
         if not store.conditions:
             planner.store_one(store.root, store.offset, point)
             continue

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 def library_launch(writer: StepWriter, kernel: Kernel) -> Launch:
     """Match the kernel again, now that it is known where its operands and its result lie."""
-    places = writer.placement.places
-    bases = {i: places[node].window for i, node in enumerate(kernel.inputs)}
-    call = match(kernel.fragment, kernel.implementation.name, bases=bases, destination=places[kernel.output].window)
+    locations = writer.placement.places
+    bases = {i: locations[node].window for i, node in enumerate(kernel.inputs)}
+    call = match(kernel.fragment, kernel.implementation.name, bases=bases, destination=locations[kernel.output].window)
     if not isinstance(call, LibraryCall):
         raise LowerError(f"{kernel.implementation} cannot compute this kernel: {call}", where=str(kernel.output))
     inputs = tuple(writer.window(kernel.inputs[argument.operand], argument.window) for argument in call.arguments)

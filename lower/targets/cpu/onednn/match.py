@@ -91,19 +91,19 @@ def match(
         return (bases or {}).get(leaf.integer("index")) or contiguous(leaf.type.sizes)
 
     resolvers = {op: resolver for name, ops, resolver in IMPLEMENTATIONS if name == implementation for op in ops}
-    found = spine(fragment, frozenset(resolvers), destination or contiguous(fragment.type.sizes), base)
-    if isinstance(found, str):
-        return found
-    anchors = resolvers[found.anchor.op](found.anchor, base)
+    matched = spine(fragment, frozenset(resolvers), destination or contiguous(fragment.type.sizes), base)
+    if isinstance(matched, str):
+        return matched
+    anchors = resolvers[matched.anchor.op](matched.anchor, base)
     if isinstance(anchors, str):
         return anchors
     reason = "no arrangement fits"
     for anchor in anchors:
-        call = _complete(anchor, found, fragment)
+        call = _complete(anchor, matched, fragment)
         if isinstance(call, str):
             reason = call
-        elif precision and (call.primitive not in READ_ROUNDED or found.anchor.type.dtype != "float32"):
-            reason = f"the library's {call.primitive} of {found.anchor.type.dtype} rounds no operand"
+        elif precision and (call.primitive not in READ_ROUNDED or matched.anchor.type.dtype != "float32"):
+            reason = f"the library's {call.primitive} of {matched.anchor.type.dtype} rounds no operand"
         else:
             return call.reading(ELEMENT_TYPES[precision], READ_ROUNDED[call.primitive]) if precision else call
     return reason
@@ -118,19 +118,19 @@ def _unsuitable(fragment: Node) -> Reason | None:
     return None
 
 
-def _complete(anchor: Anchor, found: Spine, fragment: Node) -> LibraryCall | Reason:
-    of_bytes = found.anchor.inputs[0].type.dtype in BYTES
+def _complete(anchor: Anchor, matched: Spine, fragment: Node) -> LibraryCall | Reason:
+    of_bytes = matched.anchor.inputs[0].type.dtype in BYTES
     if of_bytes and (refused := unsuitable_arguments(fragment, anchor, anchor.arguments)):
         return refused
-    destination = anchor.arrange(found.destination)
+    destination = anchor.arrange(matched.destination)
     if isinstance(destination, str):
         return destination
-    if len(found.post_operations) > MOST_POST_OPERATIONS:
-        return f"{len(found.post_operations)} post-operations are more than {MOST_POST_OPERATIONS}"
-    if found.post_operations and anchor.fuses_nothing:
+    if len(matched.post_operations) > MOST_POST_OPERATIONS:
+        return f"{len(matched.post_operations)} post-operations are more than {MOST_POST_OPERATIONS}"
+    if matched.post_operations and anchor.fuses_nothing:
         return anchor.fuses_nothing
     arguments, post_operations = list(anchor.arguments), []
-    for position, operation in enumerate(found.post_operations):
+    for position, operation in enumerate(matched.post_operations):
         if operation.kind not in anchor.fuses:
             return f"{anchor.primitive} takes no {operation.kind} post-operation"
         if operation.window is None:
@@ -214,9 +214,9 @@ def _in_one_order(source: Window, destination: Window, *, channels_last: bool) -
     """Return both windows in the first order of axes (channels first unless only ``channels_last`` will do) in which both lie densely."""
     rank = len(source.shape)
     for axes in ((0, *range(2, rank), 1),) if channels_last else (tuple(range(rank)), (0, *range(2, rank), 1)):
-        found = source.in_order(axes), destination.in_order(axes)
-        if found[0] is not None and found[1] is not None:
-            return found[0], found[1]
+        windows = source.in_order(axes), destination.in_order(axes)
+        if windows[0] is not None and windows[1] is not None:
+            return windows[0], windows[1]
     return None
 
 

@@ -118,15 +118,15 @@ def layer_normalization(node: Node, base: Base) -> tuple[Anchor, ...] | Reason:
     windows: list[Argument] = []
     for argument in arguments:
         assert not isinstance(argument, str)
-        own = argument[0]
-        if own.role != "src" and math.prod(own.window.shape) != channels:
-            return f"the {own.role} must hold one number an element of the normalised axes"
-        window = arrange(own.window) if own.role == "src" else own.window.reshape((channels,))
+        bound = argument[0]
+        if bound.role != "src" and math.prod(bound.window.shape) != channels:
+            return f"the {bound.role} must hold one number an element of the normalised axes"
+        window = arrange(bound.window) if bound.role == "src" else bound.window.reshape((channels,))
         if isinstance(window, str):
             return window
-        if own.role != "src" and not window.is_contiguous:
-            return f"the {own.role} is not contiguous"
-        windows.append(_plain(own, window))
+        if bound.role != "src" and not window.is_contiguous:
+            return f"the {bound.role} is not contiguous"
+        windows.append(_plain(bound, window))
     return (Anchor("layer_normalization", {"epsilon": float(a["epsilon"])}, tuple(windows), _in_the_layout_of(windows[0].window, arrange)),)
 
 
@@ -181,9 +181,9 @@ def resampling(node: Node, base: Base) -> tuple[Anchor, ...] | Reason:
     if any(abs(scale * b - r) > 1e-6 * r for scale, b, r in zip(a["scales"], before, after, strict=True)):
         return "the scales are not the ratios of the sizes"
     if a["mode"] == "nearest":
-        whole = all(r % b == 0 for b, r in zip(before, after, strict=True))
+        is_integral = all(r % b == 0 for b, r in zip(before, after, strict=True))
         modes = {("asymmetric", "floor"), ("half_pixel", "round_prefer_floor"), ("half_pixel", "round_prefer_ceil")}
-        if not whole or (a["coordinate_mode"], a["nearest_mode"]) not in modes:
+        if not is_integral or (a["coordinate_mode"], a["nearest_mode"]) not in modes:
             return "nearest neighbours by a fraction, or rounded in another way than the library does"
     elif a["mode"] != "linear" or a["coordinate_mode"] != "half_pixel":
         return f"the library does not interpolate {a['mode']} with {a['coordinate_mode']}"

@@ -53,10 +53,10 @@ def compile_text(text: str, launches: Sequence[Launch], architecture: str) -> tu
     """Return the code and the compiler's report, None where no compiler is installed; LowerError where the text is refused."""
     if architecture not in MULTIPROCESSORS:
         raise LowerError(f"CUDA code for {architecture!r} is not known", fix=f"there are {', '.join(MULTIPROCESSORS)}")
-    found = _by_nvrtc(text, architecture) or _by_nvcc(text, architecture)
-    if found is None:
+    compiled = _by_nvrtc(text, architecture) or _by_nvcc(text, architecture)
+    if compiled is None:
         return None
-    code, log = found
+    code, log = compiled
     return code, report_of(log, launches, architecture)
 
 
@@ -110,8 +110,8 @@ def _by_nvrtc(text: str, architecture: str) -> tuple[bytes, str] | None:
     return code, message
 
 
-def _checked(answer: tuple[Any, ...]) -> Any:
-    status, *values = answer
+def _checked(result: tuple[Any, ...]) -> Any:
+    status, *values = result
     if int(status) != 0:
         raise RuntimeError(f"NVRTC: {status}")
     return values[0]

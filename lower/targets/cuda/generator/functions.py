@@ -47,7 +47,7 @@ def call(function: str, operands: Sequence[str]) -> str:
         return f"({f' {_INFIX[function]} '.join(operands)})"
     if function in _CALLS:
         return f"{_CALLS[function]}({', '.join(operands)})"
-    (first, *rest) = operands
+    (first, *others) = operands
     match function:
         case "to_float32":
             return f"((float){first})"
@@ -60,7 +60,7 @@ def call(function: str, operands: Sequence[str]) -> str:
         case "is_nan":
             return f"({first} != {first})"
         case "where":
-            return f"({first} ? {rest[0]} : {rest[1]})"
+            return f"({first} ? {others[0]} : {others[1]})"
     raise AssertionError(f"{function} has no text")
 
 
@@ -69,8 +69,8 @@ def power(base: str, exponent: Fraction | float) -> str | None:
     doubled = Fraction(exponent) * 2 if math.isfinite(exponent) else Fraction(1, 3)
     if doubled.denominator != 1 or not 0 < abs(doubled) <= 2 * LARGEST_POWER:
         return None
-    whole, half = divmod(abs(int(doubled)), 2)
-    product = " * ".join([base] * whole + [f"sqrtf({base})"] * half)
+    factors, half = divmod(abs(int(doubled)), 2)
+    product = " * ".join([base] * factors + [f"sqrtf({base})"] * half)
     return f"(1.0f / ({product}))" if exponent < 0 else f"({product})"
 
 

@@ -54,11 +54,11 @@ def product_of(table: Terms, sizes: Mapping[str, int], iterators: Sequence[Itera
         left, right = right, left  # neighbouring threads have neighbouring columns
     rows = tuple(i for i in iterators if i in left.free and i not in right.free)
     columns = tuple(i for i in iterators if i in right.free and i not in left.free)
-    others = tuple(i for i in iterators if i not in (*rows, *columns))
-    if set(others) - term.free:
+    batch = tuple(i for i in iterators if i not in (*rows, *columns))
+    if set(batch) - term.free:
         return None  # elements that differ in these alone would compute the sum again
     enough = min(_count(rows), _count(columns)) >= LEAST_SIDE and _count(term.data[1]) >= LEAST_TERMS
-    return Product(term, term.data[1], left, right, rows, columns, others) if enough else None
+    return Product(term, term.data[1], left, right, rows, columns, batch) if enough else None
 
 
 def _factors(table: Terms, sizes: Mapping[str, int], body: Term) -> tuple[Term, Term] | None:

@@ -135,11 +135,11 @@ class Scheduler:
         chosen = unrolled(iterators, root)
         if chosen is None:
             return None
-        given = tile(table, chosen, root, offset, cuts)
+        contracted = tile(table, chosen, root, offset, cuts)
         shape = self._flat([i for i in iterators if i not in chosen], TILE_THREADS)
-        for stage in given.stages:
+        for stage in contracted.stages:
             writer.value(stage)
-        for store in given.stores:
+        for store in contracted.stores:
             if not store.conditions:
                 self._store(store.root, store.offset)
                 continue
@@ -317,19 +317,19 @@ def unconditional(root: Term) -> list[Term]:
 
 def shared_reductions(iterators: Sequence[Iterator], root: Term) -> list[Term]:
     """Return the reductions that threads compute together, operands first: all that are long, or that several elements need."""
-    places = frozenset(iterators)
-    found = [term for term in unconditional(root) if term.kind == "reduce" and term.free <= places]
-    if not found:
+    outer = frozenset(iterators)
+    shared = [term for term in unconditional(root) if term.kind == "reduce" and term.free <= outer]
+    if not shared:
         return []
-    rows = frozenset().union(*(term.free for term in found))
-    least = LEAST_SHARED_TERMS if rows == places else LEAST_REUSED_TERMS
-    if not any(math.prod(map(length, term.data[1])) >= least for term in found):
+    rows = frozenset().union(*(term.free for term in shared))
+    least = LEAST_SHARED_TERMS if rows == outer else LEAST_REUSED_TERMS
+    if not any(math.prod(map(length, term.data[1])) >= least for term in shared):
         return []
     vector = iterators[-1] if iterators else None
     outputs = math.prod(length(i) for i in iterators if i in rows)
-    if rows == places and vector is not None and outputs >= ENOUGH_THREADS and _side_by_side(found, vector):
+    if rows == outer and vector is not None and outputs >= ENOUGH_THREADS and _side_by_side(shared, vector):
         return []
-    return found
+    return shared
 
 
 def _side_by_side(reduces: Sequence[Term], vector: Iterator) -> bool:
@@ -358,14 +358,14 @@ def transposed_reads(iterators: Sequence[Iterator], root: Term, offset: Index) -
     """Return the axis along which reads that stride over the last axis are contiguous, and those reads; None where none pay."""
     if len(iterators) < 2 or coefficient(offset, iterators[-1]) != 1:
         return None
-    along, found = iterators[-1], dict[Iterator, list[Term]]()
+    along, reads_along = iterators[-1], dict[Iterator, list[Term]]()
     for term in unconditional(root):
         if term.kind != "read" or coefficient(term.data[1], along) in (None, 0, 1, -1) or not term.free <= frozenset(iterators):
             continue
         for iterator in iterators[:-1]:
             if coefficient(term.data[1], iterator) == 1 and min(length(iterator), length(along)) >= LEAST_TRANSPOSED:
-                found.setdefault(iterator, []).append(term)
-    if not found:
+                reads_along.setdefault(iterator, []).append(term)
+    if not reads_along:
         return None
-    across = max(found, key=lambda i: (len(found[i]), length(i)))
-    return across, found[across][:MOST_SQUARES]
+    across = max(reads_along, key=lambda i: (len(reads_along[i]), length(i)))
+    return across, reads_along[across][:MOST_SQUARES]

@@ -78,8 +78,8 @@ class Writer:
         """Bind iterators to the digits of a number that is not negative, the last one's lowest."""
         step = 1
         for iterator in reversed(iterators):
-            rest = flat if step == 1 else f"{flat} / {step}u"
-            digit = rest if iterator is iterators[0] else f"{rest} % {length(iterator)}u"
+            quotient = flat if step == 1 else f"{flat} / {step}u"
+            digit = quotient if iterator is iterators[0] else f"{quotient} % {length(iterator)}u"
             self.bind(iterator, plus(f"(int)({digit})" if digit != flat else flat, known(iterator.low)))
             step *= length(iterator)
 
@@ -241,10 +241,10 @@ class Writer:
         self.line(f"{total} = {call(reduction.combine, [total, value])};")
 
     def _loops(self, reduction: Reduction, iterators: Sequence[Iterator], body: Term, total: str) -> None:
-        iterator, *rest = iterators
+        iterator, *inner = iterators
         low, high = known(iterator.low), known(iterator.low) + length(iterator)
         name = iterator.name
-        if not rest and reduction == Reduction.SUM and length(iterator) >= 2 * STRETCH:
+        if not inner and reduction == Reduction.SUM and length(iterator) >= 2 * STRETCH:
             first = self.name("first")
             with self.braces(f"for (int {first} = {low}; {first} < {high}; {first} += {STRETCH})"):
                 near = self.accumulator(reduction)
@@ -256,8 +256,8 @@ class Writer:
             return
         with self.braces(f"for (int {name} = {low}; {name} < {high}; ++{name})") as block:
             block.bound[iterator] = name
-            if rest:
-                self._loops(reduction, rest, body, total)
+            if inner:
+                self._loops(reduction, inner, body, total)
             else:
                 self.accumulate(reduction, total, self.value(body).text)
 
