@@ -75,8 +75,8 @@ class Artefact:
     def manifest(self) -> Mapping[str, object]:
         """Return the manifest, empty when there is none."""
         path = self.folder / MANIFEST
-        found: Mapping[str, object] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        return found
+        contents: Mapping[str, object] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        return contents
 
 
 def find_folder(path: Path) -> Path:

@@ -78,8 +78,8 @@ def numpy_dtype(name: str) -> np.dtype:
         import ml_dtypes  # only programs with these types need it
     except ImportError:
         return np.dtype(f"uint{8 * element_type(name).size_bytes}")
-    found: np.dtype = np.dtype(getattr(ml_dtypes, name))
-    return found
+    dtype: np.dtype = np.dtype(getattr(ml_dtypes, name))
+    return dtype
 
 
 def ort_type(name: str) -> str:

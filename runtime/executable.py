@@ -226,8 +226,8 @@ class Executable:
         self._last = dict(feeds)
         step, opaque = self.plan.steps[0], self._opaque[0]
         names = {port.buffer: port.name for port in self.plan.inputs}
-        given = {name: feeds[names[index]] for name, index in zip(opaque.input_names, step.inputs, strict=True)}
-        results = dict(zip(step.outputs, opaque.run(None, given, run_options), strict=True))
+        inputs_by_name = {name: feeds[names[index]] for name, index in zip(opaque.input_names, step.inputs, strict=True)}
+        results = dict(zip(step.outputs, opaque.run(None, inputs_by_name, run_options), strict=True))
         inputs = {port.buffer: feeds[port.name] for port in self.plan.inputs}
         return {port.name: results[port.buffer] if port.buffer in results else _copied(inputs[port.buffer]) for port in self.plan.outputs}
 
@@ -264,8 +264,8 @@ def _is_one_model(plan: Plan) -> bool:
     """Return whether onnxruntime runs everything, from the plan's own inputs to its own outputs."""
     if len(plan.steps) != 1 or plan.steps[0].kind != OPAQUE_STEP:
         return False
-    given = {port.buffer for port in plan.inputs}
-    return given.issuperset(plan.steps[0].inputs) and all(port.buffer in given | set(plan.steps[0].outputs) for port in plan.outputs)
+    inputs = {port.buffer for port in plan.inputs}
+    return inputs.issuperset(plan.steps[0].inputs) and all(port.buffer in inputs | set(plan.steps[0].outputs) for port in plan.outputs)
 
 
 def _host_output(value: Value, how: int) -> Value:
@@ -275,12 +275,12 @@ def _host_output(value: Value, how: int) -> Value:
 def _output_recipes(plan: Plan, areas: Areas) -> list[tuple[str, int, int, tuple[int, ...], Any]]:
     """Return (name, buffer, area that becomes the output or how else it is made, shape, dtype) for each output."""
     used: set[str] = set()
-    taken = {port.buffer for port in plan.inputs}
+    unavailable = {port.buffer for port in plan.inputs}
     recipes = []
     for port in plan.outputs:
         buffer = plan.buffers[port.buffer]
-        number = HOST_COPIED if port.buffer in taken else HOST
-        taken.add(port.buffer)
+        number = HOST_COPIED if port.buffer in unavailable else HOST
+        unavailable.add(port.buffer)
         if buffer.area == "output" and buffer.key not in used and _is_whole(buffer):
             used.add(buffer.key)
             number = areas.numbers["output", buffer.key]

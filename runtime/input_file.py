@@ -48,9 +48,9 @@ def _arrays(path: Path, names: Sequence[str]) -> Mapping[str, np.ndarray]:
             if not isinstance(loaded, np.ndarray):
                 return {name: loaded[name] for name in loaded.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        told = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         fix = "give a .npz file of np.savez, or a .npy file of np.save, with arrays of numbers or of fixed-width strings"
-        raise InvalidArgument(f"the inputs cannot be read: {told}", where=str(path), fix=fix) from error
+        raise InvalidArgument(f"the inputs cannot be read: {reason}", where=str(path), fix=fix) from error
     if len(names) != 1:
         what = f"the model has the inputs {', '.join(names) or '(none)'}: one array is not enough to know which"
         raise InvalidArgument(what, where=str(path), fix="give an .npz file with an array for each, by name")
@@ -78,8 +78,8 @@ def _checked(declared: Declared, array: np.ndarray, path: Path, shape_fix: str) 
     return np.asarray(array, expected, order="C")
 
 
-def _fits(declared: tuple[int | str, ...], found: tuple[int, ...]) -> bool:
-    return len(declared) == len(found) and all(isinstance(one, str) or one == other for one, other in zip(declared, found, strict=True))
+def _fits(declared: tuple[int | str, ...], actual: tuple[int, ...]) -> bool:
+    return len(declared) == len(actual) and all(isinstance(n, str) or n == m for n, m in zip(declared, actual, strict=True))
 
 
 def sizes_text(shape: Sequence[int | str]) -> str:

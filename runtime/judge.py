@@ -45,29 +45,29 @@ def reference_results(folder: Path, feeds: Mapping[str, np.ndarray], weights: Ma
         session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except (onnxruntime.capi.onnxruntime_pybind11_state.NotImplemented, onnxruntime.capi.onnxruntime_pybind11_state.InvalidGraph):
         return None
-    wanted = {port.name: feeds.get(port.name) for port in session.get_inputs()}
-    given = {name: weights[name] if value is None else value for name, value in wanted.items()}
-    return list(session.run(None, given))
+    fed = {port.name: feeds.get(port.name) for port in session.get_inputs()}
+    inputs = {name: weights[name] if value is None else value for name, value in fed.items()}
+    return list(session.run(None, inputs))
 
 
-def judge(found: Any, expected: Any) -> None:
+def judge(actual: Any, expected: Any) -> None:
     """Raise WrongResult where a result is too far from the expected one; what is not finite there is not compared."""
-    found, expected = np.asarray(found), np.asarray(expected)
-    if found.shape != expected.shape or found.dtype != expected.dtype:
-        raise WrongResult(f"the result is {found.dtype}{list(found.shape)}, it must be {expected.dtype}{list(expected.shape)}")
+    actual, expected = np.asarray(actual), np.asarray(expected)
+    if actual.shape != expected.shape or actual.dtype != expected.dtype:
+        raise WrongResult(f"the result is {actual.dtype}{list(actual.shape)}, it must be {expected.dtype}{list(expected.shape)}")
     if expected.dtype.kind not in "fV":
-        different = int(np.sum(found != expected))
+        different = int(np.sum(actual != expected))
         if different > FLIPS * expected.size:
             raise WrongResult(f"{different} of {expected.size} elements differ")
         return
-    found, expected = found.reshape(-1), expected.reshape(-1)
-    parts = [(found[start : start + PART], expected[start : start + PART]) for start in range(0, expected.size, PART)]
-    magnitude = max((_magnitude(want) for _, want in parts), default=0.0)
-    if all(_is_near(got, want, TOLERANCE * magnitude) for got, want in parts):
+    actual, expected = actual.reshape(-1), expected.reshape(-1)
+    parts = [(actual[start : start + PART], expected[start : start + PART]) for start in range(0, expected.size, PART)]
+    magnitude = max((_magnitude(expected_part) for _, expected_part in parts), default=0.0)
+    if all(_is_near(actual_part, expected_part, TOLERANCE * magnitude) for actual_part, expected_part in parts):
         return
     largest, wrong = 0.0, 0
-    for got, want in parts:
-        difference = _difference(got, want)
+    for actual_part, expected_part in parts:
+        difference = _difference(actual_part, expected_part)
         largest = max(largest, float(np.max(difference, initial=0.0)))
         wrong += int(np.sum(difference > TOLERANCE * magnitude))
     if wrong:
@@ -87,18 +87,18 @@ def _magnitude(values: np.ndarray) -> float:
     return float(np.max(np.abs(wide), where=np.isfinite(wide), initial=0.0))
 
 
-def _is_near(found: np.ndarray, expected: np.ndarray, limit: float) -> bool:
+def _is_near(actual: np.ndarray, expected: np.ndarray, limit: float) -> bool:
     """Say of finite results whether they are near enough, in few passes; what is not said to be is looked at closely."""
     if expected.dtype.kind != "f":
         return False
     with np.errstate(all="ignore"):
-        difference = found - expected
+        difference = actual - expected
         return max(float(difference.max()), -float(difference.min())) <= limit
 
 
-def _difference(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
+def _difference(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
     """Return how far elements are off: 0 where the expected one is not finite, infinitely where the found one is no number."""
-    want, got = expected.astype(np.float64), found.astype(np.float64)
+    expected_wide, actual_wide = expected.astype(np.float64), actual.astype(np.float64)
     with np.errstate(all="ignore"):
-        difference = np.where(np.isfinite(want), np.abs(got - want), 0.0)
+        difference = np.where(np.isfinite(expected_wide), np.abs(actual_wide - expected_wide), 0.0)
     return np.where(np.isnan(difference), np.inf, difference)

@@ -108,9 +108,9 @@ def _remove(folder: Path) -> bool:
 
 def _is_of_this_machine(owner: dict[str, str]) -> bool:
     """Return whether a lock can be trusted: the same system runs, or this machine was started again since."""
-    here = machine()
-    is_same_run = bool(here["boot"]) and owner.get("boot") == here["boot"]
-    return is_same_run or (bool(here["id"]) and (owner.get("id"), owner.get("node")) == (here["id"], here["node"]))
+    present = machine()
+    is_same_run = bool(present["boot"]) and owner.get("boot") == present["boot"]
+    return is_same_run or (bool(present["id"]) and (owner.get("id"), owner.get("node")) == (present["id"], present["node"]))
 
 
 def _line(path: Path) -> str:

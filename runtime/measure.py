@@ -157,22 +157,22 @@ class Worker:
             raise
         if not line.endswith(b"\n"):
             return self._lost(process)
-        answer = json.loads(line)
-        if "wrong" in answer:
-            return Timing("wrong", message=str(answer["wrong"])[:MESSAGE_CHARACTERS])
-        if "error" in answer:
-            return Timing("failed", message=str(answer["error"])[:MESSAGE_CHARACTERS])
-        return Timing("ok", tuple(answer.get("samples_us", ())))
+        reply = json.loads(line)
+        if "wrong" in reply:
+            return Timing("wrong", message=str(reply["wrong"])[:MESSAGE_CHARACTERS])
+        if "error" in reply:
+            return Timing("failed", message=str(reply["error"])[:MESSAGE_CHARACTERS])
+        return Timing("ok", tuple(reply.get("samples_us", ())))
 
     def _lost(self, process: subprocess.Popen[bytes]) -> Timing:
         code = process.wait()
-        told = ""
+        output = ""
         if self._errors is not None:
             self._errors.seek(0)
-            told = self._errors.read().decode(errors="replace").strip()[-MESSAGE_CHARACTERS:]
+            output = self._errors.read().decode(errors="replace").strip()[-MESSAGE_CHARACTERS:]
         self.close()
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        return Timing("failed", message=f"the measuring process ended with {how}" + (f": {told}" if told else ""))
+        return Timing("failed", message=f"the measuring process ended with {how}" + (f": {output}" if output else ""))
 
 
 def measure(worker: Worker, load: Load, effort: Effort = Effort()) -> Timing:

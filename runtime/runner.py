@@ -181,15 +181,15 @@ def _import_ray() -> Any:
 
 def parse_runner(text: str) -> str:
     """Return the text of a runner where it names one; raises what argparse shows as a wrong argument."""
-    kind, _, rest = text.partition(":")
-    if (kind == "processes" and (not rest or (rest.isdigit() and int(rest) > 0))) or kind == "ray":
+    kind, _, argument = text.partition(":")
+    if (kind == "processes" and (not argument or (argument.isdigit() and int(argument) > 0))) or kind == "ray":
         return text
     raise argparse.ArgumentTypeError(f"{text!r} names no runner: {KINDS}")
 
 
 def open_runner(text: str) -> Runner:
     """Return the runner that a text names: `processes` of all usable cores, `processes:4`, `ray`, `ray:ADDRESS`."""
-    kind, _, rest = parse_runner(text).partition(":")
+    kind, _, argument = parse_runner(text).partition(":")
     if kind == "ray":
-        return Cluster(rest)
-    return Processes(int(rest) if rest else len(os.sched_getaffinity(0)))
+        return Cluster(argument)
+    return Processes(int(argument) if argument else len(os.sched_getaffinity(0)))

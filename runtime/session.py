@@ -158,8 +158,8 @@ class Session:
         if point is not None and padded is not None:
             self._last_folder = self._folders[padded.point]
             names = self._output_names if out else output_names or self._output_names
-            whole = self._at(self._last_folder).run(names, sizes.pad(padded, feed), run_options)
-            results = {name: padded.kept(name, result, point[padded.size]) for name, result in zip(names, whole, strict=True)}
+            padded_results = self._at(self._last_folder).run(names, sizes.pad(padded, feed), run_options)
+            results = {name: padded.kept(name, result, point[padded.size]) for name, result in zip(names, padded_results, strict=True)}
             self._give(results, out or {})
             return [results[name] for name in (output_names or self._output_names)]
         folder = ORIGINAL if point is None else self._folders.get(point, ORIGINAL)
@@ -208,9 +208,9 @@ class Session:
         if missing:
             raise InvalidArgument(f"Required inputs ({missing}) are missing from input feed ({list(feed)}).")
         if len(feed) > len(self.plan.inputs):
-            known = {port.name for port in self.plan.inputs}
-            unknown = next(name for name in feed if name not in known)
-            raise InvalidArgument(f"INVALID_ARGUMENT : Invalid input name: {unknown}; the inputs are {sorted(known)}")
+            names = {port.name for port in self.plan.inputs}
+            unknown = next(name for name in feed if name not in names)
+            raise InvalidArgument(f"INVALID_ARGUMENT : Invalid input name: {unknown}; the inputs are {sorted(names)}")
         return {port.name: checked_input(port, feed[port.name]) for port in self.plan.inputs}
 
 
@@ -241,12 +241,12 @@ def checked_input(port: Port, value: Any) -> Value:
 
 def _check_sizes(port: Port, array: np.ndarray) -> None:
     wrong = [
-        (axis, got, size)
-        for axis, (got, size) in enumerate(zip(array.shape, port.shape or (), strict=True))
-        if isinstance(size, int) and got != size
+        (axis, actual, size)
+        for axis, (actual, size) in enumerate(zip(array.shape, port.shape or (), strict=True))
+        if isinstance(size, int) and actual != size
     ]
     if wrong:
-        lines = "".join(f"\n index: {axis} Got: {got} Expected: {size}" for axis, got, size in wrong)
+        lines = "".join(f"\n index: {axis} Got: {actual} Expected: {size}" for axis, actual, size in wrong)
         raise InvalidArgument(
             f"INVALID_ARGUMENT : Got invalid dimensions for input: {port.name} for the following indices{lines}",
             fix=f"feed that shape, or optimise the model with --shape {port.name}:{','.join(map(str, array.shape))}",

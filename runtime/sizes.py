@@ -65,11 +65,11 @@ class Padded:
 
     def kept(self, name: str, result: np.ndarray, number: int) -> np.ndarray:
         """Return the rows of an output that are not of added rows, in memory of their own."""
-        places = [slice(None)] * result.ndim
+        slices = [slice(None)] * result.ndim
         for output, axis in self.outputs:
             if output == name:
-                places[axis] = slice(number)
-        return np.ascontiguousarray(result[tuple(places)])
+                slices[axis] = slice(number)
+        return np.ascontiguousarray(result[tuple(slices)])
 
 
 @dataclass(frozen=True)
@@ -97,11 +97,11 @@ class Sizes:
         if raw["version"] != Sizes.version:
             raise ValueError(f"version {raw['version']} is not {Sizes.version}")
         return Sizes(
-            tuple(Size(one["name"], tuple((name, axis) for name, axis in one["axes"]), one["asked"]) for one in raw["sizes"]),
-            tuple(Bucket(tuple(one["sizes"]), one["folder"], one["has_program"]) for one in raw["buckets"]),
+            tuple(Size(row["name"], tuple((name, axis) for name, axis in row["axes"]), row["asked"]) for row in raw["sizes"]),
+            tuple(Bucket(tuple(row["sizes"]), row["folder"], row["has_program"]) for row in raw["buckets"]),
             tuple(
-                Padded(**{**one, "point": tuple(one["point"]), "outputs": tuple((name, axis) for name, axis in one["outputs"])})
-                for one in raw["padded"]
+                Padded(**{**row, "point": tuple(row["point"]), "outputs": tuple((name, axis) for name, axis in row["outputs"])})
+                for row in raw["padded"]
             ),
         )
 
@@ -111,10 +111,10 @@ class Sizes:
     def point(self, feed: Mapping[str, Any]) -> tuple[int, ...] | None:
         """Return the number of each size in what is fed, None where inputs are missing, have too few axes, or do not agree."""
         try:
-            found = [{_shape(feed[name])[axis] for name, axis in size.axes} for size in self.sizes]
+            sizes_fed = [{_shape(feed[name])[axis] for name, axis in size.axes} for size in self.sizes]
         except (KeyError, IndexError):
             return None
-        return tuple(number for numbers in found for number in numbers) if all(len(numbers) == 1 for numbers in found) else None
+        return tuple(number for numbers in sizes_fed for number in numbers) if all(len(numbers) == 1 for numbers in sizes_fed) else None
 
     def pad(self, padded: Padded, feed: Mapping[str, Any]) -> dict[str, Any]:
         """Return what is fed with copies of the last rows behind it, up to the planned size: values that the model is made for."""

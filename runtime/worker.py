@@ -107,10 +107,10 @@ def load_kernel(path: str, threads: int, draw: Draw, *, weights_from_memory: boo
     if slow:  # thousands of times slower: running it once may take longer than everything else together
         raise RuntimeError(f"{ONLY_REFERENCE} for this: {', '.join(slow)}")
     feeds = draw()
-    found = session.run(None, feeds)
+    results = session.run(None, feeds)
     expected = reference_results(Path(path), feeds, session.artefact.weights, threads)
-    for result, wanted in zip(found, expected or (), strict=expected is not None):
-        judge(result, wanted)
+    for result, expected_result in zip(results, expected or (), strict=expected is not None):
+        judge(result, expected_result)
 
     def run_many(count: int) -> list[int]:
         return session.run_native(count, evict=True, weights_from_memory=weights_from_memory)
@@ -134,7 +134,7 @@ KERNELS: tuple[Engine, ...] = ("kernel", "kernel, weights from memory")
 
 def drawing(request: Mapping[str, Any]) -> Draw:
     """Return how a request's inputs are had; for kernels, which run for less time than drawing takes, parts are repeated."""
-    specs = [FeedSpec(name, dtype, tuple(shape), *rest) for name, dtype, shape, *rest in request["feeds"]]
+    specs = [FeedSpec(name, dtype, tuple(shape), *fields) for name, dtype, shape, *fields in request["feeds"]]
     if request.get("inputs"):
         declared = [Declared(spec.name, spec.dtype, spec.shape) for spec in specs]
         return partial(read_inputs, Path(request["inputs"]), declared)
@@ -149,8 +149,8 @@ def sample(run_many: RunMany, *, seconds: float, least: int, most: int, spread: 
     samples_us: list[float] = []
     start = time.perf_counter()
     while len(samples_us) < most:
-        wanted = (least if len(samples_us) < least else most) - len(samples_us)
-        samples_us += [nanoseconds / 1e3 for nanoseconds in run_many(max(1, min(len(samples_us), wanted)))]
+        missing = (least if len(samples_us) < least else most) - len(samples_us)
+        samples_us += [nanoseconds / 1e3 for nanoseconds in run_many(max(1, min(len(samples_us), missing)))]
         spent_seconds = time.perf_counter() - start
         if len(samples_us) < least and spent_seconds < PATIENCE * seconds:
             continue
@@ -205,7 +205,7 @@ def main() -> None:
     threads, steady = 1, Steady(device(HOST).is_disturbed)
     for line in sys.stdin:
         request: dict[str, Any] = json.loads(line)
-        answer: dict[str, Any] = {}
+        reply: dict[str, Any] = {}
         try:
             match request.pop("command"):
                 case "load":
@@ -216,12 +216,12 @@ def main() -> None:
                 case "time":
                     if run_many is None:
                         raise RuntimeError("nothing is loaded")
-                    answer["samples_us"] = steady.sample(run_many, threads, **request)
+                    reply["samples_us"] = steady.sample(run_many, threads, **request)
         except WrongResult as error:
-            answer["wrong"] = str(error)
+            reply["wrong"] = str(error)
         except Exception as error:  # whatever a kernel raises is this measurement's result, not this process's end
-            answer["error"] = f"{type(error).__name__}: {error}"
-        print(json.dumps(answer), file=answers)
+            reply["error"] = f"{type(error).__name__}: {error}"
+        print(json.dumps(reply), file=answers)
 
 
 if __name__ == "__main__":

@@ -126,5 +126,5 @@ def device(name: str) -> Device:
         raise ArtefactError(f"there is no device {name!r}; there are {', '.join((*NAMES, *DESCRIBED))}", fix=fix)
     kind, _, described = name.partition(":")
     module = importlib.import_module(f"{__name__}.{kind}.device")
-    found: Device = module.DESCRIBED[described] if described else module.DEVICE
-    return found
+    opened: Device = module.DESCRIBED[described] if described else module.DEVICE
+    return opened

@@ -62,13 +62,13 @@ def parser() -> argparse.ArgumentParser:
 
 def describe_cores(threads: int | None) -> str:
     """Look for two seconds, since a virtual machine's cores move; return the median and the quartiles."""
-    found: list[float] = []
+    times_ns: list[float] = []
     for _ in range(ROUNDS):
         if (time_ns := line_ns(threads)) is None:
             return "one thread passes nothing between cores"
-        found.append(time_ns)
+        times_ns.append(time_ns)
         time.sleep(PAUSE_SECONDS)
-    first, middle, third = statistics.quantiles(found, n=4)
+    first, middle, third = statistics.quantiles(times_ns, n=4)
     return f"a line that another core has read takes {middle:.1f} ns to write (quartiles {first:.1f} and {third:.1f})"
 
 

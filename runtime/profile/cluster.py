@@ -54,7 +54,7 @@ def measure_on_cluster(
     origin = opened.origin
     wanted_key = named_device or device(origin.device).key(origin.threads)
     idle, architecture = _machines(cluster, origin, wanted_key)
-    known = {record.key: record for record in resumed(output)} if output else {}
+    measured_before = {record.key: record for record in resumed(output)} if output else {}
     records: dict[int, Record] = {}
     waiting: list[int] = []
     foreign = 0
@@ -70,7 +70,7 @@ def measure_on_cluster(
 
         for number, job in enumerate(opened.jobs):
             key = job.key(wanted_key)
-            if (record := known.get(key)) is not None:
+            if (record := measured_before.get(key)) is not None:
                 keep(number, record, is_new=False)
             elif job.generator and architecture != origin.architecture:
                 foreign += 1
@@ -106,13 +106,13 @@ def measure_on_cluster(
 
 def _machines(cluster: Cluster, origin: Origin, wanted_key: str) -> tuple[list[str], str]:
     """Return the machines that are the device, and what generated code runs on there."""
-    asked = {node: cluster.run_on(node, key_of_machine, (origin.device, origin.threads)) for node in cluster.nodes()}
-    found: dict[str, tuple[str, str]] = {}
-    for node, reference in asked.items():
+    references = {node: cluster.run_on(node, key_of_machine, (origin.device, origin.threads)) for node in cluster.nodes()}
+    keys: dict[str, tuple[str, str]] = {}
+    for node, reference in references.items():
         with suppress(JobLost):
-            found[node] = cluster.result(reference)
-    fitting = [node for node, (key, _) in found.items() if key == wanted_key]
+            keys[node] = cluster.result(reference)
+    fitting = [node for node, (key, _) in keys.items() if key == wanted_key]
     if not fitting:
-        others = "; ".join(sorted({key for key, _ in found.values()}))
-        raise ValueError(f"no machine of the cluster is {wanted_key!r}: there are {others} (--device KEY names one)")
-    return fitting, found[fitting[0]][1]
+        other_keys = "; ".join(sorted({key for key, _ in keys.values()}))
+        raise ValueError(f"no machine of the cluster is {wanted_key!r}: there are {other_keys} (--device KEY names one)")
+    return fitting, keys[fitting[0]][1]

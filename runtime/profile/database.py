@@ -70,24 +70,24 @@ class Database:
 
         Of a file of version 1 the kernel times are taken over, and the rest is forgotten.
         """
-        place = path or default_path()
-        if read_only and not place.exists():
-            warn(f"profile database {place} does not exist: nothing is known about this device")
-            return Database(None, writable=False, place=str(place), warn=warn)
+        file = path or default_path()
+        if read_only and not file.exists():
+            warn(f"profile database {file} does not exist: nothing is known about this device")
+            return Database(None, writable=False, place=str(file), warn=warn)
         if not read_only:
             try:
-                place.parent.mkdir(parents=True, exist_ok=True)
-                return Database(_connect(place, "rwc", warn), writable=True, place=str(place), warn=warn)
+                file.parent.mkdir(parents=True, exist_ok=True)
+                return Database(_connect(file, "rwc", warn), writable=True, place=str(file), warn=warn)
             except (OSError, sqlite3.Error) as error:
                 problem = error
         try:
-            connection = _connect(place, "ro", warn)
+            connection = _connect(file, "ro", warn)
         except (OSError, sqlite3.Error) as error:
-            warn(f"profile database {place} cannot be used ({error}): working in memory; move the file away or pass --database PATH")
-            return Database(None, writable=False, place=str(place), warn=warn)
+            warn(f"profile database {file} cannot be used ({error}): working in memory; move the file away or pass --database PATH")
+            return Database(None, writable=False, place=str(file), warn=warn)
         if not read_only:
-            warn(f"profile database {place} cannot be written ({problem}): new measurements are kept in memory only")
-        return Database(connection, writable=False, place=str(place), warn=warn)
+            warn(f"profile database {file} cannot be written ({problem}): new measurements are kept in memory only")
+        return Database(connection, writable=False, place=str(file), warn=warn)
 
     def scratch(self) -> Database:
         """Return a database that knows all that this one does, and keeps what is put into it to itself."""
@@ -110,8 +110,8 @@ class Database:
             where = " AND ".join(f'"{name}" = ?' for name in kind.KEY)
             if row := next(self._select(kind, f"WHERE {where}", key), None):
                 self._memory[kind, key] = row
-        known = self._memory.get((kind, key))
-        return known if isinstance(known, kind) else None
+        remembered = self._memory.get((kind, key))
+        return remembered if isinstance(remembered, kind) else None
 
     def put(self, row: Row) -> None:
         """Keep a row, replacing an older one of the same key; committed at once."""
@@ -170,8 +170,8 @@ class Database:
 
 
 def _insert(connection: sqlite3.Connection, row: Row) -> None:
-    places = ", ".join("?" * len(row.hints()))
-    connection.execute(f"INSERT OR REPLACE INTO {row.TABLE} VALUES ({places})", row.to_sql())
+    placeholders = ", ".join("?" * len(row.hints()))
+    connection.execute(f"INSERT OR REPLACE INTO {row.TABLE} VALUES ({placeholders})", row.to_sql())
 
 
 def _connect(path: Path, mode: Literal["rwc", "ro"], warn: Warn) -> sqlite3.Connection:

@@ -116,10 +116,10 @@ class Archive:
         """Open an archive; raises ValueError where it is none."""
         try:
             zipped = zipfile.ZipFile(path)
-            first, *rest = map(json.loads, zipped.read(MANIFEST).decode().splitlines())
+            first, *lines = map(json.loads, zipped.read(MANIFEST).decode().splitlines())
             if first.pop("format", None) != FORMAT:
                 raise ValueError(f"its format is not {FORMAT}")
-            return Archive(Origin(**first), tuple(map(_job, rest)), zipped)
+            return Archive(Origin(**first), tuple(map(_job, lines)), zipped)
         except (OSError, zipfile.BadZipFile, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{path} is not a job archive ({error})") from error
 
@@ -139,7 +139,7 @@ def _job(raw: Mapping[str, Any]) -> Job:
     files = {str(name): str(digest) for name, digest in raw["files"].items()}
     if any(".." in PurePosixPath(name).parts or PurePosixPath(name).is_absolute() for name in files):
         raise ValueError("a file lies outside of its folder")
-    feeds = tuple(FeedSpec(name, dtype, tuple(shape), *rest) for name, dtype, shape, *rest in raw["feeds"])
+    feeds = tuple(FeedSpec(name, dtype, tuple(shape), *fields) for name, dtype, shape, *fields in raw["feeds"])
     return Job(texts[0], texts[1], texts[2], raw["engine"], feeds, files)
 
 
@@ -235,16 +235,16 @@ def resumed(output: Path) -> Iterator[Record]:
     if not output.exists():
         return
     text = output.read_text(encoding="utf-8")
-    whole = text[: text.rfind("\n") + 1]
-    for number, line in enumerate(whole.splitlines(), 1):
+    complete = text[: text.rfind("\n") + 1]
+    for number, line in enumerate(complete.splitlines(), 1):
         try:
             row = read_line(line)
         except ValueError as error:
             raise ValueError(f"{output}, line {number}, is no record ({error}): name another file to write to") from error
         if isinstance(row, Record):
             yield row
-    if len(whole) < len(text):
-        output.write_text(whole, encoding="utf-8")
+    if len(complete) < len(text):
+        output.write_text(complete, encoding="utf-8")
 
 
 class appending:

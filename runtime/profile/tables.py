@@ -209,8 +209,8 @@ def read_line(line: str) -> Row:
     """Parse a line of an export; raises ValueError with the reason when it is not one of this version."""
     raw = json.loads(line)
     if not isinstance(raw, dict) or raw.get("format") != LINE_FORMAT:
-        given = raw.get("format") if isinstance(raw, dict) else type(raw).__name__
-        raise ValueError(f"format {given!r} is not {LINE_FORMAT!r}")
+        format_number = raw.get("format") if isinstance(raw, dict) else type(raw).__name__
+        raise ValueError(f"format {format_number!r} is not {LINE_FORMAT!r}")
     for kind in SHARED:
         if raw.get("table") == kind.TABLE:
             return kind.from_values(raw)

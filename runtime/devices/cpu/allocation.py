@@ -38,14 +38,14 @@ class Allocator:
 
 def _block(size_bytes: int) -> np.ndarray:
     """Return fresh memory that begins where a huge page does."""
-    whole = -(-size_bytes // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES
-    mapping = mmap.mmap(-1, whole + HUGE_PAGE_BYTES, **_private())
+    rounded_bytes = -(-size_bytes // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES
+    mapping = mmap.mmap(-1, rounded_bytes + HUGE_PAGE_BYTES, **_private())
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):  # where the system has no huge pages, ordinary ones do as well
             mapping.madvise(mmap.MADV_HUGEPAGE)
     everything = np.frombuffer(mapping, np.uint8)
     start = -pointer(everything) % HUGE_PAGE_BYTES
-    return everything[start : start + whole]
+    return everything[start : start + rounded_bytes]
 
 
 def _private() -> dict[str, int]:

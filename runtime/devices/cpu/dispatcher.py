@@ -182,10 +182,10 @@ class KernelLibrary:
         return self._address(name, f"no function {name!r}")
 
     def _address(self, symbol: str, what: str) -> int:
-        found = self._process.dlsym(self._handle, symbol.encode())
-        if not found:
+        address = self._process.dlsym(self._handle, symbol.encode())
+        if not address:
             raise ArtefactError(f"the kernel library has {what}", where=str(self.path), fix="optimise the model again")
-        return int(found)
+        return int(address)
 
     def close(self) -> None:
         """Unload it: a library that is written to the same file later must not be taken for this one."""

@@ -99,11 +99,11 @@ def set_threads(count: int) -> None:
 
 def lead_to_pool(library: ctypes.CDLL) -> None:
     """Have a library's calls of OpenMP go to the pool, no one else's do; what was built for another runtime is left as it is."""
-    wanted = {name.encode(): _address(pool(), name) for name in IMPORTED}
+    functions = {name.encode(): _address(pool(), name) for name in IMPORTED}
     pages = set[int]()
     protect = ctypes.CDLL(None, use_errno=True).mprotect
     protect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    for slot, function in _slots(library, wanted):
+    for slot, function in _slots(library, functions):
         page = slot & -mmap.PAGESIZE
         if page not in pages and protect(page, mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_WRITE):
             what = f"oneDNN's imports of {NAME} cannot be changed: errno {ctypes.get_errno()}"
@@ -112,14 +112,14 @@ def lead_to_pool(library: ctypes.CDLL) -> None:
         ctypes.c_void_p.from_address(slot).value = function
 
 
-def _slots(library: ctypes.CDLL, wanted: Mapping[bytes, int]) -> Iterator[tuple[int, int]]:
+def _slots(library: ctypes.CDLL, functions: Mapping[bytes, int]) -> Iterator[tuple[int, int]]:
     """Yield where a library keeps the address of an imported function, and the address that is wanted there."""
-    found = ctypes.c_void_p()
+    link_map = ctypes.c_void_p()
     information = ctypes.CDLL(None).dlinfo
     information.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p]
-    if information(library._handle, RTLD_DI_LINKMAP, ctypes.byref(found)) or not found.value:
+    if information(library._handle, RTLD_DI_LINKMAP, ctypes.byref(link_map)) or not link_map.value:
         return
-    base, _, dynamic = (ctypes.c_uint64 * 3).from_address(found.value)
+    base, _, dynamic = (ctypes.c_uint64 * 3).from_address(link_map.value)
     entries: dict[int, int] = {}
     while (entry := (ctypes.c_uint64 * 2).from_address(dynamic))[0] != DYNAMIC_END:
         entries[entry[0]] = entry[1]
@@ -136,7 +136,7 @@ def _slots(library: ctypes.CDLL, wanted: Mapping[bytes, int]) -> Iterator[tuple[
         symbols = (rows["info"] >> 32).astype(np.int64)
         for symbol in np.unique(symbols[symbols > 0]).tolist():
             if symbol not in names:
-                place = ctypes.c_uint32.from_address(address(SYMBOLS) + SYMBOL_BYTES * symbol).value
-                names[symbol] = ctypes.string_at(address(STRINGS) + place)
-            if names[symbol] in wanted:
-                yield from ((base + int(offset), wanted[names[symbol]]) for offset in rows["offset"][symbols == symbol])
+                name_offset = ctypes.c_uint32.from_address(address(SYMBOLS) + SYMBOL_BYTES * symbol).value
+                names[symbol] = ctypes.string_at(address(STRINGS) + name_offset)
+            if names[symbol] in functions:
+                yield from ((base + int(offset), functions[names[symbol]]) for offset in rows["offset"][symbols == symbol])

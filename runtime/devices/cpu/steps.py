@@ -103,11 +103,11 @@ class Builder:
 
     def _point(self, buffer: Buffer, slot: int) -> None:
         """Write a buffer's address to ``slot``, now or before each run."""
-        area, place = self.storage.locate(buffer)
+        area, address = self.storage.locate(buffer)
         if area is None:
-            ctypes.c_void_p.from_address(slot).value = place
+            ctypes.c_void_p.from_address(slot).value = address
         else:
-            self.table.patch(native.PATCH_POINTER, area, place, slot)
+            self.table.patch(native.PATCH_POINTER, area, address, slot)
 
     def add_copy(self, step: Step) -> None:
         source, target = self.buffer(step.inputs[0]), self.buffer(step.outputs[0])

@@ -90,11 +90,11 @@ class Product:
 def product_of(spec: Mapping[str, Any], operands: Sequence[Buffer], output: Buffer) -> Product:
     """Return what a step asks of the library; raises ArtefactError on what it does not take."""
     by_role = roles(spec, operands)
-    found = {name: matrix(each.shape, each.strides) for name, each in (*by_role.items(), ("dst", output)) if name != "bias"}
-    for name, each in found.items():
+    layouts = {name: matrix(each.shape, each.strides) for name, each in (*by_role.items(), ("dst", output)) if name != "bias"}
+    for name, each in layouts.items():
         if isinstance(each, str):
             raise ArtefactError(f"cuBLASLt does not take {name}: {each}", fix="optimise the model again")
-    kept = {name: each for name, each in found.items() if isinstance(each, Matrix)}
+    kept = {name: each for name, each in layouts.items() if isinstance(each, Matrix)}
     left, right, result = kept["src"], kept["weights"], kept["dst"]
     fits = left.columns == right.rows and (left.rows, right.columns) == (result.rows, result.columns)
     if not fits or result.is_transposed or {left.batch, right.batch} - {result.batch}:
@@ -117,10 +117,10 @@ class _Heuristic(ctypes.Structure):
 @cache
 def library() -> ctypes.CDLL:
     """Load the library: the one that pip installed, else the system's."""
-    places = [f"{folder}/{NAME}" for folder in _package_folders()]
-    for place in (*places, NAME):
+    paths = [f"{folder}/{NAME}" for folder in _package_folders()]
+    for path in (*paths, NAME):
         try:
-            return ctypes.CDLL(place)
+            return ctypes.CDLL(path)
         except OSError:
             continue
     raise LibraryMissing(f"{NAME} cannot be loaded", fix="pip install 'einsat[cuda]', or install the CUDA toolkit")
@@ -200,12 +200,12 @@ class Call:
         """Launch on a stream; ``addresses`` by role."""
         if self._product.has_bias:
             self._describe(BIAS_POINTER, ctypes.c_void_p(addresses["bias"]))
-        one, beta = ctypes.c_float(1.0), ctypes.c_float(float(self._product.summand is not None))
+        alpha, beta = ctypes.c_float(1.0), ctypes.c_float(float(self._product.summand is not None))
         a, b, c, d = self._layouts
         result = ctypes.c_void_p(addresses["dst"])
         summand = ctypes.c_void_p(addresses.get("summand", addresses["dst"]))
         status = self._lt.cublasLtMatmul(
-            handle, self._description, ctypes.byref(one), ctypes.c_void_p(addresses["weights"]), a, ctypes.c_void_p(addresses["src"]), b,
+            handle, self._description, ctypes.byref(alpha), ctypes.c_void_p(addresses["weights"]), a, ctypes.c_void_p(addresses["src"]), b,
             ctypes.byref(beta), summand, c, result, d, ctypes.byref(self._chosen.algorithm),
             ctypes.c_void_p(workspace), ctypes.c_size_t(workspace_bytes), ctypes.c_void_p(stream),
         )  # fmt: skip

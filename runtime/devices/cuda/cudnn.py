@@ -74,10 +74,10 @@ class Graph:
     ) -> None:
         self._cudnn = cudnn = library()
         real = cudnn.data_type.FLOAT
-        place: dict[str, Any] = {"handle": handle} if gpu is None else {
+        placement: dict[str, Any] = {"handle": handle} if gpu is None else {
             "device_property": cudnn.create_device_properties(gpu.cudnn_properties())
         }  # fmt: skip
-        self.graph = graph = cudnn.pygraph(io_data_type=real, intermediate_data_type=real, compute_data_type=real, **place)
+        self.graph = graph = cudnn.pygraph(io_data_type=real, intermediate_data_type=real, compute_data_type=real, **placement)
         self.uids: dict[str, int] = {}
 
         def tensor(role: str) -> Any:
@@ -116,15 +116,15 @@ class Graph:
         graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
         if precision not in TENSOR_CORES:
             graph.deselect_numeric_notes([cudnn.numerical_note.TENSOR_CORE, cudnn.numerical_note.DOWN_CONVERT_INPUTS])
-        found = []
+        described = []
         for index in range(graph.get_execution_plan_count()):
             try:
                 graph.build_plan_at_index(index)
             except cudnn.cudnnGraphNotSupportedError:
                 continue
-            found.append((index, self._described()))
-        self._indices = {(plan.engine, _key(plan.knobs)): index for index, plan in reversed(found)}
-        return list({(plan.engine, _key(plan.knobs)): plan for _, plan in found}.values())
+            described.append((index, self._described()))
+        self._indices = {(plan.engine, _key(plan.knobs)): index for index, plan in reversed(described)}
+        return list({(plan.engine, _key(plan.knobs)): plan for _, plan in described}.values())
 
     def _described(self) -> EnginePlan:
         """Return the plan that was built last. Some knobs have names in what is serialised alone, so they are read there."""
@@ -168,10 +168,10 @@ def engine_plans(
     """List the plans of a step for a described GPU; the library's words where it has none."""
     cudnn = library()
     try:
-        found = Graph(spec, roles(spec, operands), output, gpu=gpu).plans(precision)
+        plans = Graph(spec, roles(spec, operands), output, gpu=gpu).plans(precision)
     except (cudnn.cudnnGraphNotSupportedError, RuntimeError) as error:
         return " ".join(str(error).split())[:200]
-    return tuple(found) or "every engine of the library uses tensor cores"
+    return tuple(plans) or "every engine of the library uses tensor cores"
 
 
 def with_packed(spec: Mapping[str, Any], operands: Sequence[Buffer]) -> list[Buffer]:

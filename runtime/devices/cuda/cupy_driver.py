@@ -104,11 +104,11 @@ class CupyDriver:
             runtime.memcpyAsync(host.ctypes.data, address, host.nbytes, runtime.memcpyDeviceToHost, self._streams[stream].ptr)
 
     def load(self, name: str, kernel: Kernel) -> _Code:
-        here = architecture()
+        present = architecture()
         if kernel.cubin is None:
             module = self._cupy.RawModule(code=kernel.text, options=("--std=c++17",))
-        elif kernel.architecture != here:
-            what = f"the program has code for {kernel.architecture}, and this GPU is {device_name()} ({here})"
+        elif kernel.architecture != present:
+            what = f"the program has code for {kernel.architecture}, and this GPU is {device_name()} ({present})"
             raise ArtefactError(what, where=name, fix="optimise the model with --target for this kind of GPU")
         else:
             with tempfile.TemporaryDirectory(prefix="einsat-") as folder:
@@ -131,12 +131,12 @@ class CupyDriver:
         return functions
 
     def plan(self, kind: str, spec: Mapping[str, Any], operands: Sequence[Buffer], output: Buffer) -> LibraryCall:
-        def names(places: Sequence[Place], result: Place) -> Mapping[str, int]:
-            found = {role: places[position].address for role, position in spec["arguments"].items()}
+        def names(locations: Sequence[Place], result: Place) -> Mapping[str, int]:
+            by_role = {role: locations[position].address for role, position in spec["arguments"].items()}
             for operation in spec["post_ops"]:
                 if operation["kind"] == "binary":
-                    found["summand"] = places[operation["argument"]].address
-            return {**found, "dst": result.address}
+                    by_role["summand"] = locations[operation["argument"]].address
+            return {**by_role, "dst": result.address}
 
         if kind == cublas.CUBLAS_STEP:
             if self._cublas_handle is None:
@@ -158,7 +158,7 @@ class CupyDriver:
         return self._cudnn_handle
 
     def launch(self, code: _Code, launch: Launch, arguments: Sequence[Place], written: int, stream: int) -> None:
-        pointers = tuple(np.uint64(place.address) for place in arguments)
+        pointers = tuple(np.uint64(location.address) for location in arguments)
         with self._streams[stream]:
             code.functions[launch.symbol](launch.grid, launch.block, pointers, shared_mem=launch.shared_bytes)
 
@@ -169,14 +169,14 @@ class CupyDriver:
         with self._streams[stream]:
             self._cupy.copyto(self.array(target), self.array(source))
 
-    def array(self, place: Place) -> Any:
-        dtype = numpy_dtype(place.buffer.dtype)
-        first, last = extent(place.buffer)
-        start = place.address + (first - place.buffer.offset) * dtype.itemsize
+    def array(self, location: Place) -> Any:
+        dtype = numpy_dtype(location.buffer.dtype)
+        first, last = extent(location.buffer)
+        start = location.address + (first - location.buffer.offset) * dtype.itemsize
         memory = self._cupy.cuda.UnownedMemory(start, max(1, (last - first) * dtype.itemsize), self)
-        pointer = self._cupy.cuda.MemoryPointer(memory, place.address - start)
-        strides = tuple(stride * dtype.itemsize for stride in place.buffer.strides)
-        return self._cupy.ndarray(place.buffer.shape, dtype, pointer, strides)
+        pointer = self._cupy.cuda.MemoryPointer(memory, location.address - start)
+        strides = tuple(stride * dtype.itemsize for stride in location.buffer.strides)
+        return self._cupy.ndarray(location.buffer.shape, dtype, pointer, strides)
 
     def record(self, stream: int) -> Any:
         return self._streams[stream].record()

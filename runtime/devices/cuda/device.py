@@ -49,7 +49,7 @@ class RecordedDevice(_Cuda):
         return self.gpu.architecture
 
     def key(self, threads: int) -> str:
-        installed = [f"{package} {found}" for package in ESTIMATING if (found := _version(package))]
+        installed = [f"{package} {version}" for package in ESTIMATING if (version := _version(package))]
         return " | ".join([f"cuda:{self.gpu.name}", "recorded without a GPU", *([", ".join(installed)] if installed else []), "estimated"])
 
     def load(self, plan: Plan, weights: Mapping[str, np.ndarray], native: frozenset[int], *, threads: int, files: Files) -> CudaProgram:

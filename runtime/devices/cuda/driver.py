@@ -60,7 +60,7 @@ class Driver(Protocol):
     def copy(self, source: Place, target: Place, stream: int) -> None:
         """Copy elements from one window to another of the same shape."""
 
-    def array(self, place: Place) -> Any:
+    def array(self, location: Place) -> Any:
         """Return a window as an array on the device, which others take by DLPack without a copy."""
 
     def record(self, stream: int) -> Any:

@@ -124,10 +124,10 @@ class CudaProgram:
         moved = {position: _packed_name(operands[position]) for position in _packed_positions(step)}
 
         def run() -> None:
-            places = [
+            locations = [
                 Place(buffer, self._constants[moved[i]]) if i in moved else self.place(buffer) for i, buffer in enumerate(packed)
             ]
-            self.driver.call(call, places, self.place(output), self._workspace, self._workspace_bytes, COMPUTE)
+            self.driver.call(call, locations, self.place(output), self._workspace, self._workspace_bytes, COMPUTE)
 
         return run
 
@@ -206,8 +206,8 @@ class CudaProgram:
         flat = np.empty(last - first, dtype)
         if flat.size:
             self.copies["to_host"] += 1
-            place = self.place(buffer)
-            self.driver.download(flat.view(np.uint8), place.address + (first - buffer.offset) * dtype.itemsize, COMPUTE)
+            location = self.place(buffer)
+            self.driver.download(flat.view(np.uint8), location.address + (first - buffer.offset) * dtype.itemsize, COMPUTE)
             self.driver.synchronise(COMPUTE)
         strides = [stride * dtype.itemsize for stride in buffer.strides]
         return np.ndarray(buffer.shape, dtype, flat.data, (buffer.offset - first) * dtype.itemsize, strides)

@@ -159,13 +159,13 @@ class RecordedDriver:
 
     def launch(self, code: HostModule, launch: Launch, arguments: Sequence[Place], written: int, stream: int) -> None:
         self._check_launch(launch, 0)
-        arrays = [self._flat(place) for place in arguments]
+        arrays = [self._flat(location) for location in arguments]
 
         def run() -> None:
             self.launches += 1
             code.launch(launch.symbol, launch.grid, launch.block, launch.shared_bytes, arrays, self.order)
 
-        reads = [_span(place) for i, place in enumerate(arguments) if i != written]
+        reads = [_span(location) for i, location in enumerate(arguments) if i != written]
         self._give(stream, _Work(launch.symbol, reads, [_span(arguments[written])], run))
 
     def call(
@@ -173,7 +173,7 @@ class RecordedDriver:
     ) -> None:
         if call.workspace_bytes > workspace_bytes:
             refuse(f"a call needs {call.workspace_bytes} bytes of workspace and has {workspace_bytes}", call.kind)
-        arrays, result = [self._view(place) for place in operands], self._view(output)
+        arrays, result = [self._view(location) for location in operands], self._view(output)
         scratch = self._bytes(workspace, call.workspace_bytes, "workspace") if call.workspace_bytes else np.empty(0, np.uint8)
 
         def run() -> None:
@@ -189,10 +189,10 @@ class RecordedDriver:
         start, end = self._view(source), self._view(target)
         self._give(stream, _Work("copy", [_span(source)], [_span(target)], lambda: np.copyto(end, start.copy())))
 
-    def array(self, place: Place) -> np.ndarray:
-        memory, (start, size_bytes) = self._memory(place.address, 0, "an array"), _span(place)
+    def array(self, location: Place) -> np.ndarray:
+        memory, (start, size_bytes) = self._memory(location.address, 0, "an array"), _span(location)
         memory.written[start - memory.start : start - memory.start + size_bytes] = True
-        return self._view(place)
+        return self._view(location)
 
     def record(self, stream: int) -> Event:
         return Event(tuple(self._clocks[stream]))
@@ -264,27 +264,27 @@ class RecordedDriver:
         memory = self._memory(address, size_bytes, what)
         return memory.data[address - memory.start : address - memory.start + size_bytes]
 
-    def _view(self, place: Place) -> np.ndarray:
+    def _view(self, location: Place) -> np.ndarray:
         """Return a window's elements."""
-        dtype = numpy_dtype(place.buffer.dtype)
-        if 0 in place.buffer.shape:
-            return np.empty(place.buffer.shape, dtype)
-        start, size_bytes = _span(place)
+        dtype = numpy_dtype(location.buffer.dtype)
+        if 0 in location.buffer.shape:
+            return np.empty(location.buffer.shape, dtype)
+        start, size_bytes = _span(location)
         data = self._bytes(start, size_bytes, "a window")
-        strides = [stride * dtype.itemsize for stride in place.buffer.strides]
-        return np.ndarray(place.buffer.shape, dtype, data, place.address - start, strides)
+        strides = [stride * dtype.itemsize for stride in location.buffer.strides]
+        return np.ndarray(location.buffer.shape, dtype, data, location.address - start, strides)
 
-    def _flat(self, place: Place) -> np.ndarray:
+    def _flat(self, location: Place) -> np.ndarray:
         """Return the elements from a window's first to its last in memory, as a kernel's pointer shows them."""
-        start, size_bytes = _span(place)
-        return self._bytes(start, size_bytes, "an argument").view(numpy_dtype(place.buffer.dtype))
+        start, size_bytes = _span(location)
+        return self._bytes(start, size_bytes, "an argument").view(numpy_dtype(location.buffer.dtype))
 
 
-def _span(place: Place) -> tuple[int, int]:
+def _span(location: Place) -> tuple[int, int]:
     """Return the address of a window's first byte, and the bytes up to its last."""
-    first, last = extent(place.buffer)
-    itemsize = numpy_dtype(place.buffer.dtype).itemsize
-    return place.address + (first - place.buffer.offset) * itemsize, (last - first) * itemsize
+    first, last = extent(location.buffer)
+    itemsize = numpy_dtype(location.buffer.dtype).itemsize
+    return location.address + (first - location.buffer.offset) * itemsize, (last - first) * itemsize
 
 
 @dataclass(frozen=True)

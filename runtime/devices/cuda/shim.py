@@ -122,8 +122,8 @@ def _compiler() -> list[str]:
     if importlib.util.find_spec("ziglang") is not None:
         return [sys.executable, "-m", "ziglang", "cc", "-nostdinc++"]
     for name in ("g++", "clang++", "c++"):
-        if found := shutil.which(name):
-            return [found]
+        if path := shutil.which(name):
+            return [path]
     raise LibraryMissing("no C++ compiler to run CUDA text on this processor with", fix="pip install ziglang")
 
 
@@ -143,12 +143,12 @@ def _host_text(text: str) -> tuple[str, list[_Kernel]]:
         section = f'static __attribute__((section("einsat_shared_{len(kernels)}")))'
         parts.append(text[match.start() : following.start() if following else len(text)].replace("__shared__", section))
     for number, kernel in enumerate(kernels, 1):
-        given = ", ".join(f"({kind})a[{position}]" for position, kind in enumerate(kernel.parameters))
+        arguments = ", ".join(f"({kind})a[{position}]" for position, kind in enumerate(kernel.parameters))
         borders = [f"__{side}_einsat_shared_{number}" for side in ("start", "stop")]
         parts += [
             *(f'extern "C" __attribute__((weak, visibility("hidden"))) char {border}[];\n' for border in borders),
             f'extern "C" void einsat_shared_{kernel.symbol}(void **range) {{ range[0] = {borders[0]}; range[1] = {borders[1]}; }}\n',
-            f'extern "C" void einsat_call_{kernel.symbol}(void **a) {{ {kernel.symbol}({given}); }}\n',
+            f'extern "C" void einsat_call_{kernel.symbol}(void **a) {{ {kernel.symbol}({arguments}); }}\n',
         ]
     return "".join(parts), kernels
 

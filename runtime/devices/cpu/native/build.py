@@ -37,8 +37,8 @@ def compiler() -> list[str]:
     if importlib.util.find_spec("ziglang") is not None:
         return [sys.executable, "-m", "ziglang", "cc", "-target", f"{platform.machine()}-linux-gnu.{OLDEST_GLIBC}"]
     for name in ("cc", "gcc", "clang"):
-        if found := shutil.which(name):
-            return [found]
+        if path := shutil.which(name):
+            return [path]
     fix = "pip install ziglang, or use an artefact that carries dispatch.so"
     raise LibraryMissing("no C compiler to build the dispatcher with", fix=fix)
 

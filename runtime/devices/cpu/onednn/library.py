@@ -190,14 +190,14 @@ def describe(handles: Handles, window: Window, *, any_format: bool = False) -> H
 
 def candidates() -> list[str]:
     """Return where the library may be, best first."""
-    found = [os.environ["EINSAT_ONEDNN"]] if "EINSAT_ONEDNN" in os.environ else []
-    found.append(str(Path(sys.prefix, "lib", LIBRARY_NAME)))
+    paths = [os.environ["EINSAT_ONEDNN"]] if "EINSAT_ONEDNN" in os.environ else []
+    paths.append(str(Path(sys.prefix, "lib", LIBRARY_NAME)))
     try:
         files = importlib.metadata.files(DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:
         files = []
-    found += [str(file.locate()) for file in files if file.name == LIBRARY_NAME]
-    return [path for path in found if Path(path).exists()] + [LIBRARY_NAME]
+    paths += [str(file.locate()) for file in files if file.name == LIBRARY_NAME]
+    return [path for path in paths if Path(path).exists()] + [LIBRARY_NAME]
 
 
 @functools.cache

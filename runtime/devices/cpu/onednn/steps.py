@@ -94,11 +94,11 @@ class OneDnn:
         return self.handles.create("memory", "memory_create", descriptor, self.handles.library.engine, address or None)
 
     def _buffer_memory(self, builder: Builder, descriptor: Handle, buffer: Buffer) -> Handle:
-        area, place = builder.storage.locate(buffer)
+        area, address = builder.storage.locate(buffer)
         if area is None:
-            return self._memory(descriptor, place)
+            return self._memory(descriptor, address)
         memory = self._memory(descriptor, 0)
-        builder.table.patch(native.PATCH_MEMORY, area, place, memory)
+        builder.table.patch(native.PATCH_MEMORY, area, address, memory)
         return memory
 
     def _pack(self, builder: Builder, buffer: Buffer, argument: primitives.Argument) -> int:
@@ -109,8 +109,8 @@ class OneDnn:
         library = self.handles.library
         if buffer.area != "weight":
             raise KernelError("only a constant can be packed", where=str(buffer))
-        for known, descriptor, array in self.packed:
-            if known == buffer and library.equal(descriptor, argument.descriptor):
+        for packed_buffer, descriptor, array in self.packed:
+            if packed_buffer == buffer and library.equal(descriptor, argument.descriptor):
                 return pointer(array)
         key = builder.storage.locate(buffer)[1], buffer.dtype, buffer.shape, buffer.strides
         for shared in list(_shared.get(key, ())):
@@ -156,13 +156,13 @@ _shared: defaultdict[Key, list[Shared]] = defaultdict(list)
 
 
 def _share(library: onednn.Library, key: Key, descriptor: Handle, array: np.ndarray, source: np.ndarray) -> None:
-    own = library.create("memory_desc_clone", descriptor)
+    clone = library.create("memory_desc_clone", descriptor)
 
     def forget(_: object) -> None:
         _shared[key].remove(shared)  # an empty list stays: another thread may be about to add to it
-        library.call("memory_desc_destroy", own)
+        library.call("memory_desc_destroy", clone)
 
-    shared = Shared(own, weakref.ref(array, forget), source)
+    shared = Shared(clone, weakref.ref(array, forget), source)
     _shared[key].append(shared)
 
 
