@@ -61,8 +61,8 @@ def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
 
 def parse_sizes(text: str) -> tuple[str, str, tuple[Choice, ...]]:
     """Parse ``x:1,32..512`` or ``seq=8/32..512``; return the name, what stands after it, and the sizes of each axis."""
-    found = re.fullmatch(r"(.+)([:=])([^:=]*)", text, re.DOTALL)
-    name, kind, sizes = found.groups() if found else ("", "", "")
+    parsed = re.fullmatch(r"(.+)([:=])([^:=]*)", text, re.DOTALL)
+    name, kind, sizes = parsed.groups() if parsed else ("", "", "")
     if kind != "=" and ".." not in sizes and "/" not in sizes:
         name, numbers = parse_shape(text)
         return name, ":", tuple((range(number, number + 1),) for number in numbers)
@@ -76,13 +76,13 @@ def _choice(part: str, text: str) -> Choice:
     """Parse the sizes of one axis, for example ``1/32..512``."""
     spans = []
     for span in part.split("/"):
-        found = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", span)
-        if not found:
+        parsed = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", span)
+        if not parsed:
             raise argparse.ArgumentTypeError(f"{span!r} in {text!r} is no size and no range; write x:1,32..512 or seq=1/32..512")
-        low, high = int(found[1]), int(found[2] or found[1])
+        low, high = int(parsed[1]), int(parsed[2] or parsed[1])
         if high < low:
             raise argparse.ArgumentTypeError(f"the range {span} in {text!r} is empty: write {high}..{low}")
-        if found[2] and not low:
+        if parsed[2] and not low:
             raise argparse.ArgumentTypeError(f"the range {span} in {text!r} begins at 0: begin at 1, and name 0 by itself (0/1..{high})")
         spans.append(range(low, high + 1))
     return tuple(spans)
@@ -90,8 +90,8 @@ def _choice(part: str, text: str) -> Choice:
 
 def parse_seconds(text: str) -> float:
     """Parse ``60``, ``60s``, ``5m`` or ``1h``."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|h|)", text.strip())
-    seconds = float(found[1]) * {"s": 1, "": 1, "m": 60, "h": 3600}[found[2]] if found else 0.0
+    parsed = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|h|)", text.strip())
+    seconds = float(parsed[1]) * {"s": 1, "": 1, "m": 60, "h": 3600}[parsed[2]] if parsed else 0.0
     if seconds <= 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a time, for example 60s or 5m")
     return seconds
@@ -135,24 +135,24 @@ def build_parser() -> argparse.ArgumentParser:
     add = parser.add_argument_group("what to do").add_argument
     add("-o", "--output", type=_path, metavar="OUT", help="a folder, or the new model's name ending in .onnx (default: beside the model)")
     add("--device", default=HOST, choices=NAMES, help="what to optimise for; on reference and cuda, costs are estimates (default: cpu)")
-    told = "optimise for a GPU that need not be here: costs are estimates, and the program is executed and checked without one"
-    add("--target", dest="device", choices=DESCRIBED, default=argparse.SUPPRESS, help=told)
+    help_text = "optimise for a GPU that need not be here: costs are estimates, and the program is executed and checked without one"
+    add("--target", dest="device", choices=DESCRIBED, default=argparse.SUPPRESS, help=help_text)
     add("--threads", type=_at_least(1), metavar="N", help="threads that the program will use (default: all usable cores)")
-    told = "give an input its sizes, or a size of the model's its number (NAME=SIZE); several: 32..512, 32/64, see below; repeatable"
-    add("--shape", type=parse_sizes, action="append", default=[], metavar="NAME:SIZES", help=told)
-    told = f"sizes to plan of a range, its ends among them (default: {DEFAULT_BUCKETS})"
-    add("--buckets", type=_at_least(2), metavar="N", help=told)
+    help_text = "give an input its sizes, or a size of the model's its number (NAME=SIZE); several: 32..512, 32/64, see below; repeatable"
+    add("--shape", type=parse_sizes, action="append", default=[], metavar="NAME:SIZES", help=help_text)
+    help_text = f"sizes to plan of a range, its ends among them (default: {DEFAULT_BUCKETS})"
+    add("--buckets", type=_at_least(2), metavar="N", help=help_text)
     add("--budget", type=parse_seconds, default=55.0, metavar="TIME", help="time for everything, from start to end (default: 55s)")
     add("--max-nodes", type=_at_least(1), default=50_000, metavar="N", help="e-nodes at most (default: 50000)")
     add("--finalists", type=_at_least(1), default=4, metavar="K", help="programs timed end to end (default: 4)")
     add("--seed", type=_at_least(0), default=0, metavar="N", help="seed of every random choice (default: 0)")
-    told = "tune a stage, for example extract.share=0.1; repeatable; '--policy help' lists all fields with defaults and reasons"
-    add("--policy", action="append", default=[], metavar="STAGE.FIELD=VALUE", help=told)
+    help_text = "tune a stage, for example extract.share=0.1; repeatable; '--policy help' lists all fields with defaults and reasons"
+    add("--policy", action="append", default=[], metavar="STAGE.FIELD=VALUE", help=help_text)
     group = parser.add_argument_group("one stage alone", "Nothing is measured; costs are what the profile database knows.")
     add = group.add_argument
     add("--from", dest="source", type=_path, metavar="FILE", help="start from a stage's text, as --dump-dir and --to write it")
-    told = "write the result of this stage and end: a file called imported.txt, saturated.txt, selected.txt or plan.txt"
-    add("--to", dest="to", type=_path, metavar="FILE", help=told)
+    help_text = "write the result of this stage and end: a file called imported.txt, saturated.txt, selected.txt or plan.txt"
+    add("--to", dest="to", type=_path, metavar="FILE", help=help_text)
     add = parser.add_argument_group("rules").add_argument
     add("--rules", type=_path, action="append", default=[], metavar="FILE", help="a Python file with RULES = (...); repeatable")
     add("--skip-rule", action="append", default=[], metavar="NAME", help="do without a rule; repeatable")
@@ -181,8 +181,8 @@ def build_parser() -> argparse.ArgumentParser:
     )
     group = parser.add_argument_group("checking and measuring")
     add = group.add_argument
-    told = "accepted error, REL of the largest output plus ABS (default: 1e-4,1e-6; where --precision is not fp32 1e-2,1e-6)"
-    add("--tolerance", type=parse_tolerance, metavar="REL[,ABS]", help=told)
+    help_text = "accepted error, REL of the largest output plus ABS (default: 1e-4,1e-6; where --precision is not fp32 1e-2,1e-6)"
+    add("--tolerance", type=parse_tolerance, metavar="REL[,ABS]", help=help_text)
     add(
         "--inputs",
         type=_path,
@@ -193,10 +193,10 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add("--check", type=_at_least(1), default=3, metavar="N", help="inputs to compare on: all of yours, then random ones (default: 3)")
     add("--database", type=_path, metavar="PATH", help="the profile database (default: in the user's data directory)")
-    told = "add the records of this file to the profile database first, as python -m runtime.profile writes them; repeatable"
-    add("--import-profiles", type=_path, action="append", default=[], metavar="FILE", help=told)
-    told = "write the kernels that the search wants measured to this archive and end; python -m runtime.profile measure times them"
-    add("--export-jobs", type=_path, metavar="FILE.zip", help=told)
+    help_text = "add the records of this file to the profile database first, as python -m runtime.profile writes them; repeatable"
+    add("--import-profiles", type=_path, action="append", default=[], metavar="FILE", help=help_text)
+    help_text = "write the kernels that the search wants measured to this archive and end; python -m runtime.profile measure times them"
+    add("--export-jobs", type=_path, metavar="FILE.zip", help=help_text)
     either = group.add_mutually_exclusive_group().add_argument
     either("--frozen", action="store_true", help="measure nothing: use the profile database as it is")
     either("--again", action="store_true", help="search on, also where an earlier search had this --budget or a larger one")
@@ -228,14 +228,14 @@ def to_options(arguments: argparse.Namespace) -> Options:
             f"--threads {arguments.threads} is more than the {cores} cores that this process may use: nothing could be timed",
             where="--threads", fix=f"give --threads {cores} or fewer, or leave the option out",
         )  # fmt: skip
-    shapes, asked = _asked_sizes(arguments)
+    shapes, request = _asked_sizes(arguments)
     return Options(
         model=arguments.model or arguments.source,
         output=arguments.output,
         device=arguments.device,
         threads=arguments.threads or cores,
         shapes=shapes,
-        asked=asked,
+        asked=request,
         budget_seconds=arguments.budget,
         max_nodes=arguments.max_nodes,
         finalists=arguments.finalists,
@@ -265,35 +265,35 @@ def to_options(arguments: argparse.Namespace) -> Options:
 
 def _asked_sizes(arguments: argparse.Namespace) -> tuple[dict[str, tuple[int, ...]], Asked]:
     """Return the inputs with one size for each axis, and what takes the model to understand; raises ModelError."""
-    given: dict[tuple[str, str], tuple[Choice, ...]] = {}
+    choices_by_name: dict[tuple[str, str], tuple[Choice, ...]] = {}
     for name, kind, choices in arguments.shape:
-        before = given.setdefault((name, kind), choices)
+        before = choices_by_name.setdefault((name, kind), choices)
         if before != choices:
-            what = f"input {name!r}" if kind == ":" else f"size {name!r}"
-            told = f"as {','.join(map(choice_text, before))} and as {','.join(map(choice_text, choices))}"
-            raise ModelError(f"--shape gives {what} twice, {told}", fix="give each input and each size once")
+            name_of_size = f"input {name!r}" if kind == ":" else f"size {name!r}"
+            conflict = f"as {','.join(map(choice_text, before))} and as {','.join(map(choice_text, choices))}"
+            raise ModelError(f"--shape gives {name_of_size} twice, {conflict}", fix="give each input and each size once")
     shapes = {
         name: tuple(choice[0].start for choice in choices)
-        for (name, kind), choices in given.items() if kind == ":" and not any(map(is_several, choices))
+        for (name, kind), choices in choices_by_name.items() if kind == ":" and not any(map(is_several, choices))
     }  # fmt: skip
-    asked = Asked(
-        {name: choices for (name, kind), choices in given.items() if kind == ":" and name not in shapes},
-        {name: choices[0] for (name, kind), choices in given.items() if kind == "="},
+    request = Asked(
+        {name: choices for (name, kind), choices in choices_by_name.items() if kind == ":" and name not in shapes},
+        {name: choices[0] for (name, kind), choices in choices_by_name.items() if kind == "="},
         arguments.buckets or DEFAULT_BUCKETS,
     )
-    if arguments.buckets and not any(len(span) > 1 for choices in given.values() for choice in choices for span in choice):
+    if arguments.buckets and not any(len(span) > 1 for choices in choices_by_name.values() for choice in choices for span in choice):
         fix = "give a range, for example --shape x:1,32..512, or drop --buckets: of a list, every size is planned"
         raise ModelError("--buckets says how many sizes of a range are planned, and there is no range", where="--buckets", fix=fix)
-    if asked.names and arguments.source:
+    if request.names and arguments.source:
         raise ModelError("a stage's text has no names of sizes left", where="--shape", fix="give --shape where the text is written")
-    if asked.has_several:
+    if request.has_several:
         single = {
             "--to": arguments.to, "--export-jobs": arguments.export_jobs, "--dump-dir": arguments.dump_dir, "--report": arguments.report
         }  # fmt: skip
         for option, value in single.items():
             if value:
                 raise ModelError(f"{option} is for one size, and --shape gives several", where=option, fix="run it for one of the sizes")
-    return shapes, asked
+    return shapes, request
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:

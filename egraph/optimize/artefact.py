@@ -20,11 +20,11 @@ from lower.compile import compile_model
 from lower.targets import Lowering
 
 
-def export(program: Program | None, given: Path, target: Path, threads: int) -> Any:
-    """Write the standard model of a program, else the ``given`` one; return it in onnxruntime, None where it is a copy, byte for byte."""
+def export(program: Program | None, original_file: Path, target: Path, threads: int) -> Any:
+    """Write the standard model of a program, else the original; return it in onnxruntime, None where it is a copy, byte for byte."""
     if program is None:
-        original.copy_model(given, target)
-        if original.is_copy(given, target):
+        original.copy_model(original_file, target)
+        if original.is_copy(original_file, target):
             return None
     else:
         exporter.save(program, target, rules={k.output: k.rules for k in program.kernels if k.rules})
@@ -34,12 +34,12 @@ def export(program: Program | None, given: Path, target: Path, threads: int) -> 
         raise CheckFailed(f"{target.name} does not load: {' '.join(str(error).split())}", fix="report this model") from error
 
 
-def save_unchanged(graph: Graph, given: Path, artefact: Path, *, keep_subnormals: bool = False) -> None:
+def save_unchanged(graph: Graph, original_file: Path, artefact: Path, *, keep_subnormals: bool = False) -> None:
     """Write the artefact that hands the model as it was given to onnxruntime."""
-    compile_model(graph, given.read_bytes(), artefact, keep_subnormals=keep_subnormals)
-    for name in original.external_files(given):
+    compile_model(graph, original_file.read_bytes(), artefact, keep_subnormals=keep_subnormals)
+    for name in original.external_files(original_file):
         (artefact / "opaque" / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(given.parent / name, artefact / "opaque" / name)
+        shutil.copyfile(original_file.parent / name, artefact / "opaque" / name)
 
 
 MANIFEST, PROGRAM_TEXT, REPORT, RULES = "manifest.json", "program.txt", "report.html", "rules"

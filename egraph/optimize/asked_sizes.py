@@ -71,14 +71,14 @@ class Question:
     def points(self, count: int) -> tuple[dict[str, int], ...]:
         """Return the planned points in ascending order, all combinations; raises ModelError where there are too many."""
         planned = [each.planned(count) for each in self.varied]
-        found = tuple(dict(zip((each.name for each in self.varied), sizes, strict=True)) for sizes in product(*planned))
-        if len(found) > MOST_BUCKETS:
+        combinations = tuple(dict(zip((each.name for each in self.varied), sizes, strict=True)) for sizes in product(*planned))
+        if len(combinations) > MOST_BUCKETS:
             each = " x ".join(f"{len(sizes)} of {varied.name}" for varied, sizes in zip(self.varied, planned, strict=True))
             raise ModelError(
-                f"{len(found)} combinations of sizes would be planned ({each}); at most {MOST_BUCKETS} can be",
+                f"{len(combinations)} combinations of sizes would be planned ({each}); at most {MOST_BUCKETS} can be",
                 where="--shape", fix="give fewer sizes, or --buckets a smaller number",
             )  # fmt: skip
-        return found
+        return combinations
 
 
 def question(options: Options, model: onnx.ModelProto) -> Question:
@@ -148,12 +148,12 @@ def _named(
     explicit: Mapping[str, Sequence[Choice]], names: Mapping[str, Choice], types: Mapping[str, TensorType]
 ) -> dict[str, Choice]:
     """Return the sizes of names, also those that an input's sizes give; raises ModelError where two disagree."""
-    known = {size for type in types.values() for size in type.shape or () if isinstance(size, str)}
+    names_of_sizes = {size for type in types.values() for size in type.shape or () if isinstance(size, str)}
     for name, choice in names.items():
-        if name not in known:
+        if name not in names_of_sizes:
             raise ModelError(
                 f"no input has a size {name!r}", where=f"--shape {name}={choice_text(choice)}",
-                fix=f"use one of the names {', '.join(sorted(known)) or '(there are none)'}, or --shape INPUT:SIZES",
+                fix=f"use one of the names {', '.join(sorted(names_of_sizes)) or '(there are none)'}, or --shape INPUT:SIZES",
             )  # fmt: skip
     result = dict(names)
     for name, choices in explicit.items():
@@ -170,8 +170,8 @@ def with_shapes(options: Options) -> Options:
     """Return options whose sizes by name are sizes of inputs; there is one of each."""
     if not options.asked.names:
         return options
-    asked = question(options, read_model(options.model)[0])
-    return replace(options, shapes={**options.shapes, **asked.shapes({})})
+    plan = question(options, read_model(options.model)[0])
+    return replace(options, shapes={**options.shapes, **plan.shapes({})})
 
 
 def point_text(point: Mapping[str, int]) -> str:

@@ -103,15 +103,15 @@ def kernel_values(program: Program, feeds: Mapping[str, Any], folder: Path, thre
 
 def evaluate(graph: Graph, nodes: Sequence[Node], feeds: Mapping[str, Any], folder: Path, threads: int) -> dict[Node, np.ndarray]:
     """Return what nodes of a graph are, by onnxruntime without optimisations."""
-    wanted = [node for node in dict.fromkeys(nodes) if node.op not in ("Input", "Constant")]
-    if not wanted:
+    computed = [node for node in dict.fromkeys(nodes) if node.op not in ("Input", "Constant")]
+    if not computed:
         return {}
     path = folder / "values.onnx"
-    exporter.save(replace(graph, outputs=tuple((f"einsat value {i}", node) for i, node in enumerate(wanted))), path)
+    exporter.save(replace(graph, outputs=tuple((f"einsat value {i}", node) for i, node in enumerate(computed))), path)
     session = open_onnxruntime(path, threads, optimise=False)
     names = {port.name for port in session.get_inputs()}
-    found = session.run(None, {name: value for name, value in feeds.items() if name in names})
-    return dict(zip(wanted, found, strict=True))
+    results = session.run(None, {name: value for name, value in feeds.items() if name in names})
+    return dict(zip(computed, results, strict=True))
 
 
 def _wrong_kernels(
@@ -119,34 +119,34 @@ def _wrong_kernels(
 ) -> list[tuple[Kernel, str]]:
     folder.mkdir()
     wrong = []
-    places = compile_batch([_alone(graph, kernel) for kernel in kernels], folder, options)
-    for kernel, place in zip(kernels, places, strict=True):
-        if isinstance(place, EinsatError):
+    compiled_folders = compile_batch([_alone(graph, kernel) for kernel in kernels], folder, options)
+    for kernel, compiled in zip(kernels, compiled_folders, strict=True):
+        if isinstance(compiled, EinsatError):
             continue
-        found: Any = None
+        results: Any = None
         feeds = {f"x{i}": np.require(values[node], requirements="C") for i, node in enumerate(kernel.inputs) if node.op != "Constant"}
         meant, expected = _alone(graph, kernel), values[kernel.output]
         if kernel.implementation.precision != PLAIN:
             meant = replace(meant, graph=rounded(meant.graph, kernel.implementation.precision))
             (expected,) = evaluate(meant.graph, meant.graph.roots, feeds, folder, options.threads).values()
         try:
-            with Session(place, threads=options.threads, on=name_of(options.target)) as session:
-                found = session.run(None, feeds)[0]
-            judge(found, expected)
+            with Session(compiled, threads=options.threads, on=name_of(options.target)) as session:
+                results = session.run(None, feeds)[0]
+            judge(results, expected)
         except WrongResult as error:
-            if not _is_rounding(meant, feeds, expected, found, folder, options.threads):
+            if not _is_rounding(meant, feeds, expected, results, folder, options.threads):
                 wrong.append((kernel, str(error)))
         except EinsatError as error:
             wrong.append((kernel, str(error)))
     return wrong
 
 
-def _is_rounding(alone: Program, feeds: Mapping[str, np.ndarray], expected: Any, found: Any, folder: Path, threads: int) -> bool:
+def _is_rounding(alone: Program, feeds: Mapping[str, np.ndarray], expected: Any, result: Any, folder: Path, threads: int) -> bool:
     """Return whether operands that differ in their last bit move the kernel's result as far, by onnxruntime: then it is not wrong."""
     constants = shaken(alone.graph.tensors, 0)
     moved = evaluate(replace(alone.graph, tensors=constants), alone.graph.roots, shaken(feeds, 0), folder, threads)
     noise = max((relative_error(expected, value) for value in moved.values()), default=0.0)
-    return bool(relative_error(expected, found) <= NOISE_FACTOR * noise)
+    return bool(relative_error(expected, result) <= NOISE_FACTOR * noise)
 
 
 def _alone(graph: Graph, kernel: Kernel) -> Program:
@@ -171,17 +171,17 @@ def changed(
     """Return the rules and source nodes of the first kernels whose value is no longer the model's."""
     named = {name: node for node, name in original.names.items()}
     named |= dict(original.outputs)
-    here = {node: name for node, name in program.graph.names.items() if name in named and node in values}
-    here |= {node: name for name, node in program.graph.outputs if node in values}
-    before = evaluate(original, [named[name] for name in here.values()], feeds, folder, threads)
+    named_values = {node: name for node, name in program.graph.names.items() if name in named and node in values}
+    named_values |= {node: name for name, node in program.graph.outputs if node in values}
+    before = evaluate(original, [named[name] for name in named_values.values()], feeds, folder, threads)
     for kernel in program.kernels:  # in running order: the first one that differs, with all that led to it
         node = kernel.output
-        if node not in here or named[here[node]] not in before:
+        if node not in named_values or named[named_values[node]] not in before:
             continue
         try:
-            judge(values[node], before[named[here[node]]])
+            judge(values[node], before[named[named_values[node]]])
         except WrongResult:
-            inside = _since(program, kernel, set(here))
+            inside = _since(program, kernel, set(named_values))
             rules = dict.fromkeys(rule for k in inside for rule in k.rules)
             nodes = dict.fromkeys(name for k in inside for name in program.graph.origins.get(k.output, ()))
             return tuple(rules), tuple(nodes)
@@ -239,24 +239,24 @@ def _part_error(want: np.ndarray, got: np.ndarray, moved: Sequence[np.ndarray], 
     return error, error <= min(NOISE_FACTOR * noise, MOST_PART_TOLERANCES * tolerance.relative)
 
 
-def _since(program: Program, kernel: Kernel, known: set[Node]) -> list[Kernel]:
+def _since(program: Program, kernel: Kernel, shared: set[Node]) -> list[Kernel]:
     """Return a kernel and those that feed it, back to values that the input model has too."""
     by_output = {k.output: k for k in program.kernels}
-    found: list[Kernel] = []
+    kernels: list[Kernel] = []
     stack = [kernel]
     while stack:
-        one = stack.pop()
-        if one not in found:
-            found.append(one)
-            stack += [by_output[node] for node in one.inputs if node in by_output and node not in known]
-    return found
+        current = stack.pop()
+        if current not in kernels:
+            kernels.append(current)
+            stack += [by_output[node] for node in current.inputs if node in by_output and node not in shared]
+    return kernels
 
 
 def wrong_rules(
     graph: Graph, rules: Sequence[Rule | MergeRule], limits: Limits, *, seed: int, policy: SaturationPolicy = SaturationPolicy()
 ) -> dict[str, str]:
     """Return the rules that have a wrong instance in the e-graph of ``graph``, each with how far its sides differ."""
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
 
     def watched(rule: Rule | MergeRule) -> Rule | MergeRule:
         def admits(bindings: Sequence[Binding], lefts: Sequence[Node], rights: Sequence[Node]) -> str:
@@ -264,13 +264,13 @@ def wrong_rules(
                 return reason
             wrong = difference(rule, bindings, seed=seed)
             if wrong:
-                found.setdefault(rule.name, wrong)
+                reasons.setdefault(rule.name, wrong)
             return wrong  # left out, so that what it would have made equal blames no other rule
 
         return replace(rule, admits=admits)
 
     saturate(graph, [watched(rule) for rule in rules], limits, policy=policy)
-    return found
+    return reasons
 
 
 def difference(rule: Rule | MergeRule, bindings: Sequence[Binding], *, seed: int) -> str:
@@ -287,8 +287,8 @@ def difference(rule: Rule | MergeRule, bindings: Sequence[Binding], *, seed: int
     leaves = {node.integer("index"): node for node in walk((*lefts, *rights)) if node.op == "Placeholder"}
     feeds = _data((*lefts, *rights), leaves, numbers, seed)
     try:
-        for found, wanted in zip(_run(rights, leaves, feeds), _run(lefts, leaves, feeds), strict=True):
-            judge(found, wanted)
+        for result, expected in zip(_run(rights, leaves, feeds), _run(lefts, leaves, feeds), strict=True):
+            judge(result, expected)
     except WrongResult as error:
         return str(error)
     return ""
@@ -304,9 +304,9 @@ def _data(roots: Sequence[Node], leaves: Mapping[int, Node], numbers: Mapping[in
     return {
         f"x{index}": np.full(leaf.type.sizes, numbers[index], leaf.type.dtype)
         if index in numbers
-        else random_array(leaf.type.dtype, leaf.type.sizes, generator, bound=whole.stop, values=values[leaf], low=whole.start)
+        else random_array(leaf.type.dtype, leaf.type.sizes, generator, bound=interval.stop, values=values[leaf], low=interval.start)
         for index, leaf in sorted(leaves.items())
-        for whole in [ranges.get(leaf, flags)]
+        for interval in [ranges.get(leaf, flags)]
     }
 
 

@@ -85,9 +85,9 @@ class Budget:
 
     def compile(self, programs: Sequence[Program], folder: Path, options: CompileOptions) -> None:
         """Fill the kernel cache for programs that are going to be compiled one by one; a kernel that fails is met again there."""
-        wanted = kernel_requests(programs, options)
-        if wanted:
-            library = compile_requests(list(wanted.values()), folder / "ahead.so", options)
+        requests = kernel_requests(programs, options)
+        if requests:
+            library = compile_requests(list(requests.values()), folder / "ahead.so", options)
             self.compiled(library.compiled, library.seconds)
 
     def compiled(self, kernels: int, seconds: float) -> None:
@@ -101,8 +101,8 @@ class Budget:
 
     def seconds_to_compile(self, kernels: int) -> float:
         """Return how long so many generated kernels take, at the pace that was seen."""
-        known = self.compilations[1:] or self.compilations
-        return kernels * sum(seconds for _, seconds in known) / max(1, sum(count for count, _ in known))
+        compilations = self.compilations[1:] or self.compilations
+        return kernels * sum(seconds for _, seconds in compilations) / max(1, sum(count for count, _ in compilations))
 
     def seconds_of(self, program: Program, options: CompileOptions) -> float:
         """Return how long it takes to compile a program and to time it once more than the others."""

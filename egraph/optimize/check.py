@@ -61,8 +61,8 @@ class Spread:
         if not self._first:
             self._first = outputs
             return
-        for name, one, other in zip(self._names, self._first, outputs, strict=True):
-            self._moved[name] = max(self._moved.get(name, 0.0), moved(one, other, self._tolerance))
+        for name, first, other in zip(self._names, self._first, outputs, strict=True):
+            self._moved[name] = max(self._moved.get(name, 0.0), moved(first, other, self._tolerance))
 
     @property
     def weak(self) -> tuple[str, ...]:
@@ -78,28 +78,28 @@ class Spread:
         )
 
 
-def moved(one: Any, other: Any, tolerance: Tolerance) -> float:
+def moved(first: Any, second: Any, tolerance: Tolerance) -> float:
     """Return the part of the values that differ by more than the accepted error; 1 where outputs are of different kinds."""
-    if one is None and other is None:
+    if first is None and second is None:
         return 0.0
-    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        return max((moved(a, b, tolerance) for a, b in zip(one, other, strict=True)), default=0.0)
-    if one is None or other is None or isinstance(one, list) or isinstance(other, list):
+    if isinstance(first, list) and isinstance(second, list) and len(first) == len(second):
+        return max((moved(a, b, tolerance) for a, b in zip(first, second, strict=True)), default=0.0)
+    if first is None or second is None or isinstance(first, list) or isinstance(second, list):
         return 1.0
-    one, other = np.asarray(one), np.asarray(other)
-    if one.shape != other.shape:
+    first, second = np.asarray(first), np.asarray(second)
+    if first.shape != second.shape:
         return 1.0
-    if not one.size:
+    if not first.size:
         return 1.0  # nothing to tell
-    if one.dtype.kind in "OSUTb" or np.issubdtype(one.dtype, np.integer):
-        return float(np.mean(one != other))
-    wide = np.complex128 if one.dtype.kind == "c" else np.float64
-    one, other = one.astype(wide), other.astype(wide)
-    finite = np.isfinite(one) & np.isfinite(other)
-    magnitude = max(float(np.max(np.abs(value), where=finite, initial=0.0)) for value in (one, other))
+    if first.dtype.kind in "OSUTb" or np.issubdtype(first.dtype, np.integer):
+        return float(np.mean(first != second))
+    wide = np.complex128 if first.dtype.kind == "c" else np.float64
+    first, second = first.astype(wide), second.astype(wide)
+    finite = np.isfinite(first) & np.isfinite(second)
+    magnitude = max(float(np.max(np.abs(value), where=finite, initial=0.0)) for value in (first, second))
     with np.errstate(invalid="ignore"):
-        same = np.abs(one - other) <= tolerance.absolute + tolerance.relative * magnitude
-    return float(np.mean(np.where(finite, ~same, np.isfinite(one) != np.isfinite(other))))
+        is_close = np.abs(first - second) <= tolerance.absolute + tolerance.relative * magnitude
+    return float(np.mean(np.where(finite, ~is_close, np.isfinite(first) != np.isfinite(second))))
 
 
 TRIED_SIZES = (2, 8, 32, 64, 224)
@@ -203,15 +203,15 @@ def find_feeds(
                 refuse_if_random(session, feeds, results)
             ran(feeds, results)
             return specs
-    told = " ".join(str(problem).split())
-    if isinstance(problem, MemoryError) or any(text in told for text in TOO_LARGE):
+    message = " ".join(str(problem).split())
+    if isinstance(problem, MemoryError) or any(text in message for text in TOO_LARGE):
         sizes = ", ".join(f"{spec.name}: {'x'.join(map(str, spec.shape))}" for spec in specs)
         raise NoInputs(
-            f"the model does not fit into memory at these sizes: {told}", where=sizes, fix="give smaller ones: --shape NAME:SIZES"
+            f"the model does not fit into memory at these sizes: {message}", where=sizes, fix="give smaller ones: --shape NAME:SIZES"
         )
     fix = "give the sizes of dynamic inputs with --shape NAME:SIZES" if is_dynamic else "check that onnxruntime runs it at these sizes"
     raise NoInputs(
-        f"onnxruntime cannot run the original model on random inputs: {told}",
+        f"onnxruntime cannot run the original model on random inputs: {message}",
         fix=f"{fix}; python -m egraph.optimize MODEL --inputs FILE.npz takes inputs of your own",
     )
 
@@ -272,7 +272,7 @@ def check(
     def drawn(number: int, values: Values) -> dict[str, np.ndarray]:
         return random_feeds([replace(spec, values=values) for spec in specs], seed + number)
 
-    def compare_on(told: str, feeds: Mapping[str, Any], expected: Sequence[Any], *, may_replace: bool) -> Disagreement | None:
+    def compare_on(name_of_input: str, feeds: Mapping[str, Any], expected: Sequence[Any], *, may_replace: bool) -> Disagreement | None:
         """Compare on one input; return how outputs differ there where that only says how the model amplifies rounding."""
         nonlocal worst_output, worst_error
         noise = Noise(plain, feeds, seed, plain_moved) if plain else None
@@ -280,27 +280,27 @@ def check(
         spread.add(expected)
         for file, run in candidates.items():
             try:
-                found = run(feeds)
+                outputs = run(feeds)
             except Exception as error:
-                failed = CheckFailed(f"{file} does not run: {type(error).__name__}: {error}", where=f"{file}, {told}")
+                failed = CheckFailed(f"{file} does not run: {type(error).__name__}: {error}", where=f"{file}, {name_of_input}")
                 raise Disagreement(failed, feeds) from error
-            for position, (name, want, got) in enumerate(zip(output_names, expected, found, strict=True)):
-                where = f"{file}, output {name!r}, {told}"
+            for position, (name, expected_output, actual) in enumerate(zip(output_names, expected, outputs, strict=True)):
+                where = f"{file}, output {name!r}, {name_of_input}"
                 try:
-                    relative = compare(want, got, tolerance, where=where)
+                    relative = compare(expected_output, actual, tolerance, where=where)
                 except TooFar as error:
-                    found_noise = noise.of(position, want, got, tolerance) if noise else UNKNOWN
-                    said = CheckFailed(f"{error.what}{found_noise}", where=error.where, fix=error.fix)
-                    if not found_noise.explains or compared_alone(told, feeds).kernels:
-                        raise Disagreement(said, feeds) from error
-                    parts = "" if found_noise.is_accepted else agreement(compared_alone(told, feeds))
+                    found_noise = noise.of(position, expected_output, actual, tolerance) if noise else UNKNOWN
+                    failure = CheckFailed(f"{error.what}{found_noise}", where=error.where, fix=error.fix)
+                    if not found_noise.explains or compared_alone(name_of_input, feeds).kernels:
+                        raise Disagreement(failure, feeds) from error
+                    parts = "" if found_noise.is_accepted else agreement(compared_alone(name_of_input, feeds))
                     if not found_noise.is_accepted and not parts:
                         if not may_replace:
-                            raise Disagreement(said, feeds) from error
-                        untold = Disagreement(said, feeds)
-                        amplified.append(f"{where}: another input takes its place, as this one tells nothing: {said.what}")
+                            raise Disagreement(failure, feeds) from error
+                        untold = Disagreement(failure, feeds)
+                        amplified.append(f"{where}: another input takes its place, as this one tells nothing: {failure.what}")
                         break
-                    relative = relative_error(want, got)
+                    relative = relative_error(expected_output, actual)
                     amplified.append(f"{where}: accepted although {relative:.2g} is above the tolerance{found_noise}{parts}")
                 except CheckFailed as error:
                     raise Disagreement(error, feeds) from error
@@ -310,11 +310,11 @@ def check(
 
     vouched: dict[str, Blame] = {}
 
-    def compared_alone(told: str, feeds: Mapping[str, Any]) -> Blame:
+    def compared_alone(name_of_input: str, feeds: Mapping[str, Any]) -> Blame:
         """Return how the kernels and the parts of the program compare on an input, each alone."""
-        if told not in vouched:
-            vouched[told] = vouch(feeds) if vouch else Blame()
-        return vouched[told]
+        if name_of_input not in vouched:
+            vouched[name_of_input] = vouch(feeds) if vouch else Blame()
+        return vouched[name_of_input]
 
     def result(compared: int, *, is_short: bool) -> CheckResult:
         return CheckResult(compared, max(worst_error, 0.0), worst_output, tuple(amplified), spread.notes(), is_short, len(given))
@@ -360,27 +360,28 @@ def is_finite(value: Any) -> bool:
     return not isinstance(value, np.ndarray) or value.dtype.kind not in "fc" or bool(np.isfinite(value).all())
 
 
-def compare(want: Any, got: Any, tolerance: Tolerance, *, where: str) -> float:
+def compare(expected: Any, actual: Any, tolerance: Tolerance, *, where: str) -> float:
     """Return the relative error of an output; raises CheckFailed when it is too large or of another kind."""
-    if want is None and got is None:
+    if expected is None and actual is None:
         return 0.0
-    if isinstance(want, list) and isinstance(got, list) and len(want) == len(got):
-        pairs = enumerate(zip(want, got, strict=True))
+    if isinstance(expected, list) and isinstance(actual, list) and len(expected) == len(actual):
+        pairs = enumerate(zip(expected, actual, strict=True))
         return max([compare(w, g, tolerance, where=f"{where}[{i}]") for i, (w, g) in pairs], default=0.0)
-    if want is None or got is None or isinstance(want, list) or isinstance(got, list):
+    if expected is None or actual is None or isinstance(expected, list) or isinstance(actual, list):
         raise CheckFailed("the output is of another kind than the original's", where=where)
-    want, got = np.asarray(want), np.asarray(got)
-    if want.shape != got.shape or want.dtype != got.dtype:
-        raise CheckFailed(f"the output is {got.dtype}{list(got.shape)}, it must be {want.dtype}{list(want.shape)}", where=where)
-    if not _is_floating(want.dtype):
-        if not np.array_equal(want, got):
-            raise CheckFailed(f"{int(np.sum(want != got))} of {want.size} elements differ", where=where)
+    expected, actual = np.asarray(expected), np.asarray(actual)
+    if expected.shape != actual.shape or expected.dtype != actual.dtype:
+        must = f"{expected.dtype}{list(expected.shape)}"
+        raise CheckFailed(f"the output is {actual.dtype}{list(actual.shape)}, it must be {must}", where=where)
+    if not _is_floating(expected.dtype):
+        if not np.array_equal(expected, actual):
+            raise CheckFailed(f"{int(np.sum(expected != actual))} of {expected.size} elements differ", where=where)
         return 0.0
-    wide = np.complex128 if want.dtype.kind == "c" else np.float64
+    wide = np.complex128 if expected.dtype.kind == "c" else np.float64
     difference, magnitude = 0.0, 0.0
-    for start in range(0, want.size, PART):  # outputs may be larger than the memory that is left
+    for start in range(0, expected.size, PART):  # outputs may be larger than the memory that is left
         part = slice(start, start + PART)
-        off, size = _difference(want.reshape(-1)[part].astype(wide), got.reshape(-1)[part].astype(wide), where)
+        off, size = _difference(expected.reshape(-1)[part].astype(wide), actual.reshape(-1)[part].astype(wide), where)
         difference, magnitude = max(difference, off), max(magnitude, size)
     relative = difference / magnitude if magnitude > 0 else difference  # nothing to relate it to: it is accepted by its own size
     if difference > tolerance.absolute + tolerance.relative * magnitude:
@@ -394,17 +395,17 @@ def compare(want: Any, got: Any, tolerance: Tolerance, *, where: str) -> float:
     return relative
 
 
-def _difference(want: np.ndarray, got: np.ndarray, where: str) -> tuple[float, float]:
+def _difference(expected: np.ndarray, actual: np.ndarray, where: str) -> tuple[float, float]:
     """Return the largest difference and the largest magnitude of what is finite; raises CheckFailed where other values are."""
-    finite = np.isfinite(want)
-    if not np.array_equal(np.isnan(want), np.isnan(got)) or not np.array_equal(finite, np.isfinite(got)):
+    finite = np.isfinite(expected)
+    if not np.array_equal(np.isnan(expected), np.isnan(actual)) or not np.array_equal(finite, np.isfinite(actual)):
         raise CheckFailed("NaN or infinity at other places than in the original", where=where)
-    infinite = ~finite & ~np.isnan(want)
-    if not np.array_equal(want[infinite], got[infinite]):
+    infinite = ~finite & ~np.isnan(expected)
+    if not np.array_equal(expected[infinite], actual[infinite]):
         raise CheckFailed("infinities of the other sign than in the original", where=where)
     if not finite.any():
         return 0.0, 0.0
-    return float(np.max(np.abs(want[finite] - got[finite]))), float(np.max(np.abs(want[finite])))
+    return float(np.max(np.abs(expected[finite] - actual[finite]))), float(np.max(np.abs(expected[finite])))
 
 
 def _is_floating(dtype: np.dtype[Any]) -> bool:

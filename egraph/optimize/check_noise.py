@@ -75,16 +75,16 @@ class Noise:
         self._plain, self._feeds, self._seed, self._plain_moved = plain, feeds, seed, plain_moved
         self._runs: tuple[Sequence[Any], ...] = ()
 
-    def of(self, position: int, want: Any, got: Any, tolerance: Tolerance) -> FoundNoise:
+    def of(self, position: int, expected: Any, actual: Any, tolerance: Tolerance) -> FoundNoise:
         """Return what is known of the noise of an output."""
         if not self._runs:
             self._runs = self._plain(self._feeds), self._plain(shaken(self._feeds, self._seed))
             self._runs += (self._plain_moved(self._feeds),) if self._plain_moved else ()
         exact, *moved = (run[position] for run in self._runs)
-        if any(isinstance(value, list) for value in (want, got, exact)):
+        if any(isinstance(value, list) for value in (expected, actual, exact)):
             return UNKNOWN
-        noise = max(relative_error(exact, want), *(relative_error(exact, each) for each in moved))
-        return FoundNoise(relative_error(exact, got), noise, is_known=True, accepted=MOST_TOLERANCES * tolerance.relative)
+        noise = max(relative_error(exact, expected), *(relative_error(exact, each) for each in moved))
+        return FoundNoise(relative_error(exact, actual), noise, is_known=True, accepted=MOST_TOLERANCES * tolerance.relative)
 
 
 def shaken(feeds: Mapping[str, Any], seed: int) -> dict[str, Any]:
@@ -116,13 +116,13 @@ def open_shaken(model: Path, threads: int, folder: Path, seed: int) -> Any:
     return open_onnxruntime(path, threads, optimise=False)
 
 
-def relative_error(want: Any, got: Any) -> float:
-    """Return the largest difference over the largest magnitude of ``want``, both where it is finite."""
-    wants, gots = (np.asarray(value).reshape(-1) for value in (want, got))
+def relative_error(expected: Any, actual: Any) -> float:
+    """Return the largest difference over the largest magnitude of ``expected``, both where it is finite."""
+    expected_values, actual_values = (np.asarray(value).reshape(-1) for value in (expected, actual))
     difference, magnitude = 0.0, 0.0
-    for start in range(0, wants.size, PART):
-        one, other = (value[start : start + PART].astype(np.float64) for value in (wants, gots))
-        finite = np.isfinite(one)
-        difference = float(np.max(np.abs(one - other), where=finite, initial=difference))  # not a number where one is found
-        magnitude = float(np.max(np.abs(one), where=finite, initial=magnitude))
+    for start in range(0, expected_values.size, PART):
+        expected_part, actual_part = (value[start : start + PART].astype(np.float64) for value in (expected_values, actual_values))
+        finite = np.isfinite(expected_part)
+        difference = float(np.max(np.abs(expected_part - actual_part), where=finite, initial=difference))  # not a number where one is found
+        magnitude = float(np.max(np.abs(expected_part), where=finite, initial=magnitude))
     return difference / magnitude if magnitude > 0 else (0.0 if difference == 0 else float("inf"))

@@ -84,9 +84,9 @@ class Chooser:
     def _with_exact(self, selections: tuple[Selection, ...]) -> tuple[Selection, ...]:
         """Return the best program, and where it rounds its operands one that does not: the first may be too far off."""
         best, policy = selections[0], self.budget.policy.extract
-        if all(one.implementation.precision == PLAIN for one in best.chosen.values()):
+        if all(candidate.implementation.precision == PLAIN for candidate in best.chosen.values()):
             return selections
-        exact = {n: tuple(one for one in options if one.implementation.precision == PLAIN) for n, options in self.candidates.items()}
+        exact = {n: tuple(each for each in options if each.implementation.precision == PLAIN) for n, options in self.candidates.items()}
         return (best, *extract(self.frozen, self.model.price(exact), 1, 0.0, self.seed, policy))
 
     def needed_seconds(self, count: int, *, greedy: bool = False) -> float:
@@ -112,8 +112,8 @@ class Chooser:
         for _ in range(self.budget.policy.measure.family_rounds):
             if time_left() <= later_seconds:
                 return
-            wanted = jobs(self.model, self.candidates)
-            measurer.measure_candidates(self.model, wanted, lambda: time_left() - later_seconds, self.budget.progress.update)
+            unmeasured_jobs = jobs(self.model, self.candidates)
+            measurer.measure_candidates(self.model, unmeasured_jobs, lambda: time_left() - later_seconds, self.budget.progress.update)
 
     def refine(self, measurer: Measures, time_left: Callable[[], float], rounds: Rounds) -> tuple[Selection, ...]:
         """Measure what extraction chooses until it chooses only what is measured, or time is up; return that choice, if there is one.
@@ -126,26 +126,31 @@ class Chooser:
                 if time_left() <= self.needed_seconds(wanted_programs, greedy=greedy):
                     return ()
                 selections = self.choose(wanted_programs, greedy=greedy, most_seconds=time_left())
-                wanted = self._to_measure(selections)
-                self.budget.unmeasured = len(wanted)
+                to_measure = self._to_measure(selections)
+                self.budget.unmeasured = len(to_measure)
                 best_us = selections[0].cost_us
-                told = f"best cost {best_us:.0f} us, {len(wanted)} of its kernels to measure, {measurer.measured} so far"
-                self.budget.progress.update(told)
+                message = f"best cost {best_us:.0f} us, {len(to_measure)} of its kernels to measure, {measurer.measured} so far"
+                self.budget.progress.update(message)
                 if time_left() <= 0:
                     return ()
-                settled = () if wanted else selections
-                if not wanted:
+                settled = () if to_measure else selections
+                if not to_measure:
                     self.settled = selections
                     break
-                measurer.measure_candidates(self.model, wanted, time_left, self.budget.progress.update)
-                self.budget.unmeasured = sum(not self.model.is_settled(one) for one in wanted)
+                measurer.measure_candidates(self.model, to_measure, time_left, self.budget.progress.update)
+                self.budget.unmeasured = sum(not self.model.is_settled(candidate) for candidate in to_measure)
         return settled
 
     def _to_measure(self, selections: Sequence[Selection]) -> list[Candidate]:
         """Return the distinct chosen kernels without a time, those first in which a program spends most, in all its layers."""
-        chosen = [one for s in selections for one in s.chosen.values() if not one.implementation.is_free]
+        chosen = [candidate for s in selections for candidate in s.chosen.values() if not candidate.implementation.is_free]
         uses = Counter(map(self.model.key, chosen))
-        return sorted(unmeasured(self.model, chosen), key=lambda one: -uses[self.model.key(one)] * self.model.estimate_us(one))
+
+
+        def spent_us(candidate: Candidate) -> float:
+            return uses[self.model.key(candidate)] * self.model.estimate_us(candidate)
+
+        return sorted(unmeasured(self.model, chosen), key=lambda candidate: -spent_us(candidate))
 
 
 @dataclass
@@ -197,7 +202,7 @@ class Space:
 
             if differs(frozenset()):
                 break
-            errors = {at: self.part.error_of(one) or 0.0 for at, one in applications.items()}
+            errors = {at: self.part.error_of(candidate) or 0.0 for at, candidate in applications.items()}
             kept = rehearsal.kept(sorted(errors, key=lambda at: (errors[at], at)), differs)
             lost = [at for at in errors if at not in kept]
             names = sorted({rule for at in lost for node in applications[at].covered for rule in node.rules if rule in self.part.errors})

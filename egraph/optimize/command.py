@@ -63,9 +63,10 @@ def _latencies(outcome: Outcome) -> Table:
     latency.add_column("program")
     latency.add_column("latency", justify="right")
     latency.add_column("against it", justify="right")
-    for name, told in PROGRAMS.items():
+    for name, description in PROGRAMS.items():
         time_us, times = outcome.latency_us[name], outcome.over(name, 2)
-        latency.add_row(told, "not timed" if time_us is None else f"{time_us / 1e3:.3f} ms", "" if times is None else f"{times:.2f}x")
+        time_text = "not timed" if time_us is None else f"{time_us / 1e3:.3f} ms"
+        latency.add_row(description, time_text, "" if times is None else f"{times:.2f}x")
     return latency
 
 
@@ -114,10 +115,11 @@ def print_sizes(outcome: SizesOutcome) -> None:
         table.add_column(column, justify="left" if column in ("sizes", "runs") else "right")
     for bucket, each in zip(outcome.sizes.buckets, outcome.outcomes, strict=True):
         times = [each.latency_us[name] for name in ("onnxruntime", "optimized")]
-        told = ["" if time_us is None else f"{time_us / 1e3:.3f} ms" for time_us in times]
+        time_texts = ["" if time_us is None else f"{time_us / 1e3:.3f} ms" for time_us in times]
         over = each.over("onnxruntime", 2)
         runs = f"{len(each.kernels)} kernels" if bucket.has_program else "onnxruntime"
-        table.add_row(outcome.sizes.text(bucket.sizes), runs, *told, "" if over is None else f"{over:.2f}x", f"{each.max_rel_err:.2g}")
+        speedup = "" if over is None else f"{over:.2f}x"
+        table.add_row(outcome.sizes.text(bucket.sizes), runs, *time_texts, speedup, f"{each.max_rel_err:.2g}")
     console.print(table)
     if outcome.left_out:
         left_out = "; ".join(map(outcome.sizes.text, outcome.left_out))

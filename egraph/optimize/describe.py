@@ -114,7 +114,7 @@ def describe(
     model_digest: str,
 ) -> Outcome:
     """Return the outcome of a run whose files were checked."""
-    found, plain, raced, best = trial.found, trial.plain, trial.raced, trial.best
+    searched, plain, raced, best = trial.found, trial.plain, trial.raced, trial.best
     rows = kernel_rows(best.program, model) if best else ()
     launched = _launched(best.program) if best else []
     shipped = best.contender.name if best else ORIGINAL
@@ -131,18 +131,18 @@ def describe(
         worst_output=checked.worst_output,
         rules=_uses(rules, rows, best.program.rules if best else ()) + derivations.uses(launched),
         derived=derivations.derived(launched),
-        offered=derivations.offered(found.saturation.statistics, is_compared=bool(found.choice.selections)),
-        growth=tuple(Growth(i.e_nodes, i.e_classes, i.matches, i.seconds) for i in found.saturation.iterations),
+        offered=derivations.offered(searched.saturation.statistics, is_compared=bool(searched.choice.selections)),
+        growth=tuple(Growth(i.e_nodes, i.e_classes, i.matches, i.seconds) for i in searched.saturation.iterations),
         rule_statistics=tuple(
             {"rule": s.rule, "matches": s.matches, "unions": s.unions, "e_nodes": s.e_nodes, "built": s.built}
-            for s in found.saturation.statistics
+            for s in searched.saturation.statistics
             if s.matches
         ),
-        stop_reason=found.saturation.stop_reason,
-        search_seconds=found.saturation.seconds,
-        extract_method=found.choice.best.method,
-        extract_optimal=found.choice.best.optimal,
-        extract_seconds=found.choice.extract_seconds,
+        stop_reason=searched.saturation.stop_reason,
+        search_seconds=searched.saturation.seconds,
+        extract_method=searched.choice.best.method,
+        extract_optimal=searched.choice.best.optimal,
+        extract_seconds=searched.choice.extract_seconds,
         kernels=rows,
         before=kernel_rows(plain, model),
         finalists=tuple(_finalist(entry, raced, model) for entry in trial.entries),
@@ -152,13 +152,13 @@ def describe(
         options=options.stored(),
         notes=notes,
         kernel_counts=_counts(rows) if best else {**_counts(()), "opaque": 1},
-        refused=found.choice.refused,
+        refused=searched.choice.refused,
         unsafe_rules=unproved(rules),
         rule_notes=rule_notes(rules),
         stitched=stitched_tensors(best.program, _corrected(rules, best.program)) if best else (),
         keeps_subnormals=keeps_subnormals,
         subnormal_weights=subnormal_count(graph.tensors.values()),
-        in_place=tuple(one for entry in trial.entries for one in _in_place(entry, model)),
+        in_place=tuple(row for entry in trial.entries for row in _in_place(entry, model)),
     )
 
 
@@ -208,16 +208,16 @@ def _finalist(entry: Entry, raced: Race, model: CostModel) -> Finalist:
 
 def _in_place(entry: Entry, model: CostModel) -> list[InPlace]:
     """Return the kernels of a program that are known to take another time inside programs for this model."""
-    found: dict[KernelKey, InPlace] = {}
+    rows: dict[KernelKey, InPlace] = {}
     for kernel in _launched(entry.program):
-        one = Candidate(kernel.fragment, (), (), kernel.implementation)
-        inside, alone = model.in_place(one), model.record(one)
+        candidate = Candidate(kernel.fragment, (), (), kernel.implementation)
+        inside, alone = model.in_place(candidate), model.record(candidate)
         if inside is not None and inside.median_us is not None:
             alone_us = alone.median_us if alone is not None else None
-            found[model.key(one)] = InPlace(
+            rows[model.key(candidate)] = InPlace(
                 entry.contender.name, kernel.implementation.text, format_fragment(kernel.fragment), alone_us, inside.median_us
             )
-    return list(found.values())
+    return list(rows.values())
 
 
 def _launched(program: Program) -> list[Kernel]:

@@ -24,10 +24,10 @@ class Folder:
         """Return the program with every operand that is made of weights alone replaced by one constant."""
         read = dict.fromkeys([node for kernel in program.kernels for node in kernel.inputs] + list(program.graph.roots))
         made = {kernel.output for kernel in program.kernels}
-        wanted = [node for node in read if node.op not in LEAVES and node not in made and node not in self._folded]
-        if wanted:
-            graph = replace(self._graph, outputs=tuple((f"constant{i}", node) for i, node in enumerate(wanted)))
-            for node, array in evaluate_constants(graph, wanted).items():
+        unfolded = [node for node in read if node.op not in LEAVES and node not in made and node not in self._folded]
+        if unfolded:
+            graph = replace(self._graph, outputs=tuple((f"constant{i}", node) for i, node in enumerate(unfolded)))
+            for node, array in evaluate_constants(graph, unfolded).items():
                 digest = tensor_digest(array)
                 self._tensors.setdefault(digest, array)
                 self._folded[node] = make("Constant", (), attributes(digest=digest), array_type(array))

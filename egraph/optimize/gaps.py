@@ -58,12 +58,12 @@ SLOWER = "the program for {} takes longer than onnxruntime at these sizes, by it
 
 
 def find_gaps(
-    asked: Question, points: Sequence[Mapping[str, int]], outcomes: Mapping[str, Outcome], options: Options, progress: Progress
+    plan: Question, points: Sequence[Mapping[str, int]], outcomes: Mapping[str, Outcome], options: Options, progress: Progress
 ) -> tuple[Gap, ...]:
     """Say of all sizes between neighbouring planned ones where they go."""
     ends_seconds = progress.spent_seconds + PROOF_SHARE * options.budget_seconds
-    names = tuple(varied.name for varied in asked.varied)
-    prover = _Prover(asked, options.model, lambda: progress.spent_seconds < ends_seconds)
+    names = tuple(varied.name for varied in plan.varied)
+    prover = _Prover(plan, options.model, lambda: progress.spent_seconds < ends_seconds)
     gaps: list[Gap] = []
     for size, name in enumerate(names):
         lines: dict[tuple[int, ...], list[Mapping[str, int]]] = {}
@@ -72,41 +72,41 @@ def find_gaps(
         for line in lines.values():
             for low, high in pairwise(line):
                 if high[name] - low[name] > 1:
-                    whole = Gap(names, size, low[name] + 1, high[name] - 1, tuple(high.values()), "")
-                    gaps += _ways(whole, low, high, outcomes, prover)
+                    gap = Gap(names, size, low[name] + 1, high[name] - 1, tuple(high.values()), "")
+                    gaps += _ways(gap, low, high, outcomes, prover)
                     progress.update(f"{gaps[-1].describe()['sizes']}: {gaps[-1].describe()['runs']}")
     return tuple(gaps)
 
 
 def _ways(
-    whole: Gap, low: Mapping[str, int], high: Mapping[str, int], outcomes: Mapping[str, Outcome], prover: _Prover
+    gap: Gap, low: Mapping[str, int], high: Mapping[str, int], outcomes: Mapping[str, Outcome], prover: _Prover
 ) -> list[Gap]:
     """Return the parts of a gap, the padded one last: it is next to the larger planned size."""
     large = outcomes[point_text(high)]
     if large.status == "unchanged":
-        return [replace(whole, why=f"at {point_text(high)}, no program measured faster")]
-    least = _least_paying(whole, outcomes[point_text(low)], large)
-    if least > whole.high:
-        return [replace(whole, why=SLOWER.format(point_text(high)))]
-    first, outputs, refusal = prover.proved(whole, least, high)
-    padded = Padded(whole.size, first, whole.high, whole.point, outputs)
+        return [replace(gap, why=f"at {point_text(high)}, no program measured faster")]
+    least = _least_paying(gap, outcomes[point_text(low)], large)
+    if least > gap.high:
+        return [replace(gap, why=SLOWER.format(point_text(high)))]
+    first, outputs, refusal = prover.proved(gap, least, high)
+    padded = Padded(gap.size, first, gap.high, gap.point, outputs)
     parts = [
-        replace(whole, high=least - 1, why=SLOWER.format(point_text(high))),
-        replace(whole, low=least, high=first - 1, why=refusal),
-        replace(whole, low=first, padded=padded, why="proved: no row that is kept reads an added one"),
+        replace(gap, high=least - 1, why=SLOWER.format(point_text(high))),
+        replace(gap, low=least, high=first - 1, why=refusal),
+        replace(gap, low=first, padded=padded, why="proved: no row that is kept reads an added one"),
     ]
     return [part for part in parts if part.low <= part.high]
 
 
-def _least_paying(whole: Gap, small: Outcome, large: Outcome) -> int:
+def _least_paying(gap: Gap, small: Outcome, large: Outcome) -> int:
     """Return from which size on the larger program takes less than onnxruntime, whose times between are taken from both ends."""
     times = (small.latency_us["onnxruntime"], large.latency_us["onnxruntime"], large.latency_us["optimized"])
     if any(time_us is None for time_us in times):
-        return whole.low
+        return gap.low
     low_us, high_us, program_us = (time_us or 0.0 for time_us in times)
-    count = whole.high - whole.low + 2
-    paying = (whole.low + n - 1 for n in range(1, count) if program_us < low_us + (high_us - low_us) * n / count)
-    return next(paying, whole.high + 1)
+    count = gap.high - gap.low + 2
+    paying = (gap.low + n - 1 for n in range(1, count) if program_us < low_us + (high_us - low_us) * n / count)
+    return next(paying, gap.high + 1)
 
 
 @dataclass
@@ -146,8 +146,8 @@ class _Prover:
 def _axes_of(small: Graph, large: Graph, number: int, planned: int) -> tuple[tuple[str, int], ...] | None:
     """Return the axes of outputs that have the size that varies, None where one differs that has another size."""
     axes = []
-    for (name, one), (_, other) in zip(small.outputs, large.outputs, strict=True):
-        for axis, sizes in enumerate(zip(one.type.shape or (), other.type.shape or (), strict=True)):
+    for (name, small_output), (_, large_output) in zip(small.outputs, large.outputs, strict=True):
+        for axis, sizes in enumerate(zip(small_output.type.shape or (), large_output.type.shape or (), strict=True)):
             if sizes[0] != sizes[1]:
                 if sizes != (number, planned):
                     return None

@@ -52,20 +52,20 @@ def compile_batch(programs: Sequence[Program], folder: Path, options: CompileOpt
     Made for measuring: the folders share their kernel library by a link, and have no manifest.
     """
     planned = [_planned(program, options) for program in programs]
-    wanted = {symbol: request for one in planned if isinstance(one, _Planned) for symbol, request in one.requests.items()}
+    requests = {symbol: request for each in planned if isinstance(each, _Planned) for symbol, request in each.requests.items()}
     shared = folder / lowering_for(options.target).generator.file
     failed: dict[str, LowerError] = {}
-    if wanted:
-        failures = compile_requests(list(wanted.values()), shared, options).failures
-        failed = {symbol: failures[request] for symbol, request in wanted.items() if request in failures}
+    if requests:
+        failures = compile_requests(list(requests.values()), shared, options).failures
+        failed = {symbol: failures[request] for symbol, request in requests.items() if request in failures}
     results: list[Path | EinsatError] = []
-    for number, one in enumerate(planned):
-        if isinstance(one, EinsatError):
-            results.append(one)
-        elif broken := [failed[symbol] for symbol in one.requests if symbol in failed]:
+    for number, program_plan in enumerate(planned):
+        if isinstance(program_plan, EinsatError):
+            results.append(program_plan)
+        elif broken := [failed[symbol] for symbol in program_plan.requests if symbol in failed]:
             results.append(broken[0])
         else:
-            results.append(_written(one, folder / str(number), shared))
+            results.append(_written(program_plan, folder / str(number), shared))
     return results
 
 
@@ -103,33 +103,33 @@ def _planned(program: Program, options: CompileOptions) -> _Planned | EinsatErro
     return _Planned(program, plan, writer.models, writer.requests, carried)
 
 
-def _written(one: _Planned, place: Path, shared: Path) -> Path:
+def _written(planned: _Planned, folder: Path, shared: Path) -> Path:
     """Write the folder of a program whose generated kernels are in a ``shared`` library."""
-    place.mkdir(parents=True)
-    weights = dict.fromkeys(buffer.key for buffer in one.plan.buffers if buffer.area == "weight")
+    folder.mkdir(parents=True)
+    weights = dict.fromkeys(buffer.key for buffer in planned.plan.buffers if buffer.area == "weight")
     if weights:
-        write_weights(place / WEIGHTS, {key: one.program.graph.tensors[key] for key in weights})
-    for name, model in one.models.items():
-        (place / name).parent.mkdir(exist_ok=True)
-        (place / name).write_bytes(model)
-    if one.requests:
-        os.link(shared, place / shared.name)
-    for name, library in one.carried.items():
-        shutil.copyfile(library, place / name)
-    (place / PLAN).write_text(one.plan.to_json(), encoding="utf-8")
-    return place
+        write_weights(folder / WEIGHTS, {key: planned.program.graph.tensors[key] for key in weights})
+    for name, model in planned.models.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(model)
+    if planned.requests:
+        os.link(shared, folder / shared.name)
+    for name, library in planned.carried.items():
+        shutil.copyfile(library, folder / name)
+    (folder / PLAN).write_text(planned.plan.to_json(), encoding="utf-8")
+    return folder
 
 
 def kernel_requests(programs: Sequence[Program], options: CompileOptions) -> dict[str, KernelRequest]:
     """Return the generated kernels of programs by symbol, in their order; a program that cannot be planned has none."""
-    wanted: dict[str, KernelRequest] = {}
+    requests_by_symbol: dict[str, KernelRequest] = {}
     for program in programs:
         try:
             requests = plan_program(program, options)[1].requests
         except EinsatError:
             continue
-        wanted |= {request.symbol: request for request in requests.values()}
-    return wanted
+        requests_by_symbol |= {request.symbol: request for request in requests.values()}
+    return requests_by_symbol
 
 
 NEVER_NEGATIVE = ("Exp", "Abs", "Sigmoid", "Softmax", "Softplus", "Sqrt")

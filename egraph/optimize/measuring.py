@@ -88,14 +88,14 @@ class Measurer:
             with tempfile.TemporaryDirectory(prefix="einsat-kernels-") as folder:
                 programs = [kernel_program(job.fragment, job.implementation, seed=self.seed) for job in batch]
                 before_seconds = time_left()
-                places = compile_batch(programs, Path(folder), self.options)
+                compiled_folders = compile_batch(programs, Path(folder), self.options)
                 self._learn(len(batch), before_seconds - time_left())
-                for job, program, place in zip(batch, programs, places, strict=True):
+                for job, program, compiled in zip(batch, programs, compiled_folders, strict=True):
                     if time_left() <= 0:
                         return
                     if job.seconds > time_left():
                         continue
-                    timing = self._timing(program, place, job, time_left())
+                    timing = self._timing(program, compiled, job, time_left())
                     if timing is None:
                         continue
                     self.measured += 1
@@ -124,25 +124,26 @@ class Measurer:
         self, model: CostModel, candidates: Iterable[Candidate], time_left: Callable[[], float], tell: Callable[[str], None]
     ) -> None:
         """Measure those candidates that have no measurement yet."""
-        self.measure([job_of(model, one, self.policy) for one in candidates if not model.is_settled(one)], time_left, tell, model.file)
+        jobs = [job_of(model, candidate, self.policy) for candidate in candidates if not model.is_settled(candidate)]
+        self.measure(jobs, time_left, tell, model.file)
 
     def measure_again(self, model: CostModel, candidates: Sequence[Candidate], time_left: Callable[[], float]) -> dict[KernelKey, Record]:
         """Return what kernels take alone now; nothing is filed."""
-        found: dict[KernelKey, Record] = {}
+        records: dict[KernelKey, Record] = {}
 
         def keep(record: Record) -> None:
-            found[record.fragment, record.implementation] = record
+            records[record.fragment, record.implementation] = record
 
-        jobs = [job_of(model, one, self.policy) for one in candidates if is_measurable(one.fragment)]
+        jobs = [job_of(model, candidate, self.policy) for candidate in candidates if is_measurable(candidate.fragment)]
         self.measure(jobs, time_left, lambda text: None, keep)
-        return found
+        return records
 
-    def _timing(self, program: Program, place: Path | EinsatError, job: Job, left_seconds: float) -> Timing | None:
+    def _timing(self, program: Program, compiled: Path | EinsatError, job: Job, left_seconds: float) -> Timing | None:
         """Return what came out; None where there was no time to find out whether the kernel hangs."""
-        if isinstance(place, EinsatError):
-            return Timing("failed", message=str(place)[:SHOWN_CHARACTERS])
-        write_reference(program, job.implementation, place, self.options)
-        load = Load(job.engine, str(place), feed_specs(program), self.options.threads, self.seed)
+        if isinstance(compiled, EinsatError):
+            return Timing("failed", message=str(compiled)[:SHOWN_CHARACTERS])
+        write_reference(program, job.implementation, compiled, self.options)
+        load = Load(job.engine, str(compiled), feed_specs(program), self.options.threads, self.seed)
         usual_seconds = self.worker.time_out_seconds
         longest_seconds = usual_seconds + self.policy.runs * job.seconds
         patience_seconds = min(longest_seconds, max(self.policy.patience_seconds, left_seconds))
@@ -156,19 +157,19 @@ class Measurer:
         return None if timing.status == "hung" and patience_seconds < longest_seconds else timing
 
 
-def write_reference(program: Program, implementation: Implementation, place: Path, options: CompileOptions) -> None:
+def write_reference(program: Program, implementation: Implementation, folder: Path, options: CompileOptions) -> None:
     """Write the standard model beside a compiled kernel that says what it must compute."""
     if options.export_graph is not None:
         # the constants of an opaque kernel are in its own model, so there are no weights to give to the reference
         reference = program.graph if implementation.is_opaque else rounded(reference_graph(program.graph), implementation.precision)
-        (place / REFERENCE_MODEL).write_bytes(options.export_graph(reference))
+        (folder / REFERENCE_MODEL).write_bytes(options.export_graph(reference))
 
 
-def job_of(model: CostModel, one: Candidate, policy: MeasurePolicy = MeasurePolicy()) -> Job:
+def job_of(model: CostModel, candidate: Candidate, policy: MeasurePolicy = MeasurePolicy()) -> Job:
     """Return the job that measures a candidate."""
-    seconds = policy.runs * model.estimate_us(one) / 1e6 + model.work(one.fragment).size_bytes / policy.judged_bytes_s
-    engine: Engine = FROM_MEMORY if model.reads_memory(one.fragment) else "kernel"
-    return Job(one.fragment, one.implementation, model.key(one)[0], engine, seconds)
+    seconds = policy.runs * model.estimate_us(candidate) / 1e6 + model.work(candidate.fragment).size_bytes / policy.judged_bytes_s
+    engine: Engine = FROM_MEMORY if model.reads_memory(candidate.fragment) else "kernel"
+    return Job(candidate.fragment, candidate.implementation, model.key(candidate)[0], engine, seconds)
 
 
 def _calibration(way: Lowering) -> dict[str, tuple[Node, Implementation]]:
@@ -191,8 +192,8 @@ def _calibration(way: Lowering) -> dict[str, tuple[Node, Implementation]]:
 def calibration_jobs(target: Target) -> dict[str, Job]:
     """Return what is timed to know how fast the device is, by name."""
     kernels = _calibration(lowering_for(target)).items()
-    found = {name: Job(fragment, implementation, format_fragment(fragment)) for name, (fragment, implementation) in kernels}
-    return found | {"call": replace(found["launch"], text=f"Session.run: {found['launch'].text}", engine="einsat")}
+    jobs = {name: Job(fragment, implementation, format_fragment(fragment)) for name, (fragment, implementation) in kernels}
+    return jobs | {"call": replace(jobs["launch"], text=f"Session.run: {jobs['launch'].text}", engine="einsat")}
 
 
 def _recorded(database: Database, device: str, generator: str, job: Job) -> Record | None:

@@ -40,11 +40,11 @@ def _external_files(model: Path, changed_ns: int, size_bytes: int) -> tuple[str,
     """``changed_ns`` is a part of the cache's key alone: a file that was written anew is read anew."""
     if not _says(model, b"location", size_bytes):
         return ()  # the key of every entry that names a file: reading gigabytes of weights as a model takes seconds
-    places = external_places(onnx.load_model(str(model), load_external_data=False))
-    for name in places:
+    locations = external_places(onnx.load_model(str(model), load_external_data=False))
+    for name in locations:
         if not (model.parent / name).resolve().is_relative_to(model.parent.resolve()):
             raise ModelError(f"the model keeps data outside its folder: {name}", where=str(model), fix="save the data beside the model")
-    return tuple(sorted(places))
+    return tuple(sorted(locations))
 
 
 def external_places(model: onnx.ModelProto) -> set[str]:
@@ -105,4 +105,4 @@ def copy_model(model: Path, target: Path) -> None:
 def is_copy(model: Path, copy: Path) -> bool:
     """Return whether a copy, with its outside data, holds the model's own bytes."""
     pairs = [(model, copy), *((model.parent / name, copy.parent / name) for name in external_files(model))]
-    return all(filecmp.cmp(one, other, shallow=False) for one, other in pairs)
+    return all(filecmp.cmp(first, second, shallow=False) for first, second in pairs)

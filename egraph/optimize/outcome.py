@@ -253,13 +253,13 @@ class Outcome:
     @property
     def derivations_text(self) -> str:
         """Return what came of derivations; empty where nothing was derived."""
-        offered, kernels = self.offered, {number for one in self.derived for number in one.kernels}
+        offered, kernels = self.offered, {number for derived in self.derived for number in derived.kernels}
         if not offered.programs:
             return ""
-        told = f"derivations: {offered.programs} programs proved equal; "
+        text = f"derivations: {offered.programs} programs proved equal; "
         if not offered.is_compared:
-            return told + "time ended before they were compared"
-        return told + (f"{len(kernels)} kernels come from them" if kernels else "the fastest program found has none of them")
+            return text + "time ended before they were compared"
+        return text + (f"{len(kernels)} kernels come from them" if kernels else "the fastest program found has none of them")
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that ``--json`` prints."""
@@ -288,7 +288,7 @@ class Outcome:
             **({"derivations": derivations} if (derivations := self._derivations()) else {}),
             **({"derived_programs": asdict(self.offered)} if self.offered.programs else {}),
             **({"predicted_us": round(shipped[0].predicted_us, 2)} if shipped else {}),
-            **({"in_place": [asdict(one) for one in self.in_place]} if self.in_place else {}),
+            **({"in_place": [asdict(row) for row in self.in_place]} if self.in_place else {}),
             **({"predicted_by_estimates": shipped[0].estimated} if shipped and shipped[0].estimated else {}),
             **({"repeats": self.repeats} if 0 < self.repeats < FEW_REPEATS else {}),
             "kernels": {name: self.kernel_counts.get(name, 0) for name in dict.fromkeys([*KERNEL_KINDS, *self.kernel_counts])},
@@ -305,7 +305,7 @@ class Outcome:
             "asked": self.options.get("precision", "fp32"),
             "tolerance": self.options["tolerance"]["relative"],
             "kernels": dict(sorted(Counter(row.precision for row in self.kernels).items())),
-            "programs": {name: asdict(one) for name, one in self.precisions.items()},
+            "programs": {name: asdict(program) for name, program in self.precisions.items()},
             **({"note": self.precision_note} if self.precision_note else {}),
         }
 
@@ -316,20 +316,20 @@ class Outcome:
             return ""
         counts = Counter(row.precision for row in self.kernels)
         rounding = ", ".join(f"{count} in {name}" for name, count in sorted(counts.items()) if name != PLAIN)
-        told = f"kernels that round their operands: {rounding} of {len(self.kernels)}" if rounding else self.precision_note
+        text = f"kernels that round their operands: {rounding} of {len(self.kernels)}" if rounding else self.precision_note
         parts = []
         for name, shown in (("float32", "in float32"), ("rounded", "rounded wherever that is faster")):
-            if (one := self.precisions.get(name)) is not None and (name != "rounded" or one != self.precisions.get("chosen")):
-                time_us, how = one.time_us
-                parts.append(f"{shown} {time_us:.0f} us{how} at an error of {one.error:.2g}")
+            if (program := self.precisions.get(name)) is not None and (name != "rounded" or program != self.precisions.get("chosen")):
+                time_us, how = program.time_us
+                parts.append(f"{shown} {time_us:.0f} us{how} at an error of {program.error:.2g}")
         accepted = f"tolerance {self.options['tolerance']['relative']:g}"
-        return "; ".join([told, *parts, accepted])
+        return "; ".join([text, *parts, accepted])
 
     def _derivations(self) -> list[dict[str, Any]]:
         """Return the derivations among the rules, each with what derives it and the operators that it was derived for."""
         operators: dict[str, list[str]] = {}
-        for one in self.derived:
-            operators.setdefault(one.name, []).append(one.operator)
+        for derived in self.derived:
+            operators.setdefault(derived.name, []).append(derived.operator)
         return [{"name": r.name, "uses": r.uses, "operators": operators[r.name]} for r in self.rules if r.name in operators]
 
     def to_manifest(self) -> dict[str, Any]:
@@ -347,14 +347,15 @@ class Outcome:
         raw = dict(data)
         raw["rules"] = tuple(RuleUse(**rule) for rule in raw["rules"])
         raw["derived"] = tuple(
-            Derived(**{**one, "steps": tuple(map(tuple, one["steps"])), "kernels": tuple(one["kernels"])}) for one in raw.get("derived", ())
+            Derived(**{**fields, "steps": tuple(map(tuple, fields["steps"])), "kernels": tuple(fields["kernels"])})
+            for fields in raw.get("derived", ())
         )
         raw["offered"] = Offered(**raw.get("offered", {}))
         raw["stitched"] = tuple(map(Stitched.from_json, raw.get("stitched", ())))
-        raw["precisions"] = {name: RoundedProgram(**one) for name, one in raw.get("precisions", {}).items()}
+        raw["precisions"] = {name: RoundedProgram(**fields) for name, fields in raw.get("precisions", {}).items()}
         raw["growth"] = tuple(Growth(seconds=0.0, **growth) for growth in raw["growth"])
         raw["refused"] = tuple(Refused(**row) for row in raw.get("refused", ()))
-        raw["in_place"] = tuple(InPlace(**one) for one in raw.get("in_place", ()))
+        raw["in_place"] = tuple(InPlace(**fields) for fields in raw.get("in_place", ()))
         for name in ("check_notes", "unsafe_rules", "rule_notes"):
             raw[name] = tuple(raw.get(name, ()))
         raw["finalists"] = tuple(Finalist(**finalist) for finalist in raw["finalists"])
@@ -374,5 +375,5 @@ def _rounded(time_us: float | None) -> float | None:
 def summary(rows: Sequence[Refused]) -> str:
     """Return ``kernels refused: 1 wrong, 4 slow reference implementations``; empty when there are none."""
     counts = Counter(row.kind for row in rows)
-    parts = [f"{counts[kind]} {told}" for kind, told in REFUSALS.items() if counts[kind]]
+    parts = [f"{counts[kind]} {description}" for kind, description in REFUSALS.items() if counts[kind]]
     return f"kernels refused: {', '.join(parts)}" if parts else ""

@@ -31,28 +31,28 @@ class Destination:
 def destination(model: Path, output: Path | None) -> Destination:
     """Return where to write: beside the model, into a folder, or under a given name ending in .onnx."""
     if output is not None and output.suffix == ".onnx" and not output.is_dir():
-        place = Destination(output, folder_beside(output))
+        target = Destination(output, folder_beside(output))
     else:
         folder = output if output is not None else model.parent
-        place = Destination(folder / f"{model.stem}.opt.onnx", folder / f"{model.stem}.einsat")
-    if place.model.exists() and model.exists() and place.model.samefile(model):
+        target = Destination(folder / f"{model.stem}.opt.onnx", folder / f"{model.stem}.einsat")
+    if target.model.exists() and model.exists() and target.model.samefile(model):
         raise ModelError(f"the output would replace the input {model}", fix="give -o another name")
-    return place
+    return target
 
 
 @contextmanager
-def staging(place: Destination) -> Iterator[Path]:
+def staging(target: Destination) -> Iterator[Path]:
     """Yield a temporary folder on the output's own disk; it is gone afterwards, whatever happened.
 
     So are the folders that were made for it, where nothing was written into them, and what killed runs left in the same place.
     """
     stack = ExitStack()
-    parent = place.model.parent.absolute()  # workers run in another folder
+    parent = target.model.parent.absolute()  # workers run in another folder
     made = [folder for folder in (parent, *parent.parents) if not folder.exists()]
     try:
         parent.mkdir(parents=True, exist_ok=True)
         remove_abandoned(parent, f".*{PARTIAL}")
-        staged = stack.enter_context(owned_folder(parent, f".{place.model.stem}.", PARTIAL))
+        staged = stack.enter_context(owned_folder(parent, f".{target.model.stem}.", PARTIAL))
     except OSError as error:
         raise write_error(error, parent) from error
     try:
@@ -98,36 +98,36 @@ def check_report(path: Path) -> None:
     if path.is_dir():
         raise ModelError(f"the report {path} is a folder", where="--report", fix=f"give a file: --report {path / 'report.html'}")
     folder = path.absolute().parent
-    existing = next(place for place in (folder, *folder.parents) if place.exists())
+    existing = next(ancestor for ancestor in (folder, *folder.parents) if ancestor.exists())
     problem = errno.ENOTDIR if not existing.is_dir() else errno.EACCES if not os.access(existing, os.W_OK | os.X_OK) else 0
     if problem:
         raise write_error(OSError(problem, os.strerror(problem)), existing, option="--report FILE")
 
 
-def publish(folder: Path, place: Destination) -> tuple[Path, ...]:
+def publish(folder: Path, output: Destination) -> tuple[Path, ...]:
     """Move everything staged in ``folder`` to its final place, each file or folder by one rename.
 
     Standard files first, the artefact last: it names the hash of the model file that belongs to it. From the first of them on,
     Ctrl-C comes too late.
     """
     written: list[Path] = []
-    staged = sorted(folder.iterdir(), key=lambda path: (path.name == place.artefact.name, path.name))
+    staged = sorted(folder.iterdir(), key=lambda path: (path.name == output.artefact.name, path.name))
     for path in sorted(folder.rglob("*")):
         _flush(path)
     settle()
     for source in staged:
-        target = place.model.parent / source.name
-        if target.is_dir() and not target.is_symlink():
+        moved = output.model.parent / source.name
+        if moved.is_dir() and not moved.is_symlink():
             old = folder / f"{source.name}.old"
-            target.rename(old)
+            moved.rename(old)
             try:
-                source.rename(target)
+                source.rename(moved)
             except BaseException:
-                old.rename(target)
+                old.rename(moved)
                 raise
         else:
-            os.replace(source, target)
-        written.append(target)
+            os.replace(source, moved)
+        written.append(moved)
     return tuple(written)
 
 

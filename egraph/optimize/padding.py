@@ -42,8 +42,8 @@ class Padding:
             pair = waiting.pop()
             if pair in proved or pair[0] is pair[1]:
                 continue
-            if told := self._refused(*pair, small, large):
-                return told
+            if reason := self._refused(*pair, small, large):
+                return reason
             proved.add(pair)
             if pair[0].op not in ("Input", "Constant"):
                 waiting += zip(pair[0].inputs, pair[1].inputs, strict=True)
@@ -52,23 +52,23 @@ class Padding:
     def _refused(self, small: Node, large: Node, first: Graph, second: Graph) -> str:
         """Return why a value may not begin with another, where all operands do."""
         sources = second.origins.get(large, ())
-        told = f"{large.op}{f' ({sources[0]})' if sources else ''}"
+        operator = f"{large.op}{f' ({sources[0]})' if sources else ''}"
         if small.op != large.op or small.type.dtype != large.type.dtype or len(small.inputs) != len(large.inputs):
-            return f"{told} is another operator at the smaller size"
+            return f"{operator} is another operator at the smaller size"
         match small.op:
             case "Input":
-                return "" if small.attributes == large.attributes else f"{told} is another input"
+                return "" if small.attributes == large.attributes else f"{operator} is another input"
             case "Constant":
-                here, there = first.tensors[small.string("digest")], second.tensors[large.string("digest")]
-                return "" if _begins_with(there, here) else f"{told} has other values at the smaller size"
+                small_values, large_values = first.tensors[small.string("digest")], second.tensors[large.string("digest")]
+                return "" if _begins_with(large_values, small_values) else f"{operator} has other values at the smaller size"
         if small.op not in OPS:
-            return f"{told} is run by onnxruntime: what it does with added rows is not known"
+            return f"{operator} is run by onnxruntime: what it does with added rows is not known"
         if OPS[small.op].category == "recurrence":
-            return f"{told} folds along time: its last states would come after added rows"
+            return f"{operator} folds along time: its last states would come after added rows"
         keys = _key(small), _key(large)
         if keys not in self.judged:
             self.judged[keys] = begins_alike(meaning(small), meaning(large))
-        return "" if self.judged[keys] else f"{told} mixes added rows with the others, or goes by the size"
+        return "" if self.judged[keys] else f"{operator} mixes added rows with the others, or goes by the size"
 
 
 def _key(node: Node) -> Key:
@@ -95,11 +95,11 @@ def _reaches(small: Scope, large: Scope) -> bool:
 
 def _scopes(scope: Scope) -> list[Scope]:
     """Return a scope and those that it reads."""
-    found, waiting = [], [scope]
+    scopes, waiting = [], [scope]
     while waiting:
-        found.append(waiting.pop())
-        waiting += _read_scopes(found[-1].body)
-    return found
+        scopes.append(waiting.pop())
+        waiting += _read_scopes(scopes[-1].body)
+    return scopes
 
 
 def _read_scopes(scalar: Scalar) -> list[Scope]:

@@ -68,24 +68,24 @@ TOGETHER_BELOW_BYTES = 1 << 30
 
 def optimize(options: Options, progress: Progress) -> Outcome:
     """Optimise a model and write the results; raises EinsatError, and then nothing is written."""
-    place = destination(options.model, options.output)
+    output = destination(options.model, options.output)
     if options.report is not None:
         check_report(options.report)
     progress.stage("read the model")
     with original.at_sizes(options.model, options.shapes) as model:
-        return _optimize(replace(options, model=model), place, progress)
+        return _optimize(replace(options, model=model), output, progress)
 
 
-def _optimize(options: Options, place: Destination, progress: Progress) -> Outcome:
+def _optimize(options: Options, output: Destination, progress: Progress) -> Outcome:
     """Do what ``optimize`` does, of a model at the sizes that it is wanted at."""
     aside = ThreadPoolExecutor(2)
     digest = aside.submit(original.digest, options.model)
     opening = aside.submit(worked, lambda: open_original(options.model, options.threads))
     aside.shutdown(wait=False)
-    options, imported, given = read(options, progress.note)
+    options, imported, user_inputs = read(options, progress.note)
     session, open_seconds = opening.result()
     answers = Answers()
-    runs = accepted(session, imported.graph, given, options.seed, answers.keep)
+    runs = accepted(session, imported.graph, user_inputs, options.seed, answers.keep)
     for text in runs.notes:
         progress.note(text)
     way = lowering(options.device)
@@ -93,31 +93,31 @@ def _optimize(options: Options, place: Destination, progress: Progress) -> Outco
     try:
         if import_profiles(options, database, progress) and not options.frozen:
             options = replace(options, again=True)  # what an earlier search chose, it chose without them
-        with staging(place) as stage, Worker() as worker, way.kept_compilers():
+        with staging(output) as stage, Worker() as worker, way.kept_compilers():
             work = stage / "work"
             work.mkdir()
             results = stage / "results"
             results.mkdir()
             derivations = choose_derivations(options.skip_rules, allow=options.allow, enabled=options.derivations, partial=options.partial)
-            reference = Reference(options, imported.graph, given, runs, session, answers)
+            reference = Reference(options, imported.graph, user_inputs, runs, session, answers)
             gate, folder = Gate(derivations, database, options.tolerance), Folder(imported.graph)
             budget = Budget(
                 progress, options.finalists + 2, options.checks, open_seconds, runs.run_seconds, runs.slowdown,
-                given=len(given.files), policy=options.policy,
+                given=len(user_inputs.files), policy=options.policy,
             )  # fmt: skip
             repair = Repair(options, progress, imported.graph, reference, folder, budget, gate, work, options.is_exact_below_normal)
             run = Run(
-                options, progress, imported.graph, reference, database, worker, work, results / place.model.name,
-                results / place.artefact.name, gate, digest, budget, folder, repair, device(options.device), way,
+                options, progress, imported.graph, reference, database, worker, work, results / output.model.name,
+                results / output.artefact.name, gate, digest, budget, folder, repair, device(options.device), way,
                 Rounding(reference.samples, options.threads),
             )  # fmt: skip
             outcome = run.repeated() or run.outcome(imported.notes + imported.hints + runs.notes)
             progress.stage("write")
             for path in results.glob("*.partial"):
                 shutil.rmtree(path)
-            files = [str(path) for path in publish(results, place)]
+            files = [str(path) for path in publish(results, output)]
             if options.report is not None:
-                write_beside(options.report, (place.artefact / REPORT).read_text(encoding="utf-8"), option="--report FILE")
+                write_beside(options.report, (output.artefact / REPORT).read_text(encoding="utf-8"), option="--report FILE")
                 files.append(str(options.report))
             return replace(outcome, files=tuple(files), seconds_total=progress.spent_seconds)
     finally:
@@ -206,8 +206,8 @@ class Run:
                 break
             except Disagreement as error:
                 if kept := self._checked_with_subnormals(error, trial.best, is_repeated=is_repeated):
-                    checked, told = kept
-                    self.repair.learnt.append(told)
+                    checked, note = kept
+                    self.repair.learnt.append(note)
                     break
                 if trial.best is None:
                     raise
@@ -226,13 +226,15 @@ class Run:
     def _finish(self, outcome: Outcome, checked: CheckResult, best: Entry | None) -> Outcome:
         """Add what the check found, and complete the artefact."""
         self.progress.update(f"largest relative error {checked.max_rel_err:.2g} on {checked}")
-        told = f"results were compared on {checked}, not on {self.budget.inputs}: there was no time for more"
-        short = (told,) if checked.is_short and checked.inputs < self.budget.inputs else ()
+        shortage = f"results were compared on {checked}, not on {self.budget.inputs}: there was no time for more"
+        short = (shortage,) if checked.is_short and checked.inputs < self.budget.inputs else ()
         for text in (*checked.amplified, *checked.weak, *short):
             self.progress.note(text)
-        said = outcome.check_notes + checked.amplified + checked.weak + short
+        check_notes = outcome.check_notes + checked.amplified + checked.weak + short
         inputs = {"given": checked.given, "random": checked.inputs - checked.given}
-        outcome = replace(outcome, max_rel_err=checked.max_rel_err, worst_output=checked.worst_output, check_notes=said, inputs=inputs)
+        outcome = replace(
+            outcome, max_rel_err=checked.max_rel_err, worst_output=checked.worst_output, check_notes=check_notes, inputs=inputs,
+        )  # fmt: skip
         finish_artefact(self.artefact, outcome, best.program if best else None, self.lowering, self.options.rule_files)
         return outcome
 
@@ -271,40 +273,40 @@ class Run:
                     measurer.compile_seconds = self.budget.seconds_to_compile(1)
                 return self._calibrated(measurer, device)
 
-            found = search(
+            searched = search(
                 self.graph, rules, calibrated, measurer, self.budget,
                 finalists=options.finalists, max_nodes=options.max_nodes, seed=options.seed, earlier=earlier,
                 derivations=self.derivations.open(),
                 rehearsal=None if measurer is None or earlier else self.repair.rehearsal(),
             )  # fmt: skip
-        self._file(stages.dumped_search(options.dump_folder, self.graph, found), key, device)
-        if earlier and found.choice.is_earlier:
+        self._file(stages.dumped_search(options.dump_folder, self.graph, searched), key, device)
+        if earlier and searched.choice.is_earlier:
             progress.note(earlier.describe())
         self.worker.close()
         for text in self.repair.notes:
             progress.note(text)
-        return self._timed(found, plain, key, device, is_measured=measurer is not None)
+        return self._timed(searched, plain, key, device, is_measured=measurer is not None)
 
-    def _file(self, found: Search, key: str, device: str) -> None:
+    def _file(self, searched: Search, key: str, device: str) -> None:
         """Keep what a search chose for the same command again."""
-        if self.device.is_timed and not self.options.frozen and not found.choice.is_earlier:
-            counts = len(found.saturation.iterations), found.choice.kernels_unmeasured
-            filed = Earlier(*counts, self.options.budget_seconds, found.text, found.choice.refused, found.saturation.looks)
+        if self.device.is_timed and not self.options.frozen and not searched.choice.is_earlier:
+            counts = len(searched.saturation.iterations), searched.choice.kernels_unmeasured
+            filed = Earlier(*counts, self.options.budget_seconds, searched.text, searched.choice.refused, searched.saturation.looks)
             write_search(self.database, device, key, filed)
 
-    def _timed(self, found: Search, plain: Program, key: str, device: str, *, is_measured: bool) -> Trial:
+    def _timed(self, searched: Search, plain: Program, key: str, device: str, *, is_measured: bool) -> Trial:
         """Compile the programs of a search, look at their results, and time them; what differs is replaced by other programs."""
-        options, progress, choice = self.options, self.progress, found.choice
+        options, progress, choice = self.options, self.progress, searched.choice
         progress.stage("time the finalists" if self.device.is_timed else "compile the program")
         keep = self.repair.keep_subnormals
         self.searches += 1
-        entries = entries_of(found, plain, self.work, self.searches, keep_subnormals=keep)
+        entries = entries_of(searched, plain, self.work, self.searches, keep_subnormals=keep)
         path = str(options.model.absolute())
         contenders = [Contender(ORIGINAL, self.model_digest.result(), "onnxruntime", path, keep_subnormals=keep)]
         contenders += [entry.contender for entry in by_importance(entries)]
         if not self.device.is_timed:
             cheapest = compile_cheapest(entries, self.folder, self.repair.compile_options)
-            return Trial(found, plain, tuple(entries), not_raced(contenders), cheapest, key)
+            return Trial(searched, plain, tuple(entries), not_raced(contenders), cheapest, key)
         raced = None if is_measured and not choice.is_earlier else self._remembered(contenders, device, frozen=options.frozen)
         preferred, policy = by_preference(entries, self.derivations.errors()), options.policy.race
         best = entry_named(fastest(preferred, raced, policy), entries) if raced else None
@@ -316,12 +318,12 @@ class Run:
                 raced = None  # it could be compiled once: say of each program again which can
         if raced is None:
             sizes_bytes, failed = compile_all(entries, self.folder, self.budget, self.work, self.repair.compile_options)
-            if (closer := self._within(found, entries, failed, self._calibrated(None, device))) is not None:
+            if (closer := self._within(searched, entries, failed, self._calibrated(None, device))) is not None:
                 self._file(closer, key, device)
                 return self._timed(closer, plain, key, device, is_measured=is_measured)
             for entry in by_importance(entries):
                 error = None if entry.contender.name in (PLAIN, *failed) else self.repair.tested(entry)
-                if error is not None and (other := self.repair.repaired(error, found, entry, self._calibrated(None, device))):
+                if error is not None and (other := self.repair.repaired(error, searched, entry, self._calibrated(None, device))):
                     self._file(other, key, device)
                     return self._timed(other, plain, key, device, is_measured=is_measured)
                 if error is not None:
@@ -338,9 +340,9 @@ class Run:
             best = entry_named(fastest(preferred, raced, policy), entries)
             best = best and best.folded(self.folder)
             self.budget.quiet_run_seconds = min(self.budget.quiet_run_seconds, raced.median_us(ORIGINAL) / 1e6)
-        return Trial(found, plain, tuple(entries), raced, best, key, preferred)
+        return Trial(searched, plain, tuple(entries), raced, best, key, preferred)
 
-    def _within(self, found: Search, entries: Sequence[Entry], failed: dict[str, str], model: CostModel) -> Search | None:
+    def _within(self, searched: Search, entries: Sequence[Entry], failed: dict[str, str], model: CostModel) -> Search | None:
         """Measure how far programs that round are off; return others where the best is too far off and there is time for them.
 
         What is too far off has ``failed``.
@@ -360,9 +362,9 @@ class Run:
             reason = f"{count} kernels round, and its outputs are off by {error:.2g} of the largest, more than {limit:g}"
             failed[entry.contender.name] = reason
             may_raise = rank == 0 and time_left() > 0 and not self.options.frozen
-            if may_raise and self.rounding.raise_kernels(self.graph, found, entry, error, model, time_left):
+            if may_raise and self.rounding.raise_kernels(self.graph, searched, entry, error, model, time_left):
                 self.progress.note(f"{entry.contender.name}: {reason}; those that move outputs most return to float32")
-                return self.repair.extracted(found, model)
+                return self.repair.extracted(searched, model)
         return None
 
     def _contender(self, name: str, digest: str) -> Contender:
@@ -402,12 +404,12 @@ class Run:
         """Write the artefact and, at the same time, the standard model; compare both with the original."""
         weights = best.program.graph.tensors if best else self.graph.tensors
         with ThreadPoolExecutor(1) as aside:
-            given, threads = self.options.model, self.options.threads
-            exporting = aside.submit(export, best.program if best else None, given, self.model_file, threads)
+            original_file, threads = self.options.model, self.options.threads
+            exporting = aside.submit(export, best.program if best else None, original_file, self.model_file, threads)
             if sum(array.nbytes for array in weights.values()) > TOGETHER_BELOW_BYTES:
                 exporting.result()  # both at once would keep too much in memory
             if best is None:
-                save_unchanged(self.graph, given, self.artefact, keep_subnormals=self.repair.keep_subnormals)
+                save_unchanged(self.graph, original_file, self.artefact, keep_subnormals=self.repair.keep_subnormals)
             elif not is_compiled:
                 compile_entry(best, self.repair.compile_options)
             if best is not None:
@@ -427,9 +429,9 @@ class Run:
                 checked = self._check(session, saved, best, is_repeated=is_repeated)
         except Disagreement:
             return None  # something else is to blame: it is found out without them
-        told = f"subnormal numbers are kept: with zeros for them, as the programs were timed, the check failed ({error.what})"
-        self.progress.note(f"warning: {told}")
-        return checked, told
+        note = f"subnormal numbers are kept: with zeros for them, as the programs were timed, the check failed ({error.what})"
+        self.progress.note(f"warning: {note}")
+        return checked, note
 
     def _given_up(
         self, error: Disagreement, trial: Trial, best: Entry, rules: Sequence[Rule | MergeRule], measurer: Measurer | None, device: str
@@ -453,10 +455,10 @@ class Run:
         What is ``is_repeated`` is compared on as many inputs as before, whatever time that takes: it has to come out the same.
         """
         device, digest = self.device.key(self.options.threads), self.model_digest.result() + self.reference.given.key
-        known = read_checked(self.database, device, digest) if is_repeated else None
+        checked_before = read_checked(self.database, device, digest) if is_repeated else None
 
         def goes_on(inputs: int) -> bool:
-            return known is None or inputs < known if is_repeated else self.budget.may_check()
+            return checked_before is None or inputs < checked_before if is_repeated else self.budget.may_check()
 
         candidates: dict[str, RunModel] = {self.artefact.name: lambda feeds: session.run(None, feeds)}
         if saved is not None:

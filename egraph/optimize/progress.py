@@ -13,14 +13,14 @@ from egraph.optimize.interruption import heed
 
 def process_started() -> float:
     """Return when this process began, on the clock of ``time.monotonic``: what was imported since took part of the budget."""
-    now = time.monotonic()
+    now_seconds = time.monotonic()
     try:
         with open("/proc/self/stat", encoding="utf-8") as file:
             ticks = int(file.read().rpartition(")")[2].split()[19])
         age_seconds = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     except (OSError, AttributeError, IndexError, ValueError):  # not Linux
-        return now
-    return now - max(0.0, age_seconds)
+        return now_seconds
+    return now_seconds - max(0.0, age_seconds)
 
 
 @dataclass

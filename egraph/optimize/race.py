@@ -54,7 +54,8 @@ class Race:
         samples_us, longest_us = self.timings[name].samples_us, max((t.samples_us for t in self.timings.values()), key=len)
         if not samples_us or len(samples_us) == len(longest_us):
             return self.timings[name].median_us
-        return statistics.median(longest_us) * statistics.median(own / other for own, other in zip(samples_us, longest_us, strict=False))
+        ratios = (sample_us / longest for sample_us, longest in zip(samples_us, longest_us, strict=False))
+        return statistics.median(longest_us) * statistics.median(ratios)
 
 
 def not_raced(contenders: Sequence[Contender]) -> Race:
@@ -78,10 +79,10 @@ def remembered(
     sources of the code generator.
     """
     group = race_key(contenders, feeds, inputs[1], generator)
-    found = {c.name: database.find(RaceTime, device, group, c.digest) for c in contenders}
-    missing = sorted(name for name, record in found.items() if record is None)
+    records = {c.name: database.find(RaceTime, device, group, c.digest) for c in contenders}
+    missing = sorted(name for name, record in records.items() if record is None)
     if not missing:
-        return Race({name: Timing(r.status, r.samples_us, r.message) for name, r in found.items() if r is not None}, remembered=True)
+        return Race({name: Timing(r.status, r.samples_us, r.message) for name, r in records.items() if r is not None}, remembered=True)
     if frozen:
         raise MissingMeasurement(
             f"the profile database has no end-to-end time of: {', '.join(missing)}",
@@ -187,16 +188,16 @@ def _interleave(
         for round_number in range(policy.rounds):
             started = time.monotonic()
             for c in running if round_number % 2 == 0 else list(reversed(running)):
-                known = timings.get(c.name)
-                if known is None or (known.status == "ok" and not stays):
+                timing = timings.get(c.name)
+                if timing is None or (timing.status == "ok" and not stays):
                     loaded = load(c)
-                    timings[c.name] = known = replace(loaded, samples_us=known.samples_us if known else ())
-                if known.status != "ok":
+                    timings[c.name] = timing = replace(loaded, samples_us=timing.samples_us if timing else ())
+                if timing.status != "ok":
                     continue
                 time.sleep(policy.settle_seconds)
-                got = workers[c.name].time(effort)
-                middle = (statistics.median(got.samples_us),) if got.samples_us else ()
-                timings[c.name] = Timing(got.status, known.samples_us + middle if middle else (), got.message)
+                timed = workers[c.name].time(effort)
+                middle = (statistics.median(timed.samples_us),) if timed.samples_us else ()
+                timings[c.name] = Timing(timed.status, timing.samples_us + middle if middle else (), timed.message)
                 if not stays:
                     workers[c.name].close()
             kept = still_running([c.name for c in running], timings, round_number, essential, policy)
@@ -242,7 +243,7 @@ def still_running(
 
 def is_clear(timings: Mapping[str, Timing], names: Sequence[str], essential: str, gap: float = RacePolicy.first_gap) -> bool:
     """Return whether the ``essential`` one is so far ahead of everyone, or behind the fastest, that further rounds would not matter."""
-    others = [timings[name].median_us for name in names if name != essential]
-    own_us, best_us = timings[essential].median_us, min(others, default=math.inf)
+    other_medians_us = [timings[name].median_us for name in names if name != essential]
+    own_us, best_us = timings[essential].median_us, min(other_medians_us, default=math.inf)
     return max(own_us, best_us) > gap * min(own_us, best_us)
 

@@ -36,8 +36,9 @@ class Earlier:
 
     def describe(self) -> str:
         """Return one line for people."""
-        rest = f", {self.unmeasured} of the chosen kernels unmeasured" if self.unmeasured else ""
-        return f"the search of an earlier run is used ({self.budget_seconds:g} s budget{rest}); a larger --budget or --again continues it"
+        unmeasured = f", {self.unmeasured} of the chosen kernels unmeasured" if self.unmeasured else ""
+        effort = f"{self.budget_seconds:g} s budget{unmeasured}"
+        return f"the search of an earlier run is used ({effort}); a larger --budget or --again continues it"
 
 
 def search_key(graph: Graph, rules: Sequence[Rule | MergeRule], options: Options, more: Sequence[str] = ()) -> str:
@@ -53,7 +54,7 @@ def read_search(database: Database, device: str, key: str) -> Earlier | None:
     row = database.find(SearchRow, device, key)
     if row is None or any(len(parts) != 4 for parts in row.refused):
         return None
-    refused = tuple(Refused(cast(Kind, kind), *rest) for kind, *rest in row.refused)
+    refused = tuple(Refused(cast(Kind, kind), *fields) for kind, *fields in row.refused)
     return Earlier(row.iterations, row.unmeasured, row.budget_seconds, row.choices, refused, row.looks)
 
 
@@ -64,11 +65,11 @@ def usable_search(database: Database, device: str, key: str, options: Options) -
     return None if searches_on else earlier
 
 
-def write_search(database: Database, device: str, key: str, found: Earlier) -> None:
+def write_search(database: Database, device: str, key: str, earlier: Earlier) -> None:
     """File a search; one of a smaller budget is replaced."""
-    refused = tuple(astuple(row) for row in found.refused)
-    counts = found.iterations, found.unmeasured, found.budget_seconds
-    database.put(SearchRow(device, key, *counts, found.choices, refused, found.looks))
+    refused = tuple(astuple(row) for row in earlier.refused)
+    counts = earlier.iterations, earlier.unmeasured, earlier.budget_seconds
+    database.put(SearchRow(device, key, *counts, earlier.choices, refused, earlier.looks))
 
 
 def read_checked(database: Database, device: str, model_digest: str) -> int | None:

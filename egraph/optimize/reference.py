@@ -84,19 +84,19 @@ class Given:
 
 def read(options: Options, tell: Callable[[str], None]) -> tuple[Options, ImportResult, Given]:
     """Read the model and the user's inputs, whose sizes the inputs get that the model and ``--shape`` leave open."""
-    imported, given = importer.load(options.model, shapes=options.shapes), Given()
+    imported, user_inputs = importer.load(options.model, shapes=options.shapes), Given()
     if options.inputs:
-        given = read_given(options.inputs, imported.graph, is_fixed=bool(options.shapes))
-        sizes = open_sizes(given, imported.graph)
+        user_inputs = read_given(options.inputs, imported.graph, is_fixed=bool(options.shapes))
+        sizes = open_sizes(user_inputs, imported.graph)
         if sizes:
             options = replace(options, shapes={**options.shapes, **sizes})
             imported = importer.load(options.model, shapes=options.shapes)
-            told = " ".join(f"--shape {name}:{','.join(map(str, shape))}" for name, shape in sizes.items())
-            note = f"sizes that the model leaves open are those of {given.files[0].name}: {told}"
+            flags = " ".join(f"--shape {name}:{','.join(map(str, shape))}" for name, shape in sizes.items())
+            note = f"sizes that the model leaves open are those of {user_inputs.files[0].name}: {flags}"
             imported = replace(imported, notes=(*imported.notes, note))
     for text in (*imported.notes, *imported.hints):
         tell(text)
-    return options, imported, given
+    return options, imported, user_inputs
 
 
 def read_given(paths: Sequence[Path], graph: Graph, *, is_fixed: bool) -> Given:
@@ -104,11 +104,11 @@ def read_given(paths: Sequence[Path], graph: Graph, *, is_fixed: bool) -> Given:
     declared = [Declared(node.string("name"), node.type.dtype, node.type.shape) for node in graph.inputs]
     fix = "save arrays of these sizes" + (", or leave --shape out: the file's sizes are taken then" if is_fixed else "")
     try:
-        given = Given(tuple(paths), tuple(read_inputs(path, declared, shape_fix=fix) for path in paths))
+        user_inputs = Given(tuple(paths), tuple(read_inputs(path, declared, shape_fix=fix) for path in paths))
     except InvalidArgument as error:
         raise ModelError(error.what, where=f"--inputs {error.where}", fix=error.fix) from error
-    first = given.feeds[0]
-    for path, feeds in zip(paths, given.feeds, strict=True):
+    first = user_inputs.feeds[0]
+    for path, feeds in zip(paths, user_inputs.feeds, strict=True):
         for name, array in feeds.items():
             if array.shape != first[name].shape:
                 raise ModelError(
@@ -116,24 +116,24 @@ def read_given(paths: Sequence[Path], graph: Graph, *, is_fixed: bool) -> Given:
                     f"{path.name}: a program is made for one set of sizes",
                     where=f"--inputs {path}", fix="give files of equal sizes, and run once for each set of sizes (with another -o)",
                 )  # fmt: skip
-    return given
+    return user_inputs
 
 
-def open_sizes(given: Given, graph: Graph) -> dict[str, tuple[int, ...]]:
+def open_sizes(user_inputs: Given, graph: Graph) -> dict[str, tuple[int, ...]]:
     """Return the sizes of the inputs that have open ones; raises ModelError where one name would have two sizes."""
-    known: dict[str, tuple[int, str]] = {}
+    size_of_name: dict[str, tuple[int, str]] = {}
     sizes: dict[str, tuple[int, ...]] = {}
     for node in graph.inputs:
         name = node.string("name")
-        found = given.feeds[0][name].shape
-        for size, number in zip(node.type.shape or (), found, strict=False):
-            if isinstance(size, str) and known.setdefault(size, (number, name))[0] != number:
+        shape = user_inputs.feeds[0][name].shape
+        for size, number in zip(node.type.shape or (), shape, strict=False):
+            if isinstance(size, str) and size_of_name.setdefault(size, (number, name))[0] != number:
                 raise ModelError(
-                    f"the size {size!r} is {known[size][0]} in the input {known[size][1]!r} and {number} in {name!r}",
-                    where=f"--inputs {given.files[0]}", fix=f"save arrays that agree on {size!r}",
+                    f"the size {size!r} is {size_of_name[size][0]} in the input {size_of_name[size][1]!r} and {number} in {name!r}",
+                    where=f"--inputs {user_inputs.files[0]}", fix=f"save arrays that agree on {size!r}",
                 )  # fmt: skip
         if not node.type.is_static:
-            sizes[name] = found
+            sizes[name] = shape
     return sizes
 
 
@@ -150,19 +150,19 @@ class Accepted:
     notes: tuple[str, ...] = ()
 
 
-def accepted(session: Any, graph: Graph, given: Given, seed: int, ran: Ran) -> Accepted:
+def accepted(session: Any, graph: Graph, user_inputs: Given, seed: int, ran: Ran) -> Accepted:
     """Run the original on the user's inputs and on random ones; ``ran`` hears of both.
 
     Raises ModelError where it runs on no random ones and none are given, or not on one that is.
     """
     times: list[float] = []
     elapsed_seconds: list[float] = []
-    for path, feeds in zip(given.files, given.feeds, strict=True):
+    for path, feeds in zip(user_inputs.files, user_inputs.feeds, strict=True):
         try:
             outputs, seconds, elapsed = timed(partial(session.run, None, feeds))
         except Exception as error:  # onnxruntime raises a class a status; every one means "not these inputs"
-            told = " ".join(str(error).split())
-            what = f"onnxruntime cannot run the original model on these inputs: {told}"
+            message = " ".join(str(error).split())
+            what = f"onnxruntime cannot run the original model on these inputs: {message}"
             raise ModelError(what, where=f"--inputs {path}", fix="give inputs that it runs on") from error
         ran(feeds, outputs)
         times.append(seconds)
@@ -172,9 +172,9 @@ def accepted(session: Any, graph: Graph, given: Given, seed: int, ran: Ran) -> A
     try:
         specs, seconds, elapsed = timed(lambda: find_feeds(session, graph, seed, ran))
     except NoInputs as error:
-        if not given.feeds:
+        if not user_inputs.feeds:
             raise
-        first = given.feeds[0]
+        first = user_inputs.feeds[0]
         specs = tuple(FeedSpec(node.string("name"), node.type.dtype, first[node.string("name")].shape) for node in graph.inputs)
         notes = (f"results are compared on your inputs alone: {error.what}",)
         return Accepted(specs, min(times), slowdown_of(times, elapsed_seconds), is_random=False, notes=notes)
@@ -200,8 +200,8 @@ class Reference:
 
     def answer(self, feeds: Mapping[str, Any]) -> Sequence[Any]:
         """Return the original's outputs."""
-        known: Sequence[Any] | None = self.answers.of(feeds) or self.session.run(None, dict(feeds))
-        return known or ()
+        outputs: Sequence[Any] | None = self.answers.of(feeds) or self.session.run(None, dict(feeds))
+        return outputs or ()
 
     def samples(self) -> list[Sample]:
         """Return the inputs that a check begins with, each with its answer, which is kept for the check."""
@@ -211,8 +211,8 @@ class Reference:
             for number, values in enumerate(VALUES[:most]):
                 feeds.append(random_feeds([replace(spec, values=values) for spec in self.runs.specs], self.options.seed + number))
         answered = [(each, self.answer(each)) for each in feeds]
-        for each, answer in answered:
-            self.answers.keep(each, answer)
+        for each, outputs in answered:
+            self.answers.keep(each, outputs)
         return answered
 
     def compare(
@@ -225,11 +225,11 @@ class Reference:
         is_first: bool,
     ) -> CheckResult:
         """Compare what runs with the original on ``count`` inputs; raises Disagreement. ``is_first``: of the user's own on one alone."""
-        given = self.given.named[:1] if is_first else self.given.named
+        inputs = self.given.named[:1] if is_first else self.given.named
         return check(
             self.answer, candidates, [name for name, _ in self.graph.outputs], self.runs.specs,
             tolerance=self.options.tolerance, count=count, seed=self.options.seed, plain=self._run_plainly, plain_moved=self._run_shaken,
-            vouch=vouch, goes_on=goes_on, given=given, is_random=self.runs.is_random,
+            vouch=vouch, goes_on=goes_on, given=inputs, is_random=self.runs.is_random,
             most_replaced=self.options.policy.check.replaced,
         )  # fmt: skip
 

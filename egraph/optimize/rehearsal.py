@@ -50,17 +50,18 @@ class DerivedPart:
     errors: Mapping[str, float] = field(default_factory=dict)
     """Relative error to expect of each derivation, by its name."""
 
-    def is_derived(self, one: Candidate) -> bool:
+    def is_derived(self, candidate: Candidate) -> bool:
         """Return whether a kernel computes, or reads, what derivations made."""
-        return any(_term(node) not in self.terms for node in one.covered) or not self.classes.issuperset(one.operands)
+        return any(_term(node) not in self.terms for node in candidate.covered) or not self.classes.issuperset(candidate.operands)
 
-    def error_of(self, one: Candidate) -> float | None:
+    def error_of(self, candidate: Candidate) -> float | None:
         """Return the error to expect of the derivations that a kernel comes from, None where no name is left of them."""
-        return max((self.errors[rule] for node in one.covered for rule in node.rules if rule in self.errors), default=None)
+        return max((self.errors[rule] for node in candidate.covered for rule in node.rules if rule in self.errors), default=None)
 
     def applications(self, selection: Selection) -> dict[int, Candidate]:
         """Return the classes that a program computes from what derivations made though rules alone could, each with its kernel."""
-        return {number: one for number, one in selection.chosen.items() if number in self.classes and self.is_derived(one)}
+        chosen = ((number, candidate) for number, candidate in selection.chosen.items() if number in self.classes)
+        return {number: candidate for number, candidate in chosen if self.is_derived(candidate)}
 
     def contractions(self, number: int) -> frozenset[int]:
         """Return the classes of products and convolutions that a class is computed from by what is fused with them alone."""
@@ -76,10 +77,10 @@ class DerivedPart:
                 number = leader[number]
             return number
 
-        for place, nodes in self.frozen.classes.items():
+        for eclass, nodes in self.frozen.classes.items():
             for node in nodes:
                 if node.op in ("Transpose", "Reshape") and _term(node) in self.terms:
-                    leader[find(node.children[0])] = find(place)
+                    leader[find(node.children[0])] = find(eclass)
         groups: dict[int, list[Node]] = {}
         for at, source in self.frozen.source.items():
             groups.setdefault(find(at), []).append(source)
@@ -97,34 +98,34 @@ class DerivedPart:
             for below in self._down_to_contractions(number):
                 limits[below] = min(error, limits.get(below, error))
 
-        def stays(number: int, one: Candidate) -> bool:
-            if number not in limits or not self.is_derived(one):
+        def stays(number: int, candidate: Candidate) -> bool:
+            if number not in limits or not self.is_derived(candidate):
                 return True
-            error = self.error_of(one)
+            error = self.error_of(candidate)
             return error is not None and error < limits[number]
 
-        return {number: tuple(one for one in options if stays(number, one)) for number, options in candidates.items()}
+        return {number: tuple(candidate for candidate in options if stays(number, candidate)) for number, options in candidates.items()}
 
     def _is_contraction(self, number: int) -> bool:
         return any(node.op in CONTRACTIONS and _term(node) in self.terms for node in self.frozen.classes[number])
 
     def _down_to_contractions(self, number: int) -> tuple[int, ...]:
-        found, stack = {number: None}, [number]
+        reached, stack = {number: None}, [number]
         while stack:
             at = stack.pop()
             if self._is_contraction(at):
                 continue
             for node in self.frozen.classes[at]:
                 if _term(node) in self.terms:
-                    new = [child for child in node.children if child not in found and child not in self.frozen.given]
-                    found |= dict.fromkeys(new)
+                    new = [child for child in node.children if child not in reached and child not in self.frozen.given]
+                    reached |= dict.fromkeys(new)
                     stack += new
-        return tuple(found)
+        return tuple(reached)
 
 
 def derived_part(by_rules: FrozenEGraph, frozen: FrozenEGraph, errors: Mapping[str, float] | None = None) -> DerivedPart:
     """Return what derivations added to the e-graph ``by_rules``, which has grown to ``frozen``."""
-    places = {_term(node): number for number, nodes in frozen.classes.items() for node in nodes}
+    class_of_term = {_term(node): number for number, nodes in frozen.classes.items() for node in nodes}
     numbers: dict[int, int] = {}
     terms: set[Term] = set()
     waiting = sorted(by_rules.classes, reverse=True)  # numbered from the roots: operands come first so
@@ -135,9 +136,9 @@ def derived_part(by_rules: FrozenEGraph, frozen: FrozenEGraph, errors: Mapping[s
             for node in by_rules.classes[old]:
                 if all(child in numbers for child in node.children):
                     term = (node.op, node.attributes, tuple(numbers[child] for child in node.children))
-                    if term in places and term not in terms:
+                    if term in class_of_term and term not in terms:
                         terms.add(term)
-                        numbers.setdefault(old, places[term])
+                        numbers.setdefault(old, class_of_term[term])
                         grown = True
     return DerivedPart(frozen, frozenset(numbers.values()), frozenset(terms), errors or {})
 
@@ -181,9 +182,9 @@ class Rehearsal:
         part = Tolerance(self.policy.margin * self.tolerance.relative, self.policy.margin * self.tolerance.absolute)
         for feeds, expected in self.samples:
             try:
-                found = run(program, feeds)
-                for (name, _), want, got in zip(self.graph.outputs, expected, found, strict=True):
-                    compare(want, got, part, where=f"output {name!r}")
+                outputs = run(program, feeds)
+                for (name, _), expected_output, actual in zip(self.graph.outputs, expected, outputs, strict=True):
+                    compare(expected_output, actual, part, where=f"output {name!r}")
             except CheckFailed as error:
                 return error.what
             except Exception as error:  # onnxruntime raises a class a status
@@ -193,20 +194,20 @@ class Rehearsal:
     def expected_errors(self, part: DerivedPart, candidates: Mapping[int, tuple[Candidate, ...]]) -> dict[int, float]:
         """Return, for classes whose derived kernels of some expected error would lose too many digits, the least such error."""
         errors = {
-            number: {error for one in options if part.is_derived(one) for error in [part.error_of(one)] if error}
+            number: {error for candidate in options if part.is_derived(candidate) for error in [part.error_of(candidate)] if error}
             for number, options in candidates.items()
             if number in part.classes
         }
         below = {number: part.contractions(number) for number, each in errors.items() if each}
         sources = {at: part.sources[at] for numbers in below.values() for at in numbers}
         amplified = self.amplifications(dict.fromkeys(node for nodes in sources.values() for node in nodes))
-        found: dict[int, float] = {}
+        least_errors: dict[int, float] = {}
         for number, contractions in below.items():
             factor = max((amplified.get(node, 1.0) for at in contractions for node in sources[at]), default=1.0)
             too_large = [error for error in errors[number] if self.policy.layer * error * factor > self.tolerance.relative]
             if too_large:
-                found[number] = min(too_large)
-        return found
+                least_errors[number] = min(too_large)
+        return least_errors
 
     def amplifications(self, nodes: Iterable[Node]) -> dict[Node, float]:
         """Return by how much more than usual the results of products and convolutions are smaller than what is added up for them."""
@@ -221,8 +222,8 @@ class Rehearsal:
         largest: dict[Node, float] = {}
         for feeds, _ in self.samples if tapped else ():
             with TemporaryDirectory(prefix="einsat-sizes-") as folder:
-                wanted = [each for node in tapped for each in (node, node.inputs[0])]
-                values = evaluate(self.graph, wanted, feeds, Path(folder), self.threads)
+                tapped_values = [each for node in tapped for each in (node, node.inputs[0])]
+                values = evaluate(self.graph, tapped_values, feeds, Path(folder), self.threads)
             values |= {node: np.asarray(feeds[node.string("name")]) for node in self.graph.inputs if node.string("name") in feeds}
             for node in tapped:
                 x, w = node.inputs

@@ -100,27 +100,27 @@ def times_in_place(
 
 def at_fault(
     program: Program,
-    place: str,
+    artefact: str,
     feeds: Mapping[str, Any],
     model: CostModel,
     measurer: Measurer,
     time_left: Callable[[], float],
     policy: PredictionPolicy = PredictionPolicy(),
 ) -> tuple[AtFault, ...]:
-    """Return the kernels that are the reason why the program compiled to ``place`` takes another time; what is sure is filed."""
+    """Return the kernels that are the reason why the program compiled to ``artefact`` takes another time; what is sure is filed."""
     options = measurer.options
-    with Session(place, threads=options.threads) as session:
+    with Session(artefact, threads=options.threads) as session:
         session.run(None, feeds)
         first = times_in_place(session, program, options, policy.runs)
         suspects = _suspects(first, model, policy)
-        alone = measurer.measure_again(model, [one for one, _ in suspects.values()], time_left)
+        alone = measurer.measure_again(model, [candidate for candidate, _ in suspects.values()], time_left)
         session.run(None, feeds)
         second = _by_kernel(times_in_place(session, program, options, policy.runs), model)
-    found = []
-    for key, (one, times) in suspects.items():
+    faults = []
+    for key, (candidate, times) in suspects.items():
         again_us = sum(second[key][1]) / len(second[key][1])
-        in_place_us, predicted_us = min(sum(times) / len(times), again_us), model.cost_us(one)
-        record, earlier = alone.get(key), model.record(one)
+        in_place_us, predicted_us = min(sum(times) / len(times), again_us), model.cost_us(candidate)
+        record, earlier = alone.get(key), model.record(candidate)
         alone_us = record.median_us if record is not None and record.median_us is not None else math.inf
         recorded_us = earlier.median_us if earlier is not None and earlier.median_us is not None else math.inf
         is_steady = not is_mispredicted(sum(times) / len(times), again_us, policy.factor)
@@ -133,19 +133,19 @@ def at_fault(
         elif in_place_us > predicted_us and (alone_us > policy.factor * recorded_us or not is_steady):
             verdict = "busy"
         else:
-            model.file_in_place(one, (sum(times) / len(times), again_us))
-        found.append(AtFault(one, predicted_us, in_place_us, alone_us, verdict, len(times)))
-    return tuple(found)
+            model.file_in_place(candidate, (sum(times) / len(times), again_us))
+        faults.append(AtFault(candidate, predicted_us, in_place_us, alone_us, verdict, len(times)))
+    return tuple(faults)
 
 
 def _by_kernel(rows: Sequence[tuple[tuple[Kernel, ...], float]], model: CostModel) -> dict[KernelKey, tuple[Candidate, list[float]]]:
     """Return the times of each distinct kernel that is a step of its own."""
-    found: dict[KernelKey, tuple[Candidate, list[float]]] = {}
+    times_by_key: dict[KernelKey, tuple[Candidate, list[float]]] = {}
     for kernels, time_us in rows:
         if len(kernels) == 1 and not (kernels[0].implementation.is_free or kernels[0].implementation.is_opaque):
-            one = Candidate(kernels[0].fragment, (), (), kernels[0].implementation)
-            found.setdefault(model.key(one), (one, []))[1].append(time_us)
-    return found
+            candidate = Candidate(kernels[0].fragment, (), (), kernels[0].implementation)
+            times_by_key.setdefault(model.key(candidate), (candidate, []))[1].append(time_us)
+    return times_by_key
 
 
 def _suspects(
@@ -154,11 +154,12 @@ def _suspects(
     """Return the kernels whose times add most to the difference between what a program takes and what was predicted."""
     total_us = sum(time_us for _, time_us in rows)
     kernels = _by_kernel(rows, model)
-    off = {key: abs(sum(times) - len(times) * model.cost_us(one)) for key, (one, times) in kernels.items()}
+    off = {key: abs(sum(times) - len(times) * model.cost_us(candidate)) for key, (candidate, times) in kernels.items()}
 
     def is_off(key: KernelKey) -> bool:
-        one, times = kernels[key]
-        return off[key] > policy.least_share * total_us and is_mispredicted(sum(times) / len(times), model.cost_us(one), policy.factor)
+        candidate, times = kernels[key]
+        mean_us = sum(times) / len(times)
+        return off[key] > policy.least_share * total_us and is_mispredicted(mean_us, model.cost_us(candidate), policy.factor)
 
     chosen = sorted(filter(is_off, kernels), key=lambda key: (-off[key], key))[: policy.kernels]
     return {key: kernels[key] for key in chosen}
@@ -229,7 +230,7 @@ class Repair:
     def blamed(self, error: Disagreement, entry: Entry) -> Blame:
         return blame(self.graph, entry.folded(self.folder).program, error.feeds, self.compile_options, self.options.tolerance)
 
-    def repaired(self, error: Disagreement, found: Search, entry: Entry, model: CostModel) -> Search | None:
+    def repaired(self, error: Disagreement, searched: Search, entry: Entry, model: CostModel) -> Search | None:
         """Return other programs of the same e-graph, without the kernels or derived programs that make this one differ.
 
         None where neither are at fault, or where there is no time left.
@@ -244,7 +245,7 @@ class Repair:
         rehearsal = replace(self.rehearsal(), samples=((error.feeds, self.reference.answer(error.feeds)),), notes=[])
         is_numeric = bool(rehearsal.difference(entry.program))
         run = None if is_numeric else self._run_compiled
-        other = self.extracted(found, model, rehearsal, run, wrong=entry.contender.digest)
+        other = self.extracted(searched, model, rehearsal, run, wrong=entry.contender.digest)
         if not blamed.kernels and not rehearsal.notes:
             return None
         what = "; ".join([*([str(blamed)] if blamed.kernels else []), *rehearsal.notes])
@@ -262,9 +263,9 @@ class Repair:
 
     def _run_compiled(self, program: Program, feeds: Mapping[str, Any]) -> Sequence[Any]:
         with tempfile.TemporaryDirectory(prefix="einsat-repair-", dir=self.work) as folder:
-            place = Path(folder) / "program"
-            compile_entry(Entry(Contender("", "", "einsat", str(place)), self.folder.fold(program)), self.compile_options)
-            with Session(place, threads=self.options.threads, on=self.options.device) as session:
+            artefact = Path(folder) / "program"
+            compile_entry(Entry(Contender("", "", "einsat", str(artefact)), self.folder.fold(program)), self.compile_options)
+            with Session(artefact, threads=self.options.threads, on=self.options.device) as session:
                 results: Sequence[Any] = session.run(None, feeds)
         return results
 
@@ -280,33 +281,33 @@ class Repair:
         return self.reference.compare(candidates, goes_on, count, vouch, is_first=is_first)
 
     def extracted(
-        self, found: Search, model: CostModel, rehearsal: Rehearsal | None = None, run: RunProgram | None = None, *, wrong: str = ""
+        self, searched: Search, model: CostModel, rehearsal: Rehearsal | None = None, run: RunProgram | None = None, *, wrong: str = ""
     ) -> Search:
         """Return programs of the same e-graph, by what is known of its kernels now and without what is ``wrong``."""
         return search_again(
-            self.graph, found, model, self.budget, rehearsal or self.rehearsal(), run, wrong=wrong,
+            self.graph, searched, model, self.budget, rehearsal or self.rehearsal(), run, wrong=wrong,
             finalists=self.options.finalists, seed=self.options.seed,
         )  # fmt: skip
 
     def look(self, entry: Entry, measured_us: float, predicted_us: float, model: CostModel, measurer: Measurer) -> bool:
         """Find and say which kernels are the reason why a program takes another time than predicted; return whether any was filed."""
         self.progress.stage("time kernels in place")
-        program, place = entry.folded(self.folder).program, entry.contender.path
+        program, artefact = entry.folded(self.folder).program, entry.contender.path
         feeds = self.reference.raced_feeds
         policy = self.options.policy.prediction
-        kernels = at_fault(program, place, feeds, model, measurer, lambda: self.progress.left_seconds - self.seconds, policy)
-        told = f"{entry.contender.name} takes {measured_us:.0f} us, not {predicted_us:.0f} as predicted"
-        self.progress.note(told + (":" if kernels else ""))
-        for one in kernels:
-            self.progress.note(f"  {one}")
-        return any(one.is_filed for one in kernels)
+        kernels = at_fault(program, artefact, feeds, model, measurer, lambda: self.progress.left_seconds - self.seconds, policy)
+        finding = f"{entry.contender.name} takes {measured_us:.0f} us, not {predicted_us:.0f} as predicted"
+        self.progress.note(finding + (":" if kernels else ""))
+        for kernel in kernels:
+            self.progress.note(f"  {kernel}")
+        return any(kernel.is_filed for kernel in kernels)
 
     def without_wrong(
-        self, rules: Sequence[Rule | MergeRule], error: Disagreement, found: Search, entry: Entry
+        self, rules: Sequence[Rule | MergeRule], error: Disagreement, searched: Search, entry: Entry
     ) -> Sequence[Rule | MergeRule]:
         """Return the rules without those that make a program wrong; raises CheckFailed where none is found to be."""
         policy = self.options.policy.saturation
-        limits = Limits(self.progress.left_seconds, self.options.max_nodes, len(found.saturation.iterations), policy.matches)
+        limits = Limits(self.progress.left_seconds, self.options.max_nodes, len(searched.saturation.iterations), policy.matches)
         blamed = self.blamed(error, entry)
         dropped = tuple(wrong_rules(self.graph, rules, limits, seed=self.options.seed, policy=policy)) or blamed.rules
         if not dropped:
@@ -324,16 +325,17 @@ class Repair:
     def noticed(self, trial: Trial, measurer: Measurer, model: CostModel, race_again: Callable[[Search], Trial]) -> Trial:
         """Look into a program that takes another time than predicted, and extract again by what its kernels cost inside of it."""
         looked: set[str] = set()
-        known = {entry.contender.digest for entry in trial.entries}
+        digests_timed = {entry.contender.digest for entry in trial.entries}
         runs = 2 * (self.options.policy.prediction.runs + 1)  # inside a program, kernels are timed before and after they are timed alone
         look_seconds = self.budget.open_seconds + runs * self.budget.run_seconds
         while self.progress.left_seconds > self.seconds + look_seconds:
-            others = [each for each in trial.entries if each.contender.name != PLAIN and each.contender.digest not in looked]
-            timed = [(trial.raced.median_us(each.contender.name), model.program_us(each.program), each) for each in others]
-            odd = [one for one in timed if math.isfinite(one[0]) and is_mispredicted(one[0], one[1], self.options.policy.prediction.factor)]
+            contenders = [each for each in trial.entries if each.contender.name != PLAIN and each.contender.digest not in looked]
+            timed = [(trial.raced.median_us(each.contender.name), model.program_us(each.program), each) for each in contenders]
+            factor = self.options.policy.prediction.factor
+            odd = [timing for timing in timed if math.isfinite(timing[0]) and is_mispredicted(timing[0], timing[1], factor)]
             if not odd:
                 break
-            measured_us, predicted_us, entry = min(odd, key=lambda one: one[0])
+            measured_us, predicted_us, entry = min(odd, key=lambda timing: timing[0])
             looked.add(entry.contender.digest)
             is_news = self.look(entry, measured_us, predicted_us, model, measurer)
             measurer.worker.close()
@@ -341,9 +343,9 @@ class Repair:
                 continue
             other = self.extracted(trial.found, model)
             digests = {program_digest(program) for program in other.programs}
-            if digests <= known:
+            if digests <= digests_timed:
                 continue
-            known |= digests
+            digests_timed |= digests
             rival = race_again(other)
             trial = rival if gain(rival) > gain(trial) else trial
         return trial

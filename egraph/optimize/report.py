@@ -77,8 +77,8 @@ def _box(rows: Sequence[KernelRow], operands: tuple[int, ...]) -> Box:
     costliest = max(rows, key=lambda row: row.time_us)
     name = rows[0].name if len(rows) == 1 else f"{len(rows)} kernels: {costliest.name} ..."
     shape = rows[-1].shape.removeprefix("float32")
-    told = "\n".join(f"{row.name}  {row.shape}  {row.time_us:.1f} us  {row.implementation}" for row in rows)
-    return Box(name, f"{shape}  {time_us:.1f} us", time_us, costliest.kind, operands, told)
+    tooltip = "\n".join(f"{row.name}  {row.shape}  {row.time_us:.1f} us  {row.implementation}" for row in rows)
+    return Box(name, f"{shape}  {time_us:.1f} us", time_us, costliest.kind, operands, tooltip)
 
 
 def place(drawn: Sequence[Box]) -> tuple[Placed, ...]:
@@ -117,23 +117,23 @@ def draw(rows: Sequence[KernelRow]) -> str:
     slowest = max((box.time_us for box in drawn), default=0.0) or 1.0
     label = 'role="img" aria-label="kernels and their operands"'
     lines = [f'<svg class="graph" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" {label}>']
-    for here in placed:
-        for operand in here.box.operands:
-            there = placed[operand]
-            x1, y1 = there.x + BOX_WIDTH / 2, there.y + BOX_HEIGHT
-            x2, y2 = here.x + BOX_WIDTH / 2, here.y
+    for user in placed:
+        for operand in user.box.operands:
+            producer = placed[operand]
+            x1, y1 = producer.x + BOX_WIDTH / 2, producer.y + BOX_HEIGHT
+            x2, y2 = user.x + BOX_WIDTH / 2, user.y
             middle = (y1 + y2) / 2
             curve = f"M{x1:.0f} {y1:.0f} C{x1:.0f} {middle:.0f} {x2:.0f} {middle:.0f} {x2:.0f} {y2:.0f}"
             lines.append(f'<path class="edge" d="{curve}"/>')
-    for here in placed:
-        box = here.box
+    for user in placed:
+        box = user.box
         heat = BOX_WIDTH * box.time_us / slowest
         lines.append(
             f'<g class="box {box.kind}"><title>{escape(box.tooltip)}</title>'
-            f'<rect x="{here.x:.0f}" y="{here.y:.0f}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="6"/>'
-            f'<rect class="heat" x="{here.x:.0f}" y="{here.y + BOX_HEIGHT - 4:.0f}" width="{heat:.1f}" height="4"/>'
-            f'<text x="{here.x + 8:.0f}" y="{here.y + 16:.0f}">{escape(_shortened(box.title))}</text>'
-            f'<text class="small" x="{here.x + 8:.0f}" y="{here.y + 30:.0f}">{escape(_shortened(box.subtitle))}</text></g>'
+            f'<rect x="{user.x:.0f}" y="{user.y:.0f}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="6"/>'
+            f'<rect class="heat" x="{user.x:.0f}" y="{user.y + BOX_HEIGHT - 4:.0f}" width="{heat:.1f}" height="4"/>'
+            f'<text x="{user.x + 8:.0f}" y="{user.y + 16:.0f}">{escape(_shortened(box.title))}</text>'
+            f'<text class="small" x="{user.x + 8:.0f}" y="{user.y + 30:.0f}">{escape(_shortened(box.subtitle))}</text></g>'
         )
     return "\n".join([*lines, "</svg>"])
 
@@ -166,7 +166,7 @@ def render(outcome: Outcome) -> str:
         after=draw(outcome.kernels) if outcome.kernels else "",
         before=draw(outcome.before),
         growth=growth_chart(outcome.growth),
-        stitched=[(one, svg(one)) for one in outcome.stitched],
+        stitched=[(stitched, svg(stitched)) for stitched in outcome.stitched],
         precision=precision_chart(outcome),
         refusals=summary(outcome.refused),
         policy=changes(outcome.options.get("policy", {})) or "as shipped",
@@ -182,13 +182,13 @@ LEAST_ERROR = 1e-8
 
 def precision_chart(outcome: Outcome) -> str:
     """Return error over time of the programs of several precisions, with the tolerance, as SVG; the error's axis is logarithmic."""
-    shown = {name: one for name, one in outcome.precisions.items() if math.isfinite(one.error)}
+    shown = {name: program for name, program in outcome.precisions.items() if math.isfinite(program.error)}
     if not shown:
         return ""
     accepted = max(float(outcome.options["tolerance"]["relative"]), LEAST_ERROR)
-    logs = [math.log10(max(one.error, LEAST_ERROR)) for one in shown.values()] + [math.log10(accepted)]
+    logs = [math.log10(max(program.error, LEAST_ERROR)) for program in shown.values()] + [math.log10(accepted)]
     low, high = min(logs) - 0.5, max(logs) + 0.5
-    slowest_us = max(one.time_us[0] for one in shown.values()) or 1.0
+    slowest_us = max(program.time_us[0] for program in shown.values()) or 1.0
     base = CHART_HEIGHT - CHART_MARGIN
 
     def height(error: float) -> float:
@@ -201,14 +201,14 @@ def precision_chart(outcome: Outcome) -> str:
         f'<line class="limit" x1="{CHART_MARGIN}" y1="{height(accepted):.1f}" x2="{right}" y2="{height(accepted):.1f}"/>',
         f'<text x="{right}" y="{height(accepted) - 4:.1f}" text-anchor="end">tolerance {accepted:g}</text>',
     ]
-    places: dict[tuple[float, float], list[str]] = {}
-    for name, one in shown.items():
-        time_us, how = one.time_us
+    labels: dict[tuple[float, float], list[str]] = {}
+    for name, program in shown.items():
+        time_us, how = program.time_us
         x = CHART_MARGIN + 0.6 * time_us / slowest_us * (right - CHART_MARGIN)
-        told = places.setdefault((x, height(one.error)), [f"{format_time(time_us)}{how}, error {one.error:.2g}"])
-        told.insert(-1, POINTS[name])
-    for (x, y), told in places.items():
-        lines.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4"/><text x="{x + 8:.1f}" y="{y + 4:.1f}">{escape(", ".join(told))}</text>')
+        label = labels.setdefault((x, height(program.error)), [f"{format_time(time_us)}{how}, error {program.error:.2g}"])
+        label.insert(-1, POINTS[name])
+    for (x, y), label in labels.items():
+        lines.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4"/><text x="{x + 8:.1f}" y="{y + 4:.1f}">{escape(", ".join(label))}</text>')
     lines.append(f'<text x="{CHART_MARGIN}" y="{CHART_HEIGHT - 10}">time of a run</text>')
     return "\n".join([*lines, "</svg>"])
 

@@ -34,17 +34,17 @@ from runtime.profile import Database
 
 def refused(model: CostModel, candidates: Mapping[int, Iterable[Candidate]]) -> tuple[Refused, ...]:
     """Return the distinct candidates that the database knows to be unusable, the wrong ones first."""
-    found: dict[tuple[str, str], Refused] = {}
+    rows: dict[tuple[str, str], Refused] = {}
     for options in candidates.values():
-        for one in options:
-            record = model.record(one)
+        for candidate in options:
+            record = model.record(candidate)
             if record is None or record.status == "ok":
                 continue
             kind: Kind = "slow" if ONLY_REFERENCE in record.message else record.status
-            key = model.key(one)
-            found[key] = Refused(kind, one.implementation.text, key[0], record.message)
+            key = model.key(candidate)
+            rows[key] = Refused(kind, candidate.implementation.text, key[0], record.message)
     order = list(REFUSALS)
-    return tuple(sorted(found.values(), key=lambda r: (order.index(r.kind), r.implementation, r.fragment)))
+    return tuple(sorted(rows.values(), key=lambda r: (order.index(r.kind), r.implementation, r.fragment)))
 
 
 @dataclass(frozen=True)
@@ -91,15 +91,15 @@ def program_digest(program: Program) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
 
-def plain_program(graph: Graph, known: CostModel, *, seed: int) -> Program:
+def plain_program(graph: Graph, cost_model: CostModel, *, seed: int) -> Program:
     """Return the input program as it stands, not folded: no rules, one kernel a node (the smallest that exists), no measurements.
 
-    What is ``known`` to compute wrong results is left out all the same.
+    What is ``cost_model`` to compute wrong results is left out all the same.
     """
-    model = CostModel(Database.in_memory(), "", known.speed, target=replace(known.target, precisions=()))
+    model = CostModel(Database.in_memory(), "", cost_model.speed, target=replace(cost_model.target, precisions=()))
     frozen = saturate(graph, (), Limits()).frozen
     laid = lay_candidates(frozen, model.target, fused=False)
-    smallest = {c: _smallest([one for one in options if not known.is_wrong(one)]) for c, options in laid.items()}
+    smallest = {c: _smallest([candidate for candidate in options if not cost_model.is_wrong(candidate)]) for c, options in laid.items()}
     best = extract(frozen, model.price(smallest), 1, 0.0, seed)  # there is next to nothing to choose
     if not best:
         raise ExtractError("the input program has no lowering")
@@ -107,11 +107,11 @@ def plain_program(graph: Graph, known: CostModel, *, seed: int) -> Program:
 
 
 def _smallest(options: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    def rank(one: Candidate) -> tuple[int, bool, bool]:
-        return len(one.covered), one.implementation.is_opaque, not one.implementation.is_library
+    def rank(candidate: Candidate) -> tuple[int, bool, bool]:
+        return len(candidate.covered), candidate.implementation.is_opaque, not candidate.implementation.is_library
 
     least = min(map(rank, options), default=None)
-    return tuple(one for one in options if rank(one) == least)
+    return tuple(candidate for candidate in options if rank(candidate) == least)
 
 
 def search(
@@ -168,7 +168,7 @@ def limits_of(policy: SaturationPolicy, budget_seconds: float, e_nodes: int) -> 
 
 def search_again(
     graph: Graph,
-    found: Search,
+    searched: Search,
     model: CostModel,
     budget: Budget,
     rehearsal: Rehearsal,
@@ -183,11 +183,11 @@ def search_again(
     They are without kernels that have proved wrong since, and without what makes the program of the digest ``wrong`` lose digits in
     ``run``.
     """
-    space = found.space or Choosing(graph, found.saturation, model, budget, seed, rehearsal, is_timed=True).space()
+    space = searched.space or Choosing(graph, searched.saturation, model, budget, seed, rehearsal, is_timed=True).space()
     budget.progress.stage("extract")
     space.everything.settled = ()
-    frozen = found.saturation.frozen
-    chosen = [one for one in found.choice.selections if program_digest(to_program(frozen, one, graph)) == wrong]
+    frozen = searched.saturation.frozen
+    chosen = [each for each in searched.choice.selections if program_digest(to_program(frozen, each, graph)) == wrong]
     if chosen:
         space.rehearse(graph, rehearsal, chosen, run)
     model.caution = budget.policy.extract.caution
@@ -196,8 +196,8 @@ def search_again(
     model.caution = 1.0
     selections, by_rules = (tuple(_repriced(selection, model) for selection in each) for each in (selections, by_rules))
     other = refused(model, space.everything.candidates)
-    choice = replace(found.choice, selections=selections, by_rules=by_rules, refused=other, is_earlier=False)
-    return _found(graph, found.saturation, choice, space, model, budget, finalists, is_timed=False)
+    choice = replace(searched.choice, selections=selections, by_rules=by_rules, refused=other, is_earlier=False)
+    return _found(graph, searched.saturation, choice, space, model, budget, finalists, is_timed=False)
 
 
 def _found(
@@ -218,37 +218,37 @@ def _found(
         progress.note(f"time ended the search ({', '.join(short)}): --budget {progress.longer_seconds:.0f}s gives it twice as long")
     if choice.refused:
         progress.detail(summary(choice.refused))
-    for one in choice.refused:
-        if one.kind == "wrong":
-            progress.detail(f"  {one.implementation} computes {one.fragment} wrongly: {one.reason}")
+    for row in choice.refused:
+        if row.kind == "wrong":
+            progress.detail(f"  {row.implementation} computes {row.fragment} wrongly: {row.reason}")
     return Search(saturation, choice, programs_of(choice, saturation, graph, finalists), _text(choice), space)
 
 
 def programs_of(choice: Choice, saturation: Saturation, graph: Graph, finalists: int) -> tuple[Program, ...]:
     """Return the ``finalists`` best programs of what was chosen."""
-    found = [to_program(saturation.frozen, selection, graph) for selection in choice.selections]
-    found += [to_program(saturation.by_rules, selection, graph) for selection in choice.by_rules if saturation.by_rules]
-    return contending(found, len(choice.by_rules), finalists)
+    programs = [to_program(saturation.frozen, selection, graph) for selection in choice.selections]
+    programs += [to_program(saturation.by_rules, selection, graph) for selection in choice.by_rules if saturation.by_rules]
+    return contending(programs, len(choice.by_rules), finalists)
 
 
 def shortages(saturation: Saturation, choice: Choice) -> tuple[str, ...]:
     """Return what there was no time for, in words."""
-    found = ["rules and derivations were cut short"] if saturation.stop_reason == "time" else []
-    found += ["derived programs were left out"] if saturation.by_rules is not None and not choice.selections else []
-    found += [f"{choice.kernels_unmeasured} of the chosen kernels are estimated"] if choice.kernels_unmeasured else []
-    return tuple(found)
+    reasons = ["rules and derivations were cut short"] if saturation.stop_reason == "time" else []
+    reasons += ["derived programs were left out"] if saturation.by_rules is not None and not choice.selections else []
+    reasons += [f"{choice.kernels_unmeasured} of the chosen kernels are estimated"] if choice.kernels_unmeasured else []
+    return tuple(reasons)
 
 
-def contending(found: Sequence[Program], by_rules: int, most: int) -> tuple[Program, ...]:
+def contending(candidates: Sequence[Program], by_rules: int, most: int) -> tuple[Program, ...]:
     """Return ``most`` distinct programs; the last ``by_rules`` of those that were found give way to none but the cheapest."""
     programs: dict[str, Program] = {}
-    for program in found:
+    for program in candidates:
         programs.setdefault(program_digest(program), program)
-    last = [program for program in found[len(found) - by_rules :] if program in programs.values()]
-    others = [program for program in programs.values() if program not in last]
+    last = [program for program in candidates[len(candidates) - by_rules :] if program in programs.values()]
+    remaining = [program for program in programs.values() if program not in last]
     if most == 1:
         return (min(programs.values(), key=lambda program: program.cost_us),)
-    return (*others[: most - len(last)], *last)
+    return (*remaining[: most - len(last)], *last)
 
 
 def _text(choice: Choice) -> str:
@@ -265,7 +265,7 @@ def read_selections(text: str, frozen: FrozenEGraph, model: CostModel) -> tuple[
         selections = parse_selections(text, frozen)
     except (TextError, TypeError):
         return ()  # written by another version, or the e-graph grew differently: a search tells it anew
-    return () if any(model.is_wrong(one) for selection in selections for one in selection.chosen.values()) else selections
+    return () if any(model.is_wrong(candidate) for selection in selections for candidate in selection.chosen.values()) else selections
 
 
 def _read(earlier: Earlier, saturation: Saturation, model: CostModel) -> Choice | None:
@@ -347,9 +347,10 @@ class Choosing:
             by_rules = by_rules or first.choose_in_time(1, is_timed=measurer is not None)
         model.caution = 1.0
         selections, by_rules = (tuple(_repriced(selection, model) for selection in chosen) for chosen in (selections, by_rules))
-        open_ones = {model.key(one) for selection in (*selections, *by_rules) for one in unmeasured(model, selection.chosen.values())}
+        chosen_programs = (*selections, *by_rules)
+        open_keys = {model.key(kernel) for program in chosen_programs for kernel in unmeasured(model, program.chosen.values())}
         seconds = everything.seconds + (first.seconds if first and everything is not first else 0.0)
-        count = len(open_ones) if measurer is not None else 0
+        count = len(open_keys) if measurer is not None else 0
         return Choice(selections, by_rules, refused(model, everything.candidates), seconds, count), space
 
     def _settled(self, everything: Chooser, space: Space | None, measurer: Measures, rounds: Rounds) -> tuple[Selection, ...]:
@@ -371,5 +372,5 @@ class Choosing:
 
 def _repriced(selection: Selection, model: CostModel) -> Selection:
     """Return the selection at the costs that are believed, whatever it was chosen by."""
-    chosen = {number: replace(one, cost_us=model.cost_us(one)) for number, one in selection.chosen.items()}
-    return replace(selection, chosen=chosen, cost_us=math.fsum(one.cost_us for one in chosen.values()))
+    chosen = {number: replace(candidate, cost_us=model.cost_us(candidate)) for number, candidate in selection.chosen.items()}
+    return replace(selection, chosen=chosen, cost_us=math.fsum(candidate.cost_us for candidate in chosen.values()))

@@ -72,10 +72,10 @@ class Given:
     point: Mapping[str, int]
 
 
-def _given(asked: Question, options: Options) -> tuple[Given, ...]:
+def _given(plan: Question, options: Options) -> tuple[Given, ...]:
     """Read the user's inputs; raises ModelError where they do not fit the model and what ``--shape`` says of its sizes."""
-    declared = [Declared(name, type.dtype, asked.inputs.get(name, type.shape)) for name, type in asked.types.items()]
-    sizes = Sizes(tuple(Size(varied.name, varied.axes, "") for varied in asked.varied), ())
+    declared = [Declared(name, type.dtype, plan.inputs.get(name, type.shape)) for name, type in plan.types.items()]
+    sizes = Sizes(tuple(Size(varied.name, varied.axes, "") for varied in plan.varied), ())
     result = []
     for file in options.inputs:
         try:
@@ -86,7 +86,7 @@ def _given(asked: Question, options: Options) -> tuple[Given, ...]:
         if point is None:
             what = f"inputs that share a size ({', '.join(size.name for size in sizes.sizes)}) have different ones"
             raise ModelError(what, where=f"--inputs {file}", fix="save arrays that agree")
-        result.append(Given(file, feeds, _point(asked, point)))
+        result.append(Given(file, feeds, _point(plan, point)))
     return tuple(result)
 
 
@@ -131,12 +131,12 @@ class SizesOutcome:
 
 def optimize_sizes(options: Options, progress: Progress) -> SizesOutcome:
     """Optimise a model for several sizes and write one artefact; raises EinsatError, and then nothing is written."""
-    place = destination(options.model, options.output)
-    asked = question(options, read_model(options.model)[0])
-    points = asked.points(options.asked.buckets)
-    given = _given(asked, options)
+    output = destination(options.model, options.output)
+    plan = question(options, read_model(options.model)[0])
+    points = plan.points(options.asked.buckets)
+    user_inputs = _given(plan, options)
     progress.note(f"{len(points)} sizes are planned: {'; '.join(map(point_text, points))}")
-    with staging(place) as stage:
+    with staging(output) as stage:
         outcomes: dict[str, Outcome] = {}
         order = [points[-1], *points[:1], *reversed(points[1:-1])] if len(points) > 1 else list(points)
         for number, point in enumerate(order):
@@ -145,56 +145,58 @@ def optimize_sizes(options: Options, progress: Progress) -> SizesOutcome:
                 break
             with interruption.unsettled():
                 try:
-                    outcomes[point_text(point)] = _optimize_at(point, asked, options, progress, stage, max(LEAST_SECONDS, seconds), given)
+                    share_seconds = max(LEAST_SECONDS, seconds)
+                    outcomes[point_text(point)] = _optimize_at(point, plan, options, progress, stage, share_seconds, user_inputs)
                 except ModelError as error:
-                    if not asked.is_between(point):
+                    if not plan.is_between(point):
                         raise
                     shutil.rmtree(stage / "single", ignore_errors=True)
                     progress.note(f"{point_text(point)} is left out: {error}")
         left_out = tuple(tuple(point.values()) for point in points if point_text(point) not in outcomes)
         points = tuple(point for point in points if point_text(point) in outcomes)
         progress.stage("prove that sizes between may be padded")
-        gaps = find_gaps(asked, points, outcomes, options, progress)
+        gaps = find_gaps(plan, points, outcomes, options, progress)
         progress.stage("put the sizes together")
         results = stage / "results"
-        main = results / place.artefact.name
-        model = _for_all_sizes(asked, points, options.model)
-        sizes = _sizes(asked, points, outcomes, gaps)
+        main = results / output.artefact.name
+        model = _for_all_sizes(plan, points, options.model)
+        sizes = _sizes(plan, points, outcomes, gaps)
         for bucket in sizes.buckets:
             if not bucket.has_program:
                 _keep_report(stage / bucket.folder)
         main.mkdir(parents=True)
         (stage / FOLDER).rename(main / FOLDER)
-        _write_model(model, options.model, results / place.model.name)
-        weights_bytes = _put_together(main, asked, model, options, sizes)
+        _write_model(model, options.model, results / output.model.name)
+        weights_bytes = _put_together(main, plan, model, options, sizes)
         progress.stage("check the saved files")
-        checked = _check_saved(main, asked, sizes, gaps, given, options, results / place.model.name)
+        checked = _check_saved(main, plan, sizes, gaps, user_inputs, options, results / output.model.name)
         progress.update(f"also at {', '.join(checked)}: largest relative error {max(checked.values()):.2g}" if checked else "")
         _write_manifest(main, checked, gaps)
         progress.stage("write")
-        files = tuple(str(path) for path in publish(results, place))
-    found = tuple(outcomes[point_text(point)] for point in points)
-    return SizesOutcome(options.model.name, sizes, found, gaps, checked, weights_bytes, left_out, files, progress.spent_seconds)
+        files = tuple(str(path) for path in publish(results, output))
+    searched = tuple(outcomes[point_text(point)] for point in points)
+    return SizesOutcome(options.model.name, sizes, searched, gaps, checked, weights_bytes, left_out, files, progress.spent_seconds)
 
 
 def _optimize_at(
-    point: Mapping[str, int], asked: Question, options: Options, progress: Progress, stage: Path, seconds: float, given: Sequence[Given]
+    point: Mapping[str, int], plan: Question, options: Options, progress: Progress, stage: Path, seconds: float,
+    user_inputs: Sequence[Given],
 ) -> Outcome:
     """Run the driver for one size, with its part of the time that is left."""
-    told = point_text(point)
-    progress.note(f"--- {told} ({seconds:.0f} s of the budget)")
+    label = point_text(point)
+    progress.note(f"--- {label} ({seconds:.0f} s of the budget)")
     part = Progress(progress.verbosity, seconds, time.monotonic(), options.budget_seconds)
     folder = stage / FOLDER / _folder(point)
     run = replace(
-        options, shapes=asked.shapes(point), asked=Asked(), output=stage / "single" / f"{options.model.stem}.opt.onnx",
-        budget_seconds=options.budget_seconds / len(asked.points(options.asked.buckets)),
-        inputs=tuple(one.file for one in given if one.point == point),
+        options, shapes=plan.shapes(point), asked=Asked(), output=stage / "single" / f"{options.model.stem}.opt.onnx",
+        budget_seconds=options.budget_seconds / len(plan.points(options.asked.buckets)),
+        inputs=tuple(inputs.file for inputs in user_inputs if inputs.point == point),
     )  # fmt: skip
     try:
         outcome = optimize(run, part)
     except EinsatError as error:
         kind = CheckFailed if isinstance(error, CheckFailed) else ModelError
-        raise kind(error.what, where=f"{told}{', ' * bool(error.where)}{error.where}", fix=error.fix) from error
+        raise kind(error.what, where=f"{label}{', ' * bool(error.where)}{error.where}", fix=error.fix) from error
     finally:
         part.close()
     folder.parent.mkdir(exist_ok=True)
@@ -207,13 +209,13 @@ def _folder(point: Mapping[str, int]) -> str:
     return re.sub(r"[^\w=,-]", "_", point_text(point))
 
 
-def _point(asked: Question, sizes: Sequence[int]) -> dict[str, int]:
-    return dict(zip((varied.name for varied in asked.varied), sizes, strict=True))
+def _point(plan: Question, sizes: Sequence[int]) -> dict[str, int]:
+    return dict(zip((varied.name for varied in plan.varied), sizes, strict=True))
 
 
-def _sizes(asked: Question, points: Sequence[Mapping[str, int]], outcomes: Mapping[str, Outcome], gaps: Sequence[Gap]) -> Sizes:
+def _sizes(plan: Question, points: Sequence[Mapping[str, int]], outcomes: Mapping[str, Outcome], gaps: Sequence[Gap]) -> Sizes:
     return Sizes(
-        tuple(Size(varied.name, varied.axes, choice_text(varied.choice)) for varied in asked.varied),
+        tuple(Size(varied.name, varied.axes, choice_text(varied.choice)) for varied in plan.varied),
         tuple(Bucket(tuple(p.values()), f"{FOLDER}/{_folder(p)}", outcomes[point_text(p)].status != "unchanged") for p in points),
         tuple(gap.padded for gap in gaps if gap.padded),
     )
@@ -225,28 +227,28 @@ def _keep_report(folder: Path) -> None:
     (folder / PLAN).unlink()
 
 
-def _for_all_sizes(asked: Question, points: Sequence[Mapping[str, int]], path: Path) -> onnx.ModelProto:
+def _for_all_sizes(plan: Question, points: Sequence[Mapping[str, int]], path: Path) -> onnx.ModelProto:
     """Return the model as it was given; where its file fixes sizes that vary here, they have names."""
     model, _ = read_model(path)
-    if any(give_sizes(model, asked.shapes(point)) for point in points):
+    if any(give_sizes(model, plan.shapes(point)) for point in points):
         values = {value.name: value for value in model.graph.input}
-        for varied in asked.varied:
+        for varied in plan.varied:
             for name, axis in varied.axes:
                 values[name].type.tensor_type.shape.dim[axis].dim_param = varied.name
     return model
 
 
-def _write_model(model: onnx.ModelProto, given: Path, target: Path) -> None:
+def _write_model(model: onnx.ModelProto, original_file: Path, target: Path) -> None:
     """Write the standard model: byte for byte the given one where that takes all sizes."""
-    original.copy_model(given, target)
-    if read_model(given)[0] != model:
+    original.copy_model(original_file, target)
+    if read_model(original_file)[0] != model:
         target.write_bytes(model.SerializeToString(deterministic=True))
 
 
-def _put_together(main: Path, asked: Question, model: onnx.ModelProto, options: Options, sizes: Sizes) -> int:
+def _put_together(main: Path, plan: Question, model: onnx.ModelProto, options: Options, sizes: Sizes) -> int:
     """Write what the main folder holds, and take out of the folders of sizes what it holds for them; return the bytes of the weights."""
-    given = options.model.parent
-    digests, tensors = _constants(model, given)
+    original_folder = options.model.parent
+    digests, tensors = _constants(model, original_folder)
     folders = sorted((main / FOLDER).iterdir())
     for folder in folders:
         if (folder / WEIGHTS).exists():
@@ -256,9 +258,9 @@ def _put_together(main: Path, asked: Question, model: onnx.ModelProto, options: 
         _refer(model, digests, main / WEIGHTS)
     for name in sorted(original.external_places(model) - {WEIGHTS}):
         (main / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(given / name, main / name)
+        shutil.copyfile(original_folder / name, main / name)
     serialised = model.SerializeToString(deterministic=True)
-    compile_model(_interface(asked, model), serialised, main, keep_subnormals=options.is_exact_below_normal, name=ORIGINAL_MODEL)
+    compile_model(_interface(plan, model), serialised, main, keep_subnormals=options.is_exact_below_normal, name=ORIGINAL_MODEL)
     (main / SIZES).write_text(sizes.to_json(), encoding="utf-8")
     before = set(main.iterdir())
     lowering(options.device).complete(main)
@@ -299,25 +301,25 @@ def _refer(model: onnx.ModelProto, digests: Mapping[str, str], weights: Path) ->
             tensor.CopyFrom(reference)
 
 
-def _interface(asked: Question, model: onnx.ModelProto) -> Graph:
+def _interface(plan: Question, model: onnx.ModelProto) -> Graph:
     """Return the inputs and outputs of the model as it was given: a size that is given one number has that alone."""
     numbers: dict[str, int] = {}
-    for name, type in asked.types.items():
-        for size, given in zip(type.shape or (), asked.inputs.get(name, ()), strict=False):
-            if isinstance(size, str) and isinstance(given, int):
-                numbers[size] = given
+    for name, type in plan.types.items():
+        for size, number in zip(type.shape or (), plan.inputs.get(name, ()), strict=False):
+            if isinstance(size, str) and isinstance(number, int):
+                numbers[size] = number
 
     def port(name: str, type: TensorType, shape: tuple[int | str, ...] | None) -> Node:
         sizes = None if shape is None else tuple(numbers.get(size, size) if isinstance(size, str) else size for size in shape)
         return make("Input", (), attributes(name=name), TensorType(type.dtype, sizes))
 
-    inputs = tuple(port(name, type, asked.inputs.get(name, type.shape)) for name, type in asked.types.items())
+    inputs = tuple(port(name, type, plan.inputs.get(name, type.shape)) for name, type in plan.types.items())
     results = {value.name: from_proto(value.type, value.name) for value in model.graph.output}
     return Graph(model.graph.name, inputs, tuple((name, port(name, type, type.shape)) for name, type in results.items()), {})
 
 
 def _check_saved(
-    main: Path, asked: Question, sizes: Sizes, gaps: Sequence[Gap], given: Sequence[Given], options: Options, standard: Path
+    main: Path, plan: Question, sizes: Sizes, gaps: Sequence[Gap], user_inputs: Sequence[Given], options: Options, standard: Path
 ) -> dict[str, float]:
     """Compare the saved artefact with onnxruntime on the user's inputs, at each planned size, in each padded gap, and in another one.
 
@@ -337,8 +339,8 @@ def _check_saved(
             return results
 
         def error_at(point: Mapping[str, int]) -> float:
-            feeds = [(one.file.name, one.feeds) for one in given if one.point == point]
-            graph = importer.load(standard, shapes=asked.shapes(point)).graph
+            feeds = [(inputs.file.name, inputs.feeds) for inputs in user_inputs if inputs.point == point]
+            graph = importer.load(standard, shapes=plan.shapes(point)).graph
             specs = () if feeds else find_feeds(reference, graph, options.seed)
             candidates = {f"{main.name} at {point_text(point)}": lambda feeds: session.run(None, feeds)}
             return check(
@@ -347,10 +349,10 @@ def _check_saved(
                 plain=run_plainly, plain_moved=run_shaken, most_replaced=options.policy.check.replaced,
             ).max_rel_err  # fmt: skip
 
-        planned = [_point(asked, bucket.sizes) for bucket in sizes.buckets]
+        planned = [_point(plan, bucket.sizes) for bucket in sizes.buckets]
         for point in planned:
             error_at(point)
-        errors = {point_text(one.point): error_at(one.point) for one in given if one.point not in planned}
+        errors = {point_text(inputs.point): error_at(inputs.point) for inputs in user_inputs if inputs.point not in planned}
         errors |= {point_text(gap.middle): error_at(gap.middle) for gap in gaps if gap.padded}
         for gap in sorted((gap for gap in gaps if not gap.padded), key=lambda gap: gap.low - gap.high):
             try:

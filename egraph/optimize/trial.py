@@ -50,8 +50,8 @@ class Trial:
 
 def by_importance(entries: Sequence[Entry]) -> list[Entry]:
     """Return the entries, which begin with the plain program, in the order that they are compiled and timed in: the best first."""
-    plain, *found = entries
-    return [*found[:1], plain, *found[1:]]
+    plain, *others = entries
+    return [*others[:1], plain, *others[1:]]
 
 
 def entry_named(name: str, entries: Sequence[Entry]) -> Entry | None:
@@ -82,8 +82,8 @@ def fastest(preferred: Sequence[str], raced: Race, policy: RacePolicy) -> str:
 
 def gain(trial: Trial) -> float:
     """Return how many times as fast as the original the best program of a race is."""
-    others = [trial.raced.median_us(entry.contender.name) for entry in trial.entries]
-    return trial.raced.median_us(ORIGINAL) / min(others, default=float("inf"))
+    medians_us = [trial.raced.median_us(entry.contender.name) for entry in trial.entries]
+    return trial.raced.median_us(ORIGINAL) / min(medians_us, default=float("inf"))
 
 
 def without(trial: Trial, wrong: Entry, reason: str, folder: Folder, policy: RacePolicy) -> Trial:
@@ -93,12 +93,12 @@ def without(trial: Trial, wrong: Entry, reason: str, folder: Folder, policy: Rac
     return replace(trial, raced=raced, best=best and best.folded(folder))
 
 
-def entries_of(found: Search, plain: Program, work: Path, number: int, *, keep_subnormals: bool) -> list[Entry]:
+def entries_of(searched: Search, plain: Program, work: Path, number: int, *, keep_subnormals: bool) -> list[Entry]:
     """Return the plain program and those of a search; ``number``: of the extraction, so that each has a place of its own."""
-    named = [(PLAIN, plain), *((f"program {i}", program) for i, program in enumerate(found.programs, start=1))]
-    places = {name: work / f"{name.replace(' ', '-')}-{number}" for name, _ in named}
+    named = [(PLAIN, plain), *((f"program {i}", program) for i, program in enumerate(searched.programs, start=1))]
+    folders = {name: work / f"{name.replace(' ', '-')}-{number}" for name, _ in named}
     return [
-        Entry(Contender(name, program_digest(program), "einsat", str(places[name]), keep_subnormals=keep_subnormals), program)
+        Entry(Contender(name, program_digest(program), "einsat", str(folders[name]), keep_subnormals=keep_subnormals), program)
         for name, program in named
     ]
 

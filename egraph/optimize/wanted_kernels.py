@@ -47,12 +47,12 @@ class Collector:
         self, model: CostModel, candidates: Iterable[Candidate], time_left: Callable[[], float], tell: Callable[[str], None]
     ) -> None:
         """Note those candidates that have no measurement yet; ``model`` believes the worse of them."""
-        for one in candidates:
-            if not model.is_settled(one):
-                time_us = self.policy.disappointment * model.estimate_us(one)
-                self.jobs[model.key(one)] = job_of(model, one, self.policy)
-                generator = model.generator_of(one.implementation)
-                model.file(Record(model.device_of(one.fragment), *model.key(one), "ok", (time_us,), generator=generator))
+        for candidate in candidates:
+            if not model.is_settled(candidate):
+                time_us = self.policy.disappointment * model.estimate_us(candidate)
+                self.jobs[model.key(candidate)] = job_of(model, candidate, self.policy)
+                generator = model.generator_of(candidate.implementation)
+                model.file(Record(model.device_of(candidate.fragment), *model.key(candidate), "ok", (time_us,), generator=generator))
 
 
 @dataclass(frozen=True)
@@ -126,18 +126,18 @@ def _write(jobs: list[Job], options: Options, archive: Path, progress: Progress,
                 batch = jobs[start : start + together]
                 with tempfile.TemporaryDirectory(prefix="einsat-kernels-") as folder:
                     programs = [kernel_program(job.fragment, job.implementation, seed=options.seed) for job in batch]
-                    places = compile_batch(programs, Path(folder), compile_options)
-                    for job, program, place in zip(batch, programs, places, strict=True):
+                    compiled_folders = compile_batch(programs, Path(folder), compile_options)
+                    for job, program, compiled in zip(batch, programs, compiled_folders, strict=True):
                         generator = lowers.generator_digest if job.implementation.is_generated else ""
                         archived = ArchivedJob(*job.key, generator, job.engine, feed_specs(program))
-                        if isinstance(place, EinsatError):
+                        if isinstance(compiled, EinsatError):
                             key = archived.key(runs_on.key(options.threads))
-                            database.put(Record(*key[:3], "failed", (), str(place)[:SHOWN_CHARACTERS], generator))
+                            database.put(Record(*key[:3], "failed", (), str(compiled)[:SHOWN_CHARACTERS], generator))
                             failed += 1
                             continue
-                        write_reference(program, job.implementation, place, compile_options)
-                        lowers.complete(place)  # so that it runs where no compiler is
-                        writer.add(place, archived)
+                        write_reference(program, job.implementation, compiled, compile_options)
+                        lowers.complete(compiled)  # so that it runs where no compiler is
+                        writer.add(compiled, archived)
                         kernels += 1
                 progress.update(f"{kernels} of {len(jobs)} kernels")
     except OSError as error:
