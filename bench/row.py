@@ -22,7 +22,6 @@ import onnx
 
 from bench.engines import OURS, WITHOUT_DERIVATIONS, largest_value_bytes, outputs_file
 from bench.environment import ROOT, commit
-from bench.exact import exact_outputs
 from bench.interleave import EngineFailed, EngineProcess, interleave
 from bench.models import BenchModel
 from bench.watched import Watched, nearest
@@ -208,3 +207,22 @@ def rounding_errors(folder: Path, engines: Sequence[str], exact: Sequence[np.nda
         if [value.shape for value in outputs] == [value.shape for value in exact]:
             errors[engine] = max(relative_error(expected, actual) for expected, actual in zip(exact, outputs, strict=True))
     return errors
+
+
+def exact_outputs(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray] | None:
+    """Return the outputs, computed by torch in 64-bit floats; None where torch is missing or cannot."""
+    try:
+        import torch
+
+        from bench.torch_model import TorchModel
+
+        module = TorchModel(model, precise=True)
+        operands = [torch.from_numpy(_widened(feeds[value.name])) for value in model.graph.input]
+        with torch.inference_mode():
+            return [tensor.numpy() for tensor in module(*operands)]
+    except (ImportError, LookupError, RuntimeError, MemoryError):  # not installed, not translated, refused by torch, too large
+        return None
+
+
+def _widened(value: np.ndarray) -> np.ndarray:
+    return value.astype(np.float64) if value.dtype == np.float32 else np.array(value)

@@ -23,11 +23,10 @@ from bench.builder import Builder
 from bench.command import BadArguments, parse
 from bench.engines import WITHOUT_DERIVATIONS, largest_value_bytes, outputs_file
 from bench.environment import differences, environment
-from bench.exact import exact_outputs
 from bench.inputs import feeds_for
 from bench.interleave import EngineFailed, _reason, interleave
 from bench.models import MODELS, BenchModel
-from bench.row import EXACT_VALUES, Request, compare_outputs, exact_bytes, measure_row, rounding_errors, without_places
+from bench.row import EXACT_VALUES, Request, compare_outputs, exact_bytes, exact_outputs, measure_row, rounding_errors, without_places
 from bench.spread import spread
 from bench.table import line, means, near, table
 from bench.unit_scale import unit_scale
