@@ -12,12 +12,11 @@ from egraph.derive.matching.convolutions import convolutions, products_as_convol
 from egraph.derive.matching.form import Form, form
 from egraph.derive.matching.instances import expression, flattened
 from egraph.derive.matching.movements import boxed, movements
-from egraph.derive.matching.normalizations import normalizations
 from egraph.derive.matching.pointwise import elementwise
 from egraph.derive.matching.products import products
 from egraph.derive.matching.transposed import transposed_convolutions
 from egraph.derive.matching.views import is_constant, moved_elements, reshaped
-from egraph.derive.matching.windows import averages, reductions
+from egraph.derive.matching.windows import averages, normalizations, reductions
 from egraph.tensor import Node, format_fragment, make, placeholder, rewrite
 from egraph.tensor.expr.scope import Scope
 from egraph.tensor.ops.reference import fragment_expression

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 
 from egraph.derive.rules.bodies import Refusal, counted, every, mapped, pulled, replaced, where
 from egraph.derive.rules.inside import reads_inside
-from egraph.derive.rules.matrices import Matrix, inverse_of
 from egraph.tensor.expr.bodies import used
 from egraph.tensor.expr.conditions import slack
 from egraph.tensor.expr.index import Index, Iterator, Modulo, Size, bounds, floor_divide, index, length, modulo, substitute
@@ -192,3 +192,27 @@ def reverse(scope: Scope, iterator: Iterator) -> Scope | Refusal:
     (new,) = _names(iterator, scope, (length(iterator),))
     last = length(iterator) - 1
     return _exchanged(scope, (iterator,), (new,), replaced(scope.body, {iterator: last - index(new)}), (last - index(iterator),))
+
+
+Matrix = Sequence[Sequence[int]]
+
+
+def inverse_of(matrix: Matrix) -> tuple[tuple[int, ...], ...] | None:
+    """Return the inverse of a square matrix where it is an integer matrix, which is where the determinant is 1 or -1."""
+    size = len(matrix)
+    if any(len(row) != size for row in matrix):
+        return None
+    rows = [[Fraction(v) for v in row] + [Fraction(int(k == at)) for k in range(size)] for at, row in enumerate(matrix)]
+    for at in range(size):
+        pivot = next((k for k in range(at, size) if rows[k][at]), None)
+        if pivot is None:
+            return None
+        rows[at], rows[pivot] = rows[pivot], rows[at]
+        rows[at] = [v / rows[at][at] for v in rows[at]]
+        for k in range(size):
+            if k != at:
+                rows[k] = [v - rows[k][at] * w for v, w in zip(rows[k], rows[at], strict=True)]
+    inverse = [row[size:] for row in rows]
+    if any(v.denominator != 1 for row in inverse for v in row):
+        return None
+    return tuple(tuple(int(v) for v in row) for row in inverse)

@@ -9,10 +9,9 @@ import pytest
 
 from bench.searches import convolution
 from egraph.derive.bilinear.convolutions import saving
+from egraph.derive.emission import folded
 from egraph.derive.estimating import attainable, estimate
-from egraph.derive.exploration import maps_of
-from egraph.derive.folding import folded
-from egraph.derive.search import DERIVATION
+from egraph.derive.search import DERIVATION, maps_of
 from egraph.derive.targets import BAND, PRODUCT, SMALL_WINDOW, WINDOW, Target, block_sizes, distance, is_digits, onward
 from egraph.derive.trees import contraction_of, contractions, exchanged, intensity, normal
 from egraph.tensor import Node, TensorType, placeholder, walk
