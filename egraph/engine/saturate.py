@@ -4,28 +4,29 @@ Every iteration egglog finds the matches of each rule; Python builds the right s
 types and attributes) and gives them back as unions. A rule may use a bounded number of matches an iteration, the
 rest wait for the next one, so that no rule starves the others. Phases run one after another, each together with
 the rules of the phases before it. Derivations come last: where the rules have settled, single operators get derived
-programs, and the rules go on with those.
+programs, and the rules go on with those. At the end the e-graph is frozen: only what the roots can reach is left, numbered by
+first appearance.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Literal, TypeAlias
 
 from egraph.engine.applications import Application, Rewriting, RuleStatistics
 from egraph.engine.deriving import Derivations, Deriving
-from egraph.engine.eclasses import EClasses
+from egraph.engine.eclasses import EClasses, Entry, Key
 from egraph.engine.egglog import Engine
 from egraph.engine.encode import Labels, count_matches
-from egraph.engine.freeze import freeze
 from egraph.engine.merging import Merging
 from egraph.errors import RuleError
 from egraph.policy import SaturationPolicy
 from egraph.rule import MergeRule, Rule
-from egraph.tensor import FrozenEGraph, Graph, Node, walk
+from egraph.tensor import ENode, FrozenEGraph, Graph, Node, walk
 
 StopReason: TypeAlias = Literal["saturated", "time", "e-nodes", "iterations", "matches", "interrupted"]
 """``matches``: nothing is new but what rules would find that have more matches than egglog can list in time."""
@@ -248,3 +249,52 @@ class _Growth:
 def _names(applications: Sequence[Application]) -> str:
     grown = [a.rule.name for a in applications if a.unions]
     return ", ".join(grown) or "the input program"
+
+
+def freeze(classes: EClasses, graph_roots: Sequence[Node], source: Mapping[Node, int]) -> FrozenEGraph:
+    """Return the classes below the roots; e-nodes in the order in which they were made, the input program's first."""
+    roots = [source[root] for root in graph_roots]
+    members: dict[int, list[tuple[Key, Entry]]] = {}
+    for key, entry in classes.nodes.items():
+        handle = classes.find(entry.handle)
+        if handle not in key[2]:  # x = x + 0 says nothing about how to compute x
+            members.setdefault(handle, []).append((key, entry))
+    numbers: dict[int, int] = {}
+    queue = [classes.find(root) for root in roots]
+    for handle in queue:
+        if handle not in numbers:
+            numbers[handle] = len(numbers)
+            queue += [operand for (_, _, operands), _ in members[handle] for operand in operands if operand not in numbers]
+    sources: dict[int, Node] = {}
+    first = {handle: classes.vertices[handle] for handle in numbers}
+    for node, original in source.items():
+        handle = classes.find(original)
+        if handle in numbers and numbers[handle] not in sources:
+            sources[numbers[handle]], first[handle] = node, classes.vertices[original]
+    forest = classes.forest
+    rules_by_edge, names = forest.rules_by_edge()
+
+    @cache
+    def named(bits: int) -> tuple[str, ...]:
+        return tuple(sorted(name for bit, name in enumerate(names) if bits >> bit & 1))
+
+    def e_node(handle: int, key: Key, entry: Entry) -> ENode:
+        op, label, operands = key
+        rests = forest.rules_between(first[handle], entry.vertex, rules_by_edge)
+        for operand, made_over in zip(operands, forest.operands[entry.vertex], strict=True):
+            rests |= forest.rules_between(first[operand], made_over, rules_by_edge)
+        steps = forest.steps(first[handle], entry.vertex)
+        children = tuple(numbers[operand] for operand in operands)
+        return ENode(op, classes.labels.attributes(label), children, entry.rule, named(rests), steps)
+
+    frozen = {number: tuple(e_node(handle, *member) for member in members[handle]) for handle, number in numbers.items()}
+    return FrozenEGraph(
+        classes=frozen,
+        types={number: classes.types[handle] for handle, number in numbers.items()},
+        roots=tuple(numbers[classes.find(root)] for root in roots),
+        constants=frozenset(numbers[handle] for handle in classes.constants if handle in numbers),
+        source=sources,
+        root_rules=tuple(
+            named(forest.rules_between(classes.vertices[root], first[classes.find(root)], rules_by_edge)) for root in roots
+        ),
+    )
