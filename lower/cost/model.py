@@ -1,8 +1,9 @@
 """What a kernel costs: its measured median where the profile database has one, an estimate otherwise.
 
 Estimates only rank what is not measured yet; extraction is repeated until everything it chose has been measured
-(or time is up), so a wrong estimate costs a measurement and not a wrong choice. What has a measured relative
-(:mod:`lower.cost.families`) is estimated by it, everything else by its arithmetic and its bytes.
+(or time is up), so a wrong estimate costs a measurement and not a wrong choice. Kernels around one costly operator
+are a family: they take about the same time, whatever is fused above it. What has a measured relative is estimated by
+it, give or take the operands that it reads besides; everything else by its arithmetic and its bytes.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from egraph.policy import CostPolicy
-from egraph.tensor import Candidate, Implementation, Node, Program, Target, format_fragment, walk
+from egraph.tensor import Candidate, Implementation, Node, Program, Target, format_fragment, make, placeholder, rewrite, walk
 from egraph.tensor.boxes import cells
+from egraph.tensor.ops import OPS
 from egraph.tensor.ops.movement import joins_outermost
 from egraph.tensor.ops.stitch import stitch_of
-from lower.cost.families import Family, family
 from lower.cost.rounding import ErrorModel
 from lower.roofline import DeviceSpeed, Work
 from lower.roofline import work as count_work
@@ -31,6 +32,10 @@ FAILED_COST_US = 1e9
 
 KernelKey: TypeAlias = tuple[str, str]
 """Fragment text and implementation: what a measurement is filed under."""
+Family: TypeAlias = tuple[Implementation, Node, tuple[object, ...]]
+"""Implementation, the costly operator over what it reads, and the transposes above it."""
+
+CHEAP = ("elementwise", "view", "movement")
 
 
 def key_of(candidate: Candidate) -> KernelKey:
@@ -334,3 +339,28 @@ def is_in_place(candidate: Candidate, candidates: Mapping[int, tuple[Candidate, 
     if stitch is None or len(set(candidate.operands)) != len(candidate.operands):
         return False
     return candidate.operands[stitch.whole] in candidates
+
+
+def family(candidate: Candidate) -> Family | None:
+    """Return the family of a candidate, None where no single operator decides what it costs."""
+    nodes = [node for node in walk((candidate.fragment,)) if node.op != "Placeholder"]
+    costly = [node for node in nodes if node.op not in OPS or OPS[node.op].category not in CHEAP]
+    if len(costly) != 1:
+        return None
+    below = set(walk(costly))
+    moved = tuple(node.attributes for node in nodes if node.op == "Transpose" and node not in below)
+    return candidate.implementation, _renumbered(costly[0]), moved
+
+
+def _renumbered(root: Node) -> Node:
+    """Return a part of a fragment as a fragment of its own: placeholders numbered by first use."""
+    count = 0
+
+    def change(old: Node, operands: tuple[Node, ...]) -> Node:
+        nonlocal count
+        if old.op != "Placeholder":
+            return make(old.op, operands, old.attributes, old.type)
+        count += 1
+        return placeholder(count - 1, old.type, constant=bool(old.attribute("constant")))
+
+    return rewrite((root,), change)[root]

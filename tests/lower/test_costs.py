@@ -11,8 +11,7 @@ from egraph.policy import CostPolicy
 from egraph.tensor import Candidate, ENode, Graph, Implementation, Node, Program
 from egraph.tensor.ops import apply
 from lower.compile import CompileOptions
-from lower.cost.families import family
-from lower.cost.model import CostModel, jobs, without_twins
+from lower.cost.model import CostModel, family, jobs, without_twins
 from lower.roofline import DeviceSpeed
 from runtime.measure import Timing, Worker
 from runtime.profile import Database, Record
