@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,6 @@ from egraph.optimize.estimated import estimated_programs, open_program
 from egraph.rules import RULES
 from egraph.tensor import Graph, Program, TensorType, placeholder, walk
 from egraph.tensor.ops import apply
-from lower.targets.cpu.onednn import integers
 from lower.targets.cpu.onednn.match import match
 from runtime import Session
 
@@ -64,6 +64,7 @@ def of_bytes(shape: tuple[int, ...], dtype: str) -> st.SearchStrategy[np.ndarray
     return arrays(dtype, shape, elements=st.one_of(st.integers(low, high), st.sampled_from((low, high, 0))))
 
 
+ONEDNN_MATCH = import_module("lower.targets.cpu.onednn.match")
 SCALES = st.sampled_from((0.25, 1.0, 0.0078125, 0.013, 0.37, 3.0)).map(np.float32)
 """Powers of two, which make ties of halves, and others."""
 HALVES = st.integers(-600, 600).map(lambda n: n / 2)
@@ -126,7 +127,7 @@ def test_matmul_integer(a: np.ndarray, b: np.ndarray, z: np.ndarray, y: np.ndarr
     text = "(uint8[5,37] a, int8[37,9] b, uint8 z, int8[9] y) => (int32[5,9] c) { c = MatMulInteger(a, b, z, y) }"
     agree(text, {"a": a, "b": b, "z": z, "y": y})
     agree(text, {"a": a, "b": b, "z": z, "y": y}, by_rules=True)
-    assert has_no_opaque_step(text) or not integers.multiplies_bytes()
+    assert has_no_opaque_step(text) or not ONEDNN_MATCH.multiplies_bytes()
 
 
 @drawn
@@ -149,7 +150,7 @@ def test_qlinear_matmul(a: Any, b: Any, s: Any, t: Any, z: Any, u: Any, v: Any) 
     text = ("(uint8[5,37] a, float s, uint8 z, int8[37,9] b, float[9] t, int8[9] y, float u, uint8 v) => (uint8[5,9] c) "
             "{ c = QLinearMatMul(a, s, z, b, t, y, u, v) }")  # fmt: skip
     agree(text, {"a": a, "s": s, "z": z, "b": b, "t": t, "y": np.zeros(9, np.int8), "u": u, "v": v})
-    assert has_no_opaque_step(text) or not integers.multiplies_bytes()
+    assert has_no_opaque_step(text) or not ONEDNN_MATCH.multiplies_bytes()
 
 
 def _qlinear_conv(z: int, dtype: str) -> str:
@@ -238,7 +239,7 @@ def test_pairs_around_a_convolution_become_one_product_of_bytes(x: np.ndarray, d
     assert np.abs(one - other).max() <= 1.5 + 1e-5
     products = [node for kernel in program.kernels for node in walk((kernel.fragment,)) if node.op == "Conv"]
     assert [node.type.dtype for node in products] == ["int32"]
-    assert has_no_opaque_step(text, by_rules=True) or not integers.multiplies_bytes()
+    assert has_no_opaque_step(text, by_rules=True) or not ONEDNN_MATCH.multiplies_bytes()
 
 
 TIES = """(uint8[5,37] q) => (uint8[5,9] p)
@@ -255,7 +256,7 @@ def test_a_product_that_is_quantised_at_once_rounds_ties_before_the_zero_point(q
     agree(text, {"q": q}, by_rules=True)
     _, _, program = opened(text, by_rules=True)
     fused = [{"MatMul", "Quantize"} <= {node.op for node in walk((kernel.fragment,))} for kernel in program.kernels]
-    assert any(fused) or not integers.multiplies_bytes()
+    assert any(fused) or not ONEDNN_MATCH.multiplies_bytes()
 
 
 WEIGHTS = np.random.default_rng(5).integers(-127, 128, KERNEL).astype(np.int8)
@@ -267,10 +268,10 @@ def _leaf(index: int, dtype: str, *sizes: int, constant: bool = False) -> Any:
 
 def test_the_library_multiplies_bytes_only_where_the_processor_does(monkeypatch: pytest.MonkeyPatch) -> None:
     product = apply("MatMul", _leaf(0, "uint8", 4, 8), _leaf(1, "int8", 8, 16, constant=True))
-    monkeypatch.setattr(integers, "multiplies_bytes", lambda: True)
+    monkeypatch.setattr(ONEDNN_MATCH, "multiplies_bytes", lambda: True)
     assert not isinstance(match(product, "onednn.matmul"), str)
     assert "signed bytes" in str(match(apply("MatMul", _leaf(0, "uint8", 4, 8), _leaf(1, "uint8", 8, 16)), "onednn.matmul"))
     summed = apply("Add", product, _leaf(2, "int32", 16))
     assert "would compute it in float32" in str(match(summed, "onednn.matmul"))
-    monkeypatch.setattr(integers, "multiplies_bytes", lambda: False)
+    monkeypatch.setattr(ONEDNN_MATCH, "multiplies_bytes", lambda: False)
     assert "saturate" in str(match(product, "onednn.matmul"))

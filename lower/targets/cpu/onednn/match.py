@@ -1,19 +1,24 @@
-"""Match a whole fragment: anchor, prologue views, epilogue, destination."""
+"""Match a whole fragment: anchor, prologue views, epilogue, destination.
+
+Sums of products of bytes are exact. What follows them in the same call is computed in float32, step by step as it is written, and
+a byte at the end is rounded half to even and saturated. So sums of int32 with other int32 are not fused: float32 would round each
+before they are added.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
-from egraph.tensor import ELEMENT_TYPES, Node, walk
+from egraph.tensor import ELEMENT_TYPES, Node, placeholders, walk
 from egraph.tensor.ops.dtypes import BYTES
 from lower.calls.call import Anchor, Argument, Base, LibraryCall, PostOperation
 from lower.calls.contractions import convolution, convolution_as_matmul, matmul, transposed_convolution
 from lower.calls.epilogue import Spine, spine
-from lower.targets.cpu.onednn.integers import is_integer, unsuitable_arguments
-from lower.targets.cpu.onednn.integers import unsuitable as unsuitable_integers
+from lower.targets.cpu.generator.library import processor
 from lower.targets.cpu.onednn.reductions import global_pooling, layer_normalization, local_response, pooling, reduction, resampling, softmax
 from lower.views import Reason, Window, contiguous
 
@@ -65,6 +70,9 @@ IMPLEMENTATIONS: tuple[tuple[str, tuple[str, ...], Resolver], ...] = (
 READ_ROUNDED: Mapping[str, tuple[str, ...]] = {"convolution": ("src", "weights"), "matmul": ("src", "weights")}
 """The operands, by primitive, that kernels of a lower precision read rounded to it; sums and all other operands stay float32."""
 
+PRODUCTS = ("MatMul", "Conv")
+X86_FEATURES = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
+"""Instructions that multiply bytes into int32. Without them the library goes through int16, which saturates: its sums are then wrong."""
 MOST_POST_OPERATIONS = 6
 IMAGE_PRIMITIVES = ("convolution", "deconvolution", "pooling", "resampling")
 """Those that the library has real kernels for only where source and result lie in memory in the same order."""
@@ -239,3 +247,39 @@ def _bias_window(window: Window, anchor: Anchor) -> Window:
         return Window(window.offset, window.shape, contiguous(window.shape).strides)
     size = window.shape[anchor.bias_axis or 0]
     return Window(window.offset, (size,), (1,))
+
+
+@lru_cache(maxsize=1)
+def multiplies_bytes() -> bool:
+    """Return whether the library's sums of products of bytes are exact on this processor."""
+    flags = next((line for line in processor() if line.startswith("flags")), "")
+    return not flags or bool(X86_FEATURES & set(flags.split()))
+
+
+def is_integer(fragment: Node) -> bool:
+    """Return whether a fragment holds anything but float32."""
+    return any(node.type.dtype != "float32" for node in walk((fragment,)))
+
+
+def unsuitable_integers(fragment: Node) -> Reason | None:
+    """Return why no call of the library computes a fragment that is not of float32 alone."""
+    products = [node for node in walk((fragment,)) if node.op in PRODUCTS]
+    if not products or any(operand.type.dtype not in BYTES for node in products for operand in node.inputs):
+        kinds = sorted({node.type.dtype for node in walk((fragment,))} - {"float32"})
+        return f"the library is used for float32 and for products of bytes only, not for {', '.join(kinds)}"
+    if not multiplies_bytes():
+        return f"the processor has none of {', '.join(sorted(X86_FEATURES))}, without which the library's sums of bytes saturate"
+    for node in walk((fragment,)):
+        if node.type.dtype == "int32" and node.op not in (*PRODUCTS, "Placeholder", "Reshape", "Transpose"):
+            return f"{node.op} of int32 after a product: the library would compute it in float32"
+    return None
+
+
+def unsuitable_arguments(fragment: Node, anchor: Anchor, arguments: Sequence[Argument]) -> Reason | None:
+    """Return why the library does not take a product's operands in these roles."""
+    dtypes: Mapping[int, str] = {leaf.integer("index"): leaf.type.dtype for leaf in placeholders(fragment)}
+    if dtypes[arguments[1].operand] != "int8":
+        return "the library multiplies by signed bytes only"
+    if anchor.primitive not in ("matmul", "convolution"):
+        return f"the library's {anchor.primitive} takes no bytes"
+    return None
