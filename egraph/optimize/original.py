@@ -17,7 +17,7 @@ import onnx
 
 from egraph.errors import ModelError
 from egraph.onnx.importer.model_file import read_model
-from egraph.onnx.importer.resizing import give_sizes
+from egraph.onnx.importer.sizes import give_sizes
 
 
 def digest(model: Path) -> str:

@@ -30,7 +30,7 @@ import onnx
 from egraph.errors import CheckFailed, EinsatError, ModelError
 from egraph.onnx import importer
 from egraph.onnx.importer.model_file import read_model, to_array
-from egraph.onnx.importer.resizing import give_sizes
+from egraph.onnx.importer.sizes import give_sizes
 from egraph.onnx.types import from_proto, tensor_digest
 from egraph.optimize import interruption, original
 from egraph.optimize.artefact import MANIFEST

@@ -15,7 +15,7 @@ from onnx import inliner
 
 from egraph.errors import ModelError
 from egraph.onnx import importer
-from egraph.onnx.importer.resizing import give_sizes
+from egraph.onnx.importer.sizes import give_sizes
 from egraph.tensor import Graph
 from runtime import Session
 from runtime.artefact import MANIFEST, MODEL_SUFFIX, SUFFIX

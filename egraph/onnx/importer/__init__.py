@@ -13,12 +13,10 @@ from egraph.errors import TypeMismatch
 from egraph.onnx.importer import contraction, elementwise, movement, normalization, quantisation, recurrence, reduction, resize
 from egraph.onnx.importer.folding import fold, fold_shape
 from egraph.onnx.importer.infer import infer
-from egraph.onnx.importer.model_file import read_model, to_array
+from egraph.onnx.importer.model_file import OLDEST, prepared, read_model, to_array
 from egraph.onnx.importer.opaque import opaque
-from egraph.onnx.importer.opset import OLDEST, prepared
 from egraph.onnx.importer.order import captured_names, label, ordered, used_names
-from egraph.onnx.importer.resizing import give_sizes
-from egraph.onnx.importer.sizes import input_types, shape_hints
+from egraph.onnx.importer.sizes import give_sizes, input_types, shape_hints
 from egraph.onnx.importer.state import Call, Importing, NotCore, usable
 from egraph.onnx.types import array_type, from_proto
 from egraph.tensor import Graph, Node, OnnxContext, attributes, make, walk

@@ -1,4 +1,4 @@
-"""Read a model file and map its external data, refusing anything outside the model's folder."""
+"""Read a model file, bring it to a supported opset, and map its external data, refusing anything outside the model's folder."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.inliner
+import onnx.version_converter
 from google.protobuf.message import DecodeError
 from onnx import numpy_helper
 
 from egraph.errors import ModelError
 from egraph.onnx.types import dtype_name
 
+OLDEST = 7
+"""The oldest opset that is read as it is: broadcasting is numpy's from here on."""
 _PACKED = frozenset({"int4", "uint4", "int2", "uint2", "float4_e2m1fn"})
 
 
@@ -119,3 +123,33 @@ def embed_external(node: onnx.NodeProto, folder: Path | None) -> None:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             data = numpy_helper.from_array(np.array(to_array(tensor, folder)), tensor.name)
             tensor.CopyFrom(data)
+
+
+def prepared(model: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str, ...]]:
+    """Return the model at a supported opset with its functions inlined where onnx can, and notes on what was done."""
+    notes: list[str] = []
+    version = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 0)
+    newest = onnx.defs.onnx_opset_version()
+    if not model.opset_import:
+        version = 1  # models of IR version 2 and older state no opset
+        model.opset_import.append(onnx.helper.make_opsetid("", 1))
+    if version > newest:
+        raise ModelError(f"opset {version} is newer than the onnx package knows ({newest})", where="the model's opset_import",
+                         fix="pip install --upgrade onnx, or export the model with an older opset")
+    if 0 < version < OLDEST:
+        try:
+            model = onnx.version_converter.convert_version(model, OLDEST)
+        except Exception as error:  # the converter raises what its C++ raises
+            raise ModelError(
+                f"opset {version} is older than {OLDEST} and cannot be converted: {' '.join(str(error).split())[:200]}",
+                where="the model's opset_import", fix="export the model again with opset 9 or newer",
+            ) from error
+        notes.append(f"converted from opset {version} to {OLDEST}")
+    if model.functions:
+        try:
+            inlined = onnx.inliner.inline_local_functions(model)
+        except Exception as error:  # the inliner raises what its C++ raises
+            notes.append(f"the model's functions are kept as they are: {' '.join(str(error).split())[:200]}")
+        else:
+            model = inlined
+    return model, tuple(notes)
