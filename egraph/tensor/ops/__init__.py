@@ -12,13 +12,12 @@ from egraph.tensor.expr.index import simplify
 from egraph.tensor.ops.attributes import check_attributes
 from egraph.tensor.ops.contraction import CONTRACTION
 from egraph.tensor.ops.convolution import CONVOLUTION
-from egraph.tensor.ops.elementwise import ELEMENTWISE
+from egraph.tensor.ops.elementwise import ELEMENTWISE, PREDICATES
 from egraph.tensor.ops.expression import EXPRESSION
 from egraph.tensor.ops.movement import MOVEMENT
 from egraph.tensor.ops.normalization import NORMALIZATION
 from egraph.tensor.ops.padding import PADDING
 from egraph.tensor.ops.pooling import POOLING
-from egraph.tensor.ops.predicates import PREDICATES
 from egraph.tensor.ops.quantisation import QUANTISATION
 from egraph.tensor.ops.recurrence import RECURRENCE
 from egraph.tensor.ops.reduction import REDUCTION

@@ -1,4 +1,4 @@
-"""Operators that compute each element from the operands' (broadcast) elements: arithmetic, comparison, selection."""
+"""Operators that compute each element from the operands' (broadcast) elements: arithmetic, comparison, selection, predicates."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from egraph.tensor.expr.scope import apply as call
 from egraph.tensor.ops.activations import ACTIVATIONS
 from egraph.tensor.ops.dtypes import BOOLEANS, FLOATS, RING, DtypeRule, boolean, same_dtype, selected
 from egraph.tensor.ops.sampling import Sample, draw_broadcastable, draw_broadcasting, draw_shape
-from egraph.tensor.ops.scopes import multiply, pointwise, read_broadcast
+from egraph.tensor.ops.scopes import multiply, pointwise, read, read_broadcast
 from egraph.tensor.ops.sizes import broadcast, broadcasts_to
 from egraph.tensor.ops.spec import OpSpec, Shape, Values
 
@@ -93,3 +93,20 @@ ELEMENTWISE: tuple[OpSpec, ...] = (
     ),
     *ACTIVATIONS,
 )  # fmt: skip
+
+
+def _same_shape(shapes: Sequence[Shape], _: Values) -> Shape:
+    return tuple(shapes[0])
+
+
+def _is_nan(operands: Sequence[Tensor], _: Values) -> Scope:
+    return pointwise("i", operands[0].shape, lambda indices: call("is_nan", read(operands[0], indices)))
+
+
+def _predicate_sample(random: Random) -> Sample:
+    return (draw_shape(random),), {}
+
+
+PREDICATES: tuple[OpSpec, ...] = (
+    OpSpec("IsNaN", 1, "elementwise", _same_shape, _is_nan, _predicate_sample, dtype=boolean, onnx=("IsNaN",)),
+)
