@@ -106,7 +106,7 @@ def keep_subnormals(folder: Path) -> None:
     manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     manifest["options"]["keep_subnormals"] = True
     manifest["files"][PLAN] = hashlib.sha256((folder / PLAN).read_bytes()).hexdigest()
-    _write_json(folder / MANIFEST, manifest)
+    write_json(folder / MANIFEST, manifest)
 
 
 def _write_manifest(folder: Path, options: CompileOptions, models: Sequence[str]) -> None:
@@ -118,10 +118,10 @@ def _write_manifest(folder: Path, options: CompileOptions, models: Sequence[str]
                 files[name] = hashlib.file_digest(file, "sha256").hexdigest()
     shown = {key: value for key, value in asdict(options).items() if key in ("threads", "keep_subnormals", "notes")}
     content = {"format": 1, "numpy": np.__version__, "options": shown, "files": files}
-    _write_json(folder / MANIFEST, content)
+    write_json(folder / MANIFEST, content)
 
 
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(content, sort_keys=True, indent=1) + "\n", encoding="utf-8")
 
 

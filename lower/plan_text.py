@@ -16,13 +16,12 @@ those of a dense row-major tensor, and a step's recipe as the JSON data that it 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Sequence
 from typing import Any, get_args
 
 from egraph.tensor import TensorType
 from egraph.tensor.text import Reader
 from egraph.tensor.text.reader import WORD
+from lower.views import row_major
 from runtime.plan import Area, Buffer, Plan, Port, Step
 
 AREAS: tuple[str, ...] = get_args(Area)
@@ -36,7 +35,7 @@ def format_plan(plan: Plan) -> str:
     lines = [f"plan arena_bytes={plan.arena_bytes}{subnormals}{device}{notes} {{"]
     for number, buffer in enumerate(plan.buffers):
         key = f" {buffer.key!r}" if buffer.key else ""
-        strides = f" strides={buffer.strides!r}" if buffer.strides != dense(buffer.shape) else ""
+        strides = f" strides={buffer.strides!r}" if buffer.strides != row_major(buffer.shape) else ""
         offset = f" offset={buffer.offset}" if buffer.offset else ""
         lines.append(f"  %{number} = {buffer.area}{key} : {TensorType(buffer.dtype, buffer.shape)}{strides}{offset}")
     for step in plan.steps:
@@ -47,11 +46,6 @@ def format_plan(plan: Plan) -> str:
     for word, ports in (("input", plan.inputs), ("output", plan.outputs)):
         lines += [f"  {word} {port.name!r} : {TensorType(port.dtype, port.shape)} = %{port.buffer}" for port in ports]
     return "\n".join([*lines, "}"]) + "\n"
-
-
-def dense(shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the strides, in elements, of a row-major tensor without gaps."""
-    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 def _json(data: object) -> str:
@@ -127,7 +121,7 @@ def _buffer(reader: Reader, following: int) -> Buffer:
         raise reader.error("expected known sizes", at)
     at = reader.start()
     fields = reader.fields(strides=reader.tuple_of(reader.integer), offset=reader.integer)
-    strides = fields.get("strides", dense(type.sizes))
+    strides = fields.get("strides", row_major(type.sizes))
     if len(strides) != type.rank:
         raise reader.error(f"expected {type.rank} strides", at)
     return Buffer(type.dtype, type.sizes, strides, area, key, fields.get("offset", 0))

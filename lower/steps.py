@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from egraph.errors import LowerError
-from egraph.tensor import OPAQUE, Graph, Kernel, Node, Program, make, rewrite, walk
+from egraph.tensor import OPAQUE, Graph, Kernel, Node, Program, bind, make, walk
 from egraph.tensor.boxes import Box
 from egraph.tensor.types import attributes
 from lower.drafts import Draft
@@ -158,17 +158,6 @@ class StepWriter:
         tensors = {digest: source.tensors[digest] for digest in digests}
         self.models[name] = export_graph(Graph(f"opaque{len(self.models)}", tuple(inputs), named, tensors, context=source.context))
         return {"model": name, "input_names": [node.string("name") for node in inputs], "output_names": [each for each, _ in named]}
-
-
-def bind(fragment: Node, operands: list[Node]) -> Node:
-    """Return the fragment with its placeholders replaced."""
-
-    def change(old: Node, inputs: tuple[Node, ...]) -> Node:
-        if old.op == "Placeholder":
-            return operands[old.integer("index")]
-        return make(old.op, inputs, old.attributes, old.type)
-
-    return rewrite((fragment,), change)[fragment]
 
 
 def _computed(kernel: Kernel) -> list[Node]:

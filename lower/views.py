@@ -7,7 +7,7 @@ expressed so is a ``str`` that says why.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -124,7 +124,8 @@ class Window:
         return Window(self.offset, self.shape, tuple(strides))
 
 
-def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+def row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides, in elements, of a row-major tensor without gaps."""
     return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from functools import partial
 
 from egraph.errors import ExtractError
 from egraph.extract.schedule import schedule
-from egraph.tensor import LEAVES, Candidate, ENode, FrozenEGraph, Graph, Kernel, Node, Program, Selection, make, rewrite, walk
+from egraph.tensor import LEAVES, Candidate, ENode, FrozenEGraph, Graph, Kernel, Node, Program, Selection, instantiate, make, walk
 
 MOST_ORIGINS = 8
 """Source nodes that a node made by a rule inherits from its users, at most."""
@@ -30,7 +29,7 @@ def to_program(frozen: FrozenEGraph, selection: Selection, graph: Graph) -> Prog
     for number in running:
         candidate = chosen[number]
         inputs = tuple(values[operand] for operand in candidate.operands)
-        built = rewrite((candidate.fragment,), partial(_instantiate, inputs=inputs))
+        built = instantiate(candidate.fragment, inputs)
         values[number] = built[candidate.fragment]
         for inner, at in _classes_inside(frozen, number, candidate):
             _note(origins, built[inner], _names(sources, graph, at))
@@ -57,10 +56,6 @@ def to_program(frozen: FrozenEGraph, selection: Selection, graph: Graph) -> Prog
 def running_operands(frozen: FrozenEGraph, chosen: Mapping[int, Candidate]) -> tuple[int, ...]:
     """Return every class that a kernel reads or a root is, in order of first use."""
     return tuple(dict.fromkeys([operand for candidate in chosen.values() for operand in candidate.operands] + list(frozen.roots)))
-
-
-def _instantiate(old: Node, new: tuple[Node, ...], inputs: tuple[Node, ...]) -> Node:
-    return inputs[old.integer("index")] if old.op == "Placeholder" else make(old.op, new, old.attributes, old.type)
 
 
 def _leaf(frozen: FrozenEGraph, number: int) -> Node:

@@ -27,7 +27,7 @@ from egraph.optimize.check_noise import NOISE_FACTOR, open_onnxruntime, relative
 from egraph.optimize.kernels import compile_batch, leaf_values, rounded
 from egraph.policy import SaturationPolicy
 from egraph.rule import Binding, MergeRule, Rule
-from egraph.tensor import LEAVES, PLAIN, Graph, Kernel, Node, Program, TensorType, attributes, make, rewrite, walk
+from egraph.tensor import LEAVES, PLAIN, Graph, Kernel, Node, Program, TensorType, attributes, bind, make, rewrite, walk
 from egraph.tolerance import Tolerance
 from lower.compile import CompileOptions
 from lower.targets import name_of
@@ -155,11 +155,7 @@ def _alone(graph: Graph, kernel: Kernel) -> Program:
         node if node.op == "Constant" else make("Input", (), attributes(name=f"x{i}"), TensorType(node.type.dtype, node.type.shape))
         for i, node in enumerate(kernel.inputs)
     )
-
-    def bind(old: Node, below: tuple[Node, ...]) -> Node:
-        return operands[old.integer("index")] if old.op == "Placeholder" else make(old.op, below, old.attributes, old.type)
-
-    root = rewrite((kernel.fragment,), bind)[kernel.fragment]
+    root = bind(kernel.fragment, operands)
     tensors = {n.string("digest"): graph.tensors[n.string("digest")] for n in operands if n.op == "Constant"}
     inputs = tuple(node for node in operands if node.op == "Input")
     return Program(Graph("kernel", inputs, (("y", root),), tensors), (replace(kernel, inputs=operands, output=root),), 0.0)

@@ -44,7 +44,7 @@ from egraph.optimize.output import destination, publish, staging
 from egraph.optimize.pipeline import optimize
 from egraph.optimize.progress import Progress
 from egraph.tensor import Graph, Node, TensorType, attributes, make
-from lower.compile import PLAN, WEIGHTS, compile_model
+from lower.compile import PLAN, WEIGHTS, compile_model, write_json
 from lower.targets import lowering
 from lower.weights import NAMES, write_weights
 from runtime import Session
@@ -270,7 +270,7 @@ def _put_together(main: Path, plan: Question, model: onnx.ModelProto, options: O
             (folder / name).unlink(missing_ok=True)
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         manifest["files"] = {name: digest for name, digest in manifest["files"].items() if (folder / name).exists()}
-        _write_json(folder / MANIFEST, manifest)
+        write_json(folder / MANIFEST, manifest)
     return (main / WEIGHTS).stat().st_size if tensors else 0
 
 
@@ -369,8 +369,4 @@ def _write_manifest(main: Path, checked: Mapping[str, float], gaps: Sequence[Gap
     manifest["files"][SIZES] = hashlib.sha256((main / SIZES).read_bytes()).hexdigest()
     manifest["between"] = [gap.describe() for gap in gaps]
     manifest["checked_between"] = dict(checked)
-    _write_json(main / MANIFEST, manifest)
-
-
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(content, sort_keys=True, indent=1) + "\n", encoding="utf-8")
+    write_json(main / MANIFEST, manifest)

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import hashlib
 import weakref
-from collections.abc import Callable, Iterable, Iterator
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property, lru_cache
 
 from egraph.tensor.types import Attributes, AttributeValue, TensorType
 
@@ -120,6 +120,34 @@ def rewrite(roots: Iterable[Node], change: Callable[[Node, tuple[Node, ...]], No
     for node in walk(roots):
         new[node] = change(node, tuple(new[operand] for operand in node.inputs))
     return new
+
+
+def instantiate(fragment: Node, operands: Sequence[Node]) -> dict[Node, Node]:
+    """Return what every node of a fragment becomes where its placeholders are these operands."""
+
+    def change(old: Node, inputs: tuple[Node, ...]) -> Node:
+        return operands[old.integer("index")] if old.op == "Placeholder" else make(old.op, inputs, old.attributes, old.type)
+
+    return rewrite((fragment,), change)
+
+
+def bind(fragment: Node, operands: Sequence[Node]) -> Node:
+    """Return the fragment with its placeholders replaced."""
+    return instantiate(fragment, operands)[fragment]
+
+
+@lru_cache(maxsize=1 << 15)
+def renumbered(fragment: Node) -> tuple[Node, tuple[int, ...]]:
+    """Return the fragment with its placeholders numbered by first use, and their numbers before."""
+    numbers: list[int] = []
+
+    def change(old: Node, operands: tuple[Node, ...]) -> Node:
+        if old.op != "Placeholder":
+            return make(old.op, operands, old.attributes, old.type)
+        numbers.append(old.integer("index"))
+        return placeholder(len(numbers) - 1, old.type, constant=bool(old.attribute("constant")))
+
+    return rewrite((fragment,), change)[fragment], tuple(numbers)
 
 
 def format_attributes(attributes: Attributes) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from egraph.policy import CandidatesPolicy
-from egraph.tensor import ENode, FrozenEGraph, Implementation, Node, Target, make, placeholder, rewrite
+from egraph.tensor import ENode, FrozenEGraph, Implementation, Node, Target, make, placeholder, renumbered
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Tiling:
     @staticmethod
     def canonical(fragment: Node) -> tuple[Node, tuple[int, ...]]:
         """Return the fragment with placeholders numbered by first use, and the classes that they stand for."""
-        return _canonical(fragment)
+        return renumbered(fragment)
 
 
 def _source_users(frozen: FrozenEGraph) -> dict[int, int]:
@@ -107,19 +107,6 @@ def _source_users(frozen: FrozenEGraph) -> dict[int, int]:
                 counts[other] = counts[number]
                 reached.append(other)
     return counts
-
-
-@lru_cache(maxsize=1 << 15)
-def _canonical(fragment: Node) -> tuple[Node, tuple[int, ...]]:
-    classes: list[int] = []
-
-    def change(old: Node, operands: tuple[Node, ...]) -> Node:
-        if old.op != "Placeholder":
-            return make(old.op, operands, old.attributes, old.type)
-        classes.append(old.integer("index"))
-        return placeholder(len(classes) - 1, old.type, constant=bool(old.attribute("constant")))
-
-    return rewrite((fragment,), change)[fragment], tuple(classes)
 
 
 def tensors_of(fragment: Node) -> frozenset[int]:

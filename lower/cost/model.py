@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from egraph.policy import CostPolicy
-from egraph.tensor import Candidate, Implementation, Node, Program, Target, format_fragment, make, placeholder, rewrite, walk
+from egraph.tensor import Candidate, Implementation, Node, Program, Target, format_fragment, renumbered, walk
 from egraph.tensor.boxes import cells
 from egraph.tensor.ops import OPS
 from egraph.tensor.ops.movement import joins_outermost
@@ -349,18 +349,4 @@ def family(candidate: Candidate) -> Family | None:
         return None
     below = set(walk(costly))
     moved = tuple(node.attributes for node in nodes if node.op == "Transpose" and node not in below)
-    return candidate.implementation, _renumbered(costly[0]), moved
-
-
-def _renumbered(root: Node) -> Node:
-    """Return a part of a fragment as a fragment of its own: placeholders numbered by first use."""
-    count = 0
-
-    def change(old: Node, operands: tuple[Node, ...]) -> Node:
-        nonlocal count
-        if old.op != "Placeholder":
-            return make(old.op, operands, old.attributes, old.type)
-        count += 1
-        return placeholder(count - 1, old.type, constant=bool(old.attribute("constant")))
-
-    return rewrite((root,), change)[root]
+    return candidate.implementation, renumbered(costly[0])[0], moved

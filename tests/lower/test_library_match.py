@@ -15,6 +15,7 @@ from egraph.tensor import (
     Node,
     Program,
     attributes,
+    bind,
     format_fragment,
     make,
     placeholder,
@@ -25,7 +26,6 @@ from egraph.tensor.ops.reference import evaluate
 from lower.calls.call import LibraryCall
 from lower.candidates.tile import Tiling
 from lower.compile import CompileOptions, plan_program
-from lower.steps import bind
 from lower.targets import lowering
 from lower.targets.cpu.onednn.match import IMPLEMENTATIONS, match
 from lower.views import Window

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from egraph.errors import LowerError
-from egraph.tensor import placeholders
+from egraph.tensor import bind, placeholders
 from egraph.tensor.ops import apply
 from lower.candidates import candidates
 from lower.compile import compile_program
-from lower.steps import bind
 from tests.support.implementations import PRODUCT
 from tests.support.lowering import GRAPHS, Model, attention, check, choose, concatenation, freeze
 

@@ -32,6 +32,7 @@ from egraph.tensor import (
     Program,
     Selection,
     attributes,
+    bind,
     format_fragment,
     make,
     placeholder,
@@ -42,7 +43,6 @@ from egraph.tensor import (
 from egraph.tensor.ops import OPS
 from egraph.tensor.ops.reference import evaluate
 from lower.compile import plan_program
-from lower.steps import bind
 from lower.targets.cpu.generator import compile_library
 
 RELATIVE = 2e-5

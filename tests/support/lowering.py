@@ -20,6 +20,7 @@ from egraph.tensor import (
     Target,
     TensorType,
     attributes,
+    bind,
     make,
     walk,
 )  # fmt: skip
@@ -27,7 +28,6 @@ from egraph.tensor.ops import apply
 from egraph.tensor.ops.reference import evaluate
 from lower.candidates import candidates
 from lower.compile import CompileOptions, compile_program
-from lower.steps import bind
 from runtime.plan import Plan
 
 SEED = 7

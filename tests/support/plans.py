@@ -11,7 +11,8 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from lower.plan_text import dense, parse_plan
+from lower.plan_text import parse_plan
+from lower.views import row_major
 from runtime.executable import Executable
 from runtime.plan import Buffer, Plan, Port, Step
 
@@ -55,12 +56,12 @@ def opaque(name: str, inputs: tuple[int, ...], outputs: tuple[int, ...], input_n
 def buffer(
     shape: Sequence[int], area: Any, key: str = "", *, strides: Sequence[int] | None = None, dtype: str = "float32", offset: int = 0
 ) -> Buffer:
-    return Buffer(dtype, tuple(shape), tuple(strides) if strides is not None else dense(shape), area, key, offset)
+    return Buffer(dtype, tuple(shape), tuple(strides) if strides is not None else row_major(shape), area, key, offset)
 
 
 def transposed(shape: Sequence[int], perm: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the shape and strides of a row-major tensor's transpose."""
-    strides = dense(shape)
+    strides = row_major(shape)
     return tuple(shape[axis] for axis in perm), tuple(strides[axis] for axis in perm)
 
 

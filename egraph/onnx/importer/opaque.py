@@ -12,7 +12,7 @@ import onnx
 
 from egraph.onnx.importer.infer import is_random
 from egraph.onnx.importer.model_file import embed_external
-from egraph.onnx.importer.order import captured_names, subgraphs
+from egraph.onnx.importer.order import captured_names, defined_names, subgraphs
 from egraph.onnx.importer.state import Call
 from egraph.tensor import TUPLE, AttributeValue, Node, TensorType, attributes, make
 
@@ -27,8 +27,7 @@ def result_name(index: int) -> str:
 
 def rename_outer(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
     """Rename the outer values that a subgraph reads, in place; what the subgraph defines itself hides outer names."""
-    defined = {v.name for v in graph.input} | {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
-    defined |= {name for node in graph.node for name in node.output}
+    defined = defined_names(graph)
     outer = {old: new for old, new in names.items() if old not in defined}
     for node in graph.node:
         node.input[:] = [outer.get(name, name) for name in node.input]

@@ -27,15 +27,23 @@ def subgraphs(node: onnx.NodeProto) -> Iterable[onnx.GraphProto]:
     return [g for a in node.attribute for g in ([a.g] if a.HasField("g") else list(a.graphs))]
 
 
+def initial_names(graph: onnx.GraphProto) -> set[str]:
+    """Return the names of inputs and initialisers."""
+    return {v.name for v in graph.input} | {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
+
+
+def defined_names(graph: onnx.GraphProto) -> set[str]:
+    """Return every name that a graph gives a value of its own."""
+    return initial_names(graph) | {name for node in graph.node for name in node.output}
+
+
 def _free_names(graph: onnx.GraphProto) -> set[str]:
-    defined = {v.name for v in graph.input} | {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
-    defined |= {name for node in graph.node for name in node.output}
     used = {v.name for v in graph.output}
     for node in graph.node:
         used |= set(node.input)
         for inner in subgraphs(node):
             used |= _free_names(inner)
-    return {name for name in used - defined if name}
+    return {name for name in used - defined_names(graph) if name}
 
 
 def used_names(graph: onnx.GraphProto) -> frozenset[str]:
@@ -49,7 +57,7 @@ def ordered(graph: onnx.GraphProto) -> list[tuple[int, onnx.NodeProto]]:
     Raises ModelError for a name defined twice, a tensor that nothing defines, and a cycle (naming its nodes).
     """
     producer: dict[str, int] = {}
-    initial = {v.name for v in graph.input} | {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
+    initial = initial_names(graph)
     for position, node in enumerate(graph.node):
         for name in node.output:
             if name and (name in producer or name in initial):

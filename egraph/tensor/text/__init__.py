@@ -6,12 +6,12 @@ them. A fragment is one term over placeholders; graphs, programs, e-graphs and s
 
 from egraph.tensor.node import Node
 from egraph.tensor.text.frozen import format_egraph, format_selection, parse_egraph, parse_selections, read_egraph
-from egraph.tensor.text.graph import bind, format_graph, format_program, parse_graph, parse_program, read_graph, read_program
+from egraph.tensor.text.graph import format_graph, format_program, parse_graph, parse_program, read_graph, read_program
 from egraph.tensor.text.reader import Reader, TextError
 from egraph.tensor.types import TensorType
 
 __all__ = [
-    "Reader", "TextError", "bind", "format_egraph", "format_graph", "format_program", "format_selection", "parse_egraph",
+    "Reader", "TextError", "format_egraph", "format_graph", "format_program", "format_selection", "parse_egraph",
     "parse_fragment", "parse_graph", "parse_program", "parse_selections", "read_egraph", "read_graph", "read_program",
 ]  # fmt: skip
 

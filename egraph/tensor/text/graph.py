@@ -24,7 +24,7 @@ import numpy as np
 from egraph.tensor.frozen import ENode
 from egraph.tensor.graph import Graph, Kernel, OnnxContext, Program
 from egraph.tensor.implementation import Implementation
-from egraph.tensor.node import Node, format_attributes, format_fragment, make, placeholders, rewrite, walk
+from egraph.tensor.node import Node, bind, format_attributes, format_fragment, make, placeholders, walk
 from egraph.tensor.text.reader import NAME, WORD, Reader
 from egraph.tensor.types import TensorType, numpy_dtype
 
@@ -255,12 +255,3 @@ class _Block:
             raise reader.error("the kernel computes another value than the one that it is said to", start)
         implementation = Implementation.parse(fields.pop("by", ""))
         self.kernels.append(Kernel(fragment, tuple(inputs), output, implementation, **fields))
-
-
-def bind(fragment: Node, operands: Sequence[Node]) -> Node:
-    """Return the fragment with its placeholders replaced."""
-
-    def change(old: Node, inputs: tuple[Node, ...]) -> Node:
-        return operands[old.integer("index")] if old.op == "Placeholder" else make(old.op, inputs, old.attributes, old.type)
-
-    return rewrite((fragment,), change)[fragment]

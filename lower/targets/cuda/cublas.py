@@ -11,10 +11,10 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
-from egraph.errors import LowerError
 from egraph.tensor import Kernel, Node, Target
 from lower.calls.call import Anchor, LibraryCall
 from lower.calls.contractions import convolution_as_matmul, matmul
+from lower.calls.launch import launch_call
 from lower.calls.tiles import Matcher, library_tiles
 from lower.targets import Launch, Library
 from lower.targets.cuda.call import Epilogue, match_call
@@ -72,15 +72,10 @@ def _batched(window: Window, result: tuple[int, ...]) -> Window:
 
 
 def _launch(writer: StepWriter, kernel: Kernel) -> Launch:
-    locations = writer.placement.places
-    bases = {i: locations[node].window for i, node in enumerate(kernel.inputs)}
-    call = match(kernel.fragment, kernel.implementation.name, bases=bases, destination=locations[kernel.output].window)
-    if not isinstance(call, LibraryCall):
-        raise LowerError(f"{kernel.implementation} cannot compute this kernel: {call}", where=str(kernel.output))
-    inputs = tuple(writer.window(kernel.inputs[argument.operand], argument.window) for argument in call.arguments)
     target = kernel.implementation.target or writer.lowering.target
-    spec = {**call.spec(), "precision": target.precision, "workspace_bytes": WORKSPACE_BYTES}
-    return Launch(inputs, writer.window(kernel.output, call.destination), spec)
+    return launch_call(writer, kernel, match, lambda call: {
+        **call.spec(), "precision": target.precision, "workspace_bytes": WORKSPACE_BYTES,
+    })  # fmt: skip
 
 
 def library(target: Target) -> Library:

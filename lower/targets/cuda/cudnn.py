@@ -12,10 +12,10 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
-from egraph.errors import LowerError
 from egraph.tensor import Kernel, Node, Target
 from lower.calls.call import Anchor, Base, LibraryCall
 from lower.calls.contractions import convolution, operand, transposed_convolution
+from lower.calls.launch import launch_call
 from lower.calls.tiles import Matcher, library_tiles
 from lower.targets import Launch, Library
 from lower.targets.cuda.call import Epilogue, Resolver, match_call
@@ -123,14 +123,7 @@ def _match_planned(fragment: Node, implementation: str, target: Target) -> Libra
 
 
 def _launch(writer: StepWriter, kernel: Kernel) -> Launch:
-    locations = writer.placement.places
-    bases = {i: locations[node].window for i, node in enumerate(kernel.inputs)}
-    call = match(kernel.fragment, kernel.implementation.name, bases=bases, destination=locations[kernel.output].window)
-    spec = call if isinstance(call, str) else _planned(call, kernel.implementation.target or writer.lowering.target)
-    if isinstance(call, str) or isinstance(spec, str):
-        raise LowerError(f"{kernel.implementation} cannot compute this kernel: {spec}", where=str(kernel.output))
-    inputs = tuple(writer.window(kernel.inputs[argument.operand], argument.window) for argument in call.arguments)
-    return Launch(inputs, writer.window(kernel.output, call.destination), spec)
+    return launch_call(writer, kernel, match, partial(_planned, target=kernel.implementation.target or writer.lowering.target))
 
 
 @lru_cache(maxsize=1 << 10)
