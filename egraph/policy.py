@@ -98,13 +98,13 @@ class ExtractPolicy:
     variant_slack: float = tuned(1.3, "times the greedy cost", "What a program that must differ from the best may cost.", least=1)
     worth_timing: float = tuned(1.6, "times the best cost", "Variants that cost more are not worth timing.", least=1)
     meaningful: float = tuned(
-        0.02, "part of a program's time", "What a kernel takes at least for a variant without it to be looked for.", most=1
+        0.02, "part of a program's time", "The least time of a kernel for which a variant without it is extracted.", most=1
     )
     spare: float = tuned(
         1.5, "times the cheaper cost", "Up to which a candidate with the operands of a cheaper one stays: estimates can be wrong.", least=1
     )
     moves: int = tuned(
-        50_000, "moves", "Local moves looked at, at most: a count, so that the answer does not depend on the machine's load."
+        50_000, "moves", "Local moves tried, at most: a count, so that the answer does not depend on the machine's load."
     )
     exact_over_greedy: float = tuned(
         10.0, "times a greedy extraction", "How long an exact one is believed to take until one was made.", least=1
@@ -153,7 +153,7 @@ class MeasurePolicy:
     )
     family_share: float = tuned(0.5, "part of the time left", "Spent on one kernel of each family of a library's.", most=1)
     family_rounds: int = tuned(3, "rounds", "Where the first kernel of a family fails, others of it are tried, so many in all.", least=1)
-    greedy_rounds: int = tuned(6, "extractions", "By greed at most; each measures what it chose.", least=1)
+    greedy_rounds: int = tuned(6, "extractions", "Greedy extractions, at most; each measures what it chose.", least=1)
     exact_rounds: int = tuned(8, "extractions", "Exact ones of the best program, at most.", least=1)
     variant_rounds: int = tuned(3, "extractions", "Exact ones of all programs that are going to be timed, at most.", least=1)
     batch: int = tuned(32, "kernels", "Compiled together: starting the compiler costs as much as compiling several.", least=1)
@@ -185,7 +185,7 @@ class RacePolicy:
         "By which one round may be off: few rounds that agree by chance prove little.",
     )
     margin: float = tuned(
-        0.015, "part of the winner's time", "By which nobody may be faster when a race ends: less is not worth more rounds."
+        0.015, "part of the winner's time", "By which no contender may be faster when a race ends: less is not worth more rounds."
     )
     runs: int = tuned(3, "runs", "Of each contender in a round, at least.", least=1)
     settle_seconds: float = tuned(0.02, "seconds", "Between turns: a thread pool that has just worked keeps spinning for a while.")
@@ -222,10 +222,10 @@ class RacePolicy:
 
 @dataclass(frozen=True)
 class PredictionPolicy:
-    """Looking into programs that take another time than their kernels predict."""
+    """Examining programs that take another time than their kernels predict."""
 
     factor: float = tuned(
-        1.3, "times the prediction", "By which a program or a kernel is off, for which the reason is looked for.", least=1
+        1.3, "times the prediction", "By which a program or a kernel has to be off for the reason to be searched.", least=1
     )
     kernels: int = tuned(8, "kernels", "Timed alone again: those whose times add most to the difference.", least=1)
     least_share: float = tuned(0.02, "part of a program's time", "By which a kernel is off, at least.", most=1)
@@ -252,7 +252,7 @@ class CheckPolicy:
     )
     tapped_bytes: int = tuned(1 << 30, "bytes", "Operands and results that are kept to see how large they are, at most.")
     bisections: int = tuned(
-        3, "rounds", "What bisection left is looked at again: in place of a form that was left out, another may have been chosen.", least=1
+        3, "rounds", "What bisection left is rehearsed again: in place of a form that was left out, another may have been chosen.", least=1
     )
 
 
