@@ -49,7 +49,7 @@ PROBES = 16
 
 
 def number_of_array(array: np.ndarray) -> float | None:
-    """Return the number that all elements are; a few are looked at first, so that mapped weights stay unread."""
+    """Return the number that all elements are; a few are compared first, so that memory-mapped weights stay unread."""
     if array.size == 0 or array.dtype.kind in "OSUc":
         return None
     flat = array.reshape(-1)
@@ -80,7 +80,7 @@ def number_of_term(op: str, attributes: Attributes, types: Sequence[TensorType],
 
 
 LIMIT_ELEMENTS = 1 << 15
-"""Larger constants (weights) are told apart by how they are computed: evaluating them would cost more than it saves."""
+"""Elements up to which a constant is evaluated; larger ones (weights) are distinguished by how they are computed."""
 
 DIRECT: Mapping[str, Callable[..., np.ndarray]] = {
     "Reshape": lambda attributes, x: x.reshape(attributes["shape"]),

@@ -1,6 +1,6 @@
-"""The e-graph's book in Python: which class each handle is in, its type, its e-nodes, which rule made each, and why they are equal.
+"""The e-graph's record in Python: which class each handle is in, its type, its e-nodes, which rule made each, and why they are equal.
 
-egglog is the matcher; this book decides which classes are equal, and is where soundness is watched: merged classes must agree
+egglog is the matcher; this record decides which classes are equal, and is where soundness is watched: merged classes must agree
 in type, and two different inputs of a program can never be equal. Every union has its reason (`egraph.engine.explanations`).
 """
 
@@ -179,7 +179,7 @@ class EClasses:
         self.added.append((into, *key))
 
     def _analyse(self, key: Key) -> None:
-        """Learn what a new e-node's operands say of it."""
+        """Record the facts that follow from a new e-node's operands."""
         op, label, operands = key
         handle, vertex = self.nodes[key].handle, self.nodes[key].vertex
         if op == "Constant" or (op in OPS and operands and self.constants.issuperset(operands)):
@@ -190,7 +190,7 @@ class EClasses:
                 self._learn(facts, handle, facts.analysis.make(op, self.labels.attributes(label), types, facts_of_operands), vertex)
 
     def _learn(self, facts: Facts[Any], handle: int, fact: Any, vertex: int) -> None:
-        """Note what an e-node says of its constant class; classes of one type and equal facts are one class."""
+        """Record a fact of an e-node's constant class; classes of one type and equal facts are one class."""
         handle = self.find(handle)
         if fact is None or handle in facts.known:
             return
@@ -201,7 +201,7 @@ class EClasses:
             self.union(twin, handle, FOLDING)
 
     def union(self, left: int, right: int, rule: str) -> bool:
-        """Join two classes, and tell egglog; False when they were one already. The forest has been told why."""
+        """Join two classes, and queue the union for egglog; False when they were one already. The forest holds the reason."""
         joined = self._join(left, right, rule)
         if joined:
             self.joined.append((left, right))
@@ -246,7 +246,7 @@ class EClasses:
 
     @property
     def changed(self) -> bool:
-        """Return whether egglog has not been told everything yet."""
+        """Return whether changes wait to be passed on to egglog."""
         return bool(self.added or self.joined or self.new_constants)
 
     def follow(self, classes: Mapping[int, int], rules: str) -> None:

@@ -59,7 +59,7 @@ class Merging(Application):
             level: dict[Node, int] = {}
             self._levels = {}
             for position, node in enumerate(walk(self.source)):
-                fixed = self.classes.find(self.source[node]) in self.classes.constants  # computed ahead: before everything
+                fixed = self.classes.find(self.source[node]) in self.classes.constants  # computed before everything else
                 level[node] = 0 if fixed else 1 + max((level[operand] for operand in node.inputs), default=-1)
                 operands = tuple(self.classes.find(self.source[operand]) for operand in node.inputs)
                 self._levels.setdefault(

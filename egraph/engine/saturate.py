@@ -178,7 +178,7 @@ class _Growth:
         return self._run_phases(self._stages())
 
     def may_derive(self, reason: StopReason) -> bool:
-        """Return whether derivations have anything to look at, and iterations to do it in."""
+        """Return whether derivations have operators left, and iterations to run in."""
         return self.deriving is not None and self.deriving.has_work and reason != "interrupted" and self._has_iterations
 
     def run_derivations(self, reason: StopReason) -> StopReason:
