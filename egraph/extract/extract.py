@@ -13,7 +13,7 @@ from egraph.policy import ExtractPolicy
 from egraph.tensor import PLAIN, Candidate, FrozenEGraph, Selection
 
 EXACT = "greedy without rounding"
-"""How the program is found that stays in float32: it takes part in any case where others do not."""
+"""The method of the program that stays in float32: it is always kept where others round."""
 
 
 def extract(
@@ -25,9 +25,9 @@ def extract(
     policy: ExtractPolicy = ExtractPolicy(),
     most_seconds: float = math.inf,
 ) -> tuple[Selection, ...]:
-    """Return up to ``k`` distinct selections, the cheapest first; in no ``seconds``, one that is found by greed.
+    """Return up to ``k`` distinct selections, the cheapest first; with no ``seconds``, the greedy one.
 
-    After the best program come the best that differs in a costly kernel, and, found by greed, programs without each
+    After the best program come the best that differs in a costly kernel, and, found greedily, programs without each
     rule that it uses, without each implementation, and without restrictions: they differ where the cost model may be wrong. Where the best
     rounds its operands, one that does not is the last, however slow.
     After ``most_seconds`` by the clock, the best that is known by then is returned.

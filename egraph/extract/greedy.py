@@ -1,4 +1,4 @@
-"""A first program, greedily: each class takes the choice whose whole set of needed classes costs least. Local moves then better it:
+"""A first program, greedily: each class takes the choice whose whole set of needed classes costs least. Local moves then improve it:
 another choice for one class, or one more class that several others then share."""
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from egraph.extract.problem import Choice, Chosen, Problem, order, restrict, tot
 from egraph.policy import ExtractPolicy
 
 PRICES = 12
-"""Prices of errors that are tried, at most."""
+"""The largest number of error prices that are tried."""
 
 
 def greedy(problem: Problem, moves: int = ExtractPolicy.moves) -> Chosen:
-    """Return the greedy choice of the roots, bettered by local moves, of which ``moves`` are looked at, at most.
+    """Return the greedy choice of the roots, improved by at most ``moves`` tried local moves.
 
-    Where it uses up more than the accepted error, errors are priced: the lowest price is looked for at which a choice is within it.
+    Where it uses up more than the accepted error, errors are priced, and the lowest price is searched at which a choice is within it.
     Where every choice uses up more, one is returned that does.
     """
     chosen = _greedy(problem, moves)
@@ -141,7 +141,7 @@ GAIN = 1e-9
 
 
 def improve(problem: Problem, chosen: Chosen, fallback: Mapping[int, Choice], moves: int = ExtractPolicy.moves) -> Chosen:
-    """Return a choice that no single move betters, looking at ``moves`` at most; ``fallback`` computes what a move needs."""
+    """Return a choice that no single move improves, trying at most ``moves``; ``fallback`` computes what a move needs."""
     cost = total(chosen)
     uses = _uses(problem, chosen)
     looked = 0

@@ -1,4 +1,4 @@
-"""The extraction problem: which candidates are worth looking at, and what a choice of them costs."""
+"""The extraction problem: which candidates can be part of a cheapest program, and what a choice of them costs."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from egraph.extract.schedule import schedule
 from egraph.tensor import LEAVES, Candidate, ENode, FrozenEGraph, Graph, Kernel, Node, Program, Selection, instantiate, make, walk
 
 MOST_ORIGINS = 8
-"""Source nodes that a node made by a rule inherits from its users, at most."""
+"""The largest number of source nodes that a node made by a rule inherits from its users."""
 
 
 def to_program(frozen: FrozenEGraph, selection: Selection, graph: Graph) -> Program:
@@ -73,7 +73,7 @@ def _leaf_rules(frozen: FrozenEGraph, number: int, constant_rules: Mapping[int, 
 
 
 def _constant_values(frozen: FrozenEGraph, numbers: Iterable[int]) -> tuple[dict[int, Node], dict[int, frozenset[str]]]:
-    """Return a term for each wanted constant class, the smallest, so that it is never cyclic, and the rules it rests on."""
+    """Return a term for each of these constant classes, the smallest, so that it is never cyclic, and the rules it rests on."""
     sizes: dict[int, int] = {}
     best: dict[int, ENode] = {}
     grown = True

@@ -1,4 +1,4 @@
-"""Order the kernels of a selection so that little memory is alive at once."""
+"""Order the kernels of a selection so that the peak of live memory is low."""
 
 from __future__ import annotations
 

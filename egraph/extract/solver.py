@@ -16,7 +16,7 @@ from egraph.extract.problem import Choice, Chosen, Problem, order, prune, strict
 from egraph.policy import ExtractPolicy
 
 JITTER = 1e-3
-"""Relative noise on costs: ties make the solver's answer a matter of luck."""
+"""Relative noise added to costs, so that ties do not make the solver's answer arbitrary."""
 RESOLUTION = 1e7
 """Units of the objective in the cost of the hint: integers with seven digits."""
 
@@ -98,7 +98,7 @@ def solve(
     solver.parameters.interleave_batch_size = 2
     solver.parameters.max_deterministic_time = policy.solver_units * seconds
     left_seconds = most_seconds - (time.monotonic() - started)
-    solver.parameters.max_time_in_seconds = max(0.0, min(2 * seconds, left_seconds))  # a safety net for loaded machines only
+    solver.parameters.max_time_in_seconds = max(0.0, min(2 * seconds, left_seconds))  # a limit for loaded machines only
     status = solver.solve(model)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return None
