@@ -60,7 +60,7 @@ def find_kernels(rows: Sequence[KernelRow], node: str) -> list[KernelRow]:
 
 
 def why(outcome: Outcome, node: str) -> dict[str, Any]:
-    """Return the kernels at a node, the rules that led to them, and what stood there before."""
+    """Return the kernels at a node, the rules that led to them, and the kernels of the program before."""
     rows = find_kernels(outcome.kernels or outcome.before, node)
     if not rows:
         names = sorted({name for row in outcome.kernels or outcome.before for name in row.source_nodes})
@@ -131,7 +131,7 @@ def find_rule(outcome: Outcome, artefact: Path, name: str, files: Sequence[Path]
 
 
 def _gated(rule: Rule | MergeRule, where: Path) -> Rule | MergeRule:
-    """Return the rule as the gate lets it in, so that a match outside its proof is told as such."""
+    """Return the rule as the gate admits it, so that a match outside its proof is refused with that reason."""
     from egraph.optimize.admission import admitted
     from egraph.rules import RULES
 

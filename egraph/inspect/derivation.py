@@ -96,7 +96,7 @@ def _alone(node: Node, graph: Graph) -> Graph:
 
 
 def derivation_text(derived: Derived) -> list[str]:
-    """Return a derivation as lines: the operator, step by step what became of it, and what was checked."""
+    """Return a derivation as lines: the operator, the expression after each step, and what was checked."""
     lines = [f"derivation {derived.name} of {derived.operator}"]
     for number, (rule, text) in enumerate(derived.steps, start=1):
         lines += [f"  {number}. {rule}", f"       {text}"]

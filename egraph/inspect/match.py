@@ -1,4 +1,4 @@
-"""Why a rule does not apply at a node of a graph: its pattern laid over the terms there, and what its guard says."""
+"""Why a rule does not apply at a node of a graph: its pattern is matched with the terms at the node, and its guard is evaluated."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from egraph.tensor.ops import OPS
 
 @dataclass(frozen=True)
 class Attempt:
-    """One way to lay a pattern over a term: how many operators agreed, and what stood in the way ('' when nothing)."""
+    """One way to match a pattern with a term: how many operators agreed, and why it failed ('' where it did not)."""
 
     operators: int
     problem: str
@@ -79,7 +79,7 @@ def _binding(rule: Rule, attempt: Attempt, graph: Graph) -> Binding:
 
 
 def _merge_reason(rule: MergeRule, node: Node, attempt_at_node: Attempt, graph: Graph, constant_nodes: frozenset[Node]) -> tuple[bool, str]:
-    """Look for partners that share what the rule wants shared."""
+    """Search partners that agree in the rule's shared variables."""
     partners: list[Binding] = []
     for other in walk(graph.roots):
         for attempt in _match(rule.member.pattern, other, Attempt(0, ""), constant_nodes, "the root"):

@@ -1,4 +1,4 @@
-"""Say of an artefact for several sizes which size goes where, and why."""
+"""Show which program runs each size of an artefact for several sizes, and why."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _between(folder: Path) -> dict[str, Any]:
 
 
 def sizes_text(artefact: Path, sizes: Sizes) -> str:
-    """Return a line for each planned size, and what becomes of the others."""
+    """Return a line for each planned size, and one for each range of other sizes."""
     folder = find_folder(artefact)
     last = read_outcome(folder / sizes.buckets[-1].folder)
     lines = [f"{last.model}: {len(sizes.buckets)} planned sizes, {last.device}"]
