@@ -58,7 +58,7 @@ def finish_artefact(
         text = format_result((program,), WEIGHTS if (folder / WEIGHTS).exists() else "")
     (folder / PROGRAM_TEXT).write_text(text, encoding="utf-8")
     (folder / REPORT).write_text(render(outcome), encoding="utf-8")
-    lowering.complete(folder)  # so that it runs where no compiler is
+    lowering.complete(folder)  # so that it runs without a compiler
     for number, file in enumerate(rule_files):
         (folder / RULES).mkdir(exist_ok=True)
         shutil.copyfile(file, folder / RULES / f"{number}_{file.name}")

@@ -1,4 +1,4 @@
-"""What ``--shape`` asks for, of a model: which sizes vary, which axes have them, and which of their numbers are planned."""
+"""Plan the sizes that ``--shape`` gives: which sizes of a model vary, which axes have them, and which numbers are planned."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from egraph.optimize.options import Choice, Options, choice_text, is_several
 from egraph.tensor import TensorType
 
 MOST_BUCKETS = 64
-"""Planned sizes of one artefact, all combinations counted: each takes a search."""
+"""The largest number of planned sizes of one artefact, all combinations counted: each takes a search."""
 ROUND_PARTS = 8
 """Planned sizes inside a range are multiples of a power of two that is at most this part of them: rows end with whole vectors."""
 
@@ -53,7 +53,7 @@ class Varied:
 
 @dataclass(frozen=True)
 class Question:
-    """What ``--shape`` asks for, of this model. ``inputs``: the axes of inputs that have given sizes: numbers, and names that vary."""
+    """The sizes of one model that ``--shape`` gives. ``inputs``: the axes of inputs that have given sizes: numbers, and names that vary."""
 
     varied: tuple[Varied, ...]
     inputs: Mapping[str, tuple[int | str, ...]]
@@ -82,7 +82,7 @@ class Question:
 
 
 def question(options: Options, model: onnx.ModelProto) -> Question:
-    """Return what is asked of a model's inputs; raises ModelError where that does not fit them."""
+    """Return the plan for a model's inputs; raises ModelError where ``--shape`` does not fit them."""
     initial = {tensor.name for tensor in model.graph.initializer}
     types = {value.name: from_proto(value.type, value.name) for value in model.graph.input}
     explicit: dict[str, tuple[Choice, ...]] = {name: tuple((range(n, n + 1),) for n in shape) for name, shape in options.shapes.items()}

@@ -22,9 +22,9 @@ from lower.compile import CompileOptions
 T = TypeVar("T")
 
 RUNS_OF_A_CONTENDER = 3
-"""Runs of a contender that a race needs at least: when it is loaded, when it is first timed, and once more."""
+"""The fewest runs of a contender in a race: when it is loaded, when it is first timed, and once more."""
 TELLING_SECONDS, MOST_SLOWDOWN = 0.1, 8.0
-"""How long calls take at least that say how busy the machine is, and how much slower it is believed to be, at most."""
+"""Seconds that a call has to take to show how busy the machine is, and the largest slowdown that is assumed."""
 FILES_OPENED = 3
 """Times that saved files are read at the end, each of which takes about as long as onnxruntime took to open the model."""
 
@@ -91,7 +91,7 @@ class Budget:
             self.compiled(library.compiled, library.seconds)
 
     def compiled(self, kernels: int, seconds: float) -> None:
-        """Learn how long compiling takes. What started the compiler says little, and is forgotten when more is known."""
+        """Record how long compiling took. The first batch, which started the compiler, is dropped once there is another."""
         if kernels:
             self.compilations.append((kernels, seconds))
 
@@ -146,7 +146,7 @@ class Budget:
         return compile_seconds + self.race_seconds + self.check_seconds
 
     def may_check(self) -> bool:
-        """Return whether the check goes on to another input: while there is time, or little is asked for."""
+        """Return whether the check continues with another input: while there is time, or few inputs are required."""
         return self.inputs * self.input_seconds <= self.policy.check.seconds or self.left_seconds > self.input_seconds
 
 

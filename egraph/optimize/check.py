@@ -1,4 +1,4 @@
-"""Compare what was saved with onnxruntime on the original model: the last word before anything is written.
+"""Compare what was saved with onnxruntime on the original model: the last step before anything is written.
 
 The error of an output is its largest absolute difference over the largest magnitude of the reference output: small
 entries of a large tensor carry the rounding of their large neighbours. NaN and infinities must be at the same places.
@@ -45,7 +45,7 @@ from egraph.tolerance import Tolerance
 from runtime.feeds import FeedSpec, Values, random_feeds
 
 LITTLE = 0.01
-"""An output of which less changes tells little."""
+"""The part of an output's values that other inputs have to change for it to distinguish inputs."""
 
 
 class Spread:
@@ -111,7 +111,7 @@ OTHER_VALUES: tuple[Values, ...] = ("faint", "bytes")
 TRIED_RANKS = (2, 1, 3, 4, 0)
 """Numbers of axes tried where a model leaves them open, and for the elements of sequences."""
 TOO_LARGE = ("Maximum allowed dimension", "Failed to allocate memory", "bad_alloc")
-"""What numpy and onnxruntime say of sizes beyond the memory, beside MemoryError."""
+"""Texts of numpy's and onnxruntime's errors for sizes beyond the memory, beside MemoryError."""
 
 
 class TooFar(CheckFailed):
@@ -169,7 +169,7 @@ def find_feeds(
 ) -> tuple[FeedSpec, ...]:
     """Return inputs that the original model accepts: sizes for its dynamic dimensions, bounds for its integers.
 
-    ``ran`` hears of the inputs that were accepted, which are those that ``check`` begins with, and of the outputs.
+    ``ran`` is called with the accepted inputs, those that ``check`` begins with, and their outputs.
 
     Raises ModelError when onnxruntime cannot run the original on any of them, or never gives the same twice.
     """

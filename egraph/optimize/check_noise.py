@@ -34,7 +34,7 @@ def open_onnxruntime(model: Path | bytes, threads: int, *, optimise: bool = True
     options.intra_op_num_threads = threads
     level = onnxruntime.GraphOptimizationLevel
     options.graph_optimization_level = level.ORT_ENABLE_ALL if optimise else level.ORT_DISABLE_ALL
-    options.log_severity_level = 4  # what goes wrong is raised as well, and told in our words
+    options.log_severity_level = 4  # errors are raised as well, with our own message
     options.enable_cpu_mem_arena = False  # it would keep what the largest run needed, beside everything that is timed
     return onnxruntime.InferenceSession(model if isinstance(model, bytes) else str(model), options, providers=["CPUExecutionProvider"])
 

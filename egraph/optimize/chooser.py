@@ -1,4 +1,4 @@
-"""Extract by what is known so far, measure what was chosen, extract again: until nothing is chosen by a guess, or time is up.
+"""Extract by the known costs, measure what was chosen, extract again: until nothing chosen is estimated, or time is up.
 
 A ``Space`` is what programs are extracted from, less what proves to be wrong or to lose digits.
 """
@@ -21,11 +21,11 @@ from egraph.tensor import PLAIN, Candidate, FrozenEGraph, Graph, Selection
 from lower.cost.model import CostModel, jobs, unmeasured, without_twins
 
 Rounds: TypeAlias = tuple[tuple[int, int, bool], ...]
-"""Extractions at most, how many programs each is to find, and whether by greed alone; each measures what the last one chose."""
+"""The largest number of extractions, how many programs each finds, and whether greedily; each measures what the last one chose."""
 
 
 def quick(policy: MeasurePolicy) -> Rounds:
-    """Return the rounds in which one program is chosen by greed."""
+    """Return the rounds in which one program is chosen greedily."""
     return ((policy.greedy_rounds, 1, True),)
 
 
@@ -54,7 +54,7 @@ class Chooser:
     seconds: float = 0.0
     """Spent on the programs that were extracted."""
     longest: dict[tuple[bool, bool], float] = field(default_factory=dict)
-    """How long extraction took at most: of several programs or one, by greed or exactly."""
+    """The longest extraction so far: of several programs or one, greedily or exactly."""
     settled: tuple[Selection, ...] = ()
     """What was last chosen with all its kernels measured."""
 
@@ -172,7 +172,7 @@ class Space:
         self.everything.settled = ()
 
     def chosen_without(self, errors: Mapping[int, float]) -> Selection:
-        """Return what greed chooses where these are left out besides."""
+        """Return the greedy choice without these, too."""
         model, chooser = self.everything.model, self.everything
         more = {number: min(error, self.left_out.get(number, error)) for number, error in errors.items()}
         priced = model.price(self._offered(self.left_out | more))
@@ -180,7 +180,7 @@ class Space:
         return selection
 
     def rehearse(self, graph: Graph, rehearsal: Rehearsal, chosen: Sequence[Selection] = (), run: RunProgram | None = None) -> bool:
-        """Leave out the applications of derivations that lose digits in what is ``chosen``, or by greed; return whether there are any.
+        """Leave out applications of derivations that lose digits in ``chosen``, or in the greedy choice; return whether there are any.
 
         Where rules alone would lose as many, nothing is left out.
         """

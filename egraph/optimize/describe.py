@@ -1,4 +1,4 @@
-"""Gather what a run found out into one value."""
+"""Gather the results of a run into one value."""
 
 from __future__ import annotations
 

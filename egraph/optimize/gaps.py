@@ -1,4 +1,4 @@
-"""Say where sizes between planned ones go: padded to the larger one where that is proved and pays, else to onnxruntime."""
+"""Decide what runs sizes between planned ones: padded to the larger one where that is proved and pays, else to onnxruntime."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ SLOWER = "the program for {} takes longer than onnxruntime at these sizes, by it
 def find_gaps(
     plan: Question, points: Sequence[Mapping[str, int]], outcomes: Mapping[str, Outcome], options: Options, progress: Progress
 ) -> tuple[Gap, ...]:
-    """Say of all sizes between neighbouring planned ones where they go."""
+    """Decide what runs each size between neighbouring planned ones."""
     ends_seconds = progress.spent_seconds + PROOF_SHARE * options.budget_seconds
     names = tuple(varied.name for varied in plan.varied)
     prover = _Prover(plan, options.model, lambda: progress.spent_seconds < ends_seconds)

@@ -15,7 +15,7 @@ class _Request:
 
 
 def install() -> None:
-    """Have SIGINT and SIGTERM end the run as ``KeyboardInterrupt``, at once or at the next ``heed``."""
+    """End the run at SIGINT and SIGTERM by ``KeyboardInterrupt``, at once or at the next ``heed``."""
     _Request.made = _Request.is_deferred = False
     signal.signal(signal.SIGINT, _ask)
     signal.signal(signal.SIGTERM, _ask)
@@ -29,7 +29,7 @@ def heed() -> None:
 
 @contextmanager
 def deferred() -> Iterator[None]:
-    """Have a request wait for the end of this: an extension module that is interrupted while it is loaded aborts the process."""
+    """Defer a request to the end of this block: an extension module that is interrupted while it is loaded aborts the process."""
     _Request.is_deferred = True
     try:
         yield
@@ -40,7 +40,7 @@ def deferred() -> Iterator[None]:
 
 @contextmanager
 def heeded() -> Iterator[None]:
-    """Have what fails after a request end as the request: what was cut in two by it may fail in any way."""
+    """End by ``KeyboardInterrupt`` where something fails after a request: interrupted code may fail in any way."""
     try:
         yield
     except Exception:

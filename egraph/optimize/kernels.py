@@ -134,7 +134,7 @@ def kernel_requests(programs: Sequence[Program], options: CompileOptions) -> dic
 
 NEVER_NEGATIVE = ("Exp", "Abs", "Sigmoid", "Softmax", "Softplus", "Sqrt")
 DIVISORS = {"Sqrt": 0, "Log": 0, "Reciprocal": 0, "Pow": 0, "Div": 1}
-"""Operators that are not defined, or badly conditioned, where this operand is near or below 0."""
+"""Operators that are undefined, or badly conditioned, where this operand (by position) is near or below 0."""
 
 
 def kernel_program(fragment: Node, implementation: Implementation, *, seed: int) -> Program:
@@ -252,7 +252,7 @@ def compiling_ahead(
 ) -> Iterator[Callable[[], None]]:
     """Compile the kernels of ``programs`` in their order, beside what is done inside; yield how to end that early.
 
-    Without programs no compiler is started. A kernel that fails is met again where it is needed. ``tell`` hears of compiled kernels
+    Without programs no compiler is started. A kernel that fails is reported where it is needed. ``tell`` hears of compiled kernels
     and the seconds that they took.
     """
     way = lowering_for(options.target)
@@ -266,7 +266,7 @@ def compiling_ahead(
         with suppress(LibraryMissing, OSError):
             way.prepare()
         requests = list(kernel_requests(programs, options).values())
-        together = policy.compiled_ahead * max(1, compiler.most_processes() - 1)  # growing has a core of its own
+        together = policy.compiled_ahead * max(1, compiler.most_processes() - 1)  # one core is left to the growing e-graph
         for start in range(0, len(requests), together):
             if is_over.is_set():
                 return
@@ -293,7 +293,7 @@ def compiling_ahead(
             yield end
         except BaseException:
             for process in compilers:
-                process.stop()  # so that nobody waits for a kernel when the end was asked for
+                process.stop()  # so that an interrupted run does not wait for a kernel
             raise
         finally:
             end()

@@ -1,4 +1,4 @@
-"""Measure single kernels: compile each alone, compare its result and time it in the worker, file what came out."""
+"""Measure single kernels: compile each alone, compare its result and time it in the worker, file the timing."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ class Job:
 
 
 class Measures(Protocol):
-    """What a search asks for the times of kernels."""
+    """Measures the kernels that a search chooses."""
 
     @property
     def measured(self) -> int:
-        """Return how many kernels were answered."""
+        """Return how many kernels have a result."""
 
     def measure_candidates(
         self, model: CostModel, candidates: Iterable[Candidate], time_left: Callable[[], float], tell: Callable[[str], None]
     ) -> None:
-        """Let ``model`` know what those candidates take that have no measurement yet."""
+        """Record in ``model`` the times of those candidates that have no measurement yet."""
 
 
 @dataclass
@@ -116,7 +116,7 @@ class Measurer:
         return int(min(self.policy.batch, most))
 
     def _learn(self, kernels: int, seconds: float) -> None:
-        """Learn how long a kernel takes to compile; where the seconds that are left have no end, nothing can be learnt from them."""
+        """Record how long a kernel takes to compile; with infinitely many seconds left, nothing follows from them."""
         if math.isfinite(seconds):
             self.compile_seconds = seconds / kernels
 
@@ -128,7 +128,7 @@ class Measurer:
         self.measure(jobs, time_left, tell, model.file)
 
     def measure_again(self, model: CostModel, candidates: Sequence[Candidate], time_left: Callable[[], float]) -> dict[KernelKey, Record]:
-        """Return what kernels take alone now; nothing is filed."""
+        """Return the times of single kernels, measured now; nothing is filed."""
         records: dict[KernelKey, Record] = {}
 
         def keep(record: Record) -> None:
@@ -139,7 +139,7 @@ class Measurer:
         return records
 
     def _timing(self, program: Program, compiled: Path | EinsatError, job: Job, left_seconds: float) -> Timing | None:
-        """Return what came out; None where there was no time to find out whether the kernel hangs."""
+        """Return the timing; None where there was no time to find out whether the kernel hangs."""
         if isinstance(compiled, EinsatError):
             return Timing("failed", message=str(compiled)[:SHOWN_CHARACTERS])
         write_reference(program, job.implementation, compiled, self.options)

@@ -1,4 +1,4 @@
-"""Keep the program that a search led to, so that the same command again need not even saturate.
+"""Keep the program of a search, so that the same command does not saturate again.
 
 A shortcut and nothing more: the profile database says what was chosen and what was timed. A memo says which program that is,
 as long as the model, the options, the libraries and the sources of this project are the same. It lies in the user's cache,
@@ -24,7 +24,7 @@ from egraph.tensor.text import TextError, format_program, parse_program
 from runtime.cache import cache_folder
 
 SOURCES = ("egraph", "lower", "runtime", "verify")
-"""What decides which program a search leads to."""
+"""Everything that determines the program of a search."""
 SUFFIXES = (".py", ".c", ".json", ".j2")
 
 
@@ -38,7 +38,7 @@ class Memo:
     choices: str
     """A digest of what the search chose."""
     contenders: tuple[tuple[str, str], ...]
-    """Name and digest of all that took part in the race, first who wins where nobody is faster beyond doubt."""
+    """Name and digest of all contenders of the race, in the order in which ties are decided."""
 
 
 def memo_path(model_digest: str, device: str, options: Options) -> Path | None:
@@ -56,7 +56,7 @@ def choices_digest(choices: str) -> str:
 
 
 def write_memo(path: Path, memo: Memo) -> None:
-    """Write a memo; one that cannot be written is done without."""
+    """Write a memo; a failure to write is ignored."""
     content = {
         "outcome": memo.outcome.to_manifest(), "program": memo.program and format_program(memo.program),
         "search_key": memo.search_key, "choices": memo.choices, "contenders": memo.contenders,

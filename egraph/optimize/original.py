@@ -1,4 +1,4 @@
-"""The model as it was given: its identity, its files, and the artefact that runs it unchanged."""
+"""The original model: its digest, its files, and the artefact that runs it unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run found out: the data behind the results table, ``--json``, the manifest, the report and ``inspect``."""
+"""The results of a run: the data behind the results table, ``--json``, the manifest, the report and ``inspect``."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Offered:
 
     programs: int = 0
     is_compared: bool = True
-    """False where time ended before any of their kernels was looked at."""
+    """False where time ended before any of their kernels was compared."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class RoundedProgram:
 
     @property
     def time_us(self) -> tuple[float, str]:
-        """Return the time, and what to say of it where it was not measured."""
+        """Return the time, and a note where it was not measured."""
         return (self.predicted_us, " (predicted)") if self.measured_us is None else (self.measured_us, "")
 
 
@@ -133,7 +133,7 @@ class InPlace:
 KERNEL_KINDS = ("library", "eoperator", "opaque")
 """Kinds of kernels that are counted where there are none, too."""
 FEW_REPEATS = 3
-"""Where latencies were taken fewer times than this, that is said."""
+"""Rounds of a race below which their number is printed."""
 Kind: TypeAlias = Literal["wrong", "slow", "failed", "hung"]
 REFUSALS: Mapping[Kind, str] = {
     "wrong": "wrong", "slow": "slow reference implementations", "failed": "failed", "hung": "hung"
@@ -215,19 +215,19 @@ class Outcome:
     """Time and error of what is shipped (``chosen``), of the fastest that rounds as it likes (``rounded``), and of the fastest that does
     not round (``float32``); empty where nothing was allowed to."""
     precision_note: str = ""
-    """Why nothing rounds although it might."""
+    """Why no kernel rounds although rounding was allowed."""
     keeps_subnormals: bool = False
     subnormal_weights: int = 0
     """Weights of the model that are subnormal numbers."""
 
     @property
     def has_subnormals(self) -> bool:
-        """Whether it matters to the user what becomes of subnormal numbers."""
+        """Whether the treatment of subnormal numbers (denormals) matters to the user."""
         return self.keeps_subnormals or self.subnormal_weights > 0
 
     @property
     def subnormals_text(self) -> str:
-        """Return what becomes of subnormal numbers when the program runs."""
+        """Return how the program treats subnormal numbers (denormals)."""
         weights = f" ({self.subnormal_weights} weights are)" if self.subnormal_weights else ""
         if self.keeps_subnormals:
             return f"subnormal numbers{weights} are kept"
@@ -252,7 +252,7 @@ class Outcome:
 
     @property
     def derivations_text(self) -> str:
-        """Return what came of derivations; empty where nothing was derived."""
+        """Return how derivations took part; empty where nothing was derived."""
         offered, kernels = self.offered, {number for derived in self.derived for number in derived.kernels}
         if not offered.programs:
             return ""

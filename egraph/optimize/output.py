@@ -1,4 +1,4 @@
-"""Write results beside their final place and rename: what stands there is always whole, old or new."""
+"""Write results beside their destination and rename them: the destination is always complete, old or new."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def check_report(path: Path) -> None:
 
 
 def publish(folder: Path, output: Destination) -> tuple[Path, ...]:
-    """Move everything staged in ``folder`` to its final place, each file or folder by one rename.
+    """Move everything staged in ``folder`` to its destination, each file or folder by one rename.
 
     Standard files first, the artefact last: it names the hash of the model file that belongs to it. From the first of them on,
     Ctrl-C comes too late.
@@ -132,7 +132,7 @@ def publish(folder: Path, output: Destination) -> tuple[Path, ...]:
 
 
 def write_beside(path: Path, text: str, *, option: str = "-o FOLDER") -> None:
-    """Write a text file whole or not at all."""
+    """Write a text file completely or not at all."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)

@@ -1,8 +1,8 @@
 """Tell which of several contenders is fastest from rounds in each of which all were timed, one after the other.
 
-A machine that is slower in one round is so for everyone: what is judged is the median of the logarithms of the rounds' ratios. How far
+A machine that is slower in one round slows every contender, so the median of the logarithms of the rounds' ratios is judged. How far
 that median may be off, a smoothed bootstrap says: rounds are drawn again with noise added (``race.noise`` over the root of the number of
-rounds), so that few rounds that agree by chance prove little. Same rounds, same verdict: the draws are seeded.
+rounds), so that few rounds that agree by chance prove little. The draws are seeded, so the same rounds give the same verdict.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def is_faster(first: Timing, second: Timing, policy: RacePolicy = RacePolicy()) 
 
 
 def winner(preferred: Sequence[str], timings: Mapping[str, Timing], policy: RacePolicy = RacePolicy()) -> str | None:
-    """Return the first contender by preference than which the fastest is not faster beyond doubt; None where nobody has a time.
+    """Return the first contender by preference that the fastest does not beat beyond doubt; None where no contender has a time.
 
-    Who was given up in an earlier round does not win.
+    A contender that was given up in an earlier round does not win.
     """
     rounds = max((len(timings[name].samples_us) for name in preferred), default=0)
     left = [name for name in preferred if rounds and len(timings[name].samples_us) == rounds]
@@ -51,7 +51,7 @@ def winner(preferred: Sequence[str], timings: Mapping[str, Timing], policy: Race
 
 
 def is_decided(preferred: Sequence[str], timings: Mapping[str, Timing], policy: RacePolicy = RacePolicy()) -> bool:
-    """Return whether the winner is slower than nobody by more than ``race.margin``, beyond doubt."""
+    """Return whether, beyond doubt, no contender is faster than the winner by more than ``race.margin``."""
     best = winner(preferred, timings, policy)
     rivals = [timings[name].samples_us for name in preferred if name != best and timings[name].samples_us]
     return best is not None and all(slowdown(timings[best].samples_us, each, policy)[0] >= -policy.margin for each in rivals)

@@ -77,7 +77,7 @@ def optimize(options: Options, progress: Progress) -> Outcome:
 
 
 def _optimize(options: Options, output: Destination, progress: Progress) -> Outcome:
-    """Do what ``optimize`` does, of a model at the sizes that it is wanted at."""
+    """Optimise a model whose sizes are fixed."""
     aside = ThreadPoolExecutor(2)
     digest = aside.submit(original.digest, options.model)
     opening = aside.submit(worked, lambda: open_original(options.model, options.threads))
@@ -92,7 +92,7 @@ def _optimize(options: Options, output: Destination, progress: Progress) -> Outc
     database = Database.open(options.database, read_only=options.frozen, warn=lambda text: progress.note(f"warning: {text}"))
     try:
         if import_profiles(options, database, progress) and not options.frozen:
-            options = replace(options, again=True)  # what an earlier search chose, it chose without them
+            options = replace(options, again=True)  # an earlier search chose without them
         with staging(output) as stage, Worker() as worker, way.kept_compilers():
             work = stage / "work"
             work.mkdir()
@@ -126,7 +126,7 @@ def _optimize(options: Options, output: Destination, progress: Progress) -> Outc
 
 @dataclass
 class Run:
-    """One run's surroundings, shared by its stages."""
+    """The context of one run, shared by its stages."""
 
     options: Options
     progress: Progress
@@ -173,7 +173,7 @@ class Run:
                 best = Entry(shipped, memo.program).folded(self.folder)
             checked = self._save_and_check(best, is_compiled=False, is_repeated=True)
         except (Disagreement, LowerError):
-            self._clear(self.work, self.artefact.parent)  # the whole way finds out what is to blame
+            self._clear(self.work, self.artefact.parent)  # the full run finds the reason
             self.repair.keep_subnormals = options.is_exact_below_normal
             return None
         outcome = replace(memo.outcome, latency_us=latencies_us(raced, memo.outcome.shipped), options=options.stored())
@@ -315,7 +315,7 @@ class Run:
             try:
                 compile_entry(best, self.repair.compile_options)
             except EinsatError:
-                raced = None  # it could be compiled once: say of each program again which can
+                raced = None  # it could be compiled once: decide for each program again
         if raced is None:
             sizes_bytes, failed = compile_all(entries, self.folder, self.budget, self.work, self.repair.compile_options)
             if (closer := self._within(searched, entries, failed, self._calibrated(None, device))) is not None:
@@ -419,7 +419,7 @@ class Run:
                 return self._check(session, exporting.result(), best, is_repeated=is_repeated)
 
     def _checked_with_subnormals(self, error: Disagreement, best: Entry | None, *, is_repeated: bool) -> tuple[CheckResult, str] | None:
-        """Have the artefact keep subnormal numbers where that is what its failed check lacked; return what the check says then."""
+        """Keep subnormal numbers in the artefact where its check failed without them; return the result of the check then."""
         if self.repair.keep_subnormals or not (self.artefact / PLAN).exists():
             return None
         keep_subnormals(self.artefact)
@@ -428,7 +428,7 @@ class Run:
             with Session(self.artefact, threads=self.options.threads, on=self.options.device) as session:
                 checked = self._check(session, saved, best, is_repeated=is_repeated)
         except Disagreement:
-            return None  # something else is to blame: it is found out without them
+            return None  # there is another reason: it is searched without them
         note = f"subnormal numbers are kept: with zeros for them, as the programs were timed, the check failed ({error.what})"
         self.progress.note(f"warning: {note}")
         return checked, note

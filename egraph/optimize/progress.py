@@ -1,4 +1,4 @@
-"""Say on standard error what is going on: stage, counts, best cost, budget left; never an invented percentage."""
+"""Show progress on standard error: stage, counts, best cost, budget left; never an invented percentage."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ class Progress:
             print(f"  {text}", file=sys.stderr, flush=True)
 
     def note(self, text: str) -> None:
-        """Say something that stays."""
+        """Print a line that stays."""
         if self.verbosity >= 0:
             self._clear()
             print(text, file=sys.stderr, flush=True)
 
     def detail(self, text: str) -> None:
-        """Say something that only -v shows."""
+        """Print a line that only -v shows."""
         if self.verbosity > 0:
             self.note(text)
 

@@ -32,7 +32,7 @@ class MissingMeasurement(EinsatError):
 
 @dataclass(frozen=True)
 class Contender:
-    """Something to time: a name for people, the digest its time is filed under, what to load and about how large that gets."""
+    """A program in a race: its name, the digest that its time is filed under, what to load and about how large that gets."""
 
     name: str
     digest: str
@@ -50,7 +50,7 @@ class Race:
     remembered: bool
 
     def median_us(self, name: str) -> float:
-        """Return a contender's median; of who was given up, what it would be over all rounds, by those in which it ran."""
+        """Return a contender's median; for one that was given up, extrapolated from the rounds in which it ran to all rounds."""
         samples_us, longest_us = self.timings[name].samples_us, max((t.samples_us for t in self.timings.values()), key=len)
         if not samples_us or len(samples_us) == len(longest_us):
             return self.timings[name].median_us
@@ -73,7 +73,7 @@ def remembered(
     inputs: tuple[str, str] = ("", ""),
     generator: str = "",
 ) -> Race | None:
-    """Return everyone's latency from the database, None where one is missing; raises MissingMeasurement then where ``frozen``.
+    """Return the latencies of all contenders from the database, None where one is missing; raises MissingMeasurement then where ``frozen``.
 
     Latencies are only compared within one run; so a single missing one means that all are measured again. ``generator``: hash of the
     sources of the code generator.
@@ -109,11 +109,11 @@ def race(
     generator: str = "",
     policy: RacePolicy = RacePolicy(),
 ) -> Race:
-    """Measure everyone's latency together and remember it; ``run_seconds``: about how long the original takes.
+    """Measure the latencies of all contenders together and file them; ``run_seconds``: about how long the original takes.
 
     ``inputs``: a file to read inputs from, instead of random ones, and a digest of what is in it.
     Contenders come in the order of their importance: where runs take long, the last are not timed once ``seconds`` are over.
-    ``preferred``: their names, first who wins where nobody is faster beyond doubt. ``failed``: contenders that cannot be run, with the
+    ``preferred``: their names, in the order in which ties are decided. ``failed``: contenders that cannot be run, with the
     reason. The ``essential`` one is timed in every round; who is behind the fastest, far or beyond doubt, is given up, and nobody is
     timed further once the winner is known.
     """
@@ -125,7 +125,7 @@ def race(
         inputs=inputs[0], policy=policy,
     )  # fmt: skip
     if lacking := [timing.message for timing in timings.values() if timing.lacks_library]:
-        raise LowerError(f"programs cannot be run on this machine: {lacking[0]}")  # not remembered: it says nothing about them
+        raise LowerError(f"programs cannot be run on this machine: {lacking[0]}")  # not filed: it is no property of the contenders
     for contender in contenders:
         timing = timings[contender.name]
         database.put(RaceTime(device, group, contender.digest, timing.status, timing.samples_us, timing.message))
@@ -140,7 +140,7 @@ def race_key(contenders: Sequence[Contender], feeds: tuple[FeedSpec, ...], input
 
 
 def available_bytes() -> int:
-    """Return how much memory can be had without swapping."""
+    """Return how much memory is available without swapping."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
@@ -204,7 +204,7 @@ def _interleave(
             running = [c for c in running if c.name in kept]
             is_over = time.monotonic() > deadline
             if is_slow and 2 * time.monotonic() - started > deadline:
-                break  # there is no time for another round
+                break  # no time for another round
             left = [name for name in preferred if name in kept]
             is_told = round_number + 1 >= policy.least_rounds and (is_over or is_decided(left, timings, policy))
             if is_told or (is_over and is_clear(timings, kept, essential, policy.first_gap)):
@@ -216,7 +216,7 @@ def _interleave(
 
 
 def engine_for(contender: Contender, most_bytes: float, arena_factor: float = RacePolicy.arena_factor) -> Engine:
-    """Return how a contender is run, given the bytes that there are; what subnormal numbers count as, a program's plan says itself."""
+    """Return how a contender is run, given the free memory in bytes; a program's plan decides how subnormal numbers are treated."""
     if contender.engine != "onnxruntime":
         return contender.engine
     if arena_factor * contender.size_bytes > most_bytes:
@@ -227,7 +227,7 @@ def engine_for(contender: Contender, most_bytes: float, arena_factor: float = Ra
 def still_running(
     names: Sequence[str], timings: Mapping[str, Timing], round_number: int, essential: str, policy: RacePolicy = RacePolicy()
 ) -> list[str]:
-    """Return who can still be the fastest, and the ``essential`` one."""
+    """Return the contenders that can still be the fastest, and the ``essential`` one."""
     gap = policy.gap if round_number else policy.first_gap
     fastest = min((timings[name] for name in names), key=lambda timing: timing.median_us, default=Timing("failed"))
 
@@ -242,7 +242,7 @@ def still_running(
 
 
 def is_clear(timings: Mapping[str, Timing], names: Sequence[str], essential: str, gap: float = RacePolicy.first_gap) -> bool:
-    """Return whether the ``essential`` one is so far ahead of everyone, or behind the fastest, that further rounds would not matter."""
+    """Return whether the ``essential`` one is so far ahead of all others, or behind the fastest, that more rounds would not matter."""
     other_medians_us = [timings[name].median_us for name in names if name != essential]
     own_us, best_us = timings[essential].median_us, min(other_medians_us, default=math.inf)
     return max(own_us, best_us) > gap * min(own_us, best_us)

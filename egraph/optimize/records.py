@@ -1,4 +1,4 @@
-"""What runs leave in the profile database: the same search again lays, measures and extracts nothing, a check compares as many inputs."""
+"""What runs file in the profile database: a repeated search measures and extracts nothing, a check compares as many inputs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Earlier:
 
     iterations: int
     unmeasured: int
-    """Kernels that it chose and had no time to measure."""
+    """How many of the chosen kernels it had no time to measure."""
     budget_seconds: float
     choices: str
     """The chosen kernels, as texts of :mod:`egraph.tensor.text`."""

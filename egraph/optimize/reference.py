@@ -1,4 +1,4 @@
-"""The model as it was given, in onnxruntime: the inputs that it takes, what it answers, and how programs compare with it.
+"""The original model in onnxruntime: the inputs that it takes, its outputs, and how programs compare with it.
 
 A user's inputs are read and checked before the search, give open sizes, and are compared and timed on first. What the original answered
 before the search is kept: the check begins with the same inputs, and need not ask again.
@@ -68,7 +68,7 @@ class Given:
 
     @property
     def named(self) -> tuple[tuple[str, Mapping[str, np.ndarray]], ...]:
-        """Each with what it is called."""
+        """Each input with its name."""
         return tuple((path.name, feeds) for path, feeds in zip(self.files, self.feeds, strict=True))
 
     @property
@@ -151,7 +151,7 @@ class Accepted:
 
 
 def accepted(session: Any, graph: Graph, user_inputs: Given, seed: int, ran: Ran) -> Accepted:
-    """Run the original on the user's inputs and on random ones; ``ran`` hears of both.
+    """Run the original on the user's inputs and on random ones; ``ran`` is called with both.
 
     Raises ModelError where it runs on no random ones and none are given, or not on one that is.
     """
@@ -204,7 +204,7 @@ class Reference:
         return outputs or ()
 
     def samples(self) -> list[Sample]:
-        """Return the inputs that a check begins with, each with its answer, which is kept for the check."""
+        """Return the inputs that a check begins with, each with the original's outputs, which are kept for the check."""
         feeds: list[Mapping[str, Any]] = [feeds for _, feeds in self.given.named]
         if self.runs.is_random:
             most = self.options.checks if self.runs.run_seconds < self.options.policy.race.slow_run_seconds else 1

@@ -91,7 +91,7 @@ class DerivedPart:
     ) -> dict[int, tuple[Candidate, ...]]:
         """Return the candidates without derived ones of these classes that expect as large an error as is said, or an unknown one.
 
-        So it is for all classes down to the product or convolution: else the application would be met there, one bias further down.
+        The same holds for all classes down to the product or convolution, or the application would remain below the next bias.
         """
         limits: dict[int, float] = {}
         for number, error in left_out.items():
@@ -148,13 +148,13 @@ def _term(node: ENode) -> Term:
 
 
 Sample: TypeAlias = tuple[Mapping[str, Any], Sequence[Any]]
-"""Inputs, and what the original model answers."""
+"""Inputs, and the original model's outputs."""
 RunProgram: TypeAlias = Callable[[Program, Mapping[str, Any]], Sequence[Any]]
 
 
 @dataclass
 class Rehearsal:
-    """The original's answers on a few inputs, and how programs compare with them."""
+    """The original's outputs on a few inputs, and how programs compare with them."""
 
     graph: Graph
     folder: Folder

@@ -85,7 +85,7 @@ class AtFault:
 
 
 def is_mispredicted(measured_us: float, predicted_us: float, factor: float = PredictionPolicy.factor) -> bool:
-    """Return whether a time is so far from what was predicted that the reason is looked for."""
+    """Return whether a time is so far from the prediction that the reason is searched."""
     return max(measured_us, predicted_us) > factor * min(measured_us, predicted_us)
 
 
@@ -179,9 +179,9 @@ class Repair:
     work: Path
     keep_subnormals: bool
     learnt: list[str] = field(default_factory=list)
-    """What failed checks taught, in words."""
+    """Notes on failed checks."""
     notes: list[str] = field(default_factory=list)
-    """What was left out of programs before they were compiled, in words."""
+    """Notes on what was left out of programs before they were compiled."""
     attempts: int = 0
     """Programs that were found to be wrong."""
 
@@ -201,7 +201,7 @@ class Repair:
             is_right = self._difference(entry) is None
             for path, content in files.items():
                 path.write_bytes(content)
-            return None if is_right else error  # what zeros for subnormal numbers do is seen to by the check of the saved files
+            return None if is_right else error  # the check of the saved files judges zeros for subnormal numbers (denormals)
         return error
 
     def _difference(self, entry: Entry) -> Disagreement | None:
@@ -212,11 +212,11 @@ class Repair:
         except Disagreement as error:
             return error
         except EinsatError:
-            return None  # it does not load: the race says so
+            return None  # it does not load: the race reports that
         return None
 
     def learn(self, text: str) -> None:
-        """Say what a failed check taught, now and in the results."""
+        """Note the finding of a failed check, now and in the results."""
         self.learnt.append(text)
         self.progress.note(f"warning: {text}")
 
@@ -290,7 +290,7 @@ class Repair:
         )  # fmt: skip
 
     def look(self, entry: Entry, measured_us: float, predicted_us: float, model: CostModel, measurer: Measurer) -> bool:
-        """Find and say which kernels are the reason why a program takes another time than predicted; return whether any was filed."""
+        """Report the kernels that are the reason why a program takes another time than predicted; return whether any was filed."""
         self.progress.stage("time kernels in place")
         program, artefact = entry.folded(self.folder).program, entry.contender.path
         feeds = self.reference.raced_feeds
@@ -317,13 +317,13 @@ class Repair:
         return [rule for rule in rules if rule.name not in dropped]
 
     def too_late(self, error: Disagreement, entry: Entry) -> None:
-        """Say that a program is given up without knowing why."""
+        """Note that a program is given up for an unknown reason."""
         self.attempts += 1
         late = f"there was no time to replace what is to blame: --budget {self.progress.longer_seconds:.0f}s gives it twice as long"
         self.learn(f"{entry.contender.name} failed the check ({error.what}); {late}")
 
     def noticed(self, trial: Trial, measurer: Measurer, model: CostModel, race_again: Callable[[Search], Trial]) -> Trial:
-        """Look into a program that takes another time than predicted, and extract again by what its kernels cost inside of it."""
+        """Examine a program that takes another time than predicted, and extract again by what its kernels cost inside of it."""
         looked: set[str] = set()
         digests_timed = {entry.contender.digest for entry in trial.entries}
         runs = 2 * (self.options.policy.prediction.runs + 1)  # inside a program, kernels are timed before and after they are timed alone

@@ -1,4 +1,4 @@
-"""Render what a run found out as one self-contained page: no script, no font, no image from anywhere else.
+"""Render the results of a run as one self-contained page: no script, no font, no image from anywhere else.
 
 A program is drawn as a layered picture: kernels in rows by their longest path from the inputs, lines to their operands.
 Deterministic and dependency-free. Long programs are drawn with chains of kernels gathered into one box.
@@ -82,7 +82,7 @@ def _box(rows: Sequence[KernelRow], operands: tuple[int, ...]) -> Box:
 
 
 def place(drawn: Sequence[Box]) -> tuple[Placed, ...]:
-    """Give every box its row (longest path) and its place in the row (mean of its neighbours, in a few sweeps)."""
+    """Give every box its row (longest path) and its position in the row (mean of its neighbours, in a few sweeps)."""
     layer = [0] * len(drawn)
     for i, box in enumerate(drawn):
         layer[i] = max((layer[o] + 1 for o in box.operands if o < i), default=0)
@@ -177,7 +177,7 @@ def render(outcome: Outcome) -> str:
 
 POINTS = {"float32": "float32", "chosen": "shipped", "rounded": "rounded wherever that is faster"}
 LEAST_ERROR = 1e-8
-"""Smaller errors are drawn as this one."""
+"""The smallest error of the chart; smaller ones are drawn as this one."""
 
 
 def precision_chart(outcome: Outcome) -> str:

@@ -52,7 +52,7 @@ class Choice:
     """What was chosen from an e-graph, the best predicted first."""
 
     selections: tuple[Selection, ...]
-    """Empty where there was no time to look at what derivations added."""
+    """Empty where there was no time for what derivations added."""
     by_rules: tuple[Selection, ...] = ()
     """The best of the e-graph that rules alone made, where there is such a one."""
     refused: tuple[Refused, ...] = ()
@@ -94,13 +94,13 @@ def program_digest(program: Program) -> str:
 def plain_program(graph: Graph, cost_model: CostModel, *, seed: int) -> Program:
     """Return the input program as it stands, not folded: no rules, one kernel a node (the smallest that exists), no measurements.
 
-    What is ``cost_model`` to compute wrong results is left out all the same.
+    Candidates that ``cost_model`` knows to be wrong are left out all the same.
     """
     model = CostModel(Database.in_memory(), "", cost_model.speed, target=replace(cost_model.target, precisions=()))
     frozen = saturate(graph, (), Limits()).frozen
     laid = lay_candidates(frozen, model.target, fused=False)
     smallest = {c: _smallest([candidate for candidate in options if not cost_model.is_wrong(candidate)]) for c, options in laid.items()}
-    best = extract(frozen, model.price(smallest), 1, 0.0, seed)  # there is next to nothing to choose
+    best = extract(frozen, model.price(smallest), 1, 0.0, seed)  # hardly anything can be chosen
     if not best:
         raise ExtractError("the input program has no lowering")
     return to_program(frozen, best[0], graph)
@@ -232,7 +232,7 @@ def programs_of(choice: Choice, saturation: Saturation, graph: Graph, finalists:
 
 
 def shortages(saturation: Saturation, choice: Choice) -> tuple[str, ...]:
-    """Return what there was no time for, in words."""
+    """Return notes on what there was no time for."""
     reasons = ["rules and derivations were cut short"] if saturation.stop_reason == "time" else []
     reasons += ["derived programs were left out"] if saturation.by_rules is not None and not choice.selections else []
     reasons += [f"{choice.kernels_unmeasured} of the chosen kernels are estimated"] if choice.kernels_unmeasured else []
@@ -317,7 +317,7 @@ class Choosing:
         return Space(everything, first, derived_part(by_rules, frozen, errors) if by_rules is not None else None, laid)
 
     def choose(self, measurer: Measures | None, finalists: int) -> tuple[Choice, Space | None]:
-        """Return what is chosen, and what from; None where there was no time to look at more than the rules made."""
+        """Return what is chosen, and what from; None where there was only time for what the rules made."""
         saturation, model, budget = self.saturation, self.model, self.budget
         progress, policy = budget.progress, budget.policy.measure
         settled: tuple[Selection, ...] = ()

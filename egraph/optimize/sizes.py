@@ -60,7 +60,7 @@ LEAST_SECONDS = 1.0
 CHECK_SHARE = 0.03
 """Part of the budget that is kept for what comes after the last search: putting the artefact together, and the check of it."""
 ORIGINAL_MODEL = "original.onnx"
-"""The model as it was given, in the artefact's main folder: its constants lie in the weights file beside it."""
+"""The original model in the artefact's main folder: its constants lie in the weights file beside it."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def _given(plan: Question, options: Options) -> tuple[Given, ...]:
 
 @dataclass(frozen=True)
 class SizesOutcome:
-    """What the runs for all planned sizes found out, in ascending order."""
+    """The results of the runs for all planned sizes, in ascending order."""
 
     model: str
     sizes: Sizes
@@ -286,7 +286,7 @@ def _constants(model: onnx.ModelProto, folder: Path) -> tuple[dict[str, str], di
 
 
 def _refer(model: onnx.ModelProto, digests: Mapping[str, str], weights: Path) -> None:
-    """Have a model's large constants lie in the weights file beside it."""
+    """Move a model's large constants to the weights file beside it."""
     with weights.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(length))

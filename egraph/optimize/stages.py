@@ -266,7 +266,7 @@ def target_of(options: Options, lowers: Lowering) -> Target:
 
 
 def saturation_of(result: Saturated) -> Saturation:
-    """Return what a search takes for the end of a saturation."""
+    """Return a frozen e-graph as the end of a saturation."""
     return Saturation(result.everything, (), (), "saturated", 0.0, result.by_rules)
 
 

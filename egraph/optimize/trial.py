@@ -35,7 +35,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Trial:
-    """One search with its race: what was found, what was timed, and what is best (None: onnxruntime on the original)."""
+    """One search with its race: its programs, their times, and the best one (None: onnxruntime on the original)."""
 
     found: Search
     plain: Program
@@ -45,7 +45,7 @@ class Trial:
     search_key: str
     """What the search is filed under."""
     preferred: tuple[str, ...] = ()
-    """The names of all contenders, first who wins where nobody is faster beyond doubt."""
+    """The names of all contenders, in the order in which ties are decided."""
 
 
 def by_importance(entries: Sequence[Entry]) -> list[Entry]:
@@ -60,7 +60,7 @@ def entry_named(name: str, entries: Sequence[Entry]) -> Entry | None:
 
 
 def by_preference(entries: Sequence[Entry], derived: Container[str]) -> tuple[str, ...]:
-    """Return the contenders' names in the order in which they win where nobody is faster beyond doubt.
+    """Return the contenders' names in the order in which ties are decided.
 
     The model as it was given is first and the plain program last; of others, first what has fewer kernels by ``derived`` programs, which
     round more, then what is predicted to take less.
@@ -124,7 +124,7 @@ def compile_all(
 ) -> tuple[dict[str, int], dict[str, str]]:
     """Compile every program; return the sizes, and the reasons of those that cannot be compiled.
 
-    The most promising one always is, the plain one, which nobody ships, unless that takes much longer than there is time; the
+    The most promising one always is, the plain one, which is never shipped, unless that takes much longer than there is time; the
     others while there is time to race them afterwards.
     """
     sizes_bytes: dict[str, int] = {}

@@ -34,7 +34,7 @@ from runtime.profile.jobs import Job as ArchivedJob
 
 @dataclass
 class Collector:
-    """Notes the kernels that a search wants measured, each once, in the order of asking."""
+    """Collects the kernels that a search would measure, each once, in their order."""
 
     jobs: dict[KernelKey, Job] = field(default_factory=dict)
     policy: MeasurePolicy = MeasurePolicy()
@@ -64,7 +64,7 @@ class Exported:
 
 
 def export_jobs(options: Options, archive: Path, progress: Progress) -> Exported:
-    """Write the kernels that a search of a model (or of a stage's text) wants measured."""
+    """Write the kernels that a search of a model (or of a stage's text) would measure."""
     if not device(options.device).is_timed:
         fix = "give a --device that is timed, or search without --export-jobs"
         raise ModelError(f"nothing is timed on the device {options.device!r}", where="--export-jobs", fix=fix)
@@ -136,7 +136,7 @@ def _write(jobs: list[Job], options: Options, archive: Path, progress: Progress,
                             failed += 1
                             continue
                         write_reference(program, job.implementation, compiled, compile_options)
-                        lowers.complete(compiled)  # so that it runs where no compiler is
+                        lowers.complete(compiled)  # so that it runs without a compiler
                         writer.add(compiled, archived)
                         kernels += 1
                 progress.update(f"{kernels} of {len(jobs)} kernels")
