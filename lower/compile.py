@@ -100,7 +100,7 @@ def _compile_kernels(requests: Sequence[KernelRequest], path: Path, options: Com
 
 
 def keep_subnormals(folder: Path) -> None:
-    """Have an artefact that was written compute with subnormal numbers as IEEE 754 says."""
+    """Change an artefact that was written to compute with subnormal numbers (denormals) as IEEE 754 says."""
     plan = replace(Plan.from_json((folder / PLAN).read_text(encoding="utf-8")), keep_subnormals=True)
     (folder / PLAN).write_text(plan.to_json(), encoding="utf-8")
     manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))

@@ -10,7 +10,7 @@ from egraph.tensor import TUPLE, Kernel, Node, Program
 
 @dataclass
 class Draft:
-    """One step to be: a native kernel, or a group of opaque kernels and the views between them."""
+    """A draft of one step: a native kernel, or a group of opaque kernels and the views between them."""
 
     kernels: list[Kernel]
     outputs: list[Node] = field(default_factory=list)

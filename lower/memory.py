@@ -1,4 +1,4 @@
-"""Share one arena between values that are not alive at the same time."""
+"""Plan an arena's memory: values with disjoint lifetimes share it."""
 
 from __future__ import annotations
 

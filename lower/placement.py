@@ -1,4 +1,4 @@
-"""Decide where every value lies: in the arena, in a model output, inside a concatenation, or over its dying operand."""
+"""Decide the memory of every value: in the arena, in a model output, inside a concatenation, or over its dying operand."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from runtime.plan import Area, Buffer
 FOREVER = 1 << 60
 @dataclass
 class Allocation:
-    """A stretch of memory; ``first`` and ``last`` are the steps between which it is needed."""
+    """A contiguous piece of memory; ``first`` and ``last`` are the steps between which it is live."""
 
     area: Area
     key: str
@@ -141,7 +141,7 @@ class _Placer:
         return slots
 
     def _stitch(self, step: int, draft: Draft, made: Mapping[Node, int], slots: dict[Node, Slot]) -> None:
-        """Have a stitch's whole written where the result stands, and its parts over it: by their kernels, or by copies of them."""
+        """Write a stitch's background in the result's memory, and its parts over it: by their kernels, or by copies of them."""
         kernel = draft.kernels[0]
         stitch = stitch_of(kernel.fragment) if len(draft.kernels) == 1 and kernel.implementation.is_generated else None
         background = None if stitch is None else self.root.get(kernel.inputs[stitch.whole], kernel.inputs[stitch.whole])
@@ -263,7 +263,7 @@ class _Placer:
         return Place(outer.allocation, Window(outer.window.offset + slot.offset, inner.shape, inner.strides))
 
     def _reuse(self, step: int, draft: Draft, node: Node, last: int) -> bool:
-        """Write over an operand that nobody reads afterwards, where the kernel allows it."""
+        """Write over an operand that no later step reads, where the kernel allows it."""
         kernel = draft.kernels[0]
         if not kernel.implementation.is_generated:
             return False

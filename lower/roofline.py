@@ -1,4 +1,4 @@
-"""How much a kernel does: arithmetic and bytes, counted from its fragment; and how fast a device does that."""
+"""The roofline model: a kernel's arithmetic and bytes, counted from its fragment, and the rates of a device."""
 
 from __future__ import annotations
 
@@ -79,16 +79,16 @@ def work(fragment: Node) -> Work:
 
 @dataclass(frozen=True)
 class DeviceSpeed:
-    """What the device reaches: measured once by a few small kernels (see ``calibrate``), else careful guesses."""
+    """The rates of a device: measured once by a few small kernels (see ``calibrate``), else conservative guesses."""
 
     launch_us: float = 0.5
     call_us: float = 10.0
-    """What a run of a program takes besides its kernels: checking inputs, making outputs, Python."""
+    """Microseconds of a run of a program besides its kernels: checking inputs, making outputs, Python."""
     cache_gigabytes_s: float = 40.0
     memory_gigabytes_s: float = 10.0
     contraction_gigaflops_s: float = 50.0
     other_gigaflops_s: float = 4.0
-    """Functions a second, in thousand millions."""
+    """Scalar functions a second, in thousand millions."""
 
     def estimate_us(self, amount: Work) -> float:
         """Return launch + the slower of moving the bytes and doing the arithmetic."""
@@ -101,5 +101,5 @@ class DeviceSpeed:
         return self.launch_us + max(moving_us, computing_us)
 
     def kernel_us(self, candidate: Candidate, amount: Work) -> float:
-        """Return what a kernel of this work takes; some devices look at how it is computed, too."""
+        """Return a kernel's estimated time; some devices also use how it is computed."""
         return self.estimate_us(amount)

@@ -13,11 +13,11 @@ from lower.candidates.tile import Tile, Tiling, tensors_of
 from lower.views import Reason, Window, contiguous, read
 
 READINGS = 3
-"""Ways to read one operand through views, at most."""
+"""The largest number of ways to read one operand through views."""
 BEAM = 4
-"""Tiles kept of one class and implementation."""
+"""The number of tiles that are kept of one class and implementation."""
 ROUNDS = 7
-"""Epilogue operators over an anchor, views counted, at most."""
+"""The largest number of epilogue operators over an anchor, views counted."""
 VIEW_DEPTH = 4
 READS_VIEWS = ("MatMul", "Conv", "ConvTranspose", "MaxPool", "AveragePool")
 GATES = ("Sigmoid", "HardSigmoid")
@@ -41,7 +41,7 @@ def library_tiles(tiling: Tiling, matcher: Matcher) -> Iterator[tuple[int, Tile]
             break
     for number, tile in kept.tiles():
         if tile.fragment.op == "Reshape":
-            continue  # the tile below it, viewed, is the same for free
+            continue  # a view of the tile below computes the same for free
         yield number, tile
         for precision in tiling.target.precisions:
             rounding = tiling.implementation(tile.implementation.in_precision(precision).text)
@@ -50,7 +50,7 @@ def library_tiles(tiling: Tiling, matcher: Matcher) -> Iterator[tuple[int, Tile]
 
 
 class _Kept:
-    """The tiles worth having, by class: of those that read the same tensors in the same way, the shortest.
+    """The tiles to keep, by class: of those that read the same tensors in the same way, the shortest.
 
     Two such tiles differ in constants alone (a scale folded into the weights, or not), which cost nothing at run time.
     """

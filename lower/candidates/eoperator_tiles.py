@@ -27,7 +27,7 @@ SHIFTED = ("Softmax", "LogSoftmax")
 not: each pass over the elements adds in an order of its own, and exp makes the difference of two large sums a factor. Nor do products that
 are added to something: whether an addition takes them unrounded is decided in each pass."""
 DEAR = ("Pow",)
-"""Operators that take many times as long as what rules replace them with: a square is a product."""
+"""Operators that are many times slower than what rules replace them with: a square is a product."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def eoperator_tiles(
             for tile in _variants(tiling, orders, number, node, implementation):
                 length, tensors = contents(tile.fragment)
                 variants.setdefault(tensors, []).append((length, tile))
-        # Of the tiles that read the same tensors only the shortest without powers is worth having: constants cost nothing.
+        # Of the tiles that read the same tensors only the shortest without powers is kept: constants cost nothing.
         for tensors in sorted(variants, key=lambda t: (sum(tiling.size_bytes[i] for i in t), sorted(t)))[: tiling.policy.operand_sets]:
             for _, tile in sorted(variants[tensors], key=lambda pair: (_powers(pair[1].fragment), pair[0])):
                 if is_supported(tile.fragment):
@@ -103,7 +103,7 @@ def _is_root(tiling: Tiling, number: int, node: ENode) -> bool:
 
 
 def _is_narrow(tiling: Tiling, number: int, node: ENode) -> bool:
-    """Return whether a convolution is worth generated loops: with one channel a group, or bound by memory.
+    """Return whether a convolution gets generated loops: with one channel a group, or bound by memory.
 
     Other windows are left to the library, which reads them once. For narrow ones it often has a fall-back only, which copies every
     window and multiplies matrices of one column. What looks at one position at a time is a product.
@@ -158,7 +158,7 @@ def _variants(tiling: Tiling, orders: _Orders, number: int, node: ENode, impleme
 
 
 def _most_sums(tiling: Tiling, node: ENode, position: int) -> float:
-    """Return how many sums below an operand are computed once: of a product's rows (columns) each, of anything else all.
+    """Return how many sums below an operand are computed a single time: of a product's rows (columns) each, of anything else all.
 
     What differs along the axis that a product adds over would be summed again for each of its columns (rows).
     """
@@ -203,7 +203,7 @@ class _Orders:
         return self._known[key]
 
     def is_told_apart(self, number: int, style: Style) -> bool:
-        """Return whether a style goes on from a class in another way than the first style does."""
+        """Return whether a style inlines a class in another way than the first style does."""
         differing = self._told_apart[style.name]
         if number not in differing:
             differing[number] = self._differs(number, style)

@@ -21,7 +21,7 @@ class Tile:
 
 
 class Tiling:
-    """A frozen e-graph with what all families of tiles ask of it. Without ``fused``, every tile is a single e-node."""
+    """A frozen e-graph with the queries of all families of tiles. Without ``fused``, every tile is a single e-node."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Tiling:
 
     @property
     def fused(self) -> bool:
-        """Return whether tiles may hold several e-nodes: from the time on that it is late, none may."""
+        """Return whether tiles may hold several e-nodes: not once it is late."""
         self._fused = self._fused and not self._is_late()
         return self._fused
 

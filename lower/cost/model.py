@@ -28,7 +28,7 @@ from runtime.profile import Database, Record
 from runtime.profile.versions import LEAST_FROM_MEMORY_BYTES, from_memory, in_place
 
 FAILED_COST_US = 1e9
-"""What a kernel costs that cannot be run."""
+"""The cost of a kernel that cannot be run, in microseconds."""
 
 KernelKey: TypeAlias = tuple[str, str]
 """Fragment text and implementation: what a measurement is filed under."""
@@ -52,16 +52,16 @@ class CostModel:
     weights_from_memory: bool = False
     """Whether the model's weights are too large for the shared cache: then kernels are timed with their constants outside of it."""
     caution: float = 1.0
-    """What estimates are multiplied by: above 1, a measured kernel is preferred to a promise."""
+    """The factor of estimates: above 1, a measured kernel is preferred to an estimated one."""
     generator: str = ""
-    """Hash of the sources of the code generator: what was measured of other generated code does not count."""
+    """Hash of the sources of the code generator: measurements of other generated code are ignored."""
     model: str = ""
-    """What names the model whose programs are priced: a kernel may cost more inside of them than it does alone."""
+    """The name of the model whose programs are priced: a kernel may cost more inside of them than it does alone."""
     target: Target = field(default_factory=default_target)
-    """What the candidates are code for."""
+    """The target that the candidates are code for."""
     policy: CostPolicy = CostPolicy()
     errors: ErrorModel | None = None
-    """What rounding may cost; None where nothing rounds its operands, or where they may be off by whatever they are."""
+    """The error model; None where no kernel rounds its operands, or where any error is accepted."""
 
     def __post_init__(self) -> None:
         self._keys: dict[tuple[Node, Implementation], KernelKey] = {}
@@ -88,7 +88,7 @@ class CostModel:
         return self.generator if implementation.is_generated else ""
 
     def recorded(self, device: str, candidate: Candidate) -> Record | None:
-        """Return what the database knows of a kernel."""
+        """Return the database's record of a kernel."""
         return self.database.get(device, *self.key(candidate), self.generator_of(candidate.implementation))
 
     def reads_memory(self, fragment: Node) -> bool:
@@ -117,7 +117,7 @@ class CostModel:
         return self._families[part]
 
     def is_settled(self, candidate: Candidate) -> bool:
-        """Return whether measuring would tell nothing new: it is measured, free, runs in place, or cannot be run alone."""
+        """Return whether a measurement would add nothing: it is measured, free, runs in place, or cannot be run alone."""
         unmeasured = candidate.implementation.is_free or is_stitch(candidate) or not is_measurable(candidate.fragment)
         return unmeasured or self.record(candidate) is not None
 
@@ -172,7 +172,7 @@ class CostModel:
         return self.caution**self.policy.library_caution if candidate.implementation.is_library else self.caution
 
     def estimate_us(self, candidate: Candidate) -> float:
-        """Return a guess: the time of the measured relative that moves most nearly as many bytes, else by the roofline.
+        """Return an estimate: the time of the measured relative that moves most nearly as many bytes, else by the roofline.
 
         Where generated kernels of about the size have proved faster than the roofline says (their operands stay in a cache that
         it does not know), the guess follows them: what could be fused is tried, not given up for what is measured.
@@ -204,7 +204,7 @@ class CostModel:
         return of is not None and bool(self._relatives.get(of))
 
     def look_up(self, candidates: Mapping[int, tuple[Candidate, ...]]) -> None:
-        """Find what is measured, so that every estimate knows of all relatives."""
+        """Read the records of all candidates, so that every estimate is made from all relatives."""
         for options in candidates.values():
             for candidate in options:
                 if not candidate.implementation.is_free:
@@ -213,7 +213,7 @@ class CostModel:
     def price(self, candidates: Mapping[int, tuple[Candidate, ...]]) -> dict[int, tuple[Candidate, ...]]:
         """Return the candidates with their costs, without those whose results are known to be wrong.
 
-        What is spare costs as if it failed, unless everything else of its class does.
+        A spare candidate costs as if it failed, unless all others of its class do.
         """
         self.look_up(candidates)
         if self.errors:

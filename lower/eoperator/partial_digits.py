@@ -30,7 +30,7 @@ class Cut:
 
     @property
     def conditions(self) -> tuple[Compare, ...]:
-        """What holds where the digits stand for a value of the iterator."""
+        """The conditions under which the digits are a value of the iterator."""
         return _known((Compare(index(0), "<=", self.value), Compare(self.value, "<", index(self.size))))
 
     def within(self, regions: Mapping[Iterator, Iterator]) -> Cut:
@@ -38,7 +38,7 @@ class Cut:
         return replace(self, digits=tuple(regions.get(digit, digit) for digit in self.digits))
 
     def reached(self, fixed: frozenset[Iterator]) -> tuple[Compare, ...]:
-        """Return what holds where some choice of the other digits gives a value of the iterator."""
+        """Return the conditions under which some choice of the other digits gives a value of the iterator."""
         if not fixed.intersection(self.digits[1:]):
             return ()  # the highest digit alone always leads to one
         low = index(-self.shift)

@@ -1,4 +1,4 @@
-"""Divide a tile: its places into interior and boundary, its elements among threads.
+"""Divide a tile: its positions into interior and boundary, its elements among threads.
 
 In the interior no test is left; at each border it is known which reads are padding, so that no test is left there either,
 and products with padding are not computed. Of small images most tiles lie at a border.
@@ -18,9 +18,9 @@ from lower.eoperator.tabled import Store, Tile, tests_of
 from lower.eoperator.terms import Terms, subterms
 
 MOST_REGIONS = 9
-"""Regions that a tile's places are divided into, at most: three along each of two axes."""
+"""The largest number of regions that a tile's positions are divided into: three along each of two axes."""
 MOST_STORES = 400
-"""Stores of the tiles of all regions, at most: larger tiles are written twice, with and without tests."""
+"""The largest number of stores in the tiles of all regions: larger tiles are written twice, with and without tests."""
 MOST_WORK = Fraction(3, 2)
 """Values that all shares compute over those of the tile, at most: what several planes share is computed by several threads."""
 

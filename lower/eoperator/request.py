@@ -1,4 +1,4 @@
-"""What is asked of the code generator, and whether it can be done: no compiler is imported here."""
+"""Requests to the code generator, and whether they are supported: no compiler is imported here."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lower.eoperator.terms import Term, Terms, subterms
 MAXIMUM_TERMS = 1500
 _COMPARISONS = frozenset({"less", "less_equal", "greater", "greater_equal", "equal", "is_nan"})
 _RING = frozenset({"add", "sub", "mul"})
-"""What int32 is computed with."""
+"""The scalar functions that are generated for int32."""
 _LOGICAL = frozenset({"and_", "or_", "not_"})
 _WIDE = INTEGERS - BYTES - {"int32"}
 """Integers that an int32 may not hold."""
@@ -152,7 +152,7 @@ def element_type(root: Term, dtypes: dict[str, str]) -> str:
 
 @lru_cache(maxsize=64)
 def _kernel_to_look_at(fragment: Node) -> Kernel:
-    """Return a fragment's kernel for several questions about it; nobody may change it."""
+    """Return a fragment's kernel, shared by several queries; it must not be changed."""
     return kernel_of(KernelRequest(fragment))
 
 
@@ -185,7 +185,7 @@ def supports(fragment: Node) -> str | None:
 
 
 def supports_by_parts(fragment: Node) -> str | None:
-    """Return what ``supports`` says, from its operators one by one where that is enough: much faster.
+    """Return the answer of ``supports``, from the operators one by one where that suffices: much faster.
 
     Operators that can be generated alone can be together, as long as their terms stay few: every read of an operand
     repeats at most the operand's own terms. Indices that are computed, tables below others, and long fragments, are looked at as a whole.

@@ -25,7 +25,7 @@ from lower.eoperator.transforms import split_digits
 MOST_PLACES = 300
 """Places of the unrolled output iterators, and of the unrolled summation iterators, at most: 17 x 17 for 7 x 7 taps with stride 2."""
 MOST_CHOICES = 16
-"""Numbers of tables that are spelled out as choices where they cannot be unrolled, at most."""
+"""The largest number of table entries that are written as choices where they cannot be unrolled."""
 Places: TypeAlias = tuple[int, ...]
 
 
@@ -83,7 +83,7 @@ def unrolled(iterators: Sequence[Iterator], root: Term) -> tuple[Iterator, ...] 
 
 
 def refusal(table: Terms, iterators: tuple[Iterator, ...], root: Term, offset: Index) -> str | None:
-    """Return why a kernel's tables would make it hopeless: they are large and no short loop reads them."""
+    """Return why a kernel's tables make it too slow: they are large and no short loop reads them."""
     length = sum(len(term.data[1]) for term in subterms((root,)) if term.kind == "table")
     if length <= MOST_CHOICES:
         return None
@@ -112,7 +112,7 @@ def spelled_out(table: Terms, root: Term) -> Term:
 
 
 def tile(table: Terms, chosen: Sequence[Iterator], root: Term, offset: Index, cuts: Sequence[Cut]) -> Tile:
-    """Return the elements at all places of the ``chosen`` iterators, reductions over tables taken apart."""
+    """Return the elements at all positions of the ``chosen`` iterators, with reductions over tables factored."""
     sums = [term for term in subterms((root,)) if term.kind == "reduce" and has_tables(term.children[0])]
     stages: list[Term] = []
     contracted = {term: _contract(table, term, frozenset(chosen), cuts, stages) for term in sums}
@@ -133,7 +133,7 @@ def tile(table: Terms, chosen: Sequence[Iterator], root: Term, offset: Index, cu
 
 @dataclass
 class _Values:
-    """Terms by the places of ``axes``."""
+    """Terms by positions along ``axes``."""
 
     axes: tuple[Iterator, ...]
     terms: dict[Places, Term]
@@ -143,7 +143,7 @@ class _Values:
 
 
 def _order(chosen: Sequence[Iterator], values: list[_Values]) -> list[Places]:
-    """Return all places of the chosen iterators, in the order in which the values come about."""
+    """Return all positions of the chosen iterators, in the order in which the values are computed."""
     axes = values[0].axes if len(values) == 1 else ()
     remaining = [i for i in chosen if i not in axes]
     first = list(values[0].terms) if axes else [()]
@@ -160,7 +160,7 @@ def _range(iterator: Iterator) -> range:
 
 
 def _contract(table: Terms, term: Term, chosen: frozenset[Iterator], cuts: Sequence[Cut], stages: list[Term]) -> _Values:
-    """Return a reduction's values at all places of the chosen iterators that it depends on."""
+    """Return a reduction's values at all positions of the chosen iterators that it depends on."""
     reduction, iterators = term.data
     tables, core = _factors(table, term.children[0]) if reduction == "sum" else ([], term.children[0])
     # What no store takes may be anything, but nothing may be read for it where the operand ends.
@@ -207,7 +207,7 @@ def _size_without(axes: Sequence[Iterator], tables: Sequence[Term], along: Itera
 
 
 def _sum_along(table: Terms, data: _Values, along: Iterator, tables: Sequence[Term], reduction: Reduction) -> _Values:
-    """Sum products of values and tables over one iterator: for each place of the others, a matrix times a vector."""
+    """Sum products of values and tables over one iterator: for each position of the others, a matrix times a vector."""
     axes = tuple(i for i in data.axes if i is not along)
     new = tuple(sorted(frozenset().union(*(t.free for t in tables)) - set(data.axes), key=lambda i: i.name))
     result = _Values((*axes, *new), {})

@@ -22,7 +22,7 @@ Replacement: TypeAlias = Mapping[Iterator | Symbol, Size]
 
 
 _NOTHING = {each.combine: each.identity.value for each in (Reduction.SUM, Reduction.MAX, Reduction.MIN)}
-"""The operand that a function of two does not notice; products keep a factor of one."""
+"""The neutral operand of each function of two; products keep a factor of one."""
 
 
 class Term:

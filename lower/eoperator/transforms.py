@@ -44,7 +44,7 @@ def digits(table: Terms, iterator: Iterator, indices: Iterable[Index]) -> tuple[
     factors = fitting(iterator, divisors(indices).get(iterator, ()))
     if not factors:
         return None
-    by = factors[-1]  # the digits of what is left may be split again
+    by = factors[-1]  # the remaining digits may be split again
     outer, inner = table.fresh(iterator.name + "o", length(iterator) // by), table.fresh(iterator.name + "i", by)
     return (outer, inner), index(outer) * by + inner
 
@@ -182,7 +182,7 @@ def _narrow(table: Terms, reduction: Reduction, iterators: tuple[Iterator, ...],
 def loop_order(iterators: Sequence[Iterator], root: Term) -> Sequence[Iterator]:
     """Return outer loops in the order of the result, or of the one tensor that is read, whichever has the shorter innermost loop.
 
-    Then both are touched in few places at a time, each of which goes on where it was.
+    Then both are accessed in few contiguous streams.
     """
     reads = [term.data[1] for term in subterms((root,)) if term.kind == "read"]
     if len(reads) != 1 or len(iterators) < 2 or any(coefficient(reads[0], i) is None for i in iterators):

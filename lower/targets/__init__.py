@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from lower.steps import StepWriter
 
 DEFAULT = Plan.device
-"""The kind of target, and the device, of those who name none."""
+"""The default kind of target, and the default device."""
 FUNCTION_STEP = "function"
 """The kind of steps that call a C function of a library which the artefact carries."""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """What a step needs: the buffers it reads, the one it writes, and the kernel's recipe (JSON data only)."""
+    """One launch of a kernel: the buffers it reads, the one it writes, and the kernel's recipe (JSON data only)."""
 
     inputs: tuple[int, ...]
     output: int
@@ -116,7 +116,7 @@ def no_compiler(source: Path) -> Path:
 
 
 def nothing(*_: object) -> None:
-    """Do what a target has to do that builds nothing."""
+    """Do nothing: the target builds nothing."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class Lowering:
     prepare_artefact: Callable[[], object] = nothing
     complete: Callable[[Path], object] = nothing
     speed: DeviceSpeed | None = None
-    """What the target is said to reach, where its device is not timed."""
+    """The rates of the target from its data sheet, where its device is not timed."""
 
     def library_of(self, implementation: Implementation) -> Library | None:
         """Return the library that an implementation belongs to."""
@@ -196,5 +196,5 @@ def _ways(kind: str) -> Mapping[str, Lowering]:
 
 
 def default_target() -> Target:
-    """Return the target of those who name none: this machine's processor."""
+    """Return the default target: this machine's processor."""
     return lowering().target

@@ -1,4 +1,4 @@
-"""What kernels cost on a GPU, estimated: nothing here was timed by us.
+"""The cost model of kernels on a GPU: estimates alone, nothing was timed.
 
 A launch has a floor; bytes move at the bandwidth that was measured on an H100, scaled to the GPU by its data sheet; contractions run in
 waves of tiles over the multiprocessors. Where NVIDIA's own model of matrix products is installed (``nvidia-matmul-heuristics``), it
@@ -114,7 +114,7 @@ def heuristic_us(gpu: str, product: Product, precision: str) -> float | None:
 
 @dataclass(frozen=True)
 class GpuSpeed(DeviceSpeed):
-    """What a GPU is said to reach."""
+    """The rates of a described GPU."""
 
     launch_us: float = REPLAYED_LAUNCH_US
     call_us: float = CALL_US
@@ -122,7 +122,7 @@ class GpuSpeed(DeviceSpeed):
     precision: str = "float32"
 
     def moving_us(self, size_bytes: float) -> float:
-        """Return what moving bytes takes, between the measured sizes by a straight line."""
+        """Return the time of moving bytes, interpolated linearly between the measured sizes."""
         points = [(0, 0.0), *((size, max(0.0, size / rate / 1e3 - MEASURED_FLOOR_US)) for size, rate in MEASURED_H100[SMALL:])]
         scale = H100.memory_gigabytes_s / self.gpu.memory_gigabytes_s
         for (low, start_us), (high, end_us) in pairwise(points):

@@ -11,7 +11,7 @@ from lower.candidates.tile import Tile, Tiling
 from lower.targets import Generator, Lowering
 
 EVALUATED = frozenset({"bool", *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)), "float16", "float32", "float64"})
-"""Element types whose values float64 holds; of the largest integers the device says where it does not."""
+"""Element types whose values float64 holds; the device refuses the largest integers, which it does not."""
 
 
 def supports(fragment: Node) -> str | None:

@@ -1,4 +1,4 @@
-"""Write TIR statements into nested blocks: names, loops, and the points at which values are wanted.
+"""Write TIR statements into nested blocks: names, loops, and the points at which values are computed.
 
 A *point* says where some iterators stand: at an element, or at a vector of elements along one of them. Several points
 are worked on at once, so that independent chains of instructions interleave.
@@ -35,7 +35,7 @@ class Place:
 
 Point = Mapping[Iterator, Place]
 Body = Callable[[Expr], None]
-"""What writes the statements of a loop, given its variable."""
+"""Writes the statements of a loop, given its variable."""
 
 
 @dataclass
@@ -55,7 +55,7 @@ def sequence(statements: Sequence[Any]) -> Any:
 
 
 class Writer:
-    """Holds the open blocks, innermost last, and the points at which values are wanted."""
+    """Holds the open blocks, innermost last, and the points at which values are computed."""
 
     def __init__(self, index_type: str) -> None:
         self.index_type = index_type

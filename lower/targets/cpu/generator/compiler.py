@@ -20,7 +20,7 @@ from lower.eoperator.request import KernelRequest
 
 def main() -> None:
     """Compile every request of the batches on standard input, until it ends; one JSON line each on standard output."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # the compiler's own messages must not mix with the answers
     from lower.targets.cpu.generator.generate import compile_object, generate

@@ -1,4 +1,4 @@
-"""Estimate scalar work in vector code, to decide what is worth threads, what is worth keeping, and how many rows to reduce at once."""
+"""Estimate the work of scalar terms in vector code, to decide on threads, on values to keep, and on rows reduced at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROWS_AT_ONCE = (4, 2)
 """Numbers of rows that may be reduced at once. With 4 rows of 128, softmax takes 0.91 times as long as with one; rows of 1000 read from
 memory take 0.94 times, but 1.26 times in layer norm, whose arithmetic does not hide the memory."""
 MOST_ELEMENTS = 4096
-"""Elements of the rows that are reduced at once, at most: a reduction leaves them in the first-level cache for the next one."""
+"""The most elements of rows that are reduced at once: a reduction leaves them in the first-level cache for the next one."""
 _COST_NS = {
     "exp": 0.35,
     "log": 0.5,
@@ -49,7 +49,7 @@ def is_costly(term: Term) -> bool:
 def rows_together(
     outer: Sequence[Iterator], reduces: Sequence[Term], vector: Iterator, threads: int, is_large: Callable[[str], bool]
 ) -> int:
-    """Return how many rows to reduce at once: what one waits for (sums across a vector, quotients, roots) is hidden behind the others."""
+    """Return how many rows to reduce at once: the latency of one (sums across a vector, quotients, roots) is hidden by the others."""
     if any(t.kind == "read" and is_large(t.data[0]) for t in subterms(reduces)) and not any(map(is_costly, reduces)):
         return 1
     elements = max([length(vector), *(math.prod(map(length, term.data[1])) for term in reduces)])
@@ -60,7 +60,7 @@ def rows_together(
 
 
 def next_rows(table: Terms, reduction: Term, row: Iterator, is_large: Callable[[str], bool]) -> dict[Term, list[tuple[str, Index]]]:
-    """Return what to fetch while a reduction runs: what it reads of large tensors at the next place of ``row``.
+    """Return what to fetch while a reduction runs: what it reads of large tensors at the next position of ``row``.
 
     Without it the memory idles during the arithmetic.
     """

@@ -1,4 +1,4 @@
-"""Cover a row of results with vectors: groups of them, single ones, and ever smaller ones for what is left."""
+"""Cover a row of results with vectors: groups of them, single ones, and ever smaller ones for the remainder."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def cover(planner: Planner, vector: Iterator, body: Body, *, parallel: bool = Fa
     """
 
     def divides(blocks: int) -> bool:
-        """Return whether so many blocks give threads about alike to do."""
+        """Return whether so many blocks divide evenly among threads."""
         return parallel and (blocks >= 2 * planner.threads or (blocks > 0 and blocks % planner.threads == 0))
 
     size, start = length(vector), 0

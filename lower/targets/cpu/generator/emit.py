@@ -17,11 +17,11 @@ from lower.targets.cpu.generator.reduction import reduce_at
 from lower.targets.cpu.generator.streaming import streams
 
 STORAGE = {"bool": "uint8", "float16": "uint16", "bfloat16": "uint16"}
-"""How element types without arithmetic lie in memory."""
+"""The stored element type of types without arithmetic."""
 
 
 class Emitter(Writer):
-    """Emits terms; ``value`` is the way in."""
+    """Emits terms, by ``value``."""
 
     def __init__(self, buffers: Mapping[str, Any], dtypes: Mapping[str, str], index_type: str) -> None:
         super().__init__(index_type)
@@ -29,7 +29,7 @@ class Emitter(Writer):
         self.kept: dict[Term, Index] = {}
         """Reductions whose elements are also stored, and where in the output."""
         self.fetched: dict[Term, list[tuple[str, Index]]] = {}
-        """What is fetched ahead for the next rows, while these reductions run."""
+        """What is prefetched for the next rows, while these reductions run."""
         self.functions = Functions(self.bind)
 
     def is_large(self, name: str) -> bool:
@@ -175,7 +175,7 @@ class Emitter(Writer):
         return [widen(v, count) for v in converted]
 
     def load(self, read: Term, point: Point) -> Expr:
-        """Return what a read finds at a point."""
+        """Return the value of a read at a point."""
         name, offset = read.data
         return self._load(name, offset, point)
 
@@ -244,7 +244,7 @@ class Emitter(Writer):
 
 
 def _key(term: Term, point: Point) -> tuple[Term, frozenset[tuple[Iterator, Place]]]:
-    """Return what a value depends on: the term, and where its iterators stand."""
+    """Return the memo key of a value: the term, and the positions of its iterators."""
     return term, frozenset((i, lanes) for i, lanes in point.items() if i in term.free)
 
 

@@ -98,7 +98,7 @@ def _of_integers(name: str, a: Expr, b: Expr) -> Expr:
 def _unless_nan(value: Expr, compared: Expr) -> Expr:
     if not element(value).startswith("float"):
         return compared
-    return select(value <= constant(float("inf"), value), compared, value)  # the compiler takes value == value for granted
+    return select(value <= constant(float("inf"), value), compared, value)  # the compiler folds value == value to true
 
 
 def _is_constant(value: Expr) -> bool:
@@ -140,7 +140,7 @@ class Functions:
     f_where = staticmethod(select)
 
     def f_is_nan(self, a: Expr) -> Expr:
-        """Whether all bits of the exponent are set, and one of the rest: the compiler takes a == a for granted"""
+        """Whether all bits of the exponent are set, and one of the rest: the compiler folds a == a to true"""
         bits = tirx.reinterpret(typed("int32", lanes(a)), a) & constant(0x7FFFFFFF, tirx.reinterpret(typed("int32", lanes(a)), a))
         return bits > constant(0x7F800000, bits)
 

@@ -25,9 +25,9 @@ from runtime import cache as user_cache
 
 SECONDS_PER_KERNEL = 20.0
 LEAST_A_PROCESS = 8
-"""Kernels that make it worth to start another compiling process."""
+"""Kernels from which starting another compiling process pays."""
 DISK_PROBLEMS = tuple(os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES))
-"""What compilers say where object files cannot be written, whatever the kernel."""
+"""Texts of compilers' errors where object files cannot be written, independent of the kernel."""
 _SOURCES = ("lower/targets/cpu/generator", "lower/eoperator", "egraph/tensor")
 
 

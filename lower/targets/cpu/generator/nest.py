@@ -43,10 +43,10 @@ from lower.targets.cpu.generator.transpose import transposed_reads, write_tiles
 from lower.targets.cpu.generator.unrolled import write_tile
 
 SERIAL_NS = 20_000.0
-"""Work below this many nanoseconds is not worth waking other threads for."""
+"""Nanoseconds of work below which waking other threads does not pay."""
 MAXIMUM_PARTS = 8
 LEAST_PLACES = 5
-"""Places of large tensors from which reading ahead pays: of windows of nine, averages take 0.6 times as long, sums of slices 0.7."""
+"""Reads of large tensors from which prefetching pays: of windows of nine, averages take 0.6 times as long, sums of slices 0.7."""
 
 
 class Planner:
@@ -257,7 +257,7 @@ class Planner:
         emitter.append(tirx.BufferStore(self.output, self._stored(value), [where]))
 
     def _fetch_ahead(self, root: Term, point: Point, vector: Iterator) -> None:
-        """Fetch what a later place reads of large tensors, where they are read in more places than the processor follows."""
+        """Prefetch what later iterations read of large tensors, where there are more streams than the processor's prefetcher follows."""
         emitter = self.emitter
         terms = subterms(self.fetched_with.get(root, (root,)))
         reads = [t for t in terms if t.kind == "read" and coefficient(t.data[1], vector) == 1 and emitter.is_large(t.data[0])]
@@ -274,7 +274,7 @@ class Planner:
     # Reductions
 
     def _reductions(self, iterators: tuple[Iterator, ...], root: Term, offset: Index) -> None:
-        """Split at guards first, so that the bulk runs without them; then write each part."""
+        """Split at guards first, so that the interior runs without them; then write each part."""
         parts = [(iterators, root, offset)]
         for position in range(len(iterators)):
             iterator = iterators[position]
@@ -305,7 +305,7 @@ class Planner:
     def _keep_powers(
         self, root: Term, reduces: list[Term], rows: frozenset[Iterator], row: Iterator | None, vector: Iterator, offset: Index
     ) -> Term:
-        """Keep what a reduction computes at length in the output's row where the result needs it again (softmax)."""
+        """Keep what a reduction computes at high cost in the output's row where the result needs it again (softmax)."""
         for term in reduces:
             reduction_iterators, body = term.data[1], term.children[0]
             if len(reduction_iterators) != 1 or length(reduction_iterators[0]) != length(vector) or term.free != rows:
@@ -358,7 +358,7 @@ class Planner:
 
         def values(points: tuple[Point, ...]) -> None:
             for term in reduces:
-                if bound.issuperset(term.free):  # one inside another's loop is computed there
+                if bound.issuperset(term.free):  # a reduction inside another one's loop is computed there
                     for point in points:
                         emitter.value(term, point)
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import IO, Any
 
 START_SECONDS = 30.0
-"""How much longer the first answer of a process may take than any other."""
+"""Seconds that the first answer of a process may take longer than any other."""
 MESSAGE_BYTES = 400
 MOST_PROCESSES = 4
-"""Compiler processes that run at once, at most: each takes a few hundred megabytes."""
+"""The most compiler processes that run at once: each takes a few hundred megabytes."""
 MODULE = ("-m", "lower.targets.cpu.generator.compiler")
 
 
@@ -35,7 +35,7 @@ class Compiler:
         self._lock = threading.Lock()
 
     def start(self) -> None:
-        """Let the process load the code generator, which takes seconds, while the caller does something else."""
+        """Start loading the code generator in the process, which takes seconds, and return at once."""
         if self._process is None:
             root = str(Path(__file__).resolve().parents[4])
             paths = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -53,7 +53,7 @@ class Compiler:
             return self._compile(jobs, threads, limit_seconds)
 
     def stop(self) -> None:
-        """End the process for good: whoever waits for it, in another thread, gets errors from now on."""
+        """End the process: threads that wait for it get errors from now on."""
         self._is_stopped = True
         if self._process is not None:
             self._process.kill()
@@ -101,7 +101,7 @@ class Compiler:
         return line
 
     def close(self) -> None:
-        """End the process, whatever it is doing, and wait for whoever waits for it."""
+        """End the process, and wait for the threads that wait for it."""
         process = self._process
         if process is not None:
             process.kill()
@@ -116,7 +116,7 @@ class Compiler:
             process.wait()
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:
-                    with suppress(BrokenPipeError):  # what was never read is lost with the process
+                    with suppress(BrokenPipeError):  # unread messages are lost with the process
                         pipe.close()
         if messages is not None:
             messages.close()

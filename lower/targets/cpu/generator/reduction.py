@@ -51,7 +51,7 @@ def reduce_at(emitter: Emitter, term: Term, points: tuple[Point, ...]) -> list[E
                 emitter.append(tirx.BufferStore(store, combine(reduction, old, widen(cast(value, kind), count)), [zero]))
 
     def stretches(low: int, high: int, inside: Callable[[Expr], None]) -> None:
-        """Emit a loop. A long sum is added up by stretches: rounding grows with a stretch and their number, not with all terms."""
+        """Emit a loop. A long sum is added up by blocks: rounding grows with the size and the number of blocks, not with all terms."""
         rounds = (high - low) // STRETCH if reduction == "sum" and kind == "float32" else 0
         if rounds < 2:
             emitter.loop(low, high, inside, name="k")

@@ -1,4 +1,4 @@
-"""Divide one long reduction among threads: each reduces a run of the terms, and what they found is reduced at last.
+"""Divide one long reduction among threads: each reduces a run of the terms, and a last step combines their results.
 
 Few results give threads nothing to share but the lines that they read: of an image with 64 channels, the sums of two threads with half
 of the channels each took 1.5 times as long from memory as those of one.
@@ -55,13 +55,13 @@ def divided(table: Terms, root: Term, vector: Iterator | None, threads: int) -> 
 
 
 def write_parts(planner: Planner, iterators: tuple[Iterator, ...], root: Term, offset: Index, vector: Iterator | None) -> bool:
-    """Write a reduction whose terms threads share out, where it can be; return whether it is written."""
+    """Write a reduction whose terms are divided among threads, where possible; return whether it is written."""
     division = divided(planner.table, root, vector, planner.threads)
     if division is None:
         return False
     emitter = planner.emitter
     columns = (vector,) if vector is not None and vector in division.partial.free else ()
-    with emitter.scope(barrier=True):  # what is read of the parts stands after them
+    with emitter.scope(barrier=True):  # the parts are read after all are written
         within = copy.copy(planner)
         kind = element_type(division.partial, emitter.dtypes) or "float32"
         within.output, within.output_type = emitter.array(kind, division.elements), kind

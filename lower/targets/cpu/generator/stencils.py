@@ -1,4 +1,4 @@
-"""Compute rows of a window's results together: most of what one of them reads the next ones read, too, and it is loaded once for all.
+"""Register blocking of windows: rows of results are computed together, so that what several of them read is loaded once.
 
 Windows along the contiguous axis are read by vectors that begin anywhere, each of which lies in two lines of the cache.
 """
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 ROWS_AT_ONCE = (4, 2)
 """Numbers of rows that may be computed together, the larger tried first."""
 MOST_VALUES = 20
-"""Vectors that rows computed together may load, at most: there are 32 registers."""
+"""The most vectors that rows computed together may load: there are 32 registers."""
 MOST_LOADED = 0.6
 """Rows are computed together where they then load at most this part of what they load one by one."""
 
 
 def rows_sharing(table: Terms, iterators: Sequence[Iterator], root: Term) -> tuple[Iterator, int] | None:
-    """Return the loop whose next places read most of what this one reads, with how many of them to compute together."""
+    """Return the loop whose next iterations read most of what one reads, and how many of them to compute together."""
     vector = iterators[-1]
     for row in reversed(iterators[:-1]):
         alone = len(_reads(root, row, vector))

@@ -1,4 +1,4 @@
-"""Write large results past the caches, and fetch what is read next ahead of time: both as LLVM functions that are inlined.
+"""Write large results past the caches, and prefetch what is read next: both as LLVM functions that are inlined.
 
 A line that is stored as a whole need not be read first; the processor only knows with stores that bypass the caches. They
 pay where the result would not stay in the last-level cache until it is read.
@@ -84,7 +84,7 @@ def fetch(buffer: Any, offset: Any) -> Any:
 
 
 def ahead(offsets: Sequence[Index], vector: Iterator) -> list[Index]:
-    """Return what to fetch where a tensor is read at several places, so that memory sees one stream instead of many.
+    """Return what to prefetch where a tensor is read at several offsets, so that memory sees one stream instead of many.
 
     With step s of the innermost loop outside of the vectors, places are c = row * s + rest. What is read at a rest is fetched
     in the foremost row, a few steps ahead, whichever place reads it first: rests are lines of one row, which together are

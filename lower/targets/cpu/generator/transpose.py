@@ -107,8 +107,8 @@ def write_tiles(
     emitter = planner.emitter
     fetched = [read for read in reads if emitter.is_large(read.data[0])]
 
-    # Of the two sides, the one with longer steps is gone through in runs of many lines; the other stays near by. What is
-    # fetched ahead is near by, however it is read.
+    # Of the two sides, the one with longer steps is traversed in runs of many lines; the other stays in the caches. What is
+    # prefetched is in the caches, in whichever order it is read.
     in_runs = bool(fetched) or all(abs(coefficient(read.data[1], along) or 0) <= abs(coefficient(offset, across) or 0) for read in reads)
 
     def tile(rows: int, columns: int, row: Expr, column: Expr) -> None:

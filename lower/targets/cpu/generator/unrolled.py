@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 NANOSECONDS_A_VALUE = 0.3
 """Estimated time of one vector operation with its loads and stores, in nanoseconds; 0.2 to 0.4 were measured."""
 PARALLEL_NS = 10_000.0
-"""Work, in nanoseconds, from which waking other threads pays: ten times what waking takes."""
+"""Nanoseconds of work from which waking other threads pays: ten times what waking takes."""
 WIDTHS = (LANES, 8, 4)
 """Lengths of vectors; an axis of another length is covered by overlapping ones."""
 ELEMENT_BYTES = 4
@@ -96,7 +96,7 @@ def write_tile(planner: Planner, iterators: Sequence[Iterator], root: Term, offs
 def _write(
     planner: Planner, loops: Sequence[Iterator], vector: Iterator | None, part_tile: Tile, axes: Axes, pieces: Pieces, *, parallel: bool
 ) -> None:
-    """Write a tile at all places of the iterators that are left."""
+    """Write a tile at all positions of the remaining iterators."""
     emitter = planner.emitter
     tests = tests_of(part_tile, frozenset(loops))
     needed = strongest(tests)
@@ -123,7 +123,7 @@ def _write(
 def _by_region(
     planner: Planner, axes: Sequence[tuple[Iterator, tuple[Iterator, ...]]], picked: Picked, write: Callable[[Picked], None]
 ) -> None:
-    """Write what is to be done in each region, the largest first."""
+    """Write the code of each region, the largest first."""
     if not axes:
         write(picked)
         return
@@ -153,7 +153,7 @@ def _is_vector(iterator: Iterator, of: Tile) -> bool:
 
 
 def _vectors(planner: Planner, vector: Iterator | None, part: Tile, *, parallel: bool) -> None:
-    """Write a tile at all places of the vector iterator; the last vectors overlap those before rather than being short."""
+    """Write a tile at all positions of the vector iterator; the last vectors overlap those before rather than being short."""
     emitter = planner.emitter
     if vector is None:
         _elements(planner, part, {})
@@ -208,7 +208,7 @@ def _vectors(planner: Planner, vector: Iterator | None, part: Tile, *, parallel:
 
 
 def _elements(planner: Planner, tile_at_point: Tile, point: Point) -> None:
-    """Write a tile at one place."""
+    """Write a tile at one position."""
     emitter = planner.emitter
     for stage in tile_at_point.stages:
         emitter.value(stage, point)

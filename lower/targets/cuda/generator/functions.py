@@ -38,7 +38,7 @@ _CALLS = {
 COMPARISONS = frozenset({"less", "less_equal", "greater", "greater_equal", "equal", "is_nan"})
 LOGICAL = frozenset({"and_", "or_", "not_"})
 LARGEST_POWER = 8
-"""Powers up to this are products."""
+"""The largest exponent that is computed by products."""
 
 
 def call(function: str, operands: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Sums of products, in tiles: what the rows and the columns of a tile need is staged in shared memory, stretch by stretch of the sum.
+"""Sums of products, in tiles: what the rows and the columns of a tile need is staged in shared memory, block by block of the sum.
 
 A matrix product is one, and so is a convolution, whatever computes its operands (prologue) and its result (epilogue).
 """
@@ -26,7 +26,7 @@ DEPTH = 16
 PADDING = 4
 """Elements between the stages' rows, so that a stage's columns lie in different banks."""
 LEAST_SIDE = 32
-"""Rows, and columns, from which tiles pay: of fewer, half of their threads idle."""
+"""Rows, and columns, from which tiles pay: with fewer, half of the threads idle."""
 LEAST_TERMS = 32
 """Terms from which staging pays."""
 

@@ -27,7 +27,7 @@ from lower.targets.cuda.generator.writer import STRETCH, Value, Writer, plus
 
 WARP = 32
 THREADS = 256
-"""Threads of a block where they have nothing in common."""
+"""Threads of a block where they share nothing."""
 TILE_THREADS = 128
 """Threads of a block whose threads compute tiles: each of them needs many registers."""
 SQUARE = 32
@@ -45,7 +45,7 @@ LEAST_SHARED_TERMS = 32
 LEAST_REUSED_TERMS = 4
 """Terms from which threads share a reduction that several elements need."""
 WARP_TERMS = 1024
-"""Terms that a warp reduces alone, at most; of longer rows a block takes care."""
+"""The most terms that one warp reduces; a longer row takes a block."""
 WARPS = 4
 """Warps of a block, each with a row of its own."""
 PRODUCT_BLOCKS = 2
@@ -201,7 +201,7 @@ class Scheduler:
         else:
             lane = "threadIdx.x" if team.by_column else "threadIdx.y"
             writer.line(f"const unsigned own = blockIdx.x * {team.lanes}u + {lane};")
-            if count % team.lanes:  # who has no row computes the last one again, since all must meet, and stores nothing
+            if count % team.lanes:  # threads without a row compute the last one again, since all must reach the barrier, and store nothing
                 writer.line(f"const unsigned row = min(own, {count - 1}u);")
             else:
                 writer.line("const unsigned row = own;")

@@ -13,7 +13,7 @@ from lower.eoperator.terms import Term
 from lower.targets.cuda.generator.functions import COMPARISONS, LOGICAL, TYPES, call, literal, power
 
 STRETCH = 128
-"""Terms that a long sum adds up before they are added to the total: rounding grows with a stretch and their number, not with all terms."""
+"""Terms that a long sum adds up before they are added to the total: rounding grows with their number and that of the blocks."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Writer:
 
     @contextmanager
     def inside(self, block: Block) -> Iterable[Block]:
-        """Write into a new block, innermost for the time being; nothing puts it anywhere yet."""
+        """Write into a new innermost block, which is not part of the kernel yet."""
         kept, at = self.blocks, self._at
         self.blocks, self._at = [*self.blocks[: at + 1], block], at + 1
         yield block
@@ -70,7 +70,7 @@ class Writer:
         self.line("}")
 
     def bind(self, iterator: Iterator, text: str) -> None:
-        """State where an iterator stands, as a variable of its name."""
+        """Bind an iterator to a variable of its name."""
         self.line(f"const int {iterator.name} = {text};")
         self.blocks[self._at].bound[iterator] = iterator.name
 
