@@ -252,7 +252,7 @@ def compiling_ahead(
 ) -> Iterator[Callable[[], None]]:
     """Compile the kernels of ``programs`` in their order, beside what is done inside; yield how to end that early.
 
-    Without programs no compiler is started. A kernel that fails is reported where it is needed. ``tell`` hears of compiled kernels
+    Without programs no compiler is started. A kernel that fails is reported where it is needed. ``tell`` gets the compiled kernels
     and the seconds that they took.
     """
     way = lowering_for(options.target)

@@ -1,7 +1,7 @@
 """The original model in onnxruntime: the inputs that it takes, its outputs, and how programs compare with it.
 
-A user's inputs are read and checked before the search, give open sizes, and are compared and timed on first. What the original answered
-before the search is kept: the check begins with the same inputs, and need not ask again.
+A user's inputs are read and checked before the search, give open sizes, and are compared and timed on first. The original's outputs
+before the search are kept: the check begins with the same inputs, and need not run it again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Export what a search would measure as jobs, for another process or machine; add the records that come back.
 
-The search is the usual one, with a measurer that measures nothing: it notes which kernels are asked for and answers that each
-takes longer than estimated. So the next extraction asks for their rivals too, and one archive holds what several rounds of a
+The search is the usual one, with a measurer that measures nothing: it notes which kernels are chosen and files that each
+takes longer than estimated. So the next extraction chooses their rivals too, and one archive holds what several rounds of a
 search would measure. Kernels that the profile database knows are left out: export, measure, import again until none is left.
 """
 
