@@ -12,7 +12,7 @@ __all__ = ["Executable", "Session"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import lazily: ``runtime.plan`` must not cost the session's imports."""
+    """Import lazily: importing ``runtime.plan`` must not import the session."""
     if name == "Session":
         from runtime.session import Session
 

@@ -1,4 +1,4 @@
-"""Where what was compiled, or found out, is kept for the next run of this user."""
+"""The user's cache of compiled code and of results of searches."""
 
 from __future__ import annotations
 

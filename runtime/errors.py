@@ -1,4 +1,4 @@
-"""What can go wrong while a program runs; kept apart from ``egraph.errors`` because the runtime stands alone."""
+"""Errors of the runtime; they are apart from ``egraph.errors`` because the runtime imports nothing of it."""
 
 from __future__ import annotations
 

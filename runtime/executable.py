@@ -33,7 +33,7 @@ class Executable:
     ``on`` names the device, where it is not the plan's own: one that is described (``cuda:h100``). A model that onnxruntime runs as a whole
     needs none.
 
-    A forked child may go on with those of its parent.
+    A forked child may use those of its parent.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Executable:
         )  # fmt: skip
 
     def after_fork(self) -> None:
-        """Go on in a forked child: who held the lock, and onnxruntime's threads, are in its parent only."""
+        """Prepare for a forked child: the holder of the lock, and onnxruntime's threads, exist in its parent only."""
         self._lock = threading.Lock()
         for opaque in self._opaque.values():
             opaque.abandon()
@@ -257,7 +257,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 COPIED, HOST, HOST_COPIED = -1, -2, -3
-"""How an output is made that is not an area of its own."""
+"""The ways in which an output is made that is not an area of its own."""
 
 
 def _is_one_model(plan: Plan) -> bool:

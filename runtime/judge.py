@@ -15,7 +15,7 @@ import numpy as np
 
 REFERENCE_MODEL = "reference.onnx"
 ONLY_REFERENCE = "the library has only its reference implementation"
-"""How the message of a kernel begins that was not run because it would take thousands of times too long."""
+"""The first words of the message about a kernel that was not run because it would take thousands of times too long."""
 TOLERANCE = 1e-4
 """Largest accepted error of a float element, relative to the largest magnitude of the reference result."""
 PART = 1 << 22
@@ -88,7 +88,7 @@ def _magnitude(values: np.ndarray) -> float:
 
 
 def _is_near(actual: np.ndarray, expected: np.ndarray, limit: float) -> bool:
-    """Say of finite results whether they are near enough, in few passes; what is not said to be is looked at closely."""
+    """Return whether finite results are near enough, in few passes; False asks for the exact comparison."""
     if expected.dtype.kind != "f":
         return False
     with np.errstate(all="ignore"):
@@ -97,7 +97,7 @@ def _is_near(actual: np.ndarray, expected: np.ndarray, limit: float) -> bool:
 
 
 def _difference(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """Return how far elements are off: 0 where the expected one is not finite, infinitely where the found one is no number."""
+    """Return how far elements are off: 0 where the expected one is not finite, infinity where the actual one is NaN."""
     expected_wide, actual_wide = expected.astype(np.float64), actual.astype(np.float64)
     with np.errstate(all="ignore"):
         difference = np.where(np.isfinite(expected_wide), np.abs(actual_wide - expected_wide), 0.0)

@@ -23,7 +23,7 @@ PREFIX = "einsat-"
 
 
 def machine() -> dict[str, str]:
-    """Return what tells machines apart that may share a disk; ``boot`` is the same in all containers of one."""
+    """Return what identifies machines that may share a disk; ``boot`` is the same in all containers of one."""
     return {
         "node": platform.node(),
         "id": _line(Path("/etc/machine-id")),
@@ -48,12 +48,12 @@ def owned_folder(parent: Path, prefix: str, suffix: str = "") -> Iterator[Path]:
 
 @contextmanager
 def own_temporary_files() -> Iterator[None]:
-    """Have everything temporary of this process, and of those that it starts, lie in one owned folder; remove abandoned ones."""
+    """Keep all temporary files of this process, and of those that it starts, in one owned folder; remove abandoned ones."""
     usual, variable = tempfile.tempdir, os.environ.get("TMPDIR")
     parent = Path(tempfile.gettempdir())
     remove_abandoned(parent, f"{PREFIX}*")
     with ExitStack() as stack:
-        with suppress(OSError):  # who needs a temporary file will say what is wrong with the disk
+        with suppress(OSError):  # whatever needs a temporary file reports what is wrong with the disk
             folder = stack.enter_context(owned_folder(parent, PREFIX))
             tempfile.tempdir = os.environ["TMPDIR"] = str(folder)
         try:
@@ -70,14 +70,14 @@ def remove_abandoned(parent: Path, pattern: str) -> list[Path]:
     """Remove the folders in ``parent`` whose process is gone; return them."""
     removed = []
     for folder in sorted(parent.glob(pattern)):
-        with suppress(OSError, ValueError):  # what cannot be looked at or locked is not ours to remove
+        with suppress(OSError, ValueError):  # what cannot be read or locked is not ours to remove
             if not folder.is_symlink() and folder.stat().st_uid == os.getuid() and _remove(folder):
                 removed.append(folder)
     return removed
 
 
 def _lock_new(folder: Path) -> int:
-    """Put the file in place that is locked already: nobody sees it before."""
+    """Create the file already locked: no process sees it unlocked."""
     unnamed = folder / f"{OWNER}.new"
     lock = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -99,7 +99,7 @@ def _remove(folder: Path) -> bool:
             return False
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises where its process lives
         if os.fstat(lock).st_ino != path.stat().st_ino:
-            return False  # somebody else removed it meanwhile
+            return False  # another process removed it meanwhile
         shutil.rmtree(folder, ignore_errors=True)
         return not folder.exists()
     finally:

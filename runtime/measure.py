@@ -38,7 +38,7 @@ MESSAGE_CHARACTERS = 500
 
 @dataclass(frozen=True)
 class Timing:
-    """What a measurement gave: samples when 'ok', otherwise a message that says what happened."""
+    """The result of a measurement: samples when 'ok', otherwise a message with the reason."""
 
     status: Literal["ok", "failed", "hung", "wrong"]
     samples_us: tuple[float, ...] = ()
@@ -98,7 +98,7 @@ class Worker:
         self.close()
 
     def start(self, threads: int) -> None:
-        """Let the process start while the caller does something else."""
+        """Start the process and return at once."""
         if self._process is None:
             self._start(threads)
 
@@ -116,7 +116,7 @@ class Worker:
         return self._ask({"command": "time", **values}, self.time_out_seconds + effort.seconds, 0)
 
     def close(self) -> None:
-        """End the process, whatever it is doing."""
+        """End the process."""
         process, self._process = self._process, None
         errors, self._errors = self._errors, None
         if errors is not None:

@@ -65,7 +65,7 @@ class OpaqueStep:
             self._arithmetic.restore(before)
 
     def abandon(self) -> None:
-        """Leave the session alone for good: its threads are in the process that was forked, and closing it would wait for them."""
+        """Abandon the session: its threads are in the process that was forked, and closing it would wait for them."""
         if self.session is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.session))
             self.session, self.is_forked = None, True
@@ -84,7 +84,7 @@ class OpaqueStep:
         """Run the model as onnxruntime does, its own exceptions included."""
         if self.session is None:
             self.session = self._open()
-        before = self._arithmetic.set_subnormals(keep=self._keep_subnormals)  # onnxruntime sees to its own threads, not to this one
+        before = self._arithmetic.set_subnormals(keep=self._keep_subnormals)  # onnxruntime sets that of its own threads alone
         try:
             if self.is_foreign:
                 return self._run_foreign(names, feeds, run_options)

@@ -23,16 +23,16 @@ Result = TypeVar("Result")
 Arguments: TypeAlias = tuple[Any, ...]
 
 MOST_ATTEMPTS = 3
-"""How often a job is begun, at most, where what runs it dies each time."""
+"""The most attempts at a job whose process or machine dies each time."""
 KINDS = "processes, processes:N, ray or ray:ADDRESS"
 
 
 class JobLost(ExecutionError):
-    """What ran a job died each time."""
+    """A job's process or machine died at every attempt."""
 
 
 class Runner(ABC):
-    """Runs jobs; a context manager, which gives back what it holds."""
+    """Runs jobs; a context manager that releases its processes."""
 
     @abstractmethod
     def run(self, function: Callable[..., Result], jobs: Sequence[Arguments]) -> Iterator[Result]:

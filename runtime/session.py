@@ -37,7 +37,7 @@ class Session:
     """An optimised model. Safe to call from several threads; runs of one session follow each other.
 
     At most ``threads`` threads, and never more than the cores that this process may use: artefacts travel to smaller machines,
-    and threads that share a core only wait for each other at the end of every kernel.
+    and threads that share a core wait for each other at the end of every kernel.
 
     Of an artefact for several sizes, each plan is opened when an input first has its sizes.
 
@@ -80,7 +80,7 @@ class Session:
 
     @property
     def executable(self) -> Executable:
-        """What runs the plan; of several sizes the one that ran last, at first the largest planned one."""
+        """The executable; of several sizes the one that ran last, at first the largest planned one."""
         if self._sizes is not None:
             return self._at(self._last_folder).executable
         if self._executable is None:
@@ -125,7 +125,7 @@ class Session:
             try:
                 return self._run_whole(output_names or self._output_names, input_feed, run_options)
             except Exception:  # onnxruntime's exceptions share no base class
-                pass  # what it refuses is converted below, or refused in words of ours
+                pass  # what it refuses is converted below, or refused with our own message
         executable = self.executable
         for name in output_names or ():
             if name not in self._output_names:
@@ -199,7 +199,7 @@ class Session:
         return self.executable.profile(count)
 
     def _remember(self) -> None:
-        """Tell the executable of the last feeds, where they went past it."""
+        """Pass the last feeds to the executable, where it has not seen them."""
         if self._fed is not None:
             self.executable.remember(self._checked(self._fed))
 

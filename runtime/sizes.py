@@ -17,7 +17,7 @@ from runtime.errors import ArtefactError
 
 SIZES, FOLDER = "sizes.json", "sizes"
 ORIGINAL = ""
-"""What stands for the model as it was given, in the place of a plan's folder."""
+"""The value that means the original model, in place of a plan's folder."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Bucket:
-    """A planned point: a number for each size. ``folder`` says how it was found; onnxruntime runs it where it ``has_program`` not."""
+    """A planned point: a number for each size. ``folder`` is that of its run; onnxruntime runs it unless it ``has_program``."""
 
     sizes: tuple[int, ...]
     folder: str

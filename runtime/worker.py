@@ -1,7 +1,7 @@
 """The process that runs what is being timed: it may crash or hang, and only it dies.
 
 Started by :class:`runtime.measure.Worker`. One JSON object a line on standard input, one answer a line on standard
-output; whatever libraries print goes to standard error.
+output; output of libraries goes to standard error.
 
     {"command": "load", "engine": "einsat", "path": ..., "threads": 2, "feeds": [...], "seed": 0, "inputs": ""}
     {"command": "time", "seconds": 0.05, "least": 5, "most": 1000, "spread": 0.03}   -> {"samples_us": [...]}
@@ -133,7 +133,7 @@ KERNELS: tuple[Engine, ...] = ("kernel", "kernel, weights from memory")
 
 
 def drawing(request: Mapping[str, Any]) -> Draw:
-    """Return how a request's inputs are had; for kernels, which run for less time than drawing takes, parts are repeated."""
+    """Return the function that makes a request's inputs; for kernels, which run for less time than drawing takes, parts are repeated."""
     specs = [FeedSpec(name, dtype, tuple(shape), *fields) for name, dtype, shape, *fields in request["feeds"]]
     if request.get("inputs"):
         declared = [Declared(spec.name, spec.dtype, spec.shape) for spec in specs]
@@ -182,7 +182,7 @@ class Steady:
 
 
 def undisturbed(samples_us: list[float]) -> list[float]:
-    """Return the samples without those that took much longer than the first quartile: somebody else had a core then."""
+    """Return the samples without those that took much longer than the first quartile: another process had a core then."""
     if len(samples_us) < LEAST_TO_JUDGE:
         return samples_us
     limit = (1.0 + DISTURBED) * statistics.quantiles(samples_us, n=4)[0]
@@ -197,7 +197,7 @@ def _spread(samples_us: list[float]) -> float:
 
 def main() -> None:
     """Answer requests until the input ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what it means
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent handles it
     die_with_parent()
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)

@@ -28,7 +28,7 @@ NAMES = (
 DESCRIBED = ("cuda:h100", "cuda:h200", "cuda:a100")
 """Devices that need not be at hand: programs for them are executed and checked elsewhere, and nothing is timed."""
 HOST = NAMES[0]
-"""The device of those who name none: the processor that Python, onnxruntime and the measuring process run on."""
+"""The default device: the processor that Python, onnxruntime and the measuring process run on."""
 
 
 @dataclass(frozen=True)
@@ -47,23 +47,23 @@ class Arithmetic(Protocol):
     def can_flush(self) -> bool: ...
 
     def set_subnormals(self, *, keep: bool) -> int:
-        """Have the calling thread keep subnormal numbers, or take them for zero; return what ``restore`` needs."""
+        """Keep subnormal numbers (denormals) in the calling thread, or flush them to zero; return what ``restore`` needs."""
 
     def restore(self, control: int) -> None:
-        """Give the calling thread its floating-point control back."""
+        """Restore the calling thread's floating-point control."""
 
 
 class Loaded(Protocol):
-    """A plan on its device: memory, code, and what is timed. Steps that Python runs are none of its business."""
+    """A plan on its device: memory, code, and what is timed. Steps that Python runs are not part of it."""
 
     implementations: Mapping[int, str]
-    """What the device's libraries call the code that they chose, by step."""
+    """The names of the code that the device's libraries chose, by step."""
 
     def bind(self, areas: Sequence[np.ndarray]) -> None:
         """Take the host memory of inputs and outputs, in the order of ``runtime.storage.Areas``."""
 
     def read(self, buffer: Buffer) -> np.ndarray:
-        """Return what a buffer holds now; a view where the device's memory is the host's."""
+        """Return a buffer's present contents; a view where the device's memory is the host's."""
 
     def write(self, buffer: Buffer, value: np.ndarray) -> None:
         """Copy a host array into a buffer."""
@@ -93,10 +93,10 @@ class Device(Protocol):
 
     @property
     def is_timed(self) -> bool:
-        """Return whether its clock says what kernels cost; where it does not, costs are estimates and reports say so."""
+        """Return whether its clock measures kernels; where it does not, costs are estimates and reports mark them as such."""
 
     def key(self, threads: int) -> str:
-        """Return what measurements are filed under: equal only where times are comparable."""
+        """Return the key that measurements are filed under: equal only where times are comparable."""
 
     @property
     def architecture(self) -> str:
@@ -106,10 +106,10 @@ class Device(Protocol):
         """Return whether a program's weights are still in a cache when it runs again."""
 
     def is_disturbed(self, threads: int) -> bool:
-        """Return whether the machine is in a state in which nothing should be timed."""
+        """Return whether the machine is too disturbed to time anything."""
 
     def allocate(self, size_bytes: int) -> np.ndarray:
-        """Return host memory for a run's results; its contents are anything."""
+        """Return host memory for a run's results; its contents are undefined."""
 
     def arithmetic(self, files: Files) -> Arithmetic:
         """Return how Python's own thread computes, on which onnxruntime runs its steps."""

@@ -1,4 +1,4 @@
-"""What devices share whose memory is the host's and whose steps are Python calls: all but what a step computes."""
+"""The common part of devices whose memory is the host's and whose steps are Python calls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Compute: TypeAlias = Callable[[int, Sequence[np.ndarray], np.dtype], np.ndarray]
 
 
 class Ieee:
-    """Arithmetic that is left as it is: subnormal numbers are kept."""
+    """IEEE 754 arithmetic: subnormal numbers (denormals) are kept."""
 
     can_flush = False
 
@@ -26,7 +26,7 @@ class Ieee:
         return 0
 
     def restore(self, control: int) -> None:
-        """Do nothing: nothing was changed."""
+        """Do nothing: no control was changed."""
 
 
 @dataclass(frozen=True)

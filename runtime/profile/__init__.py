@@ -1,4 +1,4 @@
-"""What runs found out, measured kernel times first: one SQLite file a user, shared by processes, portable as JSON lines."""
+"""The profile database: results of runs, above all kernel times, in one SQLite file a user, portable as JSON lines."""
 
 from runtime.profile.database import Database, default_path
 from runtime.profile.tables import CheckRow, DerivationRow, ProofRow, RaceTime, Record, SearchRow

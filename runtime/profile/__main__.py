@@ -1,4 +1,4 @@
-"""List, export, import and make measurements of kernels; say how near the cores are."""
+"""List, export, import and make measurements of kernels; measure how near the cores are."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def describe_cores(threads: int | None) -> str:
-    """Look for two seconds, since a virtual machine's cores move; return the median and the quartiles."""
+    """Measure for two seconds, since a virtual machine's cores move; return the median and the quartiles."""
     times_ns: list[float] = []
     for _ in range(ROUNDS):
         if (time_ns := line_ns(threads)) is None:
@@ -73,7 +73,7 @@ def describe_cores(threads: int | None) -> str:
 
 
 def tell(arguments: argparse.Namespace) -> Callable[[str], None]:
-    """Return what says how far measuring is: on standard error, unless it is to be quiet."""
+    """Return the progress display of measuring: on standard error, unless it is to be quiet."""
     return (lambda text: None) if arguments.quiet else lambda text: print(text, file=sys.stderr)
 
 

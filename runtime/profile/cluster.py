@@ -1,4 +1,4 @@
-"""Measure an archive's kernels on the machines of a cluster that are the device that is asked for, one job at a time on each."""
+"""Measure an archive's kernels on the machines of a cluster of the required device, one job at a time on each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The profile database: what each kernel costs on each device, and what else runs found out, once and for all.
+"""The profile database: what each kernel costs on each device, and the other results of runs.
 
 >>> database = Database.in_memory()
 >>> database.put(Record("cpu", "Relu(%0:float32[8])", "tvm", "ok", (1.0, 3.0, 2.0)))
@@ -27,7 +27,7 @@ from runtime.profile.tables import TABLES, Record, Row, Value, create, read_line
 SCHEMA_VERSION = 2
 """Version of the tables' schema; version 1 had one table for everything."""
 BUSY_SECONDS = 10.0
-"""How long another process's writing is waited for."""
+"""Seconds to wait for another process's write."""
 OLD_KERNEL_TIMES = "implementation NOT IN ('search', 'check', 'end to end', 'derivation')"
 """Condition that selects the kernel times among the rows of version 1's only table."""
 OLD_GENERATOR = re.compile(r", generated code (\d+)(?= \|)")
@@ -68,7 +68,7 @@ class Database:
     def open(path: Path | None = None, *, read_only: bool = False, warn: Warn = warn_on_stderr) -> Database:
         """Open (or create) the file; what cannot be used is said through ``warn`` and replaced by memory.
 
-        Of a file of version 1 the kernel times are taken over, and the rest is forgotten.
+        Of a file of version 1 the kernel times are migrated, and the rest is dropped.
         """
         file = path or default_path()
         if read_only and not file.exists():
@@ -204,7 +204,7 @@ def _create(connection: sqlite3.Connection, path: Path | str, warn: Warn) -> Non
     """Create the tables, and move what version 1 knew into them: all of it or, where this is interrupted, nothing."""
     connection.execute("BEGIN IMMEDIATE")
     try:
-        version = _version(connection)  # another process may have been quicker
+        version = _version(connection)  # another process may have done so meanwhile
         if version != SCHEMA_VERSION:
             for kind in TABLES:
                 connection.execute(create(kind))

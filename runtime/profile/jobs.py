@@ -31,7 +31,7 @@ from runtime.profile.versions import from_memory
 
 MANIFEST, FILES, FORMAT = "jobs.jsonl", "files", "einsat-jobs-1"
 LEAST_PATIENCE_SECONDS = 5.0
-"""A kernel is waited for this long, however little time is left."""
+"""Seconds that a kernel gets at least, however little time is left."""
 EFFORT = Effort()
 Tell = Callable[[str], None]
 
@@ -145,7 +145,7 @@ def _job(raw: Mapping[str, Any]) -> Job:
 
 @dataclass(frozen=True)
 class Measured:
-    """What became of the jobs of an archive."""
+    """The result of measuring an archive."""
 
     records: tuple[Record, ...]
     """Of this and of earlier calls, in the archive's order."""
@@ -204,13 +204,13 @@ def measure_archive(
 
 
 def progress(number: int, count: int, record: Record) -> str:
-    """Return the line that tells of a job that was measured."""
+    """Return the line that reports a measured job."""
     time_told = f"{record.median_us:.1f} us" if record.median_us is not None else record.status
     return f"{number}/{count}: {time_told}  {record.implementation}  {record.fragment}"
 
 
 def _timing(archive: Archive, job: Job, worker: Worker, effort: Effort, deadline: float) -> Timing | None:
-    """Return what came out, of what hangs once more; None where there was no time to find out whether it hangs."""
+    """Return the timing, of a kernel that hangs the second one; None where there was no time to find out whether it hangs."""
     usual_seconds = worker.time_out_seconds
     with tempfile.TemporaryDirectory(prefix="einsat-job-") as folder:
         archive.unpack(job, Path(folder))

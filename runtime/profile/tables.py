@@ -76,7 +76,7 @@ class Row:
 
 
 class Timed(Row):
-    """What was timed: ``samples_us`` where its status is 'ok', else a ``message`` that says why there are none."""
+    """A timing: ``samples_us`` where its status is 'ok', else a ``message`` that says why there are none."""
 
     status: Status
     samples_us: tuple[float, ...]

@@ -1,11 +1,11 @@
-"""What measurements are filed under beside the device: versions of packages, and where a kernel's constants came from."""
+"""Parts of the key of measurements beside the device: versions of packages, and where a kernel's constants came from."""
 
 from __future__ import annotations
 
 from importlib import metadata
 
 LEAST_FROM_MEMORY_BYTES = 64 << 10
-"""Constants of a kernel below this are read so quickly that it does not matter from where."""
+"""Bytes of a kernel's constants below which it does not matter which cache or memory they are read from."""
 
 
 def library_version(package: str) -> str:

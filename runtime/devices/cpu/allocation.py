@@ -20,7 +20,7 @@ BLOCK_BYTES = 8 << 20
 
 
 class Allocator:
-    """Hands out stretches of large blocks; a block goes back to the system with the last array that lies in it."""
+    """Hands out pieces of large blocks; a block goes back to the system with the last array that lies in it."""
 
     def __init__(self) -> None:
         self._block = np.empty(0, np.uint8)

@@ -1,4 +1,4 @@
-"""This machine's processor as a device: what its measurements are filed under, and how it runs plans."""
+"""This machine's processor as a device: the key of its measurements, and how it runs plans."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LIBRARIES = ("onednn-cpu-gomp", "onnxruntime")
 
 
 def processor_name() -> str:
-    """Return the processor's marketing name, or the architecture where the system does not tell."""
+    """Return the processor's marketing name, or the architecture where the system does not report it."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -36,7 +36,7 @@ SHARED_CACHE = Path("/sys/devices/system/cpu/cpu0/cache/index3/size")
 
 @cache
 def shared_cache_bytes() -> int:
-    """Return the size of the cache that all cores share; 0 where there is none or the system does not tell."""
+    """Return the size of the cache that all cores share; 0 where there is none or the system does not report it."""
     try:
         text = SHARED_CACHE.read_text().strip()
     except OSError:

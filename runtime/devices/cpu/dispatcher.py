@@ -26,7 +26,7 @@ FILLER_BYTES = 4 << 20
 
 
 class PaceRecord(ctypes.Structure):
-    """How runs from a step on went: the dispatcher's own."""
+    """The dispatcher's record of a run from a step on."""
 
     _fields_ = [
         ("mean_ns", ctypes.c_int64 * 2),
@@ -136,11 +136,11 @@ class Dispatcher:
         self.library.einsat_openmp(addresses)
 
     def set_subnormals(self, *, keep: bool) -> int:
-        """Have the calling thread keep subnormal numbers, or take them for zero; return what ``restore`` needs."""
+        """Keep subnormal numbers (denormals) in the calling thread, or flush them to zero; return what ``restore`` needs."""
         return int(self.library.einsat_subnormals(keep))
 
     def restore(self, control: int) -> None:
-        """Give the calling thread its floating-point control back."""
+        """Restore the calling thread's floating-point control."""
         self.library.einsat_restore(control)
 
     def address(self, name: str) -> int:
@@ -207,7 +207,7 @@ class Table:
         self.record = ProgramRecord(threads=threads, keeps_subnormals=keep_subnormals)
 
     def call_library(self, *, execute: int, set_handle: int, stream: int) -> None:
-        """Say how steps of the kind ``LIBRARY`` are executed, and how their memory is pointed elsewhere."""
+        """Set the functions that execute steps of the kind ``LIBRARY`` and change the addresses of their memory."""
         self.record.execute, self.record.set_handle, self.record.stream = execute, set_handle, stream
 
     def keep(self, value: Any) -> int:
@@ -257,7 +257,7 @@ class Table:
         times = (ctypes.c_int64 * count)()
         if evict and self._filler is None:
             self._filler = (ctypes.c_char * (FILLER_BYTES * self.record.threads))()
-            ctypes.memset(self._filler, 1, len(self._filler))  # what was never written is one page, everywhere
+            ctypes.memset(self._filler, 1, len(self._filler))  # pages that were never written are all mapped to one
         filler = ctypes.addressof(self._filler) if evict else None
         self._check(self._library.einsat_time(self._address, count, times, filler, FILLER_BYTES))
         return list(times)

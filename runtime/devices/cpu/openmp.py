@@ -43,7 +43,7 @@ IMPORTED = (
     "GOMP_loop_static_next",
     "GOMP_loop_end_nowait",
 )
-"""What the pool has; oneDNN imports no other functions of OpenMP."""
+"""The functions of the pool; oneDNN imports no others of OpenMP."""
 STAND_IN = "openmp.so"
 RTLD_DI_LINKMAP = 2
 DYNAMIC_END, PLT_SIZE, STRINGS, SYMBOLS, RELOCATIONS, RELOCATIONS_SIZE, PLT = 0, 2, 5, 6, 7, 8, 23
@@ -54,7 +54,7 @@ _folders: list[Path] = []
 
 
 def look_in(folder: Path) -> None:
-    """Remember a folder that may hold the pool, for machines that have no compiler."""
+    """Add a folder that may hold the pool, for machines that have no compiler."""
     _folders.append(folder)
 
 
@@ -98,7 +98,7 @@ def set_threads(count: int) -> None:
 
 
 def lead_to_pool(library: ctypes.CDLL) -> None:
-    """Have a library's calls of OpenMP go to the pool, no one else's do; what was built for another runtime is left as it is."""
+    """Redirect one library's calls of OpenMP to the pool; a library that was built for another runtime is left as it is."""
     functions = {name.encode(): _address(pool(), name) for name in IMPORTED}
     pages = set[int]()
     protect = ctypes.CDLL(None, use_errno=True).mprotect
@@ -113,7 +113,7 @@ def lead_to_pool(library: ctypes.CDLL) -> None:
 
 
 def _slots(library: ctypes.CDLL, functions: Mapping[bytes, int]) -> Iterator[tuple[int, int]]:
-    """Yield where a library keeps the address of an imported function, and the address that is wanted there."""
+    """Yield the slots that hold addresses of imported functions in a library, each with the address to write there."""
     link_map = ctypes.c_void_p()
     information = ctypes.CDLL(None).dlinfo
     information.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p]

@@ -56,7 +56,7 @@ class Matrix:
 
 
 def matrix(shape: Sequence[int], strides: Sequence[int]) -> Matrix | str:
-    """Return a window of batches of matrices as the library takes them, or why it does not."""
+    """Return a window of batches of matrices as the library describes them, or why it cannot."""
     (rows, columns), (down, across) = shape[-2:], strides[-2:]
     batch = [(size, stride) for size, stride in zip(shape[:-2], strides[:-2], strict=True) if size > 1]
     for (_, outer), (size, inner) in pairwise(batch):
@@ -88,7 +88,7 @@ class Product:
 
 
 def product_of(spec: Mapping[str, Any], operands: Sequence[Buffer], output: Buffer) -> Product:
-    """Return what a step asks of the library; raises ArtefactError on what it does not take."""
+    """Return the product of a step; raises ArtefactError where the library does not support it."""
     by_role = roles(spec, operands)
     layouts = {name: matrix(each.shape, each.strides) for name, each in (*by_role.items(), ("dst", output)) if name != "bias"}
     for name, each in layouts.items():

@@ -27,7 +27,7 @@ WITHOUT = "--target cuda:h100 optimises for a GPU that is elsewhere; runtime.run
 
 
 def library() -> Any:
-    """Return CuPy, once it is sure that there is a device; every error says what is there and what is missing."""
+    """Return CuPy where there is a device; every error says what is installed and what is missing."""
     try:
         import cupy
     except (ImportError, OSError) as error:
@@ -78,7 +78,7 @@ class CupyDriver:
         self._streams = [self._cupy.cuda.Stream(non_blocking=True) for _ in STREAMS]
         self._memories: list[Any] = []
         self._kept: dict[int, list[np.ndarray]] = {stream: [] for stream in STREAMS}
-        """Host memory that copies under way read, by stream."""
+        """Host memory that pending copies read, by stream."""
         self._cudnn_handle: Any = None
         self._cublas_handle: Any = None
 

@@ -15,12 +15,12 @@ from runtime.devices.host import Ieee
 from runtime.plan import Plan
 
 ESTIMATING = ("nvidia-cudnn-frontend", "nvidia-cudnn-cu13", "nvidia-matmul-heuristics")
-"""Packages that say which plans there are for a described GPU and what its products take: without them others are estimated."""
+"""Packages that list plans for a described GPU and estimate its products; without them the estimates are others."""
 
 
 @dataclass(frozen=True)
 class _Cuda:
-    """What all CUDA devices say of themselves."""
+    """The properties that all CUDA devices share."""
 
     name: str = "cuda"
     is_timed: bool = False

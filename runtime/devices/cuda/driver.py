@@ -1,4 +1,4 @@
-"""What a program asks of CUDA: memory, streams, events, graphs, launches. One driver has a GPU; one records, executes and checks."""
+"""The interface of a program to CUDA: memory, streams, events, graphs, launches. One driver has a GPU; one records, executes and checks."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ class Driver(Protocol):
         """Return an event after everything that the stream was given so far."""
 
     def wait(self, stream: int, event: Any) -> None:
-        """Have a stream wait for an event."""
+        """Let a stream wait for an event."""
 
     def begin_capture(self, stream: int) -> None:
-        """Have a stream note what it is given, and not run it."""
+        """Capture the work of a stream instead of running it."""
 
     def end_capture(self, stream: int) -> Any:
-        """Return what was noted, as a graph."""
+        """Return the captured work as a graph."""
 
     def replay(self, graph: Any, stream: int) -> None:
         """Launch a graph."""

@@ -20,7 +20,7 @@ from runtime.storage import Areas, Storage, extent, is_contiguous
 
 LIBRARY_STEPS = (CUDNN_STEP, CUBLAS_STEP)
 Command = Callable[[], None]
-"""What a step puts into the stream that computes."""
+"""Enqueues a step in the stream that computes."""
 
 
 class CudaProgram:

@@ -1,4 +1,4 @@
-"""CUDA without a GPU: executes what a program asks for, and refuses what a GPU would not forgive. It never gives a time.
+"""CUDA without a GPU: executes a program's work, and refuses what would be an error on a GPU. It never gives a time.
 
 Memory is the host's, with gaps between allocations. Generated kernels run as their own text (:mod:`runtime.devices.cuda.shim`), calls of
 libraries by what their recipes mean. Everything that a stream is given is noted with the memory that it reads and writes: two accesses of
@@ -30,11 +30,11 @@ GAP_BYTES = 1 << 20
 REGISTERS = 65536
 """Registers that a block may have, on all devices that we compile for."""
 UNWRITTEN = 0xFF
-"""Every byte of memory that nobody wrote: NaN in all formats of floating point."""
+"""The value of every byte that was never written: NaN in all formats of floating point."""
 
 
 def refuse(what: str, where: str = "", fix: str = "") -> NoReturn:
-    """Raise the error of something that a GPU would not forgive."""
+    """Raise an error for what would be one on a GPU."""
     raise KernelError(f"recorded device: {what}", where=where, fix=fix)
 
 
@@ -66,7 +66,7 @@ class Event:
 
 @dataclass
 class _Work:
-    """Something that a stream is given: what it reads and writes (address, bytes), and what it does."""
+    """A piece of a stream's work: what it reads and writes (address, bytes), and what it does."""
 
     what: str
     reads: list[tuple[int, int]]
@@ -231,7 +231,7 @@ class RecordedDriver:
             refuse(f"{what} is forbidden while a stream is captured")
 
     def _give(self, stream: int, work: _Work) -> None:
-        """Run work, or note it where the stream is captured."""
+        """Run work, or record it where the stream is captured."""
         if self._captured is not None and stream == COMPUTE:
             self._captured.works.append(work)
             return

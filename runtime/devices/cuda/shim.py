@@ -33,7 +33,7 @@ PATIENCE_SECONDS = 600.0
 MESSAGE_BYTES = 400
 Order: TypeAlias = Literal["ascending", "descending", "random"]
 ORDERS: tuple[Order, ...] = get_args(Order)
-"""In which order the threads of a block run, and the blocks of a grid."""
+"""The order in which the threads of a block run, and the blocks of a grid."""
 
 _KERNEL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\(\s*(\d+)[^)]*\)\s*)?(\w+)\s*\(([^)]*)\)\s*\{")
 
@@ -69,7 +69,7 @@ class HostModule:
         *,
         seed: int = 0,
     ) -> None:
-        """Run a kernel on ``arrays``, one a parameter and written in place; KernelError where a device would not forgive what it does."""
+        """Run a kernel on ``arrays``, one a parameter and written in place; KernelError for what would be an error on a device."""
         kernel = self._kernels.get(symbol)
         if kernel is None:
             raise KernelError(f"the text has no kernel {symbol!r}", where=f"it has {', '.join(self._kernels)}")

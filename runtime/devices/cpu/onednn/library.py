@@ -153,7 +153,7 @@ class Handles:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What a memory descriptor says: element type, sizes and strides (in elements)."""
+    """The contents of a memory descriptor: element type, sizes and strides (in elements)."""
 
     dtype: str
     shape: tuple[int, ...]

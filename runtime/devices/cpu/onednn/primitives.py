@@ -81,7 +81,7 @@ class _Recipe:
 
 
 def look_up(table: Mapping[str, int], name: Any) -> int:
-    """Return a name's number; raise with the names there are."""
+    """Return a name's number; raise with the known names where it has none."""
     if name not in table:
         raise KernelError(f"unknown algorithm {name!r}; there are {', '.join(table)}")
     return table[name]

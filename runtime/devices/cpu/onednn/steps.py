@@ -22,7 +22,7 @@ from runtime.plan import Buffer, Step
 from runtime.storage import pointer
 
 LINE_BYTES = 64
-"""What two operands must not share lies so far apart."""
+"""The alignment in bytes of operands, which must not share a cache line."""
 
 
 class OneDnn:
@@ -102,7 +102,7 @@ class OneDnn:
         return memory
 
     def _pack(self, builder: Builder, buffer: Buffer, argument: primitives.Argument) -> int:
-        """Re-lay-out a constant once for every distinct layout; return the packed copy's address.
+        """Pack a constant once for every distinct layout; return the packed copy's address.
 
         Sessions that map the same weights share it: plans for several sizes ask for mostly the same layouts.
         """
