@@ -1,1 +1,1 @@
-"""Derivations: equal programs of an operator, found on its tensor-algebra expression and not listed beforehand."""
+"""Derivations: equal programs of an operator, searched on its tensor-algebra expression instead of listed by rules."""

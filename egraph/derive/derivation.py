@@ -21,8 +21,8 @@ class Step:
 class Derivation:
     """``program`` computes what the derived operator computes, over the same placeholders.
 
-    It is made of core operators, so that rules of the graph go on with it, and of ``Expression`` nodes for what is none of
-    them. The name says how it came about; equal programs of one operator are one derivation, the first found.
+    It is made of core operators, so that rules of the graph apply to it, and of ``Expression`` nodes for what is none of
+    them. The name lists the steps; equal programs of one operator are one derivation, the first.
     """
 
     name: str

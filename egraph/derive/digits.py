@@ -1,4 +1,4 @@
-"""Digits of indices: strides, dilations, groups and divisions taken apart, so that windows of unit steps and axes are left."""
+"""Digits of indices: strides, dilations, groups and divisions split, so that windows of unit steps and axes remain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs of trees of scopes: what matches an operator becomes one, views become views, what memory bounds an Expression.
+"""Programs of trees of scopes: contractions become operators, views become views, what is bound by memory becomes an Expression.
 
 Transposes are folded into the Expressions beside them, which read and write in any order of axes for nothing, and reshapes into one.
 """
@@ -68,7 +68,7 @@ def _made(scope: Scope, leaves: Mapping[str, Node], operator: str, free: bool, m
 
 
 def matched(scope: Scope, nodes: Sequence[Node], operators: Sequence[str], matchers: Sequence[tuple[Matcher, bool]] = DENSE) -> Node | None:
-    """Return the match of a scope, as a program with an operator that is wanted: of plain windows, and with the fewest movements."""
+    """Return the match of a scope, as a program with one of these operators: with plain windows, and the fewest movements."""
     leaves = [placeholder(position, node.type) for position, node in enumerate(nodes)]
     normal = form(scope)
     ranked: dict[Node, tuple[object, ...]] = {}

@@ -10,7 +10,7 @@ from egraph.tensor import Node, walk
 from egraph.tensor.ops import OPS
 
 LANES = 16
-"""Output channels that a convolution computes side by side, wanted or not: 32 to 3 channels at 224x224 take as long as 32 to 16."""
+"""Output channels that a convolution computes side by side, needed or not: 32 to 3 channels at 224x224 take as long as 32 to 16."""
 
 
 def estimate(*programs: Node) -> int:

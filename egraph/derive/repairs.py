@@ -23,7 +23,7 @@ Repaired = tuple[str, Scope]
 
 
 def repairs(contraction: Contraction, conflict: Conflict, target: Target) -> Iterable[Repaired]:
-    """Yield the ways out of one conflict."""
+    """Yield the repairs of one conflict."""
     for name, result in _ways(contraction, conflict, target):
         if isinstance(result, Scope):
             yield name, result

@@ -1,7 +1,7 @@
 """Derive programs by converging search: best first towards each target, by the iterators in conflict with it.
 
 A state is a tree of scopes; its canonical text is the key under which it is seen once. The first conflict of a state is repaired in
-every way there is; where nothing is found like that, every rule is tried on the states nearest to the target. States are taken in
+every way there is; where that finds nothing, every rule is tried on the states nearest to the target. States are taken in
 an order that does not depend on the budget, so that a larger one finds what a smaller one found, and more.
 """
 
@@ -37,7 +37,7 @@ from egraph.tensor.ops.reference import meaning
 
 NAME = "derivation"
 MOST_STATES = 64
-"""States that are taken up for one target; exploration takes what a budget has beyond them, each state that it makes counted."""
+"""States that are expanded for one target; exploration takes what a budget has beyond them, each state that it makes counted."""
 PROPOSED_OF_A_TARGET = 3
 MOST_PROGRAMS = 12
 MOST_DIGITS = 3
@@ -63,7 +63,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How many states a search took up and how many it saw."""
+    """How many states a search expanded and how many it saw."""
 
     expanded: int
     seen: int

@@ -1,4 +1,4 @@
-"""Targets of derivations, and how far a scope is from one: conflicts of iterators with its iterator mapping table.
+"""Targets of derivations, and the distance of a scope from one: conflicts of iterators with its iterator mapping table.
 
 An index of an operand conflicts where its iterators are no digits of one position (``h + r``), unless the target slides a window
 there; a guard conflicts where it is no bound of one index. The distance counts the iterators in conflict.
@@ -21,7 +21,7 @@ from egraph.tensor.expr.scope import Compare, Read
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What to derive towards: an operator, whether windows slide along its axes, and what coefficients and sizes they may have.
+    """A target of derivations: an operator, whether windows slide along its axes, and what coefficients and sizes they may have.
 
     Where windows are to be ``smaller`` than those that the operator has, these are found first, and ``taps`` bounds what follows.
     """

@@ -1,4 +1,4 @@
-"""Windows along an axis: iterators that do not belong leave the index, taps run forwards, large windows become blocks of small ones."""
+"""Windows along an axis: other iterators leave the index, taps run forwards, large windows become blocks of small ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from egraph.tensor.expr.laws import iterators_of
 from egraph.tensor.expr.scope import Read, Scalar, Scope
 
 MOST_PHASES = 16
-"""Values of an iterator that become scopes of their own at most."""
+"""The most values of an iterator that become scopes of their own."""
 
 
 def windows(
@@ -50,7 +50,7 @@ def windows(
 
 
 def data_of(contraction: Contraction) -> Scalar | None:
-    """Return the operand along which windows slide, that with the longest way; the other is the weight."""
+    """Return the operand along which windows slide, the one with the longest window; the other is the weight."""
     ways: list[tuple[int, int]] = []
     for position, operand in enumerate(contraction.operands):
         slides = [_slide(contraction, p) for p in operand.indices if not is_digits(p)] if isinstance(operand, Read) else []

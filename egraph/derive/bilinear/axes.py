@@ -34,25 +34,25 @@ class Axis(ABC):
 
     @property
     def inner(self) -> int:
-        """What is summed in the product beside the channels."""
+        """The number of summands of the product beside the channels."""
         return 1
 
     @property
     def outer(self) -> int:
-        """What the product makes beside the outputs' channels."""
+        """The number of results of the product beside the outputs' channels."""
         return 1
 
     @abstractmethod
     def position(self, tile: Index, inner: Index, i: Index) -> Index:
-        """Return the input that a tile reads at its place ``i``; it may lie outside."""
+        """Return the input that a tile reads at its position ``i``; it may lie outside."""
 
     @abstractmethod
     def tap(self, inner: Index, outer: Index, q: Index) -> Index:
-        """Return the tap of the weights at place ``q`` of a transform; it may lie outside."""
+        """Return the tap of the weights at position ``q`` of a transform; it may lie outside."""
 
     @abstractmethod
     def source(self, output: Index) -> tuple[Index, Index, Index]:
-        """Return the tile, the phase (of ``outer``) and the place within the tile of an output."""
+        """Return the tile, the phase (of ``outer``) and the position within the tile of an output."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from egraph.tensor.ops import apply
 
 MOST_BLOCKS = 64
 MOST_CUTS = 16
-"""Blocks of all images, and of one."""
+"""The most blocks of all images, and of one."""
 ARITY = 4
 """Operands of a concatenation: what follows a convolution is taken into concatenations of so many by the rules."""
 
@@ -29,7 +29,7 @@ def stage_bytes(batch: int, bilinear: Bilinear) -> int:
 
 
 def blocks_of(batch: int, bilinear: Bilinear, budget_bytes: int) -> tuple[int, int] | None:
-    """Return images and tile rows of a block whose V and M take at most so many bytes; None where nothing is to be cut, or cannot be.
+    """Return images and tile rows of a block whose V and M take at most so many bytes; None where none is needed, or possible.
 
     Whole images where several or one fit, else rows of one image: all blocks of about one size, larger where they would be too many.
     """

@@ -1,4 +1,4 @@
-"""Winograd programs of a convolution: which bilinear algorithms are worth a try, by an estimate."""
+"""Winograd programs of a convolution: which bilinear algorithms are proposed, by an estimate."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ ERROR_OF_A_MODEL = 1.6e-5
 USUAL_GROWTH = Tolerance().relative / ERROR_OF_A_MODEL
 """Growth up to which a whole model stays within the usual tolerance: F(4x4, 3x3) has 5.2, F(2x2, 5x5) 5.7."""
 MOST_PROGRAMS = 2
-"""Programs that are kept for one convolution, at most, of those with usual growth of errors and again of those with more: the ones with
+"""The most programs that are kept for one convolution, of those with usual growth of errors and again of those with more: the ones with
 the best estimates, each algorithm with its best division into blocks."""
 WORTH = 1.1
-"""How much faster than the convolution itself a program is estimated to be, at least."""
+"""The least estimated speedup over the convolution itself of a program."""
 
 
 def winograd_programs(node: Node) -> tuple[Derivation, ...]:
@@ -52,7 +52,7 @@ def winograd_programs(node: Node) -> tuple[Derivation, ...]:
 
 
 def alternatives(node: Node) -> tuple[Plan, ...]:
-    """Return the plans that are estimated to be worth a try, the best first, those of more error after those of usual error."""
+    """Return the plans whose estimate is good enough to propose them, the best first, those of more error after those of usual error."""
     x, w = node.inputs
     if w.op != "Placeholder" or not w.attribute("constant"):
         return ()

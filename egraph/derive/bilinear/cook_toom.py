@@ -22,9 +22,9 @@ import numpy as np
 Matrix: TypeAlias = tuple[tuple[Fraction, ...], ...]
 
 MAGNITUDES = tuple(Fraction(*pair) for pair in ((1, 1), (2, 1), (1, 2), (3, 1), (3, 2), (3, 4), (4, 1), (1, 4)))
-"""Points to choose from, beside 0 and infinity: dyadic, so that A and B hold nothing that float32 would round."""
+"""Candidate points, beside 0 and infinity: dyadic, so that A and B hold nothing that float32 would round."""
 WORSE = 1.05
-"""How much more growth is accepted for smaller constants: points are tried in the order above."""
+"""The factor of growth that is accepted for smaller constants: points are tried in the order above."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

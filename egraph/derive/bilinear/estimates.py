@@ -1,4 +1,4 @@
-"""What a program of transformed tiles is estimated to cost: multiplications, and bytes moved, by how far away they lie.
+"""The cost model of programs of transformed tiles: multiplications, and bytes moved, by the cache level that holds them.
 
 The numbers are those of a current processor core, not of one machine: they choose what is tried; measurements choose what is used.
 """
@@ -15,7 +15,7 @@ from egraph.tensor import Node
 
 @dataclass(frozen=True)
 class Caches:
-    """What stays near and what stays in a shared cache, in bytes; and the multiply-adds in the time that moving a byte takes."""
+    """Bytes that stay in a core's own cache and in the shared one; and the multiply-adds in the time that moving a byte takes."""
 
     near_bytes: int = 1 << 21
     shared_bytes: int = 1 << 24
@@ -23,7 +23,7 @@ class Caches:
     shared: float = 1.2
     memory: float = 4.0
     lanes: int = 16
-    """Columns that a library computes at once, at least: with fewer, the others are computed in vain."""
+    """Columns that a library computes at once: with fewer, the others are wasted."""
     block: float = 1e6
     """Multiply-adds in the time that launching the kernels of a block takes."""
 
@@ -38,7 +38,7 @@ class Caches:
 
 CACHES = Caches()
 ABOUT_AS_GOOD = 1.03
-"""How much more an estimate may be of what has fewer blocks."""
+"""The factor by which an estimate with fewer blocks may be higher."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def plans(batch: int, bilinear: Bilinear, caches: Caches = CACHES) -> tuple[Plan
 
 
 def estimate(batch: int, plan: Plan, caches: Caches = CACHES) -> float:
-    """Return multiply-adds: those of the product and of the transforms, and those that would be done while data is moved.
+    """Return multiply-adds: those of the product and of the transforms, and those that take as long as moving the data.
 
     V and M are moved from stage to stage; images and weights come from memory, weights for every block once more.
     """

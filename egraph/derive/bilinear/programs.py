@@ -33,7 +33,7 @@ from egraph.tensor.ops.reference import meaning
 from egraph.tensor.ops.scopes import grid, multiply, read
 
 LARGEST_SHARED_BYTES = 4 << 20
-"""Weights up to which parts pay: they are read anew for each."""
+"""Bytes of weights up to which parts pay: the weights are read for each part."""
 GOOD_ROWS, LEAST_ROWS = 14, 4
 """Rows of a matrix product that fill a library's kernel, and with which a part still pays."""
 ELEMENT_BYTES = 4
@@ -41,7 +41,7 @@ ELEMENT_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class Bilinear:
-    """What is computed: the axes, the groups, channels of one group, and whether weights are [C, K, ...] as ConvTranspose has them."""
+    """A bilinear algorithm: the axes, the groups, channels of one group, and whether weights are [C, K, ...] as ConvTranspose has them."""
 
     axes: tuple[Axis, ...]
     group: int
@@ -51,7 +51,7 @@ class Bilinear:
 
     @property
     def products(self) -> int:
-        """Places of the transform of one tile."""
+        """The number of products of one tile."""
         return math.prod(axis.algorithm.products for axis in self.axes)
 
     @property
@@ -86,7 +86,7 @@ class Bilinear:
 
     @property
     def depth(self) -> int:
-        """What the matrix product sums over."""
+        """The number of summands of the matrix product."""
         return self.channels * math.prod(axis.inner for axis in self.axes)
 
     @property

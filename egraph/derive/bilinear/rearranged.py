@@ -1,4 +1,4 @@
-"""Strides and dilations as rearrangements around a plain convolution, in core operators: what holds for plain ones goes on from there.
+"""Strides and dilations as rearrangements around a plain convolution, in core operators: the rules for plain convolutions then apply to it.
 
     stride s:    conv(x, w) = conv(phases of x as channels, phases of w as channels)      taps completed to a multiple of s by zeros
     dilation d:  conv(x, w) = phases joined(conv(phases of x as batch, w))                 sizes completed to a multiple of d by zeros
@@ -18,9 +18,9 @@ from egraph.tensor import Node
 from egraph.tensor.ops import apply
 
 LARGEST_COMPLETION = 1.5
-"""How many more multiplications completed taps may mean."""
+"""The largest factor of multiplications that completed taps may cost."""
 FEW_CHANNELS = 16
-"""Channels up to which phases are worth gathering: a library's kernel of so few leaves most of its lanes idle."""
+"""Channels up to which gathering phases pays: a library's kernel of so few leaves most of its lanes idle."""
 
 
 def rearranged_programs(node: Node) -> Iterable[Derivation]:
@@ -91,7 +91,7 @@ def _framed(x: Node, first: int, before: Sequence[int], sizes: Sequence[int]) ->
 
 
 def _phases(x: Node, start: int, positions: Sequence[int], phases: Sequence[int], *, first: int) -> Node:
-    """Return axes from ``start`` on, of places times phases, split, with all phases moved to stand from axis ``first`` of the rest on."""
+    """Return axes from ``start`` on, of positions times phases, split, with all phases moved to axis ``first`` of the rest."""
     shape = x.type.sizes
     split = [size for pair in zip(positions, phases, strict=True) for size in pair]
     x = apply("Reshape", x, shape=(*shape[:start], *split, *shape[start + len(positions) :]))

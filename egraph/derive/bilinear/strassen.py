@@ -26,7 +26,7 @@ _LEFT = ((1, 0, 0, 0), (0, 1, 0, 0), (1, 1, -1, -1), (0, 0, 0, 1), (0, 0, 1, 1),
 _RIGHT = ((1, 0, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1), (1, -1, -1, 1), (-1, 1, 0, 0), (1, -1, 0, 1), (0, -1, 0, 1))
 _RESULT = ((1, 1, 0, 0, 0, 0, 0), (1, 0, 1, 0, 1, 1, 0), (1, 0, 0, -1, 0, 1, 1), (1, 0, 0, 0, 1, 1, 1))
 WORTH = 1.0
-"""How much faster than the product itself it is estimated to be, at least; no more than 8/7 is possible."""
+"""The least estimated speedup over the product itself; no more than 8/7 is possible."""
 
 
 def matrices() -> tuple[Matrix, Matrix, Matrix]:
@@ -44,7 +44,7 @@ def strassen_programs(node: Node) -> Iterable[Derivation]:
 
 
 def gain(node: Node, caches: Caches = CACHES) -> float:
-    """Return how much faster it is estimated to be than the product itself."""
+    """Return the estimated speedup over the product itself."""
     x, w = node.inputs
     (rows, depth), columns = x.type.sizes, w.type.sizes[1]
     halves = [-(-size // 2) for size in (rows, depth, columns)]

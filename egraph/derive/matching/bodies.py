@@ -53,7 +53,7 @@ def merged(scope: Scope) -> Scope:
 
 
 def opened(scope: Scope) -> Scope:
-    """Return a scope whose inner scopes are open: without a traversal, their bodies speak of the iterators around them.
+    """Return a scope whose inner scopes are open: without a traversal, their bodies use the iterators around them.
 
     So an iterator is split or joined in all that depends on it.
     """

@@ -49,7 +49,7 @@ def _joined(form: Form, part: Guarded, leaves: Sequence[Node]) -> tuple[Node, tu
 
 
 def _stack(iterator: Iterator, pieces: Sequence[Piece], leaves: Sequence[Node]) -> tuple[Node, tuple[Index, ...]] | None:
-    """Tensors of one shape, read at the same place, along a new first axis."""
+    """Tensors of one shape, read at the same coordinates, along a new first axis."""
     first = _read(pieces[0])
     if any(piece.high - piece.low != 1 or _read(piece).indices != first.indices for piece in pieces):
         return None
@@ -61,7 +61,7 @@ def _stack(iterator: Iterator, pieces: Sequence[Piece], leaves: Sequence[Node]) 
 
 
 def _concatenation(iterator: Iterator, pieces: Sequence[Piece], leaves: Sequence[Node]) -> tuple[Node, tuple[Index, ...]] | None:
-    """Tensors along the one axis where their places differ, each cut to what is read."""
+    """Tensors along the one axis where their coordinates differ, each cut to what is read."""
     first = _read(pieces[0])
     if any(len(_read(piece).indices) != len(first.indices) for piece in pieces):
         return None

@@ -1,4 +1,4 @@
-"""Conditions of guards in one form, ``0 <= e`` or ``0 == e``, and what they say of one iterator or of one axis of a read."""
+"""Conditions of guards in one form, ``0 <= e`` or ``0 == e``, and the bounds that they give one iterator or one axis of a read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What a choice is for low <= iterator < high."""
+    """The alternative of a choice for low <= iterator < high."""
 
     low: int
     high: int

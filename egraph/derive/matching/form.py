@@ -1,7 +1,7 @@
 """The form in which scopes are matched and compared: a flat output of digits, conditions outside, indices affine where they can be.
 
 Iterators that are divided (``i//7``, ``i%7``) are split into digits, iterators that only occur together (``7*i+j``) are joined, so a
-scope and its program agree although one of them speaks of merged axes. The output is a list of digits in row-major order whose
+scope and its program agree although one of them has merged axes. The output is a list of digits in row-major order whose
 values make up ``shape``: a split or a join over the borders of axes is a reshape of the result.
 """
 
@@ -52,7 +52,7 @@ class Form:
 
     @property
     def text(self) -> str:
-        """Equal for forms that differ in names and order alone, or in how they say position 0 of an axis of size 1."""
+        """Equal for forms that differ in names and order alone, or in how they write position 0 of an axis of size 1."""
         return _text(self)
 
 
@@ -85,7 +85,7 @@ def _text(value: Form) -> str:
 
 
 def _plain(body: Scalar, iterators: Sequence[Iterator]) -> Scalar:
-    """Say position 0 of axes of size 1; close every inner scope over the iterators that it depends on, as a form of its own."""
+    """Write position 0 of axes of size 1 as 0; close every inner scope over the iterators that it depends on, as a form of its own."""
     match body:
         case Read(Scope() as source, _):
             depended_on = used(body)

@@ -1,4 +1,4 @@
-"""Merging: several products or convolutions as one, and each of their results out of it. Whether that pays is for the cost to say."""
+"""Merging: several products or convolutions as one, and each of their results out of it. The cost model decides whether that pays."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def along_batch(nodes: Sequence[Node]) -> tuple[Node, ...] | None:
 def merged_expressions(nodes: Sequence[Node]) -> tuple[Node, ...] | None:
     """{t} f(A_j) = {j, t: f(A_0 | A_1 | ...)}[j, t], where one product or convolution computes all j; None where none does
 
-    What the operators are does not count, only what they mean: operands that they share are not copied, whichever they are.
+    Only the operators' meanings count: operands that they share are not copied, whichever they are.
     """
     operands = tuple(dict.fromkeys(operand for node in nodes for operand in node.inputs))
     tensors = {operand: Tensor(str(position), operand.type.sizes, operand.type.dtype) for position, operand in enumerate(operands)}

@@ -20,7 +20,7 @@ from egraph.tensor.ops import apply
 
 @dataclass(frozen=True, slots=True)
 class Boxed:
-    """A form whose output is the part of another's that is not the guard's number, and how far it is from the borders."""
+    """A form whose output is the interior of another's, and the widths of that one's borders."""
 
     form: Form
     before: tuple[int, ...]

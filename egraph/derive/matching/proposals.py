@@ -13,7 +13,7 @@ from egraph.derive.matching.merging import along_batch, beside, group_signature,
 from egraph.tensor import Node
 
 LARGEST_GROUP = 32
-"""Members computed by one operator, at most: its operands stay readable and its compile time bounded."""
+"""The most members that one operator computes, which bounds its operands and its compile time."""
 
 
 def groups(rule: GroupRule, nodes: Iterable[Node], constants: Container[Node]) -> Iterator[tuple[Node, ...]]:
@@ -80,5 +80,5 @@ RULES: tuple[GroupRule, ...] = (
 )
 """Of different inputs: with the same weights as one of a larger batch, else batched or grouped. Of one input: groups, windows.
 
-What no other rule speaks of is merged by what it means.
+What no other rule covers is merged by its meaning.
 """

@@ -62,7 +62,7 @@ def spread(
     used = [c for c in form.conditions if c.operator == "==" and _remainder(c, numerator, stride)]
     if stride > 1 and not used:
         return None
-    # 0 <= a (numerator // stride) + c speaks of the position as if it were an iterator of its own
+    # 0 <= a (numerator // stride) + c bounds the position like an iterator
     position = Iterator("position", *_limits(coordinate))
     low, high = 0, size
     for condition in form.conditions:

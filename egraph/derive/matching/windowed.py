@@ -1,4 +1,4 @@
-"""What convolutions and their transposes share: operands and result around windows along axes of the data."""
+"""The common part of convolutions and their transposes: operands and result around windows along axes of the data."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from egraph.tensor.expr.laws import iterators_of
 from egraph.tensor.expr.scope import Compare, Read, Scope
 
 MOST_POINTS = 1 << 16
-"""Positions that are tried where intervals do not decide."""
+"""The most positions that are tried where intervals do not decide."""
 
 
 def reads_inside(scope: Scope) -> bool:

@@ -29,7 +29,7 @@ def instantiate(scope: Scope, part: Scalar, parts: Sequence[Index] = (), order: 
         return Refusal("a read leaves its tensor under the guards of its own iterators")
     read = Read(inner, tuple(map(index, iterators)))
     if parts:
-        if isinstance(part, Read):  # what is read lies inside its tensor: said again, since indices will take more values
+        if isinstance(part, Read):  # reads are guarded again, since indices will take more values
             limits = [c for size, at in zip(part.source.shape, part.indices, strict=True) for c in inside(at, 0, size)]
             inner = Scope.pointwise(iterators, where((*near, *limits), part, Reduction.SUM))
         made = substitute_indices(inner, parts, "inward")
