@@ -29,8 +29,8 @@ def candidates(
     """Return the candidates of every class that must be computed, with costs still zero.
 
     Inputs and classes known at compile time have none. ``supports`` says why a fragment cannot become an eOperator
-    (None when it can); by default the generator for ``target`` is asked. Without ``fused``, every kernel is one operator, and from
-    the time on that ``is_late`` says so, every further one is.
+    (None when it can); by default the generator for ``target`` is asked. Without ``fused``, every kernel is one operator, and so
+    is every further one once ``is_late`` holds.
     """
     way = lowering_for(target or default_target())
     tiling = Tiling(frozen, target or way.target, fused=fused, policy=policy, is_late=is_late)

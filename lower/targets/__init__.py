@@ -97,8 +97,8 @@ class CodeCompiler(Protocol):
 class Generator:
     """What runs where no library has a kernel: code that is made for the fragment, or its meaning.
 
-    ``tiles`` covers an e-graph, asking for each fragment whether it can be generated; ``supports`` is what it asks, unless told
-    otherwise. ``spec`` is a step's recipe. Without a ``compiler`` the recipe is all that the device needs.
+    ``tiles`` covers an e-graph, asking for each fragment whether it can be generated; ``supports`` is the
+    default answer. ``spec`` is a step's recipe. Without a ``compiler`` the recipe is all that the device needs.
     """
 
     tiles: Callable[[Tiling, Callable[[Node], str | None], Implementation], Iterator[tuple[int, Tile]]]

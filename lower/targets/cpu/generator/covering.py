@@ -25,7 +25,7 @@ Body: TypeAlias = Callable[[tuple[Point, ...]], None]
 def cover(planner: Planner, vector: Iterator, body: Body, *, parallel: bool = False, unroll: int = UNROLL, lead: int = 0) -> None:
     """Run ``body`` at points that cover the iterator: groups of vectors, vectors, and ever smaller ones for the rest.
 
-    ``parallel``: groups are divided among threads; smaller ones, where there are too few of them. ``lead``: places before the first
+    ``parallel``: groups are divided among threads; smaller ones, where there are too few of them. ``lead``: elements before the first
     whole vector.
     """
 

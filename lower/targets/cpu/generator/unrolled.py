@@ -1,7 +1,7 @@
 """Write kernels that are unrolled over tables: a tile of elements at once, in vectors along the contiguous axis.
 
-Where a tile lies inside (nothing is padding, nothing hangs over) its code has no conditions; at the borders the same tile
-is written with them. Which of the two runs is decided once a tile, outside of the vectors.
+In the interior (no padding, no overhang) a tile's code has no conditions; at the boundary the same tile is written with them.
+Which of the two runs is decided once a tile, outside of the vectors.
 """
 
 from __future__ import annotations

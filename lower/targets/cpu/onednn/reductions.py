@@ -14,7 +14,7 @@ from lower.views import Reason, Window
 FUSES = frozenset({"eltwise"})
 """Not binary: pooling of channels-first data reads the second operand from the wrong place (oneDNN 3.2)."""
 MOST_ADDED = 1 << 14
-"""The most numbers of one sum: the library adds one after the other, so a mean of 25,600 numbers near 1000 is off by 2e-4, of 12,544 by 5e-6."""
+"""The most numbers of one sum: it adds one after the other, so a mean of 25,600 numbers near 1000 is off by 2e-4, of 12,544 by 5e-6."""
 ALGORITHMS = {"ReduceSum": "sum", "ReduceMean": "mean"}
 """Not maxima: the library's ignore NaN, and generated kernels, which do not, are as fast."""
 
