@@ -1,4 +1,4 @@
-"""Which integers a program expects, read off what becomes of them: ``OneHot(x, depth 257)`` expects 0 to 256.
+"""Which integers a program expects, inferred from their uses: ``OneHot(x, depth 257)`` expects 0 to 256.
 
 A value that a table is read with has to be an index of it; that of a comparison with a constant, or of a quotient by one, should lie
 about there. What is known of a result is carried to the operands through whatever moves or casts them, and through arithmetic with
@@ -26,7 +26,7 @@ MOVES = (
     *("Reshape", "Transpose", "Slice", "Expand", "Concat", "Cast", "CastLike", "Identity", "Squeeze", "Unsqueeze", "Flatten", "Tile"),
     *("Split", "Floor", "Ceil", "Round", "ReduceMax", "ReduceMin", "OpaqueOutput", "Relu", "Pad", "MaxPool"),
 )
-"""Operators whose values are their first operand's (all operands', of Concat), so what holds of the result is asked of them."""
+"""Operators whose values are their first operand's (all operands', of Concat), so demands on the result are demands on them."""
 SAME_OF_ALL = ("Concat",)
 COMPARISONS = ("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")
 READ_BY_INDEX: Mapping[str, int] = {"Gather": 1, "GatherElements": 1, "ScatterElements": 1}
@@ -35,7 +35,7 @@ READ_BY_INDEX: Mapping[str, int] = {"Gather": 1, "GatherElements": 1, "ScatterEl
 
 @dataclass
 class _Demands:
-    """What is asked of values: ``needed`` lest the model fails or reads nothing, ``telling`` where comparisons decide something."""
+    """The demands on values: ``needed`` lest the model fails or reads nothing, ``telling`` where comparisons decide something."""
 
     needed: dict[Node, Interval] = field(default_factory=dict)
     telling: dict[Node, Interval] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class _Demands:
         self.telling[node] = min(low, interval[0]), max(high, interval[1])
 
     def hand_down(self, node: Node, operand: Node, change: Callable[[Interval], Interval]) -> None:
-        """Ask of an operand what is asked of a result, changed as the operator demands."""
+        """Pass the demands on a result on to an operand, changed as the operator requires."""
         for intervals, ask in ((self.needed, self.need), (self.telling, self.tell)):
             if node in intervals:
                 interval = change(intervals[node])
@@ -84,7 +84,7 @@ def _whole(interval: Interval, dtype: str) -> tuple[int, int]:
 
 
 def _ask(node: Node, demands: _Demands, tensors: Mapping[str, np.ndarray]) -> None:
-    """Ask of a node's operands what its operator and what is asked of itself demand."""
+    """Record the demands of a node's operator, and of those on its result, on its operands."""
     operator, operands, attributes = _described(node)
     if not operands:
         return
@@ -159,7 +159,7 @@ def _divided(demand: Interval, low: float, high: float) -> Interval:
 
 
 def _about(constant: np.ndarray, *, is_equality: bool) -> Interval:
-    """Return the values for which comparisons with a constant come out both ways."""
+    """Return values for which comparisons with a constant are true and false."""
     low, high = float(constant.min()), float(constant.max())
     if is_equality and low < high:
         return low, high

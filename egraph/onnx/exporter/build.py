@@ -83,13 +83,13 @@ class Builder:
         return self.wanted.get(node) or self.emitter.names.fresh(f"{self.emitter.label or node.op.lower()}_out")
 
     def describe(self, nodes: Sequence[Node], rules: Sequence[str]) -> None:
-        """Say of which source nodes and rules the next ONNX nodes come."""
+        """Set the source nodes and rules of the next ONNX nodes."""
         sources = list(dict.fromkeys(name for node in nodes for name in self.graph.origins.get(node, ())))
         self.emitter.label = sources[-1] if sources else ""
         self.emitter.metadata = {"einsat.rules": ";".join(rules), "einsat.source_nodes": ",".join(sources)}
 
     def value(self, node: Node) -> str:
-        """Return the name of a value, appending what it needs that is not there yet."""
+        """Return the name of a value, appending the nodes that it needs."""
         for below in self._missing(node):
             self.describe([below], self.rules.get(below, ()))
             self.values[below] = self._compute(below, [self.values[operand] for operand in below.inputs])

@@ -12,7 +12,7 @@ from egraph.onnx.exporter.emitter import Emitter
 from egraph.tensor import Node
 
 LEAST = {"int8": -128, "uint8": 0}
-"""What loses every maximum of bytes."""
+"""The smallest number of each type of bytes, which loses every maximum."""
 Body = Callable[[Emitter, Node, dict[str, Any], Sequence[str], str], None]
 
 

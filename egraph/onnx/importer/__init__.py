@@ -28,7 +28,7 @@ HANDLERS: Mapping[str, elementwise.Handler] = {
 DOMAINS: Mapping[str, Mapping[str, elementwise.Handler]] = {
     **dict.fromkeys(("", "ai.onnx"), HANDLERS), "com.microsoft": quantisation.ONNXRUNTIME_HANDLERS,
 }  # fmt: skip
-"""What reads the operators of a domain."""
+"""The handlers of a domain's operators."""
 
 FOLD_LIMIT_BYTES = 64 << 20
 

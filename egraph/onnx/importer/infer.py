@@ -115,7 +115,7 @@ def _refuse(call: Call, reason: str, error: Exception | None = None) -> NoReturn
 
 
 def _merged(call: Call, name: str, model: onnx.ModelProto) -> TensorType:
-    """Return what inference and the model's own ``value_info`` say of a result together."""
+    """Return a result's type by inference, completed by the model's own ``value_info``."""
     if not name:
         return TensorType("undefined", None)
     names_of_operands = {str(d) for v in call.operands if v is not None and v.type.shape for d in v.type.shape if isinstance(d, str)}

@@ -55,7 +55,7 @@ def _sizes(type: TensorType, override: tuple[int, ...] | None, bound: Mapping[st
 
 
 def shape_hints(inputs: Sequence[Node]) -> tuple[str, ...]:
-    """Return the one line that says which flags fix the sizes that are still unknown; nothing where all are known."""
+    """Return one line with the flags that fix the sizes that are still unknown; nothing where all are known."""
     flags = []
     for node in inputs:
         if is_tensor(node.type) and not node.type.is_static:
@@ -67,7 +67,7 @@ def shape_hints(inputs: Sequence[Node]) -> tuple[str, ...]:
 def give_sizes(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> tuple[str, ...]:
     """Give inputs other sizes than the file fixes, in place; return what was changed, in words.
 
-    What the file says of all other values was worked out at the old sizes: it is forgotten, and inferred anew.
+    The file's types of all other values hold for the old sizes: they are dropped, and inferred anew.
     """
     changes = []
     for value in model.graph.input:

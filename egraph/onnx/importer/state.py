@@ -1,4 +1,4 @@
-"""What one import keeps while it walks the nodes, and the view of it that an operator's handler gets."""
+"""The state of one import, and the view of it that an operator's handler gets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FLOATS = ("float32", "float64")
 
 
 class NotCore(Exception):
-    """Say why a node has no form in the core set here; it is then imported opaque."""
+    """Give the reason why a node has no form in the core set; it is then imported opaque."""
 
 
 @dataclass
