@@ -27,7 +27,7 @@ def look() -> None:
 
 @contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Allow so many seconds of processor time inside the block; an outer limit goes on counting."""
+    """Allow so many seconds of processor time inside the block; an outer limit still counts."""
     outer = _CLOCK.deadline, _CLOCK.seconds
     deadline = time.process_time() + seconds
     if deadline < _CLOCK.deadline:

@@ -1,7 +1,7 @@
 """What the rule language means: one evaluator for reading patterns, matching, proving, random tests and the gate.
 
 What integers and numbers are is left to an interpretation (``egraph.rewrite.values``): plain ones at a match, unknowns in a proof. So the
-ways in which a rule runs cannot differ in anything else. Every step is counted: what does not end is told, and looked at by the clock.
+ways in which a rule runs cannot differ in anything else. Every step is counted, so that a function that does not end is refused.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from egraph.rewrite.values import (
 )
 
 Signal: TypeAlias = "tuple[Value] | Literal['break', 'continue'] | None"
-"""What a statement ends in: a value that is returned, a loop that is left or goes on, or nothing."""
+"""The effect of a statement: a value that is returned, a loop that ends or continues, or nothing."""
 
 
 class Evaluator(Operations):

@@ -24,7 +24,7 @@ from egraph.rule import MergeRule, Rule, make_rule, merge_rule
 Found: TypeAlias = Rule | MergeRule | Refusal
 """A rule, or why it is none."""
 BROKEN = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError, ValueError, RecursionError)
-"""What a mistake in a file's own text raises."""
+"""Errors that a mistake in a file's own text raises."""
 RULES = "egraph.rules"
 FAMILIES = ("named", "of_arity", "snake")
 """Functions that make rules of a family, and their names."""
@@ -105,7 +105,7 @@ class Module:
         return BUILTINS[name]
 
     def _refuse(self, statement: syntax.Statement, error: RuleError) -> None:
-        """Have what a statement binds stand for the error; a statement that binds nothing is one of the file."""
+        """Bind a statement's names to the error; a statement that binds nothing makes it an error of the file."""
         names = _bound_by(statement)
         if not names:
             raise error
@@ -216,4 +216,4 @@ def _merge_rule(**options: Any) -> Any:
 
 
 STATED: Mapping[str, Value] = {**TERMS, "rule": Native("rule", _unless_refused(_rule)), "merge_rule": Native("merge_rule", _merge_rule)}
-"""What ``egraph.rule`` offers to a rule file."""
+"""The names of ``egraph.rule`` that a rule file may import."""

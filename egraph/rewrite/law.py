@@ -1,4 +1,4 @@
-"""Laws: what a rule's function says, as an equation between two tensors.
+"""Laws: the equation between two tensors that a rule's function states.
 
 A law that people write is a function of the rule language, read from its text and evaluated (``Written``). One that this project makes
 of other data, such as a corpus of published rules, is a generator of its own (``Stated``).
@@ -33,12 +33,12 @@ OnLeft: TypeAlias = Callable[[Tensor], None]
 
 
 class Law(Protocol):
-    """What a rule says; a key of memos."""
+    """The equation of a rule; a key of memos."""
 
     def __hash__(self) -> int: ...
 
     def sides(self, arguments: Mapping[str, Value], numbers: Interpretation = PLAIN, on_left: OnLeft | None = None) -> Sides:
-        """Return both sides for variables; ``on_left`` is told the left one before what follows is evaluated."""
+        """Return both sides for variables; ``on_left`` is called with the left one before the rest is evaluated."""
 
     def left(self, arguments: Mapping[str, Value], numbers: Interpretation = PLAIN) -> Tensor:
         """Return the left side alone; nothing after it is evaluated."""
@@ -47,11 +47,11 @@ class Law(Protocol):
         """Return the right sides of a merge."""
 
     def parts(self) -> Iterator[tuple[str, object]]:
-        """Yield everything that decides what the law says: functions with their syntax, and values, by name."""
+        """Yield everything that determines the law: functions with their syntax, and values, by name."""
 
 
 class _LeftIsKnown(Exception):
-    """The left side is there; the rest is not asked for."""
+    """The left side is complete; evaluation stops."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,7 +156,7 @@ class Stated:
 
 
 class PythonNames:
-    """What a function that Python has loaded finds around it, as values of the language; what is found once stays."""
+    """The scope of a function that Python has loaded, as values of the language; each is read once."""
 
     def __init__(self, function: FunctionType) -> None:
         self.function = function
@@ -197,7 +197,7 @@ def closure_of(function: Callable[..., Any]) -> Closure:
         names = PythonNames(function)
         node = _definition(function)
         read = read_function(node, names.path)
-        if isinstance(node, ast.Lambda):  # what is known of it, its annotations too, was set from outside
+        if isinstance(node, ast.Lambda):  # its attributes and annotations were set from outside
             annotations = function.__annotations__
             annotated = (_annotated(annotations.get(each.name)) or each.annotation for each in read.parameters)
             parameters = tuple(replace(each, annotation=kind) for each, kind in zip(read.parameters, annotated, strict=True))
@@ -294,7 +294,7 @@ def value_of(value: Any, name: str, path: str) -> Value:
 
 
 def digest(law: Law) -> str:
-    """Return a text that two laws have in common which say the same."""
+    """Return a text that is the same for equal laws."""
     hashed = hashlib.sha256()
     for name, value in law.parts():
         hashed.update(f"{name} {_said(value)}\n".encode())
@@ -311,7 +311,7 @@ def _said(value: object) -> str:
 
 
 def texts(law: Law) -> Iterator[str]:
-    """Yield every text that a law mentions: operators are told by their names."""
+    """Yield every text that a law mentions; operators are named by texts."""
     for _, value in law.parts():
         if isinstance(value, Closure):
             yield from (each.value for each in pieces(value.syntax) if isinstance(each, syntax.Literal) and isinstance(each.value, str))

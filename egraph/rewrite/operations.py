@@ -1,4 +1,4 @@
-"""What the operators of the rule language do with values: kinds decide which meaning an operator has, or that it has none."""
+"""The operators of the rule language on values: kinds decide which meaning an operator has, or that it has none."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from egraph.rewrite.values import LARGEST_POWER, Distinct, Interpretation, Value
 STEPS = 1_000_000
 """Steps of one run of a rule's function: the longest of those that ship takes some thousands."""
 BETWEEN_LOOKS = 256
-"""Steps between two looks at the clock."""
+"""Steps between two checks of the clock."""
 
 
 class TooLong(Mismatch):
@@ -21,7 +21,7 @@ class TooLong(Mismatch):
 
 
 class Operations:
-    """Operators under an interpretation of integers and numbers; every step is counted, so that what does not end is told.
+    """Operators under an interpretation of integers and numbers; every step is counted, so that a function that does not end is refused.
 
     ``loading``: a file is read, and texts may be joined.
     """

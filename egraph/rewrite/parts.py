@@ -1,4 +1,4 @@
-"""What a function of the rule language is made of: the functions that it may call, the values that it reads, its text."""
+"""The parts of a function of the rule language: the functions that it may call, the values that it reads, its text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from egraph.rewrite.values import Closure, Names, Namespace, Value
 
 @dataclass(frozen=True, eq=False)
 class Overlay:
-    """Some names, and others from further out."""
+    """Some names, and those of an enclosing scope."""
 
     names: Mapping[str, Value]
     around: Names

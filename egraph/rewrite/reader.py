@@ -27,9 +27,9 @@ FIELDS = frozenset({
     "shape", "rank", "type", "number", "elements", "dtype", "sizes", "values", "but", "reshape", "transpose", "append", "extend", "pop",
     "index", "count", "from_iterable",
 })  # fmt: skip
-"""What may follow a dot, besides operators' attributes and names of modules."""
+"""Names that may follow a dot, besides operators' attributes and names of modules."""
 NAMES_OF_FUNCTIONS = frozenset({"__name__", "__doc__"})
-"""What functions that make rules may set."""
+"""Attributes that functions that make rules may set."""
 
 _ARITHMETIC: Mapping[type[ast.operator], syntax.ArithmeticOperator] = {
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**", ast.MatMult: "@",
@@ -99,7 +99,7 @@ class _Reader:
     # Statements
 
     def kept(self, node: ast.stmt) -> Iterator[syntax.Statement]:
-        """Yield the statement, or that it is refused: what it binds may then not be used."""
+        """Yield the statement, or its refusal: the names that it binds may then not be used."""
         try:
             yield from self.statement(node)
         except RuleError as error:

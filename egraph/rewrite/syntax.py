@@ -1,4 +1,4 @@
-"""The syntax of the rule language: what a rule's function may be made of, as small frozen values.
+"""The syntax of the rule language: the parts of a rule's function, as small frozen values.
 
 A subset of Python's own syntax. ``egraph.rewrite.reader`` reads it, ``egraph.rewrite.evaluator`` says what it means.
 """
@@ -15,7 +15,7 @@ Comparison: TypeAlias = OneOf["==", "!=", "<", "<=", ">", ">=", "in", "not in", 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A piece of a rule's text; ``line`` is where it stands, and no part of what it says."""
+    """A piece of a rule's text; ``line`` is its position, and no part of its meaning."""
 
     line: int = field(compare=False, repr=False)
 
@@ -289,7 +289,7 @@ class Import(Piece):
 
 @dataclass(frozen=True, slots=True)
 class Refused(Piece):
-    """A statement of a file that is no part of the language: what it binds may not be used."""
+    """A statement of a file that is no part of the language: the names that it binds may not be used."""
 
     names: tuple[str, ...]
     what: str

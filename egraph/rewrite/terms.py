@@ -1,4 +1,4 @@
-"""What a rule's function computes with: tensors, weights and attributes, and the conditions that it may ask for.
+"""The values of a rule's function: tensors, weights and attributes, and the conditions that it may require.
 
 While the left side is read, a tensor is a pattern; at a match it is a node of a fragment, in a proof a term with symbolic sizes.
 """
@@ -29,7 +29,7 @@ def require(condition: bool, reason: str) -> None:
 
 
 def differs(value: Any, expected: Any) -> bool:
-    """Return whether a number is not the wanted one, to the precision of float32."""
+    """Return whether a number is not the expected one, to the precision of float32."""
     for first, second in ((value, expected), (expected, value)):
         if hasattr(first, "differs_from"):  # a number that is known only as a name
             return bool(first.differs_from(second))
@@ -39,7 +39,7 @@ def differs(value: Any, expected: Any) -> bool:
 
 
 def is_float32(number: float) -> bool:
-    """Return whether float32 holds a number: it is then asked for as it is, others as far as float32 tells them apart."""
+    """Return whether float32 holds a number: it is then compared exactly, others to the precision of float32."""
     if not math.isfinite(number):
         return True
     try:
@@ -111,7 +111,7 @@ class Attributes:
 
 
 class BoundType:
-    """A type of a bound term that is no node: it answers what rules ask of a ``TensorType``."""
+    """A type of a bound term that is no node: it has what rules read of a ``TensorType``."""
 
 
 class Bound(ABC):
@@ -120,7 +120,7 @@ class Bound(ABC):
     @property
     @abstractmethod
     def type(self) -> Any:
-        """Return the type, with everything that rules ask of a ``TensorType``."""
+        """Return the type, with everything that rules read of a ``TensorType``."""
 
     @abstractmethod
     def applied(self, op: str, operands: Sequence[Bound], attributes: AttributeTuple) -> Bound:

@@ -1,4 +1,4 @@
-"""The values that the rule language computes with, and what an interpretation of its numbers has to say.
+"""The values that the rule language computes with, and the interface of an interpretation of its numbers.
 
 Integers are Python's: unbounded. Numbers are IEEE doubles, with infinities and NaN. Everything else is made of these, of texts that
 are compared and never taken apart, and of tensors. A proof has unknowns among integers and numbers: its interpretation says what is
@@ -29,7 +29,7 @@ Kind: TypeAlias = Literal[
 
 @dataclass(frozen=True)
 class Reason:
-    """Text made of values: it says why something is refused, and decides nothing."""
+    """Text made of values: the reason of a refusal, which decides nothing."""
 
     text: str
 
@@ -53,7 +53,7 @@ class TableValue:
 
 @dataclass(frozen=True, eq=False)
 class Namespace:
-    """An imported module: what of it belongs to the language."""
+    """An imported module: those of its names that belong to the language."""
 
     name: str
     members: Mapping[str, Value]
@@ -70,7 +70,7 @@ class Native:
 
 @dataclass(frozen=True, eq=False)
 class Refusal:
-    """What stands for a value of a rule file that is no part of the language."""
+    """The value of a name of a rule file that is no part of the language."""
 
     error: RuleError
     name: str = ""
@@ -99,7 +99,7 @@ class Closure:
 
 
 class Interpretation(Protocol):
-    """What integers and numbers are."""
+    """An interpretation of integers and numbers."""
 
     def kind(self, value: Value) -> Kind:
         """Return what a value is."""
@@ -117,7 +117,7 @@ class Interpretation(Protocol):
         """Return whether an integer or a number is not zero."""
 
     def whole(self, value: Value) -> int:
-        """Return an integer that something is counted by."""
+        """Return an integer that counts something."""
 
     def number(self, name: str, function: Callable[..., float], values: tuple[Value, ...]) -> Value:
         """Return a function of numbers."""
@@ -144,7 +144,7 @@ SMALLEST = 2.0**-1022
 
 
 class Plain:
-    """Python's integers, and doubles: what a match has."""
+    """Python's integers, and doubles: the interpretation at a match."""
 
     def kind(self, value: Value) -> Kind:
         kind = KINDS.get(type(value))
