@@ -1,8 +1,8 @@
 """Folders that last as long as their process, and the removal of those that a killed one left behind.
 
-Such a folder holds a file that its process keeps locked: the system ends the lock with the process, however that ends, so no
-number of a process that another one bears later can mislead. Who finds the lock free, on the machine that it was taken on,
-removes the folder. Folders of another user or machine, and those without such a file, are left alone.
+Such a folder holds a file that its process keeps locked: the system ends the lock with the process, however that ends, so a
+reused process number cannot mislead. A process that finds the lock free, on the machine that it was taken on, removes the folder.
+Folders of another user or machine, and those without such a file, are left alone.
 """
 
 from __future__ import annotations

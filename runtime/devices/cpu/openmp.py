@@ -1,8 +1,8 @@
 """The pool of threads (native/openmp.c) that oneDNN and generated kernels share, loaded once a process.
 
-oneDNN is linked with libgomp. The process may need libgomp for other libraries, so what oneDNN calls of it is led to the pool in
-oneDNN's own table of imported functions, and libgomp stays what it is. The pool's threads are no one else's: they may flush
-subnormal numbers, receive no signals, and are made anew in a forked child, where libgomp waits for threads that are gone.
+oneDNN is linked with libgomp. The process may need libgomp for other libraries, so oneDNN's calls of it are redirected to the pool in
+oneDNN's own table of imported functions, and libgomp stays what it is. The pool's threads belong to it alone: they may flush
+subnormal numbers (denormals), receive no signals, and are made anew in a forked child, where libgomp waits for threads that are gone.
 """
 
 from __future__ import annotations
