@@ -83,7 +83,7 @@ def progressions(positions: Sequence[int]) -> tuple[range, ...]:
 
 
 def _with_steps(positions: Sequence[int]) -> list[range]:
-    """Return ranges that hold exactly these positions, the longest first found taken first."""
+    """Return ranges that hold exactly these positions, chosen greedily: the longest one first."""
     left = set(positions)
     ranges: list[range] = []
     while left:

@@ -1,4 +1,4 @@
-"""A read-only picture of an e-graph, and the kernel candidates laid over it for extraction."""
+"""A read-only picture of an e-graph, and the kernel candidates over it for extraction."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class FrozenEGraph:
 
     @cached_property
     def given(self) -> frozenset[int]:
-        """Return the classes that are there before anything runs: inputs, and values known at compile time."""
+        """Return the classes that need no kernel: inputs, and values known at compile time."""
         leaves = {number for number, nodes in self.classes.items() if any(node.op in LEAVES for node in nodes)}
         return self.constants | leaves
 
@@ -63,7 +63,7 @@ class Candidate:
     """How it is executed; chosen by cost."""
     cost_us: float = 0.0
     is_spare: bool = False
-    """Whether it is there for the case that all other candidates of its class turn out to be of no use."""
+    """Whether it is a spare, for the case that all other candidates of its class fail or are wrong."""
     error: float = 0.0
     """Which part of the accepted error it uses up, as a square: those of a program add up to 1 at most."""
 

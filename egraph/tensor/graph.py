@@ -54,7 +54,7 @@ class Kernel:
     rules: tuple[str, ...] = ()
     """Rules on which it rests that the kernel computes its value of the input program, by name."""
     cost_us: float = 0.0
-    """What the cost model predicted."""
+    """The predicted time in microseconds."""
     steps: tuple[str, ...] = ()
     """The reasons that lead from the input program's node to the kernel's result, in their order."""
 

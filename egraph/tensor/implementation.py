@@ -1,4 +1,4 @@
-"""What code is for, and how a kernel is computed: targets and implementations, as values.
+"""Targets, which code is made for, and implementations of kernels, as values.
 
 >>> Implementation.parse("onednn.matmul")
 Implementation(kind='library', name='onednn.matmul', target=None)
@@ -27,7 +27,7 @@ ELEMENT_TYPES: Mapping[str, str] = {"bf16": "bfloat16", "fp16": "float16", "int8
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What code is for. ``kind`` names a folder of ``lower.targets``, and the device of ``runtime.devices`` that runs the code."""
+    """The target of code. ``kind`` names a folder of ``lower.targets``, and the device of ``runtime.devices`` that runs the code."""
 
     kind: str
     architecture: str = ""
@@ -48,10 +48,10 @@ class Implementation:
     """``<library>.<kernel>``, the generator's name, or the kind itself, and the precision where it is not float32; empty where a
     kernel is priced and never run. This is the text that the profile database and artefacts store."""
     target: Target | None = field(default=None, compare=False)
-    """Left out of texts, whose device is told beside them."""
+    """Left out of texts, which name the device beside them."""
 
     def __hash__(self) -> int:
-        return hash(self.name)  # candidates are hashed by the ten thousand, and names tell almost all apart
+        return hash(self.name)  # tens of thousands of candidates are hashed, and names distinguish almost all
 
     def __str__(self) -> str:
         return self.text

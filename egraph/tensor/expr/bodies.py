@@ -32,7 +32,7 @@ def guarded(conditions: Iterable[Compare], then: Scalar, otherwise: Scalar) -> S
 
 
 def tabulated(shape: tuple[int, ...], values: tuple[Fraction, ...], indices: tuple[Index, ...]) -> Scalar:
-    """Read a table; axes that are read at a known place are gone, and where all are it is a number."""
+    """Read a table; axes that are read at a known position are removed, and where all are it is a number."""
     for axis in reversed(range(len(shape))):
         entry = indices[axis].constant
         if entry is None:
@@ -77,7 +77,7 @@ def walked_through(body: Scalar) -> Iterable[Scalar]:
 def rebuilt(
     body: Scalar, part: Callable[[Scalar], Scalar], reindex: Callable[[Index], Index] | None = None, choice: Choice = guarded
 ) -> Scalar:
-    """Return a scalar of changed parts at changed places; itself where nothing changes, so that what is shared stays shared."""
+    """Return a scalar of changed parts at changed indices; itself where nothing changes, so that shared parts stay shared."""
     match body:
         case Apply(function, arguments):
             changed = tuple(map(part, arguments))

@@ -102,7 +102,7 @@ def bound_on(condition: Compare, iterator: Iterator) -> Bound | None:
 
 
 def bound_of(condition: Compare) -> Bound | None:
-    """Return what a condition says of the one iterator that it is about."""
+    """Return the bound that a condition gives its only iterator."""
     iterators = iterators_of(condition.left, condition.right)
     return bound_on(condition, *iterators) if len(iterators) == 1 else None
 

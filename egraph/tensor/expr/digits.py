@@ -16,7 +16,7 @@ from egraph.tensor.expr.scope import Scalar, Scope
 
 @dataclass(frozen=True)
 class Digits:
-    """A scope over digits: ``traversal`` holds the digits of every output axis; an axis may be longer than wanted and is cut."""
+    """A scope over digits: ``traversal`` holds the digits of every output axis; an axis may be longer than the output's and is cut."""
 
     traversal: tuple[tuple[Iterator, ...], ...]
     summation: tuple[Iterator, ...]
@@ -46,7 +46,7 @@ def fitting(iterator: Iterator, numbers: Iterable[int]) -> list[int]:
 
 
 def split_digits(scope: Scope) -> Digits:
-    """Return the scope with each iterator split where its divisions and remainders want it; all ranges start at 0 and are known."""
+    """Return the scope with each iterator split as its divisions and remainders require; all ranges start at 0 and are known."""
     divisors_by_iterator: dict[Iterator, set[int]] = {}
     for value in indices_of(scope.body):
         for atom in atoms(value):

@@ -76,7 +76,7 @@ Atom: TypeAlias = Iterator | Symbol | RealSymbol | Floor | Modulo | DataIndex
 Monomial: TypeAlias = tuple[Atom, ...]
 """A product of atoms, sorted; the empty product is one."""
 Replacement: TypeAlias = "Mapping[Iterator, Size | Iterator] | Mapping[Symbol, Size] | Mapping[Iterator | Symbol, Size]"
-"""What stands for iterators, for symbols, or for some of both."""
+"""Replacements of iterators, of symbols, or of both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Index:
 
     terms: tuple[tuple[Monomial, int], ...]
     _hash: int = field(init=False, repr=False, compare=False)
-    """Remembered: indices are the keys of most memos, and hashing goes through all their atoms."""
+    """Return the hash, computed once: indices are the keys of most memos, and hashing visits all their atoms."""
 
     def __hash__(self) -> int:
         try:

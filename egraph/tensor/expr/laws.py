@@ -31,7 +31,7 @@ from egraph.tensor.expr.index import (
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """``left == right`` for all integers at which all of ``given`` holds, in Python's notation; of conditions, that both say the same."""
+    """``left == right`` for all integers at which all of ``given`` holds, in Python's notation; of conditions, that both are equivalent."""
 
     name: str
     left: str

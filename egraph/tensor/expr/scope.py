@@ -20,7 +20,7 @@ from egraph.tensor.expr.index import Index, Iterator, Size, format_index, index
 
 
 class Reduction(StrEnum):
-    """How the values of a body become one: by an associative and commutative function of two, with an identity."""
+    """A reduction of a body's values: by an associative and commutative function of two, with an identity."""
 
     SUM = "sum"
     MAX = "max"

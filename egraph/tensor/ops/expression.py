@@ -1,4 +1,4 @@
-"""Expression: any tensor-algebra scope over its operands, as an operator; what derivations make and no library has.
+"""Expression: any tensor-algebra scope over its operands, as an operator; it is made by derivations and has no library kernel.
 
 Its one attribute is the scope's canonical text, so that alpha-equivalent expressions are one node. The text holds no
 operand's shape: the operands' types do. An inner scope is an operand of its own, computed by another node.
@@ -28,7 +28,7 @@ from egraph.tensor.ops.sizes import refuse
 from egraph.tensor.ops.spec import OpSpec, Shape, Values
 
 MOST_POINTS = 1 << 22
-"""Positions at which one read is checked to lie inside its operand, where intervals do not say so."""
+"""The most positions at which one read is checked to lie inside its operand, where intervals do not decide."""
 
 
 def text_of(scope: Scope) -> str:

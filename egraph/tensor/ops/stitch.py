@@ -17,7 +17,7 @@ from egraph.tensor.expr.scope import Compare, Guarded, Read, Scalar, Tensor
 from egraph.tensor.ops.reference import meaning
 
 MOST_STITCHED = 1 << 12
-"""Places along an axis that are looked at one by one."""
+"""The longest axis whose positions are enumerated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Stitch:
 
 @lru_cache(maxsize=1 << 10)
 def stitch_of(fragment: Node) -> Stitch | None:
-    """Return what a fragment puts together, None where it does anything else."""
+    """Return the stitch that a fragment is, None where it computes anything else."""
     leaves = [_reshaped(operand) for operand in fragment.inputs]
     if fragment.op != "Expression" or any(leaf.op != "Placeholder" for leaf in leaves) or len(set(leaves)) != len(leaves):
         return None

@@ -57,7 +57,7 @@ class Reader:
         return self.error(f"expected {expectation}")
 
     def start(self) -> int:
-        """Return where the next thing begins."""
+        """Return the position of the next token."""
         self.skip()
         return self.position
 
