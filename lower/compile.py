@@ -82,9 +82,9 @@ def plan_program(program: Program, options: CompileOptions) -> tuple[Plan, StepW
 
 def _output(writer: StepWriter, sequence: Order, placement: Placement, name: str, node: Node) -> Port:
     made = {output for draft in sequence.drafts for output in draft.outputs}
-    if node not in placement.places and is_sized(node) and node.op == "Constant":
+    if node not in placement.locations and is_sized(node) and node.op == "Constant":
         placement.add_weight(node)
-    if node not in placement.places and node not in made and node.op not in ("Input", "Constant"):
+    if node not in placement.locations and node not in made and node.op not in ("Input", "Constant"):
         raise LowerError(f"no kernel computes the output {name!r}", where=str(node))
     return Port(name, node.type.dtype, node.type.shape, writer.buffer(node))
 

@@ -30,7 +30,7 @@ class Allocation:
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """A window into an allocation (by number), in elements."""
 
     allocation: int
@@ -52,18 +52,18 @@ class Placement:
     """Places by value; values without a fixed size have none. ``dropped``: drafts that need no step; ``copied``: those of which
     only parts are copied to where they stand in the result."""
 
-    places: dict[Node, Place] = field(default_factory=dict)
+    locations: dict[Node, Location] = field(default_factory=dict)
     allocations: list[Allocation] = field(default_factory=list)
     dropped: set[int] = field(default_factory=set)
     copied: dict[int, tuple[tuple[Node, Box], ...]] = field(default_factory=dict)
     offsets: Mapping[int, int] = field(default_factory=dict)
     arena_bytes: int = 0
 
-    def add(self, node: Node, area: Area, key: str, first: int, last: int) -> Place:
+    def add(self, node: Node, area: Area, key: str, first: int, last: int) -> Location:
         """Give a value an allocation of its own."""
         self.allocations.append(Allocation(area, key, node.type.dtype, node.type.size_bytes, first, last))
-        self.places[node] = Place(len(self.allocations) - 1, contiguous(node.type.sizes))
-        return self.places[node]
+        self.locations[node] = Location(len(self.allocations) - 1, contiguous(node.type.sizes))
+        return self.locations[node]
 
     def add_weight(self, node: Node) -> None:
         """Place a constant."""
@@ -71,10 +71,10 @@ class Placement:
 
     def box(self, node: Node, box: Box) -> Buffer:
         """Return some positions of a value as the plan's buffer."""
-        location = self.places[node]
-        return self.buffer(Place(location.allocation, _window_of(location.window, box)))
+        location = self.locations[node]
+        return self.buffer(Location(location.allocation, _window_of(location.window, box)))
 
-    def buffer(self, location: Place) -> Buffer:
+    def buffer(self, location: Location) -> Buffer:
         """Return a window of a value as the plan's buffer."""
         owner = self.allocations[location.allocation]
         start = self.offsets.get(location.allocation, 0) // numpy_dtype(owner.dtype).itemsize
@@ -144,7 +144,7 @@ class _Placer:
         """Write a stitch's background in the result's memory, and its parts over it: by their kernels, or by copies of them."""
         kernel = draft.kernels[0]
         stitch = stitch_of(kernel.fragment) if len(draft.kernels) == 1 and kernel.implementation.is_generated else None
-        background = None if stitch is None else self.root.get(kernel.inputs[stitch.whole], kernel.inputs[stitch.whole])
+        background = None if stitch is None else self.root.get(kernel.inputs[stitch.background], kernel.inputs[stitch.background])
         if stitch is None or background is None or not self._is_free(background, step, made, slots) or not is_sized(kernel.output):
             return
         parts = [(kernel.inputs[number], box) for number, box in stitch.parts]
@@ -214,36 +214,36 @@ class _Placer:
         return direct
 
     def _constant(self, node: Node) -> None:
-        if node.op == "Constant" and node not in self.result.places and is_sized(node):
+        if node.op == "Constant" and node not in self.result.locations and is_sized(node):
             self.result.add_weight(node)
 
     def _view(self, kernel: Kernel) -> None:
         node = kernel.inputs[0]
         self._constant(node)
-        if node not in self.result.places:
+        if node not in self.result.locations:
             raise LowerError(f"a view of {node} before it is computed", where=str(kernel.output))
-        location = self.result.places[node]
+        location = self.result.locations[node]
         viewed = read(kernel.fragment, lambda _: location.window)
         if isinstance(viewed, str):
             raise LowerError(f"not a view: {viewed}", where=str(kernel.output))
-        self.result.places[kernel.output] = Place(location.allocation, viewed[1])
+        self.result.locations[kernel.output] = Location(location.allocation, viewed[1])
 
     def _draft(self, step: int, draft: Draft) -> None:
         for node in draft.inputs:
             self._constant(node)
-            if node not in self.result.places and is_sized(node):
+            if node not in self.result.locations and is_sized(node):
                 raise LowerError(f"{node} is used before it is computed", where=str(draft.kernels[0].output))
         for node in draft.outputs:
-            if is_sized(node) and node not in self.result.places:
+            if is_sized(node) and node not in self.result.locations:
                 self._result(step, draft, node)
 
     def _result(self, step: int, draft: Draft, node: Node) -> None:
         base = self._base(node)
         last = self.last_use.get(base, step)
         if node in self.slots:
-            if base not in self.result.places:
+            if base not in self.result.locations:
                 self._new(base, step, last)
-            self.result.places[node] = self._slot(node)
+            self.result.locations[node] = self._slot(node)
         elif node in self.outputs or not self._reuse(step, draft, node, last):
             self._new(node, step, last)
 
@@ -251,16 +251,16 @@ class _Placer:
         name = self.outputs.get(node)
         self.result.add(node, "arena" if name is None else "output", name or "", step, last)
 
-    def _slot(self, node: Node) -> Place:
+    def _slot(self, node: Node) -> Location:
         if node not in self.slots:
-            return self.result.places[node]
+            return self.result.locations[node]
         slot = self.slots[node]
-        outer = self.result.places.get(slot.output) or self._slot(slot.output)
-        self.result.places.setdefault(slot.output, outer)
+        outer = self.result.locations.get(slot.output) or self._slot(slot.output)
+        self.result.locations.setdefault(slot.output, outer)
         if slot.box is not None:
-            return Place(outer.allocation, _window_of(outer.window, slot.box))
+            return Location(outer.allocation, _window_of(outer.window, slot.box))
         inner = contiguous(node.type.sizes)
-        return Place(outer.allocation, Window(outer.window.offset + slot.offset, inner.shape, inner.strides))
+        return Location(outer.allocation, Window(outer.window.offset + slot.offset, inner.shape, inner.strides))
 
     def _reuse(self, step: int, draft: Draft, node: Node, last: int) -> bool:
         """Write over an operand that no later step reads, where the kernel allows it."""
@@ -269,19 +269,19 @@ class _Placer:
             return False
         for index in sorted(self.may_overwrite(kernel.fragment)):
             operand = kernel.inputs[index]
-            location = self.result.places[operand]
+            location = self.result.locations[operand]
             owner = self.result.allocations[location.allocation]
             covers = location.window.is_contiguous and owner.size_bytes == node.type.size_bytes and owner.dtype == node.type.dtype
             once = kernel.inputs.count(operand) == 1 and self._reads(kernel, location.allocation) == 1
             if owner.area == "arena" and owner.last == step and covers and once:
                 owner.last = last
                 fresh = contiguous(node.type.sizes)
-                self.result.places[node] = Place(location.allocation, Window(location.window.offset, fresh.shape, fresh.strides))
+                self.result.locations[node] = Location(location.allocation, Window(location.window.offset, fresh.shape, fresh.strides))
                 return True
         return False
 
     def _reads(self, kernel: Kernel, allocation: int) -> int:
-        return sum(1 for n in kernel.inputs if n in self.result.places and self.result.places[n].allocation == allocation)
+        return sum(1 for n in kernel.inputs if n in self.result.locations and self.result.locations[n].allocation == allocation)
 
 
 def _window_of(window: Window, box: Box) -> Window:

@@ -13,7 +13,7 @@ from egraph.tensor.boxes import Box
 from egraph.tensor.types import attributes
 from lower.drafts import Draft
 from lower.eoperator import KernelRequest
-from lower.placement import Place, Placement
+from lower.placement import Location, Placement
 from lower.targets import Lowering
 from lower.views import Window, read
 from runtime.plan import COPY_STEP, OPAQUE_STEP, Buffer, Step
@@ -45,7 +45,7 @@ class StepWriter:
 
     def buffer(self, node: Node) -> int:
         """Return the number of a value's buffer."""
-        location = self.placement.places.get(node)
+        location = self.placement.locations.get(node)
         if location is not None:
             return self._number(self.placement.buffer(location))
         if node not in self.hosts:
@@ -59,8 +59,8 @@ class StepWriter:
 
     def window(self, owner: Node, window: Window) -> int:
         """Return the number of a window over a value's allocation."""
-        location = self.placement.places[owner]
-        return self._number(self.placement.buffer(Place(location.allocation, window)))
+        location = self.placement.locations[owner]
+        return self._number(self.placement.buffer(Location(location.allocation, window)))
 
     def all_buffers(self) -> tuple[Buffer, ...]:
         numbered = [(number, buffer) for buffer, number in self.buffers.items()] + self.host_buffers
@@ -71,7 +71,7 @@ class StepWriter:
         kernel = draft.kernels[0]
         for part, box in copied:
             target = self._number(self.placement.box(kernel.output, box))
-            window = self.placement.places[part].window.reshape(tuple(map(len, box)))
+            window = self.placement.locations[part].window.reshape(tuple(map(len, box)))
             assert isinstance(window, Window), "a part of other sizes lies densely"
             share = replace(kernel, cost_us=kernel.cost_us / len(copied))
             self._append(Step(COPY_STEP, "Stitch", (self.window(part, window),), (target,), {}), [share])
@@ -104,8 +104,8 @@ class StepWriter:
     def _generated(self, kernel: Kernel) -> None:
         if self._copied(kernel):
             return
-        strides = tuple(None if w.is_contiguous else w.strides for w in (self.placement.places[n].window for n in kernel.inputs))
-        target = self.placement.places[kernel.output].window
+        strides = tuple(None if w.is_contiguous else w.strides for w in (self.placement.locations[n].window for n in kernel.inputs))
+        target = self.placement.locations[kernel.output].window
         request = KernelRequest(
             kernel.fragment, None if target.is_contiguous else target.strides, strides if any(strides) else None
         )
@@ -116,7 +116,7 @@ class StepWriter:
 
     def _copied(self, kernel: Kernel) -> bool:
         """Copy where the fragment is a view whose elements already lie in the right order."""
-        locations = self.placement.places
+        locations = self.placement.locations
         viewed = read(kernel.fragment, lambda leaf: locations[kernel.inputs[leaf.integer("index")]].window)
         if isinstance(viewed, str) or not viewed[1].is_contiguous or not locations[kernel.output].window.is_contiguous:
             return False

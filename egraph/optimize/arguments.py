@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from egraph.errors import ModelError
-from egraph.optimize.options import DEFAULT_BUCKETS, OFFERED, Asked, Choice, Options, choice_text, is_several
+from egraph.optimize.options import DEFAULT_BUCKETS, OFFERED, Choice, Options, SizeRequest, choice_text, is_several
 from egraph.policy import Policy
 from egraph.tolerance import ROUNDED_TOLERANCE, Tolerance
 from runtime.cores import usable_cores
@@ -235,7 +235,7 @@ def to_options(arguments: argparse.Namespace) -> Options:
         device=arguments.device,
         threads=arguments.threads or cores,
         shapes=shapes,
-        asked=request,
+        size_request=request,
         budget_seconds=arguments.budget,
         max_nodes=arguments.max_nodes,
         finalists=arguments.finalists,
@@ -263,7 +263,7 @@ def to_options(arguments: argparse.Namespace) -> Options:
     )
 
 
-def _asked_sizes(arguments: argparse.Namespace) -> tuple[dict[str, tuple[int, ...]], Asked]:
+def _asked_sizes(arguments: argparse.Namespace) -> tuple[dict[str, tuple[int, ...]], SizeRequest]:
     """Return the inputs with one size for each axis, and what takes the model to understand; raises ModelError."""
     choices_by_name: dict[tuple[str, str], tuple[Choice, ...]] = {}
     for name, kind, choices in arguments.shape:
@@ -276,7 +276,7 @@ def _asked_sizes(arguments: argparse.Namespace) -> tuple[dict[str, tuple[int, ..
         name: tuple(choice[0].start for choice in choices)
         for (name, kind), choices in choices_by_name.items() if kind == ":" and not any(map(is_several, choices))
     }  # fmt: skip
-    request = Asked(
+    request = SizeRequest(
         {name: choices for (name, kind), choices in choices_by_name.items() if kind == ":" and name not in shapes},
         {name: choices[0] for (name, kind), choices in choices_by_name.items() if kind == "="},
         arguments.buckets or DEFAULT_BUCKETS,

@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from egraph.optimize.asked_sizes import with_shapes
 from egraph.optimize.gaps import ONNXRUNTIME, Gap
 from egraph.optimize.options import Options
 from egraph.optimize.outcome import FEW_REPEATS, Outcome
 from egraph.optimize.pipeline import optimize
 from egraph.optimize.progress import Progress, process_started
+from egraph.optimize.size_plan import with_shapes
 from egraph.optimize.sizes import SizesOutcome, optimize_sizes
 from runtime.garbage_collection import rare_collections
 from runtime.leftovers import own_temporary_files
@@ -26,7 +26,7 @@ def run(options: Options) -> int:
     progress = Progress(options.verbosity, options.budget_seconds, process_started())
     try:
         with rare_collections(), own_temporary_files():
-            outcome = optimize_sizes(options, progress) if options.asked.has_several else optimize(with_shapes(options), progress)
+            outcome = optimize_sizes(options, progress) if options.size_request.has_several else optimize(with_shapes(options), progress)
     finally:
         progress.close()
     if options.json:
@@ -84,7 +84,7 @@ def _estimates(outcome: Outcome) -> Table:
 
 def run_export(options: Options, archive: Path) -> int:
     """Write the kernels that a search wants measured, and say what to do with them; return the exit code."""
-    from egraph.optimize.wanted_kernels import export_jobs
+    from egraph.optimize.job_export import export_jobs
 
     progress = Progress(options.verbosity, options.budget_seconds, process_started())
     try:

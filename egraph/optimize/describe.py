@@ -114,7 +114,7 @@ def describe(
     model_digest: str,
 ) -> Outcome:
     """Return the outcome of a run whose files were checked."""
-    searched, plain, raced, best = trial.found, trial.plain, trial.raced, trial.best
+    searched, plain, raced, best = trial.searched, trial.plain, trial.raced, trial.best
     rows = kernel_rows(best.program, model) if best else ()
     launched = _launched(best.program) if best else []
     shipped = best.contender.name if best else ORIGINAL

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from egraph.errors import EinsatError
 from egraph.onnx import importer
-from egraph.optimize.asked_sizes import Question, point_text
 from egraph.optimize.options import Options
 from egraph.optimize.outcome import Outcome
 from egraph.optimize.padding import Padding
 from egraph.optimize.progress import Progress
+from egraph.optimize.size_plan import SizePlan, point_text
 from egraph.tensor import Graph
 from runtime.sizes import Padded
 
@@ -58,7 +58,7 @@ SLOWER = "the program for {} takes longer than onnxruntime at these sizes, by it
 
 
 def find_gaps(
-    plan: Question, points: Sequence[Mapping[str, int]], outcomes: Mapping[str, Outcome], options: Options, progress: Progress
+    plan: SizePlan, points: Sequence[Mapping[str, int]], outcomes: Mapping[str, Outcome], options: Options, progress: Progress
 ) -> tuple[Gap, ...]:
     """Decide what runs each size between neighbouring planned ones."""
     ends_seconds = progress.spent_seconds + PROOF_SHARE * options.budget_seconds
@@ -113,7 +113,7 @@ def _least_paying(gap: Gap, small: Outcome, large: Outcome) -> int:
 class _Prover:
     """Proves sizes one by one, from the largest down, while there is time."""
 
-    asked: Question
+    plan: SizePlan
     model: Path
     goes_on: Callable[[], bool]
     padding: Padding = field(default_factory=Padding)
@@ -140,7 +140,7 @@ class _Prover:
         return least, outputs or (), ""
 
     def _graph(self, point: Mapping[str, int]) -> Graph:
-        return importer.load(self.model, shapes=self.asked.shapes(point)).graph
+        return importer.load(self.model, shapes=self.plan.shapes(point)).graph
 
 
 def _axes_of(small: Graph, large: Graph, number: int, planned: int) -> tuple[tuple[str, int], ...] | None:

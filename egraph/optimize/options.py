@@ -23,7 +23,7 @@ DEFAULT_BUCKETS = 4
 
 
 @dataclass(frozen=True)
-class Asked:
+class SizeRequest:
     """What ``--shape`` asks for that takes the model to understand: names of sizes, and several sizes for one axis."""
 
     inputs: Mapping[str, tuple[Choice, ...]] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class Options:
     device: str = HOST
     threads: int = 1
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    asked: Asked = field(default_factory=Asked)
+    size_request: SizeRequest = field(default_factory=SizeRequest)
     """Sizes that become ``shapes`` once the model is read: those of each run, where several are planned."""
     budget_seconds: float = 55.0
     max_nodes: int = 50_000

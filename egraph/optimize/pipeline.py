@@ -20,6 +20,7 @@ from egraph.optimize.check_noise import RunModel, open_onnxruntime
 from egraph.optimize.derivations import Gate
 from egraph.optimize.describe import describe, latencies_us
 from egraph.optimize.folding import Folder
+from egraph.optimize.job_export import import_profiles
 from egraph.optimize.kernels import compiling_ahead
 from egraph.optimize.measuring import Measurer, calibrate, calibration_programs
 from egraph.optimize.memo import Memo, choices_digest, memo_path, read_memo, write_memo
@@ -48,7 +49,6 @@ from egraph.optimize.trial import (
     fastest,
     without,
 )
-from egraph.optimize.wanted_kernels import import_profiles
 from egraph.rule import MergeRule, Rule
 from egraph.tensor import Graph, Program
 from lower.compile import PLAN, keep_subnormals
@@ -194,14 +194,14 @@ class Run:
             measurer = Measurer(self.database, device, alone, self.worker, options.seed, generator=generator, policy=policy)
         trial = self._trial(rules, measurer, device)
         model = self._calibrated(measurer, device)
-        if measurer is not None and not trial.found.choice.is_earlier:
+        if measurer is not None and not trial.searched.choice.is_earlier:
             plain, key = trial.plain, trial.search_key
             trial = self.repair.noticed(trial, measurer, model, lambda found: self._timed(found, plain, key, device, is_measured=True))
-            self._file(trial.found, key, device)
+            self._file(trial.searched, key, device)
         while True:
             compared = self.rounding.described(trial, model) if OFFERED[options.precision] else ({}, "")
             try:
-                is_repeated = options.frozen or trial.found.choice.is_earlier
+                is_repeated = options.frozen or trial.searched.choice.is_earlier
                 checked = self._save_and_check(trial.best, is_compiled=True, is_repeated=is_repeated)
                 break
             except Disagreement as error:
@@ -251,7 +251,7 @@ class Run:
             digests = {ORIGINAL: outcome.model_digest, **{e.contender.name: e.contender.digest for e in trial.entries}}
             contenders = tuple((name, digests[name]) for name in trial.preferred)
             program = next((e.program for e in trial.entries if trial.best and e.contender == trial.best.contender), None)
-            write_memo(path, Memo(outcome, program, trial.search_key, choices_digest(trial.found.text), contenders))
+            write_memo(path, Memo(outcome, program, trial.search_key, choices_digest(trial.searched.text), contenders))
 
     def _trial(self, rules: Sequence[Rule | MergeRule], measurer: Measurer | None, device: str) -> Trial:
         """Search, compile and time the finalists."""
@@ -440,10 +440,10 @@ class Run:
         if self.options.frozen:
             raise CheckFailed(f"{error.what}; {self.repair.blamed(error, best)}", where=error.where, fix=error.fix) from error
         if self.repair.attempts < self.options.policy.check.attempts and self.progress.left_seconds >= self.repair.seconds:
-            if other := self.repair.repaired(error, trial.found, best, self._calibrated(None, device)):
+            if other := self.repair.repaired(error, trial.searched, best, self._calibrated(None, device)):
                 self._file(other, trial.search_key, device)
                 return self._timed(other, trial.plain, trial.search_key, device, is_measured=True), rules
-            rules = self.repair.without_wrong(rules, error, trial.found, best)
+            rules = self.repair.without_wrong(rules, error, trial.searched, best)
             if self.progress.left_seconds > self.repair.seconds:
                 return self._trial(rules, measurer, device), rules
         self.repair.too_late(error, best)

@@ -226,7 +226,7 @@ class Rounding:
     def _reason(self, trial: Trial, model: CostModel, *, is_tried: bool) -> str:
         if is_tried:
             return "nothing rounds: no program that does was within the tolerance and faster"
-        space = trial.found.space
+        space = trial.searched.space
         offered = [one for options in space.everything.candidates.values() for one in options] if space is not None else []
         rounding = [one for one in offered if one.implementation.precision != PLAIN]
         if space is not None and not rounding:

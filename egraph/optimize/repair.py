@@ -341,7 +341,7 @@ class Repair:
             measurer.worker.close()
             if not is_news or self.progress.left_seconds < self.seconds:
                 continue
-            other = self.extracted(trial.found, model)
+            other = self.extracted(trial.searched, model)
             digests = {program_digest(program) for program in other.programs}
             if digests <= digests_timed:
                 continue

@@ -34,15 +34,15 @@ from egraph.onnx.importer.sizes import give_sizes
 from egraph.onnx.types import from_proto, tensor_digest
 from egraph.optimize import interruption, original
 from egraph.optimize.artefact import MANIFEST
-from egraph.optimize.asked_sizes import Question, point_text, question
 from egraph.optimize.check import check, find_feeds, open_original
 from egraph.optimize.check_noise import open_onnxruntime, open_shaken
 from egraph.optimize.gaps import PROOF_SHARE, Gap, find_gaps
-from egraph.optimize.options import Asked, Options, choice_text
+from egraph.optimize.options import Options, SizeRequest, choice_text
 from egraph.optimize.outcome import Outcome
 from egraph.optimize.output import destination, publish, staging
 from egraph.optimize.pipeline import optimize
 from egraph.optimize.progress import Progress
+from egraph.optimize.size_plan import SizePlan, point_text, size_plan
 from egraph.tensor import Graph, Node, TensorType, attributes, make
 from lower.compile import PLAN, WEIGHTS, compile_model, write_json
 from lower.targets import lowering
@@ -72,7 +72,7 @@ class Given:
     point: Mapping[str, int]
 
 
-def _given(plan: Question, options: Options) -> tuple[Given, ...]:
+def _given(plan: SizePlan, options: Options) -> tuple[Given, ...]:
     """Read the user's inputs; raises ModelError where they do not fit the model and what ``--shape`` says of its sizes."""
     declared = [Declared(name, type.dtype, plan.inputs.get(name, type.shape)) for name, type in plan.types.items()]
     sizes = Sizes(tuple(Size(varied.name, varied.axes, "") for varied in plan.varied), ())
@@ -132,8 +132,8 @@ class SizesOutcome:
 def optimize_sizes(options: Options, progress: Progress) -> SizesOutcome:
     """Optimise a model for several sizes and write one artefact; raises EinsatError, and then nothing is written."""
     output = destination(options.model, options.output)
-    plan = question(options, read_model(options.model)[0])
-    points = plan.points(options.asked.buckets)
+    plan = size_plan(options, read_model(options.model)[0])
+    points = plan.points(options.size_request.buckets)
     user_inputs = _given(plan, options)
     progress.note(f"{len(points)} sizes are planned: {'; '.join(map(point_text, points))}")
     with staging(output) as stage:
@@ -179,7 +179,7 @@ def optimize_sizes(options: Options, progress: Progress) -> SizesOutcome:
 
 
 def _optimize_at(
-    point: Mapping[str, int], plan: Question, options: Options, progress: Progress, stage: Path, seconds: float,
+    point: Mapping[str, int], plan: SizePlan, options: Options, progress: Progress, stage: Path, seconds: float,
     user_inputs: Sequence[Given],
 ) -> Outcome:
     """Run the driver for one size, with its part of the time that is left."""
@@ -188,8 +188,8 @@ def _optimize_at(
     part = Progress(progress.verbosity, seconds, time.monotonic(), options.budget_seconds)
     folder = stage / FOLDER / _folder(point)
     run = replace(
-        options, shapes=plan.shapes(point), asked=Asked(), output=stage / "single" / f"{options.model.stem}.opt.onnx",
-        budget_seconds=options.budget_seconds / len(plan.points(options.asked.buckets)),
+        options, shapes=plan.shapes(point), size_request=SizeRequest(), output=stage / "single" / f"{options.model.stem}.opt.onnx",
+        budget_seconds=options.budget_seconds / len(plan.points(options.size_request.buckets)),
         inputs=tuple(inputs.file for inputs in user_inputs if inputs.point == point),
     )  # fmt: skip
     try:
@@ -209,11 +209,11 @@ def _folder(point: Mapping[str, int]) -> str:
     return re.sub(r"[^\w=,-]", "_", point_text(point))
 
 
-def _point(plan: Question, sizes: Sequence[int]) -> dict[str, int]:
+def _point(plan: SizePlan, sizes: Sequence[int]) -> dict[str, int]:
     return dict(zip((varied.name for varied in plan.varied), sizes, strict=True))
 
 
-def _sizes(plan: Question, points: Sequence[Mapping[str, int]], outcomes: Mapping[str, Outcome], gaps: Sequence[Gap]) -> Sizes:
+def _sizes(plan: SizePlan, points: Sequence[Mapping[str, int]], outcomes: Mapping[str, Outcome], gaps: Sequence[Gap]) -> Sizes:
     return Sizes(
         tuple(Size(varied.name, varied.axes, choice_text(varied.choice)) for varied in plan.varied),
         tuple(Bucket(tuple(p.values()), f"{FOLDER}/{_folder(p)}", outcomes[point_text(p)].status != "unchanged") for p in points),
@@ -227,7 +227,7 @@ def _keep_report(folder: Path) -> None:
     (folder / PLAN).unlink()
 
 
-def _for_all_sizes(plan: Question, points: Sequence[Mapping[str, int]], path: Path) -> onnx.ModelProto:
+def _for_all_sizes(plan: SizePlan, points: Sequence[Mapping[str, int]], path: Path) -> onnx.ModelProto:
     """Return the model as it was given; where its file fixes sizes that vary here, they have names."""
     model, _ = read_model(path)
     if any(give_sizes(model, plan.shapes(point)) for point in points):
@@ -245,7 +245,7 @@ def _write_model(model: onnx.ModelProto, original_file: Path, target: Path) -> N
         target.write_bytes(model.SerializeToString(deterministic=True))
 
 
-def _put_together(main: Path, plan: Question, model: onnx.ModelProto, options: Options, sizes: Sizes) -> int:
+def _put_together(main: Path, plan: SizePlan, model: onnx.ModelProto, options: Options, sizes: Sizes) -> int:
     """Write what the main folder holds, and take out of the folders of sizes what it holds for them; return the bytes of the weights."""
     original_folder = options.model.parent
     digests, tensors = _constants(model, original_folder)
@@ -301,7 +301,7 @@ def _refer(model: onnx.ModelProto, digests: Mapping[str, str], weights: Path) ->
             tensor.CopyFrom(reference)
 
 
-def _interface(plan: Question, model: onnx.ModelProto) -> Graph:
+def _interface(plan: SizePlan, model: onnx.ModelProto) -> Graph:
     """Return the inputs and outputs of the model as it was given: a size that is given one number has that alone."""
     numbers: dict[str, int] = {}
     for name, type in plan.types.items():
@@ -319,7 +319,7 @@ def _interface(plan: Question, model: onnx.ModelProto) -> Graph:
 
 
 def _check_saved(
-    main: Path, plan: Question, sizes: Sizes, gaps: Sequence[Gap], user_inputs: Sequence[Given], options: Options, standard: Path
+    main: Path, plan: SizePlan, sizes: Sizes, gaps: Sequence[Gap], user_inputs: Sequence[Given], options: Options, standard: Path
 ) -> dict[str, float]:
     """Compare the saved artefact with onnxruntime on the user's inputs, at each planned size, in each padded gap, and in another one.
 

@@ -37,7 +37,7 @@ class Entry:
 class Trial:
     """One search with its race: its programs, their times, and the best one (None: onnxruntime on the original)."""
 
-    found: Search
+    searched: Search
     plain: Program
     entries: tuple[Entry, ...]
     raced: Race

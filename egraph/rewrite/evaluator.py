@@ -273,7 +273,7 @@ class Evaluator(Operations):
     def _call(self, node: syntax.Call, frame: Frame) -> Value:
         function = self.value(node.function, frame)
         named = {name: self.value(each, frame) for name, each in node.named} if node.named else {}
-        for each in node.rest:
+        for each in node.keyword_tables:
             more = self.value(each, frame)
             if type(more) is not dict:
                 raise TypeError(f"** takes what a function was given by name (line {node.line})")
@@ -307,10 +307,10 @@ class Evaluator(Operations):
     def _compared(self, node: syntax.Compared, frame: Frame) -> Value:
         left = self.value(node.first, frame)
         result: Value = True
-        for position, (operator, other) in enumerate(node.others):
+        for position, (operator, other) in enumerate(node.comparisons):
             right = self.value(other, frame)
             result = self.compare(operator, left, right)
-            if position + 1 < len(node.others) and not self.truth(result):
+            if position + 1 < len(node.comparisons) and not self.truth(result):
                 return result
             left = right
         return result

@@ -75,7 +75,7 @@ class Call(Piece):
     function: Expression
     arguments: tuple[Expression | Spread, ...]
     named: tuple[tuple[str, Expression], ...]
-    rest: tuple[Expression, ...] = ()
+    keyword_tables: tuple[Expression, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class Compared(Piece):
     """first OP second OP third ..., all of them"""
 
     first: Expression
-    others: tuple[tuple[Comparison, Expression], ...]
+    comparisons: tuple[tuple[Comparison, Expression], ...]
 
 
 @dataclass(frozen=True, slots=True)

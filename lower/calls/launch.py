@@ -30,7 +30,7 @@ def launch_call(
     recipe: Callable[[LibraryCall], Mapping[str, Any] | Reason] = LibraryCall.spec,
 ) -> Launch:
     """Return the launch of a kernel; ``recipe`` returns a call's part of the plan's step, or why there is none."""
-    locations = writer.placement.places
+    locations = writer.placement.locations
     bases = {position: locations[node].window for position, node in enumerate(kernel.inputs)}
     call = match(kernel.fragment, kernel.implementation.name, bases=bases, destination=locations[kernel.output].window)
     spec = call if isinstance(call, str) else recipe(call)

@@ -338,7 +338,7 @@ def is_in_place(candidate: Candidate, candidates: Mapping[int, tuple[Candidate, 
     stitch = stitch_of(candidate.fragment) if is_stitch(candidate) else None
     if stitch is None or len(set(candidate.operands)) != len(candidate.operands):
         return False
-    return candidate.operands[stitch.whole] in candidates
+    return candidate.operands[stitch.background] in candidates
 
 
 def family(candidate: Candidate) -> Family | None:

@@ -20,13 +20,13 @@ class Cut:
     """An iterator from 0 to ``size`` as ``sum(digit * place) - shift``, the highest digit first."""
 
     digits: tuple[Iterator, ...]
-    places: tuple[int, ...]
+    weights: tuple[int, ...]
     shift: int
     size: int
 
     @property
     def value(self) -> Index:
-        return sum((index(d) * weight for d, weight in zip(self.digits, self.places, strict=True)), index(-self.shift))
+        return sum((index(d) * weight for d, weight in zip(self.digits, self.weights, strict=True)), index(-self.shift))
 
     @property
     def conditions(self) -> tuple[Compare, ...]:
@@ -43,7 +43,7 @@ class Cut:
             return ()  # the highest digit alone always leads to one
         low = index(-self.shift)
         spread = 0
-        for digit, weight in zip(self.digits, self.places, strict=True):
+        for digit, weight in zip(self.digits, self.weights, strict=True):
             if digit in fixed:
                 low = low + index(digit) * weight
             else:

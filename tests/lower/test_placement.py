@@ -137,12 +137,12 @@ class Simulation:
         self.tags: dict[Node, np.ndarray] = {}
         self.count = self.overwritten = 0
         for node in walk(program.graph.roots):
-            if node in self.placement.places and node.op in ("Input", "Constant"):
+            if node in self.placement.locations and node.op in ("Input", "Constant"):
                 self.write(node)
 
     def place(self, node: Node) -> tuple[np.ndarray, np.ndarray]:
         """Return the area of a value and the positions of the bytes of its elements, one row an element."""
-        buffer = self.placement.buffer(self.placement.places[node])
+        buffer = self.placement.buffer(self.placement.locations[node])
         steps = (np.arange(size) * stride for size, stride in zip(buffer.shape, buffer.strides, strict=True))
         elements = buffer.offset + sum(np.ix_(*steps), np.zeros(buffer.shape, np.int64)) if buffer.shape else np.array(buffer.offset)
         item = np.dtype(buffer.dtype).itemsize

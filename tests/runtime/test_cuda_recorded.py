@@ -15,7 +15,7 @@ from lower.targets import lowering, name_of
 from runtime import Executable, Session
 from runtime.devices import DESCRIBED, device
 from runtime.devices.cuda import kernels
-from runtime.devices.cuda.driver import COMPUTE, COPIES, Place
+from runtime.devices.cuda.driver import COMPUTE, COPIES, Location
 from runtime.devices.cuda.gpus import GPUS, H100
 from runtime.devices.cuda.kernels import Kernel, Launch
 from runtime.devices.cuda.program import CudaProgram
@@ -166,7 +166,7 @@ def test_streams_have_to_be_ordered() -> None:
     """An upload on one stream and a copy on another: refused without an event, allowed with one, or after the host waited."""
     for how in ("nothing", "event", "host"):
         driver = RecordedDriver(H100)
-        source, target = (Place(buffer("arena"), driver.allocate(4 * SIZE, name)) for name in ("source", "target"))
+        source, target = (Location(buffer("arena"), driver.allocate(4 * SIZE, name)) for name in ("source", "target"))
         driver.upload(source.address, X, COPIES)
         if how == "event":
             driver.wait(COMPUTE, driver.record(COPIES))
@@ -199,7 +199,7 @@ def test_memory_is_bounded() -> None:
 
 def test_a_workspace_is_bounded() -> None:
     driver = RecordedDriver(H100)
-    places = [Place(buffer("arena"), driver.allocate(4 * SIZE, str(i))) for i in range(3)]
+    places = [Location(buffer("arena"), driver.allocate(4 * SIZE, str(i))) for i in range(3)]
     call = driver.plan("cudnn", {"workspace_bytes": 4096, "primitive": "convolution"}, [], buffer("arena"))
     with pytest.raises(KernelError, match="4096 bytes of workspace and has 4095"):
         driver.call(call, places[:2], places[2], driver.allocate(4095, "workspace"), 4095, COMPUTE)

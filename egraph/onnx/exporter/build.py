@@ -57,7 +57,7 @@ class Builder:
     results: dict[tuple[Node, int], str] = field(default_factory=dict)
     """Names of the results of opaque nodes."""
     functions: dict[str, onnx.FunctionProto] = field(default_factory=dict)
-    wanted: dict[Node, str] = field(default_factory=dict)
+    preferred_names: dict[Node, str] = field(default_factory=dict)
     """Names that values should get: graph outputs first, then the source model's names."""
 
     @staticmethod
@@ -72,15 +72,15 @@ class Builder:
         for name, node in graph.outputs:
             names.reserve(name)
             if node.op not in ("Input", "Constant"):
-                builder.wanted.setdefault(node, name)
+                builder.preferred_names.setdefault(node, name)
         for node, name in graph.names.items():
-            if node not in builder.wanted and node not in builder.values:
-                builder.wanted[node] = names.fresh(name)
+            if node not in builder.preferred_names and node not in builder.values:
+                builder.preferred_names[node] = names.fresh(name)
         return builder
 
     def name_for(self, node: Node) -> str:
         """Return the name that a value is about to get."""
-        return self.wanted.get(node) or self.emitter.names.fresh(f"{self.emitter.label or node.op.lower()}_out")
+        return self.preferred_names.get(node) or self.emitter.names.fresh(f"{self.emitter.label or node.op.lower()}_out")
 
     def describe(self, nodes: Sequence[Node], rules: Sequence[str]) -> None:
         """Set the source nodes and rules of the next ONNX nodes."""
@@ -115,7 +115,7 @@ class Builder:
                 raise LowerError(what, where=self.graph.name, fix="report this model")
             case "Constant":
                 array = self.graph.tensors[node.string("digest")]
-                name = self.wanted.get(node) or self.emitter.names.fresh("weight")
+                name = self.preferred_names.get(node) or self.emitter.names.fresh("weight")
                 self.emitter.initializers.append(self.store.tensor(array, name))
                 return name
             case "Opaque":
@@ -131,7 +131,7 @@ class Builder:
     def restore(self, node: Node, key: Node, operands: Sequence[str]) -> None:
         """Append an opaque node as it was, over the given operand names; ``key`` is how its results are found."""
         proto = opaque_proto(node)
-        named = {r.integer("index"): name for r, name in self.wanted.items() if r.op == "OpaqueOutput" and r.inputs[0] is key}
+        named = {r.integer("index"): name for r, name in self.preferred_names.items() if r.op == "OpaqueOutput" and r.inputs[0] is key}
         results = {}
         for index, name in enumerate(proto.output):
             if name:

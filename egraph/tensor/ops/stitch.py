@@ -1,4 +1,4 @@
-"""Stitches: a value that is one tensor but for boxes, where it is others; it needs no kernel where these are written into the first.
+"""Stitches: a value that is one tensor but for boxes, which others fill; no kernel is needed where these are written into the first.
 
 {i} if i lies in a box: P[(i - start) / step], else M[i]
 """
@@ -22,9 +22,9 @@ MOST_STITCHED = 1 << 12
 
 @dataclass(frozen=True, slots=True)
 class Stitch:
-    """The operand (by number) that is the whole, and those that stand in disjoint boxes of it."""
+    """The operand (by number) that is the background, and those that fill disjoint boxes of it."""
 
-    whole: int
+    background: int
     parts: tuple[tuple[int, Box], ...]
 
 
@@ -46,11 +46,11 @@ def stitch_of(fragment: Node) -> Stitch | None:
             return None
         parts.append((operand, box))
         body = body.otherwise
-    whole = _operand(body, scope.traversal, tuple(map(range, sizes)))
-    if whole is None or not parts or len({whole, *(part for part, _ in parts)}) != len(leaves) or not _are_disjoint(parts):
+    background = _operand(body, scope.traversal, tuple(map(range, sizes)))
+    if background is None or not parts or len({background, *(part for part, _ in parts)}) != len(leaves) or not _are_disjoint(parts):
         return None
     number = [leaf.integer("index") for leaf in leaves]
-    return Stitch(number[whole], tuple((number[part], box) for part, box in parts))
+    return Stitch(number[background], tuple((number[part], box) for part, box in parts))
 
 
 def _reshaped(node: Node) -> Node:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from runtime.devices.cuda import cublas, cudnn
-from runtime.devices.cuda.driver import COMPUTE, STREAMS, LibraryCall, Place
+from runtime.devices.cuda.driver import COMPUTE, STREAMS, LibraryCall, Location
 from runtime.devices.cuda.gpus import STATIC_SHARED_BYTES
 from runtime.devices.cuda.kernels import Kernel, Launch
 from runtime.dtypes import numpy_dtype
@@ -66,7 +66,7 @@ class _Call:
     """A library's call: ``run`` takes addresses by role, a workspace, its size and the stream."""
 
     workspace_bytes: int
-    names: Callable[[Sequence[Place], Place], Mapping[str, int]]
+    names: Callable[[Sequence[Location], Location], Mapping[str, int]]
     run: Callable[[Mapping[str, int], int, int, int], None]
 
 
@@ -131,7 +131,7 @@ class CupyDriver:
         return functions
 
     def plan(self, kind: str, spec: Mapping[str, Any], operands: Sequence[Buffer], output: Buffer) -> LibraryCall:
-        def names(locations: Sequence[Place], result: Place) -> Mapping[str, int]:
+        def names(locations: Sequence[Location], result: Location) -> Mapping[str, int]:
             by_role = {role: locations[position].address for role, position in spec["arguments"].items()}
             for operation in spec["post_ops"]:
                 if operation["kind"] == "binary":
@@ -157,19 +157,19 @@ class CupyDriver:
             cudnn.library().set_stream(handle=self._cudnn_handle, stream=self._streams[COMPUTE].ptr)
         return self._cudnn_handle
 
-    def launch(self, code: _Code, launch: Launch, arguments: Sequence[Place], written: int, stream: int) -> None:
+    def launch(self, code: _Code, launch: Launch, arguments: Sequence[Location], written: int, stream: int) -> None:
         pointers = tuple(np.uint64(location.address) for location in arguments)
         with self._streams[stream]:
             code.functions[launch.symbol](launch.grid, launch.block, pointers, shared_mem=launch.shared_bytes)
 
-    def call(self, call: _Call, operands: Sequence[Place], output: Place, workspace: int, workspace_bytes: int, stream: int) -> None:
+    def call(self, call: _Call, operands: Sequence[Location], output: Location, workspace: int, workspace_bytes: int, stream: int) -> None:
         call.run(call.names(operands, output), workspace, workspace_bytes, self._streams[stream].ptr)
 
-    def copy(self, source: Place, target: Place, stream: int) -> None:
+    def copy(self, source: Location, target: Location, stream: int) -> None:
         with self._streams[stream]:
             self._cupy.copyto(self.array(target), self.array(source))
 
-    def array(self, location: Place) -> Any:
+    def array(self, location: Location) -> Any:
         dtype = numpy_dtype(location.buffer.dtype)
         first, last = extent(location.buffer)
         start = location.address + (first - location.buffer.offset) * dtype.itemsize

@@ -19,7 +19,7 @@ ALIGNMENT_BYTES = 256
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """A buffer in the device's memory: its window, and the address of the element at its offset."""
 
     buffer: Buffer
@@ -51,16 +51,16 @@ class Driver(Protocol):
     def plan(self, kind: str, spec: Mapping[str, Any], operands: Sequence[Buffer], output: Buffer) -> LibraryCall:
         """Return a library's call, planned."""
 
-    def launch(self, code: Any, launch: Launch, arguments: Sequence[Place], written: int, stream: int) -> None:
+    def launch(self, code: Any, launch: Launch, arguments: Sequence[Location], written: int, stream: int) -> None:
         """Launch a generated kernel; ``written`` is the position of the argument that it writes."""
 
-    def call(self, call: Any, operands: Sequence[Place], output: Place, workspace: int, workspace_bytes: int, stream: int) -> None:
+    def call(self, call: Any, operands: Sequence[Location], output: Location, workspace: int, workspace_bytes: int, stream: int) -> None:
         """Run a library's call."""
 
-    def copy(self, source: Place, target: Place, stream: int) -> None:
+    def copy(self, source: Location, target: Location, stream: int) -> None:
         """Copy elements from one window to another of the same shape."""
 
-    def array(self, location: Place) -> Any:
+    def array(self, location: Location) -> Any:
         """Return a window as an array on the device, which others take by DLPack without a copy."""
 
     def record(self, stream: int) -> Any:

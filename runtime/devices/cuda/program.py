@@ -12,7 +12,7 @@ import numpy as np
 from runtime.devices.cuda import kernels as kernel_file
 from runtime.devices.cuda.cublas import CUBLAS_STEP
 from runtime.devices.cuda.cudnn import CUDNN_STEP, with_packed
-from runtime.devices.cuda.driver import ALIGNMENT_BYTES, COMPUTE, COPIES, Driver, Place
+from runtime.devices.cuda.driver import ALIGNMENT_BYTES, COMPUTE, COPIES, Driver, Location
 from runtime.dtypes import numpy_dtype
 from runtime.errors import ArtefactError
 from runtime.plan import COPY_STEP, Buffer, Plan, Step
@@ -125,13 +125,13 @@ class CudaProgram:
 
         def run() -> None:
             locations = [
-                Place(buffer, self._constants[moved[i]]) if i in moved else self.place(buffer) for i, buffer in enumerate(packed)
+                Location(buffer, self._constants[moved[i]]) if i in moved else self.place(buffer) for i, buffer in enumerate(packed)
             ]
             self.driver.call(call, locations, self.place(output), self._workspace, self._workspace_bytes, COMPUTE)
 
         return run
 
-    def place(self, buffer: Buffer) -> Place:
+    def place(self, buffer: Buffer) -> Location:
         """Return where a buffer lies."""
         match buffer.area:
             case "arena":
@@ -140,7 +140,7 @@ class CudaProgram:
                 base = self._constants[buffer.key]
             case _:
                 base = self._ports[self._areas.numbers[buffer.area, buffer.key]]
-        return Place(buffer, base + buffer.offset * numpy_dtype(buffer.dtype).itemsize)
+        return Location(buffer, base + buffer.offset * numpy_dtype(buffer.dtype).itemsize)
 
     def _outputs_of(self, step: Step) -> list[int]:
         written = [self.plan.buffers[i] for i in step.outputs]

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from runtime.devices.cuda import cublas
-from runtime.devices.cuda.driver import ALIGNMENT_BYTES, COMPUTE, STREAMS, Place
+from runtime.devices.cuda.driver import ALIGNMENT_BYTES, COMPUTE, STREAMS, Location
 from runtime.devices.cuda.gpus import MOST_BLOCK, MOST_BLOCK_THREADS, MOST_GRID, Gpu
 from runtime.devices.cuda.kernels import Kernel, Launch
 from runtime.devices.cuda.meaning import evaluate_call
@@ -157,7 +157,7 @@ class RecordedDriver:
             cublas.product_of(spec, operands, output)
         return RecordedCall(kind, spec, int(spec["workspace_bytes"]))
 
-    def launch(self, code: HostModule, launch: Launch, arguments: Sequence[Place], written: int, stream: int) -> None:
+    def launch(self, code: HostModule, launch: Launch, arguments: Sequence[Location], written: int, stream: int) -> None:
         self._check_launch(launch, 0)
         arrays = [self._flat(location) for location in arguments]
 
@@ -169,7 +169,7 @@ class RecordedDriver:
         self._give(stream, _Work(launch.symbol, reads, [_span(arguments[written])], run))
 
     def call(
-        self, call: RecordedCall, operands: Sequence[Place], output: Place, workspace: int, workspace_bytes: int, stream: int
+        self, call: RecordedCall, operands: Sequence[Location], output: Location, workspace: int, workspace_bytes: int, stream: int
     ) -> None:
         if call.workspace_bytes > workspace_bytes:
             refuse(f"a call needs {call.workspace_bytes} bytes of workspace and has {workspace_bytes}", call.kind)
@@ -185,11 +185,11 @@ class RecordedDriver:
         writes = [_span(output), *([(workspace, call.workspace_bytes)] if call.workspace_bytes else [])]
         self._give(stream, _Work(f"{call.kind}.{call.spec['primitive']}", [_span(each) for each in operands], writes, run))
 
-    def copy(self, source: Place, target: Place, stream: int) -> None:
+    def copy(self, source: Location, target: Location, stream: int) -> None:
         start, end = self._view(source), self._view(target)
         self._give(stream, _Work("copy", [_span(source)], [_span(target)], lambda: np.copyto(end, start.copy())))
 
-    def array(self, location: Place) -> np.ndarray:
+    def array(self, location: Location) -> np.ndarray:
         memory, (start, size_bytes) = self._memory(location.address, 0, "an array"), _span(location)
         memory.written[start - memory.start : start - memory.start + size_bytes] = True
         return self._view(location)
@@ -264,7 +264,7 @@ class RecordedDriver:
         memory = self._memory(address, size_bytes, what)
         return memory.data[address - memory.start : address - memory.start + size_bytes]
 
-    def _view(self, location: Place) -> np.ndarray:
+    def _view(self, location: Location) -> np.ndarray:
         """Return a window's elements."""
         dtype = numpy_dtype(location.buffer.dtype)
         if 0 in location.buffer.shape:
@@ -274,13 +274,13 @@ class RecordedDriver:
         strides = [stride * dtype.itemsize for stride in location.buffer.strides]
         return np.ndarray(location.buffer.shape, dtype, data, location.address - start, strides)
 
-    def _flat(self, location: Place) -> np.ndarray:
+    def _flat(self, location: Location) -> np.ndarray:
         """Return the elements from a window's first to its last in memory, as a kernel's pointer shows them."""
         start, size_bytes = _span(location)
         return self._bytes(start, size_bytes, "an argument").view(numpy_dtype(location.buffer.dtype))
 
 
-def _span(location: Place) -> tuple[int, int]:
+def _span(location: Location) -> tuple[int, int]:
     """Return the address of a window's first byte, and the bytes up to its last."""
     first, last = extent(location.buffer)
     itemsize = numpy_dtype(location.buffer.dtype).itemsize

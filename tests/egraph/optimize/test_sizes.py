@@ -23,8 +23,8 @@ from egraph.inspect.command import build_parser as inspect_parser
 from egraph.inspect.command import run as inspect_run
 from egraph.onnx import importer
 from egraph.optimize.arguments import parse, parse_sizes, to_options
-from egraph.optimize.asked_sizes import question, spread, with_shapes
 from egraph.optimize.padding import Padding, begins_alike
+from egraph.optimize.size_plan import size_plan, spread, with_shapes
 from egraph.tensor import Graph, Node, TensorType, placeholder
 from egraph.tensor import attributes as make_attributes
 from egraph.tensor.ops import OPS, apply
@@ -385,7 +385,7 @@ def test_what_cannot_be_meant_is_refused(arguments: tuple[str, ...], told: str, 
 
 def points(model: onnx.ModelProto, arguments: tuple[str, ...]) -> tuple[dict[str, int], ...]:
     options = to_options(parse(["m.onnx", *arguments]))
-    return question(options, model).points(options.asked.buckets)
+    return size_plan(options, model).points(options.size_request.buckets)
 
 
 def test_an_unknown_size_ends_the_command(tmp_path: Path) -> None:
@@ -396,7 +396,7 @@ def test_an_unknown_size_ends_the_command(tmp_path: Path) -> None:
 
 def asked(model: onnx.ModelProto, *texts: str) -> Any:
     arguments = [part for text in texts for part in ("--shape", text)]
-    return question(to_options(parse(["m.onnx", *arguments])), model)
+    return size_plan(to_options(parse(["m.onnx", *arguments])), model)
 
 
 def test_sizes_of_one_name_are_one_size() -> None:
@@ -414,7 +414,7 @@ def test_sizes_of_one_name_are_one_size() -> None:
 def test_one_size_by_name_is_that_of_all_inputs_that_have_it(tmp_path: Path) -> None:
     onnx.save(transformer(), tmp_path / "m.onnx")
     options = to_options(parse([str(tmp_path / "m.onnx"), "--shape", "batch=2", "--shape", "seq=5"]))
-    assert not options.asked.has_several and with_shapes(options).shapes == {"ids": (2, 5), "mask": (2, 5)}
+    assert not options.size_request.has_several and with_shapes(options).shapes == {"ids": (2, 5), "mask": (2, 5)}
 
 
 def test_sizes_between_are_padded_where_that_is_proved(tmp_path: Path) -> None:

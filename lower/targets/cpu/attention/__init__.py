@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def launch(writer: StepWriter, kernel: Kernel) -> Launch:
     """Match the kernel again, now that it is known where its operands and its result lie."""
-    places = writer.placement.places
+    places = writer.placement.locations
     bases = {index: places[node].window for index, node in enumerate(kernel.inputs)}
     call = match(kernel.fragment, bases=bases, destination=places[kernel.output].window)
     if not isinstance(call, AttentionCall):

@@ -26,14 +26,14 @@ CHUNKS = 4
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
-    """Where an iterator stands at a point: ``base``, or the ``count`` values from there on as a vector."""
+class Lanes:
+    """The values of an iterator at a point: ``base``, or the ``count`` values from there on as a vector."""
 
     base: Expr
     count: int = 1
 
 
-Point = Mapping[Iterator, Place]
+Point = Mapping[Iterator, Lanes]
 Body = Callable[[Expr], None]
 """Writes the statements of a loop, given its variable."""
 

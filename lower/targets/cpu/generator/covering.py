@@ -9,7 +9,7 @@ from tvm.tirx import ForKind
 
 from egraph.tensor.expr.index import Index, Iterator, length
 from egraph.tensor.expr.laws import coefficient, iterators_of
-from lower.targets.cpu.generator.blocks import LANES, UNROLL, Place, Point
+from lower.targets.cpu.generator.blocks import LANES, UNROLL, Lanes, Point
 from lower.targets.cpu.generator.emit import Emitter
 from lower.targets.cpu.generator.functions import Expr
 from lower.targets.cpu.generator.streaming import LINE_ELEMENTS
@@ -58,7 +58,7 @@ def _steps(emitter: Emitter, vector: Iterator, start: int, step: int, blocks: in
     width = step // count
 
     def one(base: Expr) -> None:
-        points = tuple({vector: Place(base + emitter.integer(start + u * width) if start + u else base, width)} for u in range(count))
+        points = tuple({vector: Lanes(base + emitter.integer(start + u * width) if start + u else base, width)} for u in range(count))
         with emitter.at_points(points):
             body(points)
 

@@ -11,7 +11,7 @@ from egraph.tensor.expr.index import DataIndex, Floor, Index, Iterator, Modulo, 
 from egraph.tensor.expr.laws import coefficient, iterators_of
 from egraph.tensor.expr.scope import Compare, Read, Tensor
 from lower.eoperator.terms import Term
-from lower.targets.cpu.generator.blocks import Block, Place, Point, Writer, sequence, shuffle
+from lower.targets.cpu.generator.blocks import Block, Lanes, Point, Writer, sequence, shuffle
 from lower.targets.cpu.generator.functions import Expr, Functions, cast, constant, element, lanes, number, select, widen
 from lower.targets.cpu.generator.reduction import reduce_at
 from lower.targets.cpu.generator.streaming import streams
@@ -188,7 +188,7 @@ class Emitter(Writer):
         lanes = point[vector]
         if c is None:
             return tirx.BufferLoad(buffer, [self.index(offset, point)])
-        base = self.index(offset, {**point, vector: Place(lanes.base)})
+        base = self.index(offset, {**point, vector: Lanes(lanes.base)})
         if abs(c) == 1 or not 2 <= c <= 4:
             if c == -1:
                 forward = self.bind(
@@ -243,7 +243,7 @@ class Emitter(Writer):
         return tirx.BufferLoad(result, [tirx.const(0, "int32")])
 
 
-def _key(term: Term, point: Point) -> tuple[Term, frozenset[tuple[Iterator, Place]]]:
+def _key(term: Term, point: Point) -> tuple[Term, frozenset[tuple[Iterator, Lanes]]]:
     """Return the memo key of a value: the term, and the positions of its iterators."""
     return term, frozenset((i, lanes) for i, lanes in point.items() if i in term.free)
 

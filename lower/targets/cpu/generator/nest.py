@@ -30,7 +30,7 @@ from lower.eoperator.transforms import (
     split_digits,
     with_reciprocals,
 )
-from lower.targets.cpu.generator.blocks import Place, Point
+from lower.targets.cpu.generator.blocks import Lanes, Point
 from lower.targets.cpu.generator.costs import cost_ns, is_costly, next_rows, rows_together
 from lower.targets.cpu.generator.covering import cover, elements_before_a_line
 from lower.targets.cpu.generator.emit import Emitter
@@ -247,7 +247,7 @@ class Planner:
             lanes = point[vector]
             step = coefficient(offset, vector)
             assert step is not None
-            where = tirx.Ramp(emitter.index(offset, {**point, vector: Place(lanes.base)}), emitter.integer(step), lanes.count)
+            where = tirx.Ramp(emitter.index(offset, {**point, vector: Lanes(lanes.base)}), emitter.integer(step), lanes.count)
             value = widen(value, lanes.count)
             if lanes.count == LINE_ELEMENTS:
                 self._fetch_ahead(root, point, vector)
@@ -263,7 +263,7 @@ class Planner:
         reads = [t for t in terms if t.kind == "read" and coefficient(t.data[1], vector) == 1 and emitter.is_large(t.data[0])]
         if len(reads) < LEAST_PLACES:
             return
-        start = {**point, vector: Place(point[vector].base)}
+        start = {**point, vector: Lanes(point[vector].base)}
         for name in dict.fromkeys(read.data[0] for read in reads):
             for offset in ahead([read.data[1] for read in reads if read.data[0] == name], vector):
                 emitter.append(fetch(emitter.buffers[name], emitter.index(offset, start)))
@@ -374,7 +374,7 @@ class Planner:
 
                 cover(self, vector, lane, parallel=inner_parallel)
             else:
-                points = tuple({i: Place(emitter.integer(r))} for i in together for r in range(length(i))) or ({},)
+                points = tuple({i: Lanes(emitter.integer(r))} for i in together for r in range(length(i))) or ({},)
                 with emitter.at_points(points):
                     values(points)
                     for point in points:

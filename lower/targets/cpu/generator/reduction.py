@@ -12,7 +12,7 @@ from egraph.tensor.expr.laws import coefficient, iterators_of
 from egraph.tensor.expr.scope import Reduction
 from lower.eoperator.request import element_type
 from lower.eoperator.terms import Term, subterms
-from lower.targets.cpu.generator.blocks import LANES, UNROLL, Place, Point, Writer, shuffle
+from lower.targets.cpu.generator.blocks import LANES, UNROLL, Lanes, Point, Writer, shuffle
 from lower.targets.cpu.generator.functions import Expr, cast, lanes, larger, number, smaller, widen
 from lower.targets.cpu.generator.streaming import fetch
 
@@ -37,7 +37,7 @@ def reduce_at(emitter: Emitter, term: Term, points: tuple[Point, ...]) -> list[E
         for p, outer in enumerate(points):
             for q, inner in enumerate(at):
                 value = emitter.value(body, {**outer, **inner})
-                first = {i: Place(at.base) for i, at in {**outer, **inner}.items()}
+                first = {i: Lanes(at.base) for i, at in {**outer, **inner}.items()}
                 if lanes(value) == LANES:
                     for name, address in emitter.fetched.get(term, ()):
                         emitter.append(fetch(emitter.buffers[name], emitter.index(address, first)))
@@ -122,7 +122,7 @@ def reduce_at(emitter: Emitter, term: Term, points: tuple[Point, ...]) -> list[E
 
         def steps(blocks: int = blocks, step: int = step, count: int = count, width: int = width, first: int = first) -> None:
             def one(base: Expr) -> None:
-                at = tuple({vector: Place(base + emitter.integer(first + u * width) if first + u else base, width)} for u in range(count))
+                at = tuple({vector: Lanes(base + emitter.integer(first + u * width) if first + u else base, width)} for u in range(count))
                 all_points(at, width)
 
             stretches(0, blocks, lambda k: one(k * emitter.integer(step)))

@@ -17,7 +17,7 @@ from tvm.tirx import ForKind
 from egraph.tensor.expr.index import Index, Iterator, length
 from egraph.tensor.expr.laws import coefficient
 from lower.eoperator.terms import Term, subterms
-from lower.targets.cpu.generator.blocks import LANES, Place, Point, shuffle
+from lower.targets.cpu.generator.blocks import LANES, Lanes, Point, shuffle
 from lower.targets.cpu.generator.emit import Emitter
 from lower.targets.cpu.generator.functions import Expr, lanes
 from lower.targets.cpu.generator.streaming import LINE_ELEMENTS, fetch
@@ -62,7 +62,7 @@ def transpose_tile(emitter: Emitter, read: Term, across: Iterator, along: Iterat
         for top in range(0, rows, size):
             loaded = []
             for j in range(size):
-                at = {across: Place(base), along: Place(column_base + emitter.integer(left + j))}
+                at = {across: Lanes(base), along: Lanes(column_base + emitter.integer(left + j))}
                 start = emitter.index(offset, at) + emitter.integer(top)
                 loaded.append(emitter.bind(tirx.BufferLoad(emitter.buffers[name], [tirx.Ramp(start, emitter.integer(1), size)])))
             for j, row in enumerate(transpose(emitter, loaded)):
@@ -112,7 +112,7 @@ def write_tiles(
     in_runs = bool(fetched) or all(abs(coefficient(read.data[1], along) or 0) <= abs(coefficient(offset, across) or 0) for read in reads)
 
     def tile(rows: int, columns: int, row: Expr, column: Expr) -> None:
-        points = tuple({across: Place(row + emitter.integer(j) if j else row), along: Place(column, columns)} for j in range(rows))
+        points = tuple({across: Lanes(row + emitter.integer(j) if j else row), along: Lanes(column, columns)} for j in range(rows))
         with emitter.at_points(points):
             for read in reads:
                 transpose_tile(emitter, read, across, along, points)
@@ -127,7 +127,7 @@ def write_tiles(
             else:
                 position = number * emitter.integer(LINE_ELEMENTS) + emitter.integer(line)
                 run, within = tirx.truncdiv(position, emitter.integer(lines)), tirx.truncmod(position, emitter.integer(lines))
-            at = {across: Place(row + within * emitter.integer(LINE_ELEMENTS)), along: Place(column + run)}
+            at = {across: Lanes(row + within * emitter.integer(LINE_ELEMENTS)), along: Lanes(column + run)}
             for read in fetched:
                 emitter.append(fetch(emitter.buffers[read.data[0]], emitter.index(read.data[1], at)))
 

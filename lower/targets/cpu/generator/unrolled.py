@@ -21,7 +21,7 @@ from egraph.tensor.expr.scope import Compare
 from lower.eoperator.regions import regions, shares
 from lower.eoperator.tabled import Tile, assumed, strongest, tabled_digits, tests_of, tile, unrolled
 from lower.eoperator.terms import Replacement, Term, subterms
-from lower.targets.cpu.generator.blocks import LANES, Block, Place, Point, sequence
+from lower.targets.cpu.generator.blocks import LANES, Block, Lanes, Point, sequence
 from lower.targets.cpu.generator.functions import Expr
 from lower.targets.cpu.generator.reduction import vectorizes
 
@@ -165,7 +165,7 @@ def _vectors(planner: Planner, vector: Iterator | None, part: Tile, *, parallel:
 
     def one(base: Expr) -> None:
         if together == 1:
-            point: Point = {vector: Place(base, width)}
+            point: Point = {vector: Lanes(base, width)}
             with emitter.at_points((point,)):
                 _elements(planner, part, point)
             return
@@ -173,7 +173,7 @@ def _vectors(planner: Planner, vector: Iterator | None, part: Tile, *, parallel:
 
         def place(k: Expr) -> tuple[Point, Expr]:
             start = emitter.bind(k * emitter.integer(width))
-            return {vector: Place(emitter.bind(base + start), width)}, tirx.Ramp(start, emitter.integer(1), width)
+            return {vector: Lanes(emitter.bind(base + start), width)}, tirx.Ramp(start, emitter.integer(1), width)
 
         for read, array in held.items():
 

@@ -52,7 +52,7 @@ class Varied:
 
 
 @dataclass(frozen=True)
-class Question:
+class SizePlan:
     """The sizes of one model that ``--shape`` gives. ``inputs``: the axes of inputs that have given sizes: numbers, and names that vary."""
 
     varied: tuple[Varied, ...]
@@ -81,16 +81,16 @@ class Question:
         return combinations
 
 
-def question(options: Options, model: onnx.ModelProto) -> Question:
+def size_plan(options: Options, model: onnx.ModelProto) -> SizePlan:
     """Return the plan for a model's inputs; raises ModelError where ``--shape`` does not fit them."""
     initial = {tensor.name for tensor in model.graph.initializer}
     types = {value.name: from_proto(value.type, value.name) for value in model.graph.input}
     explicit: dict[str, tuple[Choice, ...]] = {name: tuple((range(n, n + 1),) for n in shape) for name, shape in options.shapes.items()}
-    explicit |= options.asked.inputs
+    explicit |= options.size_request.inputs
     types = {name: type for name, type in types.items() if name not in initial or name in explicit}
     for name, choices in explicit.items():
         _check_input(name, choices, types)
-    named = _named(explicit, options.asked.names, types)
+    named = _named(explicit, options.size_request.names, types)
     varied: dict[tuple[str, Choice], list[tuple[str, int]]] = {}
     inputs: dict[str, tuple[int | str, ...]] = {}
     for name, type in types.items():
@@ -123,7 +123,7 @@ def question(options: Options, model: onnx.ModelProto) -> Question:
             f"two sizes have one name: {', '.join(sorted(each.name for each in several))}", where="--shape",
             fix="give one of them a single number, or rename the sizes in the model",
         )  # fmt: skip
-    return Question(several, inputs, types)
+    return SizePlan(several, inputs, types)
 
 
 def _shape_text(type: TensorType) -> str:
@@ -168,9 +168,9 @@ def _named(
 
 def with_shapes(options: Options) -> Options:
     """Return options whose sizes by name are sizes of inputs; there is one of each."""
-    if not options.asked.names:
+    if not options.size_request.names:
         return options
-    plan = question(options, read_model(options.model)[0])
+    plan = size_plan(options, read_model(options.model)[0])
     return replace(options, shapes={**options.shapes, **plan.shapes({})})
 
 
