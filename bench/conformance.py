@@ -156,14 +156,14 @@ def _list_of(value: Any) -> Any:
 def warm(cases: Iterable[Any]) -> None:
     """Compile the kernels of many cases together; those that fail will say so when they run."""
     from egraph.onnx import importer
-    from egraph.optimize.estimated import compile_options, estimated_programs
+    from egraph.optimize.estimated import compile_options, estimated_program
     from lower.compile import plan_program
     from lower.targets.cpu.generator import compile_library
 
     requests: dict[str, Any] = {}
     for case in cases:
         try:
-            program = estimated_programs(importer.load(model_of(case)).graph)[0]
+            program = estimated_program(importer.load(model_of(case)).graph)
             requests |= plan_program(program, compile_options(1))[1].requests
         except Exception:
             continue

@@ -28,7 +28,7 @@ from bench.models import MODELS, BenchModel
 from bench.record import RESULTS, opening, origin, record
 from egraph.errors import EinsatError
 from egraph.onnx import importer
-from egraph.optimize.estimated import compile_options, estimated_programs
+from egraph.optimize.estimated import compile_options, estimated_program
 from egraph.tensor import Target, format_fragment, placeholders
 from egraph.tensor.expr.index import length
 from egraph.tensor.ops.reference import evaluate
@@ -75,7 +75,7 @@ class Row:
 def requests_of(model: BenchModel, batch: int) -> list[KernelRequest]:
     """Return what is generated for a model's program, which estimates choose."""
     graph = importer.load(model.make(batch), shapes=parse_shapes(model.shapes)).graph
-    (program, *_) = estimated_programs(graph, device=DEVICE)
+    program = estimated_program(graph, device=DEVICE)
     _, writer = plan_program(program, compile_options(1, DEVICE))
     return list(writer.requests.values())
 

@@ -48,7 +48,7 @@ class Row:
     message: str = ""
 
 
-def taken(name: str, batch: int, target: str, budget: str, folder: Path) -> Row:
+def measured(name: str, batch: int, target: str, budget: str, folder: Path) -> Row:
     """Optimise a network; its row."""
     path = folder / f"{name}.onnx"
     onnx.save(MODELS[name].make(batch), path)
@@ -98,7 +98,7 @@ def main() -> int:
     rows = []
     for name in arguments.models:
         with tempfile.TemporaryDirectory(prefix="einsat-bench-") as folder:
-            rows.append(taken(name, arguments.batch, arguments.target, arguments.budget, Path(folder)))
+            rows.append(measured(name, arguments.batch, arguments.target, arguments.budget, Path(folder)))
         print(rows[-1], flush=True)
         where = origin(1, ["python", "-m", "bench.cuda_networks"])
         if arguments.record:

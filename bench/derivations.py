@@ -20,7 +20,7 @@ import numpy as np
 from bench.record import RESULTS, opening, origin, record
 from egraph.derive.bilinear import RULES
 from egraph.errors import EinsatError
-from egraph.optimize.estimated import estimated_programs, open_program
+from egraph.optimize.estimated import estimated_program, open_program
 from egraph.rules.slices import RULES as SLICES
 from egraph.tensor import Graph, Node, TensorType, attributes, make, placeholder, rewrite, walk
 from egraph.tensor.ops import apply
@@ -116,7 +116,7 @@ def programs(node: Node) -> Iterable[tuple[str, Node]]:
 def opened(bound: Bound, threads: int) -> Session:
     """Return a session that has run once."""
     into_blocks = tuple(rule for rule in SLICES if "_into_" in rule.name and rule.name.rstrip("_0123456789").endswith("concat"))
-    session = open_program(estimated_programs(bound.graph, into_blocks)[0], threads=threads)
+    session = open_program(estimated_program(bound.graph, into_blocks), threads=threads)
     session.run(None, dict(bound.feeds))
     return session
 

@@ -20,7 +20,7 @@ from egraph.derive.bilinear import RULES as BILINEAR
 from egraph.derive.estimating import estimate as operations
 from egraph.errors import EinsatError
 from egraph.optimize.admission import agreement_with, boxes_between
-from egraph.optimize.estimated import estimate, estimated_programs, open_program
+from egraph.optimize.estimated import estimate, estimated_program, open_program
 from egraph.partial.generation import generated
 from egraph.partial.mutants import Mutant, mutants
 from egraph.partial.stitching import stitches
@@ -73,7 +73,7 @@ def sessions_of(
             return {number: tuple(map(weighed, options)) for number, options in estimate(laid).items()}
 
         try:
-            session = open_program(estimated_programs(bound.graph, (), price=price)[0], threads=threads)
+            session = open_program(estimated_program(bound.graph, (), price=price), threads=threads)
             session.run(None, dict(bound.feeds))
             yield f"{name}{f', {preference}' if preference else ''}", session
         except EinsatError as error:

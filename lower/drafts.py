@@ -20,13 +20,13 @@ class Draft:
         return self.kernels[0].implementation.is_opaque
 
     @property
-    def made(self) -> list[Node]:
+    def results(self) -> list[Node]:
         return [kernel.output for kernel in self.kernels]
 
     @property
     def inputs(self) -> list[Node]:
         """Values read from outside, each once (an onnxruntime group keeps its constants to itself)."""
-        made = set(self.made)
+        made = set(self.results)
         read = dict.fromkeys(node for kernel in self.kernels for node in kernel.inputs if node not in made)
         return [node for node in read if not (self.is_opaque and node.op == "Constant")]
 
@@ -75,6 +75,6 @@ def _find_outputs(program: Program, drafts: Sequence[Draft], views: Sequence[Ker
     read_values = {node for kernel in views for node in kernel.inputs} | set(program.graph.roots)
     for position, draft in enumerate(drafts):
         draft.outputs = [
-            node for node in dict.fromkeys(draft.made)
+            node for node in dict.fromkeys(draft.results)
             if node.type != TUPLE and (not draft.is_opaque or node in read_values or readers.get(node, set()) - {position})
         ]  # fmt: skip

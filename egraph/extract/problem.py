@@ -47,7 +47,7 @@ def build_problem(
 
     One with the operands of another stays while it costs at most ``spare`` times as much.
     """
-    free = frozen.given
+    free = frozen.leaves
     roots = tuple(dict.fromkeys(root for root in frozen.roots if root not in free))
     offered: dict[int, tuple[Choice, ...]] = {}
     for number in sorted(candidates):

@@ -9,7 +9,7 @@ from egraph.tensor import Candidate, FrozenEGraph
 
 def schedule(frozen: FrozenEGraph, chosen: Mapping[int, Candidate]) -> tuple[int, ...]:
     """Return the chosen classes, operands first: the better of depth first and smallest growth first."""
-    free = frozen.given
+    free = frozen.leaves
     needs = {n: tuple(dict.fromkeys(o for o in candidate.operands if o not in free)) for n, candidate in chosen.items()}
     roots = [root for root in dict.fromkeys(frozen.roots) if root in chosen]
     sizes = {n: frozen.types[n].size_bytes if frozen.types[n].is_static else 0 for n in chosen}

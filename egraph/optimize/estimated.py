@@ -1,6 +1,6 @@
 """Optimise by estimates alone: nothing is measured, nothing is timed. For many small models and for tests.
 
-    for program in estimated_programs(graph): ...
+    program = estimated_program(graph)
     session = open_session(model, threads=1)      # the whole way: import, saturate, extract, compile, load
 
 Where the pipeline looks for the fastest program, this looks for a good one within milliseconds. ``price`` replaces the
@@ -68,22 +68,19 @@ def estimate(laid: Mapping[int, tuple[Candidate, ...]], speed: DeviceSpeed | Non
     return model.price(without_twins(model, laid))
 
 
-def estimated_programs(
+def estimated_program(
     graph: Graph,
     rules: Sequence[Rule | MergeRule] | None = None,
     *,
-    limits: Limits = SMALL,
     price: Price | None = None,
-    count: int = 1,
-    seed: int = 0,
     device: str = HOST,
-) -> tuple[Program, ...]:
-    """Return up to ``count`` programs for a device, the cheapest first; all shipped rules unless ``rules`` are given."""
-    frozen = grown(graph, shipped_rules() if rules is None else rules, limits)
+) -> Program:
+    """Return the cheapest program for a device; all shipped rules unless ``rules`` are given."""
+    frozen = grown(graph, shipped_rules() if rules is None else rules)
     folder, way = Folder(graph), lowering(device)
     price = price or partial(estimate, speed=way.speed)
-    selections = extract(frozen, price(candidates(frozen, way.target)), count, EXTRACT_SECONDS, seed)
-    return tuple(folder.fold(to_program(frozen, selection, graph)) for selection in selections)
+    selection = extract(frozen, price(candidates(frozen, way.target)), seconds=EXTRACT_SECONDS)[0]
+    return folder.fold(to_program(frozen, selection, graph))
 
 
 @cache
@@ -109,4 +106,4 @@ def open_program(program: Program, *, threads: int = 1, device: str = HOST) -> S
 
 def open_session(model: str | Path | onnx.ModelProto, *, threads: int = 1, device: str = HOST) -> Session:
     """Return a session on the optimised model."""
-    return open_program(estimated_programs(importer.load(model).graph, device=device)[0], threads=threads, device=device)
+    return open_program(estimated_program(importer.load(model).graph, device=device), threads=threads, device=device)

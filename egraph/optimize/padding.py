@@ -125,25 +125,25 @@ def _open(scope: Scope, single: frozenset[str], outer: Names) -> Scope:
 
 
 def _opened(scalar: Scalar, single: frozenset[str], names: Names) -> Scalar:
-    def place(value: Index) -> Index:
+    def reindex(value: Index) -> Index:
         return substitute(value, names, read)
 
     def read(value: Read) -> Read:
         source = value.source
         opened = Tensor(source.name, (), source.dtype) if isinstance(source, Tensor) else _open(source, single, names)
-        return Read(opened, tuple(map(place, value.indices)))
+        return Read(opened, tuple(map(reindex, value.indices)))
 
     match scalar:
         case Number():
             return scalar
         case IndexNumber(value):
-            return IndexNumber(place(value))
+            return IndexNumber(reindex(value))
         case Read():
             return read(scalar)
         case Table(shape, values, indices):
-            return Table(shape, values, tuple(map(place, indices)))
+            return Table(shape, values, tuple(map(reindex, indices)))
         case Apply(function, arguments):
             return Apply(function, tuple(_opened(argument, single, names) for argument in arguments))
         case Guarded(conditions, then, otherwise):
-            held = tuple(Compare(place(c.left), c.operator, place(c.right)) for c in conditions)
+            held = tuple(Compare(reindex(c.left), c.operator, reindex(c.right)) for c in conditions)
             return Guarded(held, _opened(then, single, names), _opened(otherwise, single, names))

@@ -29,7 +29,7 @@ from egraph.optimize.outcome import Outcome
 from egraph.optimize.output import Destination, check_report, destination, publish, staging, write_beside
 from egraph.optimize.precision import Rounding, rounding_kernels
 from egraph.optimize.progress import Progress
-from egraph.optimize.race import Contender, Race, not_raced, race, remembered
+from egraph.optimize.race import Contender, Race, not_raced, race, recorded_race
 from egraph.optimize.records import Earlier, read_checked, read_search, search_key, usable_search, write_checked, write_search
 from egraph.optimize.reference import Answers, Reference, accepted, read
 from egraph.optimize.repair import Repair
@@ -372,7 +372,7 @@ class Run:
 
     def _remembered(self, contenders: Sequence[Contender], device: str, *, frozen: bool) -> Race | None:
         runs, inputs = self.reference.runs, self.reference.given.raced
-        return remembered(
+        return recorded_race(
             contenders, runs.specs, database=self.database, device=device, frozen=frozen, inputs=inputs,
             generator=self.lowering.generator_digest,
         )  # fmt: skip

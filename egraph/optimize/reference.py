@@ -198,7 +198,7 @@ class Reference:
         """Return the inputs that programs are timed on."""
         return self.given.feeds[0] if self.given.feeds else random_feeds(self.runs.specs, self.options.seed)
 
-    def answer(self, feeds: Mapping[str, Any]) -> Sequence[Any]:
+    def outputs(self, feeds: Mapping[str, Any]) -> Sequence[Any]:
         """Return the original's outputs."""
         outputs: Sequence[Any] | None = self.answers.of(feeds) or self.session.run(None, dict(feeds))
         return outputs or ()
@@ -210,7 +210,7 @@ class Reference:
             most = self.options.checks if self.runs.run_seconds < self.options.policy.race.slow_run_seconds else 1
             for number, values in enumerate(VALUES[:most]):
                 feeds.append(random_feeds([replace(spec, values=values) for spec in self.runs.specs], self.options.seed + number))
-        answered = [(each, self.answer(each)) for each in feeds]
+        answered = [(each, self.outputs(each)) for each in feeds]
         for each, outputs in answered:
             self.answers.keep(each, outputs)
         return answered
@@ -227,7 +227,7 @@ class Reference:
         """Compare what runs with the original on ``count`` inputs; raises Disagreement. ``is_first``: of the user's own on one alone."""
         inputs = self.given.named[:1] if is_first else self.given.named
         return check(
-            self.answer, candidates, [name for name, _ in self.graph.outputs], self.runs.specs,
+            self.outputs, candidates, [name for name, _ in self.graph.outputs], self.runs.specs,
             tolerance=self.options.tolerance, count=count, seed=self.options.seed, plain=self._run_plainly, plain_moved=self._run_shaken,
             vouch=vouch, goes_on=goes_on, given=inputs, is_random=self.runs.is_random,
             most_replaced=self.options.policy.check.replaced,

@@ -117,7 +117,7 @@ class DerivedPart:
                 continue
             for node in self.frozen.classes[at]:
                 if _term(node) in self.terms:
-                    new = [child for child in node.children if child not in reached and child not in self.frozen.given]
+                    new = [child for child in node.children if child not in reached and child not in self.frozen.leaves]
                     reached |= dict.fromkeys(new)
                     stack += new
         return tuple(reached)

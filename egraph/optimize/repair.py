@@ -242,7 +242,7 @@ class Repair:
         for kernel, reason in blamed.kernels:
             filed_under = model.device_of(kernel.fragment), format_fragment(kernel.fragment), kernel.implementation.text
             model.file(Record(*filed_under, "wrong", (), reason, model.generator_of(kernel.implementation)))
-        rehearsal = replace(self.rehearsal(), samples=((error.feeds, self.reference.answer(error.feeds)),), notes=[])
+        rehearsal = replace(self.rehearsal(), samples=((error.feeds, self.reference.outputs(error.feeds)),), notes=[])
         is_numeric = bool(rehearsal.difference(entry.program))
         run = None if is_numeric else self._run_compiled
         other = self.extracted(searched, model, rehearsal, run, wrong=entry.contender.digest)

@@ -81,7 +81,7 @@ def _box(rows: Sequence[KernelRow], operands: tuple[int, ...]) -> Box:
     return Box(name, f"{shape}  {time_us:.1f} us", time_us, costliest.kind, operands, tooltip)
 
 
-def place(drawn: Sequence[Box]) -> tuple[Placed, ...]:
+def arrange(drawn: Sequence[Box]) -> tuple[Placed, ...]:
     """Give every box its row (longest path) and its position in the row (mean of its neighbours, in a few sweeps)."""
     layer = [0] * len(drawn)
     for i, box in enumerate(drawn):
@@ -111,7 +111,7 @@ def place(drawn: Sequence[Box]) -> tuple[Placed, ...]:
 def draw(rows: Sequence[KernelRow]) -> str:
     """Return the program as inline SVG."""
     drawn = boxes(rows)
-    placed = place(drawn)
+    placed = arrange(drawn)
     width = max((p.x for p in placed), default=0.0) + BOX_WIDTH + MARGIN
     height = max((p.y for p in placed), default=0.0) + BOX_HEIGHT + MARGIN
     slowest = max((box.time_us for box in drawn), default=0.0) or 1.0

@@ -229,7 +229,7 @@ OPERATORS: Mapping[str, Value] = MappingProxyType({
 
 
 def _terms() -> dict[str, Value]:
-    def asked(run: Evaluator, condition: Value, reason: Value) -> None:
+    def require(run: Evaluator, condition: Value, reason: Value) -> None:
         if not run.truth(condition):
             terms.require(False, str(reason))
 
@@ -239,7 +239,7 @@ def _terms() -> dict[str, Value]:
     def attribute(run: Evaluator, bundle: Value, name: str, expected: Value) -> None:
         terms.require_attribute(bundle, name, expected)
 
-    functions = dict(_natives({"require": asked, "require_number": number, "require_attribute": attribute}))
+    functions = dict(_natives({"require": require, "require_number": number, "require_attribute": attribute}))
     return {**functions, "operation": Native("operation", terms.operation), **dict.fromkeys(TYPES, None)}
 
 

@@ -76,7 +76,7 @@ def read_module(text: str | bytes, path: str) -> tuple[syntax.Statement, ...]:
         raise RuleError(f"rule file {path} is not Python: {error}", where=f"{path}:{line}", fix="correct the line") from error
     reader = _Reader(path, tree)
     reader.modules = {alias.asname or alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    return tuple(kept for each in tree.body for kept in reader.kept(each))
+    return tuple(kept for each in tree.body for kept in reader.statements(each))
 
 
 def read_function(node: ast.FunctionDef | ast.Lambda, path: str) -> syntax.Function:
@@ -98,7 +98,7 @@ class _Reader:
 
     # Statements
 
-    def kept(self, node: ast.stmt) -> Iterator[syntax.Statement]:
+    def statements(self, node: ast.stmt) -> Iterator[syntax.Statement]:
         """Yield the statement, or its refusal: the names that it binds may then not be used."""
         try:
             yield from self.statement(node)
@@ -108,7 +108,7 @@ class _Reader:
             yield syntax.Refused(line, tuple(_binds(node)), what, why, error.fix)
 
     def body(self, nodes: Sequence[ast.stmt]) -> tuple[syntax.Statement, ...]:
-        read = (self.kept(node) if isinstance(node, ast.FunctionDef) else self.statement(node) for node in nodes)
+        read = (self.statements(node) if isinstance(node, ast.FunctionDef) else self.statement(node) for node in nodes)
         return tuple(itertools.chain.from_iterable(read))
 
     def statement(self, node: ast.stmt) -> Iterator[syntax.Statement]:

@@ -155,7 +155,7 @@ class Plain:
     def arithmetic(self, operator: syntax.ArithmeticOperator, left: Value, right: Value) -> Value:
         result = _ARITHMETIC[operator](left, right)
         if type(result) is float:
-            kept(operator, left, right, result)
+            check_finite(operator, left, right, result)
         elif result.bit_length() > MOST_BITS:
             raise Mismatch("an integer grows beyond all sizes")
         return result
@@ -191,7 +191,7 @@ def changeable(value: Value) -> bool:
     return isinstance(value, list | Iterator)
 
 
-def kept(operator: str, left: float, right: float, result: float) -> None:
+def check_finite(operator: str, left: float, right: float, result: float) -> None:
     """Refuse a match at which finite numbers compute what a double cannot hold: it is then far from what the proof says."""
     if not (math.isfinite(left) and math.isfinite(right)):
         return

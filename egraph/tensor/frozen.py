@@ -42,7 +42,7 @@ class FrozenEGraph:
     """For each root the rules by which it equals the first node of its class."""
 
     @cached_property
-    def given(self) -> frozenset[int]:
+    def leaves(self) -> frozenset[int]:
         """Return the classes that need no kernel: inputs, and values known at compile time."""
         leaves = {number for number, nodes in self.classes.items() if any(node.op in LEAVES for node in nodes)}
         return self.constants | leaves

@@ -34,7 +34,7 @@ class Tiling:
     ) -> None:
         self.frozen, self.target, self.policy = frozen, target, policy
         self._fused, self._is_late = fused, is_late
-        self.leaves = frozen.given
+        self.leaves = frozen.leaves
         self.size_bytes = {number: type.size_bytes if type.is_static else 0 for number, type in frozen.types.items()}
         self._leaf: dict[int, Node] = {}
         self._implementations: dict[str, Implementation] = {}

@@ -12,7 +12,7 @@ import pytest
 
 from bench import gpu_first_contact
 from egraph.onnx import importer
-from egraph.optimize.estimated import compile_options, estimated_programs
+from egraph.optimize.estimated import compile_options, estimated_program
 from lower.compile import compile_program
 from runtime import Session
 from tests.runtime.test_devices import model
@@ -36,7 +36,7 @@ def folder(tmp_path: Path) -> Path:
     """Return a folder as --prepare writes it, with one small network."""
     place = tmp_path / "small"
     target = "cuda:h100"
-    program = estimated_programs(importer.load(model()).graph, device=target)[0]
+    program = estimated_program(importer.load(model()).graph, device=target)
     compile_program(program, place / "small.einsat", compile_options(1, target))
     x = np.random.default_rng(0).standard_normal((2, 4, 8, 8), dtype=np.float32)
     np.savez(place / gpu_first_contact.FEEDS, x=x)

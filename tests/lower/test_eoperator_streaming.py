@@ -85,20 +85,20 @@ def test_windows_fetch_one_stream_and_again_what_follows_far_behind() -> None:
     k, i = index(Iterator("k", 0, 128)), index(Iterator("i", 0, 40_000))
     place = i * 4608 + k
     taps = [place + (r * 210 + s) * 4608 + (r * 3 + s) * 128 for r in (0, 1, 2) for s in (0, 1, 2)]
-    found = streaming.ahead(taps, Iterator("k", 0, 128))
+    found = streaming.prefetched(taps, Iterator("k", 0, 128))
     foremost = 2 * 210 + 2 + streaming.STEPS_AHEAD
     lines = {place + foremost * 4608 + tap * 128 for tap in range(9)}
     again = {place + (r * 210 + s + streaming.STEPS_AHEAD) * 4608 + (r * 3 + s) * 128 for r in (0, 1) for s in (0, 1, 2)}
     assert set(found) == lines | again and len(found) == len(lines | again)
     window = [place + (r * 300 + s) * 4608 for r in (0, 1, 2) for s in (0, 1, 2)]  # one place of a row: read on in its column alone
-    assert place + (600 + 2 + streaming.STEPS_AHEAD) * 4608 in streaming.ahead(window, Iterator("k", 0, 128))
-    assert streaming.ahead([k, k + 4], Iterator("k", 0, 128)) == []  # no loop but the vectors'
+    assert place + (600 + 2 + streaming.STEPS_AHEAD) * 4608 in streaming.prefetched(window, Iterator("k", 0, 128))
+    assert streaming.prefetched([k, k + 4], Iterator("k", 0, 128)) == []  # no loop but the vectors'
 
 
 def test_places_too_far_apart_for_any_cache_are_streams_of_their_own() -> None:
     k, i = index(Iterator("k", 0, 64)), index(Iterator("i", 0, 40_000))
     near, far = i * 64 + k, i * 64 + k + streaming.FAR_BYTES
-    assert streaming.ahead([near, far], Iterator("k", 0, 64)) == [far + streaming.STEPS_AHEAD * 64, near + streaming.STEPS_AHEAD * 64]
+    assert streaming.prefetched([near, far], Iterator("k", 0, 64)) == [far + streaming.STEPS_AHEAD * 64, near + streaming.STEPS_AHEAD * 64]
 
 
 def test_rows_of_large_tensors_are_fetched_while_those_before_are_reduced(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from egraph.onnx import exporter, importer
-from egraph.optimize.estimated import compile_options, estimated_programs
+from egraph.optimize.estimated import compile_options, estimated_program
 from egraph.optimize.original import digest
 from egraph.tensor.expr.functions import PRIME
 from lower.compile import compile_program
@@ -121,7 +121,7 @@ def test_inputs_and_outputs_of_other_names_are_taken_by_position(tmp_path: Path)
 
 def test_an_artefact_compares_equal_to_its_model_and_not_to_another(tmp_path: Path) -> None:
     source = write(tmp_path / "m.onnx", LAYERS)
-    program = estimated_programs(importer.load(source).graph)[0]
+    program = estimated_program(importer.load(source).graph)
     exporter.save(program, tmp_path / "m.opt.onnx", rules={k.output: k.rules for k in program.kernels if k.rules})
     compile_program(program, tmp_path / "m.einsat", compile_options(1))
     assert read_side(tmp_path / "m.einsat", {}).artefact is not None
@@ -130,14 +130,14 @@ def test_an_artefact_compares_equal_to_its_model_and_not_to_another(tmp_path: Pa
     other = write(tmp_path / "n.onnx", (LAYERS[0], node("Sigmoid", "a", "b"), LAYERS[2]))
     assert not compare_models(other, tmp_path / "m.einsat").equal
     shutil.rmtree(tmp_path / "m.einsat")
-    compile_program(estimated_programs(importer.load(other).graph)[0], tmp_path / "m.einsat", compile_options(1))
+    compile_program(estimated_program(importer.load(other).graph), tmp_path / "m.einsat", compile_options(1))
     found = compare_models(source, tmp_path / "m.einsat")
     assert not found.equal and found.first_differing == "y", "the artefact's own kernels are what is compared"
 
 
 def test_certificates_speak_for_the_model_that_an_artefact_was_made_from(tmp_path: Path) -> None:
     source, other = write(tmp_path / "m.onnx", LAYERS), write(tmp_path / "n.onnx", (LAYERS[0], node("Tanh", "a", "b"), LAYERS[2]))
-    program = estimated_programs(importer.load(source).graph)[0]
+    program = estimated_program(importer.load(source).graph)
     exporter.save(program, tmp_path / "m.opt.onnx")
     compile_program(program, tmp_path / "m.einsat", compile_options(1))
     assert compare_models(source, tmp_path / "m.einsat").chain is None, "a manifest that does not say what it was made from says nothing"

@@ -84,7 +84,7 @@ def estimate(batch: int, plan: Plan, caches: Caches = CACHES) -> float:
     return products * (bilinear.depth * caches.filled(bilinear.width) + v * bilinear.depth + m * bilinear.width) + moved + repeated
 
 
-def direct_estimate(node: Node, caches: Caches = CACHES) -> float:
+def direct_estimate(node: Node) -> float:
     """Return the multiply-adds of a convolution, and those in the time that its operands take.
 
     Libraries have kernels of their own for one channel a group.
@@ -92,9 +92,9 @@ def direct_estimate(node: Node, caches: Caches = CACHES) -> float:
     x, w = node.inputs
     is_transposed = node.op == "ConvTranspose"
     outputs = w.type.sizes[1] if is_transposed else w.type.sizes[0] // node.integer("group")
-    waste = 1.0 if outputs == 1 and node.attribute("group") != 1 else caches.filled(outputs) / outputs
+    waste = 1.0 if outputs == 1 and node.attribute("group") != 1 else CACHES.filled(outputs) / outputs
     data = sum(each.type.size_bytes for each in (x, w, node))
-    return waste * math.prod((x if is_transposed else node).type.sizes) * math.prod(w.type.sizes[1:]) + data * caches.memory
+    return waste * math.prod((x if is_transposed else node).type.sizes) * math.prod(w.type.sizes[1:]) + data * CACHES.memory
 
 
 def data_bytes(batch: int, bilinear: Bilinear) -> int:

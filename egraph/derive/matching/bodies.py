@@ -15,7 +15,7 @@ from egraph.tensor.expr.index import Iterator, Size, Symbol, index, length, subs
 from egraph.tensor.expr.scope import Compare, Guarded, Number, Read, Scalar, Scope
 
 
-def put(body: Scalar, names: Mapping[Iterator, Size]) -> Scalar:
+def replaced(body: Scalar, names: Mapping[Iterator, Size]) -> Scalar:
     """Return a body with iterators replaced, in open inner scopes too."""
     replacements = dict[Iterator | Symbol, Size](names.items())
     return mapped(body, lambda coordinate: substitute(coordinate, replacements), opened=True)
@@ -31,7 +31,7 @@ def ordered(body: Scalar) -> Scalar:
             choice = None if isinstance(otherwise, Number) else pieces_of(body)
             if choice is not None:
                 iterator, pieces = choice
-                values = [put(p.value, {iterator: p.low}) if p.high - p.low == 1 else p.value for p in pieces]
+                values = [replaced(p.value, {iterator: p.low}) if p.high - p.low == 1 else p.value for p in pieces]
                 value = ordered(values[-1])
                 for piece, inner in reversed(list(zip(pieces, values, strict=True))[:-1]):
                     value = Guarded((Compare(index(0), "<=", -index(iterator) + (piece.high - 1)),), ordered(inner), value)
@@ -68,7 +68,7 @@ def opened(scope: Scope) -> Scope:
                 fresh = tuple(Iterator(f"{prefix}{next(names)}", 0, length(i)) for i in source.summation)
                 replacements: dict[Iterator, Size] = dict(zip(source.traversal, indices, strict=True))
                 replacements |= {old: index(new) + old.low for old, new in zip(source.summation, fresh, strict=True)}
-                return Read(Scope((), fresh, source.reduction, of(put(source.body, replacements))), ())
+                return Read(Scope((), fresh, source.reduction, of(replaced(source.body, replacements))), ())
             case _:
                 return rebuilt(body, of)
 

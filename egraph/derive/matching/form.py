@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 
-from egraph.derive.matching.bodies import merged, opened, ordered, put
+from egraph.derive.matching.bodies import merged, opened, ordered, replaced
 from egraph.derive.matching.conditions import Condition
 from egraph.derive.rules.bodies import hoisted
 from egraph.tensor.expr.bodies import indices_of, mapped, reads_of, rebuilt, used
@@ -69,7 +69,7 @@ def form(scope: Scope, *, keep_strides: bool = False) -> Form:
             names[old] = old.low if length(old) == 1 else index(new) + old.low
             kept += [new] if length(old) != 1 else []
     reduction = scope.reduction if scope.summation else Reduction.SUM
-    result = _of(Form(shape, tuple(digits), tuple(sums), reduction, (), put(scope.body, names), None))
+    result = _of(Form(shape, tuple(digits), tuple(sums), reduction, (), replaced(scope.body, names), None))
     for _ in range(MOST_STEPS):
         after = _of(_split(_joined(_directed(_tightened(result))), keep_strides))
         if after == result:
@@ -121,9 +121,9 @@ def simpler(body: Scalar) -> Scalar:
         case Read(Scope() as source, indices):
             names: dict[Iterator, Size] = {i: i.low for i in source.summation if length(i) == 1}
             kept = tuple(i for i in source.summation if i not in names)
-            within = mapped(simpler(put(source.body, names)), tidy, opened=True)
+            within = mapped(simpler(replaced(source.body, names)), tidy, opened=True)
             if not kept:
-                return put(within, dict(zip(source.traversal, indices, strict=True)))
+                return replaced(within, dict(zip(source.traversal, indices, strict=True)))
             if isinstance(within, Number) and isinstance(within.value, Fraction) and source.reduction == "sum":
                 return Number(within.value * math.prod(map(length, kept)))
             if not any(True for _ in reads_of(within)):  # how many taps of a window lie inside: one number where all windows agree
@@ -179,7 +179,7 @@ def _directed(value: Form) -> Form:
 
 def substituted(value: Form, names: Mapping[Iterator, Size]) -> Form:
     """Return a form with iterators replaced in its body (and nowhere else)."""
-    return _of(replace(value, conditions=(), inner=put(value.body, names), otherwise=None))
+    return _of(replace(value, conditions=(), inner=replaced(value.body, names), otherwise=None))
 
 
 def _joined(value: Form) -> Form:

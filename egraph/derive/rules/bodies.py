@@ -38,15 +38,15 @@ def _choice(conditions: Iterable[Compare], then: Scalar, otherwise: Scalar) -> S
 
 def replaced(body: Scalar, names: Replacement) -> Scalar:
     """Return a body with iterators replaced by indices."""
-    return mapped(body, lambda value: place(value, names))
+    return mapped(body, lambda value: replaced_index(value, names))
 
 
-def place(value: Index, names: Replacement) -> Index:
+def replaced_index(value: Index, names: Replacement) -> Index:
     """Return an index with iterators replaced by indices, divisions that are affine over their ranges written so."""
     full = dict[Iterator | Symbol, Size](names.items())
 
     def read(inner: Read) -> Read:
-        return Read(inner.source, tuple(place(i, names) for i in inner.indices))
+        return Read(inner.source, tuple(replaced_index(i, names) for i in inner.indices))
 
     return straightened(substitute(value, full, read))
 

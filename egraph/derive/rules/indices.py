@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from egraph.derive.rules.bodies import Refusal, counted, every, fresh, mapped, place, pulled, where
+from egraph.derive.rules.bodies import Refusal, counted, every, fresh, mapped, pulled, replaced_index, where
 from egraph.derive.rules.inside import feasible_range, reads_inside
 from egraph.tensor.expr.bodies import used
 from egraph.tensor.expr.index import Index, Iterator, Size, bounds, index
@@ -53,7 +53,7 @@ def substitute_indices(scope: Scope, parts: Sequence[Index], guards: Guards = "o
     starts = [low for low, _ in limits]
     values: dict[Iterator, Size] = {name: index(y) + low for name, y, low in zip(names, new_iterators, starts, strict=True)}
     traversal, coordinates = _placed(scope.traversal, gone, parts, new_iterators, starts)
-    body = mapped(where(inner_conditions, summand, scope.reduction), lambda value: place(value, values))
+    body = mapped(where(inner_conditions, summand, scope.reduction), lambda value: replaced_index(value, values))
     inner = Scope(traversal, scope.summation, scope.reduction, body)
     if not reads_inside(inner):
         return Refusal("a read leaves its tensor for some values of the indices")

@@ -86,10 +86,10 @@ class _Writer:
             if isinstance(factor, Read):
                 parts.append(self.read(factor, open_conditions))
             else:
-                iterators = self.own(factor.indices)
+                iterators = self.iterators(factor.indices)
                 tables.append((self.table(factor, iterators), iterators))
         for condition in open_conditions:
-            iterators = self.own((condition.left, condition.right))
+            iterators = self.iterators((condition.left, condition.right))
             tables.append((self.holds((condition,), iterators).astype(np.float64), iterators))
         covered = {i for part in parts for i in part.iterators}.union(*(iterators for _, iterators in tables))
         repeats = math.prod(length(i) for i in digits.summation if i not in covered)
@@ -127,15 +127,15 @@ class _Writer:
             case Number(value):
                 return self.constant(np.full([1] * len(self.grid), float(value)))
             case IndexNumber(value):
-                iterators = self.own((value,))
+                iterators = self.iterators((value,))
                 return self.aligned(Part(self.constant(self.index(value, iterators).astype(np.float64)), iterators))
             case Table():
-                iterators = self.own(body.indices)
+                iterators = self.iterators(body.indices)
                 return self.aligned(Part(self.constant(self.table(body, iterators)), iterators))
             case Read():
                 return self.aligned(self.read(body, list(conditions)))
             case Guarded(own_conditions, then, otherwise):
-                iterators = self.own([side for c in own_conditions for side in (c.left, c.right)])
+                iterators = self.iterators([side for c in own_conditions for side in (c.left, c.right)])
                 mask = Part(e.constant(self.holds(own_conditions, iterators), "bool"), iterators)
                 branches = [self.scalar(then, conditions + own_conditions), self.scalar(otherwise, conditions)]
                 return e.add("Where", [self.aligned(mask), *branches])
@@ -177,13 +177,13 @@ class _Writer:
         if len(groups) < len(sizes):
             name = self.e.add("Reshape", [name, self.e.integers(lengths)])
         shapes = [[size] for size in lengths]
-        owners = [self.own([read.indices[axis] for axis in group]) for group in groups]
+        owners = [self.iterators([read.indices[axis] for axis in group]) for group in groups]
         for k in reversed(range(len(groups))):
             iterators = owners[k]
             positions = np.zeros([length(i) for i in iterators], np.int64)
             for axis in groups[k]:
                 positions = positions * sizes[axis] + np.clip(self.index(read.indices[axis], iterators), 0, sizes[axis] - 1)
-            granted = [c for c in conditions if set(self.own((c.left, c.right))) <= set(iterators)] if iterators else []
+            granted = [c for c in conditions if set(self.iterators((c.left, c.right))) <= set(iterators)] if iterators else []
             conditions[:] = [c for c in conditions if c not in granted]
             inside = self.holds(granted, iterators)
             if not inside.all():
@@ -209,13 +209,13 @@ class _Writer:
         """Return the axes of a read in groups that share no iterator, in order of their first axes."""
         groups: list[tuple[set[Iterator], list[int]]] = []
         for axis, coordinate in enumerate(indices):
-            iterators = set(self.own((coordinate,)))
+            iterators = set(self.iterators((coordinate,)))
             meeting = [group for group in groups if group[0] & iterators]
             merged = (iterators.union(*(group[0] for group in meeting)), sorted([axis, *(a for group in meeting for a in group[1])]))
             groups = [group for group in groups if group not in meeting] + [merged]
         return sorted(axes for _, axes in groups)
 
-    def own(self, values: Iterable[Index]) -> tuple[Iterator, ...]:
+    def iterators(self, values: Iterable[Index]) -> tuple[Iterator, ...]:
         """Return the iterators of indices in the grid's order."""
         used = {atom for value in values for atom in atoms(value) if isinstance(atom, Iterator)}
         return tuple(i for i in self.grid if i in used)

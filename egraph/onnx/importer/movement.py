@@ -63,9 +63,9 @@ def _concat(call: Call) -> Node:
     return operands[0] if len(operands) == 1 else call.apply("Concat", *operands, axis=axis)
 
 
-def slice_axis(call: Call, node: Node, axis: int, start: int, end: int, step: int = 1) -> Node:
-    """node[..., start:end:step, ...] with everything normalised"""
-    return slice_axes(call, node, {axis: (start, end, step)})
+def slice_axis(call: Call, node: Node, axis: int, start: int, end: int) -> Node:
+    """node[..., start:end, ...] with everything normalised"""
+    return slice_axes(call, node, {axis: (start, end, 1)})
 
 
 def slice_axes(call: Call, node: Node, cuts: Mapping[int, tuple[int, int, int]]) -> Node:

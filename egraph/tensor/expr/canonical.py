@@ -83,11 +83,11 @@ def _orders(iterators: list[Iterator], scope: Scope, names: Renaming, seen: Seen
 
 
 def _scalar(body: Scalar, names: Renaming, prefix: str, seen: Seen) -> Scalar:
-    def place(value: Index) -> Index:
+    def reindex(value: Index) -> Index:
         return substitute(value, names, read)
 
     def read(inner: Read) -> Read:
-        source, coordinates = inner.source, tuple(map(place, inner.indices))
+        source, coordinates = inner.source, tuple(map(reindex, inner.indices))
         return Read(source if isinstance(source, Tensor) else _canonical(source, prefix + "n", seen), coordinates)
 
     def part(inner: Scalar) -> Scalar:
@@ -97,7 +97,7 @@ def _scalar(body: Scalar, names: Renaming, prefix: str, seen: Seen) -> Scalar:
             case Apply(function) if function in _COMMUTATIVE:
                 return applied(function, sorted(map(part, flattened(function, inner)), key=format_scalar))
             case _:
-                return rebuilt(inner, part, place, _sorted)
+                return rebuilt(inner, part, reindex, _sorted)
 
     return part(body)
 

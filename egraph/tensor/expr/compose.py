@@ -47,18 +47,18 @@ def _scalar(
             return result
         raise EvaluationError("an index is read from a computed tensor", fix="instantiate that tensor first")
 
-    def place(value: Index) -> Index:
+    def reindex(value: Index) -> Index:
         return substitute(value, replace, data)
 
     def part(inner: Scalar) -> Scalar:
         """Return a part with its reads replaced; what is one object in the body stays one, or chains of such parts would double."""
         entry = parts.get(id(inner))
         if entry is None:
-            entry = parts[id(inner)] = inner, read(inner) if isinstance(inner, Read) else rebuilt(inner, part, place)
+            entry = parts[id(inner)] = inner, read(inner) if isinstance(inner, Read) else rebuilt(inner, part, reindex)
         return entry[1]
 
     def read(value: Read) -> Scalar:
-        source, coordinates = value.source, tuple(map(place, value.indices))
+        source, coordinates = value.source, tuple(map(reindex, value.indices))
         producer = producers.get(source.name, source) if isinstance(source, Tensor) else _inline(source, producers, scopes, placed)
         if isinstance(producer, Scope) and not producer.summation:
             return _at(producer, coordinates, placed)
@@ -68,7 +68,7 @@ def _scalar(
 
 
 def at(producer: Scope, coordinates: tuple[Index, ...]) -> Scalar:
-    """producer[places]: its body there when it does not reduce, else a read of it as an inner scope."""
+    """producer[coordinates]: its body there when it does not reduce, else a read of it as an inner scope."""
     return Read(producer, coordinates) if producer.summation else _at(producer, coordinates, {})
 
 

@@ -127,14 +127,14 @@ class _Parser:
             name = self.take(re.compile(r"\w+"), "a tensor")
             if name not in self.tensors:
                 raise self.error(f"a tensor (there is no ${name})")
-            return Read(self.tensors[name], self.places())
+            return Read(self.tensors[name], self.indices())
         if remaining.startswith("{"):
             inner, self.bound = self.bound, dict(self.bound)
             self.expect("{")
             scope = self.scope()
             self.expect("}")
             self.bound = inner
-            return Read(scope, self.places())
+            return Read(scope, self.indices())
         if self.accept("table("):
             return self.table()
         if self.accept("index("):
@@ -169,9 +169,9 @@ class _Parser:
             values.append(Fraction(self.take(_NUMBER, "a number")))
         if len(values) != math.prod(shape):
             raise ParseError(f"a table of {'x'.join(map(str, shape))} with {len(values)} numbers")
-        return Table(tuple(shape), tuple(values), self.places())
+        return Table(tuple(shape), tuple(values), self.indices())
 
-    def places(self) -> tuple[Index, ...]:
+    def indices(self) -> tuple[Index, ...]:
         self.expect("[")
         indices: list[Index] = []
         while not self.accept("]"):

@@ -79,7 +79,7 @@ class _Fold:
         last = self.steps - 1 - step
         return {"forward": index(step), "reverse": index(last)}.get(self.direction, step + direction * (last - step))
 
-    def given(self, step: int, gate: int, at: Sequence[Index]) -> Scalar:
+    def projected(self, step: int, gate: int, at: Sequence[Index]) -> Scalar:
         direction, row, unit = at
         return read(self.products, (self.time(step, direction), row, (direction * self.gates + gate) * self.state[2] + unit))
 
@@ -96,7 +96,7 @@ class _Fold:
     def gate(self, function: Callable[[Scalar], Scalar], step: int, gate: int, state: Tensor | Scope) -> Scope:
         """function(given + summed)"""
         total = self.summed(state, gate)
-        return self.pointwise(lambda at: function(add(self.given(step, gate, at), read(total, at))))
+        return self.pointwise(lambda at: function(add(self.projected(step, gate, at), read(total, at))))
 
     def along_time(self, states: Sequence[Scope], cell: Tensor | Scope | None) -> Scope:
         """Put the states of each direction at their times, and the last cells behind them."""
@@ -134,7 +134,7 @@ def _gru_step(fold: _Fold, step: int, hidden: Tensor | Scope, bias: Tensor, a: V
     else:
         total = fold.summed(fold.pointwise(lambda at: multiply(read(r, at), read(hidden, at))), 2)
         scaled = fold.pointwise(lambda at: add(read(total, at), read(bias, at[::2])))
-    new = fold.pointwise(lambda at: _tanh(add(fold.given(step, 2, at), read(scaled, at))))
+    new = fold.pointwise(lambda at: _tanh(add(fold.projected(step, 2, at), read(scaled, at))))
     kept = fold.pointwise(lambda at: multiply(read(z, at), read(hidden, at)))
     return fold.pointwise(lambda at: add(multiply(call("sub", ONE, read(z, at)), read(new, at)), read(kept, at)))
 

@@ -8,7 +8,6 @@ from egraph.tensor.node import Node
 from egraph.tensor.text.frozen import format_egraph, format_selection, parse_egraph, parse_selections, read_egraph
 from egraph.tensor.text.graph import format_graph, format_program, parse_graph, parse_program, read_graph, read_program
 from egraph.tensor.text.reader import Reader, TextError
-from egraph.tensor.types import TensorType
 
 __all__ = [
     "Reader", "TextError", "format_egraph", "format_graph", "format_program", "format_selection", "parse_egraph",
@@ -16,9 +15,9 @@ __all__ = [
 ]  # fmt: skip
 
 
-def parse_fragment(text: str, type: TensorType | None = None) -> Node:
-    """Return the fragment that ``format_fragment`` wrote; ``type``: that of the root, where it is no core operator."""
+def parse_fragment(text: str) -> Node:
+    """Return the fragment that ``format_fragment`` wrote."""
     reader = Reader(text)
-    node = reader.term(type)
+    node = reader.term()
     reader.end()
     return node

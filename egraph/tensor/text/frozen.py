@@ -71,9 +71,9 @@ def parse_egraph(text: str, graph: Graph | None = None, name: str = "") -> Froze
     return frozen
 
 
-def parse_selections(text: str, frozen: FrozenEGraph, name: str = "") -> tuple[Selection, ...]:
+def parse_selections(text: str, frozen: FrozenEGraph) -> tuple[Selection, ...]:
     """Return the selections of a text; every kernel must consist of e-nodes of ``frozen``, and every class be computed that is read."""
-    reader = Reader(text, name)
+    reader = Reader(text)
     selections = []
     while not reader.at_end():
         selections.append(read_selection(reader, frozen))
@@ -207,7 +207,7 @@ def _uncomputed(frozen: FrozenEGraph, chosen: Mapping[int, Candidate]) -> int | 
     order: TopologicalSorter[int] = TopologicalSorter()
     needed = list(frozen.roots)
     for number in needed:
-        if number not in frozen.given:
+        if number not in frozen.leaves:
             if number not in chosen:
                 return number
             order.add(number, *chosen[number].operands)

@@ -95,7 +95,7 @@ class CudaProgram:
         output = self.plan.buffers[step.outputs[0]]
         driver = self.driver
         if step.kind == COPY_STEP:
-            return lambda: driver.copy(self.place(operands[0]), self.place(output), COMPUTE)
+            return lambda: driver.copy(self.location(operands[0]), self.location(output), COMPUTE)
         if step.kind == kernel_file.GENERATED_STEP:
             return self._generated(step, operands, output)
         if step.kind in LIBRARY_STEPS:
@@ -112,7 +112,7 @@ class CudaProgram:
 
         def run() -> None:
             for launch in kernel.launches:
-                arguments = [self.place(named[name]) for name in launch.parameters]
+                arguments = [self.location(named[name]) for name in launch.parameters]
                 self.driver.launch(code, launch, arguments, launch.parameters.index("out"), COMPUTE)
 
         return run
@@ -125,13 +125,13 @@ class CudaProgram:
 
         def run() -> None:
             locations = [
-                Location(buffer, self._constants[moved[i]]) if i in moved else self.place(buffer) for i, buffer in enumerate(packed)
+                Location(buffer, self._constants[moved[i]]) if i in moved else self.location(buffer) for i, buffer in enumerate(packed)
             ]
-            self.driver.call(call, locations, self.place(output), self._workspace, self._workspace_bytes, COMPUTE)
+            self.driver.call(call, locations, self.location(output), self._workspace, self._workspace_bytes, COMPUTE)
 
         return run
 
-    def place(self, buffer: Buffer) -> Location:
+    def location(self, buffer: Buffer) -> Location:
         """Return where a buffer lies."""
         match buffer.area:
             case "arena":
@@ -180,7 +180,7 @@ class CudaProgram:
         buffer = self.plan.buffers[ports[name].buffer]
         if buffer.area not in ("input", "output"):
             raise ArtefactError(f"{name!r} does not lie on the device by itself", where=str(buffer))
-        return self.driver.array(self.place(buffer))
+        return self.driver.array(self.location(buffer))
 
     def replay(self) -> None:
         """Run all steps on what lies in :meth:`array` of each input, and leave the outputs there; nothing is copied."""
@@ -206,7 +206,7 @@ class CudaProgram:
         flat = np.empty(last - first, dtype)
         if flat.size:
             self.copies["to_host"] += 1
-            location = self.place(buffer)
+            location = self.location(buffer)
             self.driver.download(flat.view(np.uint8), location.address + (first - buffer.offset) * dtype.itemsize, COMPUTE)
             self.driver.synchronise(COMPUTE)
         strides = [stride * dtype.itemsize for stride in buffer.strides]
@@ -217,7 +217,7 @@ class CudaProgram:
         if not is_contiguous(buffer):
             raise ArtefactError("a step of the host writes into a window with gaps", where=str(buffer), fix="optimise the model again")
         if value.size:
-            self.driver.upload(self.place(buffer).address, np.ascontiguousarray(value).reshape(-1), COMPUTE)
+            self.driver.upload(self.location(buffer).address, np.ascontiguousarray(value).reshape(-1), COMPUTE)
         if buffer.area == "output":
             self._fresh.add(self._areas.numbers["output", buffer.key])
 

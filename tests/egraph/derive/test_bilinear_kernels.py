@@ -11,7 +11,7 @@ from egraph.derive.bilinear.blocks import blocked_program
 from egraph.derive.bilinear.convolutions import algorithms
 from egraph.derive.bilinear.programs import program
 from egraph.derive.bilinear.strassen import program as strassen
-from egraph.optimize.estimated import estimated_programs, open_program
+from egraph.optimize.estimated import estimated_program, open_program
 from egraph.tensor import Graph, Node, attributes, make, rewrite, walk
 from egraph.tensor.ops.reference import evaluate
 
@@ -51,7 +51,7 @@ def test_lowered_programs_compute_what_the_operators_do() -> None:
 
         bound = rewrite((root,), replaced)
         outputs.append((f"y{number}", bound[root]))
-    (lowered,) = estimated_programs(Graph("derived", tuple(inputs), tuple(outputs), tensors), ())
+    lowered = estimated_program(Graph("derived", tuple(inputs), tuple(outputs), tensors), ())
     assert not any(kernel.implementation.is_opaque for kernel in lowered.kernels)
     with open_program(lowered) as session:
         found = session.run(None, feeds)

@@ -16,7 +16,7 @@ from hypothesis.extra.numpy import arrays
 from onnx import parser
 
 from egraph.onnx import importer
-from egraph.optimize.estimated import estimated_programs, open_program
+from egraph.optimize.estimated import estimated_program, open_program
 from egraph.rules import RULES
 from egraph.tensor import Graph, Program, TensorType, placeholder, walk
 from egraph.tensor.ops import apply
@@ -40,7 +40,7 @@ def opened(text: str, *, by_rules: bool) -> tuple[Session, onnxruntime.Inference
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = 1, 4
     theirs = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    (program,) = estimated_programs(importer.load(proto).graph, rules=RULES if by_rules else ())
+    program = estimated_program(importer.load(proto).graph, rules=RULES if by_rules else ())
     return open_program(program), theirs, program
 
 

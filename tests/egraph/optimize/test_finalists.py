@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from egraph.optimize import race as finalists
-from egraph.optimize.race import Contender, Race, engine_for, is_clear, race, remembered, still_running
+from egraph.optimize.race import Contender, Race, engine_for, is_clear, race, recorded_race, still_running
 from egraph.policy import RacePolicy
 from runtime.feeds import FeedSpec
 from runtime.measure import Load, Timing, Worker
@@ -29,13 +29,13 @@ def _race(folder: Path, size_bytes: int, policy: RacePolicy = RacePolicy()) -> R
     path = str(_model(folder))
     contenders = [Contender("one", "1", "onnxruntime", path, size_bytes), Contender("two", "2", "onnxruntime", path, size_bytes)]
     database = Database.in_memory()
-    assert remembered(contenders, FEEDS, database=database, device="d", frozen=False) is None
+    assert recorded_race(contenders, FEEDS, database=database, device="d", frozen=False) is None
     raced = race(
         contenders, FEEDS, failed={}, preferred=["one", "two"], essential="one", threads=1, seed=0, database=database,
         device="d", seconds=3.0, policy=policy,
     )  # fmt: skip
-    again = remembered(contenders, FEEDS, database=database, device="d", frozen=True)
-    assert again is not None and again.remembered and again.timings == raced.timings
+    again = recorded_race(contenders, FEEDS, database=database, device="d", frozen=True)
+    assert again is not None and again.is_recorded and again.timings == raced.timings
     return raced
 
 

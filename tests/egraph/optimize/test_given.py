@@ -18,7 +18,7 @@ from egraph.errors import ModelError
 from egraph.onnx.importer import load
 from egraph.optimize.check import Disagreement, NoInputs, check
 from egraph.optimize.options import Options
-from egraph.optimize.race import Contender, race_key, remembered
+from egraph.optimize.race import Contender, race_key, recorded_race
 from egraph.optimize.reference import Given, accepted, open_sizes, read, read_given
 from egraph.tensor import Graph, TensorType, attributes, make
 from egraph.tolerance import Tolerance
@@ -201,7 +201,7 @@ def test_times_on_other_inputs_are_other_times() -> None:
     database, contenders = Database.in_memory(), [Contender("one", "digest", "einsat", "")]
     one, other, none = given_of(1).raced, given_of(2).raced, Given().raced
     database.put(RaceTime("d", race_key(contenders, SPECS, one[1]), "digest", "ok", (3.0,)))
-    raced = [remembered(contenders, SPECS, database=database, device="d", frozen=False, inputs=key) for key in (one, other, none)]
+    raced = [recorded_race(contenders, SPECS, database=database, device="d", frozen=False, inputs=key) for key in (one, other, none)]
     assert [race and race.median_us("one") for race in raced] == [3.0, None, None]
     assert len({given_of(1).key, given_of(1, 2).key, given_of(2, 1).key, Given().key}) == 4
 

@@ -14,7 +14,7 @@ import pytest
 from egraph.errors import ModelError
 from egraph.inspect.command import why
 from egraph.optimize.outcome import Derived, Finalist, Growth, KernelRow, Offered, Outcome, RuleUse
-from egraph.optimize.report import MOST_BOXES, boxes, draw, format_count, format_size, format_time, growth_chart, place, render
+from egraph.optimize.report import MOST_BOXES, arrange, boxes, draw, format_count, format_size, format_time, growth_chart, render
 
 
 def row(number: int, *operands: int, rules: tuple[str, ...] = ()) -> KernelRow:
@@ -114,12 +114,12 @@ def test_what_came_of_derivations_is_said(offered: Offered, kernels: tuple[int, 
 
 def test_boxes_stand_below_their_operands_and_apart() -> None:
     rows = [row(0), row(1, 0), row(2, 0), row(3, 1, 2), row(4, 0, 3)]
-    placed = place(boxes(rows))
+    placed = arrange(boxes(rows))
     for here in placed:
         assert all(placed[operand].y < here.y for operand in here.box.operands)
     corners = {(p.x, p.y) for p in placed}
     assert len(corners) == len(rows)
-    assert place(boxes(rows)) == placed
+    assert arrange(boxes(rows)) == placed
 
 
 def test_long_programs_are_gathered_into_chains() -> None:

@@ -21,7 +21,7 @@ from egraph.optimize.arguments import parse, to_options
 from egraph.optimize.describe import subnormal_count
 from egraph.optimize.memo import memo_path
 from egraph.optimize.options import Options
-from egraph.optimize.race import Contender, race_key, remembered
+from egraph.optimize.race import Contender, race_key, recorded_race
 from lower.compile import MANIFEST, PLAN
 from runtime import Session
 from runtime.cache import cache_folder
@@ -266,7 +266,7 @@ def test_times_of_whole_programs_with_and_without_are_filed_apart() -> None:
     contenders = {keep: [Contender("one", "digest", "einsat", "", 0, keep)] for keep in (True, False)}
     database = Database.in_memory()
     database.put(RaceTime("d", race_key(contenders[True], specs), "digest", "ok", (3.0,)))
-    found = [remembered(contenders[keep], specs, database=database, device="d", frozen=False) for keep in (True, False)]
+    found = [recorded_race(contenders[keep], specs, database=database, device="d", frozen=False) for keep in (True, False)]
     assert found[0] is not None and found[1] is None
 
 

@@ -57,13 +57,13 @@ def elements_before_a_line(emitter: Emitter, offset: Index, vector: Iterator) ->
 def _steps(emitter: Emitter, vector: Iterator, start: int, step: int, blocks: int, count: int, body: Body, *, parallel: bool) -> None:
     width = step // count
 
-    def one(base: Expr) -> None:
+    def write_vectors(base: Expr) -> None:
         points = tuple({vector: Lanes(base + emitter.integer(start + u * width) if start + u else base, width)} for u in range(count))
         with emitter.at_points(points):
             body(points)
 
     if blocks == 1:
         with emitter.scope():
-            one(emitter.integer(0))
+            write_vectors(emitter.integer(0))
     else:
-        emitter.loop(0, blocks, lambda k: one(k * emitter.integer(step)), kind=ForKind.PARALLEL if parallel else ForKind.SERIAL)
+        emitter.loop(0, blocks, lambda k: write_vectors(k * emitter.integer(step)), kind=ForKind.PARALLEL if parallel else ForKind.SERIAL)

@@ -100,7 +100,6 @@ def compile_library(
     *,
     threads: int,
     cache: Path | None = None,
-    seconds_per_kernel: float = SECONDS_PER_KERNEL,
 ) -> Library:
     """Compile fragments into the shared library ``path``; what cannot be compiled is in ``failures``.
 
@@ -123,7 +122,7 @@ def compile_library(
             objects[request] = _object_file(request, folder, threads)
     missing = [request for request, file in objects.items() if not file.exists()]
     if missing:
-        failures |= _compile(missing, objects, threads, seconds_per_kernel)
+        failures |= _compile(missing, objects, threads)
     ready = {request: file for request, file in objects.items() if request not in failures}
     if ready:
         _link(sorted(set(ready.values())), path)
@@ -152,27 +151,25 @@ def _unwritable(folder: Path, problem: str) -> LowerError:
 
 
 def _compile(
-    missing: list[KernelRequest], objects: Mapping[KernelRequest, Path], threads: int, limit: float
+    missing: list[KernelRequest], objects: Mapping[KernelRequest, Path], threads: int
 ) -> dict[KernelRequest, LowerError]:
     """Compile in as many processes as are worth starting."""
     count = max(1, min(most_processes(), len(missing) // LEAST_A_PROCESS))
     failures: dict[KernelRequest, LowerError] = {}
     with ThreadPoolExecutor(count) as pool, borrowed_compilers(count) as compilers:
-        parts = [
-            pool.submit(_compile_part, missing[slot::count], objects, threads, limit, compiler) for slot, compiler in enumerate(compilers)
-        ]
+        parts = [pool.submit(_compile_part, missing[slot::count], objects, threads, compiler) for slot, compiler in enumerate(compilers)]
         for part in parts:
             failures |= part.result()
     return failures
 
 
 def _compile_part(
-    missing: list[KernelRequest], objects: Mapping[KernelRequest, Path], threads: int, limit: float, compiler: Compiler
+    missing: list[KernelRequest], objects: Mapping[KernelRequest, Path], threads: int, compiler: Compiler
 ) -> dict[KernelRequest, LowerError]:
     """Compile in one process, again without the culprit when it dies or hangs."""
     failures: dict[KernelRequest, LowerError] = {}
     while missing:
-        done, problem = _batch(missing, objects, threads, limit, failures, compiler)
+        done, problem = _batch(missing, objects, threads, failures, compiler)
         for message in (problem, *(failure.what for failure in failures.values())):
             if any(disk in message for disk in DISK_PROBLEMS):
                 raise _unwritable(objects[missing[0]].parent, message)
@@ -188,13 +185,12 @@ def _batch(
     batch: list[KernelRequest],
     objects: Mapping[KernelRequest, Path],
     threads: int,
-    limit: float,
     failures: dict[KernelRequest, LowerError],
     compiler: Compiler,
 ) -> tuple[int, str]:
     """Compile a batch; return how many were answered, and what ended it early."""
     jobs = [(format_fragment(r.fragment), r.output_strides, r.input_strides, str(objects[r])) for r in batch]
-    errors, problem = compiler.compile(jobs, threads, limit)
+    errors, problem = compiler.compile(jobs, threads, SECONDS_PER_KERNEL)
     for request, error in zip(batch, errors, strict=False):
         if error:
             failures[request] = LowerError(error, where=format_fragment(request.fragment))

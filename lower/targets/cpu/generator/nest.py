@@ -38,7 +38,7 @@ from lower.targets.cpu.generator.functions import Expr, cast, widen
 from lower.targets.cpu.generator.reduction import vectorizes
 from lower.targets.cpu.generator.split_reductions import write_parts
 from lower.targets.cpu.generator.stencils import rows_sharing, write_stencil
-from lower.targets.cpu.generator.streaming import LINE_ELEMENTS, ahead, fetch, stream, streams
+from lower.targets.cpu.generator.streaming import LINE_ELEMENTS, fetch, prefetched, stream, streams
 from lower.targets.cpu.generator.transpose import transposed_reads, write_tiles
 from lower.targets.cpu.generator.unrolled import write_tile
 
@@ -265,7 +265,7 @@ class Planner:
             return
         start = {**point, vector: Lanes(point[vector].base)}
         for name in dict.fromkeys(read.data[0] for read in reads):
-            for offset in ahead([read.data[1] for read in reads if read.data[0] == name], vector):
+            for offset in prefetched([read.data[1] for read in reads if read.data[0] == name], vector):
                 emitter.append(fetch(emitter.buffers[name], emitter.index(offset, start)))
 
     def _stored(self, value: Expr) -> Expr:

@@ -121,11 +121,11 @@ def reduce_at(emitter: Emitter, term: Term, points: tuple[Point, ...]) -> list[E
         first = start
 
         def steps(blocks: int = blocks, step: int = step, count: int = count, width: int = width, first: int = first) -> None:
-            def one(base: Expr) -> None:
+            def write_vectors(base: Expr) -> None:
                 at = tuple({vector: Lanes(base + emitter.integer(first + u * width) if first + u else base, width)} for u in range(count))
                 all_points(at, width)
 
-            stretches(0, blocks, lambda k: one(k * emitter.integer(step)))
+            stretches(0, blocks, lambda k: write_vectors(k * emitter.integer(step)))
 
         nest(iterators[:-1], steps)
         for p in range(len(points)):

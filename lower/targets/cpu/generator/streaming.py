@@ -83,7 +83,7 @@ def fetch(buffer: Any, offset: Any) -> Any:
     return _call("einsat_fetch", tirx.address_of(tirx.BufferLoad(buffer, [tirx.IntImm("int32", 0)])), offset)
 
 
-def ahead(offsets: Sequence[Index], vector: Iterator) -> list[Index]:
+def prefetched(offsets: Sequence[Index], vector: Iterator) -> list[Index]:
     """Return what to prefetch where a tensor is read at several offsets, so that memory sees one stream instead of many.
 
     With step s of the innermost loop outside of the vectors, places are c = row * s + rest. What is read at a rest is fetched

@@ -118,7 +118,7 @@ def write_tiles(
                 transpose_tile(emitter, read, across, along, points)
             planner.store(root, offset, points)
 
-    def ahead(number: Expr, lines: int, row: Expr, column: Expr) -> None:
+    def prefetch(number: Expr, lines: int, row: Expr, column: Expr) -> None:
         """Fetch a tile's share of the block at a row and column, of which every column has so many lines."""
         for line in range(LINE_ELEMENTS):
             if LINE_ELEMENTS % lines == 0:
@@ -135,16 +135,16 @@ def write_tiles(
         """Write a block of tiles, and fetch the next while they are whole."""
         following = (row + emitter.integer(rows), column) if length(along) <= columns else (row, column + emitter.integer(columns))
 
-        def one(r: Expr, c: Expr) -> None:
+        def write_tile(r: Expr, c: Expr) -> None:
             tile(height, width, emitter.bind(row + r * emitter.integer(height)), emitter.bind(column + c * emitter.integer(width)))
             if fetched and height == width == LANES:
                 number = r * emitter.integer(columns // width) + c if in_runs else c * emitter.integer(rows // height) + r
-                ahead(number, rows // LANES, *following)
+                prefetch(number, rows // LANES, *following)
 
         if in_runs:
-            _loop(emitter, rows // height, lambda r: _loop(emitter, columns // width, lambda c: one(r, c)))
+            _loop(emitter, rows // height, lambda r: _loop(emitter, columns // width, lambda c: write_tile(r, c)))
         else:
-            _loop(emitter, columns // width, lambda c: _loop(emitter, rows // height, lambda r: one(r, c)))
+            _loop(emitter, columns // width, lambda c: _loop(emitter, rows // height, lambda r: write_tile(r, c)))
 
     def shared(among_threads: bool, blocks: int) -> bool:
         return among_threads and blocks >= planner.threads

@@ -163,7 +163,7 @@ def _vectors(planner: Planner, vector: Iterator | None, part: Tile, *, parallel:
     reads = [r for r in crowded_reads(part.roots, vector, ELEMENT_BYTES) if emitter.dtypes[r.data[0]] == "float32"]
     together = min(VECTORS, size // width) if reads else 1
 
-    def one(base: Expr) -> None:
+    def write_vectors(base: Expr) -> None:
         if together == 1:
             point: Point = {vector: Lanes(base, width)}
             with emitter.at_points((point,)):
@@ -196,12 +196,12 @@ def _vectors(planner: Planner, vector: Iterator | None, part: Tile, *, parallel:
     blocks, left = divmod(size, step)
     if blocks == 1 and not left:
         with emitter.scope():
-            one(emitter.integer(0))
+            write_vectors(emitter.integer(0))
         return
 
     def body(k: Expr) -> None:
         base = k * emitter.integer(step)
-        one(emitter.bind(tirx.Min(base, emitter.integer(size - step))) if left else base)
+        write_vectors(emitter.bind(tirx.Min(base, emitter.integer(size - step))) if left else base)
 
     blocks += bool(left)
     emitter.loop(0, blocks, body, kind=ForKind.PARALLEL if parallel and blocks >= planner.threads else ForKind.SERIAL)
