@@ -29,17 +29,8 @@ class Ieee:
         """Do nothing: no control was changed."""
 
 
-@dataclass(frozen=True)
-class HostDevice:
-    """A device that is not timed. ``open`` makes the plan's native steps, by number, ready to be computed."""
-
-    name: str
-    open: Callable[[Plan, frozenset[int]], Compute]
-    is_timed: bool = False
-    architecture: str = ""
-
-    def key(self, threads: int) -> str:
-        return f"{self.name} | estimated"
+class UntimedDevice:
+    """The common part of devices on which nothing is timed."""
 
     def stays_in_cache(self, weights_bytes: int) -> bool:
         return True
@@ -52,6 +43,19 @@ class HostDevice:
 
     def arithmetic(self, files: Files) -> Ieee:
         return Ieee()
+
+
+@dataclass(frozen=True)
+class HostDevice(UntimedDevice):
+    """A device whose steps are Python calls. ``open`` makes the plan's native steps, by number, ready to be computed."""
+
+    name: str
+    open: Callable[[Plan, frozenset[int]], Compute]
+    is_timed: bool = False
+    architecture: str = ""
+
+    def key(self, threads: int) -> str:
+        return f"{self.name} | estimated"
 
     def load(self, plan: Plan, weights: Mapping[str, np.ndarray], native: frozenset[int], *, threads: int, files: Files) -> HostProgram:
         return HostProgram(plan, weights, self.open(plan, native))

@@ -11,7 +11,7 @@ import numpy as np
 from runtime.devices import Files
 from runtime.devices.cuda.gpus import GPUS, Gpu
 from runtime.devices.cuda.program import CudaProgram
-from runtime.devices.host import Ieee
+from runtime.devices.host import UntimedDevice
 from runtime.plan import Plan
 
 ESTIMATING = ("nvidia-cudnn-frontend", "nvidia-cudnn-cu13", "nvidia-matmul-heuristics")
@@ -19,29 +19,11 @@ ESTIMATING = ("nvidia-cudnn-frontend", "nvidia-cudnn-cu13", "nvidia-matmul-heuri
 
 
 @dataclass(frozen=True)
-class _Cuda:
-    """The properties that all CUDA devices share."""
+class RecordedDevice(UntimedDevice):
+    """A described GPU: nothing runs on a device, and nothing is timed."""
 
     name: str = "cuda"
     is_timed: bool = False
-
-    def stays_in_cache(self, weights_bytes: int) -> bool:
-        return True
-
-    def is_disturbed(self, threads: int) -> bool:
-        return False
-
-    def allocate(self, size_bytes: int) -> np.ndarray:
-        return np.empty(size_bytes, np.uint8)
-
-    def arithmetic(self, files: Files) -> Ieee:
-        return Ieee()
-
-
-@dataclass(frozen=True)
-class RecordedDevice(_Cuda):
-    """A described GPU: nothing runs on a device, and nothing is timed."""
-
     gpu: Gpu = GPUS["h100"]
 
     @property
@@ -60,8 +42,11 @@ class RecordedDevice(_Cuda):
 
 
 @dataclass(frozen=True)
-class CudaDevice(_Cuda):
+class CudaDevice(UntimedDevice):
     """The GPU of this machine. Costs are estimates as long as no profiles of it are imported."""
+
+    name: str = "cuda"
+    is_timed: bool = False
 
     @property
     def architecture(self) -> str:
