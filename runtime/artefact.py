@@ -66,10 +66,10 @@ class Artefact:
         """Return the path of a library that the artefact carries; a name that leaves the folder is refused."""
         return self._file(name, "library")
 
-    def _file(self, name: str, what: str) -> Path:
+    def _file(self, name: str, kind: str) -> Path:
         path = (self.folder / name).resolve()
         if not path.is_relative_to(self.folder.resolve()) or not path.is_file():
-            raise ArtefactError(f"there is no {what} {name!r}", where=str(self.folder), fix="optimise the model again")
+            raise ArtefactError(f"there is no {kind} {name!r}", where=str(self.folder), fix="optimise the model again")
         return path
 
     def manifest(self) -> Mapping[str, object]:

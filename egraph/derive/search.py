@@ -145,7 +145,7 @@ def _repaired(tree: Scope, target: Target) -> Iterable[tuple[str, Scope]]:
     """Repair the first conflict of the first contraction that has one, and in the same way those of the others."""
     repaired = [(c.scope, dict(repairs(c, conflicting[0], target))) for c in contractions(tree) if (conflicting := conflicts(c, target))]
     for rule in repaired[0][1] if repaired else ():
-        yield rule, exchanged(tree, ((scope, ways[rule]) for scope, ways in repaired if rule in ways))
+        yield rule, exchanged(tree, ((scope, repairs_by_rule[rule]) for scope, repairs_by_rule in repaired if rule in repairs_by_rule))
 
 
 def _everything(tree: Scope) -> Iterable[tuple[str, Scope]]:

@@ -51,21 +51,21 @@ def windows(
 
 def data_of(contraction: Contraction) -> Scalar | None:
     """Return the operand along which windows slide, the one with the longest window; the other is the weight."""
-    ways: list[tuple[int, int]] = []
+    distances: list[tuple[int, int]] = []
     for position, operand in enumerate(contraction.operands):
         slides = [_slide(contraction, p) for p in operand.indices if not is_digits(p)] if isinstance(operand, Read) else []
-        lengths = [slide.way for slide in slides if slide is not None]
+        lengths = [slide.distance for slide in slides if slide is not None]
         if lengths:
-            ways.append((max(lengths), -position))
-    return contraction.operands[-max(ways)[1]] if ways else None
+            distances.append((max(lengths), -position))
+    return contraction.operands[-max(distances)[1]] if distances else None
 
 
 @dataclass(frozen=True, slots=True)
 class Slide:
-    """An index as a window: the tap that moves it, the length of the way, and how far other iterators move it in the tap's direction."""
+    """An index as a window: the tap that moves it, the distance covered, and how far other iterators move it in the tap's direction."""
 
     tap: Iterator
-    way: int
+    distance: int
     offset: Index
     unit: bool
     backward: bool

@@ -70,7 +70,7 @@ class Facts(Generic[Fact]):
     """What an analysis knows of classes, and from which e-node; ``twins``: a class of each type and key."""
 
     analysis: Analysis[Fact]
-    known: dict[int, Fact] = field(default_factory=dict)
+    by_class: dict[int, Fact] = field(default_factory=dict)
     vertices: dict[int, int] = field(default_factory=dict)
     twins: dict[tuple[TensorType, str], int] = field(default_factory=dict)
 
@@ -101,7 +101,7 @@ class EClasses:
     @property
     def numbers(self) -> Mapping[int, float]:
         """Constant classes all of whose elements are one number."""
-        return self._numbers.known
+        return self._numbers.by_class
 
     def find(self, handle: int) -> int:
         """Return the smallest handle of the same class."""
@@ -186,17 +186,17 @@ class EClasses:
             self._set_constant(self.find(handle))
             types = [self.types[operand] for operand in operands]
             for facts in self._analyses if operands else ():
-                facts_of_operands = [facts.known.get(operand) for operand in operands]
+                facts_of_operands = [facts.by_class.get(operand) for operand in operands]
                 self._learn(facts, handle, facts.analysis.make(op, self.labels.attributes(label), types, facts_of_operands), vertex)
 
     def _learn(self, facts: Facts[Any], handle: int, fact: Any, vertex: int) -> None:
         """Record a fact of an e-node's constant class; classes of one type and equal facts are one class."""
         handle = self.find(handle)
-        if fact is None or handle in facts.known:
+        if fact is None or handle in facts.by_class:
             return
-        facts.known[handle], facts.vertices[handle] = fact, vertex
+        facts.by_class[handle], facts.vertices[handle] = fact, vertex
         twin = self.find(facts.twins.setdefault((self.types[handle], facts.analysis.key(fact)), handle))
-        if twin != handle and facts.analysis.agree(facts.known[twin], fact):
+        if twin != handle and facts.analysis.agree(facts.by_class[twin], fact):
             self.forest.connect(facts.vertices[twin], vertex, Reason(FOLDING))
             self.union(twin, handle, FOLDING)
 
@@ -217,7 +217,7 @@ class EClasses:
         if right in self.constants:
             self._set_constant(left)
         for facts in self._analyses:
-            self._learn(facts, left, facts.known.get(right), facts.vertices.get(right, 0))
+            self._learn(facts, left, facts.by_class.get(right), facts.vertices.get(right, 0))
         return True
 
     def _check_types(self, left: TensorType, right: TensorType, rule: str) -> None:

@@ -77,9 +77,9 @@ def estimated_program(
 ) -> Program:
     """Return the cheapest program for a device; all shipped rules unless ``rules`` are given."""
     frozen = grown(graph, shipped_rules() if rules is None else rules)
-    folder, way = Folder(graph), lowering(device)
-    price = price or partial(estimate, speed=way.speed)
-    selection = extract(frozen, price(candidates(frozen, way.target)), seconds=EXTRACT_SECONDS)[0]
+    folder, target_lowering = Folder(graph), lowering(device)
+    price = price or partial(estimate, speed=target_lowering.speed)
+    selection = extract(frozen, price(candidates(frozen, target_lowering.target)), seconds=EXTRACT_SECONDS)[0]
     return folder.fold(to_program(frozen, selection, graph))
 
 

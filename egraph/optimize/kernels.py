@@ -255,8 +255,8 @@ def compiling_ahead(
     Without programs no compiler is started. A kernel that fails is reported where it is needed. ``tell`` gets the compiled kernels
     and the seconds that they took.
     """
-    way = lowering_for(options.target)
-    compiler = way.generator.compiler
+    target_lowering = lowering_for(options.target)
+    compiler = target_lowering.generator.compiler
     if not programs or compiler is None:
         yield lambda: None
         return
@@ -264,7 +264,7 @@ def compiling_ahead(
 
     def compile_all(compiler: CodeCompiler) -> None:
         with suppress(LibraryMissing, OSError):
-            way.prepare()
+            target_lowering.prepare()
         requests = list(kernel_requests(programs, options).values())
         together = policy.compiled_ahead * max(1, compiler.most_processes() - 1)  # one core is left to the growing e-graph
         for start in range(0, len(requests), together):
@@ -276,7 +276,7 @@ def compiling_ahead(
                 return
             tell(library.compiled, library.seconds)
         with suppress(LibraryMissing, OSError):
-            way.prepare_artefact()
+            target_lowering.prepare_artefact()
 
     thread = threading.Thread(target=compile_all, args=(compiler,), name="compiling ahead", daemon=True)
 

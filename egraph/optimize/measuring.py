@@ -172,7 +172,7 @@ def job_of(model: CostModel, candidate: Candidate, policy: MeasurePolicy = Measu
     return Job(candidate.fragment, candidate.implementation, model.key(candidate)[0], engine, seconds)
 
 
-def _calibration(way: Lowering) -> dict[str, tuple[Node, Implementation]]:
+def _calibration(target_lowering: Lowering) -> dict[str, tuple[Node, Implementation]]:
     def tensor(index: int, *shape: int) -> Node:
         return placeholder(index, TensorType("float32", shape))
 
@@ -181,11 +181,11 @@ def _calibration(way: Lowering) -> dict[str, tuple[Node, Implementation]]:
 
     weight = placeholder(1, TensorType("float32", (512, 512)), constant=True)
     return {
-        "launch": (add(16), way.generated),
-        "cache": (add(64, 1024), way.generated),
-        "memory": (add(4096, 1024), way.generated),
-        "contraction": (apply("MatMul", tensor(0, 512, 512), weight), way.contraction),
-        "other": (apply("Exp", tensor(0, 64, 1024)), way.generated),
+        "launch": (add(16), target_lowering.generated),
+        "cache": (add(64, 1024), target_lowering.generated),
+        "memory": (add(4096, 1024), target_lowering.generated),
+        "contraction": (apply("MatMul", tensor(0, 512, 512), weight), target_lowering.contraction),
+        "other": (apply("Exp", tensor(0, 64, 1024)), target_lowering.generated),
     }
 
 

@@ -88,12 +88,12 @@ def _optimize(options: Options, output: Destination, progress: Progress) -> Outc
     runs = accepted(session, imported.graph, user_inputs, options.seed, answers.keep)
     for text in runs.notes:
         progress.note(text)
-    way = lowering(options.device)
+    target_lowering = lowering(options.device)
     database = Database.open(options.database, read_only=options.frozen, warn=lambda text: progress.note(f"warning: {text}"))
     try:
         if import_profiles(options, database, progress) and not options.frozen:
             options = replace(options, again=True)  # an earlier search chose without them
-        with staging(output) as stage, Worker() as worker, way.kept_compilers():
+        with staging(output) as stage, Worker() as worker, target_lowering.kept_compilers():
             work = stage / "work"
             work.mkdir()
             results = stage / "results"
@@ -108,7 +108,7 @@ def _optimize(options: Options, output: Destination, progress: Progress) -> Outc
             repair = Repair(options, progress, imported.graph, reference, folder, budget, gate, work, options.is_exact_below_normal)
             run = Run(
                 options, progress, imported.graph, reference, database, worker, work, results / output.model.name,
-                results / output.artefact.name, gate, digest, budget, folder, repair, device(options.device), way,
+                results / output.artefact.name, gate, digest, budget, folder, repair, device(options.device), target_lowering,
                 Rounding(reference.samples, options.threads),
             )  # fmt: skip
             outcome = run.repeated() or run.outcome(imported.notes + imported.hints + runs.notes)
@@ -196,7 +196,7 @@ class Run:
         model = self._calibrated(measurer, device)
         if measurer is not None and not trial.searched.choice.is_earlier:
             plain, key = trial.plain, trial.search_key
-            trial = self.repair.noticed(trial, measurer, model, lambda found: self._timed(found, plain, key, device, is_measured=True))
+            trial = self.repair.noticed(trial, measurer, model, lambda other: self._timed(other, plain, key, device, is_measured=True))
             self._file(trial.searched, key, device)
         while True:
             compared = self.rounding.described(trial, model) if OFFERED[options.precision] else ({}, "")

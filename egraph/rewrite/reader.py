@@ -90,8 +90,8 @@ class _Reader:
         self.modules: set[str] = set()
         """Names of modules: whatever they have may follow a dot."""
 
-    def refuse(self, node: ast.AST, what: str, why: str, fix: str) -> NoReturn:
-        raise RuleError(f"{what}: {why}", where=f"{self.path}:{getattr(node, 'lineno', 1)}", fix=fix)
+    def refuse(self, node: ast.AST, construct: str, why: str, fix: str) -> NoReturn:
+        raise RuleError(f"{construct}: {why}", where=f"{self.path}:{getattr(node, 'lineno', 1)}", fix=fix)
 
     def not_listed(self, node: ast.AST) -> NoReturn:
         self.refuse(node, *_REASONS.get(type(node), (_named(node), NOT_LISTED, PLAIN)))

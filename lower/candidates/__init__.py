@@ -32,12 +32,12 @@ def candidates(
     (None when it can); by default the generator for ``target`` is asked. Without ``fused``, every kernel is one operator, and so
     is every further one once ``is_late`` holds.
     """
-    way = lowering_for(target or default_target())
-    tiling = Tiling(frozen, target or way.target, fused=fused, policy=policy, is_late=is_late)
+    lowering = lowering_for(target or default_target())
+    tiling = Tiling(frozen, target or lowering.target, fused=fused, policy=policy, is_late=is_late)
     needed = [number for number in frozen.classes if number not in tiling.leaves]
     tiles_of: dict[int, dict[Tile, None]] = {number: {} for number in needed}
-    generated = way.generator.tiles(tiling, supports or way.generator.supports, tiling.implementation(way.generated.name))
-    for tiles in (view_tiles(tiling), *(library.tiles(tiling) for library in way.libraries), generated):
+    generated = lowering.generator.tiles(tiling, supports or lowering.generator.supports, tiling.implementation(lowering.generated.name))
+    for tiles in (view_tiles(tiling), *(library.tiles(tiling) for library in lowering.libraries), generated):
         for number, tile in tiles:
             if number in tiles_of:
                 tiles_of[number].setdefault(tile)

@@ -170,7 +170,7 @@ def lowering(name: str = DEFAULT) -> Lowering:
     The target's libraries are imported now, no compiler is.
     """
     kind, _, described = name.partition(":")
-    lowerings = _ways(kind)
+    lowerings = _lowerings(kind)
     if described not in lowerings:
         targets = (f"{kind}:{each}" if each else kind for each in lowerings)
         raise LowerError(f"there is no target {name!r}", fix=f"there are {', '.join(targets)}")
@@ -179,15 +179,15 @@ def lowering(name: str = DEFAULT) -> Lowering:
 
 def lowering_for(target: Target) -> Lowering:
     """Return how programs become plans of exactly this target."""
-    return next((way for way in _ways(target.kind).values() if way.target == target), lowering(target.kind))
+    return next((each for each in _lowerings(target.kind).values() if each.target == target), lowering(target.kind))
 
 
 def name_of(target: Target) -> str:
     """Return the name of a target, which is that of its device, too."""
-    return next((f"{target.kind}:{name}" for name, way in _ways(target.kind).items() if name and way.target == target), target.kind)
+    return next((f"{target.kind}:{name}" for name, each in _lowerings(target.kind).items() if name and each.target == target), target.kind)
 
 
-def _ways(kind: str) -> Mapping[str, Lowering]:
+def _lowerings(kind: str) -> Mapping[str, Lowering]:
     """Return the lowerings of a kind: its own, and by name those of devices that are described."""
     if kind not in kinds():
         raise LowerError(f"there is no target {kind!r}", fix=f"there are {', '.join(kinds())}")

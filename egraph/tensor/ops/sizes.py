@@ -142,10 +142,10 @@ def divide(total: Size, divisor: Size, reason: str, *, signed: bool = False) -> 
     """
     if isinstance(total, Reasoned) or isinstance(divisor, Reasoned):
         reasoned: Any = total if isinstance(total, Reasoned) else divisor
-        whole: Size | None = reasoned.divided(total, divisor, signed=signed)
-        if whole is None:
+        reasoned_quotient: Size | None = reasoned.divided(total, divisor, signed=signed)
+        if reasoned_quotient is None:
             refuse(f"{reason}: {total} by {divisor}")
-        return whole
+        return reasoned_quotient
     if signed and is_negative(divisor):
         return divide(-total, -divisor, reason)
     if isinstance(total, int) and isinstance(divisor, int):

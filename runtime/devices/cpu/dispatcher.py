@@ -181,10 +181,10 @@ class KernelLibrary:
         """Return the address of a function."""
         return self._address(name, f"no function {name!r}")
 
-    def _address(self, symbol: str, what: str) -> int:
+    def _address(self, symbol: str, kind: str) -> int:
         address = self._process.dlsym(self._handle, symbol.encode())
         if not address:
-            raise ArtefactError(f"the kernel library has {what}", where=str(self.path), fix="optimise the model again")
+            raise ArtefactError(f"the kernel library has {kind}", where=str(self.path), fix="optimise the model again")
         return int(address)
 
     def close(self) -> None:

@@ -137,9 +137,9 @@ def _package_folders() -> list[str]:
     return folders
 
 
-def _checked(status: int, what: str) -> None:
+def _checked(status: int, call: str) -> None:
     if status != 0:
-        raise KernelError(f"cuBLASLt: {what} failed with status {status}")
+        raise KernelError(f"cuBLASLt: {call} failed with status {status}")
 
 
 def new_handle() -> ctypes.c_void_p:

@@ -82,12 +82,12 @@ class CupyDriver:
         self._cudnn_handle: Any = None
         self._cublas_handle: Any = None
 
-    def allocate(self, size_bytes: int, what: str) -> int:
+    def allocate(self, size_bytes: int, purpose: str) -> int:
         try:
             memory = self._cupy.cuda.Memory(max(1, size_bytes))
         except Exception as error:  # out of memory has two classes
             free, total = self._cupy.cuda.runtime.memGetInfo()
-            stated = f"{size_bytes} bytes for {what}: {free} of {total} bytes are free"
+            stated = f"{size_bytes} bytes for {purpose}: {free} of {total} bytes are free"
             raise ExecutionError(f"the GPU has no {stated}", fix="end what else uses it, or optimise for a smaller batch") from error
         self._memories.append(memory)
         return int(memory.ptr)

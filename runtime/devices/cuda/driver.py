@@ -36,7 +36,7 @@ class LibraryCall(Protocol):
 class Driver(Protocol):
     """CUDA, for one device and one program."""
 
-    def allocate(self, size_bytes: int, what: str) -> int:
+    def allocate(self, size_bytes: int, purpose: str) -> int:
         """Return the address of new memory."""
 
     def upload(self, address: int, host: np.ndarray, stream: int) -> None:

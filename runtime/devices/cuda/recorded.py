@@ -40,7 +40,7 @@ def refuse(what: str, where: str = "", fix: str = "") -> NoReturn:
 
 @dataclass
 class _Memory:
-    what: str
+    label: str
     start: int
     data: np.ndarray
     written: np.ndarray
@@ -54,7 +54,7 @@ class _Access:
     writes: bool
     stream: int
     time: int
-    what: str
+    label: str
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Event:
 class _Work:
     """A piece of a stream's work: what it reads and writes (address, bytes), and what it does."""
 
-    what: str
+    label: str
     reads: list[tuple[int, int]]
     writes: list[tuple[int, int]]
     run: Callable[[], None]
@@ -109,12 +109,12 @@ class RecordedDriver:
         self._accesses: list[_Access] = []
         self._captured: Graph | None = None
 
-    def allocate(self, size_bytes: int, what: str) -> int:
+    def allocate(self, size_bytes: int, purpose: str) -> int:
         self._refuse_captured("an allocation")
         self._total_bytes += size_bytes
         if self._total_bytes > self.gpu.memory_bytes:
-            refuse(f"{self._total_bytes} bytes are more than the {self.gpu.memory_bytes} of a {self.gpu.full_name}", what)
-        memory = _Memory(what, self._next_address, np.full(size_bytes, UNWRITTEN, np.uint8), np.zeros(size_bytes, bool))
+            refuse(f"{self._total_bytes} bytes are more than the {self.gpu.memory_bytes} of a {self.gpu.full_name}", purpose)
+        memory = _Memory(purpose, self._next_address, np.full(size_bytes, UNWRITTEN, np.uint8), np.zeros(size_bytes, bool))
         self._next_address += -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES + GAP_BYTES
         self._memories.append(memory)
         return memory.start
@@ -226,9 +226,9 @@ class RecordedDriver:
     def close(self) -> None:
         self._memories.clear()
 
-    def _refuse_captured(self, what: str) -> None:
+    def _refuse_captured(self, action: str) -> None:
         if self._captured is not None:
-            refuse(f"{what} is forbidden while a stream is captured")
+            refuse(f"{action} is forbidden while a stream is captured")
 
     def _give(self, stream: int, work: _Work) -> None:
         """Run work, or record it where the stream is captured."""
@@ -240,28 +240,28 @@ class RecordedDriver:
         self._clocks[stream][stream] += 1
         for writes, spans in ((False, work.reads), (True, work.writes)):
             for start, size_bytes in spans:
-                self._access(_Access(start, start + size_bytes, writes, stream, self._clocks[stream][stream], work.what))
+                self._access(_Access(start, start + size_bytes, writes, stream, self._clocks[stream][stream], work.label))
         work.run()
 
     def _access(self, new: _Access) -> None:
-        memory = self._memory(new.start, new.end - new.start, new.what)
+        memory = self._memory(new.start, new.end - new.start, new.label)
         part = slice(new.start - memory.start, new.end - memory.start)
         if new.writes:
             memory.written[part] = True
         for old in self._accesses:
             overlaps = old.start < new.end and new.start < old.end and (old.writes or new.writes)
             if overlaps and old.stream != new.stream and old.time > self._clocks[new.stream][old.stream]:
-                refuse(f"{new.what} and {old.what} use the same bytes of {memory.what} and nothing orders them")
+                refuse(f"{new.label} and {old.label} use the same bytes of {memory.label} and nothing orders them")
         self._accesses.append(new)
 
-    def _memory(self, address: int, size_bytes: int, what: str) -> _Memory:
+    def _memory(self, address: int, size_bytes: int, access: str) -> _Memory:
         for memory in self._memories:
             if memory.start <= address and address + size_bytes <= memory.start + memory.data.size:
                 return memory
-        refuse(f"bytes {address} to {address + size_bytes} belong to no allocation", what)
+        refuse(f"bytes {address} to {address + size_bytes} belong to no allocation", access)
 
-    def _bytes(self, address: int, size_bytes: int, what: str) -> np.ndarray:
-        memory = self._memory(address, size_bytes, what)
+    def _bytes(self, address: int, size_bytes: int, access: str) -> np.ndarray:
+        memory = self._memory(address, size_bytes, access)
         return memory.data[address - memory.start : address - memory.start + size_bytes]
 
     def _view(self, location: Location) -> np.ndarray:

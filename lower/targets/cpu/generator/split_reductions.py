@@ -24,11 +24,11 @@ ELEMENT_BYTES = 4
 
 @dataclass(frozen=True)
 class Divided:
-    """A reduction as one over parts: ``partial`` at ``place`` of a buffer for every ``part``, and the result from there."""
+    """A reduction as one over parts: ``partial`` at ``offset`` of a buffer for every ``part``, and the result from there."""
 
     part: Iterator
     partial: Term
-    place: Index
+    offset: Index
     elements: int
     name: str
     result: Term
@@ -68,7 +68,7 @@ def write_parts(planner: Planner, iterators: tuple[Iterator, ...], root: Term, o
         emitter.buffers[division.name], emitter.dtypes[division.name] = within.output, kind
         is_streamed, emitter.is_streamed = emitter.is_streamed, False
         with emitter.scope():
-            within.reduction((division.part, *columns), division.partial, division.place, is_whole=False)
+            within.reduction((division.part, *columns), division.partial, division.offset, is_whole=False)
         emitter.is_streamed = is_streamed
         planner.reduction(iterators, division.result, offset, is_whole=False)
     return True

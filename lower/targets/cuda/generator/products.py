@@ -41,7 +41,7 @@ class Product:
     right: Term
     rows: tuple[Iterator, ...]
     columns: tuple[Iterator, ...]
-    others: tuple[Iterator, ...]
+    batch: tuple[Iterator, ...]
 
 
 def product_of(table: Terms, sizes: Mapping[str, int], iterators: Sequence[Iterator], term: Term) -> Product | None:
@@ -101,7 +101,7 @@ def write_product(writer: Writer, product: Product, store: Callable[[], None]) -
     writer.line(f"__shared__ float rights[{DEPTH}][{SIDE + PADDING}];")
     writer.line(f"const int row = (int)(blockIdx.x / {tiles[1]}u % {tiles[0]}u) * {SIDE};")
     writer.line(f"const int column = (int)(blockIdx.x % {tiles[1]}u) * {SIDE};")
-    writer.bind_digits(product.others, f"blockIdx.x / {tiles[0] * tiles[1]}u" if product.others else "0")
+    writer.bind_digits(product.batch, f"blockIdx.x / {tiles[0] * tiles[1]}u" if product.batch else "0")
     writer.line(f"const int y = threadIdx.x / {LANES}, x = threadIdx.x % {LANES};")
     writer.line(f"float sums[{EACH}][{EACH}] = {{}};")
     with writer.braces(f"for (int first = 0; first < {terms}; first += {DEPTH})"):
@@ -125,7 +125,7 @@ def write_product(writer: Writer, product: Product, store: Callable[[], None]) -
                 writer.bind_digits(product.columns, "n")
                 writer.give(product.term, Value("sums[i][j]", "float"))
                 store()
-    return _count(product.others) * tiles[0] * tiles[1], LANES * LANES
+    return _count(product.batch) * tiles[0] * tiles[1], LANES * LANES
 
 
 def _stage(writer: Writer, name: str, factor: Term, across: Sequence[Iterator], start: str, summed: Sequence[Iterator]) -> None:

@@ -121,9 +121,9 @@ class Library:
     def equal(self, descriptor: Handle, other: Handle) -> bool:
         return bool(self._library.dnnl_memory_desc_equal(descriptor, other))
 
-    def query_descriptor(self, primitive_descriptor: Handle, what: int, index: int = 0) -> Handle:
+    def query_descriptor(self, primitive_descriptor: Handle, query: int, index: int = 0) -> Handle:
         """Return a memory descriptor that belongs to the primitive descriptor."""
-        return self._library.dnnl_primitive_desc_query_md(primitive_descriptor, what, index) or 0
+        return self._library.dnnl_primitive_desc_query_md(primitive_descriptor, query, index) or 0
 
     def implementation(self, primitive_descriptor: Handle) -> str:
         """Return the name of the implementation that the library chose, as ``brgconv:avx512_core``."""
