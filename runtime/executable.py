@@ -237,8 +237,10 @@ class Executable:
         for name, index, number, shape, dtype in self._output_recipes:
             if number >= 0:
                 results[name] = np.ndarray(shape, dtype, self._bound[number])
+            elif number == COPIED:
+                results[name] = self._copy_out(index)
             else:
-                results[name] = self._copy_out(index) if number == COPIED else _host_output(values[index], number)
+                results[name] = _copied(values[index]) if number == HOST_COPIED else values[index]
         return results
 
     def _copy_out(self, index: int) -> np.ndarray:
@@ -266,10 +268,6 @@ def _is_one_model(plan: Plan) -> bool:
         return False
     inputs = {port.buffer for port in plan.inputs}
     return inputs.issuperset(plan.steps[0].inputs) and all(port.buffer in inputs | set(plan.steps[0].outputs) for port in plan.outputs)
-
-
-def _host_output(value: Value, how: int) -> Value:
-    return _copied(value) if how == HOST_COPIED else value
 
 
 def _output_recipes(plan: Plan, areas: Areas) -> list[tuple[str, int, int, tuple[int, ...], Any]]:

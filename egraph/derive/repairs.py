@@ -38,7 +38,8 @@ def _ways(contraction: Contraction, conflict: Conflict, target: Target) -> Itera
         return
     if conflict.operand < 0 and conflict.condition is None:
         for first, second in combinations(contraction.operands, 2):
-            yield f"instantiation of the product of {_noun(first)} and {_noun(second)}", together(contraction, first, second)
+            product = f"{format_scalar(first)} and {format_scalar(second)}"
+            yield f"instantiation of the product of {product}", together(contraction, first, second)
         return
     if conflict.operand < 0:
         yield "guards outward", guards_outward(scope)
@@ -63,10 +64,6 @@ def _ways(contraction: Contraction, conflict: Conflict, target: Target) -> Itera
         yield "instantiation", instantiate(scope, operand)
         if summed:
             yield "summation splitting and substitution", outward(scope, summed, coordinate)
-
-
-def _noun(operand: Scalar) -> str:
-    return format_scalar(operand)
 
 
 def together(contraction: Contraction, first: Scalar, second: Scalar) -> Scope | Refusal:

@@ -171,17 +171,13 @@ def derive(node: Node, budget: int = MOST_STATES) -> tuple[Derivation, ...]:
         for state in sorted(search(start, target, budget)[0], key=lambda s: (tree_estimate(s.tree, constants), s.text)):
             kind = target.operator, frozenset(step.rule for step in state.steps)
             program = None if kind in kinds else programs(state.tree, leaves, target.operator, free=target is BAND)
-            if program is None or program is node or program in derivations or not _has(program, target.operator):
+            if program is None or program is node or program in derivations or all(each.op != target.operator for each in walk((program,))):
                 continue
             kinds.add(kind)
             rules = ", ".join(step.rule for step in state.steps) or "as it stands"
             steps = (*state.steps, Step("operator matching", f"{target.operator} {program.type}"))
             derivations[program] = Derivation(f"{NAME} to a {target.name}: {rules}", program, steps)
     return tuple(sorted(derivations.values(), key=lambda d: (estimate(d.program), d.program.digest)))[:MOST_PROGRAMS]
-
-
-def _has(program: Node, operator: str) -> bool:
-    return any(node.op == operator for node in walk((program,)))
 
 
 def _proposed(node: Node) -> Iterable[Derivation]:

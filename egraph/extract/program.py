@@ -147,9 +147,5 @@ def _inherit(origins: dict[Node, dict[str, None]], outputs: Iterable[tuple[str, 
     for node in reversed(list(walk(node for _, node in outputs))):
         for operand in node.inputs:
             if operand.op not in LEAVES and len(origins.setdefault(operand, {})) < MOST_ORIGINS:
-                inherited = [] if _has_own(origins, operand) else list(origins.get(node, {}))
+                inherited = [] if origins.get(operand) else list(origins.get(node, {}))
                 _note(origins, operand, inherited[: MOST_ORIGINS - len(origins[operand])])
-
-
-def _has_own(origins: Mapping[Node, Mapping[str, None]], node: Node) -> bool:
-    return bool(origins.get(node))

@@ -101,13 +101,9 @@ def breakpoints(iterator: Iterator, root: Term, outer: frozenset[Iterator]) -> l
             continue
         for condition in term.data:
             limit = bound_on(negation(condition) if condition.operator == "!=" else condition, iterator)
-            if limit is not None and (limit.exact or not _others(condition.right - condition.left, iterator) & outer):
+            if limit is not None and (limit.exact or not (iterators_of(condition.right - condition.left) - {iterator}) & outer):
                 points |= {p for p in (limit.low, limit.high) if low < p < high}
     return sorted(points)
-
-
-def _others(value: Index, iterator: Iterator) -> frozenset[Iterator]:
-    return iterators_of(value) - {iterator}
 
 
 def simplify_reductions(table: Terms, root: Term) -> Term:

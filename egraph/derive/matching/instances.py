@@ -50,13 +50,10 @@ def expression(flat: Flat) -> Node | None:
     nodes = [flat.operands[position] for position in used]
     names = {str(old): Tensor(str(new), flat.operands[old].type.sizes, flat.operands[old].type.dtype) for new, old in enumerate(used)}
     try:
-        return apply("Expression", *nodes, text=text_of(_tidied(inline(flat.scope, names))))
+        scope = inline(flat.scope, names)
+        return apply("Expression", *nodes, text=text_of(scope.with_body(mapped(scope.body, tidy, opened=True))))
     except EinsatError:
         return None
-
-
-def _tidied(scope: Scope) -> Scope:
-    return scope.with_body(mapped(scope.body, tidy, opened=True))
 
 
 def _named(body: Scalar, names: dict[Scope, Tensor]) -> Scalar:
