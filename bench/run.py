@@ -85,10 +85,10 @@ def run(options: argparse.Namespace) -> int:
     rows = read_rows(stem.with_suffix(".json"), where) if options.resume else {}
     todo = [(name, batch) for name in names for batch in models[name].batches if options.batch in (0, batch)]
     for name, batch in todo:
-        wanted_engines = engines.get(name, engines[""])
-        if (name, batch) in rows and is_whole(rows[name, batch], wanted_engines):
+        row_engines = engines.get(name, engines[""])
+        if (name, batch) in rows and is_whole(rows[name, batch], row_engines):
             continue
-        request = Request(wanted_engines, options.threads, options.seconds, options.limit, not options.no_warm, tuple(options.extra))
+        request = Request(row_engines, options.threads, options.seconds, options.limit, not options.no_warm, tuple(options.extra))
         row = measure_row(models[name], batch, request)
         rows[name, batch] = row
         write(stem, list(rows.values()), where, table(list(rows.values()), where))

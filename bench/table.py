@@ -73,8 +73,8 @@ def note(row: Row) -> str:
         notes.append("error against 64-bit floats: " + ", ".join(f"{engine} {error:.1e}" for engine, error in rounding.items()))
     if few := {engine: runs for engine, runs in row.get("runs", {}).items() if runs < FEW_RUNS}:
         notes.append("few repeats: " + ", ".join(f"{engine} {runs}" for engine, runs in few.items()))
-    if told_near := near(row):
-        notes.append(told_near)
+    if near_text := near(row):
+        notes.append(near_text)
     if row.get("warm_is_the_same") is False:
         notes.append("the warm run chose another program")
     return "; ".join(notes).replace("|", "/")
@@ -87,9 +87,9 @@ def near(row: Row) -> str:
     if not 0 < count < of:
         return ""
     time_us, predicted_us = nearest_turns["median_us"]["einsat"], row.get("optimize", {}).get("predicted_us")
-    ratio_told = f", predicted {predicted_us / time_us:.2f}" if predicted_us else ""
+    ratio_text = f", predicted {predicted_us / time_us:.2f}" if predicted_us else ""
     turns = f"in {count} of {of} turns lines passed between cores quickly ({nearest_turns['line_ns']:.1f} ns)"
-    return f"{turns}: {time_us / 1e3:.3f} ms{ratio_told}"
+    return f"{turns}: {time_us / 1e3:.3f} ms{ratio_text}"
 
 
 def line(row: Row) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from egraph.derive.matching.conditions import speaks_of
+from egraph.derive.matching.conditions import bounds_index
 from egraph.derive.rules.bodies import every
 from egraph.derive.trees import Contraction
 from egraph.tensor.expr.conditions import tightest
@@ -140,4 +140,4 @@ def _loose(contraction: Contraction) -> tuple[Compare, ...]:
     """Return the guards that are no bounds of one index of an operand."""
     coordinates = [p for o in contraction.operands if isinstance(o, Read) for p in map(affine, o.indices) if p is not None and p[1]]
     normal = tightest(contraction.conditions)
-    return tuple(c for c in normal or () if not any(speaks_of(p, c) for p in coordinates))
+    return tuple(c for c in normal or () if not any(bounds_index(p, c) for p in coordinates))

@@ -228,7 +228,7 @@ def to_options(arguments: argparse.Namespace) -> Options:
             f"--threads {arguments.threads} is more than the {cores} cores that this process may use: nothing could be timed",
             where="--threads", fix=f"give --threads {cores} or fewer, or leave the option out",
         )  # fmt: skip
-    shapes, request = _asked_sizes(arguments)
+    shapes, request = _size_request(arguments)
     return Options(
         model=arguments.model or arguments.source,
         output=arguments.output,
@@ -263,7 +263,7 @@ def to_options(arguments: argparse.Namespace) -> Options:
     )
 
 
-def _asked_sizes(arguments: argparse.Namespace) -> tuple[dict[str, tuple[int, ...]], SizeRequest]:
+def _size_request(arguments: argparse.Namespace) -> tuple[dict[str, tuple[int, ...]], SizeRequest]:
     """Return the inputs with one size for each axis, and what takes the model to understand; raises ModelError."""
     choices_by_name: dict[tuple[str, str], tuple[Choice, ...]] = {}
     for name, kind, choices in arguments.shape:

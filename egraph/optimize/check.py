@@ -276,7 +276,7 @@ def check(
         """Compare on one input; return how outputs differ there where that only says how the model amplifies rounding."""
         nonlocal worst_output, worst_error
         noise = Noise(plain, feeds, seed, plain_moved) if plain else None
-        untold: Disagreement | None = None
+        inconclusive: Disagreement | None = None
         spread.add(expected)
         for file, run in candidates.items():
             try:
@@ -289,24 +289,24 @@ def check(
                 try:
                     relative = compare(expected_output, actual, tolerance, where=where)
                 except TooFar as error:
-                    found_noise = noise.of(position, expected_output, actual, tolerance) if noise else UNKNOWN
-                    failure = CheckFailed(f"{error.what}{found_noise}", where=error.where, fix=error.fix)
-                    if not found_noise.explains or compared_alone(name_of_input, feeds).kernels:
+                    measured_noise = noise.of(position, expected_output, actual, tolerance) if noise else UNKNOWN
+                    failure = CheckFailed(f"{error.what}{measured_noise}", where=error.where, fix=error.fix)
+                    if not measured_noise.explains or compared_alone(name_of_input, feeds).kernels:
                         raise Disagreement(failure, feeds) from error
-                    parts = "" if found_noise.is_accepted else agreement(compared_alone(name_of_input, feeds))
-                    if not found_noise.is_accepted and not parts:
+                    parts = "" if measured_noise.is_accepted else agreement(compared_alone(name_of_input, feeds))
+                    if not measured_noise.is_accepted and not parts:
                         if not may_replace:
                             raise Disagreement(failure, feeds) from error
-                        untold = Disagreement(failure, feeds)
+                        inconclusive = Disagreement(failure, feeds)
                         amplified.append(f"{where}: another input takes its place, as this one tells nothing: {failure.what}")
                         break
                     relative = relative_error(expected_output, actual)
-                    amplified.append(f"{where}: accepted although {relative:.2g} is above the tolerance{found_noise}{parts}")
+                    amplified.append(f"{where}: accepted although {relative:.2g} is above the tolerance{measured_noise}{parts}")
                 except CheckFailed as error:
                     raise Disagreement(error, feeds) from error
                 if relative > worst_error:
                     worst_output, worst_error = name, relative
-        return untold
+        return inconclusive
 
     vouched: dict[str, Blame] = {}
 
@@ -329,11 +329,11 @@ def check(
     while number < count - len(given) + replaced:
         values = VALUES[number % len(VALUES)]
         feeds = drawn(number, values)
-        untold = compare_on(f"random input {number} ({values})", feeds, reference(feeds), may_replace=replaced < most_replaced)
+        inconclusive = compare_on(f"random input {number} ({values})", feeds, reference(feeds), may_replace=replaced < most_replaced)
         del feeds
-        number, replaced = number + 1, replaced + (untold is not None)
-        is_told = number > replaced or bool(given)
-        if is_told and not goes_on(len(given) + number):
+        number, replaced = number + 1, replaced + (inconclusive is not None)
+        has_conclusive = number > replaced or bool(given)
+        if has_conclusive and not goes_on(len(given) + number):
             return result(len(given) + number, is_short=True)
     compared = max(count + replaced, len(given))
     if compared == 1:

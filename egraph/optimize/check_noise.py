@@ -40,7 +40,7 @@ def open_onnxruntime(model: Path | bytes, threads: int, *, optimise: bool = True
 
 
 @dataclass(frozen=True)
-class FoundNoise:
+class MeasuredNoise:
     """How far onnxruntime's own rounding moves an output, beside the error that is to be judged."""
 
     error: float = math.inf
@@ -65,7 +65,7 @@ class FoundNoise:
         return f"; against onnxruntime without optimisations the error is {self.error:.2g}, and {moved}"
 
 
-UNKNOWN = FoundNoise()
+UNKNOWN = MeasuredNoise()
 
 
 class Noise:
@@ -75,7 +75,7 @@ class Noise:
         self._plain, self._feeds, self._seed, self._plain_moved = plain, feeds, seed, plain_moved
         self._runs: tuple[Sequence[Any], ...] = ()
 
-    def of(self, position: int, expected: Any, actual: Any, tolerance: Tolerance) -> FoundNoise:
+    def of(self, position: int, expected: Any, actual: Any, tolerance: Tolerance) -> MeasuredNoise:
         """Return what is known of the noise of an output."""
         if not self._runs:
             self._runs = self._plain(self._feeds), self._plain(shaken(self._feeds, self._seed))
@@ -84,7 +84,7 @@ class Noise:
         if any(isinstance(value, list) for value in (expected, actual, exact)):
             return UNKNOWN
         noise = max(relative_error(exact, expected), *(relative_error(exact, each) for each in moved))
-        return FoundNoise(relative_error(exact, actual), noise, is_known=True, accepted=MOST_TOLERANCES * tolerance.relative)
+        return MeasuredNoise(relative_error(exact, actual), noise, is_known=True, accepted=MOST_TOLERANCES * tolerance.relative)
 
 
 def shaken(feeds: Mapping[str, Any], seed: int) -> dict[str, Any]:

@@ -121,11 +121,11 @@ class Chooser:
         First for the best program alone, which is quickly extracted; then for all that are going to be timed.
         """
         settled: tuple[Selection, ...] = ()
-        for most, wanted_programs, greedy in rounds:
+        for most, program_count, greedy in rounds:
             for _ in range(most):
-                if time_left() <= self.needed_seconds(wanted_programs, greedy=greedy):
+                if time_left() <= self.needed_seconds(program_count, greedy=greedy):
                     return ()
-                selections = self.choose(wanted_programs, greedy=greedy, most_seconds=time_left())
+                selections = self.choose(program_count, greedy=greedy, most_seconds=time_left())
                 to_measure = self._to_measure(selections)
                 self.budget.unmeasured = len(to_measure)
                 best_us = selections[0].cost_us

@@ -75,7 +75,7 @@ def export_jobs(options: Options, archive: Path, progress: Progress) -> Exported
         if not isinstance(result, Saturated):
             fix = "give a model, imported.txt or saturated.txt"
             raise ModelError("the stages after a search want no kernels measured", where=str(options.model), fix=fix)
-        return _write(_wanted(result, options, progress, database), options, archive, progress, database)
+        return _write(_collected(result, options, progress, database), options, archive, progress, database)
     finally:
         database.close()
 
@@ -102,7 +102,7 @@ def _of_device(database: Database, key: str) -> Iterator[Record]:
     return (record for record in database.records() if record.device.startswith(key))
 
 
-def _wanted(result: Saturated, options: Options, progress: Progress, database: Database) -> list[Job]:
+def _collected(result: Saturated, options: Options, progress: Progress, database: Database) -> list[Job]:
     lowers, collector = lowering(options.device), Collector(policy=options.policy.measure)
     key = device(options.device).key(options.threads)
     missing = calibration_missing(database, key, lowers.target, lowers.generator_digest)

@@ -160,7 +160,7 @@ class Run:
         if options.dump_folder or memo is None or earlier is None or choices_digest(earlier.choices) != memo.choices:
             return None
         contenders = [self._contender(name, digest) for name, digest in memo.contenders]
-        raced = self._remembered(contenders, device, frozen=False)
+        raced = self._recorded_race(contenders, device, frozen=False)
         if raced is None or fastest([c.name for c in contenders], raced, options.policy.race) != memo.outcome.shipped:
             return None
         self.progress.note(earlier.describe())
@@ -307,7 +307,7 @@ class Run:
         if not self.device.is_timed:
             cheapest = compile_cheapest(entries, self.folder, self.repair.compile_options)
             return Trial(searched, plain, tuple(entries), not_raced(contenders), cheapest, key)
-        raced = None if is_measured and not choice.is_earlier else self._remembered(contenders, device, frozen=options.frozen)
+        raced = None if is_measured and not choice.is_earlier else self._recorded_race(contenders, device, frozen=options.frozen)
         preferred, policy = by_preference(entries, self.derivations.errors()), options.policy.race
         best = entry_named(fastest(preferred, raced, policy), entries) if raced else None
         if raced and best:
@@ -370,7 +370,7 @@ class Run:
     def _contender(self, name: str, digest: str) -> Contender:
         return Contender(name, digest, "einsat", str(self.work / name.replace(" ", "-")), keep_subnormals=self.repair.keep_subnormals)
 
-    def _remembered(self, contenders: Sequence[Contender], device: str, *, frozen: bool) -> Race | None:
+    def _recorded_race(self, contenders: Sequence[Contender], device: str, *, frozen: bool) -> Race | None:
         runs, inputs = self.reference.runs, self.reference.given.raced
         return recorded_race(
             contenders, runs.specs, database=self.database, device=device, frozen=frozen, inputs=inputs,

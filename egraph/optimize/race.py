@@ -206,8 +206,8 @@ def _interleave(
             if is_slow and 2 * time.monotonic() - started > deadline:
                 break  # no time for another round
             left = [name for name in preferred if name in kept]
-            is_told = round_number + 1 >= policy.least_rounds and (is_over or is_decided(left, timings, policy))
-            if is_told or (is_over and is_clear(timings, kept, essential, policy.first_gap)):
+            is_decided_now = round_number + 1 >= policy.least_rounds and (is_over or is_decided(left, timings, policy))
+            if is_decided_now or (is_over and is_clear(timings, kept, essential, policy.first_gap)):
                 break
     finally:
         for worker in workers.values():

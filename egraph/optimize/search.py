@@ -158,7 +158,7 @@ def search(
     if not choice:
         choosing = Choosing(graph, saturation, model, budget, seed, rehearsal, is_timed=measurer is not None)
         choice, space = choosing.choose(measurer, finalists)
-    return _found(graph, saturation, choice, space, model, budget, finalists, is_timed=measurer is not None)
+    return _search_result(graph, saturation, choice, space, model, budget, finalists, is_timed=measurer is not None)
 
 
 def limits_of(policy: SaturationPolicy, budget_seconds: float, e_nodes: int) -> Limits:
@@ -197,10 +197,10 @@ def search_again(
     selections, by_rules = (tuple(_repriced(selection, model) for selection in each) for each in (selections, by_rules))
     other = refused(model, space.everything.candidates)
     choice = replace(searched.choice, selections=selections, by_rules=by_rules, refused=other, is_earlier=False)
-    return _found(graph, searched.saturation, choice, space, model, budget, finalists, is_timed=False)
+    return _search_result(graph, searched.saturation, choice, space, model, budget, finalists, is_timed=False)
 
 
-def _found(
+def _search_result(
     graph: Graph,
     saturation: Saturation,
     choice: Choice,

@@ -162,13 +162,13 @@ class PythonNames:
         self.function = function
         self._cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
         self._globals = function.__globals__
-        self._found: dict[str, Value] = {}
+        self._values: dict[str, Value] = {}
         self.path = function.__code__.co_filename
 
     def find(self, name: str) -> Value:
-        if name not in self._found:
-            self._found[name] = value_of(self._raw(name), name, self.path)
-        return self._found[name]
+        if name not in self._values:
+            self._values[name] = value_of(self._raw(name), name, self.path)
+        return self._values[name]
 
     def _raw(self, name: str) -> Any:
         if name in self._cells:

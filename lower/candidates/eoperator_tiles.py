@@ -146,7 +146,7 @@ def _variants(tiling: Tiling, orders: _Orders, number: int, node: ENode, impleme
         return  # what stands below would be computed again for each window
     expanded: set[int] | None = None
     for style in STYLES if tiling.fused else ():
-        if expanded is not None and not any(orders.is_told_apart(each, style) for each in expanded):
+        if expanded is not None and not any(orders.is_inlined_differently(each, style) for each in expanded):
             continue  # it would grow as the first style did
         growth = _Growth(tiling, style, orders, path={number}, shifted=int(node.op in SHIFTED), is_shift=node.op in SHIFTED)
         operands = []
@@ -189,7 +189,7 @@ class _Orders:
         self._tiling = tiling
         self._known: dict[tuple[int, bool, bool, bool], list[ENode]] = {}
         self._products: dict[int, bool] = {}
-        self._told_apart: dict[str, dict[int, bool]] = {style.name: {} for style in STYLES}
+        self._inlined_differently: dict[str, dict[int, bool]] = {style.name: {} for style in STYLES}
 
     def of(self, number: int, style: Style) -> list[ENode]:
         """Compute rather than move, but across transposes where the style says so; prefer what reads the fewest bytes, constants aside.
@@ -202,9 +202,9 @@ class _Orders:
             self._known[key] = sorted(options, key=partial(self._rank, style))
         return self._known[key]
 
-    def is_told_apart(self, number: int, style: Style) -> bool:
+    def is_inlined_differently(self, number: int, style: Style) -> bool:
         """Return whether a style inlines a class in another way than the first style does."""
-        differing = self._told_apart[style.name]
+        differing = self._inlined_differently[style.name]
         if number not in differing:
             differing[number] = self._differs(number, style)
         return differing[number]

@@ -151,7 +151,7 @@ def element_type(root: Term, dtypes: dict[str, str]) -> str:
 
 
 @lru_cache(maxsize=64)
-def _kernel_to_look_at(fragment: Node) -> Kernel:
+def _shared_kernel(fragment: Node) -> Kernel:
     """Return a fragment's kernel, shared by several queries; it must not be changed."""
     return kernel_of(KernelRequest(fragment))
 
@@ -167,7 +167,7 @@ def supports(fragment: Node) -> str | None:
         if not node.type.is_static:
             return f"{node.op} has unknown sizes ({node.type})"
     try:
-        kernel = _kernel_to_look_at(fragment)
+        kernel = _shared_kernel(fragment)
         terms = subterms((kernel.root,))
         if len(terms) > MAXIMUM_TERMS:
             return f"{len(terms)} scalar operations an element are more than {MAXIMUM_TERMS}"
@@ -215,7 +215,7 @@ def _part(op: str, attributes: Attributes, operands: tuple[TensorType, ...], typ
     reason = supports(alone)
     if reason is not None:
         return reason
-    terms = subterms((_kernel_to_look_at(alone).root,))
+    terms = subterms((_shared_kernel(alone).root,))
     read = [term.data[0] for term in terms if term.kind == "read"]
     return len(terms) - len(read), tuple(max(1, read.count(str(i))) for i in range(len(operands)))
 
@@ -225,7 +225,7 @@ def may_overwrite(fragment: Node) -> frozenset[int]:
     """Return the placeholders whose memory (of the same dense layout) the output may share exactly."""
     if supports(fragment) is not None:
         return frozenset()
-    kernel = _kernel_to_look_at(fragment)
+    kernel = _shared_kernel(fragment)
     terms = subterms((kernel.root,))
     if any(term.kind in ("reduce", "table") for term in terms):  # vectors of an unrolled kernel overlap
         return frozenset()

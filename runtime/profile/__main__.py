@@ -107,9 +107,9 @@ def run(arguments: argparse.Namespace) -> int:
                     print("  ".join(map(str, row.to_sql())))
         case "list":
             for record in database.records(arguments.device):
-                time_told = f"{record.median_us:10.1f} us" if record.median_us is not None else f"{record.status:>13}"
+                time_text = f"{record.median_us:10.1f} us" if record.median_us is not None else f"{record.status:>13}"
                 spread = f"{record.spread:6.1%}" if record.spread is not None else "     -"
-                print(f"{time_told} {spread}  {record.implementation:20} {record.fragment}  {record.message}".rstrip())
+                print(f"{time_text} {spread}  {record.implementation:20} {record.fragment}  {record.message}".rstrip())
         case "export":
             rows = (row for kind in SHARED for row in database.rows(kind))
             lines = "".join(row.to_line() + "\n" for row in rows if arguments.device in (None, row.key[0]))

@@ -52,8 +52,8 @@ def measure_on_cluster(
     opened = Archive.open(archive)
     opened.zipped.close()
     origin = opened.origin
-    wanted_key = named_device or device(origin.device).key(origin.threads)
-    idle, architecture = _machines(cluster, origin, wanted_key)
+    device_key = named_device or device(origin.device).key(origin.threads)
+    idle, architecture = _machines(cluster, origin, device_key)
     measured_before = {record.key: record for record in resumed(output)} if output else {}
     records: dict[int, Record] = {}
     waiting: list[int] = []
@@ -69,7 +69,7 @@ def measure_on_cluster(
                 tell(progress(number + 1, len(opened.jobs), record))
 
         for number, job in enumerate(opened.jobs):
-            key = job.key(wanted_key)
+            key = job.key(device_key)
             if (record := measured_before.get(key)) is not None:
                 keep(number, record, is_new=False)
             elif job.generator and architecture != origin.architecture:
@@ -86,7 +86,7 @@ def measure_on_cluster(
                 node = idle.pop()
                 running[cluster.run_on(node, measure_batch, (content, numbers, deadline - time.monotonic()))] = node, numbers
             if not running:
-                raise JobLost(f"no machine is left of {wanted_key!r}; {len(records)} kernels are measured", fix="the same command goes on")
+                raise JobLost(f"no machine is left of {device_key!r}; {len(records)} kernels are measured", fix="the same command goes on")
             reference = cluster.first(list(running))
             node, numbers = running.pop(reference)
             try:
@@ -104,15 +104,15 @@ def measure_on_cluster(
     return Measured(ordered, len(opened.jobs) - len(records) - foreign, foreign)
 
 
-def _machines(cluster: Cluster, origin: Origin, wanted_key: str) -> tuple[list[str], str]:
+def _machines(cluster: Cluster, origin: Origin, device_key: str) -> tuple[list[str], str]:
     """Return the machines that are the device, and what generated code runs on there."""
     references = {node: cluster.run_on(node, key_of_machine, (origin.device, origin.threads)) for node in cluster.nodes()}
     keys: dict[str, tuple[str, str]] = {}
     for node, reference in references.items():
         with suppress(JobLost):
             keys[node] = cluster.result(reference)
-    fitting = [node for node, (key, _) in keys.items() if key == wanted_key]
+    fitting = [node for node, (key, _) in keys.items() if key == device_key]
     if not fitting:
         other_keys = "; ".join(sorted({key for key, _ in keys.values()}))
-        raise ValueError(f"no machine of the cluster is {wanted_key!r}: there are {other_keys} (--device KEY names one)")
+        raise ValueError(f"no machine of the cluster is {device_key!r}: there are {other_keys} (--device KEY names one)")
     return fitting, keys[fitting[0]][1]

@@ -205,8 +205,8 @@ def measure_archive(
 
 def progress(number: int, count: int, record: Record) -> str:
     """Return the line that reports a measured job."""
-    time_told = f"{record.median_us:.1f} us" if record.median_us is not None else record.status
-    return f"{number}/{count}: {time_told}  {record.implementation}  {record.fragment}"
+    time_text = f"{record.median_us:.1f} us" if record.median_us is not None else record.status
+    return f"{number}/{count}: {time_text}  {record.implementation}  {record.fragment}"
 
 
 def _timing(archive: Archive, job: Job, worker: Worker, effort: Effort, deadline: float) -> Timing | None:

@@ -83,7 +83,7 @@ def interval(coordinate: Affine, size: int, conditions: Sequence[Condition]) -> 
     return Interval(low, high)
 
 
-def speaks_of(coordinate: Affine, condition: Condition) -> bool:
+def bounds_index(coordinate: Affine, condition: Condition) -> bool:
     """Return whether a condition bounds this very index."""
     return _limits(coordinate, condition) is not None
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator as Iterable
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from egraph.derive.matching.conditions import Condition, interval, speaks_of
+from egraph.derive.matching.conditions import Condition, bounds_index, interval
 from egraph.derive.matching.form import Form, substituted
 from egraph.derive.matching.products import roles_of, two_reads
 from egraph.derive.matching.windowed import Operands, convolved, settled
@@ -53,7 +53,7 @@ def spatial(
         return None
     last = constant + sum(c * (length(i) - 1) for i, c in coefficients.items())
     kept = interval(parts, size, conditions)
-    if kept.low >= kept.high or (not any(speaks_of(parts, c) for c in conditions) and (constant < 0 or last >= size)):
+    if kept.low >= kept.high or (not any(bounds_index(parts, c) for c in conditions) and (constant < 0 or last >= size)):
         return None
     stride = coefficients[out[0]] if out else 1
     start, end = max(kept.low, constant), kept.high
@@ -117,7 +117,7 @@ def _with(case: Operands, windows: Sequence[Spatial]) -> Iterable[Node]:
     axes = [w.axis for w in windows]
     plain = [affine(coordinate) for axis, coordinate in enumerate(case.data.indices) if axis not in axes]
     coordinates = [*plain, *map(affine, case.weight.indices)]
-    bounding = [c for c in case.form.conditions if any(speaks_of(parts, c) for parts in coordinates if parts is not None)]
+    bounding = [c for c in case.form.conditions if any(bounds_index(parts, c) for parts in coordinates if parts is not None)]
     values: dict[str, AttributeValue] = {
         "strides": tuple(w.stride for w in windows) or (1,), "dilations": tuple(w.dilation for w in windows) or (1,),
         "pads": (*(w.before for w in windows), *(w.after for w in windows)) or (0, 0),

@@ -6,7 +6,7 @@ from collections.abc import Iterator as Iterable
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from egraph.derive.matching.conditions import speaks_of
+from egraph.derive.matching.conditions import bounds_index
 from egraph.derive.matching.form import Form, substituted
 from egraph.derive.matching.views import arrange, padded
 from egraph.tensor import Node
@@ -44,7 +44,7 @@ def boxed(form: Form) -> Boxed:
     axes = {i: axis for axis, i in enumerate(form.digits)}
     for condition in form.conditions:
         limit = bound_of(condition)
-        if limit is None or limit.iterator not in axes or any(speaks_of(coordinate, condition) for coordinate in coordinates):
+        if limit is None or limit.iterator not in axes or any(bounds_index(coordinate, condition) for coordinate in coordinates):
             continue
         axis = axes[limit.iterator]
         before[axis] = max(before[axis], limit.low)
@@ -87,7 +87,7 @@ def moved(form: Form, leaves: Sequence[Node], *, expand: bool = True) -> Node | 
     inner = box.form.inner
     assert isinstance(inner, Read)
     coordinates = [p for p in map(affine, inner.indices) if p is not None]
-    if any(not any(speaks_of(coordinate, c) for coordinate in coordinates) for c in box.form.conditions):
+    if any(not any(bounds_index(coordinate, c) for coordinate in coordinates) for c in box.form.conditions):
         return None
     source = padded(leaves[int(body.source.name)], inner.indices, box.form.conditions, box.form.otherwise)
     expand = expand or any(box.before) or any(box.after)

@@ -10,7 +10,7 @@ from collections.abc import Iterator as Iterable
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from egraph.derive.matching.conditions import Condition, interval, speaks_of
+from egraph.derive.matching.conditions import Condition, bounds_index, interval
 from egraph.derive.matching.form import Form, substituted
 from egraph.derive.matching.products import roles_of, two_reads
 from egraph.derive.matching.windowed import Operands, convolved, settled
@@ -148,7 +148,7 @@ def _with(case: Operands, windows: Sequence[Spread], conditions: Mapping[int, Se
     unused = [c for c in case.form.conditions if c not in used]
     coordinates = [p for read in (case.data, case.weight) for p in map(affine, read.indices) if p is not None]
     values = _attributes(windows)
-    if values is not None and all(any(speaks_of(coordinate, c) for coordinate in coordinates) for c in unused):
+    if values is not None and all(any(bounds_index(coordinate, c) for coordinate in coordinates) for c in unused):
         yield from convolved(case, "ConvTranspose", windows, unused, values)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from egraph.derive.matching.conditions import Condition, interval, speaks_of
+from egraph.derive.matching.conditions import Condition, bounds_index, interval
 from egraph.tensor import Node, walk
 from egraph.tensor.expr.index import Index, Iterator, bounds, index, length
 from egraph.tensor.expr.laws import Affine, affine, tidy
@@ -45,7 +45,7 @@ def arrange(source: Node, indices: Sequence[Index], groups: Sequence[Group], *, 
         present = [i in axes or not (expand or not set(axes).isdisjoint(group)) for group in groups for i in group]
         absent = [set(axes).isdisjoint(group) and not expand for group in groups for _ in group]
         node = reshaped(node, [1 if i not in axes else size for i, size in zip(order, full, strict=True)])
-        sizes = tuple(1 if gone else size for gone, size in zip(absent, full, strict=True))
+        sizes = tuple(1 if removed else size for removed, size in zip(absent, full, strict=True))
         node = node if all(present) else expanded(node, sizes)
     sizes = tuple(1 if not expand and set(axes).isdisjoint(group) else math.prod(map(length, group)) for group in groups)
     return reshaped(node, sizes)
@@ -85,7 +85,7 @@ def padded(source: Node, indices: Sequence[Index], conditions: Sequence[Conditio
         kept = interval(parts, size, conditions) if parts is not None else interval((0, {}), size, ())
         if kept.low >= kept.high or (fill is None and (limits[0] < kept.low or limits[1] >= kept.high)):
             return None
-        guarded = parts is not None and any(speaks_of(parts, condition) for condition in conditions)
+        guarded = parts is not None and any(bounds_index(parts, condition) for condition in conditions)
         if not guarded and (limits[0] < 0 or limits[1] >= size):
             return None
         starts.append(kept.low if limits[0] < kept.low else 0)

@@ -33,7 +33,7 @@ def _meaning(op: str, types: tuple[TensorType, ...], attributes: Attributes) -> 
 
 
 @lru_cache(maxsize=1 << 10)
-def _remembered(op: str, types: tuple[TensorType, ...], attributes: Attributes, written: str) -> Scope:
+def _cached_meaning(op: str, types: tuple[TensorType, ...], attributes: Attributes, written: str) -> Scope:
     """Return a meaning; ``written`` tells 1, 1.0 and True apart, and 0.0 and -0.0."""
     return _meaning(op, types, attributes)
 
@@ -76,7 +76,7 @@ def evaluate(roots: Iterable[Node], leaves: Mapping[Node, np.ndarray], field: Fi
         else:
             operands = {str(i): values[operand] for i, operand in enumerate(node.inputs)}
             types = tuple(operand.type for operand in node.inputs)
-            values[node] = evaluate_scope(_remembered(node.op, types, node.attributes, repr(node.attributes)), operands, field)
+            values[node] = evaluate_scope(_cached_meaning(node.op, types, node.attributes, repr(node.attributes)), operands, field)
     return [values[root] for root in roots]
 
 

@@ -36,5 +36,5 @@ def line_ns(threads: int | None = None) -> float | None:
 
 def share_one_core(threads: int) -> bool:
     """Return whether a virtual machine's cores lie on one core's threads, where what both compute takes up to twice as long."""
-    found_ns = line_ns(threads)
-    return found_ns is not None and found_ns < ONE_CORE_NS
+    transfer_ns = line_ns(threads)
+    return transfer_ns is not None and transfer_ns < ONE_CORE_NS

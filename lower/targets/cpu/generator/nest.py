@@ -250,13 +250,13 @@ class Planner:
             where = tirx.Ramp(emitter.index(offset, {**point, vector: Lanes(lanes.base)}), emitter.integer(step), lanes.count)
             value = widen(value, lanes.count)
             if lanes.count == LINE_ELEMENTS:
-                self._fetch_ahead(root, point, vector)
+                self._prefetch(root, point, vector)
             if emitter.is_streamed and step == 1 and lanes.count == LINE_ELEMENTS:
                 emitter.append(stream(self.output, where.base, self._stored(value)))
                 return
         emitter.append(tirx.BufferStore(self.output, self._stored(value), [where]))
 
-    def _fetch_ahead(self, root: Term, point: Point, vector: Iterator) -> None:
+    def _prefetch(self, root: Term, point: Point, vector: Iterator) -> None:
         """Prefetch what later iterations read of large tensors, where there are more streams than the processor's prefetcher follows."""
         emitter = self.emitter
         terms = subterms(self.fetched_with.get(root, (root,)))
