@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from functools import partial
 from math import gcd
 
-from egraph.derive.layers import innermost, within
 from egraph.derive.rules.bodies import Refusal
 from egraph.derive.rules.boundary import relax
 from egraph.derive.rules.instances import instantiate
 from egraph.derive.rules.substitution import solve, split_iterator
 from egraph.derive.rules.summation import inner_read
 from egraph.derive.targets import is_digits
-from egraph.derive.trees import Contraction, contraction_of
+from egraph.derive.trees import Contraction, contraction_of, innermost, within
 from egraph.tensor.expr.index import Floor, Index, Iterator, Modulo, atoms, index, length
 from egraph.tensor.expr.laws import affine
 from egraph.tensor.expr.scope import Read, Scope

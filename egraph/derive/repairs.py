@@ -6,13 +6,12 @@ from collections.abc import Iterable
 from itertools import combinations
 
 from egraph.derive.digits import digits, factors_of
-from egraph.derive.layers import within
 from egraph.derive.rules.bodies import Refusal, where
 from egraph.derive.rules.indices import substitute_indices
 from egraph.derive.rules.instances import instantiate, sum_within, without_axis
 from egraph.derive.rules.summation import guards_outward, split_summation
 from egraph.derive.targets import Conflict, Target, conflicts, is_digits
-from egraph.derive.trees import Contraction
+from egraph.derive.trees import Contraction, within
 from egraph.derive.windows import windows
 from egraph.tensor.expr.bodies import applied, reads_of, used
 from egraph.tensor.expr.index import Index, Iterator

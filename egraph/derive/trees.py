@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import combinations
 
-from egraph.derive.rules.bodies import every, pulled, replaced
+from egraph.derive.rules.bodies import Refusal, every, pulled, replaced
 from egraph.derive.rules.summation import inner_read, merge_traversal
 from egraph.tensor.expr.bodies import flattened, operations, reads_of, used, with_reads
 from egraph.tensor.expr.canonical import canonical
 from egraph.tensor.expr.index import Iterator, known, length
-from egraph.tensor.expr.scope import Compare, Read, Reduction, Scalar, Scope
+from egraph.tensor.expr.scope import Compare, Guarded, Read, Reduction, Scalar, Scope
 
 BALANCE = 4
 """Operations a byte above which a scope is bound by arithmetic: no generated kernel is meant for it."""
@@ -150,3 +150,22 @@ def operations_to_move(scope: Scope) -> int:
 def intensity(scope: Scope) -> float:
     """Return operations a byte: operands read once, the result written once."""
     return BALANCE * operations(scope) / operations_to_move(scope)
+
+
+def within(outside: Scope, change: Callable[[Scope], Scope | Refusal]) -> Scope | Refusal:
+    """Apply a rule to the scope that ``outside`` reads, alone or under guards."""
+    inner = inner_read(outside)
+    if inner is None:
+        return change(outside)
+    result = change(inner[0])
+    if isinstance(result, Refusal):
+        return result
+    read = Read(result, inner[1])
+    body = Guarded(outside.body.conditions, read, outside.body.otherwise) if isinstance(outside.body, Guarded) else read
+    return outside.with_body(body)
+
+
+def innermost(outside: Scope, change: Callable[[Scope], Scope | Refusal]) -> Scope | Refusal:
+    """Apply a rule to the scope below all layers that only read."""
+    read = inner_read(outside)
+    return change(outside) if read is None else within(outside, lambda inner: innermost(inner, change))

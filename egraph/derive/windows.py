@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from math import prod
 
 from egraph.derive.digits import split
-from egraph.derive.layers import innermost, within
 from egraph.derive.rules.bodies import Refusal, pulled
 from egraph.derive.rules.boundary import tighten
 from egraph.derive.rules.expressions import split_values
@@ -16,7 +15,7 @@ from egraph.derive.rules.instances import instantiate
 from egraph.derive.rules.substitution import reverse, skew
 from egraph.derive.rules.summation import split_summation
 from egraph.derive.targets import Target, block_sizes, is_digits
-from egraph.derive.trees import Contraction, with_sources
+from egraph.derive.trees import Contraction, innermost, with_sources, within
 from egraph.tensor.expr.bodies import reads_of
 from egraph.tensor.expr.index import Index, Iterator, length
 from egraph.tensor.expr.laws import iterators_of

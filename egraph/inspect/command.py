@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from egraph.errors import EinsatError, ModelError
-from egraph.inspect.outcome import read_outcome
 from egraph.inspect.sizes import read_sizes, sizes_json, sizes_text
-from egraph.optimize.outcome import KernelRow, Outcome
+from egraph.optimize.outcome import KernelRow, Outcome, read_outcome
 from egraph.optimize.stitched import Stitched, picture
 from runtime.artefact import find_folder
 from runtime.sizes import main_folder

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from egraph.errors import ModelError
-from egraph.inspect.outcome import read_outcome
+from egraph.optimize.outcome import read_outcome
 from runtime.artefact import MANIFEST, find_folder
 from runtime.errors import ArtefactError
 from runtime.sizes import Bucket, Sizes

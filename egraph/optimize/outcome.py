@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from egraph.errors import ModelError
 from egraph.optimize.stitched import Stitched
 from egraph.tensor import PLAIN, Implementation
+from runtime.artefact import MANIFEST, find_folder
+from runtime.errors import ArtefactError
 
 
 @dataclass(frozen=True)
@@ -377,3 +382,15 @@ def summary(rows: Sequence[Refused]) -> str:
     counts = Counter(row.kind for row in rows)
     parts = [f"{counts[kind]} {description}" for kind, description in REFUSALS.items() if counts[kind]]
     return f"kernels refused: {', '.join(parts)}" if parts else ""
+
+
+def read_outcome(artefact: Path) -> Outcome:
+    """Return what the run that made the artefact found out."""
+    try:
+        path = find_folder(artefact) / MANIFEST
+    except ArtefactError as error:
+        raise ModelError(error.what, where=error.where, fix=error.fix) from error
+    try:
+        return Outcome.from_manifest(json.loads(path.read_text(encoding="utf-8"))["run"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"{artefact} is not an artefact of this version: {error}", fix="optimise the model again") from error

@@ -18,11 +18,10 @@ import pytest
 from egraph.engine.saturate import Limits, saturate
 from egraph.errors import RuleError
 from egraph.inspect.command import kernels_table
-from egraph.inspect.outcome import read_outcome
 from egraph.onnx import importer
 from egraph.optimize.admission import Correction, admitted, notes
 from egraph.optimize.options import Options
-from egraph.optimize.outcome import Outcome
+from egraph.optimize.outcome import Outcome, read_outcome
 from egraph.optimize.pipeline import optimize
 from egraph.optimize.progress import Progress
 from egraph.optimize.stitched import picture

@@ -16,10 +16,10 @@ import pytest
 
 from bench.corpora.read import read_corpus
 from egraph.errors import EinsatError, LowerError, ModelError, RuleError
-from egraph.inspect.outcome import read_outcome
 from egraph.optimize import measuring
 from egraph.optimize.arguments import parse, to_options
 from egraph.optimize.check import find_feeds
+from egraph.optimize.outcome import read_outcome
 from egraph.optimize.output import Destination, check_report, staging
 from egraph.rewrite.file import load_rules
 from egraph.tensor import Graph, TensorType, make, placeholder

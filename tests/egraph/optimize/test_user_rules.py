@@ -11,12 +11,11 @@ import pytest
 from egraph.engine.saturate import Limits
 from egraph.errors import RuleError
 from egraph.inspect.command import find_rule
-from egraph.inspect.outcome import read_outcome
 from egraph.onnx import importer
 from egraph.optimize.blame import wrong_rules
 from egraph.optimize.estimated import shipped_rules
 from egraph.optimize.options import Options
-from egraph.optimize.outcome import Outcome
+from egraph.optimize.outcome import Outcome, read_outcome
 from egraph.optimize.pipeline import optimize
 from egraph.optimize.progress import Progress
 from egraph.optimize.repair import Repair
