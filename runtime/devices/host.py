@@ -61,7 +61,22 @@ class HostDevice(UntimedDevice):
         return HostProgram(plan, weights, self.open(plan, native))
 
 
-class HostProgram:
+class HostMemory:
+    """A program whose buffers lie in the host's memory, and whose launches return when their steps are done."""
+
+    storage: Storage
+
+    def read(self, buffer: Buffer) -> np.ndarray:
+        return self.storage.view(buffer)
+
+    def write(self, buffer: Buffer, value: np.ndarray) -> None:
+        np.copyto(self.storage.view(buffer), value)
+
+    def synchronise(self) -> None:
+        """Do nothing: a launch returns when its steps are done."""
+
+
+class HostProgram(HostMemory):
     """A plan whose steps run one by one."""
 
     implementations: Mapping[int, str] = {}
@@ -73,12 +88,6 @@ class HostProgram:
     def bind(self, areas: Sequence[np.ndarray]) -> None:
         self.storage.bind(areas)
 
-    def read(self, buffer: Buffer) -> np.ndarray:
-        return self.storage.view(buffer)
-
-    def write(self, buffer: Buffer, value: np.ndarray) -> None:
-        np.copyto(self.storage.view(buffer), value)
-
     def launch(self, first: int, last: int) -> None:
         for index in range(first, last):
             step = self.plan.steps[index]
@@ -86,9 +95,6 @@ class HostProgram:
             output = self.plan.buffers[step.outputs[0]]
             is_copy = step.kind == COPY_STEP
             self.write(output, operands[0].copy() if is_copy else self._compute(index, operands, self.read(output).dtype))
-
-    def synchronise(self) -> None:
-        """Do nothing: a launch returns when its steps are done."""
 
     def time(self, count: int, *, evict: bool, weights_from_memory: bool) -> list[int]:
         """Time the Python calls: this says nothing about kernels (``Device.is_timed``)."""

@@ -12,8 +12,9 @@ from runtime.devices import Files
 from runtime.devices.cpu import dispatcher, openmp
 from runtime.devices.cpu.allocation import Allocator
 from runtime.devices.cpu.steps import Builder, Context
+from runtime.devices.host import HostMemory
 from runtime.errors import ArtefactError
-from runtime.plan import Buffer, Plan
+from runtime.plan import Plan
 from runtime.storage import Storage, pointer
 
 
@@ -25,7 +26,7 @@ def load_dispatcher(files: Files) -> dispatcher.Dispatcher:
     return dispatcher.load(files.dispatcher)
 
 
-class CpuProgram:
+class CpuProgram(HostMemory):
     """The dispatcher, and with it OpenMP, is loaded where the plan has a native step."""
 
     def __init__(self, plan: Plan, weights: Mapping[str, np.ndarray], native: frozenset[int], *, threads: int, files: Files) -> None:
@@ -62,12 +63,6 @@ class CpuProgram:
         if self._table is not None:
             self._table.bind(addresses)
 
-    def read(self, buffer: Buffer) -> np.ndarray:
-        return self.storage.view(buffer)
-
-    def write(self, buffer: Buffer, value: np.ndarray) -> None:
-        np.copyto(self.storage.view(buffer), value)
-
     @property
     def table(self) -> dispatcher.Table:
         assert self._table is not None, "the plan has native steps, and is open"
@@ -75,9 +70,6 @@ class CpuProgram:
 
     def launch(self, first: int, last: int) -> None:
         self.table.run(first, last)
-
-    def synchronise(self) -> None:
-        """Do nothing: a launch returns when its steps are done."""
 
     def time(self, count: int, *, evict: bool, weights_from_memory: bool) -> list[int]:
         return self.table.time(count, evict=evict, flushed=self._weights() if weights_from_memory else ())
