@@ -64,7 +64,7 @@ def offered(entry: BenchModel, database: Database, *, twins: bool, derived: bool
 
 
 def _jobs(frozen: FrozenEGraph, *, twins: bool) -> dict[tuple[str, str], Job]:
-    """Return the kernels over an e-graph by what they are filed under."""
+    """Return the kernels over an e-graph by the keys of their measurements."""
     laid: Mapping[int, tuple[Candidate, ...]] = lay_candidates(frozen)
     model = CostModel(Database.in_memory(), "", DeviceSpeed())
     if not twins:
@@ -79,7 +79,7 @@ def _jobs(frozen: FrozenEGraph, *, twins: bool) -> dict[tuple[str, str], Job]:
 
 
 def verdicts(database: Database, device: str, jobs: list[Job]) -> Iterator[tuple[str, Job, str]]:
-    """Yield what became of each kernel that was executed: ok, slow, wrong, failed or hung, and why."""
+    """Yield the verdict on each kernel that was executed: ok, slow, wrong, failed or hung, and why."""
     for job in jobs:
         record = database.get(device, *job.key)
         if record is not None:

@@ -45,7 +45,7 @@ ANY_OPSET = "ALLOW_RELEASED_ONNX_OPSET_ONLY"
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a case: empty reasons are passes."""
+    """The verdict on a case: empty reasons are passes."""
 
     name: str
     onnxruntime: str
@@ -154,7 +154,7 @@ def _list_of(value: Any) -> Any:
 
 
 def warm(cases: Iterable[Any]) -> None:
-    """Compile the kernels of many cases together; those that fail will say so when they run."""
+    """Compile the kernels of many cases together; failures are reported when the cases run."""
     from egraph.onnx import importer
     from egraph.optimize.estimated import compile_options, estimated_program
     from lower.compile import plan_program
@@ -211,7 +211,7 @@ class _Worker:
         self.asked = time.monotonic()
 
     def ask(self) -> bool:
-        """Send the next piece of work; return whether there is one."""
+        """Send the next cases; return whether there are any."""
         self.asked = time.monotonic()
         if self.batch:
             self.current = self.batch.pop(0)
@@ -259,7 +259,7 @@ def run_all(cases: Sequence[Any], jobs: int, tell: Callable[[int], None]) -> lis
 
 
 def summary(verdicts: Sequence[Verdict], command: str) -> dict[str, Any]:
-    """Return counts, what onnxruntime passes and Einsat does not, and what was used."""
+    """Return counts, the cases that only one of both passes, and the versions."""
     behind = [v for v in verdicts if v.einsat and not v.onnxruntime]
     return {
         "command": command,

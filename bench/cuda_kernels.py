@@ -44,7 +44,7 @@ from runtime.errors import ExecutionError
 TOLERANCE = 1e-5
 """Error of an element relative to its size, or to a tenth of the largest element's: sums cancel."""
 MOST_WORK = 2e9
-"""Scalar operations of a kernel that is run here, at most; larger ones are compiled alone."""
+"""The most scalar operations of a kernel that is run; larger ones are compiled only."""
 EOPERATORS = "bench.eoperators"
 DEVICE = "cuda"
 """For which programs are chosen; kernels have the same text for each of its GPUs."""
@@ -73,7 +73,7 @@ class Row:
 
 
 def requests_of(model: BenchModel, batch: int) -> list[KernelRequest]:
-    """Return what is generated for a model's program, which estimates choose."""
+    """Return the generated kernels of a model's program, which estimates choose."""
     graph = importer.load(model.make(batch), shapes=parse_shapes(model.shapes)).graph
     program = estimated_program(graph, device=DEVICE)
     _, writer = plan_program(program, compile_options(1, DEVICE))

@@ -35,7 +35,7 @@ LAYOUTS = ("NCHW", "NHWC")
 
 @dataclass(frozen=True)
 class Row:
-    """What one convolution has on one GPU: the plans that were built, their workspace, or the library's words."""
+    """The plans of one convolution on one GPU: those that were built, their workspace, or the library's message."""
 
     model: str
     convolution: str

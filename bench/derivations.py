@@ -200,7 +200,7 @@ def _stages(session: Session) -> str:
 
 
 def page(rows: Sequence[Row], where: Mapping[str, Any]) -> str:
-    """Return what is said about all programs."""
+    """Return the page about all programs."""
     lines = [
         "# Derived programs of single operators", "", *opening(where, ("onednn-cpu-gomp", "apache-tvm")),
         "Each beside the library's direct one, timed in turns; the least of many runs counts, from a program's inputs to its outputs,",

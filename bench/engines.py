@@ -31,7 +31,7 @@ WARM_UPS = 3
 LONG_RUN_NS = 1_000_000_000
 """An engine that takes so long for a run is warmed up by two, and every further run of it counts."""
 ARENA_VALUES = 4
-"""So many times its largest value onnxruntime's arena may hold, and more."""
+"""The multiple of its largest value that onnxruntime's arena may hold, at least."""
 RIGHT = 1e-3
 """Outputs of what torch compiled may differ so much from those of what it did not, relatively or absolutely."""
 Run = Callable[[], Sequence[np.ndarray]]
@@ -186,7 +186,7 @@ ENGINES: Mapping[str, Callable[[Path, Feeds, int], Run]] = {
 
 
 def outputs_file(folder: Path, engine: str) -> Path:
-    """Return where an engine leaves its outputs, to be compared."""
+    """Return the file of an engine's outputs, to be compared."""
     return folder / f"{engine}.outputs.npz"
 
 

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent
 MEASURED = ("bench", "egraph", "lower", "runtime", "verify")
 VERSIONS = ("apache-tvm", "egglog", "numpy", "onednn-cpu-gomp", "onnx", "onnxruntime", "openvino", "ortools", "torch")
 OF_THE_RUN = ("command", "date")
-"""What may differ between rows that stand in one table."""
+"""Entries that may differ between rows of one table."""
 
 
 def environment(threads: int, command: Sequence[str]) -> dict[str, Any]:

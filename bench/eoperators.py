@@ -247,7 +247,7 @@ RECORDED = ((True, 1), (True, 2), (False, 1))
 
 
 def page(rows: Sequence[Row], where: Mapping[str, Any]) -> str:
-    """Return what is said about all kernels."""
+    """Return the page about all kernels."""
     lines = [
         "# Generated kernels", "", *opening(where, ("apache-tvm", "numpy")),
         "Bytes are those of all operands and of the result, once each; `of a copy` is their bandwidth over that of numpy's copy of as many",

@@ -49,7 +49,7 @@ class Row:
     kind: str
     program: str
     corrected_cells: float
-    """Part of the output that is corrected, or should be."""
+    """The part of the output that is corrected, or would have to be."""
     where: str
     time_us: float
     times_as_fast: float
@@ -150,7 +150,7 @@ def _error(session: Session, feeds: Mapping[str, np.ndarray], expected: np.ndarr
 
 
 def page(rows: Sequence[Row], where: Mapping[str, Any]) -> str:
-    """Return what is said about all operators: the best of every kind, then why."""
+    """Return the page about all operators: the best of every kind, then the reasons."""
     lines = [
         "# What partial rewrites gain", "", *opening(where, ("onednn-cpu-gomp", "apache-tvm")),
         "Times as fast as the fastest of the operator itself (by the library, by a generated kernel, by fast convolution), all timed in",

@@ -77,7 +77,7 @@ def measured(name: str, threads: int, engines: Sequence[str]) -> Row:
 
 
 def page(rows: Sequence[Row], where: Mapping[str, Any]) -> str:
-    """Return what is said about all models."""
+    """Return the page about all models."""
     wins = {name: sum(row.fastest == name for row in rows) for name in PEERS}
     lines = [
         "# Peers beside each other", "", *opening(where, ("onnxruntime", "openvino", "torch", "apache-tvm")),

@@ -1,4 +1,4 @@
-"""What trained models of images are made to read, from a seed: pages and lines of random text, parts of photographs.
+"""Inputs for trained models of images, from a seed: pages and lines of random text, parts of photographs.
 
 On noise a text detector finds nothing: its output is nearly zero, and its error beside it is large.
 """
@@ -22,7 +22,7 @@ Picture = Callable[[int, int, np.random.Generator], "Image"]
 LETTERS = np.array(list(string.ascii_letters + string.digits))
 PHOTOGRAPHS = ("china.jpg", "flower.jpg")
 LEAST_PART = 0.5
-"""The part of a photograph's shorter side that is shown, at least."""
+"""The least part of a photograph's shorter side that a picture shows."""
 TEXT_SIZES = (16, 40)
 INK, PAPER, PIXEL_NOISE = (0, 90), (190, 256), 3.0
 

@@ -1,4 +1,4 @@
-"""Say what a field of the policy does to models: optimise with each value, time the results in turns, print ratios.
+"""Measure the effect of a policy's field on models: optimise with each value, time the results in turns, print ratios.
 
     python -m bench.policy --field extract.share --values 0.02,0.1 --models resnet18,dcgan
     python -m bench.policy --field race.rounds --values 3,15 --models dcgan --threads 1 -- --budget 30s
@@ -32,7 +32,7 @@ from egraph.policy import Policy, PolicyError, tunings
 
 @dataclass(frozen=True)
 class Swept:
-    """What one value of a field led to. ``median_us``: what the program takes, None where it could not be timed, as ``reason`` says."""
+    """The result of one value of a field. ``median_us``: what the program takes, None where it could not be timed, as ``reason`` says."""
 
     value: str
     optimize_seconds: float

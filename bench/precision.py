@@ -51,7 +51,7 @@ LIMIT_SECONDS = 300.0
 
 @dataclass(frozen=True)
 class Row:
-    """Medians and errors by column, why others have none, and what the optimiser told of precisions."""
+    """Medians and errors by column, why others have none, and the optimiser's summary of precisions."""
 
     model: str
     median_us: Mapping[str, float] = field(default_factory=dict)
@@ -130,7 +130,7 @@ def _error(folder: Path, label: str, paths: Mapping[str, tuple[str, Path]]) -> f
 
 
 def page(rows: Sequence[Row], where: Mapping[str, Any]) -> str:
-    """Return what is said about all models."""
+    """Return the page about all models."""
     means = []
     for peer in COLUMNS[:-1]:
         ratios = [ratio for row in rows if (ratio := row.ratio(peer)) is not None]

@@ -33,7 +33,7 @@ from runtime.devices.cpu.core_distance import line_ns
 MOST_ERROR = 1e-2
 """An engine whose outputs are farther from onnxruntime's computes something else; its time is not counted."""
 EXACT_VALUES = 8
-"""So many times a model's largest value in 32 bits its evaluation in 64 bits may hold at once."""
+"""The multiple of a model's largest 32-bit value that its evaluation in 64 bits may hold at once."""
 CHECKED = 3
 """Inputs that outputs are compared on; of large batches, one."""
 SHOWN_CHARACTERS = 400

@@ -52,7 +52,7 @@ def engines_by_model(texts: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
 
 
 def is_whole(row: Mapping[str, Any], engines: Sequence[str]) -> bool:
-    """Say whether a row needs no measuring: without an error, and every engine has a time or a reason."""
+    """Return whether a row is complete: without an error, and every engine has a time or a reason."""
     return "error" not in row and all(engine in row["median_us"] or engine in row["failed"] for engine in engines)
 
 

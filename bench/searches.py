@@ -44,7 +44,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one search took and found."""
+    """The effort and the result of one search."""
 
     name: str
     to: str

@@ -1,4 +1,4 @@
-"""Show how much the outputs of the benchmark's models tell: what saturates, fades or stays the same proves little.
+"""Show how well the outputs of the benchmark's models distinguish inputs: saturated or constant outputs prove little.
 
     python -m bench.spread                 every model
     python -m bench.spread resnet50 minilm

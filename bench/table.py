@@ -1,4 +1,4 @@
-"""The benchmark's rows as a page of Markdown: times, ratios, errors, and what is to be known about each row."""
+"""The benchmark's rows as a page of Markdown: times, ratios, errors, and notes on each row."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from bench.engines import OURS, WITHOUT_DERIVATIONS
 
 Row = Mapping[str, Any]
 FEW_RUNS = 5
-"""Times that rest on fewer runs are told with their number."""
+"""Times of fewer runs are printed with their number."""
 REMARKABLE_ERROR = 1e-4
-"""From here on it is said what rounding alone does to each engine, onnxruntime's included."""
+"""The error from which each engine's rounding error is printed, onnxruntime's included."""
 COUNTED = """Counted: everything from numpy inputs to numpy outputs through each engine's Python call, 32-bit floats. Inputs are
 random: normal floats and token ids, masks of ragged rows; PP-OCR reads drawn text, NudeNet parts of photographs.
 Not counted: loading, compiling, optimising (reported on their own). Medians of runs in turns, each engine in its own process.
@@ -57,7 +57,7 @@ def best_peer(row: Row) -> str | None:
 
 
 def note(row: Row) -> str:
-    """Return what a reader of the numbers must know."""
+    """Return the notes on a row's numbers."""
     notes = []
     optimized = row.get("optimize", {})
     if optimized.get("status") == "unchanged":

@@ -1,4 +1,4 @@
-"""Networks that nobody here tuned for: built from configurations and exported by torch's current exporter, random weights.
+"""Networks that nothing was tuned for: built from configurations and exported by torch's current exporter, random weights.
 
     python -m bench.unseen                    lists them
     python -m bench.unseen vit out.onnx       exports one

@@ -1,4 +1,4 @@
-"""Turns of an engine, told apart by how near the cores were to each other: those of a virtual machine move while it runs."""
+"""Turns of an engine, classified by how near the cores were to each other: those of a virtual machine move while it runs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from runtime.devices.cpu.core_distance import ONE_CORE_NS
 ALIKE = 1.5
 """Turns in which lines pass at most so much slower than in the quickest one saw the cores in one state: near and far differ 3.5 times."""
 PAUSE_SECONDS = 0.005
-"""Lets spinning threads go to sleep."""
+"""Seconds in which spinning threads go to sleep."""
 
 
 class Timed(Protocol):
-    """What can be timed in turns."""
+    """An engine that can be timed in turns."""
 
     warm_up_ns: int
 
