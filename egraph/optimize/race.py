@@ -47,7 +47,6 @@ class Race:
     """The outcome: a timing for every contender, by name, from one interleaved run (or from the database)."""
 
     timings: Mapping[str, Timing]
-    is_recorded: bool
 
     def median_us(self, name: str) -> float:
         """Return a contender's median; for one that was given up, extrapolated from the rounds in which it ran to all rounds."""
@@ -60,7 +59,7 @@ class Race:
 
 def not_raced(contenders: Sequence[Contender]) -> Race:
     """Return a race on a device that nothing is timed on."""
-    return Race({c.name: Timing("failed", message=ESTIMATED_DEVICE) for c in contenders}, is_recorded=False)
+    return Race({c.name: Timing("failed", message=ESTIMATED_DEVICE) for c in contenders})
 
 
 def recorded_race(
@@ -82,7 +81,7 @@ def recorded_race(
     records = {c.name: database.find(RaceTime, device, group, c.digest) for c in contenders}
     missing = sorted(name for name, record in records.items() if record is None)
     if not missing:
-        return Race({name: Timing(r.status, r.samples_us, r.message) for name, r in records.items() if r is not None}, is_recorded=True)
+        return Race({name: Timing(r.status, r.samples_us, r.message) for name, r in records.items() if r is not None})
     if frozen:
         raise MissingMeasurement(
             f"the profile database has no end-to-end time of: {', '.join(missing)}",
@@ -129,7 +128,7 @@ def race(
     for contender in contenders:
         timing = timings[contender.name]
         database.put(RaceTime(device, group, contender.digest, timing.status, timing.samples_us, timing.message))
-    return Race(timings, is_recorded=False)
+    return Race(timings)
 
 
 def race_key(contenders: Sequence[Contender], feeds: tuple[FeedSpec, ...], inputs_digest: str = "", generator: str = "") -> str:

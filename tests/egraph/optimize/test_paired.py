@@ -98,5 +98,5 @@ def test_who_has_no_time_or_was_given_up_does_not_win() -> None:
 def test_who_was_given_up_is_compared_in_the_rounds_that_it_ran() -> None:
     """The machine became half as fast after two rounds."""
     timings = {"original": Timing("ok", (1.0, 1.0, 2.0, 2.0, 2.0)), "slow": Timing("ok", (1.5, 1.5)), "none": Timing("failed")}
-    raced = Race(timings, is_recorded=False)
+    raced = Race(timings)
     assert raced.median_us("original") == 2.0 and raced.median_us("slow") == 3.0 and raced.median_us("none") == np.inf
