@@ -156,7 +156,7 @@ class _Placer:
         copied: list[tuple[Node, Box]] = []
         for (part, box), plain in zip(parts, is_plain, strict=True):
             is_after = plain and part in made and made[part] > made[background] and part not in self.root
-            if is_after and self._is_free(part, step, made, slots) and self._may_write(part, made[part], kernel.output, box):
+            if is_after and self._is_free(part, step, made, slots) and self._may_write(made[part], kernel.output, box):
                 slots[part] = Slot(kernel.output, box=box)
             else:
                 copied.append((part, box))
@@ -174,7 +174,7 @@ class _Placer:
         readers = {k for k, draft in enumerate(self.order.drafts) for node in draft.inputs if self.root.get(node, node) is root}
         return readers == {step} and not self.order.drafts[made[root]].is_opaque
 
-    def _may_write(self, part: Node, step: int, output: Node, box: Box) -> bool:
+    def _may_write(self, step: int, output: Node, box: Box) -> bool:
         """Return whether a part's kernel can write into a window of the result: into a run all, into others those that are generated.
 
         Kernels around expressions are unrolled: what they write has to be dense.

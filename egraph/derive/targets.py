@@ -65,7 +65,7 @@ def conflicts(contraction: Contraction, target: Target) -> tuple[Conflict, ...]:
             iterators = iterators_of(coordinate)
             shared = iterators & seen
             seen |= iterators
-            if shared or not (is_digits(coordinate) or (target.windows and _is_window(contraction, position, coordinate, target))):
+            if shared or not (is_digits(coordinate) or (target.windows and _is_window(contraction, coordinate, target))):
                 conflicting.append(Conflict(position, coordinate, None, iterators))
     conflicting += [Conflict(-1, None, c, iterators_of(c.left, c.right)) for c in _loose(contraction)]
     conflicting += [Conflict(-1, index(i), None, frozenset({i})) for i in every(contraction.scope) if not _has_group(contraction, i)]
@@ -120,7 +120,7 @@ def is_digits(coordinate: Index) -> bool:
     return all(upper % lower == 0 and count * lower <= upper for (upper, _), (lower, count) in pairwise(terms))
 
 
-def _is_window(contraction: Contraction, position: int, coordinate: Index, target: Target) -> bool:
+def _is_window(contraction: Contraction, coordinate: Index, target: Target) -> bool:
     parts = affine(coordinate)
     if parts is None or len(parts[1]) != 2:
         return False

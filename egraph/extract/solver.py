@@ -74,7 +74,7 @@ def solve(
             objective.append(max(weight, 1) * variable)  # at least 1: nothing is computed that is not needed
             model.add_hint(variable, number in hint and hint[number] is choice)
         model.add_hint(needed[number], number in hint)
-    _add_entries(model, problem, needed, picks, component)
+    _add_entries(model, needed, picks, component)
     _add_bottlenecks(model, problem, picks, component)
     for root in problem.roots:
         model.add(needed[root] == 1)
@@ -109,7 +109,6 @@ def solve(
 
 def _add_entries(
     model: cp_model.CpModel,
-    problem: Problem,
     needed: Mapping[int, cp_model.IntVar],
     picks: Mapping[int, Sequence[tuple[Choice, cp_model.IntVar]]],
     component: Mapping[int, int],

@@ -158,7 +158,7 @@ def search(
     if not choice:
         choosing = Choosing(graph, saturation, model, budget, seed, rehearsal, is_timed=measurer is not None)
         choice, space = choosing.choose(measurer, finalists)
-    return _search_result(graph, saturation, choice, space, model, budget, finalists, is_timed=measurer is not None)
+    return _search_result(graph, saturation, choice, space, budget, finalists, is_timed=measurer is not None)
 
 
 def limits_of(policy: SaturationPolicy, budget_seconds: float, e_nodes: int) -> Limits:
@@ -197,7 +197,7 @@ def search_again(
     selections, by_rules = (tuple(_repriced(selection, model) for selection in each) for each in (selections, by_rules))
     other = refused(model, space.everything.candidates)
     choice = replace(searched.choice, selections=selections, by_rules=by_rules, refused=other, is_earlier=False)
-    return _search_result(graph, searched.saturation, choice, space, model, budget, finalists, is_timed=False)
+    return _search_result(graph, searched.saturation, choice, space, budget, finalists, is_timed=False)
 
 
 def _search_result(
@@ -205,7 +205,6 @@ def _search_result(
     saturation: Saturation,
     choice: Choice,
     space: Space | None,
-    model: CostModel,
     budget: Budget,
     finalists: int,
     *,

@@ -32,15 +32,15 @@ def reduce_at(emitter: Emitter, term: Term, points: tuple[Point, ...]) -> list[E
     zero = tirx.const(0, "int32")
     kind = element_type(body, emitter.dtypes) or "float32"
 
-    def accumulate(at: tuple[Point, ...], width: int) -> None:
+    def accumulate(at: tuple[Point, ...]) -> None:
         """Add the body's values at each inner point to the accumulator of each outer one."""
         for p, outer in enumerate(points):
             for q, inner in enumerate(at):
                 value = emitter.value(body, {**outer, **inner})
                 first = {i: Lanes(at.base) for i, at in {**outer, **inner}.items()}
                 if lanes(value) == LANES:
-                    for name, address in emitter.fetched.get(term, ()):
-                        emitter.append(fetch(emitter.buffers[name], emitter.index(address, first)))
+                    for name, offset in emitter.fetched.get(term, ()):
+                        emitter.append(fetch(emitter.buffers[name], emitter.index(offset, first)))
                 if term in emitter.kept:
                     where = emitter.index(emitter.kept[term], first)
                     where = tirx.Ramp(where, emitter.integer(1), lanes(value)) if lanes(value) > 1 else where
@@ -89,10 +89,10 @@ def reduce_at(emitter: Emitter, term: Term, points: tuple[Point, ...]) -> list[E
         else:
             emitter.loop(low, high, inside, name="k")
 
-    def all_points(at: tuple[Point, ...], width: int) -> None:
+    def all_points(at: tuple[Point, ...]) -> None:
         combined = tuple({**outer, **inner} for outer in points for inner in at)
         with emitter.at_points(combined):
-            accumulate(at, width)
+            accumulate(at)
 
     def accumulator(width: int) -> Any:
         store = emitter.allocate(kind, width)
@@ -101,12 +101,12 @@ def reduce_at(emitter: Emitter, term: Term, points: tuple[Point, ...]) -> list[E
 
     def prepare(count: int, width: int) -> None:
         for p, outer in enumerate(points):
-            held = max([width, *(address.count for i, address in outer.items() if i in term.free)])
+            held = max([width, *(at.count for i, at in outer.items() if i in term.free)])
             slots[p] = [accumulator(held) for _ in range(count)]
 
     if vector is None:
         prepare(1, 1)
-        nest(iterators, lambda: all_points(({},), 1))
+        nest(iterators, lambda: all_points(({},)))
         return [emitter.bind(tirx.BufferLoad(s[0], [zero])) for s in slots]
     size = length(vector)
     totals: list[Expr | None] = [None] * len(points)
@@ -123,7 +123,7 @@ def reduce_at(emitter: Emitter, term: Term, points: tuple[Point, ...]) -> list[E
         def steps(blocks: int = blocks, step: int = step, count: int = count, width: int = width, first: int = first) -> None:
             def write_vectors(base: Expr) -> None:
                 at = tuple({vector: Lanes(base + emitter.integer(first + u * width) if first + u else base, width)} for u in range(count))
-                all_points(at, width)
+                all_points(at)
 
             stretches(0, blocks, lambda k: write_vectors(k * emitter.integer(step)))
 
