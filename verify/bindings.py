@@ -16,6 +16,7 @@ from egraph.errors import TypeMismatch
 from egraph.rewrite.terms import Pattern, Variable
 from egraph.tensor import Attributes, attributes
 from egraph.tensor.ops import OPS
+from egraph.tensor.ops.dtypes import BYTES
 from verify.fragments import SymbolicTerm, Workshop
 from verify.numbers import Quotient, SymbolicNumber, Unsettled
 from verify.paths import LeftOut, Path
@@ -88,6 +89,8 @@ class Binder:
                 dtype = variable.dtype
             elif self.fixed.looks_at_types:
                 dtype = self.path.choose(f"type of {name}", TYPES)
+            elif dtype in BYTES:  # what saturates, and where, depends on which of them it is
+                dtype = self.path.choose(f"type of {name}", tuple(sorted(BYTES)))
             shape = tuple(integer(self.path, self.path.symbol(f"{name}{axis}")) for axis in range(rank))
             self.leaves[name] = self.workshop.leaf(name, dtype, shape)
             self.workshop.numbers[name] = self._number(self.fixed.numbers.get(name))

@@ -185,7 +185,10 @@ def _all(rule: Rule | MergeRule, fixed: Fixed, survey: Survey, *, pointwise: boo
             path.opaque = now.opaque
             binder = Binder(path, Workshop(path), now)
             survey.runs += 1
-            _fill(rule, binder)
+            try:
+                _fill(rule, binder)
+            except LeftOut as leaving:  # it ends here, and is a case all the same: what is not covered is said
+                path.left_out = str(leaving)
             path.conclusion = True
             return binder
 
@@ -213,9 +216,9 @@ def _run(rule: Rule | MergeRule, binder: Binder, survey: Survey, found: list[Fix
     path, workshop, fixed = binder.path, binder.workshop, binder.fixed
     survey.runs += 1
     try:
+        _refuse_left_out(path)
         lefts, rights = _built(rule, binder)
-        if path.left_out:
-            raise LeftOut(path.left_out)
+        _refuse_left_out(path)
         path.settle_all()
         for left, right in zip(lefts, rights, strict=True):
             _agree(left, right)
@@ -266,6 +269,12 @@ def _run(rule: Rule | MergeRule, binder: Binder, survey: Survey, found: list[Fix
     except EinsatError as error:
         return _case(path, binder, pointwise, left_out=f"no meaning: {error.what}")
     return _case(path, binder, pointwise, left=equal[0], right=equal[1], same=all(a is b for a, b in zip(lefts, rights, strict=True)))
+
+
+def _refuse_left_out(path: Path) -> None:
+    """Raise ``LeftOut`` on a path that is not covered: a rule's function may have caught what was raised then."""
+    if path.left_out:
+        raise LeftOut(path.left_out)
 
 
 def _again(found: list[Fixed], wanted: Fixed, now: Fixed) -> None:

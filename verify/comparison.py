@@ -74,7 +74,6 @@ def _whole(instance: Instance, seed: int) -> Comparison:
     for kind in kinds:
         values = draw_values(instance, seed, kind)
         values |= {leaf: (value > 0).astype(np.float64) for leaf, value in values.items() if leaf.type.dtype in ("bool", "int64")}
-        values |= _bytes(instance, seed)
         try:
             found = difference_on(instance, values, bits=False)
         except Refused:
@@ -89,17 +88,6 @@ def _whole(instance: Instance, seed: int) -> Comparison:
             if all(np.isfinite(value).all() for value in evaluate(instance.left, values)):
                 break
     return Comparison("", compared, elements)
-
-
-def _bytes(instance: Instance, seed: int) -> dict[Node, np.ndarray]:
-    """Return operands of bytes over their whole range, but for those that are one number."""
-    generator = np.random.default_rng(seed)
-    ranges = {"uint8": (0, 256), "int8": (-128, 128)}
-    return {
-        leaf: generator.integers(*ranges[leaf.type.dtype], leaf.type.sizes).astype(np.float64)
-        for leaf in instance.leaves
-        if leaf.type.dtype in ranges and leaf.integer("index") not in instance.numbers
-    }
 
 
 def _sampled(left: Node, right: Node, numbers: Mapping[int, float], seed: int) -> Comparison:

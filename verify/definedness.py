@@ -6,6 +6,9 @@ it is looked for in the expressions themselves, before terms cancel.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+
 from egraph.tensor.expr.index import has_reals
 from egraph.tensor.expr.scope import Apply, Guarded, IndexNumber, Number, Read, Scalar, Scope
 
@@ -21,39 +24,48 @@ def differences(left: Scope, right: Scope) -> frozenset[str]:
 
 
 def is_partial(scope: Scope) -> bool:
-    """Return whether an expression applies a function that has no value for some arguments."""
-    return bool(_partial(scope))
+    """Return whether an expression applies a function that has no value for some arguments, or holds an infinite constant."""
+    return bool(_partial(scope)) or any(_is_infinite(body) and body != identity for body, identity in _scalars(scope))
 
 
 def _partial(scope: Scope) -> set[str]:
-    found: set[str] = set()
-    seen: set[int] = set()
-    pending: list[Scope | Scalar] = [scope]
+    """Return the partial functions that an expression applies."""
+    return {
+        "div" if body.function == "reciprocal" else body.function
+        for body, _ in _scalars(scope)
+        if isinstance(body, Apply) and body.function in _PARTIAL and not _is_defined(body.function, body.arguments)
+    }
+
+
+def _is_infinite(body: Scalar) -> bool:
+    return isinstance(body, Number) and isinstance(body.value, float) and math.isinf(body.value)
+
+
+def _scalars(scope: Scope) -> Iterator[tuple[Scalar, Number | None]]:
+    """Yield the scalars of an expression, each with the identity of the reduction that it is a case of."""
+    seen: set[tuple[int, int]] = set()
+    pending: list[tuple[Scalar, Number | None]] = [(scope.body, scope.reduction.identity)]
     while pending:
-        one = pending.pop()
-        if id(one) in seen:
+        body, identity = pending.pop()
+        if (id(body), id(identity)) in seen:
             continue
-        seen.add(id(one))
-        match one:
-            case Scope(_, _, _, body):
-                pending.append(body)
-            case Apply(function, arguments):
-                if function in _PARTIAL and not _is_defined(function, arguments):
-                    found.add("div" if function == "reciprocal" else function)
-                pending += arguments
+        seen.add((id(body), id(identity)))
+        yield body, identity
+        match body:
+            case Apply(_, arguments):
+                pending += [(argument, None) for argument in arguments]
             case Guarded(_, then, otherwise):
-                pending += [then, otherwise]
-            case Read(source, _) if isinstance(source, Scope):
-                pending.append(source)
-    return found
+                pending += [(then, identity), (otherwise, identity)]
+            case Read(Scope() as source, _):
+                pending.append((source.body, source.reduction.identity))
 
 
 def _is_defined(function: str, arguments: tuple[Scalar, ...]) -> bool:
     """Return whether its form settles it: a divisor other than zero, a whole power of anything, a size, the root of a square."""
     last = arguments[-1]
     match function, last:
-        case "sqrt", Apply("mul", (one, other)):
-            return one == other
+        case "sqrt", Apply("mul", (factor, twin)):
+            return factor == twin
         case "div" | "reciprocal" | "log" | "sqrt", Number(value):
             return value > 0
         case "pow", Number(value):

@@ -21,6 +21,7 @@ from egraph.tensor.expr.scope import Read, Scope, Tensor, number
 from egraph.tensor.expr.scope import apply as call
 from egraph.tensor.ops import OPS
 from egraph.tensor.ops.attributes import BOUNDS
+from egraph.tensor.ops.dtypes import FLOATS
 from egraph.tensor.ops.scopes import pointwise
 from egraph.tensor.ops.sizes import at_least, broadcasting_by, refuse
 from verify.numbers import FINITE, KINDS_OF_NUMBERS, SPECIAL, SymbolicNumber, Unsettled, kind_of
@@ -228,6 +229,6 @@ class KnownNumber(Weight):
         assert isinstance(self.term, SymbolicTerm)
         numbers = self.term.workshop.numbers
         if numbers.get(self.name) is None and self._path.choose(f"{self.name} is one number", (False, True)):
-            kind = self._path.choose(kind_of(self.name), KINDS_OF_NUMBERS)
+            kind = self._path.choose(kind_of(self.name), KINDS_OF_NUMBERS if self.term.dtype in FLOATS else (FINITE,))
             numbers[self.name] = SymbolicNumber(self._path, self._path.real(self.name)) if kind == FINITE else SPECIAL[kind]
         return numbers.get(self.name)

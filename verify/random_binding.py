@@ -18,7 +18,7 @@ from egraph.rule import Binding, Rule
 from egraph.tensor import Attributes, TensorType, attributes
 from egraph.tensor.ops import OPS, infer
 from egraph.tensor.ops.attributes import BOUNDS
-from egraph.tensor.ops.dtypes import BYTES
+from egraph.tensor.ops.dtypes import BYTES, FLOATS
 from verify.proposals import propose
 from verify.shapes import Shape, narrower, size
 
@@ -39,8 +39,10 @@ class Refused(Exception):
 class Draw:
     """A binding in the making."""
 
-    def __init__(self, random: Random, shapes: dict[str, Shape] | None = None, bundles: dict[str, Attributes] | None = None) -> None:
-        self.random, self.shapes, self.bundles = random, dict(shapes or {}), dict(bundles or {})
+    def __init__(
+        self, random: Random, shapes: dict[str, Shape] | None = None, bundles: dict[str, Attributes] | None = None, byte: str = "uint8"
+    ) -> None:
+        self.random, self.shapes, self.bundles, self.byte = random, dict(shapes or {}), dict(bundles or {}), byte
         self._names: dict[int, tuple[tuple[str, ...], tuple[str, ...]]] = {}
         self._kinds: dict[int, tuple[str, ...]] = {}
         self._shapes: dict[tuple[object, ...], Shape | TypeMismatch | None] = {}
@@ -96,8 +98,8 @@ class Draw:
     def _types(self, term: Pattern, shapes: Sequence[Shape]) -> tuple[TensorType, ...]:
         """Return the types of a term's operands: numbers, but for conditions."""
         if id(term) not in self._kinds:
-            kinds = (operand_type(term.op, position, "float32") for position in range(len(term.operands)))
-            self._kinds[id(term)] = tuple(_dtype(each, kind) for each, kind in zip(term.operands, kinds, strict=True))
+            kinds = (operand_type(term.op, position, "float32", self.byte) for position in range(len(term.operands)))
+            self._kinds[id(term)] = tuple(_dtype(each, kind, self.byte) for each, kind in zip(term.operands, kinds, strict=True))
         return tuple(TensorType(kind, shape) for kind, shape in zip(self._kinds[id(term)], shapes, strict=True))
 
     def _apply(self, term: Pattern, result: Shape | None) -> Shape:
@@ -189,10 +191,10 @@ def _names(term: Pattern | Variable) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(variables), tuple(bundles)
 
 
-def _dtype(term: Pattern | Variable, dtype: str) -> str:
+def _dtype(term: Pattern | Variable, dtype: str, byte: str) -> str:
     if isinstance(term, Variable):
         return term.dtype or dtype
-    operands = [_dtype(each, operand_type(term.op, position, dtype)) for position, each in enumerate(term.operands)]
+    operands = [_dtype(each, operand_type(term.op, position, dtype, byte), byte) for position, each in enumerate(term.operands)]
     return OPS[term.op].element_type(operands, {} if isinstance(term.attributes, str) else dict(term.attributes))
 
 
@@ -219,12 +221,17 @@ def draw_binding(rule: Rule, random: Random, shared: Binding | None = None, sing
     fixed: dict[str, Shape] = {name: random.choice(((), (1,))) for name in single}
     if shared is not None:
         fixed = {name: each.sizes for name, each in shared.types.items()}
-    draw = Draw(random, fixed, dict(shared.attributes) if shared else None)
+    byte = "uint8"
+    if shared is not None:
+        byte = next((each.dtype for each in shared.types.values() if each.dtype in BYTES), byte)
+    elif not BYTES.isdisjoint(element_types(rule).values()):
+        byte = random.choice(sorted(BYTES))
+    draw = Draw(random, fixed, dict(shared.attributes) if shared else None, byte)
     draw.fill(rule.pattern, None, tries=1)
     for variable in rule.variables:
         if variable.name not in draw.shapes:
             draw.shapes[variable.name] = narrower(random, (2, 3))
-    kinds = element_types(rule)
+    kinds = element_types(rule, byte)
     types = {v.name: TensorType(kinds[v.name], draw.shapes[v.name]) for v in rule.variables}
     kept = (*FLOATS, *BYTES)
     known = {v.name: 1.0 if types[v.name].elements == 1 else 0.5 for v in rule.variables if v.constant and kinds[v.name] in kept}
@@ -240,11 +247,8 @@ def draw_binding(rule: Rule, random: Random, shared: Binding | None = None, sing
     return Binding(types, {name: _with_ends(bundle, random) for name, bundle in draw.bundles.items()}, numbers)
 
 
-FLOATS = ("float32", "float64")
-
-
-def element_types(rule: Rule) -> Mapping[str, str]:
-    """Return the element types of a rule's variables: what they say, or what reads them takes."""
+def element_types(rule: Rule, byte: str = "uint8") -> Mapping[str, str]:
+    """Return the element types of a rule's variables: what they say, or what reads them takes; ``byte``: what bytes are."""
     found = {variable.name: variable.dtype or "" for variable in rule.variables}
 
     def visit(term: Pattern | Variable, below: str) -> None:
@@ -252,24 +256,26 @@ def element_types(rule: Rule) -> Mapping[str, str]:
             found[term.name] = found.get(term.name) or below
             return
         for position, operand in enumerate(term.operands):
-            visit(operand, operand_type(term.op, position, below))
+            visit(operand, operand_type(term.op, position, below, byte))
 
     visit(rule.pattern, "float32")
     return {name: dtype or "float32" for name, dtype in found.items()}
 
 
-def operand_type(op: str, position: int, result: str) -> str:
-    """Return the element type of an operand of an operator with a given result."""
+def operand_type(op: str, position: int, result: str, byte: str = "uint8") -> str:
+    """Return the element type of an operand of an operator with a given result; ``byte``: what bytes are."""
+    if (op, position) in BYTE_OPERANDS:
+        return byte
     if (op, position) in _TYPES:
         return _TYPES[op, position]
     follows = op == "Where" or (op in ("Add", "Sub", "Mul") and result == "int32") or OPS[op].category != "elementwise"
     return result if follows else "float32"
 
 
+BYTE_OPERANDS = frozenset({("Dequantize", 0), ("Dequantize", 2), ("Quantize", 2)})
 _TYPES: Mapping[tuple[str, int], str] = {
     ("Where", 0): "bool", ("Gather", 1): "int64", ("And", 0): "bool", ("And", 1): "bool", ("Or", 0): "bool", ("Or", 1): "bool",
-    ("Not", 0): "bool", ("Cast", 0): "int32", ("Dequantize", 0): "uint8", ("Dequantize", 2): "uint8",
-    ("Quantize", 2): "uint8",
+    ("Not", 0): "bool", ("Cast", 0): "int32",
 }  # fmt: skip
 
 

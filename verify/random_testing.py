@@ -23,8 +23,9 @@ from egraph.rewrite.terms import Pattern, Variable
 from egraph.rule import Binding, MergeRule, Mismatch, Rule
 from egraph.tensor import Node, attributes, format_fragment, placeholders, walk
 from egraph.tensor.ops import OPS
+from egraph.tensor.ops.dtypes import BYTES, FLOATS, RANGES
 from egraph.tensor.ops.reference import evaluate
-from verify.random_binding import FLOATS, Refused, draw_binding
+from verify.random_binding import Refused, draw_binding
 
 RATIONAL = frozenset({
     "Add", "Sub", "Mul", "Div", "Neg", "Reciprocal", "MatMul", "Conv", "ConvTranspose", "ReduceSum", "ReduceMean", "ReduceProd",
@@ -268,6 +269,9 @@ def draw_values(instance: Instance, seed: int, data: Data) -> dict[Node, np.ndar
         drawn = generator.standard_normal(shape) * generator.choice((0.3, 1.0, 3.0))
         if leaf.type.dtype == "bool":
             drawn = generator.integers(0, 2, shape).astype(np.float64)
+        elif leaf.type.dtype in BYTES and number is None:
+            low, high = RANGES[leaf.type.dtype]
+            drawn = generator.integers(low, high + 1, shape).astype(np.float64)
         elif leaf.type.dtype not in FLOATS and number is None:
             bound = _most(leaf, instance)
             drawn = generator.integers(-bound, bound, shape).astype(np.float64)

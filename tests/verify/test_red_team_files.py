@@ -18,7 +18,7 @@ from egraph.rule import Binding, Rule
 from egraph.tensor import TensorType
 from verify.comparison import compare_sides
 
-QUICK = ("divide", "float_guard", "infinite", "merges", "negpow", "never_ends", "set_order")
+QUICK = ("divide", "float_guard", "infinite", "merges", "negpow", "never_ends", "set_order", "types_and_infinities")
 SHARE = 12
 """Of the rules of larger files, one of so many is judged here."""
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 import pytest
 
-from egraph.tensor.expr.index import index
-from egraph.tensor.expr.scope import ONE, Number, Scalar, Scope, Tensor
+from egraph.tensor.expr.index import Iterator, index
+from egraph.tensor.expr.scope import ONE, Compare, Guarded, Number, Read, Reduction, Scalar, Scope, Tensor
 from egraph.tensor.expr.scope import apply as call
 from egraph.tensor.ops.scopes import pointwise, read
 from verify.assumptions import Assumptions
@@ -93,3 +94,33 @@ def test_a_magnitude_is_zero_where_its_number_is() -> None:
     for above, below in ((X, Y), (Y, X)):
         more = call("div", call("mul", _at(above), larger), call("mul", _at(below), larger))
         assert isinstance(prove_equal(_scope(call("div", _at(above), _at(below))), _scope(more), Assumptions()), Open)
+
+
+INFINITE = Number(math.inf)
+K = Iterator("k", 0, 3)
+SECOND = Guarded((Compare(index(K), "==", index(1)),), Number(-math.inf), Number(Fraction(0)))
+CANCELLING = Scope((), (K,), Reduction.SUM, Guarded((Compare(index(K), "==", index(0)),), INFINITE, SECOND))
+
+
+@pytest.mark.parametrize(
+    "meeting",
+    [
+        call("sub", call("add", _at(X), INFINITE), INFINITE),
+        call("div", call("mul", _at(X), INFINITE), INFINITE),
+        call("add", _at(X), call("mul", INFINITE, call("sub", _at(Y), _at(Y)))),
+        call("add", _at(X), Read(CANCELLING, ())),
+        call("where", call("less", _at(Y), ONE), call("sub", call("add", _at(X), INFINITE), INFINITE), _at(X)),
+    ],
+)
+def test_infinities_that_meet_on_the_right_side_alone_are_not_cancelled(meeting: Scalar) -> None:
+    outcome = prove_equal(_scope(_at(X)), _scope(meeting), Assumptions())
+    assert isinstance(outcome, Open) and "with infinities" in outcome.obligation
+    twice = call("mul", meeting, Number(Fraction(1)))
+    assert isinstance(prove_equal(_scope(meeting), _scope(twice), Assumptions()), Equal)
+
+
+@pytest.mark.parametrize(
+    "harmless", [call("max", _at(X), Number(-math.inf)), call("min", call("max", _at(X), Number(-math.inf)), INFINITE)]
+)
+def test_infinities_that_meet_no_other_are_harmless(harmless: Scalar) -> None:
+    assert isinstance(prove_equal(_scope(_at(X)), _scope(harmless), Assumptions()), Equal)

@@ -20,10 +20,12 @@ from verify.normal.context import Context, TooLarge, constant, negated, scaled, 
 from verify.normal.naming import close, value_text
 from verify.normal.products import content
 from verify.normal.signs import sign
-from verify.normal.terms import Alternative, Call, Extremum, Value
+from verify.normal.terms import INFINITY, Alternative, Call, Extremum, Value
 
 PARTIAL = frozenset({"div", "reciprocal", "log", "sqrt", "pow"})
 """Functions that have no value for some arguments."""
+WITH_INFINITIES = frozenset({"add", "sub", "mul", "div", "sum", "prod"})
+"""Functions, and reductions, that may make NaN of infinities: inf - inf and 0 * inf are no numbers, whatever cancels on paper."""
 MOST_WAYS = 32
 """Ways in which conditions lead to one application."""
 Test: TypeAlias = tuple[Compare | Call, bool]
@@ -33,7 +35,7 @@ Way: TypeAlias = frozenset[Test]
 
 @dataclass(frozen=True)
 class Need:
-    """``value`` is asked to be nonzero, positive, no negative radicand or a power (``kind``) where ``given`` holds.
+    """``value`` is asked to be nonzero, positive, no negative radicand, a power or no NaN (``kind``) where ``given`` holds.
 
     Iterators that stand free in it, and are none of the output, take all values of their ranges. ``parts``: where there are any, it
     is enough that these are of the kind; ``alone``: the one that is of the kind where the value is, since the others are positive.
@@ -115,8 +117,19 @@ def _cases(context: Context, values: tuple[Value, ...], way: Way = frozenset()) 
         yield from _cases(context, tuple(settled(context, value, atom, truth=holds) for value in values), way | {(atom, holds)})
 
 
+def holds_infinity(context: Context, value: Value) -> bool:
+    """Return whether an infinite constant stands in a value."""
+    return context.infinite and INFINITY in value_text(context, value)
+
+
 def _asked(context: Context, function: str, arguments: Sequence[Value]) -> Stream[tuple[str, Value]]:
     last = arguments[-1]
+    infinite = sum(holds_infinity(context, argument) for argument in arguments)
+    if function in WITH_INFINITIES and infinite > (function in ("add", "sub")):
+        operands = tuple(close(context, argument) for argument in arguments)
+        if function in ("add", "mul"):
+            operands = tuple(sorted(operands, key=lambda operand: value_text(context, operand)))
+        yield "infinite", single(Call(function, operands))
     match function:
         case "div" | "reciprocal":
             yield "nonzero", last
@@ -136,6 +149,9 @@ def _asked(context: Context, function: str, arguments: Sequence[Value]) -> Strea
 
 def _needed(context: Context, kind: str, value: Value) -> Stream[Need]:
     """Yield what it takes that a value is of a kind: a product is not zero where no factor is."""
+    if kind == "infinite":
+        yield Need(kind, value)
+        return
     if known(context, kind, value):
         if constant(value) is None and sign(context, value) == 1:
             yield Need("positive", value, settled=True)

@@ -24,9 +24,11 @@ from verify.normal.terms import Call, Element, Extremum, Factor, Product, Value
 TOLD = {
     "nonzero": "divides by {}, which may be zero", "positive": "takes the logarithm of {}, which may be negative",
     "root": "takes the root of {}, which may be negative", "power": "takes a power, {}, whose base may be negative",
+    "infinite": "computes {} with infinities, which may be no number",
 }  # fmt: skip
 IMPLIED_BY = {
     "nonzero": ("nonzero", "positive"), "positive": ("positive",), "root": ("root", "positive"), "power": ("power", "positive"),
+    "infinite": ("infinite",),
 }  # fmt: skip
 DEEPEST = 8
 """Conditions by which cases are told apart."""

@@ -17,7 +17,7 @@ from verify.normal.conditions import Conditions, conjunction, negation
 from verify.normal.constants import constant_number
 from verify.normal.context import ONE, ZERO, Context, constant, negated, number, single
 from verify.normal.digits import substitution
-from verify.normal.domains import PARTIAL, Way, holding, note, taken, ways_to
+from verify.normal.domains import PARTIAL, WITH_INFINITIES, Way, holding, holds_infinity, note, taken, ways_to
 from verify.normal.extrema import Candidate, flattened, largest
 from verify.normal.functions import call, divided
 from verify.normal.joining import joined
@@ -55,10 +55,11 @@ class Instantiation:
                 inner.append(self.context.fresh(iterator))
                 where[iterator] = index(inner[-1])
         match scope.reduction:
-            case "sum":
-                return total(self.context, inner, self.scalar(scope.body, where))
-            case "prod":
-                return product_over(self.context, tuple(inner), (), self.scalar(scope.body, where))
+            case "sum" | "prod":
+                body = self.scalar(scope.body, where)
+                if inner and self._holds_infinity(scope.reduction, [body]):
+                    note(self.context, scope.reduction, [body])
+                return total(self.context, inner, body) if scope.reduction == "sum" else product_over(self.context, tuple(inner), (), body)
         if not inner:
             return self.scalar(scope.body, where)
         lowest = scope.reduction == "min"
@@ -70,6 +71,11 @@ class Instantiation:
             found = [replace(found[0], filled=(*found[0].conditions, *found[0].iterators))]
         result = extremum(self.context, found)
         return negated(result) if lowest else result
+
+    def _holds_infinity(self, function: str, arguments: Sequence[Value]) -> bool:
+        """Return whether a function that may make NaN of infinities is applied to one, where what is asked is noted."""
+        noted = self.context.ways is not None and self.context.infinite and function in WITH_INFINITIES
+        return noted and any(holds_infinity(self.context, argument) for argument in arguments)
 
     def _alternatives(
         self, body: Scalar, where: Places, conditions: Conditions, identity: float
@@ -122,7 +128,7 @@ class Instantiation:
                 given = [self.scalar(a, where) for a in arguments]
                 if function in CONVERSIONS and magnitude(arguments[0]) > LARGEST_INT32:
                     self.context.use(NO_OVERFLOW)
-                if self.context.ways is not None and function in PARTIAL:
+                if self.context.ways is not None and (function in PARTIAL or self._holds_infinity(function, given)):
                     note(self.context, function, given)
                 return call(self.context, function, given)
             case Guarded(conditions, then, otherwise):

@@ -14,6 +14,12 @@ RING = FLOATS | {"int32"}
 """Types that sums and products are taken in; those of int32 wrap around, and are right wherever the last of them fits."""
 INDICES = frozenset({"int32", "int64"})
 INTEGERS = frozenset({f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)})
+RANGES = {
+    "bool": (0, 1),
+    **{f"int{bits}": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": (0, 2**bits - 1) for bits in (8, 16, 32, 64)},
+}
+"""The least and the greatest value of each type of whole numbers."""
 EVERY = INTEGERS | {"bool", "float16", "bfloat16", "float32", "float64"}
 """Types whose elements can be moved one by one; strings and packed types stay opaque."""
 

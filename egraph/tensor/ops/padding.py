@@ -8,10 +8,10 @@ from random import Random
 from egraph.tensor.expr.bodies import guarded
 from egraph.tensor.expr.index import Index, Size, index
 from egraph.tensor.expr.scope import Compare, Scalar, Scope, Tensor, number
-from egraph.tensor.ops.dtypes import EVERY, same_dtype
+from egraph.tensor.ops.dtypes import EVERY, RANGES, same_dtype
 from egraph.tensor.ops.sampling import Sample, draw_float, draw_shape
 from egraph.tensor.ops.scopes import clamped_read, pointwise, read
-from egraph.tensor.ops.sizes import at_least, entries, is_zero, one_of
+from egraph.tensor.ops.sizes import at_least, entries, is_zero, one_of, refuse
 from egraph.tensor.ops.spec import OpSpec, Shape, Values
 
 
@@ -25,6 +25,15 @@ def _pad_shape(shapes: Sequence[Shape], a: Values) -> Shape:
             if mode == "reflect":
                 at_least(size - 1 - amount, 0, f"reflect pads axis {axis} by less than its size; size - 1 - padding must be at least 0")
     return tuple(low + size + high for size, low, high in zip(shapes[0], before, after, strict=True))
+
+
+def _admits_border(dtypes: Sequence[str], a: Values) -> None:
+    """Refuse a border value that the elements cannot have; what a proof knows by name alone is checked at each match."""
+    value = a["value"]
+    if dtypes[0] in RANGES and isinstance(value, float):
+        low, high = RANGES[dtypes[0]]
+        if not (low <= value <= high and value.is_integer()):
+            refuse(f"an element of {dtypes[0]} cannot be {value}")
 
 
 def _pad_meaning(operands: Sequence[Tensor], a: Values) -> Scope:
@@ -77,6 +86,6 @@ def _pad_sample(random: Random) -> Sample:
 PADDING: tuple[OpSpec, ...] = (
     OpSpec(
         "Pad", 1, "movement", _pad_shape, _pad_meaning, _pad_sample, attributes=("after", "before", "mode", "value"), dtypes=EVERY,
-        dtype=same_dtype, notes="value is 0.0 unless mode is constant",
+        dtype=same_dtype, admits=_admits_border, notes="value is 0.0 unless mode is constant",
     ),
 )  # fmt: skip

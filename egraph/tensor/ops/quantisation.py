@@ -11,20 +11,25 @@ from random import Random
 
 from egraph.tensor.expr.scope import Scalar, Scope, Tensor, number
 from egraph.tensor.expr.scope import apply as call
-from egraph.tensor.ops.dtypes import BYTES, INTEGERS
+from egraph.tensor.ops.dtypes import BYTES, INTEGERS, RANGES
 from egraph.tensor.ops.sampling import Sample, draw_broadcastable, draw_shape
 from egraph.tensor.ops.scopes import add, multiply, pointwise, read, read_broadcast
 from egraph.tensor.ops.sizes import broadcasts_to, one_of, refuse
 from egraph.tensor.ops.spec import OpSpec, Shape, Values
 
 NUMBERS = ("float32", "int32")
-LIMITS = {"int8": (-128, 127), "uint8": (0, 255)}
+LIMITS = {dtype: RANGES[dtype] for dtype in sorted(BYTES)}
 """The least and the largest number of each byte type."""
 
 
 def _cast_shape(shapes: Sequence[Shape], a: Values) -> Shape:
     one_of(a["to"], NUMBERS, "to")
     return shapes[0]
+
+
+def _admits_cast(dtypes: Sequence[str], a: Values) -> None:
+    if a["to"] == "int32" and not (RANGES["int32"][0] <= RANGES[dtypes[0]][0] and RANGES[dtypes[0]][1] <= RANGES["int32"][1]):
+        refuse(f"int32 does not hold every {dtypes[0]}")
 
 
 def _saturate_shape(shapes: Sequence[Shape], a: Values) -> Shape:
@@ -93,7 +98,8 @@ _FLOAT32 = frozenset({"float32"})
 QUANTISATION: tuple[OpSpec, ...] = (
     OpSpec(
         "Cast", 1, "elementwise", _cast_shape, _pointwise(lambda a, x: call(f"to_{a['to']}", x)), lambda random: _alone(random, "float32"),
-        attributes=("to",), dtypes=INTEGERS, sample_dtypes=("int64",), notes="integers to float32, and bytes to int32",
+        attributes=("to",), dtypes=INTEGERS, admits=_admits_cast, sample_dtypes=("int64",),
+        notes="integers to float32, and those that int32 holds to int32",
     ),
     OpSpec(
         "Saturate", 1, "elementwise", _saturate_shape, _pointwise(lambda a, x: _saturated(call("round", x), a["to"])),

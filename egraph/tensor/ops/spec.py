@@ -45,6 +45,8 @@ class OpSpec:
     """The result's element type without an attribute ``to``; raises ``TypeMismatch`` where the operands' types do not go together."""
     dtypes: frozenset[str] = frozenset({"float32", "float64"})
     """Element types of operand 0 that the core operator accepts; a node of another type is imported opaque."""
+    admits: Callable[[Sequence[str], Values], None] = lambda dtypes, attributes: None
+    """Raises ``TypeMismatch`` where attributes do not go with the operands' element types."""
     sample_dtypes: tuple[str, ...] = ()
     """Element types of a sample's operands where they are not all float32 (a condition, indices)."""
     flops: Callable[[Sequence[tuple[int, ...]], Values], int] | None = None
@@ -58,4 +60,5 @@ class OpSpec:
     def element_type(self, dtypes: Sequence[str], attributes: Values) -> str:
         """Return the result's element type: what the attribute ``to`` says where there is one, else what follows from the operands."""
         dtype = self.dtype(dtypes)
+        self.admits(dtypes, attributes)
         return str(attributes.get("to", dtype))
